@@ -1,0 +1,158 @@
+"""The job config: every knob, its key, default and meaning, in one table.
+
+Rules of this module: it knows names, types and defaults; it must not know what the values are used for. The
+same entries are written in Python (`JobConfig(backend="heap")`) and as Spark conf keys
+(`spark.qstate.backend=heap`); Python wins where both are given.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from qstate.errors import ConfigError
+from qstate.keys import DEFAULT_MAX_PARALLELISM, check_max_parallelism
+
+__all__ = ["SPARK_PREFIX", "JobConfig", "option_table"]
+
+SPARK_PREFIX = "spark.qstate."
+BACKEND_OPTION_PREFIX = "backend."
+
+
+def _option(default: Any, doc: str) -> Any:
+    return field(default=default, metadata={"doc": doc})
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobConfig:
+    """The settings of one job. Frozen; `from_spark` and `merged` make new ones.
+
+    A field `proxy_network_threads` is the Spark conf key `spark.qstate.proxy.network.threads`; an option of a
+    backend is `spark.qstate.backend.<option>`, in Python an entry of `backend_options`.
+    """
+
+    backend: str = _option("heap", "the state backend: heap, rocksdb, or a name that an installed package registers")
+    backend_options: Mapping[str, Any] = field(default_factory=dict, metadata={"doc": "the backend's own options"})
+    parallelism: int = _option(0, "subtasks per operator; 0: Spark's default parallelism")
+    max_parallelism: int = _option(DEFAULT_MAX_PARALLELISM, "key groups, the upper bound of parallelism; 1 to 32768")
+    slots: int = _option(1, "subtask indexes that share one task manager process")
+    checkpoint_dir: str = _option("", "directory of the epoch log; empty: a temporary one that stop() deletes")
+    proxy_enabled: bool = _option(True, "run a client proxy in every task manager")
+    proxy_bind: str = _option("", "address the proxies listen on; empty: loopback on a local master, else the host's")
+    proxy_ports: str = _option("9069,9100-9299", "ports of the proxies, tried in order: a list of ports and ranges")
+    proxy_network_threads: int = _option(0, "threads for network work per proxy; 0: the number of slots")
+    proxy_query_threads: int = _option(
+        0,
+        "threads per proxy that look locations up and read state of its own process; 0: the number of slots",
+    )
+    server_bind: str = _option("", "address the state servers listen on; empty: as for the proxies")
+    server_ports: str = _option("9067,9300-9499", "ports of the state servers, tried in order")
+    server_network_threads: int = _option(0, "threads for network work per state server; 0: the number of slots")
+    server_query_threads: int = _option(0, "threads for state access per state server; 0: the number of slots")
+    max_connections: int = _option(1024, "client connections per server or proxy; one more is refused")
+    max_frame_bytes: int = _option(16 * 1024 * 1024, "largest frame accepted or sent on the query port")
+    max_queued_requests: int = _option(10_000, "requests a server or proxy queues before it answers 'overloaded'")
+    statistics: bool = _option(True, "count connections, requests, failures and durations")
+    auth_token: str = field(default="", repr=False, metadata={"doc": "token that clients must present; empty: none"})
+    allow_open_query_port: bool = _option(False, "permit a query port beyond loopback without a token")
+    lease_s: float = _option(10.0, "a task manager that cannot reach its job manager for so long ends itself")
+    start_timeout_s: float = _option(60.0, "how long a task waits for its task manager to start and restore")
+    replay_buffer_bytes: int = _option(
+        256 * 1024 * 1024, "input of one epoch a task keeps to survive the loss of its task manager; 0: none"
+    )
+    allow_skipped_epochs: bool = _option(
+        False, "go on when the rows of an epoch never reached the state, instead of stopping the query"
+    )
+    switch_interval_s: float = _option(0.0005, "the interpreter's switch interval in task managers")
+    log_dir: str = _option("", "directory for the task managers' logs; empty: inside the checkpoint directory")
+
+    def __post_init__(self) -> None:
+        check_max_parallelism(self.max_parallelism)
+        for name in _AT_LEAST_ZERO:
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}")
+        for name in _ABOVE_ZERO:
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} must be above zero, got {getattr(self, name)}")
+        if self.parallelism > self.max_parallelism:
+            raise ConfigError(f"parallelism {self.parallelism} exceeds max_parallelism {self.max_parallelism}")
+
+    @classmethod
+    def from_spark(cls, conf: Mapping[str, str], **settings: Any) -> JobConfig:
+        """The config from Spark conf entries (others than `spark.qstate.*` are left alone) and Python settings."""
+        found: dict[str, Any] = {}
+        options: dict[str, Any] = {}
+        for key, text in conf.items():
+            if not key.startswith(SPARK_PREFIX):
+                continue
+            name = key[len(SPARK_PREFIX) :]
+            if name.startswith(BACKEND_OPTION_PREFIX):
+                options[name[len(BACKEND_OPTION_PREFIX) :]] = text
+            else:
+                found[_field_of(name, key)] = _parsed(_field_of(name, key), key, text)
+        unknown = settings.keys() - _FIELDS.keys()
+        if unknown:
+            raise ConfigError(_unknown_setting(sorted(unknown)[0], list(_FIELDS)))
+        options.update(settings.pop("backend_options", {}))
+        return cls(**{**found, **settings, "backend_options": options})
+
+    def merged(self, **settings: Any) -> JobConfig:
+        """The same config with some settings replaced."""
+        unknown = settings.keys() - _FIELDS.keys()
+        if unknown:
+            raise ConfigError(_unknown_setting(sorted(unknown)[0], list(_FIELDS)))
+        return replace(self, **settings)
+
+
+_FIELDS = {entry.name: entry for entry in fields(JobConfig)}
+_ABOVE_ZERO = [
+    "slots",
+    "max_connections",
+    "max_frame_bytes",
+    "max_queued_requests",
+    "lease_s",
+    "start_timeout_s",
+    "switch_interval_s",
+]
+_AT_LEAST_ZERO = [
+    "parallelism",
+    "proxy_network_threads",
+    "proxy_query_threads",
+    "server_network_threads",
+    "server_query_threads",
+    "replay_buffer_bytes",
+]
+
+
+def option_table() -> list[tuple[str, str, Any, str]]:
+    """(Python name, Spark conf key, default, meaning) of every option: the reference page is made from it."""
+    return [
+        (name, SPARK_PREFIX + name.replace("_", "."), entry.default, str(entry.metadata["doc"]))
+        for name, entry in _FIELDS.items()
+        if name != "backend_options"
+    ]
+
+
+def _field_of(name: str, key: str) -> str:
+    wanted = name.replace(".", "_")
+    if wanted in _FIELDS and wanted != "backend_options":
+        return wanted
+    raise ConfigError(_unknown_setting(key, [SPARK_PREFIX + entry.replace("_", ".") for entry in _FIELDS]))
+
+
+def _unknown_setting(name: str, valid: list[str]) -> str:
+    close = difflib.get_close_matches(name, valid, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return f"unknown setting {name!r}{hint} Valid are: {', '.join(sorted(valid))}"
+
+
+def _parsed(name: str, key: str, text: str) -> Any:
+    kind: Any = type(_FIELDS[name].default)
+    try:
+        if kind is bool:
+            return {"true": True, "false": False}[text.strip().lower()]
+        return kind(text)
+    except (ValueError, KeyError):
+        raise ConfigError(f"{key} must be a {kind.__name__}, got {text!r}") from None

@@ -1,0 +1,174 @@
+"""State descriptors: the name, kind, types and queryable name of a state.
+
+Rules of this module: a descriptor is a plain value that can be pickled and compared. It knows its serializer
+and its function; it must not know where or how the state is stored.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any, ClassVar, Generic, TypeVar
+
+from qstate.errors import ConfigError
+from qstate.serializers import MessagePackSerializer, Serializer, serializer_for
+
+__all__ = [
+    "AggregateFunction",
+    "AggregatingStateDescriptor",
+    "ListStateDescriptor",
+    "MapStateDescriptor",
+    "ReducingStateDescriptor",
+    "StateDescriptor",
+    "StateKind",
+    "ValueStateDescriptor",
+]
+
+In = TypeVar("In")
+Acc = TypeVar("Acc")
+Out = TypeVar("Out")
+Self = TypeVar("Self", bound="StateDescriptor")
+
+
+class StateKind(Enum):
+    """The five kinds of keyed state."""
+
+    VALUE = "value"
+    LIST = "list"
+    MAP = "map"
+    REDUCING = "reducing"
+    AGGREGATING = "aggregating"
+
+
+class AggregateFunction(ABC, Generic[In, Acc, Out]):
+    """How an aggregating state folds its inputs. Called by the operator and, for `get_result`, by queries too."""
+
+    @abstractmethod
+    def create_accumulator(self) -> Acc:
+        """A new, empty accumulator."""
+
+    @abstractmethod
+    def add(self, value: In, accumulator: Acc) -> Acc:
+        """The accumulator with one more input; it may be changed in place and returned."""
+
+    @abstractmethod
+    def get_result(self, accumulator: Acc) -> Out:
+        """The result so far. It must not change the accumulator."""
+
+    @abstractmethod
+    def merge(self, one: Acc, other: Acc) -> Acc:
+        """Two accumulators as one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateDescriptor:
+    """What all kinds share. Use the class of the kind.
+
+    `name` is scoped to the operator. `queryable(name)` makes the state visible outside the job under a name
+    that is unique in the job. `serializer` replaces the default one of the declared type, for each value of a
+    value, list (element) or map (entry) state, and for the accumulator of an aggregating state.
+    """
+
+    kind: ClassVar[StateKind]
+
+    name: str = field(kw_only=False)
+    value_type: type = field(default=object, kw_only=False)
+    serializer: Serializer = field(default=None, compare=False)  # type: ignore[assignment]
+    queryable_name: str | None = None
+
+    def __post_init__(self) -> None:
+        for what, name in (("state name", self.name), ("queryable name", self.queryable_name)):
+            if name is not None and (not isinstance(name, str) or not 1 <= len(name) <= 255):
+                raise ConfigError(f"a {what} is a text of 1 to 255 characters, got {name!r}")
+        if self.serializer is None:
+            object.__setattr__(self, "serializer", serializer_for(self.value_type))
+        elif not isinstance(self.serializer, Serializer):
+            raise ConfigError(f"state {self.name!r}: serializer must be a qstate Serializer, got {self.serializer!r}")
+
+    @property
+    def query_serializer_name(self) -> str:
+        """The serializer that a client needs to read an answer."""
+        return self.serializer.name
+
+    def queryable(self: Self, name: str) -> Self:
+        """The same descriptor, visible to queries as `name`."""
+        return replace(self, queryable_name=name)
+
+    def dump_result(self, value: Any) -> bytes:
+        """The bytes of a stored value as a query gets them (for a list or map: of one element or entry)."""
+        return self.serializer.dumps(value)
+
+    def result_dumper(self) -> Callable[[Any], bytes]:
+        """`dump_result` for the use of one thread: faster for many values."""
+        return self.serializer.dumper()
+
+    def dump_results(self, values: Iterable[Any]) -> list[bytes]:
+        """`dump_result` of each value, the fastest way."""
+        return self.serializer.dump_all(values)
+
+
+class ValueStateDescriptor(StateDescriptor):
+    """One value per key: `ValueStateDescriptor("lastTemp", float)`."""
+
+    kind = StateKind.VALUE
+
+
+class ListStateDescriptor(StateDescriptor):
+    """A list per key; `value_type` is the type of an element."""
+
+    kind = StateKind.LIST
+
+
+@dataclass(frozen=True, kw_only=True)
+class MapStateDescriptor(StateDescriptor):
+    """A map per key; `map_key_type` is str, bytes, int or a tuple of those, `value_type` any value."""
+
+    map_key_type: type = str
+
+    kind = StateKind.MAP
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReducingStateDescriptor(StateDescriptor):
+    """One value per key, combined by `reduce_function(old, new)`."""
+
+    reduce_function: Callable[[Any, Any], Any] = None  # type: ignore[assignment]
+
+    kind = StateKind.REDUCING
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not callable(self.reduce_function):
+            raise ConfigError(f"state {self.name!r}: reduce_function must be callable, got {self.reduce_function!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AggregatingStateDescriptor(StateDescriptor):
+    """An accumulator per key (of `value_type`); queries and `get()` see the function's result."""
+
+    aggregate_function: AggregateFunction[Any, Any, Any] = None  # type: ignore[assignment]
+
+    kind = StateKind.AGGREGATING
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.aggregate_function, AggregateFunction):
+            raise ConfigError(
+                f"state {self.name!r}: aggregate_function must be an AggregateFunction, got {self.aggregate_function!r}"
+            )
+
+    @property
+    def query_serializer_name(self) -> str:
+        return MessagePackSerializer.name
+
+    def dump_result(self, value: Any) -> bytes:
+        return MessagePackSerializer().dumps(self.aggregate_function.get_result(value))
+
+    def result_dumper(self) -> Callable[[Any], bytes]:
+        dump, get_result = MessagePackSerializer().dumper(), self.aggregate_function.get_result
+        return lambda accumulator: dump(get_result(accumulator))
+
+    def dump_results(self, values: Iterable[Any]) -> list[bytes]:
+        return MessagePackSerializer().dump_all(map(self.aggregate_function.get_result, values))

@@ -1,0 +1,352 @@
+"""The error tree and the failure codes: what can go wrong, and what to do about it.
+
+Rules of this module: it imports nothing of qstate, and every failure that can cross a socket has a code
+here. A code is all that travels, with a few typed details; the words are made where they are read, so no
+peer has to parse, or trust, another peer's sentences.
+
+    QStateError
+    ├── ConfigError               a setting is unknown or has a value that cannot work
+    ├── ClosedError               use after close()
+    ├── SerializationError        a value does not fit its declared type or serializer
+    ├── InstallationError         Java, Python or an optional package is missing or of the wrong version
+    ├── ProtocolError
+    │   ├── LocalProtocolError    this side broke the protocol: a bug in the caller
+    │   └── RemoteProtocolError   the peer broke it
+    ├── CheckpointError           the epoch log is damaged, foreign or cannot be written
+    ├── FencedError               an older attempt, or a process that lost its lease, was cut off
+    ├── JobError                  the job cannot go on; names the operator, state or function at fault
+    ├── UnsupportedOperation      a mutator of a read-only view, or an operation a backend does not declare
+    └── QueryError                a query failed; `.code` says how
+        ├── one class for each FailureCode (see ERROR_CLASSES)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum, IntEnum
+from typing import ClassVar
+
+__all__ = [
+    "ERROR_CLASSES",
+    "CheckpointError",
+    "ClosedError",
+    "ConcurrentModification",
+    "ConfigError",
+    "DeadlineExceeded",
+    "FailureCode",
+    "FencedError",
+    "Forbidden",
+    "InstallationError",
+    "InternalFailure",
+    "JobError",
+    "KeyGroupNotOwned",
+    "KeyNotFound",
+    "LocalProtocolError",
+    "MalformedRequest",
+    "Overloaded",
+    "ProtocolError",
+    "QStateError",
+    "QueryError",
+    "RemoteProtocolError",
+    "Restoring",
+    "Retry",
+    "SerializationError",
+    "ShuttingDown",
+    "TooLarge",
+    "Unauthenticated",
+    "Unavailable",
+    "UnknownJob",
+    "UnknownKeyGroupLocation",
+    "UnknownState",
+    "UnknownStateId",
+    "UnsupportedOperation",
+    "UnsupportedQuery",
+    "VersionMismatch",
+    "WrongKeyType",
+    "query_error",
+]
+
+#: The values a failure detail may have on the wire.
+Detail = str | int | float | bool | None
+
+
+class Retry(Enum):
+    """What the receiver of a failure should do. Retries are always bounded by the request's deadline."""
+
+    FATAL = "the same request will fail again"
+    RETRY_HERE = "the same server may succeed a little later"
+    LOOK_UP_AGAIN = "the state may have moved: drop the cached location, look it up, then retry"
+
+
+class FailureCode(IntEnum):
+    """Why a request, or one key of a request, has no value. The numbers are the wire's and never change."""
+
+    UNKNOWN_JOB = 1
+    UNKNOWN_STATE = 2
+    UNKNOWN_KEY_GROUP_LOCATION = 3
+    UNKNOWN_STATE_ID = 4
+    KEY_GROUP_NOT_OWNED = 5
+    KEY_NOT_FOUND = 6
+    WRONG_KEY_TYPE = 7
+    RESTORING = 8
+    SHUTTING_DOWN = 9
+    OVERLOADED = 10
+    DEADLINE_EXCEEDED = 11
+    CONCURRENT_MODIFICATION = 12
+    UNSUPPORTED = 13
+    MALFORMED = 14
+    TOO_LARGE = 15
+    VERSION_MISMATCH = 16
+    UNAUTHENTICATED = 17
+    FORBIDDEN = 18
+    INTERNAL = 19
+    UNAVAILABLE = 20
+
+    @property
+    def retry(self) -> Retry:
+        return ERROR_CLASSES[self].retry
+
+
+class QStateError(Exception):
+    """The root of every error that qstate raises on purpose."""
+
+
+class ConfigError(QStateError):
+    """A setting is unknown or cannot work; the message lists what is valid."""
+
+
+class ClosedError(QStateError):
+    """The object was used after `close()`."""
+
+
+class SerializationError(QStateError):
+    """A value does not fit the type or serializer that its descriptor declares."""
+
+
+class InstallationError(QStateError):
+    """Java, Python or an optional package is missing or of the wrong version; the message says what to install."""
+
+
+class ProtocolError(QStateError):
+    """Bytes or messages that the wire protocol does not allow."""
+
+    def __init__(self, message: str, code: FailureCode = FailureCode.MALFORMED) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class LocalProtocolError(ProtocolError):
+    """This side tried to send what the protocol does not allow now. Nothing was sent."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer sent what the protocol does not allow."""
+
+
+class CheckpointError(QStateError):
+    """The epoch log is damaged, belongs to something else, or cannot be written."""
+
+
+class FencedError(QStateError):
+    """A newer attempt took over: this one was cut off and nothing it did afterwards counts.
+
+    `superseded` says that the whole process was: another one writes the epoch log now.
+    """
+
+    def __init__(self, message: str, *, superseded: bool = False) -> None:
+        super().__init__(message)
+        self.superseded = superseded
+
+
+class JobError(QStateError):
+    """The job cannot go on as written; the message names the operator, state or function at fault."""
+
+
+class UnsupportedOperation(QStateError):
+    """A mutator was called on a read-only view, or an operation that the backend does not declare."""
+
+
+class QueryError(QStateError):
+    """A query failed. `code` says how, `details` holds the typed facts that came with the code."""
+
+    code: ClassVar[FailureCode]
+    retry: ClassVar[Retry] = Retry.FATAL
+    template: ClassVar[str]
+
+    def __init__(self, **details: Detail) -> None:
+        self.details: Mapping[str, Detail] = details
+        super().__init__(self._sentence())
+
+    def _sentence(self) -> str:
+        facts = ", ".join(f"{name}={value!r}" for name, value in self.details.items())
+        return f"{self.template} ({facts})" if facts else self.template
+
+    def __reduce__(self) -> tuple[object, tuple[type[QueryError], dict[str, Detail]]]:
+        return _rebuild, (type(self), dict(self.details))
+
+
+def _rebuild(error_class: type[QueryError], details: dict[str, Detail]) -> QueryError:
+    return error_class(**details)
+
+
+class UnknownJob(QueryError):
+    """No job of that name is served here."""
+
+    code = FailureCode.UNKNOWN_JOB
+    template = "no job of that name is served here; list the jobs to see which are"
+
+
+class UnknownState(QueryError):
+    """The job has no queryable state of that name (yet: states appear when their function is opened)."""
+
+    code = FailureCode.UNKNOWN_STATE
+    template = "the job has no queryable state of that name (states appear when the job's first epoch starts)"
+
+
+class UnknownKeyGroupLocation(QueryError):
+    """The state exists, but nobody owns the key's group at the moment, as during a restart."""
+
+    code = FailureCode.UNKNOWN_KEY_GROUP_LOCATION
+    retry = Retry.LOOK_UP_AGAIN
+    template = "no task manager owns the key's key group at the moment; it may be restarting"
+
+
+class UnknownStateId(QueryError):
+    """The server does not hold a state of that id (any more): it moved or was restored under a new id."""
+
+    code = FailureCode.UNKNOWN_STATE_ID
+    retry = Retry.LOOK_UP_AGAIN
+    template = "the server holds no state of that id; it moved or was restored under a new one"
+
+
+class KeyGroupNotOwned(QueryError):
+    """The server holds the state, but not the key group of that key."""
+
+    code = FailureCode.KEY_GROUP_NOT_OWNED
+    retry = Retry.LOOK_UP_AGAIN
+    template = "the server does not own the key's key group"
+
+
+class KeyNotFound(QueryError):
+    """The state holds nothing for that key and namespace: a result, not a fault."""
+
+    code = FailureCode.KEY_NOT_FOUND
+    template = "the state holds nothing for that key"
+
+
+class WrongKeyType(QueryError):
+    """The key (or namespace) is not of the types that the stream is keyed by."""
+
+    code = FailureCode.WRONG_KEY_TYPE
+    template = "the key is not of the types that the stream is keyed by"
+
+
+class Restoring(QueryError):
+    """The owner is bringing the state back; it will answer soon."""
+
+    code = FailureCode.RESTORING
+    retry = Retry.RETRY_HERE
+    template = "the state is being restored"
+
+
+class ShuttingDown(QueryError):
+    """The server is going away; the state will be served elsewhere, if at all."""
+
+    code = FailureCode.SHUTTING_DOWN
+    retry = Retry.LOOK_UP_AGAIN
+    template = "the server is shutting down"
+
+
+class Overloaded(QueryError):
+    """The server's queue is full. `details['retry_after_ms']` says when to come back."""
+
+    code = FailureCode.OVERLOADED
+    retry = Retry.RETRY_HERE
+    template = "the server has more requests than it can queue; slow down and retry"
+
+
+class DeadlineExceeded(QueryError):
+    """The deadline passed before an answer was there; the request may or may not have been executed."""
+
+    code = FailureCode.DEADLINE_EXCEEDED
+    template = "no answer within the request's deadline"
+
+
+class ConcurrentModification(QueryError):
+    """The value changed while a copy-free backend was reading it."""
+
+    code = FailureCode.CONCURRENT_MODIFICATION
+    retry = Retry.RETRY_HERE
+    template = "the value changed while it was being read (a copy-free backend's documented hazard); retry"
+
+
+class UnsupportedQuery(QueryError):
+    """The state's backend, or the server, does not do what was asked."""
+
+    code = FailureCode.UNSUPPORTED
+    template = "the server or the state's backend does not support that"
+
+
+class MalformedRequest(QueryError):
+    """The request's frame was sound, its content was not. The connection goes on."""
+
+    code = FailureCode.MALFORMED
+    template = "the request does not have the form that the protocol reference gives"
+
+
+class TooLarge(QueryError):
+    """A frame, a key, or an answer is over the limit."""
+
+    code = FailureCode.TOO_LARGE
+    template = "larger than the limit"
+
+
+class VersionMismatch(QueryError):
+    """Client and server share no version of the protocol."""
+
+    code = FailureCode.VERSION_MISMATCH
+    template = "client and server share no version of the protocol; upgrade the older one"
+
+
+class Unauthenticated(QueryError):
+    """The server wants a token, and none or a wrong one was given."""
+
+    code = FailureCode.UNAUTHENTICATED
+    template = "the server requires a valid token"
+
+
+class Forbidden(QueryError):
+    """The token is valid but does not permit this."""
+
+    code = FailureCode.FORBIDDEN
+    template = "the token does not permit this"
+
+
+class InternalFailure(QueryError):
+    """The server failed in a way it did not foresee; its log has the cause."""
+
+    code = FailureCode.INTERNAL
+    template = "the server failed internally; its log has the cause"
+
+
+class Unavailable(QueryError):
+    """The peer could not be reached, or the connection broke before it answered."""
+
+    code = FailureCode.UNAVAILABLE
+    retry = Retry.LOOK_UP_AGAIN
+    template = "the peer could not be reached or the connection broke before it answered"
+
+
+#: The one table between codes and classes.
+ERROR_CLASSES: Mapping[FailureCode, type[QueryError]] = {
+    error_class.code: error_class for error_class in QueryError.__subclasses__()
+}
+
+
+def query_error(code: int, details: Mapping[str, Detail] | None = None) -> QueryError:
+    """The error of a failure code. A code from a newer peer becomes `InternalFailure` with the number kept."""
+    try:
+        error_class = ERROR_CLASSES[FailureCode(code)]
+    except ValueError:
+        return InternalFailure(unknown_code=code, **(details or {}))
+    return error_class(**(details or {}))

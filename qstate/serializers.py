@@ -1,0 +1,202 @@
+"""How values become bytes: MessagePack by default, or a serializer of the user's own.
+
+Rules of this module: it turns values into bytes and back, and knows nothing of states, keys or sockets. The
+default is language-neutral; Python's own types that MessagePack lacks travel as extension types, which a
+client in another language may read as their payload:
+
+    ext -1  MessagePack's timestamp    datetime with a time zone (read back in UTC)
+    ext  1  MessagePack array          tuple
+    ext  2  ISO 8601 text              datetime without a time zone
+    ext  3  ISO 8601 text              date
+    ext  4  decimal text               Decimal
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import MISSING, Field, fields, is_dataclass
+from datetime import date, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Any, ClassVar
+
+import msgpack
+
+from qstate.errors import ConfigError, SerializationError
+
+__all__ = ["MessagePackSerializer", "RecordSerializer", "Serializer", "decode_extension", "serializer_for"]
+
+TUPLE_EXT, DATETIME_EXT, DATE_EXT, DECIMAL_EXT = 1, 2, 3, 4
+
+
+class Serializer(ABC):
+    """Turns the values of one state into bytes and back.
+
+    `name` travels in the state's description: a client that meets a name other than `msgpack` must be given
+    a serializer of that name. Instances are used by several threads at once and shipped to the task managers
+    with the job, so they hold no mutable state and can be pickled.
+    """
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def dumps(self, value: Any) -> bytes:
+        """The bytes of a value. Raises `SerializationError` when the value does not fit."""
+
+    @abstractmethod
+    def loads(self, data: bytes) -> Any:
+        """The value of bytes that `dumps` made. Raises `SerializationError` when they are not."""
+
+    def dumper(self) -> Callable[[Any], bytes]:
+        """`dumps` for the use of one thread: it may keep its buffers from call to call, so it is faster for many."""
+        return self.dumps
+
+    def dump_all(self, values: Iterable[Any]) -> list[bytes]:
+        """The bytes of each value. Raises `SerializationError` as soon as one does not fit."""
+        return list(map(self.dumper(), values))
+
+
+class MessagePackSerializer(Serializer):
+    """Plain Python values as MessagePack: None, bool, int of 64 bits, float, str, bytes, list, dict, tuple, times."""
+
+    name = "msgpack"
+
+    def dumps(self, value: Any) -> bytes:
+        try:
+            packed: bytes = msgpack.packb(value, **_PACKING)
+        except SerializationError:
+            raise
+        except (TypeError, ValueError, OverflowError, RecursionError) as exc:
+            raise SerializationError(f"cannot write {_shown(value)} as MessagePack: {exc}") from exc
+        return packed
+
+    def loads(self, data: bytes) -> Any:
+        return _unpack(data)
+
+    def dumper(self) -> Callable[[Any], bytes]:
+        # A subclass that overrides `dumps` alone must not be bypassed.
+        return _packer() if type(self).dumps is MessagePackSerializer.dumps else self.dumps
+
+    def dump_all(self, values: Iterable[Any]) -> list[bytes]:
+        if type(self).dumper is not MessagePackSerializer.dumper or type(self).dumps is not MessagePackSerializer.dumps:
+            return super().dump_all(values)
+        pack = msgpack.Packer(**_PACKING).pack
+        try:
+            return list(map(pack, values))
+        except SerializationError:
+            raise
+        except (TypeError, ValueError, OverflowError, RecursionError) as exc:
+            raise SerializationError(f"cannot write a value as MessagePack: {exc}") from exc
+
+
+class RecordSerializer(MessagePackSerializer):
+    """A dataclass as a MessagePack map of its fields: readable as a mapping where the class is unknown.
+
+    Fields missing from the bytes take their default; unknown fields are ignored.
+    """
+
+    def __init__(self, record: type) -> None:
+        self._record = record
+        self._names = tuple(field.name for field in fields(record))
+        self._required = {field.name for field in fields(record) if not _has_default(field)}
+
+    def dumps(self, value: Any) -> bytes:
+        return super().dumps(self._mapping(value))
+
+    def dumper(self) -> Callable[[Any], bytes]:
+        if type(self).dumps is not RecordSerializer.dumps:
+            return self.dumps
+        pack, mapping = _packer(), self._mapping
+        return lambda value: pack(mapping(value))
+
+    def _mapping(self, value: Any) -> dict[str, Any]:
+        if type(value) is not self._record:
+            raise SerializationError(f"expected a {self._record.__name__}, got {_shown(value)}")
+        return {name: getattr(value, name) for name in self._names}
+
+    def loads(self, data: bytes) -> Any:
+        found = super().loads(data)
+        if not isinstance(found, dict) or not self._required <= found.keys():
+            raise SerializationError(f"the bytes are not a {self._record.__name__}: got {_shown(found)}")
+        return self._record(**{name: found[name] for name in self._names if name in found})
+
+
+def serializer_for(value_type: type) -> Serializer:
+    """The default serializer of a declared type: a record for a dataclass, plain MessagePack otherwise."""
+    if isinstance(value_type, type) and is_dataclass(value_type):
+        if any(not field.init for field in fields(value_type)):
+            raise ConfigError(f"{value_type.__name__} has fields outside __init__, so it cannot be read back")
+        return RecordSerializer(value_type)
+    return MessagePackSerializer()
+
+
+def decode_extension(code: int, data: bytes, unpack: Callable[[bytes], Any]) -> Any:
+    """The value of one of the extension types above; an unknown one stays a `msgpack.ExtType`."""
+    try:
+        if code == TUPLE_EXT:
+            return tuple(unpack(data))
+        if code == DATETIME_EXT:
+            return datetime.fromisoformat(data.decode())
+        if code == DATE_EXT:
+            return date.fromisoformat(data.decode())
+        if code == DECIMAL_EXT:
+            return Decimal(data.decode())
+    except (ValueError, InvalidOperation, TypeError) as exc:
+        raise SerializationError(f"extension type {code} has an unreadable payload") from exc
+    return msgpack.ExtType(code, data)
+
+
+def _packer() -> Callable[[Any], bytes]:
+    pack: Callable[[Any], bytes] = msgpack.Packer(**_PACKING).pack
+
+    def dump(value: Any) -> bytes:
+        try:
+            return pack(value)
+        except SerializationError:
+            raise
+        except (TypeError, ValueError, OverflowError, RecursionError) as exc:
+            raise SerializationError(f"cannot write {_shown(value)} as MessagePack: {exc}") from exc
+
+    return dump
+
+
+def _extension(value: Any) -> msgpack.ExtType:
+    kind = type(value)
+    if kind is tuple:
+        return msgpack.ExtType(TUPLE_EXT, MessagePackSerializer().dumps(list(value)))
+    if kind is datetime:
+        return msgpack.ExtType(DATETIME_EXT, value.isoformat().encode())
+    if kind is date:
+        return msgpack.ExtType(DATE_EXT, value.isoformat().encode())
+    if kind is Decimal:
+        return msgpack.ExtType(DECIMAL_EXT, str(value).encode())
+    raise SerializationError(
+        f"MessagePack has no form for a {kind.__name__}; use plain values, a dataclass as the declared type, "
+        "or give the descriptor a serializer"
+    )
+
+
+#: How values are written.
+_PACKING: dict[str, Any] = {"default": _extension, "strict_types": True, "datetime": True}
+
+
+def _unpack(data: bytes) -> Any:
+    try:
+        return msgpack.unpackb(data, ext_hook=_read_extension, strict_map_key=False, timestamp=3)
+    except SerializationError:
+        raise
+    except (ValueError, TypeError, msgpack.UnpackException, OverflowError, RecursionError) as exc:
+        raise SerializationError(f"the stored bytes are not MessagePack: {exc}") from exc
+
+
+def _read_extension(code: int, data: bytes) -> Any:
+    return decode_extension(code, data, _unpack)
+
+
+def _has_default(field: Field[Any]) -> bool:
+    return field.default is not MISSING or field.default_factory is not MISSING
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

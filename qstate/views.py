@@ -1,0 +1,442 @@
+"""What a query gives back: read-only views of the five kinds of state, and the read-only containers in them.
+
+Rules of this module: it turns the bytes of an answer into values that nobody can change by accident, and does
+so as late as it can, since many answers are only counted or compared. It knows serializers and kinds; it must
+not know where the bytes came from.
+
+A view is a copy of the state at one moment. Changing it could never change the state, so every mutator of the
+job's own handles exists here and raises `UnsupportedOperation`, and so does every mutator of the lists and
+dicts inside. (`list.append(view, 1)` gets around that, as with any subclass; it changes the copy only.)
+
+The bytes of an answer, by kind: value and reducing, the serializer's; aggregating, MessagePack; list, a
+MessagePack array of elements; map, a MessagePack map of values. Elements and values stand in there as they are
+for the serializer `msgpack`, and as a bin of the serializer's bytes for any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any, ClassVar, NoReturn, TypeVar
+
+import msgpack
+
+from qstate.descriptors import StateKind
+from qstate.errors import ConfigError, SerializationError, UnsupportedOperation
+from qstate.keys import Key
+from qstate.serializers import MessagePackSerializer, Serializer, decode_extension
+
+__all__ = [
+    "ReadOnlyAggregatingState",
+    "ReadOnlyDict",
+    "ReadOnlyList",
+    "ReadOnlyListState",
+    "ReadOnlyMapState",
+    "ReadOnlyReducingState",
+    "ReadOnlyState",
+    "ReadOnlyValueState",
+    "ViewMaker",
+    "freeze",
+    "serializers_by_name",
+]
+
+Result = TypeVar("Result")
+
+
+def _refuser(name: str, remedy: str) -> Callable[..., NoReturn]:
+    def refuse(self: object, *_args: Any, **_kwargs: Any) -> NoReturn:
+        raise UnsupportedOperation(f"{type(self).__name__}.{name}: results of queries are read-only; {remedy}")
+
+    refuse.__name__ = refuse.__qualname__ = name
+    return refuse
+
+
+_COPY_LIST = "list(value) gives a copy that can be changed"
+_COPY_DICT = "dict(value) gives a copy that can be changed"
+_JOB_ONLY = "only the job's own functions change its state"
+
+
+class ReadOnlyList(list[Any]):
+    """A list that refuses every change. Equal to the list of the same elements; made by `freeze`.
+
+    Slices, `+`, `*` and `copy()` give plain lists.
+    """
+
+    __slots__ = ()
+
+    append = _refuser("append", _COPY_LIST)
+    clear = _refuser("clear", _COPY_LIST)
+    extend = _refuser("extend", _COPY_LIST)
+    insert = _refuser("insert", _COPY_LIST)
+    pop = _refuser("pop", _COPY_LIST)
+    remove = _refuser("remove", _COPY_LIST)
+    reverse = _refuser("reverse", _COPY_LIST)
+    sort = _refuser("sort", _COPY_LIST)
+    __delitem__ = _refuser("__delitem__", _COPY_LIST)
+    __iadd__ = _refuser("__iadd__", _COPY_LIST)
+    __imul__ = _refuser("__imul__", _COPY_LIST)
+    # list.__init__ called again would empty the list, so it is refused and `freeze` goes around it.
+    __init__ = _refuser("__init__", "freeze(value) makes one")
+    __setitem__ = _refuser("__setitem__", _COPY_LIST)
+
+    def __reduce__(self) -> tuple[Callable[[list[Any]], ReadOnlyList], tuple[list[Any]]]:
+        return _read_only_list, (list(self),)
+
+
+class ReadOnlyDict(dict[Any, Any]):
+    """A dict that refuses every change. Equal to the dict of the same entries; made by `freeze`.
+
+    `|` and `copy()` give plain dicts.
+    """
+
+    __slots__ = ()
+
+    clear = _refuser("clear", _COPY_DICT)
+    pop = _refuser("pop", _COPY_DICT)
+    popitem = _refuser("popitem", _COPY_DICT)
+    setdefault = _refuser("setdefault", _COPY_DICT)
+    update = _refuser("update", _COPY_DICT)
+    __delitem__ = _refuser("__delitem__", _COPY_DICT)
+    __init__ = _refuser("__init__", "freeze(value) makes one")
+    __ior__ = _refuser("__ior__", _COPY_DICT)
+    __setitem__ = _refuser("__setitem__", _COPY_DICT)
+
+    def __reduce__(self) -> tuple[Callable[[dict[Any, Any]], ReadOnlyDict], tuple[dict[Any, Any]]]:
+        return _read_only_dict, (dict(self),)
+
+
+_new_list: Callable[[type[ReadOnlyList]], ReadOnlyList] = list.__new__
+_new_dict: Callable[[type[ReadOnlyDict]], ReadOnlyDict] = dict.__new__
+
+
+def _read_only_list(elements: Iterable[Any]) -> ReadOnlyList:
+    made = _new_list(ReadOnlyList)
+    list.extend(made, elements)
+    return made
+
+
+def _read_only_dict(entries: dict[Any, Any]) -> ReadOnlyDict:
+    made = _new_dict(ReadOnlyDict)
+    dict.update(made, entries)
+    return made
+
+
+def _read_only_pairs(pairs: list[tuple[Any, Any]]) -> ReadOnlyDict:
+    made = _new_dict(ReadOnlyDict)
+    try:
+        dict.update(made, pairs)
+    except TypeError:
+        # A map key of several columns arrives as an array, which cannot be a key of a dict.
+        dict.update(made, [(_hashable(key), value) for key, value in pairs])
+    return made
+
+
+def _hashable(key: Any) -> Any:
+    return tuple(map(_hashable, key)) if type(key) is ReadOnlyList else key
+
+
+def freeze(value: Any) -> Any:
+    """The value with every list, dict, set and bytearray in it replaced by a read-only one, at every depth.
+
+    Tuples are rebuilt around frozen elements; objects of other classes stay as they are.
+    """
+    if isinstance(value, ReadOnlyList | ReadOnlyDict):
+        return value
+    if isinstance(value, list):
+        return _read_only_list(map(freeze, value))
+    if isinstance(value, dict):
+        return _read_only_dict({freeze(key): freeze(entry) for key, entry in value.items()})
+    if type(value) is tuple:
+        return tuple(map(freeze, value))
+    if isinstance(value, set):
+        return frozenset(map(freeze, value))
+    if isinstance(value, bytearray):
+        return bytes(value)
+    return value
+
+
+def _unpack_frozen(data: bytes) -> Any:
+    try:
+        return msgpack.unpackb(
+            data,
+            ext_hook=_frozen_extension,
+            list_hook=_read_only_list,
+            object_pairs_hook=_read_only_pairs,
+            strict_map_key=False,
+            timestamp=3,
+        )
+    except SerializationError:
+        raise
+    except (ValueError, TypeError, msgpack.UnpackException, OverflowError, RecursionError) as exc:
+        raise SerializationError(f"the answer is not MessagePack: {exc}") from exc
+
+
+def _frozen_extension(code: int, data: bytes) -> Any:
+    return decode_extension(code, data, _unpack_frozen)
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What the views of one epoch share. `own` is the state's serializer unless that is `msgpack`. Never changed."""
+
+    own: Serializer | None
+    isolation: str
+    epoch: int
+
+    def loads(self, data: Any) -> Any:
+        own = self.own
+        assert own is not None
+        if type(data) is not bytes:
+            raise SerializationError(f"expected bytes of the serializer {own.name!r}, got {type(data).__name__}")
+        try:
+            return freeze(own.loads(data))
+        except SerializationError:
+            raise
+        except Exception as exc:
+            raise SerializationError(f"the serializer {own.name!r} cannot read the answer: {exc}") from exc
+
+
+class ReadOnlyState:
+    """What the views of all kinds share: where the value is from, equality and text.
+
+    Views are equal when they are of one kind and hold equal contents; epoch and isolation do not count.
+    A view can be pickled if its serializer can. Bytes that cannot be read raise `SerializationError` on first
+    access, not when the view is made.
+    """
+
+    __slots__ = ("_data", "_decoded", "_reading")
+
+    kind: ClassVar[StateKind]
+
+    # Made by the hundred: it keeps as few attributes as can be.
+    def __init__(self, data: bytes, reading: _Reading) -> None:
+        self._data = data
+        self._reading = reading
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the value is from."""
+        return self._reading.epoch
+
+    @property
+    def isolation(self) -> str:
+        """How it was read: `live` or `committed`."""
+        return self._reading.isolation
+
+    clear = _refuser("clear", _JOB_ONLY)
+
+    def _framed(self) -> Any:
+        """The MessagePack part of the answer, decoded once. (`_decoded` is unset until then: that is cheapest.)"""
+        try:
+            return self._decoded
+        except AttributeError:
+            self._decoded: Any = self._unpack(self._data)
+            return self._decoded
+
+    def _unpack(self, data: bytes) -> Any:
+        return _unpack_frozen(data)
+
+    def _contents(self) -> Any:
+        # Values of an own serializer may be mutable objects, so they are not kept: each access makes new ones.
+        return self._framed() if self._reading.own is None else self._reading.loads(self._data)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ReadOnlyState):
+            return NotImplemented
+        return type(self) is type(other) and bool(self._contents() == other._contents())
+
+    # Contents may be lists and dicts, which have no hash either.
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._contents()!r}, epoch={self.epoch}, isolation={self.isolation!r})"
+
+    def __reduce__(self) -> tuple[type[ReadOnlyState], tuple[bytes, _Reading]]:
+        return type(self), (self._data, self._reading)
+
+
+class ReadOnlyValueState(ReadOnlyState):
+    """The value of a `ValueState`. A record (dataclass) reads as a read-only dict of its fields."""
+
+    __slots__ = ()
+    kind = StateKind.VALUE
+
+    def value(self) -> Any:
+        """The value."""
+        return self._contents()
+
+    update = _refuser("update", _JOB_ONLY)
+
+
+class ReadOnlyReducingState(ReadOnlyState):
+    """The value of a `ReducingState`."""
+
+    __slots__ = ()
+    kind = StateKind.REDUCING
+
+    def get(self) -> Any:
+        """The reduced value."""
+        return self._contents()
+
+    add = _refuser("add", _JOB_ONLY)
+
+
+class ReadOnlyAggregatingState(ReadOnlyState):
+    """The result of an `AggregatingState`; the accumulator stays in the job."""
+
+    __slots__ = ()
+    kind = StateKind.AGGREGATING
+
+    def get(self) -> Any:
+        """The aggregate's result."""
+        return self._contents()
+
+    add = _refuser("add", _JOB_ONLY)
+
+
+class ReadOnlyListState(ReadOnlyState):
+    """The elements of a `ListState`."""
+
+    __slots__ = ()
+    kind = StateKind.LIST
+
+    def get(self) -> ReadOnlyList:
+        """The elements, in order."""
+        return self._contents()
+
+    def _unpack(self, data: bytes) -> Any:
+        return _of_type(ReadOnlyList, _unpack_frozen(data))
+
+    def _contents(self) -> ReadOnlyList:
+        elements: ReadOnlyList = self._framed()
+        return elements if self._reading.own is None else _read_only_list(map(self._reading.loads, elements))
+
+    add = _refuser("add", _JOB_ONLY)
+    add_all = _refuser("add_all", _JOB_ONLY)
+    update = _refuser("update", _JOB_ONLY)
+
+
+class ReadOnlyMapState(ReadOnlyState):
+    """The entries of a `MapState`."""
+
+    __slots__ = ()
+    kind = StateKind.MAP
+
+    def get(self, map_key: Key) -> Any:
+        """The value of one entry, or None."""
+        found = self._framed().get(map_key)
+        return found if found is None or self._reading.own is None else self._reading.loads(found)
+
+    def contains(self, map_key: Key) -> bool:
+        """Whether there is an entry of that key."""
+        return map_key in self._framed()
+
+    def entries(self) -> tuple[tuple[Key, Any], ...]:
+        """All (key, value) pairs."""
+        return tuple(self._contents().items())
+
+    def keys(self) -> tuple[Key, ...]:
+        """The keys of all entries."""
+        return tuple(self._framed())
+
+    def values(self) -> tuple[Any, ...]:
+        """The values of all entries, in the order of `keys`."""
+        return tuple(self._contents().values())
+
+    def is_empty(self) -> bool:
+        """Whether there are no entries."""
+        return not self._framed()
+
+    def _unpack(self, data: bytes) -> Any:
+        return _of_type(ReadOnlyDict, _unpack_frozen(data))
+
+    def _contents(self) -> ReadOnlyDict:
+        entries: ReadOnlyDict = self._framed()
+        if self._reading.own is None:
+            return entries
+        return _read_only_dict({key: self._reading.loads(data) for key, data in entries.items()})
+
+    put = _refuser("put", _JOB_ONLY)
+    put_all = _refuser("put_all", _JOB_ONLY)
+    remove = _refuser("remove", _JOB_ONLY)
+
+
+_VIEW_OF: dict[str, type[ReadOnlyState]] = {
+    view.kind.value: view
+    for view in (
+        ReadOnlyValueState,
+        ReadOnlyListState,
+        ReadOnlyMapState,
+        ReadOnlyReducingState,
+        ReadOnlyAggregatingState,
+    )
+}
+
+
+def _of_type(expected: type[Result], found: Any) -> Result:
+    if isinstance(found, expected):
+        return found
+    raise SerializationError(f"expected an answer that holds a {expected.__name__}, got a {type(found).__name__}")
+
+
+def serializers_by_name(serializers: Iterable[Serializer]) -> dict[str, Serializer]:
+    """The serializers of a client by their name. Raises `ConfigError` for what is none, and for a name taken."""
+    found: dict[str, Serializer] = {}
+    for serializer in serializers:
+        if not isinstance(serializer, Serializer):
+            raise ConfigError(f"serializers= takes instances of qstate Serializer, got {serializer!r}")
+        if serializer.name == MessagePackSerializer.name or serializer.name in found:
+            raise ConfigError(f"the serializer name {serializer.name!r} is taken; give each serializer its own")
+        found[serializer.name] = serializer
+    return found
+
+
+class ViewMaker:
+    """Makes the views of one state from its description (`kind`, `serializer`, as the wire carries them).
+
+    Raises `SerializationError` when the description names a kind that is not known here, or a serializer that
+    is not among `serializers`.
+    """
+
+    __slots__ = ("_own", "_readings", "_view")
+
+    def __init__(self, description: Mapping[str, Any], serializers: Mapping[str, Serializer]) -> None:
+        kind, name = description.get("kind"), description.get("serializer")
+        state = description.get("name")
+        if kind not in _VIEW_OF:
+            raise SerializationError(f"state {state!r} is of the kind {kind!r}, which this client does not know")
+        if name != MessagePackSerializer.name and name not in serializers:
+            raise SerializationError(
+                f"the values of state {state!r} are written by the serializer {name!r}, which this client does not "
+                f"have; pass it: serializers=[...]. It has: {', '.join(sorted({'msgpack', *serializers}))}"
+            )
+        self._view = _VIEW_OF[kind]
+        self._own = serializers.get(name) if isinstance(name, str) else None
+        self._readings: dict[str, _Reading] = {}
+
+    def view(self, data: bytes, epoch: int, isolation: str) -> ReadOnlyState:
+        """The view of one value."""
+        return self._view(data, self._reading(epoch, isolation))
+
+    def views(
+        self, results: Sequence[bytes | None], epochs: Sequence[int], isolation: str
+    ) -> list[ReadOnlyState | None]:
+        """The view, or None, for each result."""
+        view = self._view
+        if epochs and len(results) == epochs.count(epochs[0]) == len(epochs):
+            reading = self._reading(epochs[0], isolation)
+            if None not in results:
+                return list(map(view, results, repeat(reading)))
+            return [None if data is None else view(data, reading) for data in results]
+        return [
+            None if data is None else view(data, self._reading(epoch, isolation))
+            for data, epoch in zip(results, epochs, strict=True)
+        ]
+
+    def _reading(self, epoch: int, isolation: str) -> _Reading:
+        # The latest one of each isolation is kept: an epoch has many queries.
+        reading = self._readings.get(isolation)
+        if reading is None or reading.epoch != epoch:
+            reading = self._readings[isolation] = _Reading(self._own, isolation, epoch)
+        return reading
