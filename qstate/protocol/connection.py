@@ -1,0 +1,459 @@
+"""Connections without I/O: bytes in, events out; messages in, bytes out.
+
+Rules of this module: it knows which message is allowed when, and which answer belongs to which request. It
+opens no socket, starts no thread and reads no clock. The shell around it writes every bytes object it is given
+and closes the socket when it is told to.
+
+    state       client may send              server may send                       then
+    HANDSHAKE   Hello                        Welcome                               OPEN
+                                             Failure(0)                            CLOSED
+    OPEN        Get, Locate, Describe, Ping  Values, Location, Description, Pong,  OPEN
+                                             Failure(id)
+                                             Failure(0)                            CLOSED
+    CLOSED      nothing                      nothing; what still comes is ignored  CLOSED
+
+Threads: `receive` belongs to one thread. `send`, `abandon` and `next_id` may be called from any other at the same
+time (they share containers, one operation at a time); sends must reach the socket whole, in any order.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections import deque
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from itertools import count
+from typing import NamedTuple, TypeAlias
+
+from qstate.errors import Detail, FailureCode, LocalProtocolError, ProtocolError, RemoteProtocolError
+from qstate.keys import Key
+from qstate.protocol.codec import BadContent, decode, encode, pack_get, pack_values, unpack_get, unpack_values
+from qstate.protocol.framing import FrameReader, frame
+from qstate.protocol.limits import (
+    DEFAULT_MAX_FRAME,
+    DEFAULT_MAX_KEYS,
+    HANDSHAKE_MAX_FRAME,
+    MAX_ENTRIES,
+    MAX_ID,
+    PROTOCOL_VERSIONS,
+    Limits,
+)
+from qstate.protocol.messages import (
+    Describe,
+    Description,
+    Failure,
+    Get,
+    Hello,
+    Locate,
+    Location,
+    Message,
+    Ping,
+    Pong,
+    Target,
+    Values,
+    Welcome,
+)
+
+__all__ = [
+    "Answer",
+    "BadRequest",
+    "BrokenConnection",
+    "ClientConnection",
+    "ClientEvent",
+    "ConnectionState",
+    "Opened",
+    "Request",
+    "ServerConnection",
+    "ServerEvent",
+]
+
+Request: TypeAlias = Get | Locate | Describe | Ping
+Answer: TypeAlias = Values | Location | Description | Pong | Failure
+
+
+class ConnectionState(Enum):
+    """Where a connection is in its life; there is no way back."""
+
+    HANDSHAKE = "handshake"
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+class Opened(NamedTuple):
+    """Server: the handshake succeeded. Write `reply` (the Welcome) before anything else."""
+
+    client: str
+    version: int
+    reply: bytes
+
+
+class BadRequest(NamedTuple):
+    """Server: a request that cannot be served as it stands. Answer `Failure(id, code, details)` and go on."""
+
+    id: int
+    code: FailureCode
+    details: Mapping[str, Detail]
+
+
+ServerEvent: TypeAlias = Opened | Get | Locate | Describe | Ping | BadRequest
+#: A Failure with id 0 is about the connection, which is CLOSED then.
+ClientEvent: TypeAlias = Welcome | Values | Location | Description | Pong | Failure
+
+
+class BrokenConnection(RemoteProtocolError):
+    """The peer's bytes end the connection: write `farewell`, if any, and close.
+
+    `events` are the sound ones that came before in the same bytes. A shell may drop them: whoever waits for
+    them is told that the connection broke.
+    """
+
+    def __init__(
+        self, message: str, code: FailureCode, events: Iterable[ServerEvent | ClientEvent], farewell: bytes = b""
+    ) -> None:
+        super().__init__(message, code)
+        self.events = tuple(events)
+        self.farewell = farewell
+
+
+#: What answers a request, other than a Failure.
+_ANSWER_OF: dict[type, type] = {Get: Values, Locate: Location, Describe: Description, Ping: Pong}
+_REQUESTS = (Get, Locate, Describe, Ping)
+_ANSWERS = (Values, Location, Description, Pong, Failure)
+
+
+class _Expected:
+    """What a client waits for; `wanted` turns False when it does not any more."""
+
+    __slots__ = ("answer", "size", "wanted")
+
+    def __init__(self, answer: type, size: int) -> None:
+        self.answer = answer
+        self.size = size
+        self.wanted = True
+
+    def check(self, message: Answer) -> None:
+        if type(message) is not self.answer:
+            raise RemoteProtocolError(f"{type(message).__name__} for a request that takes {self.answer.__name__}")
+        if isinstance(message, Values) and len(message.results) != self.size:
+            raise RemoteProtocolError(f"{len(message.results)} results for {self.size} keys")
+
+
+class ClientConnection:
+    """The client's side. Write `start()` first, then wait for the Welcome event before sending requests."""
+
+    def __init__(
+        self,
+        *,
+        token: bytes | None = None,
+        client: str = "",
+        versions: tuple[int, ...] = PROTOCOL_VERSIONS,
+        max_frame: int = DEFAULT_MAX_FRAME,
+    ) -> None:
+        self._hello = Hello(versions, token, client)
+        self._own_max_frame = max_frame
+        self._limits = Limits(max_frame=max_frame)
+        self._reader = FrameReader(min(max_frame, HANDSHAKE_MAX_FRAME))
+        self._ids = count(1)
+        # The requests without an answer. An abandoned one stays: its id is taken until the answer has come.
+        self._waiting: dict[int, _Expected] = {}
+        self.state = ConnectionState.HANDSHAKE
+        self.welcome: Welcome | None = None
+
+    @property
+    def limits(self) -> Limits:
+        """What may be sent: the server's limits once it has announced them."""
+        return self._limits
+
+    @property
+    def closed(self) -> bool:
+        return self.state is ConnectionState.CLOSED
+
+    @property
+    def waiting(self) -> tuple[int, ...]:
+        """The ids of requests that were sent, not answered and not abandoned."""
+        return tuple(number for number, expected in list(self._waiting.items()) if expected.wanted)
+
+    def start(self) -> bytes:
+        """The bytes that open the connection."""
+        return frame(encode(self._hello))
+
+    def next_id(self) -> int:
+        """An id that no live request has."""
+        while True:
+            number = next(self._ids)
+            if number > MAX_ID:
+                # Two threads may both see the end; either new counter will do, for ids in use are skipped.
+                self._ids = count(1)
+            elif number not in self._waiting:
+                return number
+
+    def send(self, request: Request) -> bytes:
+        """The bytes of a request. Raises `LocalProtocolError`, and has no effect, when it is not allowed."""
+        if self.state is not ConnectionState.OPEN:
+            raise LocalProtocolError(f"a request needs an open connection, this one is {self.state.value}")
+        answer = _ANSWER_OF.get(type(request))
+        if answer is None:
+            raise LocalProtocolError(f"a client does not send {type(request).__name__}")
+        data = frame(encode(request, self._limits))
+        expected = _Expected(answer, len(request.keys) if type(request) is Get else 0)
+        if self._waiting.setdefault(request.id, expected) is not expected:
+            raise LocalProtocolError(f"request id {request.id} is in use")
+        return data
+
+    def send_get(self, deadline_ms: int, target: Target, keys: tuple[Key, ...]) -> tuple[int, bytes] | None:
+        """`send` of a Get without namespace and options, for a caller who vouches for every field of it.
+
+        Gives the id and the bytes. None, without effect, when it cannot be sent; `send` then says why.
+        """
+        if self.state is not ConnectionState.OPEN or len(keys) > self._limits.max_keys:
+            return None
+        number = self.next_id()
+        payload = pack_get(number, deadline_ms, target, keys)
+        if payload is None or len(payload) > self._limits.max_frame:
+            return None
+        self._waiting[number] = _Expected(Values, len(keys))
+        return number, frame(payload)
+
+    def receive_values(self, data: bytes, request_id: int) -> Values | None:
+        """`receive` for the usual case: the bytes are the whole answer to a get, and every key has a value or none.
+
+        None, without effect, when they are anything else: give them to `receive`, which checks and judges.
+        """
+        if self.state is not ConnectionState.OPEN or self._reader.buffered:
+            return None
+        expected = self._waiting.get(request_id)
+        if expected is None or not expected.wanted or expected.answer is not Values:
+            return None
+        values = unpack_values(data, self._limits)
+        if values is None or values.id != request_id or len(values.results) != expected.size:
+            return None
+        self._waiting.pop(request_id, None)
+        return values
+
+    def abandon(self, request_id: int) -> None:
+        """Nobody waits for this answer any more: it gives no event when it comes. Unknown ids are ignored."""
+        expected = self._waiting.get(request_id)
+        if expected is not None:
+            expected.wanted = False
+
+    def receive(self, data: bytes | bytearray | memoryview) -> list[ClientEvent]:
+        """The events of incoming bytes. Raises `BrokenConnection` when the server broke the protocol."""
+        events: list[ClientEvent] = []
+        if self.closed:
+            return events
+        try:
+            for payload in self._reader.feed(data):
+                message = decode(payload, self._limits)
+                if self.state is ConnectionState.OPEN:
+                    self._on_answer(message, events)
+                else:
+                    self._on_handshake(message, events)
+                if self.closed:
+                    break
+        except RemoteProtocolError as exc:
+            self.state = ConnectionState.CLOSED
+            raise BrokenConnection(str(exc), exc.code, events) from exc
+        return events
+
+    def close(self) -> tuple[int, ...]:
+        """The transport is gone or will be: nothing more is sent or received. Gives the ids left waiting."""
+        self.state = ConnectionState.CLOSED
+        left = self.waiting
+        self._waiting.clear()
+        return left
+
+    def _on_handshake(self, message: Message, events: list[ClientEvent]) -> None:
+        if type(message) is Failure and message.id == 0:
+            self.state = ConnectionState.CLOSED
+        elif type(message) is Welcome:
+            if message.version not in self._hello.versions:
+                raise RemoteProtocolError(
+                    f"the server chose version {message.version}, not one of {self._hello.versions}",
+                    FailureCode.VERSION_MISMATCH,
+                )
+            self.welcome = message
+            self._limits = Limits(message.max_frame, message.max_keys, max(MAX_ENTRIES, message.max_keys))
+            self._reader.max_frame = min(self._own_max_frame, message.max_frame)
+            self.state = ConnectionState.OPEN
+        else:
+            raise RemoteProtocolError(f"a server starts with Welcome or Failure(0), not {type(message).__name__}")
+        events.append(message)
+
+    def _on_answer(self, message: Message, events: list[ClientEvent]) -> None:
+        if not isinstance(message, _ANSWERS):
+            raise RemoteProtocolError(f"a server does not send {type(message).__name__} now")
+        number = message.id
+        if not number:
+            self.state = ConnectionState.CLOSED
+            events.append(message)
+            return
+        expected = self._waiting.get(number)
+        if expected is None:
+            raise RemoteProtocolError(f"{type(message).__name__} for request {number}, which is not waiting")
+        if type(message) is not Failure:
+            expected.check(message)
+        # Only now: a broken answer leaves its request among the waiting ones, which close() gives back.
+        self._waiting.pop(number, None)
+        if expected.wanted:
+            events.append(message)
+
+
+class ServerConnection:
+    """The server's side. Every request event, and every BadRequest, is answered once with `send`."""
+
+    def __init__(
+        self,
+        *,
+        server: str = "",
+        features: tuple[str, ...] = (),
+        token: bytes | None = None,
+        versions: tuple[int, ...] = PROTOCOL_VERSIONS,
+        max_frame: int = DEFAULT_MAX_FRAME,
+        max_keys: int = DEFAULT_MAX_KEYS,
+    ) -> None:
+        self._server = server
+        self._features = features
+        self._token = token
+        self._versions = versions
+        self._limits = Limits(max_frame, max_keys, max_array=max(max_keys, 64))
+        self._reader = FrameReader(HANDSHAKE_MAX_FRAME)
+        # The requests without an answer: the class of the answer and the number of results.
+        self._waiting: dict[int, tuple[type, int]] = {}
+        # How many BadRequest events of an id have not been answered. They are kept apart, because a second
+        # request with a live id is one of them.
+        self._refused: deque[int] = deque()
+        self.state = ConnectionState.HANDSHAKE
+
+    @property
+    def closed(self) -> bool:
+        return self.state is ConnectionState.CLOSED
+
+    @property
+    def waiting(self) -> tuple[int, ...]:
+        """The ids of requests that were received and not answered."""
+        return tuple(self._waiting)
+
+    def receive(self, data: bytes | bytearray | memoryview) -> list[ServerEvent]:
+        """The events of incoming bytes. Raises `BrokenConnection`, with the farewell to write, when it must close."""
+        events: list[ServerEvent] = []
+        if self.closed:
+            return events
+        try:
+            for payload in self._reader.feed(data):
+                if self.state is ConnectionState.OPEN:
+                    events.append(self._request(payload))
+                else:
+                    events.append(self._handshake(payload))
+        except RemoteProtocolError as exc:
+            raise self._broken(exc, events) from exc
+        return events
+
+    def receive_get(self, data: bytes) -> Get | None:
+        """`receive` for the usual case: the bytes are one whole get, without namespace and options.
+
+        None, without effect, when they are anything else: give them to `receive`, which checks and judges.
+        """
+        if self.state is not ConnectionState.OPEN or self._reader.buffered:
+            return None
+        get = unpack_get(data, self._limits)
+        if get is None:
+            return None
+        expected = (Values, len(get.keys))
+        return get if self._waiting.setdefault(get.id, expected) is expected else None
+
+    def send_values(self, values: Values) -> bytes | None:
+        """`send` for the usual case: every key has a value, or none. None, without effect, when `send` must judge."""
+        if self.state is not ConnectionState.OPEN or self._waiting.get(values.id) != (Values, len(values.results)):
+            return None
+        payload = pack_values(values, self._limits)
+        if payload is None or self._waiting.pop(values.id, None) is None:
+            return None
+        return frame(payload)
+
+    def send(self, answer: Answer) -> bytes:
+        """The bytes of an answer; `Failure(0, ...)` closes the connection.
+
+        Raises `LocalProtocolError`, and has no effect, when it is not allowed: nobody waits for it, it is of
+        the wrong type or size, or (code `TOO_LARGE`) its frame would be over the limit. The request then still
+        waits for a Failure.
+        """
+        if self.closed:
+            raise LocalProtocolError("the connection is closed")
+        if type(answer) not in _ANSWERS:
+            raise LocalProtocolError(f"a server does not send {type(answer).__name__}")
+        data = frame(encode(answer, self._limits))
+        number = answer.id
+        if type(answer) is Failure:
+            if number == 0:
+                self.state = ConnectionState.CLOSED
+            elif not self._settle_refused(number) and self._waiting.pop(number, None) is None:
+                raise LocalProtocolError(f"no request {number} waits for an answer")
+            return data
+        expected = self._waiting.get(number)
+        found = (type(answer), len(answer.results) if type(answer) is Values else 0)
+        if expected != found:
+            raise LocalProtocolError(f"request {number} waits for {expected}, not for {found}")
+        if self._waiting.pop(number, None) is None:
+            raise LocalProtocolError(f"request {number} was answered twice")
+        return data
+
+    def close(self) -> tuple[int, ...]:
+        """The transport is gone or will be: nothing more is sent or received. Gives the ids left waiting."""
+        self.state = ConnectionState.CLOSED
+        left = self.waiting
+        self._waiting.clear()
+        return left
+
+    def _request(self, payload: bytes) -> ServerEvent:
+        try:
+            message = decode(payload, self._limits, _REQUESTS)
+        except BadContent as exc:
+            return self._bad_request(exc.request_id, exc.code, exc.details)
+        if not isinstance(message, _REQUESTS):
+            if isinstance(message, Hello | Welcome) or not message.id:
+                raise RemoteProtocolError(f"a client does not send {type(message).__name__} now")
+            return self._bad_request(message.id, FailureCode.UNSUPPORTED, {"field": "type", "expected": "a request"})
+        expected = (_ANSWER_OF[type(message)], len(message.keys) if isinstance(message, Get) else 0)
+        if self._waiting.setdefault(message.id, expected) is not expected:
+            details = {"field": "id", "expected": "one that no live request has"}
+            return self._bad_request(message.id, FailureCode.MALFORMED, details)
+        return message
+
+    def _bad_request(self, number: int, code: FailureCode, details: Mapping[str, Detail]) -> BadRequest:
+        self._refused.append(number)
+        return BadRequest(number, code, details)
+
+    def _settle_refused(self, number: int) -> bool:
+        try:
+            self._refused.remove(number)  # one operation, so two threads cannot settle the same one
+        except ValueError:
+            return False
+        return True
+
+    def _handshake(self, payload: bytes) -> Opened:
+        try:
+            message = decode(payload, self._limits)
+        except RemoteProtocolError as exc:
+            # Whatever is wrong with it: nobody has been promised a code for a request yet.
+            raise RemoteProtocolError(str(exc)) from exc
+        if type(message) is not Hello:
+            raise RemoteProtocolError(f"a client starts with Hello, not {type(message).__name__}")
+        shared = set(message.versions) & set(self._versions)
+        if not shared:
+            raise RemoteProtocolError("no version in common", FailureCode.VERSION_MISMATCH)
+        if self._token is not None and not hmac.compare_digest(self._token, message.token or b""):
+            raise RemoteProtocolError("no token, or a wrong one", FailureCode.UNAUTHENTICATED)
+        welcome = Welcome(max(shared), self._server, self._features, self._limits.max_frame, self._limits.max_keys)
+        self._reader.max_frame = self._limits.max_frame
+        self.state = ConnectionState.OPEN
+        return Opened(message.client, welcome.version, frame(encode(welcome)))
+
+    def _broken(self, error: ProtocolError, events: list[ServerEvent]) -> BrokenConnection:
+        self.state = ConnectionState.CLOSED
+        details: dict[str, Detail] = {}
+        if error.code is FailureCode.VERSION_MISMATCH:
+            details["versions"] = ",".join(str(version) for version in sorted(self._versions))
+        elif error.code is FailureCode.TOO_LARGE:
+            details["limit"] = self._reader.max_frame
+        farewell = frame(encode(Failure(0, error.code, details)))
+        return BrokenConnection(str(error), error.code, events, farewell)

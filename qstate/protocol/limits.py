@@ -1,0 +1,84 @@
+"""The bounds of the wire protocol: how much a peer may send before it is refused.
+
+Rules of this module: numbers only. The ones that a server chooses travel in its Welcome; the rest are part of
+the protocol and the same everywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qstate.errors import ConfigError
+from qstate.keys import MAX_PARALLELISM_LIMIT
+
+__all__ = [
+    "DEFAULT_LIMITS",
+    "DEFAULT_MAX_FRAME",
+    "DEFAULT_MAX_KEYS",
+    "HANDSHAKE_MAX_FRAME",
+    "MAX_DEADLINE_MS",
+    "MAX_ENTRIES",
+    "MAX_FEATURES",
+    "MAX_FRAME_LIMIT",
+    "MAX_ID",
+    "MAX_KEYS_LIMIT",
+    "MAX_MAP_ENTRIES",
+    "MAX_NAME",
+    "MAX_TOKEN",
+    "MAX_VERSION",
+    "MAX_VERSIONS",
+    "MIN_MAX_FRAME",
+    "PROTOCOL_VERSIONS",
+    "STATE_ID_BYTES",
+    "Limits",
+]
+
+#: The versions of the protocol that this code speaks.
+PROTOCOL_VERSIONS = (1,)
+
+DEFAULT_MAX_FRAME = 16 * 1024 * 1024
+#: No server may announce less: every Failure, with the names that it gives back, must fit.
+MIN_MAX_FRAME = 4096
+#: The length field has 32 bits.
+MAX_FRAME_LIMIT = (1 << 32) - 1
+#: Until the handshake is done nobody is authenticated, and a frame has no reason to be larger.
+HANDSHAKE_MAX_FRAME = 64 * 1024
+
+DEFAULT_MAX_KEYS = 10_000
+MAX_KEYS_LIMIT = 1 << 20
+
+MAX_ID = (1 << 32) - 1
+MAX_DEADLINE_MS = (1 << 32) - 1
+MAX_VERSION = 65_535
+#: Characters (code points) of a job, state, host, option, field or feature name.
+MAX_NAME = 255
+MAX_TOKEN = 4096
+MAX_VERSIONS = 64
+#: So few that the longest Welcome keeps to the limit before the handshake is done.
+MAX_FEATURES = 32
+MAX_MAP_ENTRIES = 64
+#: Owners of a Location and entries of a Description.
+MAX_ENTRIES = MAX_PARALLELISM_LIMIT
+STATE_ID_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one side accepts. `max_array` bounds any one MessagePack array, wherever it stands in a message.
+
+    MessagePack readers allocate an array when they see its header, and headers nest: `max_array` times the
+    depth of the reader's stack is what a small hostile frame can make them allocate, so it is kept low.
+    """
+
+    max_frame: int = DEFAULT_MAX_FRAME
+    max_keys: int = DEFAULT_MAX_KEYS
+    max_array: int = MAX_ENTRIES
+
+    def __post_init__(self) -> None:
+        if not MIN_MAX_FRAME <= self.max_frame <= MAX_FRAME_LIMIT:
+            raise ConfigError(f"max_frame must be {MIN_MAX_FRAME} to {MAX_FRAME_LIMIT} bytes, got {self.max_frame}")
+        if not 1 <= self.max_keys <= MAX_KEYS_LIMIT:
+            raise ConfigError(f"max_keys must be 1 to {MAX_KEYS_LIMIT}, got {self.max_keys}")
+
+
+DEFAULT_LIMITS = Limits()
