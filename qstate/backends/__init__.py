@@ -1,0 +1,44 @@
+"""State backends: the contract and the implementations that come with qstate.
+
+Importing this package never imports RocksDB: `open_backend("rocksdb", ...)` does.
+"""
+
+from __future__ import annotations
+
+from qstate.backends.byte_backend import ByteStoreBackend
+from qstate.backends.byte_store import ByteSnapshot, ByteStore
+from qstate.backends.catalog import backend_class, backend_names, check_backend, open_backend
+from qstate.backends.contract import (
+    BackendContext,
+    BackendOption,
+    Capability,
+    Change,
+    ChangeOp,
+    Isolation,
+    ReadResult,
+    StateBackend,
+    StateReader,
+    StateTable,
+)
+from qstate.backends.heap import HeapBackend
+
+__all__ = [
+    "BackendContext",
+    "BackendOption",
+    "ByteSnapshot",
+    "ByteStore",
+    "ByteStoreBackend",
+    "Capability",
+    "Change",
+    "ChangeOp",
+    "HeapBackend",
+    "Isolation",
+    "ReadResult",
+    "StateBackend",
+    "StateReader",
+    "StateTable",
+    "backend_class",
+    "backend_names",
+    "check_backend",
+    "open_backend",
+]

@@ -1,0 +1,72 @@
+"""What a table takes in: the checks that every backend makes on values and map keys, in the operator's thread.
+
+Rules of this module: it refuses what no backend could give back unchanged, at the cost of a type test or two.
+None is the absence of a value, so it cannot be one. Map keys are those of `qstate.keys`: text, bytes, integers
+of 64 bits and tuples of them; True is refused because Python cannot tell it from 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from qstate.descriptors import StateDescriptor
+from qstate.errors import JobError, SerializationError, WrongKeyType
+from qstate.keys import check_key
+
+__all__ = ["admit_descriptor", "admit_list", "admit_map", "admit_map_key", "admit_values", "none_refused"]
+
+_INT64 = 1 << 63
+_NONE = type(None)
+
+
+def admit_descriptor(descriptor: StateDescriptor, *, held: StateDescriptor) -> None:
+    """Raise `JobError` when a state's name comes again with another kind (rule B2 of the contract)."""
+    if descriptor.kind is not held.kind:
+        raise JobError(
+            f"state {descriptor.name!r} is a {held.kind.value} state and cannot be a {descriptor.kind.value} state, "
+            "too; give one of them another name"
+        )
+
+
+def admit_map_key(key: Any) -> None:
+    """Raise `SerializationError` unless `key` can be a map key. Text needs no call: `type(key) is str` will do."""
+    kind = type(key)
+    if kind is str or kind is bytes or (kind is int and -_INT64 <= key < _INT64):
+        return
+    try:
+        check_key(key)
+    except WrongKeyType as exc:
+        raise SerializationError(
+            f"a map key is text, bytes, an integer of 64 bits or a tuple of them, got {key!r} of {kind.__name__}"
+        ) from exc
+
+
+def admit_values(values: Iterable[Any]) -> None:
+    """Raise `SerializationError` when one of the values is None."""
+    # By type, not by `None in values`: that would call the values' own `__eq__`.
+    if _NONE in map(type, values):
+        raise none_refused()
+
+
+def admit_list(value: Any) -> list[Any]:
+    """The list to store: the very object when it is a list."""
+    elements: list[Any] = value if type(value) is list else list(value)
+    admit_values(elements)
+    return elements
+
+
+def admit_map(value: Any) -> dict[Any, Any]:
+    """The dict to store: the very object when it is a dict."""
+    if not isinstance(value, Mapping):
+        raise SerializationError(f"the value of a map state is a mapping, got {type(value).__name__}")
+    entries: dict[Any, Any] = value if type(value) is dict else dict(value)
+    admit_values(entries.values())
+    for key in entries:
+        if type(key) is not str:
+            admit_map_key(key)
+    return entries
+
+
+def none_refused() -> SerializationError:
+    return SerializationError("None is not a value (nor an element, nor a map's value): clear() or remove it instead")

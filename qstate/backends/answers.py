@@ -1,0 +1,97 @@
+"""Query answers: the serialized form of what a state holds for a key, as a client receives it.
+
+Rules of this module: it knows the answer's framing, from live objects and from stored bytes, and nothing of
+threads, tables or sockets. Both ways give the same bytes for the same state:
+
+    value, reducing   the serializer's bytes
+    aggregating       MessagePack of the function's result
+    list              MessagePack array of the elements
+    map               MessagePack map; the map keys as MessagePack keys, tuples as arrays
+
+An element or a map's value stands in the array or map as it is when the serializer is `msgpack`, and as a
+MessagePack bin that holds the serializer's bytes otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from struct import Struct
+from typing import Any
+
+import msgpack
+
+from qstate.descriptors import StateDescriptor, StateKind
+from qstate.keys import encode_key
+from qstate.serializers import MessagePackSerializer
+
+__all__ = [
+    "accumulator_answer",
+    "list_answer",
+    "live_answer",
+    "map_answer",
+    "pack_elements",
+    "unpack_elements",
+]
+
+_U16 = Struct(">BH")
+_U32 = Struct(">BI")
+
+
+def live_answer(descriptor: StateDescriptor, dump: Callable[[Any], bytes], value: Any) -> bytes:
+    """The answer for a live value; `dump` is the descriptor's `dump_result` or `result_dumper()`.
+
+    A list or map is copied first, in one step of the interpreter: the answer has the entries of one moment,
+    even when the operator adds to it meanwhile.
+    """
+    if descriptor.kind is StateKind.LIST:
+        return list_answer(descriptor, [dump(element) for element in list(value)])
+    if descriptor.kind is StateKind.MAP:
+        return map_answer(descriptor, {encode_key(key): dump(entry) for key, entry in list(value.items())})
+    return dump(value)
+
+
+def list_answer(descriptor: StateDescriptor, elements: Sequence[bytes]) -> bytes:
+    """The answer of a list state from its elements' bytes."""
+    header = _header(0x90, 0xDC, len(elements))
+    return header + b"".join(elements if _spliced(descriptor) else map(_bin, elements))
+
+
+def map_answer(descriptor: StateDescriptor, entries: Mapping[bytes, bytes]) -> bytes:
+    """The answer of a map state: encoded map keys to their values' bytes."""
+    header = _header(0x80, 0xDE, len(entries))
+    if _spliced(descriptor):
+        return header + b"".join(chain.from_iterable(entries.items()))
+    return header + b"".join(part for key, data in entries.items() for part in (key, _bin(data)))
+
+
+def accumulator_answer(descriptor: StateDescriptor, dump: Callable[[Any], bytes], data: bytes) -> bytes:
+    """The answer of a value, reducing or aggregating state from its stored bytes."""
+    return dump(descriptor.serializer.loads(data)) if descriptor.kind is StateKind.AGGREGATING else data
+
+
+def pack_elements(elements: Iterable[bytes]) -> bytes:
+    """The data of a `LIST_ADD` or a list's `PUT`: a MessagePack array of bins."""
+    packed: bytes = msgpack.packb(list(elements))
+    return packed
+
+
+def unpack_elements(data: bytes) -> list[bytes]:
+    """The inverse of `pack_elements`."""
+    elements: list[bytes] = msgpack.unpackb(data)
+    return elements
+
+
+def _spliced(descriptor: StateDescriptor) -> bool:
+    return descriptor.serializer.name == MessagePackSerializer.name
+
+
+def _bin(data: bytes) -> bytes:
+    packed: bytes = msgpack.packb(data)
+    return packed
+
+
+def _header(small: int, medium: int, count: int) -> bytes:
+    if count < 16:
+        return bytes((small | count,))
+    return _U16.pack(medium, count) if count < 1 << 16 else _U32.pack(medium + 1, count)

@@ -1,0 +1,321 @@
+"""The backend contract: what a state backend promises, and the little a third party has to write.
+
+Rules of this module: it is the only thing that the server, the proxy and the operators know of a backend. It
+contains no storage. Every MUST carries an id; each test of the conformance suite cites one.
+
+Three objects, by who may use them:
+
+    StateBackend   one per operator subtask; owns a key-group range      the operator's thread only
+    StateTable     one state in one namespace; reads and writes by key   the operator's thread only
+    StateReader    answers queries with serialized values                any other thread
+
+The life of a backend, epoch by epoch (an epoch is one Spark micro-batch):
+
+    begin(n) -> writes ... -> commit(n) -> [Spark commits the batch] -> finalize(n) -> begin(n + 1) ...
+                   |              |
+                   +--rollback()--+-- back to the last commit; commit(n) itself cannot be undone: a caller that
+                                      fails to make the changes durable discards the backend and restores anew
+
+None is not a value: a table has a value for a key or it has none.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from qstate.descriptors import StateDescriptor
+from qstate.errors import FailureCode
+from qstate.keys import Key, KeyGroupRange, Namespace
+
+__all__ = [
+    "BackendContext",
+    "BackendOption",
+    "Capability",
+    "Change",
+    "ChangeOp",
+    "Isolation",
+    "ReadResult",
+    "StateBackend",
+    "StateReader",
+    "StateTable",
+]
+
+
+class Capability(Enum):
+    """What a backend declares on its class. The server refuses what is not declared; the suite proves what is."""
+
+    SNAPSHOT_READS = "guarantee: a live read never shows a torn value or a map or list mixed from two moments"
+    LARGER_THAN_MEMORY = "guarantee: memory stays bounded while the state grows"
+    COMMITTED_READS = "operation: reader(Isolation.COMMITTED)"
+
+
+class Isolation(Enum):
+    """What a query sees: the running epoch's writes, or only epochs that Spark has committed."""
+
+    LIVE = "live"
+    COMMITTED = "committed"
+
+
+class ChangeOp(Enum):
+    """What happened to an entry. The numbers are those of the epoch log and never change."""
+
+    PUT = 1
+    DELETE = 2
+    MAP_PUT = 3
+    MAP_REMOVE = 4
+    LIST_ADD = 5
+
+
+class Change(NamedTuple):
+    """One changed entry, in the form that every backend writes and reads.
+
+    `key`, `namespace` and `map_key` are encoded by `qstate.keys.encode_key`. By `op`:
+
+        PUT         the whole value. `data`: the serializer's bytes; for a list, a MessagePack array of the
+                    elements' bytes (each a bin). A map is never PUT: it is DELETE followed by MAP_PUTs.
+        DELETE      the key has no value any more (for a map: no entries). `data` is empty.
+        MAP_PUT     one entry of a map. `data`: the serializer's bytes.
+        MAP_REMOVE  one entry of a map is gone. `data` is empty.
+        LIST_ADD    elements added at a list's end, encoded as for PUT.
+    """
+
+    op: ChangeOp
+    state: str
+    group: int
+    namespace: bytes
+    key: bytes
+    map_key: bytes
+    data: bytes
+
+
+class ReadResult(NamedTuple):
+    """The answer to one read: the epoch it is from and, per key, its bytes, None (no value) or a failure code."""
+
+    epoch: int
+    values: Sequence[bytes | FailureCode | None]
+
+
+@dataclass(frozen=True, slots=True)
+class BackendOption:
+    """An option that a backend takes from the job config: its type (bool, int, float or str), default and meaning."""
+
+    type: type
+    default: Any
+    doc: str
+    minimum: float | None = None
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BackendContext:
+    """What a backend is opened with.
+
+    `directory` is an empty directory of its own, for scratch files only: it does not outlive the process, the
+    epoch log does. `options` are checked against the class's `options` and complete.
+    """
+
+    key_groups: KeyGroupRange
+    max_parallelism: int
+    directory: Path
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+class StateTable(ABC):
+    """The entries of one state in one namespace, by key. Only the operator's thread may use it.
+
+    T1: `get` after `put` MUST give an equal value of equal types, as the descriptor's serializer gives it back, until
+        `delete`, another `put` or a rollback.
+    T2: `get` MUST give None for a key that has no value.
+    T3: namespaces, states and keys MUST NOT see each other's entries.
+    T4: A value given to `put` belongs to the backend: the caller may mutate it only if it puts it again.
+        A value that `get` returned may be the stored object itself; the same holds for it.
+    T5: An empty list and an empty map MUST read as no value (None from `get`).
+    T6: `put`, `delete`, `list_add`, `map_put` and `map_remove` MUST be covered by the next `commit` or undone by
+        the next `rollback`.
+    T7: `put_many` MUST do what `put` of each pair does, in their order: of equal keys the last one counts.
+    T8: `list_add` MUST keep the list's elements and their order and add at the end, each element once.
+    T9: `map_put` and `map_remove` MUST change their entry and no other; `map_get` and `map_items` MUST tell what `get`
+        tells, and later writes MUST NOT show in what `map_items` gave.
+    T10: What could not be given back unchanged MUST raise `SerializationError`, from the write or from the commit:
+        None as a value, an element or a map's value; a map key that is not a key; what the serializer refuses.
+
+    Three methods make a table. The list and map operations have defaults that rewrite the whole value; a
+    backend that can append or address entries overrides them.
+    """
+
+    @abstractmethod
+    def get(self, key: Key) -> Any:
+        """The value of a key, or None: for a list state a list, for a map state a dict."""
+
+    @abstractmethod
+    def put(self, key: Key, value: Any) -> None:
+        """Set the value of a key; `value` is not None. Raises `SerializationError` now or at commit."""
+
+    @abstractmethod
+    def delete(self, key: Key) -> None:
+        """Remove the value of a key, if it has one."""
+
+    def put_many(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        """`put` for many keys; of equal keys the last one counts."""
+        for key, value in zip(keys, values, strict=True):
+            self.put(key, value)
+
+    def list_add(self, key: Key, values: Sequence[Any]) -> None:
+        """Add elements at the end of the key's list."""
+        found = self.get(key)
+        self.put(key, [*found, *values] if found else list(values))
+
+    def map_get(self, key: Key, map_key: Key) -> Any:
+        """The value of one entry of the key's map, or None."""
+        found = self.get(key)
+        return found.get(map_key) if found else None
+
+    def map_put(self, key: Key, map_key: Key, value: Any) -> None:
+        """Set one entry of the key's map."""
+        self.put(key, {**(self.get(key) or {}), map_key: value})
+
+    def map_remove(self, key: Key, map_key: Key) -> None:
+        """Remove one entry of the key's map, if it is there."""
+        found = self.get(key)
+        if found and map_key in found:
+            rest = {name: value for name, value in found.items() if name != map_key}
+            self.put(key, rest) if rest else self.delete(key)
+
+    def map_items(self, key: Key) -> Sequence[tuple[Key, Any]]:
+        """The entries of the key's map as they are now, in no particular order; later writes do not show."""
+        return list((self.get(key) or {}).items())
+
+
+class StateReader(ABC):
+    """Answers queries from any thread, while the operator's thread writes.
+
+    R1: `get` MUST answer for each key, in order, and never raise because of what one key holds.
+    R2: With SNAPSHOT_READS, no answer is torn. Without, a torn value is answered as it was read, or as
+        `CONCURRENT_MODIFICATION`; the stored state MUST be unharmed either way.
+    R3: A committed reader MUST show exactly the last finalized epoch, and its epoch number MUST NOT go back. Before
+        the first it shows nothing, as of epoch -1.
+    R4: After `close` of the backend, `get` MUST raise `ClosedError` or answer as before, never crash.
+    R5: An answer MUST have the form that `get` describes, which is the same for every backend.
+    R6: A live reader MUST show every write that a `publish`, `commit` or `restore` came after. Its epoch MUST be that
+        of the last `begin`, `commit` or `restore`; after `rollback`, that of the last `commit` or `restore`.
+    R7: The answer for a key without a value, and for a state or namespace that holds nothing, MUST be None.
+    """
+
+    @abstractmethod
+    def get(self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key]) -> ReadResult:
+        """The serialized values of `keys`, as the wire carries them.
+
+        Value and reducing states: the serializer's bytes. Aggregating: the result's bytes. List: a MessagePack
+        array of the elements; map: a MessagePack map from map key to value. An element or value stands in
+        them as it is when the serializer is `msgpack`, and as a bin otherwise (`qstate.backends.answers`).
+        """
+
+
+class StateBackend(ABC):
+    """Holds the keyed state of one operator subtask.
+
+    B1: Opening MUST NOT touch anything outside `context.directory`.
+    B2: `table` MUST give the same entries for equal descriptor names and namespaces, and raise `JobError` when a
+        name comes again with another kind.
+    B3: Replaying the changes of every `commit`, in order, into an empty backend MUST give the same state.
+    B4: After `rollback` every table and live reader MUST show the state of the last `commit` (or `restore`).
+    B5: `entries` MUST give the committed state of exactly the requested key groups, as changes that build it.
+    B6: `close` MUST be idempotent and free every resource; tables raise `ClosedError` or nothing afterwards,
+        but MUST NOT crash the process. What this class declares, `close` and `publish` aside, MUST raise `ClosedError`.
+    B7: An operation that is not declared in `capabilities` MUST raise `UnsupportedOperation`.
+    B8: `begin` and `commit` MUST raise `JobError` for an epoch that is not later than the last committed one.
+    B9: `commit` MUST tell each entry that the epoch changed once, with its last value, and no entry that nobody wrote;
+        a map's DELETE comes before its MAP_PUTs.
+    B10: Every backend MUST encode a change as `Change` says, so that any other can load it.
+    B11: When `commit` raises `SerializationError`, nothing MUST be sealed, the epoch's writes MUST still be there, and
+        `rollback` MUST work.
+    B12: `begin` MUST make the epoch before final. `finalize` MUST be idempotent, and do nothing for an epoch earlier
+        than the last committed one.
+    B13: `restore` MUST leave out the changes of other key groups, and take those of several backends one after the
+        other.
+    B14: What was restored MUST be committed and final as of the given epoch.
+    B15: `restore` MUST raise `JobError` when the backend holds something or has committed, and for a change of a state
+        that `table` was not asked for.
+    B16: `table` MUST raise `WrongKeyType` for a namespace that cannot be a key.
+    B17: With LARGER_THAN_MEMORY, memory MUST stay bounded while the state grows.
+    B18: A process that was killed at any moment MUST NOT keep a new instance from opening in another directory and
+        being restored.
+
+    A third party with an ordered key-value store does not subclass this but `qstate.backends.ByteStore`.
+    """
+
+    name: ClassVar[str]
+    capabilities: ClassVar[frozenset[Capability]] = frozenset()
+    options: ClassVar[Mapping[str, BackendOption]] = {}
+
+    @abstractmethod
+    def __init__(self, context: BackendContext) -> None:
+        """Open an empty backend."""
+
+    @abstractmethod
+    def table(self, descriptor: StateDescriptor, namespace: Namespace = None) -> StateTable:
+        """The table of one state and namespace; the same object or an equal view every time."""
+
+    @abstractmethod
+    def begin(self, epoch: int) -> None:
+        """Start an epoch. It proves the one before final: an earlier `commit` cannot be rolled back any more."""
+
+    @abstractmethod
+    def commit(self, epoch: int) -> Iterable[Change]:
+        """Seal the epoch and give the entries that it changed, each with its last value.
+
+        The caller exhausts the result before it calls anything else: the epoch is sealed when it ends. Live reads
+        see the changes already; committed ones see them after `finalize`. Raises `SerializationError`, at once or
+        while it is exhausted, when a value does not fit; the backend then still holds the unsealed epoch and
+        `rollback` works.
+
+        A backend that can make its changes a column at a time gives `qstate.backends.change_blocks.ChangeBlocks`,
+        which the epoch log writes faster than single changes.
+        """
+
+    @abstractmethod
+    def finalize(self, epoch: int) -> None:
+        """Spark has committed the epoch: committed readers show it from now on. Idempotent."""
+
+    @abstractmethod
+    def rollback(self) -> None:
+        """Undo every write since the last `commit` (or `restore`)."""
+
+    def publish(self) -> None:
+        """Show live readers what was written so far. For a backend that holds writes back.
+
+        The operator's thread calls it when it is about to wait for input; it costs nothing when nothing waits.
+        Raises `SerializationError` when a value does not fit; `rollback` works then.
+        """
+        return
+
+    @abstractmethod
+    def reader(self, isolation: Isolation) -> StateReader:
+        """A reader for other threads. Raises `UnsupportedOperation` for an isolation that is not declared."""
+
+    @abstractmethod
+    def restore(self, epoch: int, changes: Iterable[Change]) -> None:
+        """Fill an empty backend with changes up to and including `epoch`, which is final afterwards.
+
+        Changes of key groups outside `context.key_groups` are left out. Every state name in `changes` has
+        been given to `table` before.
+        """
+
+    @abstractmethod
+    def entries(self, key_groups: KeyGroupRange) -> Iterator[Change]:
+        """The last committed state of these key groups as PUT, MAP_PUT changes, in no particular order."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free every resource; the scratch directory may be left to the caller."""
+
+    def __enter__(self) -> StateBackend:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()

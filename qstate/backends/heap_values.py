@@ -1,0 +1,185 @@
+"""The heap's table of value, reducing and aggregating states.
+
+Rules of this module: as in `heap_table`, which explains the layers and the order of writes that committed
+reads rely on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import compress, islice
+from typing import Any, NamedTuple, TypeVar
+
+from qstate.backends.admission import admit_values, none_refused
+from qstate.backends.answers import accumulator_answer
+from qstate.backends.change_blocks import FIRST_COUNT, ChangeBlock, next_count
+from qstate.backends.contract import Change, ChangeOp
+from qstate.backends.heap_table import IMMUTABLE, HeapState, HeapTable
+from qstate.descriptors import StateDescriptor
+from qstate.keys import Key, KeyGroupRange, Namespace, decode_key
+
+__all__ = ["HeapValueTable"]
+
+_MISSING: Any = object()
+_NONE = type(None)
+_Item = TypeVar("_Item")
+
+
+class _Image(NamedTuple):
+    """A value as of F: its bytes, or the immutable object itself."""
+
+    data: bytes | None
+    value: Any
+
+
+class HeapValueTable(HeapTable):
+    """Value, reducing and aggregating states."""
+
+    def __init__(self, state: HeapState, namespace: Namespace) -> None:
+        super().__init__(state, namespace)
+        self._before: dict[Key, Any] = {}
+        self._committed: dict[Key, bytes] = {}
+        self._staged: dict[Key, bytes] = {}
+        self._sealed: dict[Key, Any] = {}
+        self._sealed_bytes: dict[Key, bytes] = {}
+
+    def put(self, key: Key, value: Any) -> None:
+        if value is None:
+            raise none_refused()
+        before = self._before
+        if key not in before:
+            if not before:
+                self.state.touched(self)
+            before[key] = self.live.get(key)
+        self.live[key] = value
+
+    def delete(self, key: Key) -> None:
+        before = self._before
+        if key not in before:
+            if not before:
+                self.state.touched(self)
+            before[key] = self.live.get(key)
+        self.live.pop(key, None)
+
+    def put_many(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        admit_values(values)
+        if len(keys) != len(values):
+            raise ValueError(f"put_many got {len(keys)} keys for {len(values)} values")
+        before, live = self._before, self.live
+        if not before:
+            self.state.touched(self)
+        # A loop beats `dict.update` here: the dicts are far larger than the processor's cache, so the time goes into
+        # fetching each key's entries, and a key at a time fetches them once.
+        get = live.get
+        for key, value in zip(keys, values, strict=True):
+            if key not in before:
+                before[key] = get(key)
+            live[key] = value
+
+    def blocks(self) -> Iterator[ChangeBlock]:
+        self._staged = {}
+        count = FIRST_COUNT
+        remaining = iter(list(self._before))
+        while keys := list(islice(remaining, count)):
+            values = list(map(self.live.get, keys))
+            types = set(map(type, values))
+            if _NONE in types:
+                pairs = list(zip(keys, values, strict=True))
+                gone = [key for key, value in pairs if value is None and self._before[key] is not None]
+                keys = [key for key, value in pairs if value is not None]
+                values = [value for value in values if value is not None]
+                if gone:
+                    yield self._block(ChangeOp.DELETE, gone, None)
+                if not keys:
+                    continue
+            data = self._column(self._dump, values, keys)
+            if not types <= IMMUTABLE:
+                mutable = (type(value) not in IMMUTABLE for value in values)
+                self._staged.update(compress(zip(keys, data, strict=True), mutable))
+            yield self._block(ChangeOp.PUT, keys, data)
+            count = next_count(len(keys), sum(map(len, data)))
+
+    def _block(self, op: ChangeOp, keys: list[Key], data: list[bytes] | None) -> ChangeBlock:
+        groups, encoded = self._column(self._group_of, keys, keys), self._column(self._encode, keys, keys)
+        return ChangeBlock(op, self._name, self._encoded_namespace, groups, encoded, None, data)
+
+    def _column(self, convert: Callable[[Any], _Item], items: list[Any], keys: list[Key]) -> list[_Item]:
+        column: list[_Item] = []
+        try:
+            column.extend(map(convert, items))
+        except Exception as exc:
+            raise self._failure(keys[len(column)], exc) from exc  # `extend` keeps the items before the failure
+        return column
+
+    def seal(self) -> None:
+        before, committed = self._before, self._committed
+        replaced = {key: committed.pop(key) for key in before.keys() & committed.keys()} if committed else {}
+        if self._sealed:  # two commits without a finalize between them: the older image stands
+            for key, old in self._sealed.items():
+                before[key] = old
+                replaced.pop(key, None)
+            replaced.update(self._sealed_bytes)
+        committed.update(self._staged)
+        self._sealed, self._sealed_bytes = before, replaced
+        self._before, self._staged = {}, {}
+
+    def finalize(self) -> None:
+        self._sealed, self._sealed_bytes = {}, {}
+
+    def rollback(self) -> None:
+        live, load = self.live, self._load
+        for key, old in self._before.items():
+            if old is None:
+                live.pop(key, None)
+            else:
+                live[key] = old
+        for key, data in self._committed.items():
+            live[key] = load(data)
+
+    def forget_epoch(self) -> None:
+        self._before, self._staged = {}, {}
+
+    def image(self, key: Key) -> _Image | None:
+        old = self._sealed.get(key, _MISSING)
+        if old is not _MISSING:
+            data = self._sealed_bytes.get(key)
+        else:
+            data = self._committed.get(key)
+            old = self.live.get(key)  # before looking into `_before`: see the module's rules
+            old = self._before.get(key, old)
+        if data is not None:
+            return _Image(data, None)
+        return None if old is None else _Image(None, old)
+
+    def image_answer(self, descriptor: StateDescriptor, dump: Callable[[Any], bytes], image: _Image) -> bytes:
+        return dump(image.value) if image.data is None else accumulator_answer(descriptor, dump, image.data)
+
+    def entries(self, groups: KeyGroupRange) -> Iterator[Change]:
+        for key in [*self.live, *(key for key in self._before if key not in self.live)]:
+            group = self._group_of(key)
+            if group not in groups:
+                continue
+            data = self._committed.get(key)
+            if data is None:
+                value = self._before.get(key, _MISSING)
+                value = self.live.get(key) if value is _MISSING else value
+                if value is None:
+                    continue
+                data = self._dump(value)
+            yield self.change(ChangeOp.PUT, group, self._encode(key), data)
+
+    def load(self, change: Change) -> None:
+        op, _, _, _, encoded, _, data = change
+        key: Any = decode_key(encoded)
+        if op is ChangeOp.PUT:
+            self.live[key] = value = self._load(data)
+            if type(value) not in IMMUTABLE:
+                self._committed[key] = data
+                return
+        else:
+            self.live.pop(key, None)
+        if self._committed:
+            self._committed.pop(key, None)
+
+    def is_empty(self) -> bool:
+        return not (self.live or self._before or self._sealed)
