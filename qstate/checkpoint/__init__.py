@@ -1,0 +1,6 @@
+"""Epochs made durable on local disk, and the fencing of those who write them."""
+
+from qstate.checkpoint.attempts import EpochAttempts, Process, Replay
+from qstate.checkpoint.epoch_log import EpochLog, LogIdentity, OutputSpool
+
+__all__ = ["EpochAttempts", "EpochLog", "LogIdentity", "OutputSpool", "Process", "Replay"]

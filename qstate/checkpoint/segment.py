@@ -1,0 +1,215 @@
+"""The files of the epoch log, byte by byte.
+
+Rules of this module: bytes of one file in and out, each byte covered by a check. It must not know which files
+there are, nor what an epoch is for. All numbers are little-endian.
+
+    file    = magic "QSTATEL1" | header block | body block ... | footer block | u64 offset of the footer block
+
+    block   = u8 kind | u32 length | u64 checksum | length bytes of payload
+              checksum = xxh64(payload, seed = 256 * index + kind); index counts body blocks from 0 and is 0 for
+              header and footer, so that a block moved, repeated or of another kind does not pass
+
+    kind 1  header   a MessagePack map; it says what the file is (see `qstate.checkpoint.epoch_log`)
+    kind 2  changes  a MessagePack array of runs; a run is changes of one operation, state and namespace:
+                     [op, state, namespace, [group ...], [key ...], [map key ...] | nil, [data ...] | nil]
+                     nil stands for empty bytes throughout; op is a number of `ChangeOp`
+    kind 3  frame    one output frame, as it was given
+    kind 4  footer   a MessagePack map: blocks (of the body), entries (changes or frames), digest (xxh64 of the
+                     checksums of header and body, as 8 bytes each), and whatever the writer adds
+
+The checksum of the footer covers the digest, and so the file: it is the file's *seal*. The next file names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from struct import Struct
+from typing import Any, BinaryIO
+
+import msgpack
+from xxhash import xxh64, xxh64_intdigest
+
+from qstate.backends.change_blocks import FIRST_COUNT, ChangeBlock, blocks_of, next_count
+from qstate.backends.contract import Change, ChangeOp
+from qstate.errors import CheckpointError
+
+__all__ = ["WHAT_TO_DO", "Frame", "SegmentInfo", "SegmentReader", "SegmentWriter"]
+
+#: What an output frame may be: anything with the buffer protocol, an Arrow buffer included.
+Frame = bytes | bytearray | memoryview
+
+MAGIC = b"QSTATEL1"
+BLOCK = Struct("<BIQ")
+TRAILER = Struct("<Q")
+CHECKSUM = Struct("<Q")
+LARGEST_BLOCK = (1 << 32) - 1
+
+WHAT_TO_DO = (
+    "the epoch log cannot be used: bring the file back from a copy of the checkpoint directory, or start the job "
+    "anew with an empty checkpoint directory (both qstate's and Spark's)"
+)
+
+
+class Kind(IntEnum):
+    """What a block holds."""
+
+    HEADER = 1
+    CHANGES = 2
+    FRAME = 3
+    FOOTER = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """What a file says of itself: its header, its footer and its seal."""
+
+    header: Mapping[str, Any]
+    footer: Mapping[str, Any]
+    seal: int
+
+
+class SegmentWriter:
+    """Writes one file: the header at once, then changes or frames, then the footer."""
+
+    def __init__(self, file: BinaryIO, header: Mapping[str, Any]) -> None:
+        self._file = file
+        self._digest = xxh64()
+        self._blocks = 0
+        self._entries = 0
+        self._offset = file.write(MAGIC)
+        self._write(Kind.HEADER, 0, msgpack.packb(header))
+
+    @property
+    def entries(self) -> int:
+        """How many changes or frames were written."""
+        return self._entries
+
+    def write_changes(self, changes: Iterable[Change]) -> None:
+        count = FIRST_COUNT
+        runs: list[ChangeBlock] = []
+        entries = 0
+        for run in blocks_of(changes):
+            runs.append(run)
+            entries += len(run.keys)
+            if entries >= count:
+                count = self._write_runs(runs, entries)
+                runs, entries = [], 0
+        if runs:
+            self._write_runs(runs, entries)
+
+    def _write_runs(self, runs: list[ChangeBlock], entries: int) -> int:
+        """Write one block; gives how many changes the next one should have."""
+        payload = msgpack.packb([(run.op.value, *run[1:]) for run in runs])
+        self._body(Kind.CHANGES, payload, entries)
+        return next_count(entries, len(payload))
+
+    def write_frame(self, frame: Frame) -> None:
+        self._body(Kind.FRAME, memoryview(frame).cast("B"), 1)
+
+    def write_footer(self, **facts: Any) -> int:
+        """End the file; gives its seal. The caller finishes it."""
+        footer = {"blocks": self._blocks, "entries": self._entries, "digest": self._digest.intdigest(), **facts}
+        offset = self._offset
+        seal = self._write(Kind.FOOTER, 0, msgpack.packb(footer))
+        self._file.write(TRAILER.pack(offset))
+        return seal
+
+    def _body(self, kind: Kind, payload: bytes | memoryview, entries: int) -> None:
+        self._write(kind, self._blocks, payload)
+        self._blocks += 1
+        self._entries += entries
+
+    def _write(self, kind: Kind, index: int, payload: bytes | memoryview) -> int:
+        if len(payload) > LARGEST_BLOCK:
+            raise CheckpointError(f"an entry of {len(payload)} bytes is larger than the epoch log can hold (4 GiB)")
+        checksum = _checksum(kind, index, payload)
+        self._digest.update(CHECKSUM.pack(checksum))
+        self._file.write(BLOCK.pack(kind, len(payload), checksum))
+        self._file.write(payload)
+        self._offset += BLOCK.size + len(payload)
+        return checksum
+
+
+class SegmentReader:
+    """Reads one file. Every method raises `CheckpointError` that names the file when a byte of it is not as written."""
+
+    def __init__(self, file: BinaryIO, name: str) -> None:
+        self._file = file
+        self._name = name
+        self._size = file.seek(0, 2)
+
+    def info(self) -> SegmentInfo:
+        """Header and footer, without the body."""
+        file = self._file
+        if self._size < len(MAGIC) + TRAILER.size:
+            raise self._damaged("is cut short")
+        file.seek(self._size - TRAILER.size)
+        (offset,) = TRAILER.unpack(file.read(TRAILER.size))
+        file.seek(0)
+        if file.read(len(MAGIC)) != MAGIC:
+            raise self._damaged("does not begin as a file of the epoch log")
+        header, _ = self._block(Kind.HEADER, 0)
+        if not len(MAGIC) <= offset < self._size:
+            raise self._damaged("is cut short, or its last bytes are damaged")
+        file.seek(offset)
+        footer, seal = self._block(Kind.FOOTER, 0)
+        if file.tell() != self._size - TRAILER.size:
+            raise self._damaged("does not end with its footer")
+        return SegmentInfo(msgpack.unpackb(header), msgpack.unpackb(footer), seal)
+
+    def changes(self, seal: int) -> Iterator[Change]:
+        """The changes of the file sealed so; those of a block are given when the block is checked."""
+        for payload in self._body(seal, Kind.CHANGES):
+            yield from self._unpack_changes(payload)
+
+    def frames(self, seal: int) -> Iterator[bytes]:
+        """The frames of the file sealed so, each checked before it is given."""
+        return self._body(seal, Kind.FRAME)
+
+    def _body(self, seal: int, kind: Kind) -> Iterator[bytes]:
+        info = self.info()
+        if info.seal != seal:
+            raise self._damaged("is not the file that was sealed")
+        digest = xxh64()
+        self._file.seek(len(MAGIC))
+        digest.update(CHECKSUM.pack(self._block(Kind.HEADER, 0)[1]))
+        for index in range(info.footer["blocks"]):
+            payload, checksum = self._block(kind, index)
+            digest.update(CHECKSUM.pack(checksum))
+            yield payload
+        if digest.intdigest() != info.footer["digest"]:
+            raise self._damaged("does not add up to its digest")
+
+    def _block(self, kind: Kind, index: int) -> tuple[bytes, int]:
+        start = self._file.tell()
+        head = self._file.read(BLOCK.size)
+        if len(head) != BLOCK.size:
+            raise self._damaged(f"is cut short at byte {start}")
+        found, length, checksum = BLOCK.unpack(head)
+        if length > self._size - start:  # before reading: a damaged length must not ask for 4 GiB
+            raise self._damaged(f"has a damaged block at byte {start}, or is cut short")
+        payload = self._file.read(length)
+        if found != kind or checksum != _checksum(kind, index, payload):
+            raise self._damaged(f"has a damaged block at byte {start}")
+        return payload, checksum
+
+    def _unpack_changes(self, payload: bytes) -> Iterator[Change]:
+        for op, state, namespace, groups, keys, map_keys, data in msgpack.unpackb(payload):
+            yield from ChangeBlock(self._operation(op), state, namespace, groups, keys, map_keys, data).changes()
+
+    def _operation(self, number: int) -> ChangeOp:
+        try:
+            return ChangeOp(number)
+        except ValueError:
+            raise CheckpointError(
+                f"{self._name} has changes of kind {number}: a newer qstate wrote it; use that version or a newer one"
+            ) from None
+
+    def _damaged(self, how: str) -> CheckpointError:
+        return CheckpointError(f"{self._name} {how}; {WHAT_TO_DO}")
+
+
+def _checksum(kind: Kind, index: int, payload: bytes | memoryview) -> int:
+    return xxh64_intdigest(payload, 256 * index + kind)
