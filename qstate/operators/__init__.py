@@ -1,0 +1,43 @@
+"""Keyed operators: functions, state handles and the loop that runs them. No sockets, no Spark."""
+
+from qstate.operators.context import RuntimeContext, Subtask
+from qstate.operators.functions import (
+    FlatMapWithState,
+    KeyedBatch,
+    KeyedBatchFunction,
+    KeyedFunction,
+    KeyedProcessFunction,
+)
+from qstate.operators.handles import (
+    AggregatingState,
+    ElementContext,
+    ListState,
+    MapState,
+    ReducingState,
+    StateHandle,
+    ValueState,
+)
+from qstate.operators.operator import KeyedOperator, OperatorSpec
+from qstate.operators.sinks import QueryableReducingSink, QueryableStateSink, QueryableValueSink
+
+__all__ = [
+    "AggregatingState",
+    "ElementContext",
+    "FlatMapWithState",
+    "KeyedBatch",
+    "KeyedBatchFunction",
+    "KeyedFunction",
+    "KeyedOperator",
+    "KeyedProcessFunction",
+    "ListState",
+    "MapState",
+    "OperatorSpec",
+    "QueryableReducingSink",
+    "QueryableStateSink",
+    "QueryableValueSink",
+    "ReducingState",
+    "RuntimeContext",
+    "StateHandle",
+    "Subtask",
+    "ValueState",
+]

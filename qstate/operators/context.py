@@ -1,0 +1,147 @@
+"""The runtime context: how a function declares its states while it is opened.
+
+Rules of this module: it checks and collects state descriptors and makes handles of them. It knows the backend
+only as something that has tables; epochs, batches and queries are none of its business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from qstate.backends.contract import StateBackend, StateTable
+from qstate.descriptors import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    ValueStateDescriptor,
+)
+from qstate.errors import JobError
+from qstate.keys import KeyGroupRange, Namespace
+from qstate.operators.handles import (
+    AggregatingState,
+    ElementContext,
+    ListState,
+    MapState,
+    ReducingState,
+    StateHandle,
+    ValueState,
+)
+
+__all__ = ["RuntimeContext", "Subtask"]
+
+Handle = TypeVar("Handle", bound=StateHandle)
+
+
+@dataclass(frozen=True, slots=True)
+class Subtask:
+    """Which share of an operator this is: its index among `parallelism`, and so its key groups."""
+
+    index: int
+    parallelism: int
+    max_parallelism: int
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        return KeyGroupRange.of_subtask(self.index, self.parallelism, self.max_parallelism)
+
+
+class RuntimeContext:
+    """What a function's `open` gets: where it runs, and the states it asks for.
+
+    Every `get_..._state` links a descriptor with the state of that name: empty in a new job, else what was
+    restored. It raises `JobError` for a descriptor of another kind, for a name or a queryable name that the
+    function has taken already, and after `open` has returned.
+    """
+
+    def __init__(self, job: str, operator: str, subtask: Subtask, backend: StateBackend) -> None:
+        self._job = job
+        self._operator = operator
+        self._subtask = subtask
+        self._backend = backend
+        self._descriptors: dict[str, StateDescriptor] = {}
+        self._cursor = ElementContext()
+        self._sealed = False
+
+    @property
+    def job(self) -> str:
+        """The job's name."""
+        return self._job
+
+    @property
+    def operator_uid(self) -> str:
+        """The operator's uid, which links it with its state."""
+        return self._operator
+
+    @property
+    def subtask(self) -> int:
+        """The index of this subtask, from 0."""
+        return self._subtask.index
+
+    @property
+    def parallelism(self) -> int:
+        """How many subtasks the operator has."""
+        return self._subtask.parallelism
+
+    def get_state(self, descriptor: ValueStateDescriptor) -> ValueState:
+        """The handle of a value state."""
+        return self._handle(ValueState, ValueStateDescriptor, descriptor)
+
+    def get_list_state(self, descriptor: ListStateDescriptor) -> ListState:
+        """The handle of a list state."""
+        return self._handle(ListState, ListStateDescriptor, descriptor)
+
+    def get_map_state(self, descriptor: MapStateDescriptor) -> MapState:
+        """The handle of a map state."""
+        return self._handle(MapState, MapStateDescriptor, descriptor)
+
+    def get_reducing_state(self, descriptor: ReducingStateDescriptor) -> ReducingState:
+        """The handle of a reducing state."""
+        return self._handle(ReducingState, ReducingStateDescriptor, descriptor)
+
+    def get_aggregating_state(self, descriptor: AggregatingStateDescriptor) -> AggregatingState:
+        """The handle of an aggregating state."""
+        return self._handle(AggregatingState, AggregatingStateDescriptor, descriptor)
+
+    def get_tables(self, descriptor: StateDescriptor) -> Callable[[Namespace], StateTable]:
+        """The tables of a state by namespace, for functions that process whole batches.
+
+        Only keys of the batch at hand may be used: the tables of this subtask hold no others.
+        """
+        self._declare(descriptor)
+        return partial(self._backend.table, descriptor)
+
+    @property
+    def element_context(self) -> ElementContext:
+        """Where the operator sets the current key and the handles find it."""
+        return self._cursor
+
+    def seal(self) -> tuple[StateDescriptor, ...]:
+        """End the time of asking for states; gives the descriptors that were asked for."""
+        self._sealed = True
+        return tuple(self._descriptors.values())
+
+    def _handle(self, handle: type[Handle], expected: type[StateDescriptor], descriptor: StateDescriptor) -> Handle:
+        if not isinstance(descriptor, expected):
+            raise JobError(f"operator {self._operator!r}: expected a {expected.__name__}, got {descriptor!r}")
+        return handle(descriptor, self._cursor, self.get_tables(descriptor))
+
+    def _declare(self, descriptor: StateDescriptor) -> None:
+        if self._sealed:
+            raise JobError(
+                f"operator {self._operator!r}: state {descriptor.name!r} was asked for after open(); "
+                "get the handle in open() and keep it"
+            )
+        if descriptor.name in self._descriptors:
+            raise JobError(f"operator {self._operator!r}: the function has two states named {descriptor.name!r}")
+        for other in self._descriptors.values():
+            if descriptor.queryable_name is not None and other.queryable_name == descriptor.queryable_name:
+                raise JobError(
+                    f"operator {self._operator!r}: the states {other.name!r} and {descriptor.name!r} have the same "
+                    f"queryable name {descriptor.queryable_name!r}"
+                )
+        self._descriptors[descriptor.name] = descriptor

@@ -1,0 +1,93 @@
+"""Functions over a keyed stream: what users write, and what the operator calls.
+
+Rules of this module: interfaces and the flat-map shortcut only. A function is pickled with its job and every
+subtask works on a copy of its own. State that must survive lives in state handles: attributes of the function are
+neither checkpointed nor rolled back when an epoch is processed again.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from qstate.descriptors import ValueStateDescriptor
+from qstate.errors import JobError
+from qstate.keys import Key, Namespace
+from qstate.operators.context import RuntimeContext
+from qstate.operators.handles import ElementContext, ValueState
+
+__all__ = ["FlatMapWithState", "KeyedBatch", "KeyedBatchFunction", "KeyedFunction", "KeyedProcessFunction"]
+
+
+class KeyedFunction:
+    """A function with keyed state: opened once per subtask, before the first row, and closed once."""
+
+    def open(self, context: RuntimeContext) -> None:
+        """Get state handles and whatever else the function needs. Called before state is restored."""
+
+    def close(self) -> None:
+        """Give back what `open` took. Not called when the process is killed."""
+
+    @property
+    def display_name(self) -> str:
+        """How errors name the function."""
+        return type(self).__qualname__
+
+
+class KeyedProcessFunction(KeyedFunction, ABC):
+    """Processes one row at a time, with the state of that row's key."""
+
+    @abstractmethod
+    def process_element(self, row: Any, context: ElementContext) -> Iterable[Any] | None:
+        """Process one row; return the output rows, or None for none. May be a generator.
+
+        `row` has the input's columns as attributes. Output rows are tuples or lists in the order of the output
+        schema, or dicts or named rows with its column names.
+        """
+
+
+class KeyedBatch(NamedTuple):
+    """A batch of rows with their keys and, when the operator has namespace columns, their namespaces."""
+
+    keys: Sequence[Key]
+    namespaces: Sequence[Namespace] | None
+    rows: pa.RecordBatch
+
+
+class KeyedBatchFunction(KeyedFunction, ABC):
+    """Processes whole Arrow batches, for functions that need no Python per row."""
+
+    @abstractmethod
+    def process_batch(self, batch: KeyedBatch) -> Iterable[pa.RecordBatch] | None:
+        """Process a batch; return batches of the output schema, or None for none."""
+
+
+class FlatMapWithState(KeyedProcessFunction):
+    """Flink's `flatMapWithState`: `function(row, state_value) -> (output_rows, new_state_value)`.
+
+    `state_value` is None for a key without state; a new value of None clears it. The output rows may be None.
+    """
+
+    def __init__(
+        self, function: Callable[[Any, Any], tuple[Iterable[Any] | None, Any]], descriptor: ValueStateDescriptor
+    ) -> None:
+        self._function = function
+        self._descriptor = descriptor
+        self._state: ValueState
+
+    def open(self, context: RuntimeContext) -> None:
+        self._state = context.get_state(self._descriptor)
+
+    def process_element(self, row: Any, context: ElementContext) -> Iterable[Any] | None:
+        found = self._function(row, self._state.value())
+        if type(found) is not tuple or len(found) != 2:
+            raise JobError(f"expected a pair (output rows, new state value), got {found!r}")
+        self._state.update(found[1])
+        return found[0]
+
+    @property
+    def display_name(self) -> str:
+        return f"FlatMapWithState({getattr(self._function, '__qualname__', type(self._function).__qualname__)})"

@@ -1,0 +1,281 @@
+"""State handles: what a user's function reads and writes state through.
+
+Rules of this module: a handle knows the backend's table and where the current key stands; it must not know how
+the table stores anything, nor which operator it serves. Handles run once or more per row, so each binds the
+table's methods when it is made and adds one attribute look-up and one call to the backend's own cost.
+
+None is not a value. `ValueState.update(None)` clears, as in Flink; everywhere else None raises `JobError`.
+
+What a handle returns may be the stored object itself: treat it as read-only, or change it and put it again.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NoReturn, TypeVar
+
+from qstate.backends.contract import StateTable
+from qstate.descriptors import AggregatingStateDescriptor, ReducingStateDescriptor, StateDescriptor
+from qstate.errors import JobError
+from qstate.keys import Key, Namespace, check_key
+
+__all__ = [
+    "AggregatingState",
+    "ElementContext",
+    "ListState",
+    "MapState",
+    "ReducingState",
+    "StateHandle",
+    "Tables",
+    "ValueState",
+]
+
+#: A function from a namespace to the table that holds one state's entries in it.
+Tables = Callable[[Namespace], StateTable]
+Self = TypeVar("Self", bound="StateHandle")
+
+#: Handles that `in_namespace` keeps: windows come and go, a handle costs about a microsecond to make.
+KEPT_NAMESPACES = 256
+
+
+class _NoKey:
+    """Stands for the current key where there is none. Every table hashes its key first, so using it explains itself."""
+
+    def __hash__(self) -> NoReturn:
+        raise JobError("state was used where there is no current key; use it inside process_element only")
+
+    def __repr__(self) -> str:
+        return "no current key"
+
+
+class ElementContext:
+    """What `process_element` gets beside the row. Handles find the current key here; only the operator sets it."""
+
+    __slots__ = ("current_key",)
+
+    #: The key of the row being processed: a bare value for one key column, a tuple for several.
+    current_key: Any
+
+    def __init__(self) -> None:
+        self.current_key = NO_KEY
+
+
+NO_KEY: Any = _NoKey()
+
+
+class StateHandle(ABC):
+    """One state of the current key, in one namespace."""
+
+    __slots__ = ("_cursor", "_delete", "_descriptor", "_kept", "_tables")
+
+    def __init__(
+        self, descriptor: StateDescriptor, cursor: ElementContext, tables: Tables, namespace: Namespace = None
+    ) -> None:
+        self._descriptor = descriptor
+        self._cursor = cursor
+        self._tables = tables
+        self._kept: dict[Namespace, Any] = {}
+        table = tables(namespace)
+        self._delete = table.delete
+        self._bind(table)
+
+    @abstractmethod
+    def _bind(self, table: StateTable) -> None:
+        """Keep the table's methods that this kind of state uses."""
+
+    def in_namespace(self: Self, namespace: Namespace) -> Self:
+        """The same state in another namespace, such as a window; None is the void namespace, where handles start."""
+        if namespace is not None:
+            check_key(namespace)
+        handle: Self | None = self._kept.get(namespace)
+        if handle is None:
+            if len(self._kept) >= KEPT_NAMESPACES:
+                self._kept.clear()
+            handle = self._kept[namespace] = type(self)(self._descriptor, self._cursor, self._tables, namespace)
+        return handle
+
+    def clear(self) -> None:
+        """Remove what the state holds for the current key."""
+        self._delete(self._cursor.current_key)
+
+    def _refuse_none(self, operation: str) -> NoReturn:
+        raise JobError(f"state {self._descriptor.name!r}: {operation} got None, which is not a value")
+
+
+class ValueState(StateHandle):
+    """One value per key."""
+
+    __slots__ = ("_get", "_put")
+
+    def _bind(self, table: StateTable) -> None:
+        self._get = table.get
+        self._put = table.put
+
+    def value(self) -> Any:
+        """The value, or None when there is none."""
+        return self._get(self._cursor.current_key)
+
+    def update(self, value: Any) -> None:
+        """Set the value; None clears it."""
+        if value is None:
+            self._delete(self._cursor.current_key)
+        else:
+            self._put(self._cursor.current_key, value)
+
+
+class ListState(StateHandle):
+    """A list per key. An empty list and no list are the same."""
+
+    __slots__ = ("_add", "_get", "_put")
+
+    def _bind(self, table: StateTable) -> None:
+        self._get = table.get
+        self._put = table.put
+        self._add = table.list_add
+
+    def get(self) -> list[Any]:
+        """The elements in the order they were added; an empty list when there are none."""
+        return self._get(self._cursor.current_key) or []
+
+    def add(self, value: Any) -> None:
+        """Add one element at the end."""
+        if value is None:
+            self._refuse_none("add()")
+        self._add(self._cursor.current_key, (value,))
+
+    def add_all(self, values: Iterable[Any]) -> None:
+        """Add elements at the end, in their order."""
+        added = self._checked(values, "add_all()")
+        if added:
+            self._add(self._cursor.current_key, added)
+
+    def update(self, values: Iterable[Any]) -> None:
+        """Replace the elements; none clears the list."""
+        kept = self._checked(values, "update()")
+        if kept:
+            self._put(self._cursor.current_key, kept)
+        else:
+            self._delete(self._cursor.current_key)
+
+    def _checked(self, values: Iterable[Any], operation: str) -> list[Any]:
+        if values is None:
+            self._refuse_none(operation)
+        copied = list(values)  # the table keeps what it is given, the caller may go on with its own list
+        for value in copied:
+            if value is None:
+                self._refuse_none(operation)
+        return copied
+
+
+class MapState(StateHandle):
+    """A map per key. An empty map and no map are the same."""
+
+    __slots__ = ("_items", "_map_get", "_map_put", "_map_remove")
+
+    def _bind(self, table: StateTable) -> None:
+        self._map_get = table.map_get
+        self._map_put = table.map_put
+        self._map_remove = table.map_remove
+        self._items = table.map_items
+
+    def get(self, map_key: Key) -> Any:
+        """The value of an entry, or None when there is none."""
+        return self._map_get(self._cursor.current_key, map_key)
+
+    def put(self, map_key: Key, value: Any) -> None:
+        """Set the value of an entry."""
+        if value is None:
+            self._refuse_none("put()")
+        self._map_put(self._cursor.current_key, map_key, value)
+
+    def put_all(self, entries: Mapping[Any, Any]) -> None:
+        """Set the values of several entries; None among them raises before any is set."""
+        for value in entries.values():
+            if value is None:
+                self._refuse_none("put_all()")
+        key = self._cursor.current_key
+        for map_key, value in entries.items():
+            self._map_put(key, map_key, value)
+
+    def remove(self, map_key: Key) -> None:
+        """Remove an entry, if it is there."""
+        self._map_remove(self._cursor.current_key, map_key)
+
+    def contains(self, map_key: Key) -> bool:
+        """Whether there is an entry."""
+        return self._map_get(self._cursor.current_key, map_key) is not None
+
+    def entries(self) -> Sequence[tuple[Any, Any]]:
+        """The entries as they are now, in no particular order."""
+        return self._items(self._cursor.current_key)
+
+    def keys(self) -> list[Any]:
+        """The map keys as they are now, in no particular order."""
+        return [map_key for map_key, _ in self._items(self._cursor.current_key)]
+
+    def values(self) -> list[Any]:
+        """The values as they are now, in no particular order."""
+        return [value for _, value in self._items(self._cursor.current_key)]
+
+    def is_empty(self) -> bool:
+        """Whether there is no entry."""
+        return not self._items(self._cursor.current_key)
+
+
+class ReducingState(StateHandle):
+    """One value per key: all values added so far, combined by the descriptor's reduce function."""
+
+    __slots__ = ("_get", "_put", "_reduce")
+
+    def _bind(self, table: StateTable) -> None:
+        assert isinstance(self._descriptor, ReducingStateDescriptor)
+        self._get = table.get
+        self._put = table.put
+        self._reduce = self._descriptor.reduce_function
+
+    def get(self) -> Any:
+        """The combined value, or None when nothing was added."""
+        return self._get(self._cursor.current_key)
+
+    def add(self, value: Any) -> None:
+        """Combine one more value into the state."""
+        if value is None:
+            self._refuse_none("add()")
+        key = self._cursor.current_key
+        old = self._get(key)
+        if old is not None:
+            value = self._reduce(old, value)
+            if value is None:
+                raise JobError(f"state {self._descriptor.name!r}: the reduce function returned None")
+        self._put(key, value)
+
+
+class AggregatingState(StateHandle):
+    """An accumulator per key, fed by `add` and read through the descriptor's aggregate function."""
+
+    __slots__ = ("_function", "_get", "_put")
+
+    def _bind(self, table: StateTable) -> None:
+        assert isinstance(self._descriptor, AggregatingStateDescriptor)
+        self._get = table.get
+        self._put = table.put
+        self._function = self._descriptor.aggregate_function
+
+    def get(self) -> Any:
+        """The function's result for what was added so far, or None when nothing was."""
+        accumulator = self._get(self._cursor.current_key)
+        return None if accumulator is None else self._function.get_result(accumulator)
+
+    def add(self, value: Any) -> None:
+        """Feed one more value to the accumulator."""
+        if value is None:
+            self._refuse_none("add()")
+        key = self._cursor.current_key
+        accumulator = self._get(key)
+        if accumulator is None:
+            accumulator = self._function.create_accumulator()
+        accumulator = self._function.add(value, accumulator)
+        if accumulator is None:
+            raise JobError(f"state {self._descriptor.name!r}: the aggregate function's add() returned None")
+        self._put(key, accumulator)

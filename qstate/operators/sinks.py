@@ -1,0 +1,159 @@
+"""The functions of the queryable state sink: a stream's latest or reduced value per key.
+
+Rules of this module: whole batches in, state out, no rows out. It knows tables and Arrow columns; it must not
+know how the state is queried.
+
+The value of a row is made of the value columns: of one column the bare value, of several a dict by column
+name, or a record when the descriptor's value type is a dataclass with those fields.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from itertools import repeat
+from typing import Any
+
+import pyarrow as pa
+
+from qstate.backends.contract import StateTable
+from qstate.descriptors import ReducingStateDescriptor, StateDescriptor, ValueStateDescriptor
+from qstate.errors import JobError
+from qstate.keys import Key, Namespace
+from qstate.operators.context import RuntimeContext
+from qstate.operators.functions import KeyedBatch, KeyedBatchFunction
+from qstate.operators.handles import Tables
+from qstate.operators.rows import column_values
+
+__all__ = ["QueryableReducingSink", "QueryableStateSink", "QueryableValueSink"]
+
+
+class QueryableStateSink(KeyedBatchFunction):
+    """Puts the values of each batch into one queryable state, under the rows' keys and namespaces."""
+
+    def __init__(self, descriptor: StateDescriptor, value_columns: Sequence[str]) -> None:
+        if descriptor.queryable_name is None:
+            raise JobError(f"state {descriptor.name!r} of a queryable sink needs a queryable name")
+        if not value_columns:
+            raise JobError(f"queryable state {descriptor.queryable_name!r}: no column is left to be the value")
+        _check_record(descriptor, value_columns)
+        self._descriptor = descriptor
+        self._value_columns = tuple(value_columns)
+        self._tables: Tables
+
+    def open(self, context: RuntimeContext) -> None:
+        self._tables = context.get_tables(self._descriptor)
+        self._tables(None)  # restoring needs the state to be known, also when every row has a namespace
+
+    def process_batch(self, batch: KeyedBatch) -> Iterable[pa.RecordBatch] | None:
+        values = self._values(batch.rows)
+        if batch.namespaces is None:
+            self._store(self._tables(None), batch.keys, values)
+            return None
+        for namespace, keys, own_values in _by_namespace(batch.namespaces, batch.keys, values):
+            self._store(self._tables(namespace), keys, own_values)
+        return None
+
+    @property
+    def display_name(self) -> str:
+        return f"{type(self).__name__}({self._descriptor.queryable_name})"
+
+    @abstractmethod
+    def _store(self, table: StateTable, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        """Bring values into one table, in their order."""
+
+    def _values(self, rows: pa.RecordBatch) -> Sequence[Any]:
+        columns = [column_values(rows.column(name)) for name in self._value_columns]
+        kind = self._descriptor.value_type
+        if is_dataclass(kind):
+            names = self._value_columns
+            return [kind(**dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
+        if len(columns) == 1:
+            return columns[0]
+        # dict(zip(names, row)) for each row, without a line of Python per row.
+        return list(map(dict, map(zip, repeat(self._value_columns), zip(*columns, strict=True))))
+
+
+class QueryableValueSink(QueryableStateSink):
+    """Keeps the latest value of each key; a null clears it, as `ValueState.update(None)` does."""
+
+    def __init__(self, descriptor: ValueStateDescriptor, value_columns: Sequence[str]) -> None:
+        super().__init__(descriptor, value_columns)
+
+    @classmethod
+    def named(cls, name: str, value_columns: Sequence[str]) -> QueryableValueSink:
+        """The sink's simplest form: any value, under a queryable name."""
+        return cls(ValueStateDescriptor(name).queryable(name), value_columns)
+
+    def _store(self, table: StateTable, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        if None not in values:
+            table.put_many(keys, values)
+            return
+        latest = dict(zip(keys, values, strict=True))
+        kept = {key: value for key, value in latest.items() if value is not None}
+        table.put_many(list(kept), list(kept.values()))
+        for key, value in latest.items():
+            if value is None:
+                table.delete(key)
+
+
+class QueryableReducingSink(QueryableStateSink):
+    """Combines the values of each key by the descriptor's reduce function, in the order of the rows."""
+
+    def __init__(self, descriptor: ReducingStateDescriptor, value_columns: Sequence[str]) -> None:
+        super().__init__(descriptor, value_columns)
+        self._reduce = descriptor.reduce_function
+
+    def _store(self, table: StateTable, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        if None in values:
+            raise JobError(
+                f"column {self._value_columns[0]!r} is null for key {keys[values.index(None)]!r}; a reducing state "
+                "cannot add a null: filter or fill the column before the sink"
+            )
+        reduce = self._reduce
+        combined: dict[Key, Any] = {}
+        # One read and one write per key and batch, but still a fold from the left: the stored value comes first, so
+        # the reduce function need not be associative.
+        key: Any = None
+        try:
+            for key, value in zip(keys, values, strict=True):
+                old = combined.get(key)
+                if old is None:
+                    old = table.get(key)
+                combined[key] = value if old is None else reduce(old, value)
+        except Exception as exc:
+            raise JobError(f"the reduce function failed for key {key!r}: {type(exc).__name__}: {exc}") from exc
+        for key, value in combined.items():
+            if value is None:
+                raise JobError(f"the reduce function returned None for key {key!r}")
+        table.put_many(list(combined), list(combined.values()))
+
+
+def _by_namespace(
+    namespaces: Sequence[Namespace], keys: Sequence[Key], values: Sequence[Any]
+) -> Iterator[tuple[Namespace, list[Key], list[Any]]]:
+    groups: dict[Namespace, tuple[list[Key], list[Any]]] = {}
+    for namespace, key, value in zip(namespaces, keys, values, strict=True):
+        group = groups.get(namespace)
+        if group is None:
+            group = groups[namespace] = ([], [])
+        group[0].append(key)
+        group[1].append(value)
+    for namespace, (own_keys, own_values) in groups.items():
+        yield namespace, own_keys, own_values
+
+
+def _check_record(descriptor: StateDescriptor, value_columns: Sequence[str]) -> None:
+    record = descriptor.value_type
+    if not is_dataclass(record):
+        return
+    names = {field.name for field in fields(record) if field.init}
+    required = [field.name for field in fields(record) if field.default is MISSING and field.default_factory is MISSING]
+    unknown = [name for name in value_columns if name not in names]
+    missing = [name for name in required if name not in value_columns]
+    if unknown or missing:
+        raise JobError(
+            f"state {descriptor.name!r}: the value columns {', '.join(value_columns)} do not fill {record.__name__}; "
+            f"columns without a field: {unknown}, fields without a column: {missing}"
+        )
