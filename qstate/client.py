@@ -1,0 +1,9 @@
+"""The clients, under a short name: `from qstate.client import QueryableStateClient`.
+
+Rules of this module: names only. It works where neither Spark nor RocksDB nor PyArrow is installed.
+"""
+
+from qstate.runtime.async_client import AsyncQueryableStateClient
+from qstate.runtime.client import QueryableStateClient, QueryFuture
+
+__all__ = ["AsyncQueryableStateClient", "QueryFuture", "QueryableStateClient"]

@@ -1,0 +1,279 @@
+"""The asyncio client: read the state of running jobs by key, with single gets that travel together.
+
+Rules of this module: the public surface and the collecting of gets. How requests travel is `async_links`, how they
+are retried is `routing`, what comes back is `qstate.views`.
+
+Single gets of one state, namespace and isolation that are made in one turn of the event loop become one request, or
+a few: each pays a share of a system call and a message instead of a whole one. Each still has a result, an error and a
+cancellation of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Iterable, Mapping
+from copy import copy
+from functools import partial
+from random import Random
+from typing import Any
+
+from qstate.errors import ClosedError, DeadlineExceeded, QStateError
+from qstate.keys import Key, Namespace, check_key
+from qstate.protocol import Describe, Ping
+from qstate.protocol.limits import DEFAULT_MAX_FRAME
+from qstate.runtime.async_links import AsyncLinks
+from qstate.runtime.client import DEFAULT_TIMEOUT_S, check_timeout, link_settings
+from qstate.runtime.errand import LIVE, CallErrand, Errand, GetErrand, LearnErrand
+from qstate.runtime.known_states import KnownState, KnownStates
+from qstate.serializers import Serializer
+from qstate.views import serializers_by_name
+
+__all__ = ["AsyncQueryableStateClient"]
+
+#: A request leaves with so many keys, so that the server works while more are asked for: with 64 gets in flight that
+#: is worth a third, and a larger request has little left to share.
+GATHERED_KEYS = 32
+#: Job, state, namespace, isolation and timeout: what gets have in common that travel together.
+_Target = tuple[str, str, Namespace, str, float]
+
+
+class _Gathering:
+    """The single gets of one turn of the loop that will become one request."""
+
+    __slots__ = ("deadline", "futures", "keys")
+
+    def __init__(self) -> None:
+        #: Of those that have waited for a look-up before; the others' begins when the request leaves.
+        self.deadline = math.inf
+        self.keys: list[Key] = []
+        self.futures: list[asyncio.Future[Any]] = []
+
+
+class _GatheredGet(GetErrand):
+    """A get whose keys each have a future of their own, told as soon as the answer is there."""
+
+    __slots__ = ("futures",)
+    futures: list[asyncio.Future[Any]]
+
+    def deliver(self) -> None:
+        """Give each future its view or error; one that was cancelled is left alone."""
+        try:
+            found = self.results()
+        except QStateError as exc:
+            # One each: an exception collects the traceback of whoever raises it.
+            found = [copy(exc) for _ in self.futures]
+        for future, entry in zip(self.futures, found, strict=True):
+            if future.done():
+                continue
+            if isinstance(entry, QStateError):
+                future.set_exception(entry)
+            else:
+                future.set_result(entry)
+
+
+class AsyncQueryableStateClient:
+    """Reads the state of running jobs through a client proxy, or with `direct=True` from the state servers.
+
+    Made by `connect`, inside a running event loop, and used in that loop only, by any number of tasks. A
+    lost connection is made again and a state that moved is looked up again, within the deadline of `timeout_s`
+    that every request has. Cancelling a task that waits takes nothing from the others.
+
+        async with await AsyncQueryableStateClient.connect("127.0.0.1", 9069) as client:
+            view = await client.get("job", "lastTemperature", "JFK")
+    """
+
+    def __init__(self, links: AsyncLinks, timeout_s: float) -> None:
+        """Use `connect`."""
+        self._links = links
+        self._timeout_s = timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._gatherings: dict[_Target, _Gathering] = {}
+        self._learning: dict[tuple[str, str], LearnErrand] = {}
+
+    @classmethod
+    async def connect(
+        cls,
+        host: str,
+        port: int,
+        *,
+        direct: bool = False,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        token: str | bytes | None = None,
+        serializers: Iterable[Serializer] = (),
+        max_frame: int = DEFAULT_MAX_FRAME,
+        random: Random | None = None,
+    ) -> AsyncQueryableStateClient:
+        """A client that is connected to the proxy at `host` and `port`.
+
+        The parameters are those of `QueryableStateClient`. Raises `ConfigError`, or the `QueryError` that says why
+        there is no connection (`Unavailable`, `Unauthenticated`, `VersionMismatch`); nothing is left open then.
+        """
+        states = KnownStates((host, port), direct=direct, serializers=serializers_by_name(serializers))
+        links = AsyncLinks(states, link_settings(token, max_frame), (host, port), random or Random())
+        client = cls(links, check_timeout(timeout_s))
+        try:
+            await client.ping()
+        except BaseException:
+            await client.close()
+            raise
+        return client
+
+    async def get(
+        self,
+        job: str,
+        state: str,
+        key: Key,
+        namespace: Namespace = None,
+        isolation: str = LIVE,
+        *,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """The view of the key's value, or None when the state holds nothing for the key.
+
+        `isolation` is `live` (sees the running epoch) or `committed` (only what Spark has committed). Raises
+        the `QueryError` that stands for the failure, `SerializationError`, `ClosedError`.
+        """
+        if self._links.closed:
+            raise ClosedError("the client is closed")
+        timeout_s = self._timeout_s if timeout_s is None else check_timeout(timeout_s)
+        known = self._links.states.find(job, state)
+        deadline = math.inf
+        if known is None:
+            deadline = time.monotonic() + timeout_s
+            known = await self._learn(job, state, deadline)
+        # A key of a wrong type would spoil the request for the gets that it travels with.
+        if type(key) is not known.key_class:
+            known.check_key(key)
+        if namespace is not None:
+            check_key(namespace)
+        target = (job, state, namespace, isolation, timeout_s)
+        gathering = self._gatherings.get(target)
+        if gathering is None:
+            gathering = self._gatherings[target] = _Gathering()
+            if len(self._gatherings) == 1:
+                self._loop.call_soon(self._send_gathered)
+        future = self._loop.create_future()
+        gathering.keys.append(key)
+        gathering.futures.append(future)
+        if deadline < gathering.deadline:
+            gathering.deadline = deadline
+        if len(gathering.keys) >= GATHERED_KEYS:
+            del self._gatherings[target]
+            self._send(target, gathering)
+        return await future
+
+    async def get_many(
+        self,
+        job: str,
+        state: str,
+        keys: Iterable[Key],
+        namespace: Namespace = None,
+        isolation: str = LIVE,
+        *,
+        timeout_s: float | None = None,
+    ) -> dict[Key, Any]:
+        """The view, or None, of each key. Any number of keys; they are split into requests as needed.
+
+        The values of one call are not of one moment: each has its own epoch. Raises the error of the first key
+        that failed, whatever the others hold.
+        """
+        wanted = tuple(keys)
+        errand = GetErrand(
+            self._links,
+            (job, state),
+            wanted,
+            deadline=self._deadline(timeout_s),
+            namespace=namespace,
+            isolation=isolation,
+        )
+        await self._finish(errand)
+        return dict(zip(wanted, errand.result(), strict=True))
+
+    async def jobs(self, *, timeout_s: float | None = None) -> list[str]:
+        """The names of the jobs that the proxy serves."""
+        entries = (await self._call(Describe(0, 0, None), timeout_s)).result()
+        return [entry["job"] for entry in entries]
+
+    async def states(self, job: str, *, timeout_s: float | None = None) -> list[Mapping[str, Any]]:
+        """The queryable states of a job: `name`, `kind`, `serializer`, `key_types`, `value_type`, `capabilities`."""
+        return list((await self._call(Describe(0, 0, job), timeout_s)).result())
+
+    async def ping(self, *, timeout_s: float | None = None) -> float:
+        """Seconds to the proxy and back. Raises `Unavailable` or `DeadlineExceeded` when it does not answer."""
+        errand = await self._call(Ping, timeout_s)
+        errand.result()
+        return errand.took_s
+
+    async def close(self) -> None:
+        """Close every connection. Who still waits gets `ClosedError`, and so does every later use. Idempotent."""
+        self._send_gathered()
+        await self._links.close()
+
+    async def __aenter__(self) -> AsyncQueryableStateClient:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    def _deadline(self, timeout_s: float | None) -> float:
+        return time.monotonic() + (self._timeout_s if timeout_s is None else check_timeout(timeout_s))
+
+    async def _call(self, request: type[Ping] | Describe, timeout_s: float | None) -> CallErrand:
+        errand = CallErrand(self._links, request, self._deadline(timeout_s))
+        await self._finish(errand)
+        return errand
+
+    def _send_gathered(self) -> None:
+        gatherings, self._gatherings = self._gatherings, {}
+        for target, gathering in gatherings.items():
+            self._send(target, gathering)
+
+    def _send(self, target: _Target, gathering: _Gathering) -> None:
+        job, state, namespace, isolation, timeout_s = target
+        errand = _GatheredGet(
+            self._links,
+            (job, state),
+            tuple(gathering.keys),
+            deadline=min(gathering.deadline, time.monotonic() + timeout_s),
+            namespace=namespace,
+            isolation=isolation,
+        )
+        errand.futures = gathering.futures
+        errand.waiters.append(errand.deliver)
+        self._links.start(errand)
+
+    async def _finish(self, errand: Errand) -> None:
+        """Send the errand off and wait for its end."""
+        future = self._wait_for(errand)
+        self._links.start(errand)
+        await future
+
+    async def _learn(self, job: str, state: str, deadline: float) -> KnownState:
+        """What the state is; tasks that ask at the same time share one look-up, and each waits for its own time."""
+        while True:
+            errand = self._learning.get((job, state))
+            if errand is None or errand.finished:
+                until = max(deadline, self._deadline(None))
+                errand = self._learning[job, state] = LearnErrand(self._links, job, state, until)
+                future = self._wait_for(errand)
+                self._links.start(errand)
+            else:
+                future = self._wait_for(errand)
+            await asyncio.wait([future], timeout=deadline - time.monotonic())
+            if not errand.finished:
+                raise DeadlineExceeded()
+            self._learning.pop((job, state), None)
+            if not isinstance(errand.error, DeadlineExceeded) or time.monotonic() >= deadline:
+                return errand.result()
+
+    def _wait_for(self, errand: Errand) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = self._loop.create_future()
+        errand.waiters.append(partial(_settle, future))
+        return future
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,225 @@
+"""The synchronous client: read the state of running jobs by key.
+
+Rules of this module: the public surface and nothing else. How requests travel is `sync_links`, how they are
+retried is `routing`, what comes back is `qstate.views`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping
+from random import Random
+from typing import Any, Generic, TypeVar
+
+from qstate.errors import ConfigError
+from qstate.keys import Key, Namespace
+from qstate.protocol import Describe, Ping
+from qstate.protocol.limits import DEFAULT_MAX_FRAME, MAX_TOKEN
+from qstate.runtime.errand import LIVE, CallErrand, Errand, GetErrand
+from qstate.runtime.known_states import KnownStates
+from qstate.runtime.link import LinkSettings
+from qstate.runtime.sync_links import SyncLinks
+from qstate.serializers import Serializer
+from qstate.views import serializers_by_name
+
+__all__ = ["DEFAULT_TIMEOUT_S", "QueryFuture", "QueryableStateClient", "link_settings"]
+
+DEFAULT_TIMEOUT_S = 10.0
+
+Value = TypeVar("Value")
+
+
+class QueryFuture(Generic[Value]):
+    """The result of a request that is on its way. May be used by any thread, and by several.
+
+    The client has no thread of its own: requests make progress while some thread waits in the client for any
+    result, or asks `done()`.
+    """
+
+    __slots__ = ("_errand", "_links")
+
+    def __init__(self, links: SyncLinks, errand: Errand) -> None:
+        self._links = links
+        self._errand = errand
+
+    def done(self) -> bool:
+        """Whether there is a result or an error. Never waits."""
+        with self._links.lock:
+            return self._links.look(self._errand)
+
+    def result(self, timeout_s: float | None = None) -> Value:
+        """The result; waits for it until the request's deadline at most.
+
+        Raises the request's `QueryError`, `ClosedError` when the client was closed meanwhile, and the built-in
+        `TimeoutError` when `timeout_s` passed first: the request goes on then and can be waited for again.
+        """
+        until = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        with self._links.lock:
+            finished = self._links.wait(self._errand, until)
+        if not finished:
+            raise TimeoutError(f"no answer within {timeout_s} s; the request goes on until its deadline")
+        return self._value()
+
+    def _value(self) -> Value:
+        (value,) = self._errand.result()
+        return value  # type: ignore[no-any-return]
+
+
+class QueryableStateClient:
+    """Reads the state of running jobs through a client proxy, or with `direct=True` from the state servers.
+
+    One client is shared by any number of threads; their requests travel on one connection to each peer, many
+    at a time, without a thread in the background. The first request connects. A lost connection is made again
+    and a state that moved is looked up again, within the deadline of `timeout_s` that every request has.
+
+    Names and kinds come from the server: a caller needs to know the job, the state's queryable name and the
+    key. `serializers` are needed only for states whose descriptor was given one of its own.
+
+    A client does not survive `fork`: in the child every use raises `ClosedError`; make a new one there.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        direct: bool = False,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        token: str | bytes | None = None,
+        serializers: Iterable[Serializer] = (),
+        max_frame: int = DEFAULT_MAX_FRAME,
+        random: Random | None = None,
+    ) -> None:
+        """`host` and `port` are those of a client proxy. Nothing is sent yet.
+
+        `timeout_s` bounds every request that is given none of its own. `max_frame` bounds an answer's bytes.
+        `random` draws the jitter of retries. Raises `ConfigError`.
+        """
+        states = KnownStates((host, port), direct=direct, serializers=serializers_by_name(serializers))
+        self._links = SyncLinks(states, link_settings(token, max_frame), (host, port), random or Random())
+        self._timeout_s = check_timeout(timeout_s)
+
+    def get(
+        self,
+        job: str,
+        state: str,
+        key: Key,
+        namespace: Namespace = None,
+        isolation: str = LIVE,
+        *,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """The view of the key's value, or None when the state holds nothing for the key.
+
+        `isolation` is `live` (sees the running epoch) or `committed` (only what Spark has committed). Raises
+        the `QueryError` that stands for the failure, `SerializationError`, `ClosedError`.
+        """
+        links = self._links
+        now = time.monotonic()
+        deadline = now + (self._timeout_s if timeout_s is None else check_timeout(timeout_s))
+        with links.lock:
+            errand = GetErrand(links, (job, state), (key,), deadline=deadline, namespace=namespace, isolation=isolation)
+            links.get(errand, now)
+        return errand.only_result()
+
+    def submit(
+        self,
+        job: str,
+        state: str,
+        key: Key,
+        namespace: Namespace = None,
+        isolation: str = LIVE,
+        *,
+        timeout_s: float | None = None,
+    ) -> QueryFuture[Any]:
+        """`get` without waiting: the request is sent before this returns, the future has the view."""
+        with self._links.lock:
+            errand = self._get_errand(job, state, (key,), namespace, isolation, timeout_s=timeout_s)
+            self._links.start(errand)
+        return QueryFuture(self._links, errand)
+
+    def get_many(
+        self,
+        job: str,
+        state: str,
+        keys: Iterable[Key],
+        namespace: Namespace = None,
+        isolation: str = LIVE,
+        *,
+        timeout_s: float | None = None,
+    ) -> dict[Key, Any]:
+        """The view, or None, of each key. Any number of keys; they are split into requests as needed.
+
+        The values of one call are not of one moment: each has its own epoch. Raises the error of the first key
+        that failed, whatever the others hold.
+        """
+        wanted = tuple(keys)
+        links = self._links
+        with links.lock:
+            errand = self._get_errand(job, state, wanted, namespace, isolation, timeout_s=timeout_s)
+            links.get(errand, time.monotonic())
+        return dict(zip(wanted, errand.result(), strict=True))
+
+    def jobs(self, *, timeout_s: float | None = None) -> list[str]:
+        """The names of the jobs that the proxy serves."""
+        entries = self._call(Describe(0, 0, None), timeout_s).result()
+        return [entry["job"] for entry in entries]
+
+    def states(self, job: str, *, timeout_s: float | None = None) -> list[Mapping[str, Any]]:
+        """The queryable states of a job: `name`, `kind`, `serializer`, `key_types`, `value_type`, `capabilities`."""
+        return list(self._call(Describe(0, 0, job), timeout_s).result())
+
+    def ping(self, *, timeout_s: float | None = None) -> float:
+        """Seconds to the proxy and back. Raises `Unavailable` or `DeadlineExceeded` when it does not answer."""
+        errand = self._call(Ping, timeout_s)
+        errand.result()
+        return errand.took_s
+
+    def close(self) -> None:
+        """Close every connection. Who still waits gets `ClosedError`, and so does every later use. Idempotent."""
+        with self._links.lock:
+            self._links.close()
+
+    def __enter__(self) -> QueryableStateClient:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _get_errand(
+        self,
+        job: str,
+        state: str,
+        keys: tuple[Key, ...],
+        namespace: Namespace,
+        isolation: str,
+        *,
+        timeout_s: float | None,
+    ) -> GetErrand:
+        timeout_s = self._timeout_s if timeout_s is None else check_timeout(timeout_s)
+        deadline = time.monotonic() + timeout_s
+        return GetErrand(self._links, (job, state), keys, deadline=deadline, namespace=namespace, isolation=isolation)
+
+    def _call(self, request: type[Ping] | Describe, timeout_s: float | None) -> CallErrand:
+        timeout_s = self._timeout_s if timeout_s is None else check_timeout(timeout_s)
+        with self._links.lock:
+            errand = CallErrand(self._links, request, time.monotonic() + timeout_s)
+            self._links.start(errand)
+            self._links.wait(errand, errand.deadline)
+        return errand
+
+
+def check_timeout(timeout_s: float) -> float:
+    """The timeout. Raises `ConfigError` unless it is above zero and finite: every request has a deadline."""
+    if not 0 < timeout_s < math.inf:
+        raise ConfigError(f"timeout_s must be above zero and finite, got {timeout_s!r}")
+    return timeout_s
+
+
+def link_settings(token: str | bytes | None, max_frame: int) -> LinkSettings:
+    """The settings of a client's connections. Raises `ConfigError` for a token that no server can have."""
+    data = token.encode() if isinstance(token, str) else token
+    if data is not None and len(data) > MAX_TOKEN:
+        raise ConfigError(f"a token has at most {MAX_TOKEN} bytes, got {len(data)}")
+    return LinkSettings(data, "qstate-python", max_frame)

@@ -1,0 +1,34 @@
+"""The process between a task manager and whoever started it: `detach.py MODULE`.
+
+It starts `python -m MODULE FD` and ends when that has written a byte to the pipe FD (status 0), was killed before
+(`KILLED_STATUS`) or has failed (1). So whoever started it learns how it went, has nothing to reap later, and is not
+the parent of what lives on.
+
+Rules of this module: standard library only, and nothing of it that starts a thread: it forks. The task manager cannot
+fork itself, because its imports (Arrow, NumPy) start threads. Standard input and output are the task manager's.
+"""
+
+import os
+import sys
+
+__all__ = ["KILLED_STATUS", "main"]
+
+KILLED_STATUS = 2
+
+
+def main() -> None:
+    """Start, wait, end."""
+    is_up, tell = os.pipe()
+    child = os.fork()
+    if not child:
+        os.set_inheritable(tell, True)
+        os.execv(sys.executable, [sys.executable, "-m", sys.argv[1], str(tell)])
+    os.close(tell)
+    if os.read(is_up, 1):
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    os._exit(KILLED_STATUS if os.WIFSIGNALED(status) else 1)
+
+
+if __name__ == "__main__":
+    main()

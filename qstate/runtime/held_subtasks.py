@@ -1,0 +1,145 @@
+"""The subtasks that one task manager holds: opened from their epoch logs, published, and opened anew when broken.
+
+Rules of this module: it brings subtasks and their queryable states in and out of service. Sessions and connections
+of relays are the task manager's. Any thread may use it.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import threading
+from pathlib import Path
+
+from qstate.errors import JobError, QStateError
+from qstate.operators.operator import OperatorSpec
+from qstate.runtime.assignment import Bootstrap
+from qstate.runtime.location import Owner
+from qstate.runtime.registry import StateRegistry
+from qstate.runtime.rpc import RpcPeer
+from qstate.runtime.subtask import Subtask, SubtaskPlace
+
+__all__ = ["HeldSubtasks"]
+
+log = logging.getLogger(__name__)
+
+
+class HeldSubtasks:
+    """By operator uid and subtask index. `server` is the address that owners are published with."""
+
+    def __init__(self, bootstrap: Bootstrap, scratch: Path, registry: StateRegistry, job_manager: RpcPeer) -> None:
+        self._bootstrap = bootstrap
+        self._scratch = scratch
+        self._registry = registry
+        self._job_manager = job_manager
+        self._subtasks: dict[tuple[str, int], Subtask] = {}
+        self._state_ids: dict[tuple[str, int], list[bytes]] = {}
+        self._opening = threading.Lock()
+        self._closed = False
+        self.server: tuple[str, int] = ("", 0)
+
+    def indexes(self) -> range:
+        """The subtask indexes that are this task manager's, of every operator."""
+        slots = self._bootstrap.config.slots
+        first = self._bootstrap.index * slots
+        return range(first, min(first + slots, self._bootstrap.parallelism))
+
+    def restore(self, operators: list[str]) -> None:
+        """Bring the state of these operators back, as far as that works.
+
+        What does not work is logged only: the session that needs the subtask tries again, and its query gets the
+        error. A task manager that ended over it would be started again, to end again.
+        """
+        for uid in operators:
+            for index in self.indexes():
+                try:
+                    self.open(uid, index)
+                except ConnectionError:
+                    raise  # the job manager is gone, and so is the reason to be here
+                except (Exception, SystemExit) as exc:
+                    log.exception("operator %s subtask %d cannot be restored: %s", uid, index, exc)
+
+    def open(self, uid: str, index: int) -> Subtask:
+        """The subtask, opened and published on its first use."""
+        key = (uid, index)
+        with self._opening:
+            if self._closed:
+                raise ConnectionError("the task manager is ending")
+            if key not in self._subtasks:
+                opened = Subtask(self._load_spec(uid), self._place(index))
+                try:
+                    self._publish(key, opened)
+                except BaseException:
+                    self._unpublish(key)
+                    opened.close()
+                    raise
+                self._subtasks[key] = opened
+            return self._subtasks[key]
+
+    def reopen(self, uid: str, index: int, broken: Subtask) -> None:
+        """Take a broken subtask out of service and put its successor in, so that its state can be queried again.
+
+        Failing that, which is logged, the next session opens it.
+        """
+        key = (uid, index)
+        with self._opening:
+            if self._subtasks.get(key) is broken:
+                del self._subtasks[key]
+                self._unpublish(key)
+        broken.close()
+        try:
+            self.open(uid, index)
+        except (OSError, QStateError) as exc:
+            log.warning("operator %s subtask %d cannot be opened anew yet: %s", uid, index, exc)
+
+    def finalize(self, operators: list[str], epoch: int) -> None:
+        """Spark has committed the epoch of these operators."""
+        with self._opening:
+            chosen = [subtask for (uid, _), subtask in self._subtasks.items() if uid in operators]
+        for subtask in chosen:
+            subtask.finalize(epoch)
+
+    def close(self) -> None:
+        """Close every subtask, whatever one of them does. None is opened afterwards."""
+        with self._opening:
+            self._closed = True
+            subtasks = list(self._subtasks.values())
+        for subtask in subtasks:
+            try:
+                subtask.close()
+            except Exception:
+                log.exception("subtask could not be closed")
+
+    def _place(self, index: int) -> SubtaskPlace:
+        bootstrap = self._bootstrap
+        return SubtaskPlace(
+            bootstrap.job, index, bootstrap.parallelism, bootstrap.config, bootstrap.checkpoint_dir, self._scratch
+        )
+
+    def _load_spec(self, uid: str) -> OperatorSpec:
+        try:
+            spec: OperatorSpec = pickle.loads(self._job_manager.call("operator", uid))
+        except (QStateError, ConnectionError):
+            raise
+        except Exception as exc:
+            raise JobError(
+                f"operator {uid!r} cannot be unpickled in the task manager: {type(exc).__name__}: {exc}; make the "
+                "modules that it uses importable on the executors (addPyFile, or install them)"
+            ) from exc
+        return spec
+
+    def _publish(self, key: tuple[str, int], opened: Subtask) -> None:
+        uid, index = key
+        instances = opened.instances()
+        self._job_manager.call("claim", uid, [instance.describe() for instance in instances])
+        host, port = self.server
+        owners: dict[str, Owner] = {}
+        for instance in instances:
+            state_id = self._registry.register(instance)
+            self._state_ids.setdefault(key, []).append(state_id)
+            owners[instance.name] = Owner(instance.key_groups, host, port, state_id)
+        self._job_manager.call("publish", self._bootstrap.index, index, owners)
+
+    def _unpublish(self, key: tuple[str, int]) -> None:
+        for state_id in self._state_ids.pop(key, ()):
+            self._registry.unregister(state_id)

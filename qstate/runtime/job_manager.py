@@ -1,0 +1,374 @@
+"""The job manager: runs in the driver, knows the job's operators, task managers and states.
+
+Rules of this module: it holds no state of the user's and sees no rows. It decides which task manager serves
+which subtask (`assignment`), which names are queryable (`published`), and tells task managers when an epoch is
+final. It listens on the control plane only, to peers that know the job's secret.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import psutil
+
+from qstate.config import JobConfig
+from qstate.errors import ClosedError, ConfigError, FencedError, JobError
+from qstate.runtime.assignment import Assignments, Bootstrap, TaskManagerAddress, host_id
+from qstate.runtime.checkpoint_home import CheckpointHome
+from qstate.runtime.launch import log_path, start_task_manager
+from qstate.runtime.location import LocationTable, Owner
+from qstate.runtime.published import PublishedStates
+from qstate.runtime.rpc import RpcListener, RpcPeer
+from qstate.runtime.trust import new_secret
+
+__all__ = ["JobManager"]
+
+log = logging.getLogger(__name__)
+
+#: How long a task manager may take to answer when a relay reports it lost.
+PROBE_TIMEOUT_S = 2.0
+STOP_TIMEOUT_S = 10.0
+WATCH_INTERVAL_S = 1.0
+
+
+class JobManager:
+    """One per job, started by the driver. `stop` ends every task manager; idempotent.
+
+    `host` is the address that executors reach the driver at; on a local master, loopback.
+    """
+
+    def __init__(self, job: str, config: JobConfig, *, parallelism: int, host: str, local: bool) -> None:
+        self.job = job
+        self.config = config
+        self.parallelism = parallelism
+        self.secret = new_secret()
+        self._host = host
+        self._local = local
+        self._lock = threading.Condition()
+        self._assignments = Assignments(parallelism, config.slots, config.start_timeout_s)
+        self._published = PublishedStates(job, config.max_parallelism)
+        self._operators: dict[str, bytes] = {}
+        self._peers: dict[int, RpcPeer] = {}
+        self._visitors: set[RpcPeer] = set()
+        self._orders: dict[RpcPeer, tuple[int, int]] = {}
+        self._beats: dict[int, float] = {}
+        self._restarts: dict[int, float] = {}
+        self._starting: list[tuple[Bootstrap, subprocess.Popen[bytes]]] = []
+        self._processes: list[psutil.Process] = []
+        self._stopping = False
+        self._stop_lock = threading.Lock()
+        self._home = CheckpointHome(config.checkpoint_dir, job)
+        self.checkpoint_dir = self._home.path
+        try:
+            self._listener = RpcListener((host, 0), self.secret, self._accepted)
+        except OSError as exc:
+            self._home.close()
+            raise ConfigError(f"the job manager cannot listen on {host!r} (spark.driver.host): {exc}") from exc
+        self._monitor = threading.Thread(target=self._watch, name="qstate-leases", daemon=True)
+        self._monitor.start()
+
+    # -- the driver's side ------------------------------------------------------------------------------------
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self._host, self._listener.port
+
+    def add_operator(self, uid: str, spec: bytes) -> None:
+        """Make an operator known. `JobError` when the uid is taken."""
+        with self._lock:
+            if uid in self._operators:
+                raise JobError(f"two operators have the uid {uid!r}; give each process() call a uid of its own")
+            self._operators[uid] = spec
+
+    def task_managers(self) -> list[TaskManagerAddress]:
+        with self._lock:
+            return self._assignments.alive()
+
+    def wait_for_proxy(self, timeout_s: float) -> tuple[str, int]:
+        """The address of a client proxy, as soon as there is one. Raises `TimeoutError`."""
+        deadline = time.monotonic() + timeout_s
+        with self._lock:
+            while not self._stopping:
+                for manager in self._assignments.alive():
+                    if manager.proxy is not None:
+                        return manager.proxy
+                if not self._lock.wait(max(0.0, deadline - time.monotonic())):
+                    raise TimeoutError(
+                        f"no task manager of job {self.job!r} runs a client proxy; task managers start with the "
+                        "first micro-batch of a query"
+                    )
+        raise ClosedError(f"job {self.job!r} has been stopped")
+
+    def finalize(self, query: str, epoch: int) -> None:
+        """Spark has committed the epoch of this query."""
+        with self._lock:
+            operators = self._home.operators_of(query)
+            peers = list(self._peers.values())
+        for peer in peers:
+            peer.cast("finalize", operators, epoch)
+
+    def stop(self) -> None:
+        """End every task manager and free everything. Idempotent; a second caller waits for the first."""
+        with self._stop_lock:
+            if self._stopping:
+                return
+            with self._lock:
+                self._stopping = True
+                peers = list(self._peers.values())
+                expected = {manager.pid for manager in self._assignments.alive()}
+                self._lock.notify_all()
+            for peer in peers:
+                peer.cast("stop")
+            self._await_ends(expected)
+            self._listener.close()
+            with self._lock:
+                visitors = list(self._visitors)
+            for visitor in visitors:
+                visitor.close()
+            self._monitor.join(5.0)
+            self._home.close()
+
+    def _await_ends(self, expected: set[int]) -> None:
+        """Wait until the task managers ended; those on this host that will not, or cannot, are killed."""
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        with self._lock:
+            while self._peers and self._lock.wait(max(0.0, deadline - time.monotonic())):
+                pass
+            processes, self._processes = self._processes, []
+            starting, self._starting = self._starting, []
+        for process in processes:
+            if process.pid not in expected:  # given up, and yet still there
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+        _, stuck = psutil.wait_procs(processes, timeout=max(1.0, deadline - time.monotonic()))
+        for process in stuck:
+            log.warning("task manager process %d did not end within %.0f s and is killed", process.pid, STOP_TIMEOUT_S)
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        for _, child in starting:
+            try:
+                child.wait(max(1.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                os.killpg(child.pid, signal.SIGKILL)  # a session of its own: the task manager is in it
+                child.wait()
+
+    # -- connections ------------------------------------------------------------------------------------------
+
+    def _accepted(self, sock: socket.socket) -> None:
+        handlers: dict[str, Callable[..., Any]] = {
+            "is_current": self._is_current,
+            "start_failed": self._start_failed,
+            "operator": self._operator,
+            "bind_query": self._bind_query,
+            "claim": self._claim,
+            "publish": self._publish,
+            "locate": self._locate,
+            "describe": self._describe,
+        }
+        peer = RpcPeer(sock, handlers, threaded=frozenset({"acquire"}), on_close=self._closed)
+        handlers["acquire"] = lambda *args: self._acquire(peer, *args)
+        handlers["register"] = lambda address: self._register(peer, address)
+        handlers["heartbeat"] = lambda index, incarnation: self._heartbeat(index, incarnation)
+        with self._lock:
+            if self._stopping:
+                raise FencedError(f"job {self.job!r} is stopping")
+            self._visitors.add(peer)
+            peer.start()
+
+    def _closed(self, peer: RpcPeer) -> None:
+        with self._lock:
+            self._visitors.discard(peer)
+            order = self._orders.pop(peer, None)
+            if order is not None:
+                self._assignments.give_up(*order)
+            for index, held in list(self._peers.items()):
+                if held is peer:
+                    self._lost(index)
+            self._lock.notify_all()
+
+    def _lost(self, index: int) -> None:
+        """With the lock held: forget a task manager and start another where this process can."""
+        manager = self._assignments.address(index)
+        self._peers.pop(index, None)
+        self._beats.pop(index, None)
+        self._published.withdraw(index)
+        now = time.monotonic()
+        if manager is None or not self._assignments.gone(index, manager.incarnation, now) or self._stopping:
+            return
+        log.warning("task manager %d (process %d on %s) is lost", index, manager.pid, manager.host_id)
+        if manager.host_id == host_id():
+            self._restart(index)
+
+    def _restart(self, index: int) -> None:
+        """With the lock held: bring a task manager back on this host, now or a little later.
+
+        Its state should be queryable again without waiting for the next micro-batch. Elsewhere the next relay has to
+        start it, and here it may if it is faster.
+        """
+        now = time.monotonic()
+        due = self._assignments.restart_at(index)
+        if due > now:
+            self._restarts[index] = due
+            return
+        self._restarts.pop(index, None)
+        incarnation = self._assignments.start(index, now)
+        if incarnation is None:
+            return
+        bootstrap = self._bootstrap(index, incarnation)
+        try:
+            self._starting.append((bootstrap, start_task_manager(bootstrap)))
+        except OSError as exc:
+            log.error("task manager %d cannot be started here: %s", index, exc)
+            self._assignments.gone(index, incarnation, now)
+
+    def _watch(self) -> None:
+        """Look after leases and restarts until the job is stopped."""
+        while True:
+            with self._lock:
+                if not self._stopping:
+                    self._lock.wait(min(WATCH_INTERVAL_S, self.config.lease_s / 4))
+                if self._stopping:
+                    return
+                self._reap_starts()
+                now = time.monotonic()
+                for index in [index for index, due in self._restarts.items() if due <= now]:
+                    self._restart(index)
+                late = now - self.config.lease_s
+                silent = [self._peers[index] for index, beat in self._beats.items() if beat < late]
+                self._processes = [process for process in self._processes if process.is_running()]
+            for peer in silent:
+                log.warning("a task manager missed its lease of %.1f s", self.config.lease_s)
+                peer.close()
+
+    def _reap_starts(self) -> None:
+        """With the lock held: a process started here ends when its task manager is up, or has failed."""
+        ended = [(order, child) for order, child in self._starting if child.poll() is not None]
+        self._starting = [start for start in self._starting if start not in ended]
+        for order, child in ended:
+            if child.returncode:
+                log.error("task manager %d failed to start; see %s", order.index, log_path(order))
+                if self._assignments.gone(order.index, order.incarnation, time.monotonic()):
+                    self._restart(order.index)
+                self._lock.notify_all()
+
+    # -- calls from relays ------------------------------------------------------------------------------------
+
+    def _acquire(
+        self, peer: RpcPeer, subtask: int, lost_incarnation: int, wait_s: float
+    ) -> TaskManagerAddress | Bootstrap | None:
+        """The task manager of a subtask, the order to start it, or None when it is not up within `wait_s`.
+
+        `lost_incarnation` is one that the relay could not reach (0: none); it is probed before it is given out
+        again. Who got the order keeps the connection until that is done; if it ends before, another is asked.
+        """
+        index = self._assignments.index_of(subtask)
+        deadline = time.monotonic() + wait_s
+        self._probe(index, lost_incarnation)
+        with self._lock:
+            while not self._stopping:
+                address = self._assignments.address(index)
+                if address is not None:
+                    return address
+                incarnation = self._assignments.start(index, time.monotonic())
+                if incarnation is not None:
+                    self._orders[peer] = index, incarnation
+                    return self._bootstrap(index, incarnation)
+                if not self._lock.wait(max(0.0, deadline - time.monotonic())):
+                    return None
+        raise JobError(f"job {self.job!r} has been stopped; start a new Job to run its queries again")
+
+    def _start_failed(self, subtask: int, incarnation: int) -> None:
+        """A relay saw the process that it started end before it registered."""
+        with self._lock:
+            self._assignments.gone(self._assignments.index_of(subtask), incarnation, time.monotonic())
+            self._lock.notify_all()
+
+    def _is_current(self, subtask: int, incarnation: int) -> bool:
+        """Whether a task manager that has been silent for a while still counts."""
+        with self._lock:
+            return self._assignments.is_current(self._assignments.index_of(subtask), incarnation)
+
+    def _probe(self, index: int, lost_incarnation: int) -> None:
+        with self._lock:
+            address, peer = self._assignments.address(index), self._peers.get(index)
+        if address is None or peer is None or address.incarnation != lost_incarnation:
+            return
+        try:
+            peer.call("ping", timeout_s=PROBE_TIMEOUT_S)
+        except (OSError, FencedError):
+            peer.close()
+
+    def _bootstrap(self, index: int, incarnation: int) -> Bootstrap:
+        return Bootstrap(
+            self.job,
+            index,
+            incarnation,
+            self.address,
+            self.secret,
+            self.config,
+            self.checkpoint_dir,
+            self.parallelism,
+            self._local,
+        )
+
+    # -- calls from task managers -----------------------------------------------------------------------------
+
+    def _register(self, peer: RpcPeer, address: TaskManagerAddress) -> list[str]:
+        """A task manager is up. Gives it the operators whose state it must bring back at once."""
+        with self._lock:
+            if self._stopping:
+                raise FencedError(f"job {self.job!r} is stopping")
+            self._assignments.registered(address)
+            self._peers[address.index] = peer
+            self._beats[address.index] = time.monotonic()
+            if address.host_id == host_id():
+                with suppress(psutil.NoSuchProcess):
+                    self._processes.append(psutil.Process(address.pid))
+            self._lock.notify_all()
+            log.info("task manager %d registered: process %d on %s", address.index, address.pid, address.host_id)
+            return self._home.bound()
+
+    def _heartbeat(self, index: int, incarnation: int) -> None:
+        with self._lock:
+            address = self._assignments.address(index)
+            if address is None or address.incarnation != incarnation:
+                raise FencedError(f"incarnation {incarnation} of task manager {index} is not the current one")
+            self._beats[index] = time.monotonic()
+
+    def _operator(self, uid: str) -> bytes:
+        with self._lock:
+            if uid not in self._operators:
+                raise JobError(f"job {self.job!r} has no operator {uid!r}")
+            return self._operators[uid]
+
+    def _bind_query(self, uid: str, query: str) -> None:
+        """An operator's state belongs to one streaming query: two would count every row twice."""
+        with self._lock:
+            self._home.bind(uid, query)
+
+    def _claim(self, uid: str, states: Sequence[Mapping[str, Any]]) -> None:
+        with self._lock:
+            for state in states:
+                self._published.claim(uid, state)
+
+    def _publish(self, index: int, subtask: int, owners: Mapping[str, Owner]) -> None:
+        with self._lock:
+            for name, owner in owners.items():
+                self._published.publish(name, subtask, index, owner)
+
+    def _locate(self, state: str) -> LocationTable:
+        with self._lock:
+            return self._published.locate(state)
+
+    def _describe(self) -> list[Mapping[str, Any]]:
+        with self._lock:
+            return self._published.describe()

@@ -1,0 +1,143 @@
+"""Where the key groups of a state are served, and who can be asked for it.
+
+Rules of this module: it knows tables of owners and their form on the wire. It must not know how a table is
+found (an oracle is only an interface here) or what is done with it (`routing` does that).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from qstate.errors import ConfigError, QueryError, WrongKeyType
+from qstate.keys import (
+    ColumnType,
+    Key,
+    KeyGroupRange,
+    all_of_class,
+    check_key,
+    check_max_parallelism,
+    key_class,
+    key_grouper,
+)
+from qstate.protocol.messages import Location
+
+__all__ = ["LocationOracle", "LocationTable", "Owner"]
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A state server that holds a range of a state's key groups, and the id it knows the state by."""
+
+    key_groups: KeyGroupRange
+    host: str
+    port: int
+    state_id: bytes
+    #: (host, port)
+    address: tuple[str, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "address", (self.host, self.port))
+
+
+@dataclass(frozen=True, slots=True)
+class LocationTable:
+    """Who owns which key groups of one state. Groups without an owner are legal: their owner is restarting.
+
+    `state` is the state's description as the wire carries it. Raises `ConfigError` when ranges overlap or
+    exceed `max_parallelism`.
+    """
+
+    job: str
+    state: Mapping[str, Any]
+    max_parallelism: int
+    owners: tuple[Owner, ...]
+    #: The owner of every group, or None when the groups have several owners or a gap: then keys are hashed.
+    sole_owner: Owner | None = field(init=False, repr=False, compare=False)
+    _slots: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    _group: Callable[[Key], int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_max_parallelism(self.max_parallelism)
+        slots = [-1] * self.max_parallelism
+        for index, owner in enumerate(self.owners):
+            groups = owner.key_groups
+            if groups.stop > self.max_parallelism or any(slot >= 0 for slot in slots[groups.start : groups.stop]):
+                raise ConfigError(f"key groups {groups} overlap another owner's or exceed {self.max_parallelism}")
+            slots[groups.start : groups.stop] = [index] * len(groups)
+        sole = self.owners[0] if len(self.owners) == 1 and -1 not in slots else None
+        object.__setattr__(self, "sole_owner", sole)
+        object.__setattr__(self, "_slots", tuple(slots))
+        object.__setattr__(self, "_group", key_grouper(self.max_parallelism))
+
+    def __reduce__(self) -> tuple[type[LocationTable], tuple[object, ...]]:
+        return LocationTable, (self.job, self.state, self.max_parallelism, self.owners)
+
+    def owner_of(self, group: int) -> Owner | None:
+        """The owner of a key group, or None while it has none."""
+        slot = self._slots[group]
+        return self.owners[slot] if slot >= 0 else None
+
+    def owner_of_key(self, key: Key) -> Owner | None:
+        """The owner of a key's group, or None while it has none. Raises for an unsound key as `split` does."""
+        return self.sole_owner or self.owner_of(self._group(key))
+
+    def check_keys(self, keys: Sequence[Key]) -> None:
+        """Raise `WrongKeyType` unless every key has the state's types; types unknown here are its server's matter."""
+        try:
+            wanted = tuple(map(ColumnType, self.state.get("key_types", ()))) or None
+        except ValueError:
+            wanted = None
+        sole = key_class(wanted)
+        if sole is not None and all_of_class(keys, sole):
+            return
+        for index, key in enumerate(keys):
+            try:
+                check_key(key, wanted)
+            except WrongKeyType as exc:
+                raise WrongKeyType(field="keys", index=index, expected=exc.details["expected"]) from None
+
+    def split(self, keys: Sequence[Key]) -> list[tuple[Owner | None, list[int]]]:
+        """The positions of `keys` by owner, None standing for keys that have no owner at the moment.
+
+        Raises what hashing raises (TypeError, ValueError, struct.error) when a key is unsound.
+        """
+        slots, group = self._slots, self._group
+        # One list per owner and, at -1, one for the groups without: list indexing beats hashing owners.
+        positions: list[list[int]] = [[] for _ in range(len(self.owners) + 1)]
+        for position, key in enumerate(keys):
+            positions[slots[group(key)]].append(position)
+        owners: tuple[Owner | None, ...] = (*self.owners, None)
+        return [(owner, found) for owner, found in zip(owners, positions, strict=True) if found]
+
+    def message(self, request_id: int) -> Location:
+        """The answer to a Locate. The protocol wants the owners in ascending order."""
+        rows = sorted(
+            (owner.key_groups.start, owner.key_groups.stop, owner.host, owner.port, owner.state_id)
+            for owner in self.owners
+        )
+        return Location(request_id, self.state, self.max_parallelism, tuple(rows))
+
+    @classmethod
+    def from_message(cls, job: str, message: Location) -> LocationTable:
+        """The table that a peer sent. The protocol has checked it: ranges within bounds, without overlap."""
+        owners = tuple(
+            Owner(KeyGroupRange(start, stop), host, port, state_id)
+            for start, stop, host, port, state_id in message.owners
+        )
+        return cls(job, message.state, message.max_parallelism, owners)
+
+
+class LocationOracle(Protocol):
+    """Knows where the states of one job are. Asked by a proxy; answered from wherever the job is managed.
+
+    Both methods return at once. `reply` is called exactly once, from any thread, and must not block: with
+    the answer, or with the error that stands for it (`UnknownState`, `Unavailable`, ...).
+    """
+
+    def locate(self, state: str, reply: Callable[[LocationTable | QueryError], None]) -> None:
+        """Look up where the queryable state of that name is."""
+
+    def describe(self, reply: Callable[[Sequence[Mapping[str, Any]] | QueryError], None]) -> None:
+        """List the job's queryable states, as description maps."""

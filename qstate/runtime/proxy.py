@@ -1,0 +1,347 @@
+"""The client proxy: finds the owner of each key, forwards, answers. Value bytes pass through undecoded.
+
+Rules of this module: it carries out what `routing` decides. It must not decide on retries itself, and no network
+thread of it may wait for a peer or an oracle.
+
+Everything about one request happens on the reactor of its connection (a lane): the routing, its timer, and the
+connections to the state servers, which all clients of that reactor share. So nothing on the way of a get is
+locked and no thread wakes another; only a lookup goes to a query thread and comes back through `call_soon`.
+
+In a task manager the owner is often the state server next door. A get that it can answer whole is answered
+without a socket, on a query thread of the proxy, by the server's own code: two wake-ups, two encodings and two
+decodings less. Whatever is not a plain answer (another owner, a failure that may be retried) goes the way above,
+so there is one place that decides.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Any
+
+from qstate.errors import Detail, FailureCode, QueryError, Retry, UnknownJob, UnsupportedQuery, WrongKeyType
+from qstate.keys import Key
+from qstate.protocol import Answer, Description, Failure, Get, Locate, Values
+from qstate.runtime.endpoint import Call, Endpoint, EndpointOptions
+from qstate.runtime.location import LocationOracle, LocationTable, Owner
+from qstate.runtime.location_cache import LocationCache
+from qstate.runtime.peer import Forward, Peer
+from qstate.runtime.reactor import Reactor, Timer
+from qstate.runtime.routing import Answer as Routed
+from qstate.runtime.routing import Ask, Command, LookUp, RoutedGet
+from qstate.runtime.server import StateServer
+from qstate.runtime.statistics import RequestStatistics
+from qstate.runtime.worker_pool import WorkerPool
+
+__all__ = ["ClientProxy"]
+
+
+class ClientProxy:
+    """Answers gets by job and state, locate and describe, for every job that has a location oracle.
+
+    A job without one is UNKNOWN_JOB. `local` is the state server of the same process, if there is one: its states
+    are read without a socket. `shutdown` is idempotent, drains, and is bounded.
+    """
+
+    def __init__(
+        self,
+        options: EndpointOptions,
+        statistics: RequestStatistics | None = None,
+        *,
+        local: StateServer | None = None,
+    ) -> None:
+        self._local = local
+        self._pool = WorkerPool(options.query_threads, "qstate-proxy-lookup")
+        self._locations = LocationCache(self._pool)
+        # Only state access needs query threads that read requests themselves; without it each reactor does.
+        self._endpoint = Endpoint(
+            "Queryable State Proxy Server",
+            options,
+            self,
+            workers=options.query_threads if local is not None else 0,
+            statistics=statistics,
+        )
+        self._lanes = {
+            reactor: _Lane(reactor, self._pool, self._locations, options) for reactor in self._endpoint.reactors
+        }
+
+    def start(self) -> None:
+        """Listen and serve. Raises `ConfigError` when no port is free."""
+        self._endpoint.start()
+        self._pool.start()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """The host and port it listens on."""
+        return self._endpoint.address
+
+    def set_location_oracle(self, job: str, oracle: LocationOracle | None) -> None:
+        """Serve a job through this oracle from now on, or no longer (None). Any thread."""
+        self._locations.set_oracle(job, oracle)
+
+    def location_oracle(self, job: str) -> LocationOracle | None:
+        """The oracle that a job is served through."""
+        return self._locations.oracle(job)
+
+    def shutdown(self, timeout_s: float = 5.0) -> None:
+        """Stop; requests in flight may finish for `timeout_s`."""
+        self._endpoint.shutdown(timeout_s)
+        self._pool.stop(min(timeout_s, 1.0))
+
+    def handle(self, call: Call) -> Answer | None:
+        request = call.request
+        lane = self._lanes[call.session.reactor]
+        if isinstance(request, Get):
+            if type(request.target) is bytes:
+                raise UnsupportedQuery(target="state id", reason="ask a state server")
+            job, state = request.target
+            assert isinstance(job, str) and isinstance(state, str)
+            if self._locations.oracle(job) is None:
+                raise UnknownJob(job=job)
+            answer = self._answer_in_process(request, job, state) if self._local is not None else None
+            if answer is not None:
+                return answer
+            lane.run(lane.get, call, request, job, state)
+        elif isinstance(request, Locate):
+            lane.run(lane.locate, call, request)
+        elif request.job is None:
+            return Description(request.id, tuple({"job": job} for job in self._locations.jobs))
+        else:
+            lane.run(lane.describe, call, request.job)
+        return None
+
+    def _answer_in_process(self, request: Get, job: str, state: str) -> Answer | None:
+        """The answer of the server next door, when it is one that `routing` would pass on as it is."""
+        table = self._locations.known(job, state)
+        owner = _owner_of_all(table, request.keys) if table is not None else None
+        if owner is None or self._local is None:
+            return None
+        try:
+            values = self._local.answer_in_process(request, owner.state_id)
+        except QueryError as error:
+            if error.retry is Retry.FATAL:
+                raise
+            return None
+        if values is None or not {bytes, type(None)}.issuperset(map(type, values.results)):
+            return None
+        return values
+
+
+def _owner_of_all(table: LocationTable, keys: Sequence[Key]) -> Owner | None:
+    """The owner of all these keys, if there is one."""
+    if table.sole_owner is not None:
+        return table.sole_owner
+    try:
+        shares = table.split(keys)
+    except (TypeError, ValueError, struct.error):  # `routing` finds out which key is unsound
+        return None
+    return shares[0][0] if len(shares) == 1 else None
+
+
+class _Lane:
+    """What happens on one reactor of the proxy. Only its driving thread may use it, others go through `run`."""
+
+    def __init__(self, reactor: Reactor, pool: WorkerPool, locations: LocationCache, options: EndpointOptions) -> None:
+        self.reactor = reactor
+        self.locations = locations
+        self.random = Random()
+        self._pool = pool
+        self._options = options
+        self._peers: dict[tuple[str, int], Peer] = {}
+
+    def run(self, action: Callable[..., None], *args: Any) -> None:
+        """Run a method of this lane on its thread. Any thread."""
+        if self.reactor.in_driver():
+            action(*args)
+        else:
+            self.reactor.call_soon(action, *args)
+
+    def get(self, call: Call, request: Get, job: str, state: str) -> None:
+        table = self.locations.known(job, state)
+        _ProxiedGet(self, call, request, job, state, table=table).start(table)
+
+    def locate(self, call: Call, request: Locate) -> None:
+        waiting = _Waiting(self.reactor, call)
+        self.locations.refresh(request.job, request.state, waiting.located)
+
+    def describe(self, call: Call, job: str) -> None:
+        self.locations.describe(job, _Waiting(self.reactor, call).described)
+
+    def peer(self, host: str, port: int) -> Peer:
+        """The connection to a state server; a new one when there is none or it was lost."""
+        address = (host, port)
+        peer = self._peers.get(address)
+        if peer is None:
+            options = self._options
+            peer = self._peers[address] = Peer(
+                self.reactor,
+                self._pool,
+                address,
+                token=options.token,
+                max_frame=options.max_frame,
+                on_lost=self._peer_lost,
+            )
+        return peer
+
+    def _peer_lost(self, peer: Peer) -> None:
+        if self._peers.get(peer.address) is peer:
+            del self._peers[peer.address]
+
+
+class _ProxiedGet:
+    """One get: gives the events to its `RoutedGet` and carries out the commands."""
+
+    __slots__ = ("_asked", "_call", "_job", "_lane", "_request", "_routed", "_state", "_timer", "_wake_at")
+
+    def __init__(
+        self, lane: _Lane, call: Call, request: Get, job: str, state: str, *, table: LocationTable | None
+    ) -> None:
+        self._lane = lane
+        self._call = call
+        self._request = request
+        self._job = job
+        self._state = state
+        self._routed = RoutedGet(request.keys, deadline=call.deadline, random=lane.random, table=table)
+        self._timer: Timer | None = None
+        self._wake_at = 0.0
+        self._asked: dict[int, tuple[Peer, float]] = {}
+
+    def start(self, table: LocationTable | None) -> None:
+        if table is None or self._keys_suit(table):
+            self._do(self._routed.start(self._now()))
+
+    def _keys_suit(self, table: LocationTable) -> bool:
+        """Whether every key has the state's types; if not, the get is over.
+
+        A sole owner finds that out itself. Several, or none, would each see some of the keys, and the get must fail
+        as a whole.
+        """
+        if table.sole_owner is not None:
+            return True
+        try:
+            table.check_keys(self._request.keys)
+        except WrongKeyType as error:
+            self._routed.finished = True  # whatever still comes is ignored
+            self._finish(Failure(self._request.id, error.code, error.details))
+            return False
+        return True
+
+    def on_values(self, part: int, values: Values) -> None:
+        self._asked.pop(part, None)
+        self._do(self._routed.on_values(part, values.epochs, values.results, self._now()))
+
+    def on_failure(self, part: int, code: int, details: Mapping[str, Detail]) -> None:
+        self._asked.pop(part, None)
+        self._do(self._routed.on_failure(part, code, details, self._now()))
+
+    def on_lost(self, part: int) -> None:
+        self._asked.pop(part, None)
+        self._do(self._routed.on_lost(part, self._now()))
+
+    def _now(self) -> float:
+        return self._lane.reactor.clock()
+
+    def _on_time(self) -> None:
+        self._timer = None
+        if self._call.session.over:
+            # Nobody waits for the answer any more, so there is nothing to retry for.
+            self._finish(Failure(self._request.id, FailureCode.DEADLINE_EXCEEDED, {}))
+            return
+        self._do(self._routed.on_time(self._now()))
+
+    def _found(self, found: LocationTable | QueryError) -> None:
+        self._lane.reactor.call_soon(self._located, found)
+
+    def _located(self, found: LocationTable | QueryError) -> None:
+        if self._routed.finished:
+            return
+        if isinstance(found, LocationTable):
+            if self._keys_suit(found):
+                self._do(self._routed.on_located(found, self._now()))
+        else:
+            self._do(self._routed.on_lookup_failed(found.code, found.details, self._now()))
+
+    def _do(self, commands: Sequence[Command]) -> None:
+        for command in commands:
+            if isinstance(command, Ask):
+                self._ask(command)
+            elif isinstance(command, Routed):
+                self._finish(Values(self._request.id, command.epochs, command.results))
+            elif isinstance(command, LookUp):
+                self._lane.locations.look_up(self._job, self._state, command.stale, self._found)
+            else:
+                self._finish(Failure(self._request.id, command.code, command.details))
+        if not self._routed.finished:
+            self._set_timer()
+
+    def _ask(self, ask: Ask) -> None:
+        owner, request = ask.owner, self._request
+        peer = self._lane.peer(owner.host, owner.port)
+        self._asked[ask.part] = (peer, self._now())
+        peer.forward(
+            Forward(
+                self,
+                ask.part,
+                state_id=owner.state_id,
+                namespace=request.namespace,
+                options=request.options,
+                keys=ask.keys,
+                deadline=self._call.deadline,
+            )
+        )
+
+    def _set_timer(self) -> None:
+        wake_at = self._routed.wake_at
+        if self._timer is not None:
+            if wake_at == self._wake_at:
+                return
+            self._timer.cancel()
+        self._wake_at = wake_at
+        self._timer = self._lane.reactor.call_later(max(0.0, wake_at - self._now()), self._on_time)
+
+    def _finish(self, answer: Answer) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for peer, asked_at in self._asked.values():
+            peer.give_up(asked_at)
+        self._asked.clear()
+        self._call.answer(answer)
+
+
+class _Waiting:
+    """A locate or describe that waits for its oracle, or its deadline."""
+
+    __slots__ = ("_call", "_done", "_reactor", "_timer")
+
+    def __init__(self, reactor: Reactor, call: Call) -> None:
+        self._reactor = reactor
+        self._call = call
+        self._done = False
+        self._timer = reactor.call_later(call.deadline - reactor.clock(), self._late)
+
+    def located(self, found: LocationTable | QueryError) -> None:
+        """The oracle's answer to a locate. Any thread."""
+        if isinstance(found, LocationTable):
+            self._reactor.call_soon(self._finish, found.message(self._call.request.id))
+        else:
+            self._fail(found)
+
+    def described(self, found: Sequence[Mapping[str, Any]] | QueryError) -> None:
+        """The oracle's answer to a describe. Any thread."""
+        if isinstance(found, QueryError):
+            self._fail(found)
+        else:
+            self._reactor.call_soon(self._finish, Description(self._call.request.id, tuple(found)))
+
+    def _fail(self, error: QueryError) -> None:
+        self._reactor.call_soon(self._finish, Failure(self._call.request.id, error.code, error.details))
+
+    def _late(self) -> None:
+        self._finish(Failure(self._call.request.id, FailureCode.DEADLINE_EXCEEDED, {}))
+
+    def _finish(self, answer: Answer) -> None:
+        if not self._done:
+            self._done = True
+            self._timer.cancel()
+            self._call.answer(answer)

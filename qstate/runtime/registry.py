@@ -1,0 +1,178 @@
+"""The state instances that one task manager serves, by id.
+
+Rules of this module: bookkeeping only. It knows what an instance is made of; it must not read state or open
+sockets. Ids are random and never reused, so an id from before a restart finds nothing instead of the wrong
+state, and a late `unregister` cannot remove a newer registration.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from secrets import token_bytes
+from typing import Any, Protocol
+
+from qstate.backends.contract import Capability, Isolation, StateReader
+from qstate.descriptors import MapStateDescriptor, StateDescriptor
+from qstate.errors import ConfigError
+from qstate.keys import (
+    ColumnType,
+    Key,
+    KeyGroupRange,
+    all_of_class,
+    check_key,
+    check_max_parallelism,
+    key_class,
+    key_grouper,
+)
+from qstate.protocol import STATE_ID_BYTES
+
+__all__ = ["StateInstance", "StateListener", "StateRegistry"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StateInstance:
+    """One queryable state of one subtask: what it is, which key groups of it are here, and how to read it.
+
+    `readers` has a reader for each isolation that can be asked for. Raises `ConfigError` when the descriptor is
+    not queryable, the key groups exceed `max_parallelism` or a reader lacks its capability.
+    """
+
+    job: str
+    descriptor: StateDescriptor
+    key_types: tuple[ColumnType, ...]
+    key_groups: KeyGroupRange
+    max_parallelism: int
+    capabilities: frozenset[Capability]
+    readers: Mapping[Isolation, StateReader]
+    #: Whether every key is served here; then no key has to be hashed.
+    owns_all: bool = field(init=False, repr=False, compare=False)
+    #: `readers` by the isolation's name on the wire.
+    readers_by_name: Mapping[str, StateReader] = field(init=False, repr=False, compare=False)
+    #: The key group of a sound key.
+    group_of: Callable[[Key], int] = field(init=False, repr=False, compare=False)
+
+    #: The type of keys of one column, None for several. Kept: an enum's attributes are computed in Python.
+    key_class: type | None = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_max_parallelism(self.max_parallelism)
+        name = self.descriptor.queryable_name
+        if name is None:
+            raise ConfigError(f"state {self.descriptor.name!r} is not queryable: give it a name with queryable(...)")
+        if self.key_groups.stop > self.max_parallelism:
+            raise ConfigError(f"state {name!r}: {self.key_groups} exceeds max_parallelism {self.max_parallelism}")
+        if not self.key_types:
+            raise ConfigError(f"state {name!r} needs at least one key column")
+        if Isolation.COMMITTED in self.readers and Capability.COMMITTED_READS not in self.capabilities:
+            raise ConfigError(
+                f"state {name!r} has a committed reader, but its backend does not declare COMMITTED_READS"
+            )
+        object.__setattr__(self, "owns_all", len(self.key_groups) == self.max_parallelism)
+        by_name = {isolation.value: reader for isolation, reader in self.readers.items()}
+        object.__setattr__(self, "readers_by_name", by_name)
+        object.__setattr__(self, "key_class", key_class(self.key_types))
+        object.__setattr__(self, "group_of", key_grouper(self.max_parallelism))
+
+    @property
+    def name(self) -> str:
+        """The queryable name."""
+        name = self.descriptor.queryable_name
+        assert name is not None  # refused above
+        return name
+
+    def describe(self) -> dict[str, Any]:
+        """The description map, as the wire carries it."""
+        descriptor = self.descriptor
+        description: dict[str, Any] = {
+            "name": self.name,
+            "kind": descriptor.kind.value,
+            "serializer": descriptor.query_serializer_name,
+            "key_types": tuple(column.value for column in self.key_types),
+            "value_type": _type_text(descriptor.value_type),
+            "capabilities": tuple(sorted(capability.name.lower() for capability in self.capabilities)),
+        }
+        if isinstance(descriptor, MapStateDescriptor):
+            description["map_key_type"] = _type_text(descriptor.map_key_type)
+        return description
+
+    def check_keys(self, keys: Sequence[Key]) -> None:
+        """Raise `WrongKeyType` unless every key (at least one) has the types that the stream is keyed by."""
+        # The whole request at C speed; only a request that fails is looked at key by key, for the details.
+        if self.key_class is not None and all_of_class(keys, self.key_class):
+            return
+        for key in keys:
+            check_key(key, self.key_types)
+
+
+class StateListener(Protocol):
+    """Told of every state of a job that comes or goes, from the thread that registers it. Must not block."""
+
+    def __call__(self, state_id: bytes, instance: StateInstance, registered: bool) -> None: ...
+
+
+class StateRegistry:
+    """State instances by id. Every method may be called from any thread; `lookup` takes no lock."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._instances: dict[bytes, StateInstance] = {}
+        self._listeners: dict[str, tuple[StateListener, ...]] = {}
+
+    def register(self, instance: StateInstance) -> bytes:
+        """Serve an instance; gives its new id, under which alone it can be looked up or unregistered."""
+        state_id = token_bytes(STATE_ID_BYTES)
+        with self._lock:
+            self._instances[state_id] = instance
+            listeners = self._listeners.get(instance.job, ())
+        _tell(listeners, state_id, instance, True)
+        return state_id
+
+    def unregister(self, state_id: bytes) -> None:
+        """Serve the instance of this id no longer; an id that is unknown or already gone is left alone."""
+        with self._lock:
+            instance = self._instances.pop(state_id, None)
+            listeners = self._listeners.get(instance.job, ()) if instance is not None else ()
+        if instance is not None:
+            _tell(listeners, state_id, instance, False)
+
+    def lookup(self, state_id: bytes) -> StateInstance | None:
+        """The instance of an id, or None: it was never here or has gone."""
+        return self._instances.get(state_id)
+
+    def instances(self) -> dict[bytes, StateInstance]:
+        """What is registered at the moment, by id."""
+        with self._lock:
+            return dict(self._instances)
+
+    def listen(self, job: str, listener: StateListener) -> None:
+        """Tell `listener` of the job's registrations and unregistrations from now on."""
+        with self._lock:
+            self._listeners[job] = (*self._listeners.get(job, ()), listener)
+
+    def unlisten(self, job: str, listener: StateListener) -> None:
+        """Undo one `listen`; a listener that is not there is left alone."""
+        with self._lock:
+            rest = list(self._listeners.get(job, ()))
+            if listener in rest:
+                rest.remove(listener)
+            if rest:
+                self._listeners[job] = tuple(rest)
+            else:
+                self._listeners.pop(job, None)
+
+
+def _tell(listeners: Sequence[StateListener], state_id: bytes, instance: StateInstance, registered: bool) -> None:
+    for listener in listeners:
+        try:
+            listener(state_id, instance, registered)
+        except Exception:
+            log.exception("a listener of job %r failed; the state is served all the same", instance.job)
+
+
+def _type_text(kind: Any) -> str:
+    return kind.__name__ if isinstance(kind, type) else str(kind)

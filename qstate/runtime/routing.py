@@ -1,0 +1,364 @@
+"""The way of one get: split over the owners, retried or looked up again where that helps, merged in order.
+
+Rules of this module: decisions only. It opens no socket, reads no clock (every event brings the time) and
+draws its jitter from a generator it is given, so each decision can be tested with plain calls. The proxy and
+the clients carry out its commands and tell it what came of them:
+
+    start ----------------> Ask(part, owner, keys)  -> on_values(part), on_failure(part), on_lost(part)
+    on_time(at wake_at) --> LookUp(stale)           -> on_located, on_lookup_failed
+                            Answer / Refuse         the last command; whatever comes later is ignored
+
+What happens to a key, by its latest answer:
+
+    a value, or none          done
+    a fatal failure           done, with that code
+    TOO_LARGE, several keys   asked again in two halves, at once
+    retry here                asked again after the back-off (OVERLOADED: not before `retry_after_ms`)
+    look up again, lost peer  the location is looked up anew after the back-off, then asked again
+    no owner                  UNKNOWN_KEY_GROUP_LOCATION, which is: look up again
+    the deadline              its latest failure; DEADLINE_EXCEEDED if it never had one. A failure is final, too,
+                              when the next try could not start before the deadline
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import NamedTuple
+
+from qstate.errors import ERROR_CLASSES, Detail, FailureCode, Retry, WrongKeyType
+from qstate.keys import Key, check_key
+from qstate.runtime.location import LocationTable, Owner
+
+__all__ = ["PLAIN", "Answer", "Ask", "Command", "LookUp", "Refuse", "Result", "RoutedGet", "backoff_s"]
+
+FIRST_BACKOFF_S = 0.005
+LONGEST_BACKOFF_S = 0.200
+#: The epoch of a key that has no answer.
+NO_EPOCH = -1
+
+#: Bytes: the serialized value. None: not found. An int: the failure code.
+Result = bytes | int | None
+
+#: The types of results that are no failures.
+PLAIN = frozenset({bytes, type(None)})
+
+_RETRY: Mapping[int, Retry] = {int(code): error.retry for code, error in ERROR_CLASSES.items()}
+
+
+class Ask(NamedTuple):
+    """Send a get of these keys to the owner; what comes of it is told to the machine with the same `part`."""
+
+    part: int
+    owner: Owner
+    keys: tuple[Key, ...]
+
+
+class LookUp(NamedTuple):
+    """Find the location. A cache that still holds `stale` must drop it first; a newer one is welcome."""
+
+    stale: LocationTable | None
+
+
+class Answer(NamedTuple):
+    """The end: an epoch and a result for each key, in the order of the keys."""
+
+    epochs: tuple[int, ...]
+    results: tuple[Result, ...]
+
+
+class Refuse(NamedTuple):
+    """The end: the get failed as a whole, every key for the same reason."""
+
+    code: int
+    details: Mapping[str, Detail]
+
+
+Command = Ask | LookUp | Answer | Refuse
+
+
+class _Part(NamedTuple):
+    """Keys (by position) that share their fate: asked together, waiting together."""
+
+    positions: Sequence[int]
+    attempt: int
+    table: LocationTable | None
+    owner: Owner | None
+    #: The latest failure that these keys met, 0 for none.
+    failure: int = 0
+
+
+class _Waiting(NamedTuple):
+    """A part that is to be tried again at `due`."""
+
+    due: float
+    part: _Part
+    look_up: bool
+
+
+def backoff_s(attempt: int, random: Random) -> float:
+    """Seconds before the next try after `attempt` earlier failures: 5 ms, doubling to 200 ms, less up to a half."""
+    # Beyond 2**6 the cap holds anyway, and the power of a large attempt would not fit a float.
+    longest = min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * (1 << min(attempt, 6)))
+    return longest * (1.0 - random.random() / 2)
+
+
+class RoutedGet:
+    """One get on its way. Not thread-safe: one caller at a time gives it events.
+
+    `deadline` and every `now` are seconds of one monotonic clock. `table` is the location if it is known.
+    """
+
+    __slots__ = (
+        "_deadline",
+        "_details",
+        "_epochs",
+        "_keys",
+        "_locating",
+        "_open",
+        "_parts",
+        "_random",
+        "_results",
+        "_table",
+        "_unanswered",
+        "_waiting",
+        "finished",
+    )
+
+    def __init__(
+        self, keys: tuple[Key, ...], *, deadline: float, random: Random, table: LocationTable | None = None
+    ) -> None:
+        self._keys = keys
+        self._deadline = deadline
+        self._random = random
+        self._table = table
+        self._parts = 0
+        self._open: dict[int, _Part] = {}
+        self._locating: list[_Part] = []
+        self._waiting: list[_Waiting] = []
+        self._unanswered = len(keys)
+        # Filled on the first merge: the usual get is one part, whose answer is handed on as it is.
+        self._epochs: list[int] = []
+        self._results: list[Result] = []
+        self._details: dict[int, Mapping[str, Detail]] = {}
+        self.finished = False
+
+    @property
+    def wake_at(self) -> float:
+        """When `on_time` is next due, unless another event comes first; each event may change it."""
+        if not self._waiting:
+            return self._deadline
+        return min(self._deadline, min(waiting.due for waiting in self._waiting))
+
+    def start(self, now: float) -> list[Command]:
+        """The first commands."""
+        if not self._keys:
+            return self._finish()
+        everything = _Part(range(len(self._keys)), 0, self._table, None)
+        if now >= self._deadline:
+            self._settle(everything.positions, FailureCode.DEADLINE_EXCEEDED)
+            return self._ending()
+        if self._table is None:
+            self._locating.append(everything)
+            return [LookUp(None)]
+        return self._ending(self._route(everything, now))
+
+    def on_values(self, part: int, epochs: Sequence[int], results: Sequence[Result], now: float) -> list[Command]:
+        """The owner answered each key of a part."""
+        asked = self._take(part)
+        if asked is None:
+            return []
+        if len(results) != len(asked.positions) or len(epochs) != len(results):
+            self._fail(asked, FailureCode.INTERNAL, {"reason": "an answer with another number of keys"}, now)
+            return self._ending()
+        if len(results) == self._unanswered == len(self._keys) and PLAIN.issuperset(map(type, results)):
+            self.finished = True
+            return [Answer(tuple(epochs), tuple(results))]
+        self._merge(asked, epochs, results, now)
+        return self._ending()
+
+    def on_failure(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> list[Command]:
+        """The owner refused a part as a whole."""
+        asked = self._take(part)
+        if asked is None:
+            return []
+        if code == FailureCode.TOO_LARGE and len(asked.positions) > 1:
+            return self._halves(asked)
+        self._fail(asked, code, details, now)
+        return self._ending()
+
+    def on_unsendable(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> list[Command]:
+        """The part fits no message. Of several keys it is halved until the culprits are alone: nothing was sent."""
+        asked = self._take(part)
+        if asked is None:
+            return []
+        if len(asked.positions) > 1:
+            return self._halves(asked)
+        self._fail(asked, code, details, now)
+        return self._ending()
+
+    def on_lost(self, part: int, now: float) -> list[Command]:
+        """The owner could not be reached, or the connection broke before it answered the part."""
+        asked = self._take(part)
+        if asked is None:
+            return []
+        owner = asked.owner
+        details: dict[str, Detail] = {} if owner is None else {"host": owner.host, "port": owner.port}
+        self._fail(asked, FailureCode.UNAVAILABLE, details, now)
+        return self._ending()
+
+    def on_located(self, table: LocationTable, now: float) -> list[Command]:
+        """The location that a `LookUp` asked for."""
+        parts, self._locating = self._locating, []
+        if self.finished:
+            return []
+        self._table = table
+        return self._ending([command for part in parts for command in self._route(part, now)])
+
+    def on_lookup_failed(self, code: int, details: Mapping[str, Detail], now: float) -> list[Command]:
+        """A `LookUp` failed; a code that is not fatal is tried again like any other."""
+        parts, self._locating = self._locating, []
+        if self.finished:
+            return []
+        # Nothing is known about the location any more, so the next try has to look it up.
+        self._table = None
+        for part in parts:
+            self._fail(part._replace(table=None), code, details, now, look_up=True)
+        return self._ending()
+
+    def on_time(self, now: float) -> list[Command]:
+        """`wake_at` has been reached. Earlier calls do nothing."""
+        if self.finished:
+            return []
+        if now >= self._deadline:
+            return self._expire()
+        due = [waiting for waiting in self._waiting if waiting.due <= now]
+        if due:
+            self._waiting = [waiting for waiting in self._waiting if waiting.due > now]
+        commands: list[Command] = []
+        for waiting in due:
+            commands += self._try_again(waiting, now)
+        return self._ending(commands)
+
+    def _try_again(self, waiting: _Waiting, now: float) -> list[Command]:
+        # A table that was replaced since the failure need not be looked up once more.
+        if self._table is not None and not (waiting.look_up and waiting.part.table is self._table):
+            return self._route(waiting.part, now)
+        self._locating.append(waiting.part)
+        return [LookUp(self._table)] if len(self._locating) == 1 else []
+
+    def _route(self, part: _Part, now: float) -> list[Command]:
+        table = self._table
+        assert table is not None
+        if table.sole_owner is not None:
+            return [self._ask(part._replace(table=table), table.sole_owner)]
+        part = part._replace(table=table)
+        try:
+            shares = table.split([self._keys[position] for position in part.positions])
+        except (TypeError, ValueError, struct.error):
+            part = part._replace(positions=[position for position in part.positions if self._is_sound(position)])
+            shares = table.split([self._keys[position] for position in part.positions])
+        commands: list[Command] = []
+        for owner, found in shares:
+            share = part._replace(positions=[part.positions[index] for index in found])
+            if owner is None:
+                self._fail(share, FailureCode.UNKNOWN_KEY_GROUP_LOCATION, {}, now)
+            else:
+                commands.append(self._ask(share, owner))
+        return commands
+
+    def _is_sound(self, position: int) -> bool:
+        try:
+            check_key(self._keys[position])
+        except WrongKeyType as error:
+            self._details[error.code] = error.details
+            self._settle((position,), error.code)
+            return False
+        return True
+
+    def _ask(self, part: _Part, owner: Owner) -> Ask:
+        self._parts += 1
+        self._open[self._parts] = part._replace(owner=owner)
+        keys = self._keys
+        if len(part.positions) != len(keys):
+            keys = tuple(keys[position] for position in part.positions)
+        return Ask(self._parts, owner, keys)
+
+    def _halves(self, part: _Part) -> list[Command]:
+        assert part.owner is not None
+        half = len(part.positions) // 2
+        halves = (part.positions[:half], part.positions[half:])
+        return [self._ask(part._replace(positions=positions), part.owner) for positions in halves]
+
+    def _take(self, part: int) -> _Part | None:
+        asked = self._open.pop(part, None)
+        return None if self.finished else asked
+
+    def _merge(self, part: _Part, epochs: Sequence[int], results: Sequence[Result], now: float) -> None:
+        again: dict[int, list[int]] = {}
+        self._make_room()
+        for position, epoch, result in zip(part.positions, epochs, results, strict=True):
+            if isinstance(result, int) and _RETRY.get(result, Retry.FATAL) is not Retry.FATAL:
+                again.setdefault(result, []).append(position)
+                continue
+            self._epochs[position] = NO_EPOCH if isinstance(result, int) else epoch
+            self._results[position] = result
+            self._unanswered -= 1
+        for code, positions in again.items():
+            self._fail(part._replace(positions=positions), code, {}, now)
+
+    def _fail(
+        self, part: _Part, code: int, details: Mapping[str, Detail], now: float, look_up: bool | None = None
+    ) -> None:
+        """Let the part wait for another try, or settle it with the code when there will be none."""
+        retry = _RETRY.get(code, Retry.FATAL)
+        if details:
+            self._details[code] = details
+        due = now + backoff_s(part.attempt, self._random)
+        if code == FailureCode.OVERLOADED:
+            due = max(due, now + _retry_after_s(details))
+        if retry is Retry.FATAL or due >= self._deadline:
+            self._settle(part.positions, code)
+            return
+        if look_up is None:
+            look_up = retry is Retry.LOOK_UP_AGAIN
+        self._waiting.append(_Waiting(due, part._replace(attempt=part.attempt + 1, failure=code), look_up))
+
+    def _settle(self, positions: Sequence[int], code: int) -> None:
+        self._make_room()
+        for position in positions:
+            self._results[position] = code
+        self._unanswered -= len(positions)
+
+    def _make_room(self) -> None:
+        if not self._results:
+            self._epochs = [NO_EPOCH] * len(self._keys)
+            self._results = [None] * len(self._keys)
+
+    def _expire(self) -> list[Command]:
+        for part in [*self._open.values(), *self._locating, *(waiting.part for waiting in self._waiting)]:
+            self._settle(part.positions, part.failure or FailureCode.DEADLINE_EXCEEDED)
+        return self._finish()
+
+    def _ending(self, commands: list[Command] | None = None) -> list[Command]:
+        """The commands, and the last one when nothing is left to wait for."""
+        if self._unanswered:
+            return commands or []
+        return self._finish()
+
+    def _finish(self) -> list[Command]:
+        self.finished = True
+        self._open.clear()
+        self._locating.clear()
+        self._waiting.clear()
+        results = self._results
+        first = results[0] if results else None
+        if isinstance(first, int) and results.count(first) == len(results):
+            return [Refuse(first, self._details.get(first, {}))]
+        return [Answer(tuple(self._epochs), tuple(results))]
+
+
+def _retry_after_s(details: Mapping[str, Detail]) -> float:
+    wish = details.get("retry_after_ms")
+    return wish / 1000 if isinstance(wish, int | float) and not isinstance(wish, bool) and wish > 0 else 0.0

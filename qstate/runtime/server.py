@@ -1,0 +1,139 @@
+"""The state server: answers gets by state id from the registry's readers.
+
+Rules of this module: it knows requests and the backend contract. It must not know sockets or how the threads are
+shared out (`endpoint` does), nor a backend in particular.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from qstate.backends.contract import ReadResult, StateReader
+from qstate.errors import FailureCode, QueryError, UnknownStateId, UnsupportedOperation, UnsupportedQuery
+from qstate.keys import Key, check_key
+from qstate.protocol import Answer, Get, Values
+from qstate.runtime.endpoint import Call, Endpoint, EndpointOptions
+from qstate.runtime.registry import StateInstance, StateRegistry
+from qstate.runtime.statistics import DisabledStatistics, RequestStatistics
+
+__all__ = ["StateServer"]
+
+#: The epoch of a key without an answer.
+NO_EPOCH = -1
+
+
+class StateServer:
+    """Serves the states of a registry. `shutdown` is idempotent, drains, and is bounded.
+
+    A get is refused as a whole for an unknown id (UNKNOWN_STATE_ID), keys of other types (WRONG_KEY_TYPE) or an
+    isolation that the backend does not declare (UNSUPPORTED); a key, for a key group that is elsewhere
+    (KEY_GROUP_NOT_OWNED) or what the reader says of it.
+    """
+
+    def __init__(
+        self, registry: StateRegistry, options: EndpointOptions, statistics: RequestStatistics | None = None
+    ) -> None:
+        self._registry = registry
+        self._statistics = statistics or DisabledStatistics()
+        self._endpoint = Endpoint(
+            "Queryable State Server", options, self, workers=options.query_threads, statistics=self._statistics
+        )
+
+    def start(self) -> None:
+        """Listen and serve. Raises `ConfigError` when no port is free."""
+        self._endpoint.start()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """The host and port it listens on."""
+        return self._endpoint.address
+
+    def shutdown(self, timeout_s: float = 5.0) -> None:
+        """Stop; requests in flight may finish for `timeout_s`."""
+        self._endpoint.shutdown(timeout_s)
+
+    def handle(self, call: Call) -> Answer | None:
+        request = call.request
+        if type(request) is not Get:
+            raise UnsupportedQuery(request=type(request).__name__.lower(), reason="ask a proxy")
+        target = request.target
+        if type(target) is not bytes:
+            raise UnsupportedQuery(target="job and state", reason="ask a proxy")
+        return self._values(request, target)
+
+    def answer_in_process(self, request: Get, state_id: bytes) -> Values | None:
+        """What a get of this state id would be answered over a socket, for the proxy in the same process.
+
+        None when the id is not served here, or not any more. Runs on the calling thread, which must be one that
+        may wait for state access. Raises the `QueryError` that the get is refused with.
+        """
+        if not self._endpoint.serving or self._registry.lookup(state_id) is None:
+            return None
+        started_at = time.monotonic()
+        self._statistics.report_request(len(request.keys))
+        try:
+            values = self._values(request, state_id)
+        except QueryError as error:
+            self._statistics.report_failed_request(error.code)
+            raise
+        except Exception:
+            self._statistics.report_failed_request(FailureCode.INTERNAL)
+            raise
+        self._statistics.report_successful_request(time.monotonic() - started_at)
+        return values
+
+    def _values(self, request: Get, state_id: bytes) -> Values:
+        instance = self._registry.lookup(state_id)
+        if instance is None:
+            raise UnknownStateId(state_id=state_id.hex())
+        instance.check_keys(request.keys)
+        if request.namespace is not None:
+            check_key(request.namespace)
+        reader = _reader_of(instance, request)
+        if instance.owns_all:
+            return _all_values(request, _read(reader, instance, request, request.keys))
+        return _owned_values(request, instance, reader)
+
+
+def _reader_of(instance: StateInstance, request: Get) -> StateReader:
+    wanted = str(request.options.get("isolation", "live")) if request.options else "live"
+    reader = instance.readers_by_name.get(wanted)
+    if reader is None:
+        raise UnsupportedQuery(isolation=wanted, reason="the state's backend does not declare it")
+    return reader
+
+
+def _read(reader: StateReader, instance: StateInstance, request: Get, keys: Sequence[Key]) -> ReadResult:
+    try:
+        return reader.get(instance.descriptor, request.namespace, keys)
+    except UnsupportedOperation as exc:
+        raise UnsupportedQuery(reason="the state's backend does not declare it") from exc
+
+
+def _all_values(request: Get, found: ReadResult) -> Values:
+    epoch, values = found
+    if len(values) == 1:
+        value = values[0]
+        return Values(request.id, (NO_EPOCH if isinstance(value, int) else epoch,), (value,))
+    if FailureCode in set(map(type, values)):
+        return Values(
+            request.id, tuple(NO_EPOCH if isinstance(value, int) else epoch for value in values), tuple(values)
+        )
+    return Values(request.id, (epoch,) * len(values), tuple(values))
+
+
+def _owned_values(request: Get, instance: StateInstance, reader: StateReader) -> Values:
+    start, stop, group_of = instance.key_groups.start, instance.key_groups.stop, instance.group_of
+    keys = request.keys
+    owned = [start <= group_of(key) < stop for key in keys]
+    if all(owned):
+        return _all_values(request, _read(reader, instance, request, keys))
+    mine = [key for key, own in zip(keys, owned, strict=True) if own]
+    found: Sequence[bytes | int | None] = ()
+    epoch = NO_EPOCH
+    if mine:
+        epoch, found = _read(reader, instance, request, mine)
+    results = iter(found)
+    merged = tuple(next(results) if own else FailureCode.KEY_GROUP_NOT_OWNED for own in owned)
+    return Values(request.id, tuple(NO_EPOCH if isinstance(value, int) else epoch for value in merged), merged)

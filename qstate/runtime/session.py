@@ -1,0 +1,221 @@
+"""One client connection of a server or proxy, and the calls that it makes.
+
+Rules of this module: it joins a channel (bytes) to a protocol connection (messages) and counts nothing and
+decides nothing about requests: its endpoint does (`SessionOwner`). A broken frame ends its connection, nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable
+from typing import Protocol
+
+from qstate.errors import Detail, FailureCode, LocalProtocolError
+from qstate.protocol import (
+    Answer,
+    BadRequest,
+    BrokenConnection,
+    ConnectionState,
+    Describe,
+    Failure,
+    Get,
+    Locate,
+    Opened,
+    Ping,
+    Pong,
+    ServerConnection,
+    Values,
+)
+from qstate.runtime.channel import LINGER_S, Channel
+from qstate.runtime.crew import Crew
+from qstate.runtime.crew_channel import CrewChannel
+from qstate.runtime.reactor import Reactor, Timer
+
+__all__ = ["Call", "Session", "SessionOwner"]
+
+log = logging.getLogger(__name__)
+
+
+class SessionOwner(Protocol):
+    """What a session needs of its endpoint. `received` and its like, and `refused`, are called by who reads."""
+
+    def received(self, session: Session, request: Get | Locate | Describe) -> None:
+        """A sound request came in; it is answered through a `Call`."""
+
+    def received_alone(self, session: Session, get: Get) -> Callable[[], None] | None:
+        """A sound get came in, and nothing with it, over a connection that a crew reads.
+
+        May give the answering of it as work, which the calling thread has to do once the connection can be read on.
+        """
+
+    def answered(self, call: Call) -> None:
+        """A call's answer has been sent. Any thread."""
+
+    def refused(self, code: int) -> None:
+        """A request or the connection was refused before it became a call."""
+
+    def closed(self, session: Session) -> None:
+        """The session is over."""
+
+
+class Session:
+    """A connection from accept to close. `open` starts it, on the driving thread of its reactor.
+
+    It is read by the threads of the crew, if there is one, and by the reactor otherwise.
+    """
+
+    def __init__(
+        self,
+        owner: SessionOwner,
+        reactor: Reactor,
+        sock: socket.socket,
+        connection: ServerConnection,
+        *,
+        crew: Crew | None,
+        max_unsent_bytes: int,
+    ) -> None:
+        self.reactor = reactor
+        self.connection = connection
+        self.channel = (
+            Channel(reactor, sock, on_data=self._on_data, on_close=self._on_close, max_unsent_bytes=max_unsent_bytes)
+            if crew is None
+            else CrewChannel(
+                reactor,
+                sock,
+                crew=crew,
+                on_data=self._on_data_of_crew,
+                on_close=self._on_close,
+                max_unsent_bytes=max_unsent_bytes,
+            )
+        )
+        self._owner = owner
+        self._handshake: Timer | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether answers reach nobody any more. Any thread."""
+        return self.connection.closed
+
+    def open(self, handshake_timeout_s: float) -> None:
+        """Start to read; without a handshake in time the connection is closed."""
+        self._handshake = self.reactor.call_later(handshake_timeout_s, self._handshake_late)
+        self.channel.open()
+
+    def end(self, code: FailureCode, linger_s: float) -> None:
+        """Tell the client why, send what is queued, and close. Only the driving thread."""
+        farewell = b"" if self.connection.closed else self.connection.send(Failure(0, code, {}))
+        self.channel.finish(linger_s, farewell)
+
+    def send(self, data: bytes) -> None:
+        """Send, as soon as that is cheap. Any thread."""
+        if self.reactor.in_driver():
+            self.channel.send_soon(data)
+        else:
+            self.channel.send(data)
+
+    def _on_data_of_crew(self, data: bytes) -> Callable[[], None] | None:
+        get = self.connection.receive_get(data)
+        if get is not None:
+            return self._owner.received_alone(self, get)
+        self._on_data(data)
+        return None
+
+    def _on_data(self, data: bytes) -> None:
+        try:
+            events = self.connection.receive(data)
+        except BrokenConnection as broken:
+            self._broken(broken)
+            return
+        for event in events:
+            kind = type(event)
+            if kind is Get or kind is Locate or kind is Describe:
+                self._owner.received(self, event)  # type: ignore[arg-type]
+            elif kind is Ping:
+                self.send(self.connection.send(Pong(event.id)))  # type: ignore[union-attr]
+            elif isinstance(event, BadRequest):
+                self._owner.refused(event.code)
+                self.send(self.connection.send(Failure(event.id, event.code, event.details)))
+            elif isinstance(event, Opened):
+                self.channel.send(event.reply)
+
+    def _broken(self, broken: BrokenConnection) -> None:
+        log.info("closed a connection whose peer broke the protocol: %s", broken)
+        self._owner.refused(broken.code)
+        self.channel.finish(LINGER_S, broken.farewell)
+
+    def _handshake_late(self) -> None:
+        # The thread that reads may not touch timers, so the timer of a handshake in time runs out here.
+        if self.connection.state is not ConnectionState.HANDSHAKE:
+            return
+        self._owner.refused(FailureCode.DEADLINE_EXCEEDED)
+        self.end(FailureCode.DEADLINE_EXCEEDED, LINGER_S)
+
+    def _on_close(self, reason: BaseException | None) -> None:
+        if self._handshake is not None:
+            self._handshake.cancel()
+        self.connection.close()
+        self._owner.closed(self)
+
+
+class Call:
+    """One request on its way to its answer, which is given exactly once. Times are of the reactor's clock.
+
+    `failure` is the code that the request, or its only key, was answered with, once it is answered.
+    """
+
+    __slots__ = ("_owner", "deadline", "failure", "received_at", "request", "session")
+
+    def __init__(
+        self, owner: SessionOwner, session: Session, request: Get | Locate | Describe, received_at: float
+    ) -> None:
+        self._owner = owner
+        self.session = session
+        self.request = request
+        self.received_at = received_at
+        self.deadline = received_at + request.deadline_ms / 1000
+        self.failure: int | None = None
+
+    def answer(self, answer: Answer) -> None:
+        """Send the answer. Any thread."""
+        data = self.encode(answer)
+        if data:
+            self.session.send(data)
+        self.sent()
+
+    def fail(self, code: int, **details: Detail) -> None:
+        """Send a failure. Any thread."""
+        self.answer(Failure(self.request.id, code, details))
+
+    def encode(self, answer: Answer) -> bytes:
+        """The bytes of the answer, none when the session is over. Whoever sends them calls `sent` afterwards.
+
+        An answer that cannot be sent becomes the failure that says why.
+        """
+        connection = self.session.connection
+        if type(answer) is Values:
+            usual = connection.send_values(answer)
+            if usual is not None:
+                return usual
+        try:
+            data = connection.send(answer)
+        except LocalProtocolError as exc:
+            # The connection may close at any moment: every send may find it so.
+            if connection.closed or type(answer) is Failure:
+                return b""
+            return self.encode(self._unsendable(exc))
+        if type(answer) is Failure:
+            self.failure = answer.code
+        elif type(answer) is Values and len(answer.results) == 1 and isinstance(answer.results[0], int):
+            self.failure = answer.results[0]
+        return data
+
+    def sent(self) -> None:
+        """The answer is out, or reaches nobody: the call is over."""
+        self._owner.answered(self)
+
+    def _unsendable(self, error: LocalProtocolError) -> Failure:
+        if error.code is FailureCode.TOO_LARGE:
+            return Failure(self.request.id, FailureCode.TOO_LARGE, {"field": "answer"})
+        log.error("an answer to %s breaks the protocol: %s", type(self.request).__name__, error)
+        return Failure(self.request.id, FailureCode.INTERNAL, {})
