@@ -1,0 +1,156 @@
+"""The job: what a PySpark program creates to keep queryable state.
+
+Rules of this module: it belongs to the driver. It reads the config, starts the job manager, and turns streaming
+DataFrames into keyed streams. It never sees a row.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import re
+import sys
+import threading
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+
+from qstate.backends.catalog import check_backend
+from qstate.config import JobConfig
+from qstate.errors import ClosedError, ConfigError
+from qstate.runtime.job_manager import JobManager
+from qstate.runtime.listener import parse_ports
+from qstate.runtime.relay import JobTicket
+from qstate.spark.keyed_stream import KeyedStream
+from qstate.spark.progress import EpochListener
+
+__all__ = ["Job"]
+
+log = logging.getLogger(__name__)
+
+_LOCAL_MASTER = re.compile(r"local(\[|$|-cluster\[)")
+_JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+class Job:
+    """A job with queryable state, under the name that clients ask for.
+
+    `settings` are the fields of `qstate.config.JobConfig`; they win over `spark.qstate.*` entries of the Spark
+    conf. Use it as a context manager, or call `stop()`: the task managers, and with them the state, live until
+    then. Stop the queries first, or their next micro-batch fails.
+
+    Raises `ConfigError` for a setting that cannot work, before anything is started.
+    """
+
+    def __init__(self, spark: SparkSession, name: str, **settings: Any) -> None:
+        if not _JOB_NAME.fullmatch(name):
+            raise ConfigError(f"a job name has 1 to 128 letters, digits, '.', '_' or '-', got {name!r}")
+        if not isinstance(spark, SparkSession):
+            raise ConfigError(
+                f"a job runs in the driver of its Spark application, got a session of {type(spark).__module__}; with "
+                "Spark Connect the driver is elsewhere: submit the program with spark-submit instead"
+            )
+        context = spark.sparkContext
+        self.name = name
+        self.config = JobConfig.from_spark(dict(context.getConf().getAll()), **settings)
+        check_backend(self.config.backend, self.config.backend_options)
+        for ports in (self.config.proxy_ports, self.config.server_ports):
+            parse_ports(ports)
+        self.parallelism = self.config.parallelism or min(context.defaultParallelism, self.config.max_parallelism)
+        local = bool(_LOCAL_MASTER.match(context.master or ""))
+        host = "127.0.0.1" if local else context.getConf().get("spark.driver.host", "127.0.0.1")
+        _check_query_port(self.config, local=local)
+        _use_this_interpreter(context, local=local)
+        self._spark = spark
+        self._manager = JobManager(
+            name, self.config, parallelism=self.parallelism, host=host or "127.0.0.1", local=local
+        )
+        self._listener = EpochListener(self._manager.finalize)
+        self._stopping = threading.Lock()
+        self._stopped = False
+        try:
+            spark.streams.addListener(self._listener)
+        except BaseException:
+            self._manager.stop()
+            raise
+        atexit.register(self.stop)
+
+    def key_by(self, stream: DataFrame, *columns: str | Column) -> KeyedStream:
+        """The stream keyed by one or more columns, of type string, binary or an integer type.
+
+        Raises `JobError` for an unknown column or one whose type cannot be a key.
+        """
+        self._check_running()
+        return KeyedStream(self._manager, self._ticket(), stream, columns)
+
+    @property
+    def proxy_address(self) -> tuple[str, int]:
+        """(host, port) of a client proxy; waits for the first one to come up, as task managers start with the
+        first micro-batch. Raises `TimeoutError` after `start_timeout_s`."""
+        self._check_running()
+        return self._manager.wait_for_proxy(self.config.start_timeout_s)
+
+    @property
+    def manager(self) -> JobManager:
+        """The job manager, for tools that look into a running job."""
+        return self._manager
+
+    def stop(self) -> None:
+        """End the task managers and free everything. State in a configured `checkpoint_dir` stays.
+
+        Idempotent, also from several threads: each returns when all has ended.
+        """
+        with self._stopping:
+            if self._stopped:
+                return
+            self._stopped = True
+            atexit.unregister(self.stop)
+            self._listener.detach(self._spark)
+            self._manager.stop()
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
+
+    def _ticket(self) -> JobTicket:
+        return JobTicket(
+            self.name,
+            self._manager.address,
+            self._manager.secret,
+            self.config.start_timeout_s,
+            self.config.replay_buffer_bytes,
+        )
+
+    def _check_running(self) -> None:
+        if self._stopped:
+            raise ClosedError(f"job {self.name!r} has been stopped")
+
+
+def _use_this_interpreter(context: Any, *, local: bool) -> None:
+    """Let Spark's workers run the interpreter of the driver where the user named none.
+
+    Spark's own default is whatever `python3` the PATH finds, which in a fresh virtual environment lacks the
+    packages of this one. On a cluster the driver's path may not exist, so the default stays.
+    """
+    named = os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python")
+    if local and not named:
+        context.pythonExec = sys.executable
+
+
+def _check_query_port(config: JobConfig, *, local: bool) -> None:
+    """Refuse a query port that anybody on the network could read, unless the user chose that."""
+    binds = [
+        bind or ("127.0.0.1" if local else "the host's address") for bind in (config.proxy_bind, config.server_bind)
+    ]
+    exposed = [bind for bind in binds if not (bind.startswith("127.") or bind in ("::1", "localhost"))]
+    if not exposed or config.auth_token:
+        return
+    if not config.allow_open_query_port:
+        raise ConfigError(
+            f"the query ports would listen on {exposed[0]} without authentication: set auth_token, set proxy_bind "
+            "and server_bind to 127.0.0.1, or set allow_open_query_port=True if that is meant"
+        )
+    log.warning("the query ports listen on %s without authentication, as allow_open_query_port says", exposed[0])

@@ -1,0 +1,69 @@
+"""The function that Spark runs in its Python workers: reads the task's identity and hands over to the relay.
+
+Rules of this module: it is the only code of qstate that runs inside Spark's workers and knows Spark; it holds
+nothing between tasks. It is pickled into Spark's closure, with the job's ticket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from qstate.errors import JobError
+from qstate.runtime.data_channel import SessionRequest
+from qstate.runtime.relay import JobTicket, relay
+
+__all__ = ["SUBTASK_COLUMN", "RelayTask"]
+
+#: Carries the subtask of a row through the shuffle, and proves on arrival that it came to the right task.
+SUBTASK_COLUMN = "__qstate_subtask"
+#: Local properties that Spark sets for every task of a micro-batch (MicroBatchExecution, StreamExecution).
+BATCH_ID_PROPERTY = "streaming.sql.batchId"
+QUERY_ID_PROPERTY = "sql.streaming.queryId"
+
+
+class RelayTask:
+    """The argument of `mapInArrow` for one operator."""
+
+    def __init__(self, ticket: JobTicket, operator: str, parallelism: int) -> None:
+        self._ticket = ticket
+        self._operator = operator
+        self._parallelism = parallelism
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        request = self._request()
+        checked = (self._checked(batch, request.subtask) for batch in batches if batch.num_rows)
+        first = next(checked, None)  # fails on misplaced rows before a session is open
+        yield from relay(self._ticket, request, chain([] if first is None else [first], checked))
+
+    def _request(self) -> SessionRequest:
+        context = TaskContext.get()
+        epoch = context.getLocalProperty(BATCH_ID_PROPERTY) if context else None
+        query = context.getLocalProperty(QUERY_ID_PROPERTY) if context else None
+        if context is None or epoch is None or query is None:
+            raise JobError(
+                f"operator {self._operator!r} runs in streaming queries only: start the result with writeStream"
+            )
+        subtask = context.partitionId()
+        if subtask >= self._parallelism:
+            raise self._misplaced(f"task {subtask} of {self._parallelism}")
+        return SessionRequest(self._operator, subtask, int(epoch), context.taskAttemptId(), query)
+
+    def _checked(self, batch: pa.RecordBatch, subtask: int) -> pa.RecordBatch:
+        """The batch without the subtask column, which must say this subtask on every row.
+
+        The shuffle gives each partition one subtask, so the first and last row of a batch speak for all.
+        """
+        column = batch.column(batch.num_columns - 1)
+        if column[0].as_py() != subtask or column[-1].as_py() != subtask:
+            raise self._misplaced(f"rows of subtask {column[0].as_py()} came to task {subtask}")
+        return batch.select(range(batch.num_columns - 1))
+
+    def _misplaced(self, what: str) -> JobError:
+        return JobError(
+            f"operator {self._operator!r}: {what}. Something after it merged its partitions, such as coalesce(); "
+            "use repartition() there instead"
+        )
