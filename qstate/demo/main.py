@@ -1,0 +1,180 @@
+"""The demo from beginning to end: prepare, run, watch, compare.
+
+Rules of this module: the order of things, and that everything is put away again whatever happens. The exit code is 0
+only when every key has the value that the batch computation says, and every output row was written once.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from qstate.backends.catalog import check_backend
+from qstate.client import QueryableStateClient
+from qstate.demo.dashboard import Dashboard, Picture, Stopwatch, StreamLine, open_dashboard
+from qstate.demo.data import DataSet, prepare
+from qstate.demo.feeder import Feeder
+from qstate.demo.interrupts import Interrupts
+from qstate.demo.options import DemoOptions
+from qstate.demo.probe import Probe
+from qstate.demo.report import report
+from qstate.demo.session import open_session
+from qstate.demo.streams import JOB, Inputs, Streams, start_streams
+from qstate.errors import ConfigError, JobError
+from qstate.runtime.listener import parse_ports
+from qstate.spark import Job
+
+__all__ = ["run"]
+
+
+def run(options: DemoOptions) -> int:
+    """Run the demo; the result is the exit code. Raises the errors of qstate."""
+    # Refused now, not after half a minute of preparations.
+    check_backend(options.backend, {})
+    parse_ports(options.ports)
+    logging.basicConfig(level=logging.WARNING if options.verbose else logging.ERROR)
+    with _put_away_on_sigterm(), _work_directory(options) as directory, ExitStack() as cleanup:
+        data = _prepare(directory, options.days)
+        spark = open_session(directory / "spark", cores=options.parallelism, verbose=options.verbose)
+        cleanup.callback(spark.stop)
+        try:
+            return _run(options, spark, data, directory)
+        except PySparkException as exc:
+            raise JobError(f"Spark: {str(exc).strip().partition(chr(10))[0]}") from exc
+
+
+def _run(options: DemoOptions, spark: SparkSession, data: DataSet, directory: Path) -> int:
+    with ExitStack() as cleanup:
+        interrupts = cleanup.enter_context(Interrupts())
+        job = cleanup.enter_context(
+            Job(
+                spark,
+                JOB,
+                backend=options.backend,
+                parallelism=options.parallelism,
+                proxy_ports=options.ports,
+                checkpoint_dir=str(directory / "epochs"),
+            )
+        )
+        inputs, feeder = _inputs(options, data, directory)
+        streams = start_streams(spark, job, inputs, directory)
+        cleanup.callback(streams.stop)
+        if feeder is not None:
+            cleanup.callback(feeder.stop)
+            feeder.start()
+        began = time.monotonic()
+        client = cleanup.enter_context(_connect(job, streams, interrupts))
+        print(f"state is served by the client proxy at {':'.join(map(str, job.proxy_address))}", flush=True)
+        _watch(streams, Probe(client, JOB), open_dashboard(plain=options.plain), interrupts)
+        rows = data.flights + 2 * data.readings
+        print(f"replayed {rows:,} rows in {time.monotonic() - began:.1f} s; now in batch, with Spark SQL", flush=True)
+        interrupts.check()
+        right = report(spark, data, streams, client)
+        if options.serve:
+            _serve(":".join(map(str, job.proxy_address)), interrupts)
+        return 0 if right else 1
+
+
+@contextmanager
+def _work_directory(options: DemoOptions) -> Iterator[Path]:
+    if options.work_dir is None:
+        directory = Path(tempfile.mkdtemp(prefix="qstate-demo-"))
+        try:
+            yield directory
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+        return
+    if options.work_dir.exists() and any(options.work_dir.iterdir()):
+        raise ConfigError(f"--work-dir {options.work_dir} is not empty: name a new directory")
+    options.work_dir.mkdir(parents=True, exist_ok=True)
+    yield options.work_dir.resolve()
+
+
+def _prepare(directory: Path, days: int | None) -> DataSet:
+    data = prepare(directory / "data", first_days=days)
+    print(
+        f"{data.flights:,} flights of {data.aircraft:,} aircraft "
+        f"({data.without_aircraft:,} flights name no aircraft, {data.never_departed:,} never departed)"
+    )
+    print(
+        f"{data.readings:,} weather readings of {len(data.airports)} airports "
+        f"({data.without_temperature:,} without a temperature)",
+        flush=True,
+    )
+    return data
+
+
+def _inputs(options: DemoOptions, data: DataSet, directory: Path) -> tuple[Inputs, Feeder | None]:
+    feeder = Feeder(data, directory / "incoming", options.speed) if options.speed else None
+    flights, weather = feeder.directories if feeder else (data.flights_directory, data.weather_directory)
+    inputs = Inputs(
+        flights_directory=flights,
+        weather_directory=weather,
+        flights=data.flights,
+        readings=data.readings,
+        complete=feeder is None,
+    )
+    return inputs, feeder
+
+
+def _connect(job: Job, streams: Streams, interrupts: Interrupts) -> QueryableStateClient:
+    """A client of the job's first proxy. A query that fails before there is one says why."""
+    deadline = time.monotonic() + job.config.start_timeout_s
+    while True:
+        interrupts.check()
+        streams.update()
+        try:
+            return QueryableStateClient(*job.manager.wait_for_proxy(0.2))
+        except TimeoutError as exc:
+            if time.monotonic() > deadline:
+                raise JobError(str(exc)) from exc
+
+
+def _watch(streams: Streams, probe: Probe, dashboard: Dashboard, interrupts: Interrupts) -> None:
+    began = time.monotonic()
+    watches = {name: Stopwatch() for name in streams.all()}
+    try:
+        finished = False
+        while not finished:
+            streams.update()
+            finished = streams.finished()
+            lines = [
+                StreamLine(
+                    name, progress.rows, progress.total, progress.epochs, watches[name].rows_per_s(progress.rows)
+                )
+                for name, progress in streams.all().items()
+            ]
+            day = streams.maxima.day
+            readings = probe.look(day)
+            elapsed_s = time.monotonic() - began
+            dashboard.show(Picture(elapsed_s, day, lines, readings, probe.keys, probe.mean_ms))
+            if not finished:
+                interrupts.pause(dashboard.interval_s)
+    finally:
+        dashboard.close()
+
+
+def _serve(proxy: str, interrupts: Interrupts) -> None:
+    print(f"serving until Ctrl-C; from another shell: qstate get {JOB} lastFlight N725MQ --proxy {proxy}", flush=True)
+    with suppress(KeyboardInterrupt):
+        while True:
+            interrupts.pause(60.0)
+
+
+@contextmanager
+def _put_away_on_sigterm() -> Iterator[None]:
+    """Let a polite kill put everything away, as Ctrl-C does."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
