@@ -1,0 +1,57 @@
+"""The byte-store adapter's cache: how long writes may wait in it, and how much it may hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from qstate.backends import BackendContext, StateBackend
+from qstate.backends.byte_table import ByteTable
+from tests.backends.factories import ALL_GROUPS, MAX_PARALLELISM, MemoryBackend
+from tests.backends.states import LIST, MAP, VALUE, query
+
+
+def open_memory(directory: Path, cache_entries: int, flush_interval_s: float) -> StateBackend:
+    options = {"cache_entries": cache_entries, "flush_interval_s": flush_interval_s}
+    return MemoryBackend(BackendContext(ALL_GROUPS, MAX_PARALLELISM, directory, options))
+
+
+def test_writes_wait_for_publish_while_the_cache_has_room_and_time(tmp_path: Path) -> None:
+    with open_memory(tmp_path, 1000, 3600.0) as backend:
+        backend.table(VALUE).put("k", 1)
+        assert query(backend, VALUE, "k") is None
+        backend.publish()
+        assert query(backend, VALUE, "k") == 1
+
+
+def test_writes_show_without_publish_once_the_interval_has_passed(tmp_path: Path) -> None:
+    with open_memory(tmp_path, 1000, 0.0) as backend:
+        table = backend.table(VALUE)
+        for number in range(300):
+            table.put(f"k{number}", number)
+        assert query(backend, VALUE, "k0") == 0
+
+
+@pytest.mark.parametrize("operation", ["put", "put_many", "get", "list_add", "map_put", "map_get"])
+def test_the_cache_is_bounded_however_long_the_epoch(tmp_path: Path, operation: str) -> None:
+    with open_memory(tmp_path, 64, 3600.0) as backend:
+        descriptor = LIST if operation.startswith("list") else MAP if operation.startswith("map") else VALUE
+        table = backend.table(descriptor)
+        assert isinstance(table, ByteTable)
+        for number in range(500):
+            key = f"k{number}"
+            arguments = {"put": (key, 1), "put_many": ([key], [1]), "list_add": (key, [1]), "map_put": (key, "m", 1)}
+            getattr(table, operation)(*arguments.get(operation, (key, "m") if descriptor is MAP else (key,)))
+            assert table.size() <= 64 * 9 // 8 + 64
+        found = [table.get(f"k{number}") is not None for number in range(500)]
+        assert all(found) or not any(found)
+
+
+def test_a_large_put_many_is_taken_in_parts(tmp_path: Path) -> None:
+    with open_memory(tmp_path, 1000, 3600.0) as backend:
+        table = backend.table(VALUE)
+        assert isinstance(table, ByteTable)
+        table.put_many([f"k{number}" for number in range(20_000)], list(range(20_000)))
+        assert table.size() <= 4096 + 1000
+        assert table.get("k19999") == 19_999

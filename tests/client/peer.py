@@ -1,0 +1,194 @@
+"""A peer whose every answer a test decides: a proxy, a state server, or something hostile on a real socket."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgpack
+
+from qstate.protocol import (
+    Answer,
+    BadRequest,
+    BrokenConnection,
+    Describe,
+    Description,
+    Get,
+    Locate,
+    Location,
+    Opened,
+    Ping,
+    Pong,
+    ServerConnection,
+    Values,
+)
+
+#: What a script may answer a request with: messages to encode, raw bytes to send as they are, nothing, or CLOSE.
+CLOSE = object()
+Reply = Answer | bytes | object
+Script = Callable[[Any], Iterable[Reply]]
+
+STATE_ID = bytes(16)
+VALUE_STATE: Mapping[str, Any] = {
+    "name": "state",
+    "kind": "value",
+    "serializer": "msgpack",
+    "key_types": ["string"],
+    "value_type": "str",
+    "capabilities": [],
+}
+
+
+class Peer:
+    """Listens on a port of its own and serves each connection on a thread; `close` ends all of them.
+
+    Without a script it is an honest proxy and state server in one for a state whose value is the key's text.
+    `script(request)` decides instead, when given; `requests` and `connections` count what came.
+    """
+
+    def __init__(self, script: Script | None = None, *, port: int = 0, **connection: Any) -> None:
+        self.script: Script = script or self.honest
+        self.requests: list[Any] = []
+        self.connections = 0
+        self._connection = connection
+        self._listener = socket.create_server(("127.0.0.1", port))
+        self._sockets: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._closing = False
+        self._spawn(self._accept)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, port = self._listener.getsockname()
+        return host, port
+
+    def honest(self, request: Any) -> Iterable[Reply]:
+        if isinstance(request, Get):
+            yield Values(request.id, (1,) * len(request.keys), tuple(msgpack.packb(key) for key in request.keys))
+        elif isinstance(request, Locate):
+            yield self.location(request)
+        elif isinstance(request, Describe):
+            entries = ({"job": "job"},) if request.job is None else (VALUE_STATE,)
+            yield Description(request.id, entries)
+        elif isinstance(request, Ping):
+            yield Pong(request.id)
+
+    def location(self, request: Locate, **state: Any) -> Location:
+        """Says that this peer owns everything."""
+        owner = (0, 128, *self.address, STATE_ID)
+        return Location(request.id, {**VALUE_STATE, **state}, 128, (owner,))
+
+    def drop_connections(self) -> None:
+        """Close every connection, as a peer that dies does."""
+        with self._lock:
+            dropped, self._sockets = self._sockets, []
+        for sock in dropped:
+            _shut(sock)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closing = True
+        _shut(self._listener)
+        self.drop_connections()
+        for thread in list(self._threads):
+            thread.join(5)
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _spawn(self, target: Callable[..., None], *args: Any) -> None:
+        thread = threading.Thread(target=target, args=args, name="scripted peer", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        with self._listener:
+            while True:
+                try:
+                    sock, _ = self._listener.accept()
+                except OSError:
+                    return
+                with self._lock:
+                    if self._closing:
+                        sock.close()
+                        return
+                    self.connections += 1
+                    self._sockets.append(sock)
+                self._spawn(self._serve, sock)
+
+    def _serve(self, sock: socket.socket) -> None:
+        with sock:
+            try:
+                self._converse(sock)
+            except OSError:
+                return
+
+    def _converse(self, sock: socket.socket) -> None:
+        wire = ServerConnection(**self._connection)
+        while data := sock.recv(65536):
+            try:
+                events = wire.receive(data)
+            except BrokenConnection as exc:
+                sock.sendall(exc.farewell)
+                return
+            for event in events:
+                if isinstance(event, Opened):
+                    sock.sendall(event.reply)
+                    continue
+                assert not isinstance(event, BadRequest), event
+                self.requests.append(event)
+                for reply in self.script(event):
+                    if reply is CLOSE:
+                        return
+                    sock.sendall(reply if isinstance(reply, bytes) else wire.send(reply))  # type: ignore[arg-type]
+
+
+class RawPeer:
+    """Accepts one connection after another and does with its socket what the test says."""
+
+    def __init__(self, behave: Callable[[socket.socket], None]) -> None:
+        self._behave = behave
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._current: socket.socket | None = None
+        self._thread = threading.Thread(target=self._run, name="raw peer", daemon=True)
+        self._thread.start()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, port = self._listener.getsockname()
+        return host, port
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self._current, _ = self._listener.accept()
+            except OSError:
+                return
+            with self._current as sock:
+                try:
+                    self._behave(sock)
+                except OSError:
+                    continue
+
+    def __enter__(self) -> RawPeer:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        _shut(self._listener)
+        self._listener.close()
+        if self._current is not None:
+            _shut(self._current)
+        self._thread.join(5)
+
+
+def _shut(sock: socket.socket) -> None:
+    try:
+        sock.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return

@@ -1,0 +1,77 @@
+"""What every test gets: Hypothesis profiles, the `spark` marker by folder, and a check that nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+#: How long threads and child processes that a test has told to end may take to be gone.
+LEFTOVER_GRACE_S = 5.0
+
+# A shared machine with two cores stalls now and then: time limits per example would test the machine.
+settings.register_profile("dev", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("dev"), max_examples=100, derandomize=True, print_blob=True)
+settings.register_profile("nightly", settings.get_profile("dev"), max_examples=5_000, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    spark_tests = Path(__file__).parent / "spark"
+    for item in items:
+        if spark_tests in item.path.parents:
+            item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """Fail the test that leaves a thread or a child process running.
+
+    What was there before the test (a Spark session that the whole run shares) is none of its business. Fixtures
+    of the test itself are undone before this one, because pytest sets autouse fixtures up first.
+    """
+    threads, children = set(threading.enumerate()), _child_processes()
+    yield
+    deadline = time.monotonic() + LEFTOVER_GRACE_S
+    for thread in _own_threads() - threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    left = [f"thread {thread.name!r}" for thread in _own_threads() - threads]
+    left += [f"process {pid}: {name}" for pid, name in _ended_by(deadline, children).items()]
+    if left:
+        pytest.fail(f"the test left behind: {', '.join(left)}", pytrace=False)
+
+
+def _own_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if not _is_of_py4j(thread)}
+
+
+def _is_of_py4j(thread: threading.Thread) -> bool:
+    """Py4J's connections to the JVM keep threads for as long as the session lives, whatever the test does."""
+    target = getattr(thread, "_target", None)
+    return any(str(getattr(thing, "__module__", "")).startswith("py4j") for thing in (type(thread), target))
+
+
+def _ended_by(deadline: float, before: dict[int, str]) -> dict[int, str]:
+    """The new child processes that are still there at the deadline; zombies count, somebody has to wait for them."""
+    while True:
+        new = {pid: name for pid, name in _child_processes().items() if pid not in before}
+        if not new or time.monotonic() > deadline:
+            return new
+        threading.Event().wait(0.02)
+
+
+def _child_processes() -> dict[int, str]:
+    """The direct children of this process by id, where the system tells (Linux)."""
+    found = {}
+    for listing in Path("/proc/self/task").glob("*/children"):
+        try:
+            for pid in map(int, listing.read_text().split()):
+                found[pid] = Path(f"/proc/{pid}/comm").read_text().strip()
+        except OSError:  # the thread or the process ended while we looked
+            continue
+    return found

@@ -1,0 +1,103 @@
+"""`qstate demo` as a user runs it: a process of its own, queried from another, ended with Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import qstate
+from qstate import cli
+from tests.project.test_command_line import assert_one_line_error, run
+
+pytestmark = pytest.mark.spark
+
+PATIENCE_S = 240.0
+
+
+@contextmanager
+def demo(directory: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """The demo, running; killed if it outlives the test. Its temporary directories are below `directory`."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(qstate.__file__).parents[1]), "TMPDIR": str(directory)}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "qstate.cli", "demo", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    watchdog = threading.Timer(PATIENCE_S, process.kill)
+    watchdog.start()
+    try:
+        yield process
+    finally:
+        watchdog.cancel()
+        watchdog.join()
+        process.kill()
+        process.communicate()
+
+
+def lines_until(process: subprocess.Popen[str], part: str) -> list[str]:
+    assert process.stdout is not None
+    lines: list[str] = []
+    for line in process.stdout:
+        lines.append(line)
+        if part in line:
+            return lines
+    raise AssertionError(
+        f"the demo ended without {part!r}: {''.join(lines)} {process.stderr and process.stderr.read()}"
+    )
+
+
+def test_demo_compares_serves_and_puts_everything_away(tmp_path: Path) -> None:
+    with demo(tmp_path, "--days", "30", "--backend", "rocksdb", "--ports", "0", "--serve") as process:
+        printed = "".join(lines_until(process, "serving until Ctrl-C"))
+        assert re.search(r"compared [\d,]+ keys: 0 mismatches", printed)
+        assert re.search(r"flights: ([\d,]+) of \1 rows", printed)
+        found = re.search(r"qstate (get .*)", printed)
+        assert found is not None
+        answer = run(*found.group(1).split(), "--json")
+        assert (answer.returncode, answer.stderr) == (cli.SUCCESS, "")
+        assert '"carrier": "MQ"' in answer.stdout
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == cli.SUCCESS, errors
+    assert "Traceback" not in errors
+    assert list(tmp_path.glob("qstate-demo-*")) == []
+
+
+def test_kill_in_the_middle_puts_everything_away(tmp_path: Path) -> None:
+    with demo(tmp_path, "--ports", "0") as process:
+        lines_until(process, "state is served by the client proxy at")
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == cli.INTERRUPTED, errors
+    assert "Traceback" not in errors
+    assert list(tmp_path.glob("qstate-demo-*")) == []
+
+
+def test_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with demo(tmp_path, "--days", "2", "--parallelism", "1", "--ports", str(port)) as process:
+            output, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == cli.ERROR, output
+    assert "Traceback" not in errors
+    assert errors.strip().splitlines()[-1].startswith("qstate: ")
+    assert f"every port of '{port}'" in errors
+
+
+def test_unknown_backend_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    assert_one_line_error(run("demo", "--backend", "rocks", TMPDIR=str(tmp_path)), "'rocks'", "heap, rocksdb")
+    assert_one_line_error(run("demo", "--ports", "http"), "'http'")
+    (tmp_path / "something").touch()
+    assert_one_line_error(run("demo", "--work-dir", str(tmp_path)), "not empty")

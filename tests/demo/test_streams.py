@@ -1,0 +1,140 @@
+"""The demo's job on real Spark: every backend gives the answers of the batch computation, and wrong ones show."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from qstate.client import QueryableStateClient
+from qstate.demo.data import DataSet, prepare
+from qstate.demo.feeder import Feeder
+from qstate.demo.report import report
+from qstate.demo.streams import JOB, Inputs, Progress, Streams, cause_of, start_streams
+from qstate.errors import JobError
+from qstate.spark import Job
+
+pytestmark = pytest.mark.spark
+
+PATIENCE_S = 180.0
+FAILED_START = """
+[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):
+  File "relay.py", line 239, in _acquire
+    child.wait(ticket.start_timeout_s)
+qstate.errors.JobError: a task manager ended as it started; its log ends with:
+2026-11-20 13:38:56,192 INFO qstate.runtime.endpoint: Started the Queryable State Server @ 127.0.0.1:9067
+2026-11-20 13:38:56,194 ERROR __main__: task manager 0 of job nycflights cannot run: no free port
+
+ SQLSTATE: 38000
+=== Streaming Query ===
+2026-11-20 13:38:57,000 ERROR nothing: of ours
+"""
+
+Start = Callable[..., tuple[Streams, QueryableStateClient]]
+
+
+@pytest.fixture
+def start(spark: SparkSession, tmp_path: Path) -> Iterator[Start]:
+    """`start(inputs, backend)`: the running streams and a client of their job."""
+    with ExitStack() as cleanup:
+
+        def run(inputs: Inputs, backend: str) -> tuple[Streams, QueryableStateClient]:
+            job = cleanup.enter_context(
+                Job(spark, JOB, backend=backend, parallelism=2, proxy_ports="0", server_ports="0")
+            )
+            streams = start_streams(spark, job, inputs, tmp_path / "out")
+            cleanup.callback(streams.stop)
+            return streams, cleanup.enter_context(QueryableStateClient(*job.proxy_address))
+
+        yield run
+
+
+def all_of(data: DataSet) -> Inputs:
+    return Inputs(
+        flights_directory=data.flights_directory,
+        weather_directory=data.weather_directory,
+        flights=data.flights,
+        readings=data.readings,
+        complete=True,
+    )
+
+
+def wait_for(streams: Streams) -> None:
+    """Wait until every row has been through; the queries' own waiting bounds each look."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not streams.finished():
+        assert time.monotonic() < deadline, "the streams did not finish"
+        streams.flights.query.awaitTermination(0.2)  # type: ignore[arg-type]
+        streams.update()
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_every_key_and_output_is_as_in_batch(
+    backend: str, spark: SparkSession, winter: DataSet, start: Start, capsys: pytest.CaptureFixture[str]
+) -> None:
+    streams, client = start(all_of(winter), backend)
+    wait_for(streams)
+    assert report(spark, winter, streams, client)
+    printed = capsys.readouterr().out
+    assert f"lastFlight: {winter.aircraft:,} keys" in printed
+    assert f"compared {5 * winter.aircraft + 3 + 3 * len(winter.days):,} keys: 0 mismatches" in printed
+
+
+def test_one_day_more_in_batch_is_a_mismatch(
+    spark: SparkSession, start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    streams, client = start(all_of(prepare(tmp_path / "week", first_days=7)), "heap")
+    wait_for(streams)
+    assert not report(spark, prepare(tmp_path / "eight days", first_days=8), streams, client)
+    printed = capsys.readouterr().out
+    assert "MISMATCH lastFlight[" in printed
+    assert "0 mismatches" not in printed
+    assert "wrong number of rows in alerts and late departures" in printed
+
+
+def test_days_that_arrive_one_by_one_give_the_same(spark: SparkSession, start: Start, tmp_path: Path) -> None:
+    week = prepare(tmp_path / "week", first_days=7)
+    feeder = Feeder(week, tmp_path / "incoming", days_per_s=50.0)
+    flights, weather = feeder.directories
+    inputs = Inputs(
+        flights_directory=flights,
+        weather_directory=weather,
+        flights=week.flights,
+        readings=week.readings,
+        complete=False,
+    )
+    feeder.start()
+    try:
+        streams, client = start(inputs, "heap")
+        wait_for(streams)
+    finally:
+        feeder.stop()
+    assert feeder.finished()
+    assert report(spark, week, streams, client)
+
+
+def test_failed_query_is_named_with_its_cause(spark: SparkSession, winter: DataSet, start: Start) -> None:
+    streams, _ = start(all_of(winter), "heap")
+    streams.stop()
+    streams.update()  # a query that was stopped has not failed
+    flights = spark.readStream.schema("a int").parquet(str(winter.flights_directory))
+    broken = flights.selectExpr("raise_error('the reason')").writeStream.format("noop").queryName("broken").start()
+    with suppress(StreamingQueryException):
+        broken.awaitTermination()
+    with pytest.raises(JobError, match=r"'broken' failed: .*the reason"):
+        Progress(broken, 1, {}).update()
+
+
+def test_cause_is_what_the_task_managers_log_says_last() -> None:
+    assert cause_of(FAILED_START) == "task manager 0 of job nycflights cannot run: no free port"
+
+
+def test_cause_without_a_log_is_our_error_or_the_first_line() -> None:
+    assert cause_of("a\nqstate.errors.JobError: the reason\nb") == "JobError: the reason"
+    assert cause_of("\n  a line of Spark\nanother") == "a line of Spark"
+    assert cause_of("") == "Spark gives no reason"

@@ -1,0 +1,171 @@
+"""A job without Spark: a real job manager, real task manager processes, and the relay driven with plain rows."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+
+from qstate.config import JobConfig
+from qstate.operators.functions import KeyedFunction
+from qstate.operators.operator import OperatorSpec
+from qstate.runtime.assignment import TaskManagerAddress
+from qstate.runtime.client import QueryableStateClient
+from qstate.runtime.data_channel import SessionRequest
+from qstate.runtime.job_manager import JobManager
+from qstate.runtime.relay import JobTicket, relay
+
+JOB = "job"
+QUERY = "query-1"
+INPUT = pa.schema([("key", pa.string()), ("amount", pa.int64())])
+OUTPUT = pa.schema([("key", pa.string()), ("total", pa.int64())])
+
+
+class RunningJob:
+    """One job of one operator `it`. What Spark does otherwise (epochs, attempts, tasks), the test does."""
+
+    def __init__(self, checkpoint_dir: Path, function: KeyedFunction, **settings: Any) -> None:
+        self.config = JobConfig(
+            **{
+                "parallelism": 1,
+                "proxy_ports": "0",
+                "server_ports": "0",
+                "checkpoint_dir": str(checkpoint_dir),
+                **settings,
+            }
+        )
+        self.manager = JobManager(JOB, self.config, parallelism=self.config.parallelism, host="127.0.0.1", local=True)
+        spec = OperatorSpec(
+            uid="it", job=JOB, function=function, key_columns=("key",), input_schema=INPUT, output_schema=OUTPUT
+        )
+        self.manager.add_operator("it", pickle.dumps(spec))
+        self._attempts = itertools.count(1)
+
+    def epoch(self, epoch: int, *batches: pa.RecordBatch, **settings: Any) -> list[tuple[str, int]]:
+        """Run one task to its end and give the rows that it emitted."""
+        return [row for batch in self.task(epoch, batches, **settings) for row in rows_of(batch)]
+
+    def task(
+        self,
+        epoch: int,
+        batches: Iterable[pa.RecordBatch],
+        *,
+        subtask: int = 0,
+        query: str = QUERY,
+        attempt: int | None = None,
+        operator: str = "it",
+    ) -> Iterator[pa.RecordBatch]:
+        """What Spark iterates over: one attempt of one epoch, by default the newest attempt so far."""
+        number = next(self._attempts) if attempt is None else attempt
+        return relay(self.ticket(), SessionRequest(operator, subtask, epoch, number, query), batches)
+
+    def ticket(self) -> JobTicket:
+        return JobTicket(
+            JOB,
+            self.manager.address,
+            self.manager.secret,
+            self.config.start_timeout_s,
+            self.config.replay_buffer_bytes,
+        )
+
+    def task_manager(self, timeout_s: float = 30.0) -> TaskManagerAddress:
+        """The only task manager, as soon as there is one."""
+        until(lambda: bool(self.manager.task_managers()), "a task manager registers", timeout_s)
+        return self.manager.task_managers()[0]
+
+    def successor_of(self, lost: TaskManagerAddress, timeout_s: float = 30.0) -> TaskManagerAddress:
+        """The task manager that took the place of one that was lost."""
+
+        def came() -> bool:
+            return any(
+                manager.index == lost.index and manager.incarnation > lost.incarnation
+                for manager in self.manager.task_managers()
+            )
+
+        until(came, "another task manager registers", timeout_s)
+        return next(manager for manager in self.manager.task_managers() if manager.index == lost.index)
+
+    def totals(self, *keys: str, timeout_s: float = 20.0) -> dict[str, int | None]:
+        """The state, asked for over TCP as any client would."""
+        with QueryableStateClient(*self.manager.wait_for_proxy(timeout_s), timeout_s=timeout_s) as client:
+            found = client.get_many(JOB, "totalAmount", list(keys))
+            return {key: None if view is None else view.get() for key, view in found.items()}
+
+    def epoch_log(self, subtask: int = 0) -> Path:
+        """The directory of a subtask's epoch log."""
+        (directory,) = self.manager.checkpoint_dir.glob(f"it-*/{subtask:05d}")
+        return directory
+
+    def logs(self) -> list[Path]:
+        """The task managers' log files."""
+        return sorted((self.manager.checkpoint_dir / "logs").glob("*.log"))
+
+    def log_text(self) -> str:
+        return "".join(file.read_text() for file in self.logs())
+
+    def stop(self) -> None:
+        self.manager.stop()
+
+
+def rows_batch(*rows: tuple[str, int]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [pa.array([key for key, _ in rows], pa.string()), pa.array([n for _, n in rows], pa.int64())], schema=INPUT
+    )
+
+
+def many_rows(rows: int, keys: int = 100) -> pa.RecordBatch:
+    return rows_batch(*((f"k{number % keys}", 1) for number in range(rows)))
+
+
+def rows_of(batch: pa.RecordBatch) -> list[tuple[str, int]]:
+    return list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+
+
+def until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
+    """Wait until something outside this thread has happened; fail with what it was."""
+    deadline = time.monotonic() + timeout_s
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        pause.wait(0.02)
+
+
+def kill(manager: TaskManagerAddress) -> None:
+    """kill -9, and wait until the process is gone."""
+    process = psutil.Process(manager.pid)
+    os.kill(manager.pid, signal.SIGKILL)
+    process.wait(10)
+
+
+class Background:
+    """A call on a thread of its own, whose outcome the test asks for later."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def result(self, timeout_s: float = 60.0) -> Any:
+        """What the call returned; raises what it raised."""
+        self._thread.join(timeout_s)
+        assert not self._thread.is_alive(), f"no result within {timeout_s} s"
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def _run(self) -> None:
+        try:
+            self._result = self._call()
+        except BaseException as exc:
+            self._error = exc

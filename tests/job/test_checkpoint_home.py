@@ -1,0 +1,93 @@
+"""Laws of the checkpoint directory: one job at a time, one query per operator, and settings that cannot work."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from qstate.errors import ConfigError, JobError
+from qstate.runtime.checkpoint_home import CheckpointHome
+from tests.job.functions import Totals
+from tests.job.running_job import RunningJob, rows_batch
+
+JobOf = Callable[..., RunningJob]
+
+
+def test_two_jobs_cannot_have_one_directory_at_a_time(tmp_path: Path) -> None:
+    home = CheckpointHome(str(tmp_path / "checkpoint"), "one")
+    with pytest.raises(ConfigError, match="in use by another running job"):
+        CheckpointHome(str(tmp_path / "checkpoint"), "other")
+    home.close()
+    home.close()
+    CheckpointHome(str(tmp_path / "checkpoint"), "other").close()
+
+
+def test_a_relative_path_is_the_drivers_and_a_tilde_its_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for setting, expected in [("state/here", tmp_path / "state" / "here"), ("~/state", tmp_path / "home" / "state")]:
+        home = CheckpointHome(setting, "job")
+        assert home.path == expected
+        home.close()
+        assert expected.is_dir(), "a directory that the user named is kept"
+
+
+@pytest.mark.parametrize(
+    ("setting", "complaint"),
+    [
+        ("s3://bucket/state", "must be a directory .* got the URL 's3://bucket/state'"),
+        ("{tmp_path}/file/below", "below' cannot be made"),
+        ("~nobody-of-this-name/x", "cannot be made"),
+        ("{tmp_path}/locked", "locked cannot be written"),
+    ],
+)
+def test_a_directory_that_cannot_be_is_named(setting: str, complaint: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "locked" / "job.lock").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=complaint):
+        CheckpointHome(setting.format(tmp_path=tmp_path), "job")
+
+
+def test_a_temporary_directory_goes_with_the_job() -> None:
+    home = CheckpointHome("", "job")
+    assert home.path.is_dir()
+    home.close()
+    assert not home.path.exists()
+
+
+def test_a_lock_does_not_pass_to_processes_that_the_driver_starts(tmp_path: Path) -> None:
+    home = CheckpointHome(str(tmp_path), "job")
+    try:
+        assert not os.get_inheritable(home.fileno())
+    finally:
+        home.close()
+
+
+def test_a_job_goes_on_where_the_one_before_was_stopped(job_of: JobOf) -> None:
+    job = job_of(Totals())
+    assert job.epoch(0, rows_batch(("a", 1))) == [("a", 1)]
+    job.stop()
+    job = job_of(Totals())
+    assert job.epoch(0, rows_batch(("a", 1))) == [("a", 1)], "Spark may ask again for the last epoch"
+    assert job.epoch(1, rows_batch(("a", 2))) == [("a", 3)]
+    assert job.totals("a") == {"a": 3}
+
+
+def test_epochs_of_another_query_are_not_taken_for_those_of_the_state(job_of: JobOf) -> None:
+    job = job_of(Totals())
+    job.epoch(0, rows_batch(("a", 1)), query="one")
+    job.stop()
+    job = job_of(Totals())
+    with pytest.raises(JobError, match=r"state of operator 'it'.*made by streaming query one.*driven by other"):
+        job.epoch(0, rows_batch(("a", 1000)), query="other")
+    assert job.epoch(1, rows_batch(("a", 2)), query="one") == [("a", 3)]
+
+
+def test_an_old_query_over_an_empty_directory_is_refused(job_of: JobOf) -> None:
+    job = job_of(Totals())
+    with pytest.raises(JobError, match="checkpointLocation whose state this job does not have"):
+        job.epoch(7, rows_batch(("a", 1)))
+    assert job.totals("a") == {"a": None}

@@ -1,0 +1,38 @@
+"""Laws of `qstate.runtime.published`: a queryable name has one operator, and its owners come and go."""
+
+from __future__ import annotations
+
+import pytest
+
+from qstate.errors import JobError, UnknownState
+from qstate.keys import KeyGroupRange
+from qstate.runtime.location import Owner
+from qstate.runtime.published import PublishedStates
+
+LOW = Owner(KeyGroupRange(0, 64), "127.0.0.1", 9067, b"a" * 16)
+HIGH = Owner(KeyGroupRange(64, 128), "127.0.0.1", 9068, b"b" * 16)
+
+
+def test_two_operators_cannot_have_one_queryable_name() -> None:
+    states = PublishedStates("job", 128)
+    states.claim("one", {"name": "total"})
+    states.claim("one", {"name": "total"})
+    with pytest.raises(JobError, match=r"'total'.*'one'.*'other'"):
+        states.claim("other", {"name": "total"})
+
+
+def test_an_unclaimed_name_is_an_unknown_state() -> None:
+    with pytest.raises(UnknownState):
+        PublishedStates("job", 128).locate("nothing")
+
+
+def test_a_lost_task_manager_leaves_a_gap_and_its_successor_fills_it() -> None:
+    states = PublishedStates("job", 128)
+    states.claim("one", {"name": "total"})
+    states.publish("total", subtask=0, manager=0, owner=LOW)
+    states.publish("total", subtask=1, manager=1, owner=HIGH)
+    assert states.locate("total").owners == (LOW, HIGH)
+    states.withdraw(manager=0)
+    assert states.locate("total").owners == (HIGH,)
+    states.publish("total", subtask=0, manager=0, owner=LOW)
+    assert states.locate("total").owners == (LOW, HIGH)

@@ -1,0 +1,236 @@
+"""Laws of the control plane: calls both ways, typed errors, and nothing for whoever lacks the secret."""
+
+from __future__ import annotations
+
+import pickle
+import resource
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qstate.errors import FencedError, JobError
+from qstate.runtime import rpc, trust
+from qstate.runtime.rpc import RpcListener, RpcPeer, connect
+from qstate.runtime.trust import authenticate_accepted, authenticate_opened, new_secret, receive_exactly
+
+SECRET = b"s" * 32
+
+
+class Pair:
+    """Two connected peers."""
+
+    def __init__(self, server_handlers: dict[str, Callable[..., Any]], client_handlers: dict[str, Any]) -> None:
+        self.accepted = threading.Event()
+        self.ended = threading.Event()
+        self._handlers = server_handlers
+        self.server: RpcPeer
+        self.listener = RpcListener(("127.0.0.1", 0), SECRET, self._accept)
+        sock = connect("127.0.0.1", self.listener.port, SECRET)
+        self.client = RpcPeer(sock, client_handlers).start()
+        assert self.accepted.wait(5)
+
+    def _accept(self, sock: socket.socket) -> None:
+        self.server = RpcPeer(
+            sock, self._handlers, threaded=frozenset({"slow"}), on_close=lambda _: self.ended.set()
+        ).start()
+        self.accepted.set()
+
+    def close(self) -> None:
+        self.client.close()
+        self.server.close()
+        self.listener.close()
+
+
+@pytest.fixture
+def pair_of() -> Iterator[Callable[..., Pair]]:
+    pairs: list[Pair] = []
+
+    def make(server: dict[str, Callable[..., Any]], client: dict[str, Callable[..., Any]] | None = None) -> Pair:
+        pairs.append(Pair(server, client or {}))
+        return pairs[-1]
+
+    yield make
+    for pair in pairs:
+        pair.close()
+
+
+def test_calls_go_both_ways(pair_of: Callable[..., Pair]) -> None:
+    pair = pair_of({"double": lambda n: 2 * n}, {"negate": lambda n: -n})
+    assert pair.client.call("double", 21) == 42
+    assert pair.server.call("negate", 42) == -42
+
+
+def test_a_slow_call_does_not_hold_up_others(pair_of: Callable[..., Pair]) -> None:
+    go = threading.Event()
+    pair = pair_of({"slow": lambda: go.wait(5), "quick": lambda: "here"})
+    slow = pair.client.submit("slow")
+    assert pair.client.call("quick") == "here"
+    go.set()
+    assert slow.result(5) is True
+
+
+def test_a_typed_error_arrives_as_itself(pair_of: Callable[..., Pair]) -> None:
+    def refuse() -> None:
+        raise FencedError("too late")
+
+    pair = pair_of({"refuse": refuse})
+    with pytest.raises(FencedError, match="too late"):
+        pair.client.call("refuse")
+
+
+def test_an_unforeseen_error_arrives_as_a_job_error(
+    pair_of: Callable[..., Pair], caplog: pytest.LogCaptureFixture
+) -> None:
+    pair = pair_of({"broken": lambda: 1 // 0})
+    with pytest.raises(JobError, match="broken failed: ZeroDivisionError"):
+        pair.client.call("broken")
+    assert "control call broken failed" in caplog.text
+
+
+def test_the_end_of_the_connection_fails_waiting_calls(pair_of: Callable[..., Pair]) -> None:
+    go = threading.Event()
+    pair = pair_of({"slow": lambda: go.wait(5)})
+    waiting = pair.client.submit("slow")
+    pair.server.close()
+    with pytest.raises(ConnectionError):
+        waiting.result(5)
+    with pytest.raises(ConnectionError):
+        pair.client.call("slow")
+    go.set()
+    assert pair.ended.wait(5)
+
+
+def test_a_peer_without_the_secret_gets_nothing_unpickled(
+    pair_of: Callable[..., Pair], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pair = pair_of({})
+    mark = tmp_path / "unpickled"
+    with socket.create_connection(("127.0.0.1", pair.listener.port)) as stranger:
+        stranger.settimeout(5)
+        receive_exactly(stranger, 32)
+        stranger.sendall(bytes(64) + pickle.dumps(_Touch(str(mark))))
+        with pytest.raises(OSError):
+            receive_exactly(stranger, 1)
+    assert not mark.exists()
+
+
+def test_a_listener_without_the_secret_is_refused() -> None:
+    impostor = RpcListener(("127.0.0.1", 0), new_secret(), lambda sock: sock.close())
+    try:
+        with socket.create_connection(("127.0.0.1", impostor.port)) as sock, pytest.raises((FencedError, OSError)):
+            authenticate_opened(sock, SECRET)
+    finally:
+        impostor.close()
+
+
+class _Touch:
+    """Leaves a file behind where it is unpickled."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[Callable[[Path], None], tuple[Path]]:
+        return Path.touch, (Path(self._path),)
+
+
+def test_strangers_who_say_nothing_are_turned_away_and_the_job_is_served(
+    pair_of: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trust, "HANDSHAKE_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(rpc, "MAX_STRANGERS", 4)
+    pair = pair_of({"quick": lambda: "here"})
+    threads = threading.active_count()
+    strangers = [socket.create_connection(("127.0.0.1", pair.listener.port)) for _ in range(20)]
+    try:
+        for stranger in strangers:
+            stranger.settimeout(10)
+            stranger.sendall(b"x")
+        assert threading.active_count() <= threads + 4
+        assert pair.client.call("quick") == "here"
+        for stranger in strangers:
+            while stranger.recv(100):
+                pass
+    finally:
+        for stranger in strangers:
+            stranger.close()
+    RpcPeer(connect("127.0.0.1", pair.listener.port, SECRET, timeout_s=10), {}).close()
+
+
+def test_a_byte_now_and_then_does_not_stretch_the_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trust, "HANDSHAKE_TIMEOUT_S", 0.5)
+    ours, theirs = socket.socketpair()
+    stop = threading.Event()
+
+    def drip() -> None:
+        while not stop.wait(0.1):
+            try:
+                theirs.sendall(b"x")
+            except OSError:
+                return
+
+    dripping = threading.Thread(target=drip)
+    dripping.start()
+    try:
+        began = time.monotonic()
+        with pytest.raises(TimeoutError):
+            authenticate_accepted(ours, SECRET)
+        assert time.monotonic() - began < 3.0
+    finally:
+        stop.set()
+        dripping.join()
+        ours.close()
+        theirs.close()
+
+
+def test_a_listener_that_ran_out_of_descriptors_accepts_again_when_there_are_some(
+    pair_of: Callable[..., Pair], caplog: pytest.LogCaptureFixture
+) -> None:
+    pair = pair_of({})
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    waiting = socket.socket()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (waiting.fileno() + 1, hard))
+    try:
+        waiting.settimeout(10)
+        waiting.connect(("127.0.0.1", pair.listener.port))
+        deadline = time.monotonic() + 10
+        while "cannot accept" not in caplog.text and time.monotonic() < deadline:
+            threading.Event().wait(0.02)
+        assert "cannot accept control connections for the moment" in caplog.text
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with waiting:
+        authenticate_opened(waiting, SECRET)
+
+
+def test_what_cannot_be_pickled_fails_its_call_and_not_the_connection(
+    pair_of: Callable[..., Pair], caplog: pytest.LogCaptureFixture
+) -> None:
+    pair = pair_of({"lock": threading.Lock, "quick": lambda: "here"})
+    with pytest.raises(JobError, match="lock failed: its answer cannot travel"):
+        pair.client.call("lock")
+    with pytest.raises(TypeError, match="pickle"):
+        pair.client.call("quick", threading.Lock())
+    assert pair.client.call("quick") == "here"
+    assert pair.client.awaited == 0
+
+
+def test_a_fence_keeps_what_it_says_about_the_process(pair_of: Callable[..., Pair]) -> None:
+    def refuse() -> None:
+        raise FencedError("another took over", superseded=True)
+
+    with pytest.raises(FencedError) as caught:
+        pair_of({"refuse": refuse}).client.call("refuse")
+    assert caught.value.superseded
+
+
+def test_a_peer_that_was_never_started_closes_its_socket() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        RpcPeer(ours, {}).close()
+        assert theirs.recv(1) == b""
+        assert ours.fileno() == -1

@@ -1,0 +1,315 @@
+"""State handles on the heap backend: Flink's operations, one key at a time, one namespace at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+
+from qstate.backends.contract import StateBackend
+from qstate.descriptors import (
+    AggregateFunction,
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
+)
+from qstate.errors import JobError, QueryError, SerializationError
+from qstate.operators import RuntimeContext
+from tests.operators.running import SUBTASK, heap
+
+
+class Mean(AggregateFunction[float, list[float], float]):
+    def create_accumulator(self) -> list[float]:
+        return [0.0, 0.0]
+
+    def add(self, value: float, accumulator: list[float]) -> list[float]:
+        accumulator[0] += value
+        accumulator[1] += 1
+        return accumulator
+
+    def get_result(self, accumulator: list[float]) -> float:
+        return accumulator[0] / accumulator[1]
+
+    def merge(self, first: list[float], second: list[float]) -> list[float]:
+        return [first[0] + second[0], first[1] + second[1]]
+
+
+class Handles:
+    """One handle of each kind, and the cursor that says whose state they show."""
+
+    def __init__(self, backend: StateBackend) -> None:
+        context = RuntimeContext("job", "operator", SUBTASK, backend)
+        self.cursor = context.element_context
+        self.value = context.get_state(ValueStateDescriptor("value", int))
+        self.list = context.get_list_state(ListStateDescriptor("list", int))
+        self.map = context.get_map_state(MapStateDescriptor("map", int))
+        self.reducing = context.get_reducing_state(
+            ReducingStateDescriptor("sum", int, reduce_function=lambda a, b: a + b)
+        )
+        self.aggregating = context.get_aggregating_state(
+            AggregatingStateDescriptor("mean", list, aggregate_function=Mean())
+        )
+        self.cursor.current_key = "a"
+
+
+@pytest.fixture
+def handles() -> Iterator[Handles]:
+    with heap() as backend:
+        yield Handles(backend)
+
+
+def test_new_state_is_empty(handles: Handles) -> None:
+    assert handles.value.value() is None
+    assert handles.list.get() == []
+    assert handles.map.is_empty()
+    assert list(handles.map.entries()) == handles.map.keys() == handles.map.values() == []
+    assert handles.map.get("x") is None and not handles.map.contains("x")
+    assert handles.reducing.get() is None
+    assert handles.aggregating.get() is None
+
+
+def test_value_updates_and_none_clears(handles: Handles) -> None:
+    handles.value.update(0)
+    assert handles.value.value() == 0
+    handles.value.update(None)
+    assert handles.value.value() is None
+
+
+def test_list_adds_at_the_end_and_updates_replace(handles: Handles) -> None:
+    handles.list.add(1)
+    handles.list.add_all(iter([2, 3]))
+    handles.list.add_all([])
+    assert list(handles.list.get()) == [1, 2, 3]
+    handles.list.update((9,))
+    assert list(handles.list.get()) == [9]
+    handles.list.update([])
+    assert handles.list.get() == []
+
+
+def test_list_does_not_keep_the_callers_list(handles: Handles) -> None:
+    mine = [1]
+    handles.list.update(mine)
+    mine.append(2)
+    assert list(handles.list.get()) == [1]
+
+
+def test_map_puts_gets_and_removes_entries(handles: Handles) -> None:
+    handles.map.put("x", 1)
+    handles.map.put_all({"y": 2, "z": 3})
+    handles.map.remove("x")
+    handles.map.remove("never there")
+    assert sorted(handles.map.entries()) == [("y", 2), ("z", 3)]
+    assert sorted(handles.map.keys()) == ["y", "z"]
+    assert sorted(handles.map.values()) == [2, 3]
+    assert handles.map.contains("y") and handles.map.get("y") == 2
+    assert not handles.map.is_empty()
+
+
+def test_map_entries_are_those_of_the_moment(handles: Handles) -> None:
+    handles.map.put_all({"x": 1, "y": 2})
+    for map_key, _ in handles.map.entries():
+        handles.map.remove(map_key)
+    assert handles.map.is_empty()
+
+
+def test_map_keys_are_checked(handles: Handles) -> None:
+    with pytest.raises(SerializationError, match="a map key is text"):
+        handles.map.put(1.5, 1)  # type: ignore[arg-type]  # the point of the test
+
+
+def test_reducing_combines(handles: Handles) -> None:
+    for number in (1, 2, 3):
+        handles.reducing.add(number)
+    assert handles.reducing.get() == 6
+
+
+def test_aggregating_shows_the_result(handles: Handles) -> None:
+    for number in (1.0, 2.0, 6.0):
+        handles.aggregating.add(number)
+    assert handles.aggregating.get() == 3.0
+
+
+def test_clear_empties_every_kind(handles: Handles) -> None:
+    handles.value.update(1)
+    handles.list.add(1)
+    handles.map.put("x", 1)
+    handles.reducing.add(1)
+    handles.aggregating.add(1.0)
+    for handle in (handles.value, handles.list, handles.map, handles.reducing, handles.aggregating):
+        handle.clear()
+        handle.clear()
+    test_new_state_is_empty(handles)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda handles: handles.list.add(None),
+        lambda handles: handles.list.add_all([1, None]),
+        lambda handles: handles.list.add_all(None),
+        lambda handles: handles.list.update([None]),
+        lambda handles: handles.list.update(None),
+        lambda handles: handles.map.put("x", None),
+        lambda handles: handles.map.put_all({"x": 1, "y": None}),
+        lambda handles: handles.reducing.add(None),
+        lambda handles: handles.aggregating.add(None),
+    ],
+)
+def test_none_is_refused_and_nothing_changes(handles: Handles, act: Callable[[Handles], None]) -> None:
+    with pytest.raises(JobError, match=r"state '\w+': \w+\(\) got None, which is not a value"):
+        act(handles)
+    test_new_state_is_empty(handles)
+
+
+def test_reduce_function_must_not_return_none() -> None:
+    with heap() as backend:
+        context = RuntimeContext("job", "operator", SUBTASK, backend)
+        state = context.get_reducing_state(ReducingStateDescriptor("s", int, reduce_function=lambda a, b: None))
+        context.element_context.current_key = "a"
+        state.add(1)
+        with pytest.raises(JobError, match="state 's': the reduce function returned None"):
+            state.add(2)
+        assert state.get() == 1
+
+
+def test_keys_do_not_see_each_other(handles: Handles) -> None:
+    handles.value.update(1)
+    handles.cursor.current_key = ("a", 1)
+    assert handles.value.value() is None
+    handles.value.update(2)
+    handles.cursor.current_key = "a"
+    assert handles.value.value() == 1
+
+
+def test_namespaces_do_not_see_each_other(handles: Handles) -> None:
+    handles.value.update(1)
+    for namespace in (5, "5", b"5", ("w", 5)):
+        assert handles.value.in_namespace(namespace).value() is None
+        handles.value.in_namespace(namespace).update(namespace)
+    assert [handles.value.in_namespace(one).value() for one in (5, "5", b"5", ("w", 5))] == [5, "5", b"5", ("w", 5)]
+    assert handles.value.in_namespace(None).value() == handles.value.in_namespace(5).in_namespace(None).value() == 1
+
+
+@pytest.mark.parametrize("namespace", [1.0, True, (), (1,), ("a", None)])
+def test_unsound_namespace_is_refused_even_when_an_equal_one_is_known(handles: Handles, namespace: Any) -> None:
+    handles.value.in_namespace(1).update(1)
+    with pytest.raises(QueryError):
+        handles.value.in_namespace(namespace)
+
+
+def test_many_namespaces_keep_their_state(handles: Handles) -> None:
+    for number in range(600):
+        handles.value.in_namespace(number).update(number)
+    assert [handles.value.in_namespace(number).value() for number in range(600)] == list(range(600))
+
+
+def test_handles_of_namespaces_are_kept_for_reuse_but_not_for_ever(handles: Handles) -> None:
+    first = handles.value.in_namespace(0)
+    assert handles.value.in_namespace(0) is first
+    for number in range(1, 600):
+        handles.value.in_namespace(number)
+    assert handles.value.in_namespace(0) is not first
+
+
+def test_state_outside_a_row_explains_itself() -> None:
+    with heap() as backend:
+        context = RuntimeContext("job", "operator", SUBTASK, backend)
+        state = context.get_state(ValueStateDescriptor("v", int))
+        for act in (state.value, lambda: state.update(1), state.clear):
+            with pytest.raises(JobError, match="no current key; use it inside process_element"):
+                act()
+
+
+KEYS = st.sampled_from(["a", "b", 1, (b"c", 2)])
+NAMESPACES = st.sampled_from([None, 1, "w"])
+NUMBERS = st.integers(-5, 5)
+
+
+class HandlesAgainstDicts(RuleBasedStateMachine):
+    """All five kinds against plain dicts, over keys, namespaces, commits and rollbacks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._scope = heap()
+        self.backend = self._scope.__enter__()
+        self.handles = Handles(self.backend)
+        self.epoch = 0
+        self.model: dict[Any, Any] = {}
+        self.committed: dict[Any, Any] = {}
+
+    def teardown(self) -> None:
+        self._scope.__exit__(None, None, None)
+
+    def at(self, kind: str, key: Any, namespace: Any) -> tuple[Any, Any]:
+        self.handles.cursor.current_key = key
+        return getattr(self.handles, kind).in_namespace(namespace), (kind, key, namespace)
+
+    @rule(key=KEYS, namespace=NAMESPACES, number=st.none() | NUMBERS)
+    def update_value(self, key: Any, namespace: Any, number: int | None) -> None:
+        handle, slot = self.at("value", key, namespace)
+        assert handle.value() == self.model.get(slot)
+        handle.update(number)
+        self.model = {**self.model, slot: number}
+        assert handle.value() == number
+
+    @rule(key=KEYS, namespace=NAMESPACES, numbers=st.lists(NUMBERS, max_size=3), replace=st.booleans())
+    def change_list(self, key: Any, namespace: Any, numbers: list[int], replace: bool) -> None:
+        handle, slot = self.at("list", key, namespace)
+        before = self.model.get(slot) or []
+        (handle.update if replace else handle.add_all)(numbers)
+        self.model = {**self.model, slot: numbers if replace else [*before, *numbers]}
+        assert list(handle.get()) == self.model[slot]
+
+    @rule(key=KEYS, namespace=NAMESPACES, map_key=st.sampled_from("xyz"), number=st.none() | NUMBERS)
+    def change_map(self, key: Any, namespace: Any, map_key: str, number: int | None) -> None:
+        handle, slot = self.at("map", key, namespace)
+        entries = {**(self.model.get(slot) or {}), map_key: number}
+        if number is None:
+            handle.remove(map_key)
+            del entries[map_key]
+        else:
+            handle.put(map_key, number)
+        self.model = {**self.model, slot: entries}
+        assert dict(handle.entries()) == entries
+        assert handle.is_empty() == (not entries)
+
+    @rule(key=KEYS, namespace=NAMESPACES, number=NUMBERS)
+    def add_to_reducing(self, key: Any, namespace: Any, number: int) -> None:
+        handle, slot = self.at("reducing", key, namespace)
+        handle.add(number)
+        self.model = {**self.model, slot: (self.model.get(slot) or 0) + number}
+        assert handle.get() == self.model[slot]
+
+    @rule(key=KEYS, namespace=NAMESPACES, number=NUMBERS)
+    def add_to_aggregating(self, key: Any, namespace: Any, number: int) -> None:
+        handle, slot = self.at("aggregating", key, namespace)
+        handle.add(float(number))
+        total, count = self.model.get(slot) or (0.0, 0)
+        self.model = {**self.model, slot: (total + number, count + 1)}
+        assert handle.get() == (total + number) / (count + 1)
+
+    @rule(key=KEYS, namespace=NAMESPACES, kind=st.sampled_from(["value", "list", "map", "reducing", "aggregating"]))
+    def clear(self, key: Any, namespace: Any, kind: str) -> None:
+        handle, slot = self.at(kind, key, namespace)
+        handle.clear()
+        self.model = {**self.model, slot: None}
+
+    @rule()
+    def commit(self) -> None:
+        list(self.backend.commit(self.epoch))
+        self.committed = self.model
+        self.epoch += 1
+        self.backend.begin(self.epoch)
+
+    @rule()
+    def roll_back(self) -> None:
+        self.backend.rollback()
+        self.model = self.committed
+
+
+TestHandlesAgainstDicts = HandlesAgainstDicts.TestCase

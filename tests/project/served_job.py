@@ -1,0 +1,115 @@
+"""A job's states, served for real and in this process: heap backend, state server, proxy, TCP; no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from operator import add
+from pathlib import Path
+from typing import Any
+
+from qstate.backends.contract import BackendContext, Isolation
+from qstate.backends.heap import HeapBackend
+from qstate.demo.functions import Mean
+from qstate.descriptors import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    ValueStateDescriptor,
+)
+from qstate.errors import QueryError, UnknownState
+from qstate.keys import ColumnType, KeyGroupRange
+from qstate.runtime.endpoint import EndpointOptions
+from qstate.runtime.location import LocationTable, Owner
+from qstate.runtime.proxy import ClientProxy
+from qstate.runtime.registry import StateInstance, StateRegistry
+from qstate.runtime.server import StateServer
+
+JOB = "nyc"
+GROUPS = KeyGroupRange(0, 128)
+BY_TEXT, BY_PLACE = (ColumnType.STRING,), (ColumnType.STRING, ColumnType.BIGINT, ColumnType.BINARY)
+VALUE = ValueStateDescriptor("value", float).queryable("lastTemperature")
+MAP = MapStateDescriptor("map", int).queryable("visits")
+LIST = ListStateDescriptor("list", int).queryable("lastDelays")
+REDUCING = ReducingStateDescriptor("reducing", int, reduce_function=add).queryable("totalDistance")
+AGGREGATING = AggregatingStateDescriptor("aggregating", tuple, aggregate_function=Mean()).queryable("meanDelay")
+PLACE = ValueStateDescriptor("place", bytes).queryable("byPlace")
+#: What `serve` holds, as a client sees it: state -> namespace -> key -> contents.
+CONTENTS: Mapping[str, Mapping[Any, Mapping[Any, Any]]] = {
+    "lastTemperature": {None: {"JFK": 71.06}, "2013-07-18": {"JFK": 100.04}},
+    "visits": {None: {"JFK": {"LAX": 2, "SFO": 1}}},
+    "lastDelays": {None: {"JFK": [3, -1, 0]}},
+    "totalDistance": {None: {"JFK": 12_345}},
+    "meanDelay": {None: {"JFK": 2.5}},
+    "byPlace": {None: {("JFK", 7, b"\xff"): b"\x00\x01"}},
+}
+
+
+class _Oracle:
+    """Says that one server owns everything."""
+
+    def __init__(self, address: tuple[str, int], instances: Mapping[str, tuple[StateInstance, bytes]]) -> None:
+        self._address = address
+        self._instances = instances
+
+    def locate(self, state: str, reply: Callable[[LocationTable | QueryError], None]) -> None:
+        if state not in self._instances:
+            reply(UnknownState(state=state))
+            return
+        instance, state_id = self._instances[state]
+        reply(LocationTable(JOB, instance.describe(), 128, (Owner(GROUPS, *self._address, state_id),)))
+
+    def describe(self, reply: Callable[[Sequence[Mapping[str, Any]] | QueryError], None]) -> None:
+        reply([instance.describe() for instance, _ in self._instances.values()])
+
+
+@contextmanager
+def serve(directory: Path, token: bytes | None = None, job: str = JOB) -> Iterator[tuple[str, int]]:
+    """Serve `CONTENTS` as this job's; gives the proxy's address."""
+    options = EndpointOptions(token=token)
+    registry = StateRegistry()
+    with HeapBackend(BackendContext(GROUPS, 128, directory)) as backend:
+        _fill(backend)
+        server, proxy = StateServer(registry, options), ClientProxy(options)
+        server.start()
+        try:
+            instances = {str(kind.queryable_name): _instance(backend, kind) for kind in _DESCRIPTORS}
+            served = {name: (instance, registry.register(instance)) for name, instance in instances.items()}
+            proxy.start()
+            proxy.set_location_oracle(job, _Oracle(server.address, served))
+            yield proxy.address
+        finally:
+            proxy.shutdown(2.0)
+            server.shutdown(2.0)
+
+
+_DESCRIPTORS: Sequence[StateDescriptor] = (VALUE, MAP, LIST, REDUCING, AGGREGATING, PLACE)
+
+
+def _fill(backend: HeapBackend) -> None:
+    tables = {descriptor.name: backend.table(descriptor) for descriptor in _DESCRIPTORS}
+    july = backend.table(VALUE, "2013-07-18")
+    backend.begin(0)
+    tables["value"].put("JFK", 71.06)
+    july.put("JFK", 100.04)
+    tables["map"].map_put("JFK", "LAX", 2)
+    tables["map"].map_put("JFK", "SFO", 1)
+    tables["list"].list_add("JFK", [3, -1, 0])
+    tables["reducing"].put("JFK", 12_345)
+    tables["aggregating"].put("JFK", (10, 4))
+    tables["place"].put(("JFK", 7, b"\xff"), b"\x00\x01")
+    list(backend.commit(0))
+
+
+def _instance(backend: HeapBackend, descriptor: StateDescriptor) -> StateInstance:
+    return StateInstance(
+        job=JOB,
+        descriptor=descriptor,
+        key_types=BY_PLACE if descriptor is PLACE else BY_TEXT,
+        key_groups=GROUPS,
+        max_parallelism=128,
+        capabilities=backend.capabilities,
+        readers={Isolation.LIVE: backend.reader(Isolation.LIVE)},
+    )

@@ -1,0 +1,126 @@
+"""The Python blocks of every page run, in their order; `tests.project.documentation` has the convention."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+from contextlib import redirect_stdout
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from qstate.errors import QueryError
+from qstate.spark import Job
+from tests.project.documentation import Block, Page, pages, run_program
+from tests.project.served_job import serve
+from tests.spark.streams import LOCAL, FileStream, start_spark
+
+README = Page("README.md")
+QUERY = Page("docs/how-to/query-state.md")
+CHOOSE = Page("docs/how-to/choose-a-backend.md")
+#: These need a session, a stream or a running job; the rest needs nothing.
+ACTED_OUT = {README, QUERY, CHOOSE}
+ALONE = [page for page in pages() if page.programs() and page not in ACTED_OUT]
+TIMEOUT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def spark() -> Any:
+    return start_spark(LOCAL)
+
+
+@pytest.mark.parametrize("page", ALONE, ids=lambda page: str(page.name))
+def test_pages_that_need_nothing(page: Page) -> None:
+    namespace = _namespace()
+    for block in page.programs():
+        run_program(page, block, namespace)
+
+
+def test_query_state(tmp_path: Path) -> None:
+    with serve(tmp_path, job="alerts") as proxy:
+        namespace = _namespace()
+        printed = [_printed(QUERY, block, namespace, proxy) for block in QUERY.programs()]
+    assert printed == [
+        "71.06 as of epoch 0\n",
+        str(["msgpack"] * 6) + "\n",
+        "{'JFK': 71.06}\n",
+        "[71.06, None, None]\n",
+    ]
+
+
+@pytest.mark.spark
+def test_choose_a_backend(spark: Any) -> None:
+    namespace = _namespace(spark=spark)
+    for block in CHOOSE.programs():
+        run_program(CHOOSE, block, namespace)
+    job = namespace["job"]
+    assert isinstance(job, Job)
+    job.stop()
+    assert job.config.backend_options == {"flush_interval_s": 0.1}
+
+
+@pytest.mark.spark
+def test_readme(spark: Any, tmp_path: Path) -> None:
+    """The job runs until its queries are stopped, so it has a thread; meanwhile the client asks."""
+    job_block, client_block = README.programs()
+    # Relative paths are Spark's working directory for the one and this process's for the other.
+    text = job_block.text.replace('"state/', f'"{tmp_path}/state/').replace('"checkpoints/', f'"{tmp_path}/progress/')
+    assert text.count(str(tmp_path)) == 2
+    job_block = Block("python", None, text, job_block.line)
+    readings = FileStream(spark, tmp_path / "input")
+    readings.add(_readings([60.0, 95.0]))
+    namespace = _namespace(spark=spark, readings=readings.read())
+    failures: list[BaseException] = []
+
+    def run_job() -> None:
+        try:
+            run_program(README, job_block, namespace)
+        except BaseException as exc:
+            failures.append(exc)
+
+    running = threading.Thread(target=run_job)
+    running.start()
+    try:
+        _ask_until(client_block, namespace, running, says="95.0\n")
+    finally:
+        for query in spark.streams.active:
+            query.stop()
+        running.join(TIMEOUT_S)
+    assert not running.is_alive()
+    assert failures == []
+
+
+def _ask_until(block: Block, namespace: dict[str, object], running: threading.Thread, says: str) -> None:
+    """Ask again and again: the proxy is up before the state is, and the state before the row is in it."""
+    deadline = time.monotonic() + TIMEOUT_S
+    answer = None
+    while answer != says:
+        assert running.is_alive(), "the job has ended"
+        assert time.monotonic() < deadline, f"the client prints {answer!r}, not {says!r}"
+        job = namespace.get("job")
+        if isinstance(job, Job):
+            try:
+                answer = _printed(README, block, namespace, job.proxy_address)
+            except QueryError as exc:
+                answer = str(exc)
+        threading.Event().wait(0.1)
+
+
+def _printed(page: Page, block: Block, namespace: dict[str, object], proxy: tuple[str, int]) -> str:
+    with redirect_stdout(io.StringIO()) as output:
+        run_program(page, block, namespace, proxy)
+    return output.getvalue()
+
+
+def _namespace(**given: object) -> dict[str, object]:
+    """Where a page's blocks run. Classes in it are pickled by value, as those of a program are."""
+    return {"__name__": "__main__", **given}
+
+
+def _readings(temperatures: list[float]) -> pa.Table:
+    times = [datetime(2013, 7, 18, hour) for hour in range(len(temperatures))]
+    return pa.table({"sensor": ["JFK"] * len(times), "time": times, "temperature": temperatures})

@@ -1,0 +1,75 @@
+"""What `import qstate...` promises: exports that exist, a core that stays light, no imports for types only."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import qstate
+
+PACKAGE = Path(qstate.__file__).parent
+#: Everything that only an extra brings.
+OPTIONAL = ("matplotlib", "numpy", "pandas", "psutil", "py4j", "pyarrow", "pyspark", "rich", "rocksdict")
+#: The packages of the core: a client, a third-party backend or a checkpoint tool imports these.
+CORE = [
+    "qstate",
+    "qstate.backends",
+    "qstate.backends.contract",
+    "qstate.cli",
+    "qstate.config",
+    "qstate.descriptors",
+    "qstate.errors",
+    "qstate.installation",
+    "qstate.keys",
+    "qstate.protocol",
+    "qstate.serializers",
+]
+MODULES = sorted(module.name for module in pkgutil.walk_packages([str(PACKAGE)], "qstate."))
+BLOCKED_IMPORT = """
+import sys
+for name in {blocked!r}:
+    sys.modules[name] = None  # makes `import name` raise ModuleNotFoundError
+import importlib
+for name in {modules!r}:
+    importlib.import_module(name)
+"""
+
+
+@pytest.mark.parametrize("name", ["qstate", *MODULES])
+def test_all_names_exist_are_sorted_and_documented(name: str) -> None:
+    module = importlib.import_module(name)
+    exported = getattr(module, "__all__", None)
+    if Path(str(module.__file__)).stat().st_size == 0:
+        assert exported is None
+        return
+    assert exported is not None, f"{name} has no __all__"
+    assert len(set(exported)) == len(exported)
+    for export in exported:
+        thing = getattr(module, export)
+        own_class = isinstance(thing, type) and thing.__module__ == name
+        assert not own_class or thing.__doc__, f"{name}.{export} has no docstring"
+    assert module.__doc__, f"{name} does not open with its rules"
+
+
+def test_core_imports_without_any_optional_package() -> None:
+    code = BLOCKED_IMPORT.format(blocked=OPTIONAL, modules=CORE)
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert answer.returncode == 0, answer.stderr
+
+
+def test_blocked_import_really_blocks() -> None:
+    code = BLOCKED_IMPORT.format(blocked=OPTIONAL, modules=["rocksdict"])
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert "ModuleNotFoundError" in answer.stderr
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_nothing_is_imported_for_types_only(path: Path) -> None:
+    names = {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)}
+    assert "TYPE_CHECKING" not in names

@@ -1,0 +1,158 @@
+"""Hypothesis strategies for messages and for bytes that are almost messages."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import msgpack
+from hypothesis import strategies as st
+
+from qstate.protocol import (
+    MAX_DEADLINE_MS,
+    MAX_ID,
+    Describe,
+    Description,
+    Failure,
+    Get,
+    Hello,
+    Locate,
+    Location,
+    Message,
+    Ping,
+    Pong,
+    Values,
+    Welcome,
+    encode,
+)
+
+__all__ = ["almost_payloads", "messages", "plain_values", "requests"]
+
+ids = st.integers(1, MAX_ID)
+deadlines = st.integers(0, MAX_DEADLINE_MS)
+names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=255)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+int64s = st.integers(-(2**63), 2**63 - 1)
+columns = texts | st.binary(max_size=20) | int64s
+keys = columns | st.tuples(columns, columns) | st.tuples(columns, columns, columns)
+state_ids = st.binary(min_size=16, max_size=16)
+scalars = texts | int64s | st.floats(allow_nan=False, allow_infinity=False) | st.booleans() | st.none()
+details = st.dictionaries(names, scalars, max_size=4)
+
+hellos = st.builds(
+    Hello,
+    st.lists(st.integers(1, 65535), min_size=1, max_size=5).map(tuple),
+    st.none() | st.binary(max_size=40),
+    texts,
+)
+welcomes = st.builds(
+    Welcome,
+    st.integers(1, 65535),
+    texts,
+    st.lists(names, max_size=3).map(tuple),
+    st.integers(4096, 2**32 - 1),
+    st.integers(1, 2**20),
+)
+gets = st.builds(
+    Get,
+    ids,
+    deadlines,
+    st.tuples(names, names) | state_ids,
+    st.none() | keys,
+    st.sampled_from([{}, {"isolation": "live"}, {"isolation": "committed"}]),
+    st.lists(keys, min_size=1, max_size=8).map(tuple)
+    | st.lists(texts, min_size=1, max_size=8).map(tuple)
+    | st.lists(int64s, min_size=1, max_size=8).map(tuple),
+)
+results = st.tuples(st.integers(-1, 2**63 - 1), st.none() | st.binary(max_size=30)) | st.tuples(
+    st.just(-1), st.integers(1, 65535)
+)
+
+
+def _values(number: int, pairs: list[tuple[int, Any]]) -> Values:
+    return Values(number, tuple(epoch for epoch, _ in pairs), tuple(result for _, result in pairs))
+
+
+values = st.builds(_values, ids, st.lists(results, min_size=1, max_size=8))
+descriptions = st.fixed_dictionaries(
+    {
+        "name": names,
+        "kind": st.sampled_from(["value", "list", "map", "reducing", "aggregating"]),
+        "serializer": names,
+        "key_types": st.lists(st.sampled_from(["string", "binary", "bigint"]), max_size=3).map(tuple),
+        "value_type": texts,
+        "capabilities": st.lists(names, max_size=3).map(tuple),
+    },
+    optional={"map_key_type": texts},
+)
+jobs = st.fixed_dictionaries({"job": names})
+
+
+@st.composite
+def locations(draw: st.DrawFn) -> Location:
+    max_parallelism = draw(st.integers(2, 32768))
+    bounds = sorted(draw(st.sets(st.integers(0, max_parallelism), min_size=2, max_size=6)))
+    ranges = [pair for pair in pairwise(bounds) if draw(st.booleans())]
+    owners = tuple((start, stop, draw(names), draw(st.integers(1, 65535)), draw(state_ids)) for start, stop in ranges)
+    return Location(draw(ids), draw(descriptions), max_parallelism, owners)
+
+
+#: Every request a client may send.
+requests = (
+    gets
+    | st.builds(Locate, ids, deadlines, names, names)
+    | st.builds(Describe, ids, deadlines, st.none() | names)
+    | st.builds(Ping, ids)
+)
+#: Every message there is.
+messages: st.SearchStrategy[Message] = (
+    hellos
+    | welcomes
+    | requests
+    | values
+    | locations()
+    | st.builds(Description, ids, st.lists(descriptions | jobs, max_size=3).map(tuple))
+    | st.builds(Pong, ids)
+    | st.builds(Failure, st.integers(0, MAX_ID), st.integers(1, 65535), details)
+)
+
+#: Anything that MessagePack can carry, in the form in which it is read back.
+plain_values: st.SearchStrategy[Any] = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats()
+    | texts
+    | st.binary(max_size=20)
+    | st.builds(msgpack.ExtType, st.integers(0, 127), st.binary(max_size=8)),
+    lambda inner: (
+        st.lists(inner, max_size=5).map(tuple) | st.dictionaries(texts | st.binary(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@st.composite
+def _mutated(draw: st.DrawFn) -> bytes:
+    """A valid payload with a few bytes changed, dropped or put in."""
+    payload = bytearray(encode(draw(messages)))
+    for _ in range(draw(st.integers(1, 4))):
+        place = draw(st.integers(0, max(0, len(payload) - 1)))
+        payload[place : place + draw(st.integers(0, 2))] = draw(st.binary(max_size=3))
+    return bytes(payload)
+
+
+@st.composite
+def _misfits(draw: st.DrawFn) -> bytes:
+    """A sound array with a type and an id whose other fields are anything, or those of a message but for one."""
+    fields = list(msgpack.unpackb(encode(draw(messages)), use_list=False))
+    place = draw(st.integers(0, len(fields)))
+    fields[place : place + draw(st.integers(0, 1))] = [draw(plain_values)]
+    packed: bytes = msgpack.packb(fields)
+    return packed
+
+
+#: Bytes that are no message, or nearly one, or by chance one.
+almost_payloads: st.SearchStrategy[bytes] = (
+    st.binary(max_size=60) | _mutated() | _misfits() | plain_values.map(msgpack.packb)
+)

@@ -1,0 +1,77 @@
+"""Fixtures of the serving tests: servers and proxies on free ports, which are shut down and leave nothing open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from qstate.runtime.endpoint import EndpointOptions
+from qstate.runtime.proxy import ClientProxy
+from qstate.runtime.registry import StateRegistry
+from qstate.runtime.server import StateServer
+from qstate.runtime.statistics import RequestStatistics
+
+ServerFactory = Callable[..., StateServer]
+ProxyFactory = Callable[..., ClientProxy]
+
+
+@pytest.fixture(autouse=True)
+def no_leaked_descriptors() -> Iterator[None]:
+    """Fail the test that leaves a socket open."""
+    descriptors = Path("/proc/self/fd")
+    if not descriptors.exists():
+        yield
+        return
+    before = _open_sockets(descriptors)
+    yield
+    left = _open_sockets(descriptors) - before
+    assert not left, f"the test left sockets open: {sorted(left)}"
+
+
+def _open_sockets(descriptors: Path) -> set[str]:
+    found = set()
+    for entry in descriptors.iterdir():
+        try:
+            target = str(entry.readlink())
+        except FileNotFoundError:  # the descriptor of this very iteration
+            continue
+        if target.startswith(("socket:", "anon_inode:[eventpoll]")):
+            found.add(f"{entry.name} {target}")
+    return found
+
+
+@pytest.fixture
+def registry() -> StateRegistry:
+    return StateRegistry()
+
+
+@pytest.fixture
+def start_server(registry: StateRegistry) -> Iterator[ServerFactory]:
+    servers: list[StateServer] = []
+
+    def start(statistics: RequestStatistics | None = None, **options: object) -> StateServer:
+        server = StateServer(registry, EndpointOptions(**options), statistics)  # type: ignore[arg-type]
+        servers.append(server)
+        server.start()
+        return server
+
+    yield start
+    for server in servers:
+        server.shutdown(2.0)
+
+
+@pytest.fixture
+def start_proxy() -> Iterator[ProxyFactory]:
+    proxies: list[ClientProxy] = []
+
+    def start(local: StateServer | None = None, **options: object) -> ClientProxy:
+        proxy = ClientProxy(EndpointOptions(**options), local=local)  # type: ignore[arg-type]
+        proxies.append(proxy)
+        proxy.start()
+        return proxy
+
+    yield start
+    for proxy in proxies:
+        proxy.shutdown(2.0)

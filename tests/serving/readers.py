@@ -1,0 +1,85 @@
+"""State readers for tests: one over a dict, one that waits at a gate, one that fails."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgpack
+
+from qstate.backends.contract import Capability, Isolation, ReadResult, StateReader
+from qstate.descriptors import StateDescriptor, ValueStateDescriptor
+from qstate.errors import FailureCode
+from qstate.keys import ColumnType, Key, KeyGroupRange, Namespace
+from qstate.runtime.registry import StateInstance
+
+MAX_PARALLELISM = 128
+EVERYTHING = KeyGroupRange(0, MAX_PARALLELISM)
+EPOCH = 7
+
+
+class DictReader(StateReader):
+    """Serves a dict; a value that is a failure code is that key's failure."""
+
+    def __init__(self, entries: Mapping[Any, object], epoch: int = EPOCH) -> None:
+        self.entries = entries
+        self.epoch = epoch
+        self.reads = 0
+
+    def get(self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key]) -> ReadResult:
+        self.reads += 1
+        return ReadResult(self.epoch, [self._answer(key, namespace) for key in keys])
+
+    def _answer(self, key: Key, namespace: Namespace) -> bytes | FailureCode | None:
+        value = self.entries.get(key if namespace is None else (key, namespace))
+        if value is None or isinstance(value, FailureCode):
+            return value
+        packed: bytes = msgpack.packb(value)
+        return packed
+
+
+class GatedReader(DictReader):
+    """Waits in every read of a gated key until the gate opens."""
+
+    def __init__(self, entries: Mapping[Any, object], gated: Sequence[Key]) -> None:
+        super().__init__(entries)
+        self.gated = set(gated)
+        self.gate = threading.Event()
+        self.entered = threading.Semaphore(0)
+
+    def get(self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key]) -> ReadResult:
+        if self.gated.intersection(keys):
+            self.entered.release()
+            assert self.gate.wait(20.0), "the test never opened the gate"
+        return super().get(descriptor, namespace, keys)
+
+
+class FailingReader(StateReader):
+    """Breaks the contract: its `get` raises."""
+
+    def get(self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key]) -> ReadResult:
+        raise RuntimeError("a bug in a backend")
+
+
+def instance(
+    reader: StateReader,
+    *,
+    name: str = "lastTemperature",
+    job: str = "job",
+    key_types: tuple[ColumnType, ...] = (ColumnType.STRING,),
+    key_groups: KeyGroupRange = EVERYTHING,
+    committed: StateReader | None = None,
+) -> StateInstance:
+    readers = {Isolation.LIVE: reader}
+    if committed is not None:
+        readers[Isolation.COMMITTED] = committed
+    return StateInstance(
+        job=job,
+        descriptor=ValueStateDescriptor("lastTemp", float).queryable(name),
+        key_types=key_types,
+        key_groups=key_groups,
+        max_parallelism=MAX_PARALLELISM,
+        capabilities=frozenset([Capability.COMMITTED_READS]) if committed is not None else frozenset(),
+        readers=readers,
+    )

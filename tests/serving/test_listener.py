@@ -1,0 +1,39 @@
+"""Laws of listening: which ports are tried, and what is said when none is left."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from qstate.errors import ConfigError
+from qstate.runtime.listener import listen, parse_ports
+
+
+def test_ports_are_a_list_of_ports_and_ranges() -> None:
+    assert parse_ports("9069, 9100-9102,0") == [range(9069, 9070), range(9100, 9103), range(1)]
+
+
+@pytest.mark.parametrize("text", ["", "http", "9069,", "-1", "9100-", "9102-9100", "65536", "1-2-3", "²"])
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="port"):
+        parse_ports(text)
+
+
+def test_first_free_port_of_the_list_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as blocker:
+        taken = blocker.getsockname()[1]
+        with listen("127.0.0.1", f"{taken},0", "test server") as found:
+            assert found.getsockname()[1] not in (0, taken)
+        # A range that begins with a taken port goes on behind it; the end of it may be taken by anyone.
+        if taken < 65_000:
+            with listen("127.0.0.1", f"{taken}-{taken + 500}", "test server") as found:
+                assert taken < found.getsockname()[1] <= taken + 500
+        with pytest.raises(ConfigError, match=f"no free port for the test server.*'{taken}'"):
+            listen("127.0.0.1", f"{taken}", "test server")
+
+
+def test_address_of_another_host_is_refused_by_name() -> None:
+    for bind in ("192.0.2.1", "host.invalid"):
+        with pytest.raises(ConfigError, match=bind):
+            listen(bind, "0-5", "test server")

@@ -1,0 +1,159 @@
+"""Functions that the Spark tests run in task managers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from qstate.descriptors import (
+    AggregateFunction,
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
+)
+from qstate.operators.functions import KeyedProcessFunction
+
+
+class Mean(AggregateFunction[int, list[int], float]):
+    def create_accumulator(self) -> list[int]:
+        return [0, 0]
+
+    def add(self, value: int, accumulator: list[int]) -> list[int]:
+        accumulator[0] += value
+        accumulator[1] += 1
+        return accumulator
+
+    def get_result(self, accumulator: list[int]) -> float:
+        return accumulator[0] / accumulator[1]
+
+    def merge(self, one: list[int], other: list[int]) -> list[int]:
+        return [one[0] + other[0], one[1] + other[1]]
+
+
+def add(one: int, other: int) -> int:
+    return one + other
+
+
+class FiveKinds(KeyedProcessFunction):
+    """Keeps one state of each kind of (key, label, amount) rows and emits a row's running total."""
+
+    def open(self, context: Any) -> None:
+        self.last = context.get_state(ValueStateDescriptor("last", dict).queryable("lastRow"))
+        self.recent = context.get_list_state(ListStateDescriptor("recent", int).queryable("recentAmounts"))
+        self.visits = context.get_map_state(MapStateDescriptor("visits", int).queryable("visitsByLabel"))
+        self.total = context.get_reducing_state(
+            ReducingStateDescriptor("total", int, reduce_function=add).queryable("totalAmount")
+        )
+        self.mean = context.get_aggregating_state(
+            AggregatingStateDescriptor("mean", list, aggregate_function=Mean()).queryable("meanAmount")
+        )
+
+    def process_element(self, row: Any, context: Any) -> Any:
+        self.last.update({"label": row.label, "amount": row.amount})
+        self.recent.add(row.amount)
+        if len(self.recent.get()) > 10:
+            self.recent.update(self.recent.get()[-10:])
+        self.visits.put(row.label, (self.visits.get(row.label) or 0) + 1)
+        self.total.add(row.amount)
+        self.mean.add(row.amount)
+        yield row.key, self.total.get()
+
+
+class Total(KeyedProcessFunction):
+    """Adds amounts up per key; may do one `mischief` at a given row, once per flag file."""
+
+    def __init__(
+        self, mischief: Callable[[Path], None] | None = None, *, flag: Path | None = None, at: int = -1
+    ) -> None:
+        self._mischief = mischief
+        self._flag = flag
+        self._at = at
+
+    def open(self, context: Any) -> None:
+        self.total = context.get_reducing_state(
+            ReducingStateDescriptor("total", int, reduce_function=add).queryable("totalAmount")
+        )
+
+    def process_element(self, row: Any, context: Any) -> Any:
+        if row.at == self._at and self._flag is not None and not self._flag.exists():
+            written = self._flag.with_suffix(".new")
+            written.write_text(str(os.getpid()))
+            written.rename(self._flag)  # whoever waits for the flag finds the process's number in it
+            assert self._mischief is not None
+            self._mischief(self._flag)
+        self.total.add(row.amount)
+        yield row.key, self.total.get()
+
+
+def kill_this_process(flag: Path) -> None:
+    """What kill -9 does to a task manager, at a row of the test's choice."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wait_for_go(flag: Path) -> None:
+    """Hold the epoch open until the test has done what it wants to do to the job."""
+    deadline = time.monotonic() + 60
+    while not flag.with_suffix(".go").exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError("the test never said go")
+        threading.Event().wait(0.02)
+
+
+class KeepsOrder(KeyedProcessFunction):
+    """Emits a row for every element that came after a newer one of its key."""
+
+    def open(self, context: Any) -> None:
+        self.newest = context.get_state(ValueStateDescriptor("newest", int))
+
+    def process_element(self, row: Any, context: Any) -> Any:
+        newest = self.newest.value()
+        if newest is not None and row.at < newest:
+            yield row.key, row.at
+        self.newest.update(row.at if newest is None else max(row.at, newest))
+
+
+class Raises(KeyedProcessFunction):
+    """Fails on one key, after it has changed state."""
+
+    def open(self, context: Any) -> None:
+        self.total = context.get_state(ValueStateDescriptor("total", int).queryable("totalAmount"))
+
+    def process_element(self, row: Any, context: Any) -> Any:
+        self.total.update((self.total.value() or 0) + row.amount)
+        if row.amount < 0:
+            raise ValueError(f"amount {row.amount} is negative")
+
+
+class WrongColumns(KeyedProcessFunction):
+    """Yields three columns where two were declared."""
+
+    def process_element(self, row: Any, context: Any) -> Any:
+        yield row.key, row.amount, "surplus"
+
+
+class SameQueryableName(KeyedProcessFunction):
+    """Two states, one queryable name."""
+
+    def open(self, context: Any) -> None:
+        context.get_state(ValueStateDescriptor("one", int).queryable("same"))
+        context.get_state(ValueStateDescriptor("other", int).queryable("same"))
+
+    def process_element(self, row: Any, context: Any) -> Any:
+        return None
+
+
+class Unpicklable(KeyedProcessFunction):
+    """Holds a lock, which cannot travel."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def process_element(self, row: Any, context: Any) -> Any:
+        return None

@@ -1,0 +1,134 @@
+"""What users get wrong: an error that names the culprit, a query that stops cleanly, and state that is intact."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from qstate.errors import ConfigError, JobError
+from qstate.spark import Job
+from tests.spark.functions_under_test import Raises, SameQueryableName, Total, Unpicklable, WrongColumns
+from tests.spark.streams import run_to_end
+
+SCHEMA = "key string, total bigint"
+
+
+def rows(*amounts: int, key: str | None = "a") -> pa.Table:
+    return pa.table(
+        {
+            "key": pa.array([key] * len(amounts), pa.string()),
+            "amount": pa.array(amounts, pa.int64()),
+            "at": pa.array(range(len(amounts)), pa.int64()),
+            "ratio": pa.array([0.5] * len(amounts), pa.float64()),
+        }
+    )
+
+
+def test_an_unknown_column_is_named(spark: Any, stream_of: Any, job_of: Any) -> None:
+    stream = stream_of(spark, rows(1)).read()
+    with pytest.raises(JobError, match=r"no column 'kex'; the stream has key, amount, at, ratio"):
+        job_of(spark).key_by(stream, "kex")
+    with pytest.raises(JobError, match=r"order_by.*'when'"):
+        job_of(spark).key_by(stream, "key").process(Total(), SCHEMA, uid="total", order_by="when")
+
+
+def test_a_float_key_is_refused_before_the_query_starts(spark: Any, stream_of: Any, job_of: Any) -> None:
+    stream = stream_of(spark, rows(1)).read()
+    with pytest.raises(JobError, match=r"'ratio' is double.*cast"):
+        job_of(spark).key_by(stream, "ratio").process(Total(), SCHEMA, uid="total")
+
+
+def test_an_unpicklable_function_is_named(spark: Any, stream_of: Any, job_of: Any) -> None:
+    stream = stream_of(spark, rows(1)).read()
+    with pytest.raises(JobError, match=r"'lock-holder': Unpicklable cannot be pickled.*lock"):
+        job_of(spark).key_by(stream, "key").process(Unpicklable(), SCHEMA, uid="lock-holder")
+
+
+def test_a_uid_is_used_once(spark: Any, stream_of: Any, job_of: Any) -> None:
+    keyed = job_of(spark).key_by(stream_of(spark, rows(1)).read(), "key")
+    keyed.process(Total(), SCHEMA, uid="total")
+    with pytest.raises(JobError, match="two operators have the uid 'total'"):
+        keyed.process(Total(), SCHEMA, uid="total")
+
+
+def test_an_unknown_setting_or_backend_lists_the_valid_ones(spark: Any, job_of: Any) -> None:
+    with pytest.raises(ConfigError, match=r"unknown setting 'backnd'; did you mean 'backend'\?"):
+        job_of(spark, backnd="heap")
+    with pytest.raises(ConfigError, match=r"'redis'.*heap.*rocksdb"):
+        job_of(spark, backend="redis")
+
+
+def test_ports_that_are_none_are_refused_before_anything_starts(spark: Any, job_of: Any) -> None:
+    with pytest.raises(ConfigError, match=r"ports are 0 to 65535.*'70000'"):
+        job_of(spark, proxy_ports="9069,70000")
+    with pytest.raises(ConfigError, match=r"ports must be a list of ports and ranges.*'any'"):
+        job_of(spark, server_ports="any")
+
+
+class _SessionElsewhere:
+    """Stands for a session of another kind: Spark Connect's needs packages that qstate does not."""
+
+
+def test_a_session_whose_driver_is_elsewhere_is_told_so() -> None:
+    session: Any = _SessionElsewhere()
+    with pytest.raises(ConfigError, match="with Spark Connect the driver is elsewhere"):
+        Job(session, "job")
+
+
+@pytest.mark.parametrize(
+    ("table", "function", "culprit"),
+    [
+        (rows(1, 2, key=None), Total(), r"column 'key' is null in 2 of 2 rows"),
+        (rows(1, -5), Raises(), r"operator 'it', function Raises, key 'a': ValueError: amount -5 is negative"),
+        (rows(1), WrongColumns(), r"operator 'it', function WrongColumns.*row 0 has 3 columns, expected 2"),
+        (rows(1), SameQueryableName(), r"'one' and 'other' have the same queryable name 'same'"),
+    ],
+    ids=["null key", "function raises", "wrong columns", "one queryable name twice"],
+)
+def test_a_running_query_stops_with_the_culprit_named(
+    table: pa.Table, function: Any, culprit: str, spark: Any, stream_of: Any, job_of: Any, tmp_path: Path
+) -> None:
+    result = job_of(spark).key_by(stream_of(spark, table).read(), "key").process(function, SCHEMA, uid="it")
+    with pytest.raises(StreamingQueryException, match=culprit):
+        run_to_end(result, tmp_path / "checkpoint")
+
+
+def test_a_queryable_name_of_another_operator_is_refused(
+    spark: Any, stream_of: Any, job_of: Any, tmp_path: Path
+) -> None:
+    job = job_of(spark)
+    keyed = job.key_by(stream_of(spark, rows(1)).read(), "key")
+    run_to_end(keyed.process(Total(), SCHEMA, uid="first"), tmp_path / "first")
+    with pytest.raises(
+        StreamingQueryException, match=r"'totalAmount': one of operator 'first' and one of operator 'second'"
+    ):
+        run_to_end(keyed.process(Total(), SCHEMA, uid="second"), tmp_path / "second")
+
+
+def test_the_state_is_intact_after_a_function_raised(
+    spark: Any, stream_of: Any, job_of: Any, client_of: Any, tmp_path: Path
+) -> None:
+    job = job_of(spark)
+    stream = stream_of(spark, rows(1, 2, 3), rows(10, -5))
+    result = job.key_by(stream.read(), "key").process(Raises(), SCHEMA, uid="raises")
+    with pytest.raises(StreamingQueryException, match="amount -5 is negative"):
+        run_to_end(result, tmp_path / "checkpoint")
+    assert client_of(job).get("job", "totalAmount", "a").value() == 6
+
+
+def test_a_second_query_on_one_operator_is_refused(spark: Any, stream_of: Any, job_of: Any, tmp_path: Path) -> None:
+    result = job_of(spark).key_by(stream_of(spark, rows(1)).read(), "key").process(Total(), SCHEMA, uid="total")
+    run_to_end(result, tmp_path / "one")
+    with pytest.raises(StreamingQueryException, match=r"operator 'total' is driven by streaming query .* already"):
+        run_to_end(result, tmp_path / "other")
+
+
+def test_merged_partitions_are_refused(spark: Any, stream_of: Any, job_of: Any, tmp_path: Path) -> None:
+    keys = pa.table({"key": [f"k{i}" for i in range(100)], "amount": [1] * 100, "at": list(range(100))})
+    result = job_of(spark).key_by(stream_of(spark, keys).read(), "key").process(Total(), SCHEMA, uid="total")
+    with pytest.raises(StreamingQueryException, match=r"merged its partitions, such as coalesce\(\)"):
+        run_to_end(result.coalesce(1), tmp_path / "checkpoint")

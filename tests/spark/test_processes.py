@@ -1,0 +1,86 @@
+"""Processes that start and end: none outlives its driver, none is left by stop()."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.spark.functions_under_test import Total
+from tests.spark.generated import amounts
+from tests.spark.streams import run_to_end, until
+
+DRIVER = """
+import sys
+from pathlib import Path
+from tests.spark.functions_under_test import Total
+from tests.spark.generated import amounts
+from tests.spark.streams import LOCAL, FileStream, run_to_end, start_spark
+from qstate.spark import Job
+
+work = Path(sys.argv[1])
+session = start_spark(LOCAL)
+job = Job(session, "orphans", parallelism=2, proxy_ports="0", server_ports="0")
+stream = FileStream(session, work / "input")
+for table in amounts(batches=1, rows_a_batch=100, keys=10):
+    stream.add(table)
+run_to_end(job.key_by(stream.read(), "key").process(Total(), "key string, total bigint", uid="total"), work / "c")
+print(*(manager.pid for manager in job.manager.task_managers()), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_no_process_outlives_a_killed_driver(tmp_path: Path) -> None:
+    driver = subprocess.Popen(
+        [sys.executable, "-c", DRIVER, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=Path(__file__).parents[2],
+        text=True,
+    )
+    try:
+        assert driver.stdout is not None
+        pids = [int(pid) for pid in driver.stdout.readline().split()]
+        assert len(pids) == 2
+        started = [psutil.Process(pid) for pid in pids]
+        started += psutil.Process(driver.pid).children(recursive=True)
+    finally:
+        driver.kill()
+        driver.communicate()
+    _, alive = psutil.wait_procs(started, timeout=10)
+    assert [process.cmdline() for process in alive] == []
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_stop_ends_every_task_manager_and_removes_its_files(
+    backend: str, spark: Any, stream_of: Any, job_of: Any, tmp_path: Path
+) -> None:
+    job = job_of(spark, backend=backend)
+    stream = stream_of(spark, *amounts(batches=1, rows_a_batch=100, keys=10))
+    run_to_end(
+        job.key_by(stream.read(), "key").process(Total(), "key string, total bigint", uid="total"), tmp_path / "c"
+    )
+    managers = job.manager.task_managers()
+    assert len(managers) == 2
+    scratch = [Path(manager.unix_path).parent for manager in managers]
+    assert all(directory.exists() for directory in scratch)
+    job.stop()
+    job.stop()
+    until(
+        lambda: not any(psutil.pid_exists(manager.pid) and alive(manager.pid) for manager in managers), "they end", 10
+    )
+    assert not any(directory.exists() for directory in scratch)
+    assert not job.manager.checkpoint_dir.exists()
+
+
+def alive(pid: int) -> bool:
+    """A zombie has ended; its parent, a Spark worker, has just not asked yet."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,73 @@
+"""The queryable state sink in its three forms, and combined before the shuffle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import methodcaller
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from qstate.descriptors import ReducingStateDescriptor, ValueStateDescriptor
+from qstate.errors import JobError
+from qstate.spark import KeyedStream, QueryableStateStream
+from tests.spark.functions_under_test import add
+from tests.spark.generated import amounts, totals
+
+Sink = Callable[[KeyedStream], QueryableStateStream]
+
+
+@pytest.fixture
+def stored(spark: Any, stream_of: Any, job_of: Any, client_of: Any, tmp_path: Path) -> Any:
+    """`stored(tables, sink)`: run the sink over the tables to its end; the values by key, as a client reads them."""
+
+    def run(tables: list[pa.Table], sink: Sink, read: Callable[[Any], Any] = methodcaller("value")) -> dict[str, Any]:
+        job = job_of(spark)
+        stream = sink(job.key_by(stream_of(spark, *tables).read(), "key"))
+        query = stream.start(checkpoint_location=str(tmp_path / "checkpoint"), trigger={"availableNow": True})
+        query.awaitTermination()
+        keys = sorted({key for table in tables for key in table.column("key").to_pylist()})
+        found = client_of(job).get_many("job", stream.queryable_name, keys)
+        return {key: read(view) for key, view in found.items()}
+
+    return run
+
+
+def last_amounts(tables: list[pa.Table]) -> dict[str, int]:
+    return {row["key"]: row["amount"] for table in tables for row in table.to_pylist()}
+
+
+@pytest.mark.parametrize("combine", [False, True])
+def test_a_name_or_a_value_descriptor_keeps_the_last_value_by_event_time(stored: Any, combine: bool) -> None:
+    tables = amounts(batches=3, rows_a_batch=1000, keys=40)
+    descriptor = ValueStateDescriptor("last", int).queryable("lastAmount")
+    found = stored(
+        tables,
+        lambda keyed: keyed.as_queryable_state(descriptor, uid="last", value="amount", order_by="at", combine=combine),
+    )
+    assert found == last_amounts(tables)
+
+
+def test_combined_rows_without_an_order_are_one_of_the_keys_rows(stored: Any) -> None:
+    tables = amounts(batches=2, rows_a_batch=1000, keys=40)
+    found = stored(tables, lambda keyed: keyed.as_queryable_state("lastRow", uid="last", combine=True))
+    newest = {(row["key"], row["label"], row["amount"], row["at"]) for row in tables[-1].to_pylist()}
+    assert {(key, held["label"], held["amount"], held["at"]) for key, held in found.items()} <= newest
+
+
+def test_a_reducing_descriptor_combines_every_value(stored: Any) -> None:
+    tables = amounts(batches=2, rows_a_batch=1000, keys=40)
+    descriptor = ReducingStateDescriptor("total", int, reduce_function=add)
+    found = stored(
+        tables, lambda keyed: keyed.as_queryable_state(descriptor, uid="total", value="amount"), methodcaller("get")
+    )
+    assert found == totals(tables)
+
+
+def test_a_reducing_descriptor_cannot_be_combined_before_the_shuffle(spark: Any, stream_of: Any, job_of: Any) -> None:
+    keyed = job_of(spark).key_by(stream_of(spark, *amounts(1, 10, 2)).read(), "key")
+    descriptor = ReducingStateDescriptor("total", int, reduce_function=add)
+    with pytest.raises(JobError, match="a reducing descriptor needs every row"):
+        keyed.as_queryable_state(descriptor, uid="total", value="amount", combine=True)

@@ -1,0 +1,58 @@
+"""On `local[2,4]`, where Spark retries tasks: an attempt that failed after its epoch was sealed counts once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.spark.functions_under_test import Total, kill_this_process
+from tests.spark.generated import amounts, totals
+from tests.spark.state_checks import assert_totals
+from tests.spark.streams import LOCAL_WITH_RETRIES, run_to_end, start_spark
+
+SCHEMA = "key string, total bigint"
+
+
+@pytest.fixture(scope="module")
+def retrying_spark() -> Iterator[Any]:
+    session = start_spark(LOCAL_WITH_RETRIES)
+    yield session
+    session.stop()
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_a_task_that_fails_after_its_epoch_was_sealed_counts_once(
+    backend: str, retrying_spark: Any, stream_of: Any, job_of: Any, client_of: Any, tmp_path: Path
+) -> None:
+    tables = amounts(batches=2, rows_a_batch=1000, keys=20)
+    flag = tmp_path / "failed once"
+
+    def fail_at_the_end(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        if not flag.exists():
+            flag.touch()
+            raise OSError("the task fails when the operator is done")
+
+    job = job_of(retrying_spark, backend=backend)
+    rows = job.key_by(stream_of(retrying_spark, *tables).read(), "key")
+    result = rows.process(Total(), SCHEMA, uid="total").mapInArrow(fail_at_the_end, SCHEMA)
+    emitted = run_to_end(result, tmp_path / "checkpoint")
+    assert flag.exists()
+    assert len(emitted) == 2000
+    assert_totals(client_of(job), "job", totals(tables))
+
+
+def test_a_task_manager_lost_beyond_the_replay_buffer_is_left_to_sparks_retry(
+    retrying_spark: Any, stream_of: Any, job_of: Any, client_of: Any, tmp_path: Path
+) -> None:
+    tables = amounts(batches=2, rows_a_batch=1000, keys=20)
+    function = Total(kill_this_process, flag=tmp_path / "killed", at=1500)
+    job = job_of(retrying_spark, replay_buffer_bytes=0)
+    rows = job.key_by(stream_of(retrying_spark, *tables).read(), "key")
+    run_to_end(rows.process(function, SCHEMA, uid="total"), tmp_path / "checkpoint")
+    assert (tmp_path / "killed").exists()
+    assert_totals(client_of(job), "job", totals(tables))
