@@ -1,0 +1,90 @@
+"""Runs the benchmarks: `python -m benchmarks [--quick] [--only p1,p4,growth] [--output DIR]`.
+
+Rules of this module: it reads the command line, runs the families in their order and hands the results to the
+table, the JSON file and the plots. It measures nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from os import getloadavg
+from pathlib import Path
+
+from benchmarks import gets, growth, interference, machine, pipelines, plots, sinks, table
+from benchmarks.bench import Bench
+from benchmarks.results import Findings, Report
+from benchmarks.rounds import say
+from benchmarks.sizes import FULL, QUICK, TINY
+
+#: Family -> the benchmarks it runs. Those without Spark come first, so that they run beside no JVM.
+FAMILIES: dict[str, tuple[tuple[str, ...], Callable[[Bench], Findings]]] = {
+    "gets": (("p4", "p5", "p6"), gets.run),
+    "growth of gets": (("growth",), growth.run_gets),
+    "pipelines": (("p1", "p2"), pipelines.run),
+    "sinks": (("p3",), sinks.run),
+    "interference": (("p7", "p8"), interference.run),
+    "growth of pipelines": (("growth",), growth.run_pipelines),
+}
+NAMES = sorted({name for names, _ in FAMILIES.values() for name in names})
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run what the command line asks for."""
+    options = _parsed(arguments)
+    sizes = TINY if options.tiny else QUICK if options.quick else FULL
+    wanted = options.only or NAMES
+    report = Report(machine.describe(), asdict(sizes))
+    if machine.busy():
+        say(machine.busy())
+    with tempfile.TemporaryDirectory(prefix="qstate-bench-") as directory:
+        bench = Bench(sizes, Path(directory), wanted)
+        try:
+            for family, (names, run) in FAMILIES.items():
+                if any(bench.wants(name) for name in names):
+                    _run(family, run, bench, report)
+        finally:
+            bench.close()
+            # Also when a family failed: what was measured until then took minutes.
+            _hand_over(report, options.output)
+
+
+def _hand_over(report: Report, output: Path) -> None:
+    output.mkdir(parents=True, exist_ok=True)
+    (output / "results.json").write_text(report.to_json())
+    drawn = plots.draw(report.findings, output)
+    table.show(report)
+    print(f"written: {output / 'results.json'} and {len(drawn)} plots")
+
+
+def _run(family: str, run: Callable[[Bench], Findings], bench: Bench, report: Report) -> None:
+    say(f"{family}:")
+    load, began = getloadavg()[0], time.monotonic()
+    report.findings.add(run(bench))
+    report.families[family] = {"seconds": round(time.monotonic() - began, 1), "load_before": round(load, 2)}
+
+
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="benchmarks", description="Measure qstate beside its alternatives.")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", action="store_true", help="fewer rounds and smaller growth curves: under 4 minutes")
+    size.add_argument("--tiny", action="store_true", help="show that everything runs; the figures mean nothing")
+    parser.add_argument("--only", type=_names, metavar="NAMES", help=f"comma-separated, of: {', '.join(NAMES)}")
+    default = Path("build/benchmarks")
+    parser.add_argument("--output", type=Path, default=default, help=f"directory for JSON and plots ({default})")
+    return parser.parse_args(arguments)
+
+
+def _names(text: str) -> list[str]:
+    names = [name.strip().lower() for name in text.split(",")]
+    unknown = [name for name in names if name not in NAMES]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; there are {', '.join(NAMES)}")
+    return names
+
+
+if __name__ == "__main__":
+    main()

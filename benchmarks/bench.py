@@ -1,0 +1,58 @@
+"""What every family of benchmarks is given: sizes, a directory, and one Spark session for all that need it.
+
+Rules of this module: it owns what must be given back at the end, and gives it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from benchmarks.micro_batches import start_spark
+from benchmarks.sizes import Sizes
+from qstate.spark import Job
+
+__all__ = ["Bench"]
+
+
+class Bench:
+    """One run. Close it: that stops Spark."""
+
+    def __init__(self, sizes: Sizes, directory: Path, wanted: Collection[str]) -> None:
+        self.sizes = sizes
+        self._directory = directory
+        self._wanted = frozenset(wanted)
+        self._numbers = count()
+        self._spark: SparkSession | None = None
+
+    def wants(self, name: str) -> bool:
+        """Whether this benchmark was asked for."""
+        return name in self._wanted
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session, started when it is first needed: the benchmarks without Spark run beside no idle JVM."""
+        if self._spark is None:
+            self._spark = start_spark()
+        return self._spark
+
+    def directory(self, name: str) -> Path:
+        """A path that nothing has used yet."""
+        return self._directory / f"{next(self._numbers):03d}-{name}"
+
+    @contextmanager
+    def job(self, backend: str, parallelism: int = 2) -> Iterator[Job]:
+        """A job on ports of its own that is stopped at the end."""
+        name = f"bench-{next(self._numbers)}"
+        settings = {"backend": backend, "parallelism": parallelism, "proxy_ports": "0", "server_ports": "0"}
+        with Job(self.spark, name, **settings) as job:
+            yield job
+
+    def close(self) -> None:
+        if self._spark is not None:
+            self._spark.stop()
+            self._spark = None

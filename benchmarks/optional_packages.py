@@ -1,0 +1,38 @@
+"""Packages that a benchmark can do without: it then says what it could not measure, and why.
+
+Rules of this module: it imports by name and explains what is missing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+__all__ = ["missing", "optional", "version_of"]
+
+
+def optional(name: str) -> Any:
+    """The module, or None when it is not installed."""
+    return None if missing(name) else importlib.import_module(name)
+
+
+def missing(*names: str) -> str:
+    """Why the first of these modules that is not there is missed; empty when all are there."""
+    for name in names:
+        try:
+            found = importlib.util.find_spec(name)
+        except ModuleNotFoundError:  # the parent package is not there
+            found = None
+        if found is None:
+            return f"the Python package {name} is not installed; tox -e bench installs it"
+    return ""
+
+
+def version_of(distribution: str) -> str:
+    """The installed version, or `-`."""
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return "-"

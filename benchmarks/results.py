@@ -1,0 +1,111 @@
+"""What a run found: comparisons with a target, plain figures, and growth curves.
+
+Rules of this module: data and what follows from it, in a form that JSON holds. It measures and draws nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from typing import Any
+
+from benchmarks.targets import TARGETS, Target
+
+__all__ = ["Comparison", "Curve", "Figure", "Findings", "Report"]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Ours beside theirs: one sample per round, in `unit`. Without samples of either, `missing` says why."""
+
+    target_id: str
+    unit: str
+    ours: Sequence[float]
+    theirs: Sequence[float]
+    their_name: str
+    detail: str = ""
+    missing: str = ""
+
+    @property
+    def target(self) -> Target:
+        return TARGETS[self.target_id]
+
+    @property
+    def ratio(self) -> float | None:
+        """The ratio of the medians; None when a side was not measured."""
+        return median(self.ours) / median(self.theirs) if self.ours and self.theirs else None
+
+    @property
+    def verdict(self) -> str:
+        """How the floor fared: `met`, `met, stretch too`, `NOT MET` or `not measured`."""
+        if self.ratio is None:
+            return "not measured"
+        if not self.target.met(self.ratio):
+            return "NOT MET"
+        return "met, stretch too" if self.target.stretched(self.ratio) else "met"
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "target": asdict(self.target), "ratio": self.ratio, "verdict": self.verdict}
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure without a target that helps to read those with one."""
+
+    name: str
+    unit: str
+    samples: Sequence[float]
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "median": median(self.samples)}
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """How a figure grows with something: for each line its points (x, y)."""
+
+    name: str
+    x: str
+    y: str
+    lines: Mapping[str, Sequence[tuple[float, float]]]
+
+
+@dataclass(slots=True)
+class Findings:
+    """What one family of benchmarks found."""
+
+    comparisons: list[Comparison] = field(default_factory=list)
+    figures: list[Figure] = field(default_factory=list)
+    curves: list[Curve] = field(default_factory=list)
+
+    def add(self, other: Findings) -> None:
+        self.comparisons += other.comparisons
+        self.figures += other.figures
+        self.curves += other.curves
+
+
+@dataclass(slots=True)
+class Report:
+    """A whole run: where, with what, how long each family took and what was found."""
+
+    machine: Mapping[str, Any]
+    sizes: Mapping[str, Any]
+    findings: Findings = field(default_factory=Findings)
+    #: family -> seconds, and the load of the machine as it began: on a busy machine the figures are worth less
+    families: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        found = self.findings
+        return json.dumps(
+            {
+                "machine": dict(self.machine),
+                "sizes": dict(self.sizes),
+                "families": self.families,
+                "comparisons": [comparison.to_json() for comparison in found.comparisons],
+                "figures": [figure.to_json() for figure in found.figures],
+                "curves": [asdict(curve) for curve in found.curves],
+            },
+            indent=2,
+        )

@@ -1,0 +1,33 @@
+"""Rounds: every contender measured once per round, in turn, so that a noisy minute hits all of them alike.
+
+Rules of this module: it calls and collects. What a measurement is, the contenders know.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+
+__all__ = ["interleaved", "say"]
+
+
+def interleaved(contenders: Mapping[str, Callable[[], float]], *, rounds: int, warm: int = 1) -> dict[str, list[float]]:
+    """One sample per contender and round, after `warm` rounds that do not count.
+
+    Each round begins with another contender: nobody always runs after the same one.
+    """
+    names = list(contenders)
+    samples: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(warm + rounds):
+        shift = number % len(names)
+        for name in names[shift:] + names[:shift]:
+            sample = contenders[name]()
+            if number >= warm:
+                samples[name].append(sample)
+            say(f"  {'warm ' if number < warm else 'round'} {number}: {name}: {sample:,.1f}")
+    return samples
+
+
+def say(text: str) -> None:
+    """Tell whoever watches; the results go to standard output."""
+    print(text, file=sys.stderr, flush=True)

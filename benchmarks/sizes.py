@@ -1,0 +1,93 @@
+"""How much work each benchmark does: the full run, the quick one and the tiny one that only shows that all runs.
+
+Rules of this module: numbers. The figures of performance.md are those of `FULL`; `QUICK` compares the same
+things with fewer rounds and smaller growth curves; `TINY` proves nothing about speed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+__all__ = ["FULL", "QUICK", "TINY", "Sizes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Rows and keys per micro-batch, rounds that count, and the ranges of the growth curves."""
+
+    name: str
+    alert_rows: int = 500_000
+    alert_keys: int = 50_000
+    alert_rounds: int = 5
+    sink_rows: int = 2_000_000
+    sink_keys: tuple[int, ...] = (1_000_000, 50_000)
+    sink_rounds: int = 4
+    sink_warm_rounds: int = 3
+    held_keys: int = 20_000
+    get_rounds: int = 7
+    gets_a_round: int = 3_000
+    get_many_a_round: int = 400
+    in_flight_s: float = 1.0
+    load_rounds: int = 8
+    load_gets_per_s: int = 10_000
+    probe_rounds: int = 3
+    probe_s: float = 4.0
+    probe_batches: int = 5
+    growth_rows: int = 500_000
+    growth_batches: int = 2
+    growth_pipeline_keys: tuple[int, ...] = (1_000, 10_000, 100_000, 400_000)
+    growth_parallelism: tuple[int, ...] = (1, 2, 4)
+    growth_held_keys: tuple[int, ...] = (1_000, 10_000, 100_000, 1_000_000)
+    growth_value_bytes: tuple[int, ...] = (8, 128, 1_024, 8_192, 65_536)
+    growth_in_flight: tuple[int, ...] = (1, 4, 16, 64, 256)
+
+
+FULL = Sizes("full")
+QUICK = replace(
+    FULL,
+    name="quick",
+    alert_rounds=2,
+    sink_rounds=2,
+    sink_warm_rounds=2,
+    get_rounds=3,
+    gets_a_round=2_000,
+    get_many_a_round=200,
+    in_flight_s=0.5,
+    load_rounds=4,
+    probe_rounds=2,
+    probe_s=2.0,
+    probe_batches=3,
+    growth_batches=1,
+    growth_pipeline_keys=(1_000, 100_000),
+    growth_parallelism=(1, 2),
+    growth_held_keys=(1_000, 100_000),
+    growth_value_bytes=(8, 1_024, 65_536),
+    growth_in_flight=(1, 16, 256),
+)
+TINY = Sizes(
+    "tiny",
+    alert_rows=2_000,
+    alert_keys=200,
+    alert_rounds=1,
+    sink_rows=2_000,
+    sink_keys=(500,),
+    sink_rounds=1,
+    sink_warm_rounds=1,
+    held_keys=500,
+    get_rounds=1,
+    gets_a_round=20,
+    get_many_a_round=5,
+    in_flight_s=0.05,
+    load_rounds=1,
+    load_gets_per_s=200,
+    probe_rounds=1,
+    probe_s=0.1,
+    probe_batches=1,
+    growth_rows=2_000,
+    growth_batches=1,
+    growth_pipeline_keys=(100, 1_000),
+    growth_parallelism=(1, 2),
+    growth_held_keys=(100, 1_000),
+    growth_value_bytes=(8, 256),
+    growth_in_flight=(1, 4),
+)
