@@ -1,0 +1,221 @@
+"""Laws of restoring: another instance, a part of the key groups, and several sources: rescaling up and down."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qstate.backends import Change, Isolation, StateBackend
+from qstate.descriptors import ValueStateDescriptor
+from qstate.errors import JobError
+from qstate.keys import KeyGroupRange, encode_key, key_group
+from qstate_conformance.backend.contents import all_places, check_reads, check_tables
+from qstate_conformance.backend.instances import Instances, sealed
+from qstate_conformance.backend.model import Model, Place, same
+from qstate_conformance.backend.replica import Replica
+from qstate_conformance.backend.states import KINDS, LIST, MAP, STATES, VALUE, numbered
+from qstate_conformance.backend.strategies import cuts, parallelisms, programs
+from qstate_conformance.backend.writes import Write, apply
+from qstate_conformance.laws import law
+from qstate_conformance.subjects import ALL, BackendSubject
+
+
+def _run(backend: StateBackend, program: list[list[Write]]) -> tuple[Model, list[Change]]:
+    """Commit every epoch of the program; what the model holds, and what the commits told."""
+    model, changes = Model(), list[Change]()
+    for epoch, writes in enumerate(program):
+        backend.begin(epoch)
+        apply(writes, backend, model)
+        changes += backend.commit(epoch)
+    return model, changes
+
+
+def _part(model: Model, groups: KeyGroupRange, max_parallelism: int = 128) -> dict[Place, Any]:
+    return {
+        place: contents for place, contents in model.entries.items() if key_group(place[2], max_parallelism) in groups
+    }
+
+
+@law("B5", "B3")
+@given(program=programs(epochs=3), by_entries=st.booleans())
+def test_another_instance_goes_on_from_a_snapshot(
+    subject: BackendSubject, program: list[list[Write]], by_entries: bool
+) -> None:
+    """An instance that is restored from entries or changes holds the state, and the epochs after go on from there."""
+    places = all_places(write.place for epoch in program for write in epoch)
+    with Instances(subject) as instances:
+        backend = instances.open()
+        model, changes = _run(backend, program[:-1])
+        other = instances.restored(6, list(backend.entries(ALL)) if by_entries else changes)
+        check_tables(other, model, places)
+        other.begin(7)
+        attempt = model.copy()
+        apply(program[-1], other, attempt)
+        check_tables(other, attempt, places)
+        other.rollback()
+        check_tables(other, model, places)
+        other.begin(7)
+        apply(program[-1], other, model)
+        replica = Replica()
+        replica.load(chain(changes, sealed(other, 7)))
+        check_tables(other, model, places)
+        assert same(replica.model().entries, model.entries)
+
+
+@law("B13")
+@given(program=programs(epochs=3), groups=st.tuples(st.integers(0, 127), st.integers(0, 127)).filter(len))
+def test_restore_keeps_its_own_key_groups_only(
+    subject: BackendSubject, program: list[list[Write]], groups: tuple[int, int]
+) -> None:
+    """An instance that owns some key groups holds theirs and nothing else, however much it is given."""
+    asked = KeyGroupRange(min(groups), max(groups) + 1)
+    with Instances(subject) as instances:
+        model, changes = _run(instances.open(), program)
+        backend = instances.restored(5, changes, asked)
+        expected = Model(_part(model, asked))
+        check_tables(backend, expected, all_places(model.entries))
+        replica = Replica()
+        replica.load(backend.entries(ALL))
+        assert same(replica.model().entries, expected.entries)
+
+
+@law("B5")
+@given(program=programs(epochs=2), data=st.data(), max_parallelism=parallelisms.filter(lambda number: number > 1))
+def test_entries_are_of_exactly_the_asked_key_groups(
+    subject: BackendSubject, program: list[list[Write]], data: st.DataObject, max_parallelism: int
+) -> None:
+    """Every key group's entries are told when that group is asked for, from its first to its last, and no other's."""
+    with Instances(subject) as instances:
+        backend = instances.open(max_parallelism=max_parallelism)
+        model, _ = _run(backend, program)
+        asked = data.draw(cuts(max_parallelism))
+        for place in model.entries:  # and exactly around a group that holds something
+            group = key_group(place[2], max_parallelism)
+            asked.append(KeyGroupRange(group, group + 1))
+            asked += [KeyGroupRange(0, group)] if group else []
+            asked += [KeyGroupRange(group + 1, max_parallelism)] if group + 1 < max_parallelism else []
+        for groups in asked:
+            replica = Replica(max_parallelism)
+            replica.load(backend.entries(groups))
+            assert same(replica.model().entries, _part(model, groups, max_parallelism)), groups
+
+
+@law("B5", "B13")
+@given(program=programs(epochs=3), data=st.data())
+def test_rescaling_keeps_every_entry_once(
+    subject: BackendSubject, program: list[list[Write]], data: st.DataObject
+) -> None:
+    """From some instances to others with other key groups, up or down: each entry is in the one that owns its group."""
+    before, after = data.draw(cuts(128)), data.draw(cuts(128))
+    with Instances(subject) as instances:
+        model, changes = _run(instances.open(), program)
+        sources = [instances.restored(3, changes, groups) for groups in before]
+        places = all_places(model.entries)
+        for groups in after:
+            parts = (source.entries(groups) for source in sources)
+            target = instances.restored(4, list(chain.from_iterable(parts)), groups)
+            expected = Model(_part(model, groups))
+            check_tables(target, expected, places)
+            target.publish()
+            check_reads(target, Isolation.LIVE, expected, places)
+
+
+@law("B13")
+def test_several_sources_are_restored_one_after_the_other(subject: BackendSubject) -> None:
+    """A restore from two sources holds what both had, lists and maps of keys that live side by side included."""
+    halves = [KeyGroupRange(0, 64), KeyGroupRange(64, 128)]
+    with Instances(subject) as instances:
+        changes: list[Change] = []
+        for groups in halves:
+            source = instances.open(groups)
+            mine = [number for number in range(40) if key_group(number, 128) in groups]
+            assert mine
+            source.begin(0)
+            for number in mine:
+                source.table(LIST).list_add(number, [number, "first"])
+                source.table(MAP, "w").map_put(number, "m", number)
+            changes += sealed(source, 0)
+            source.begin(1)
+            for number in mine:
+                source.table(LIST).list_add(number, ["second"])
+                source.table(VALUE).put(number, number)
+            changes += sealed(source, 1)
+        target = instances.restored(1, changes)
+        for number in range(40):
+            assert target.table(LIST).get(number) == [number, "first", "second"]
+            assert target.table(MAP, "w").get(number) == {"m": number}
+            assert target.table(VALUE).get(number) == number
+
+
+@law("B14")
+def test_what_was_restored_is_committed_and_final(subject: BackendSubject) -> None:
+    """After `restore` the epoch cannot begin again, a rollback gives the restored state, and entries tell it."""
+    with Instances(subject) as instances:
+        source = instances.open()
+        source.begin(0)
+        for descriptor in KINDS:
+            source.table(descriptor).put("k", numbered(descriptor, 1))
+        changes = sealed(source, 0)
+        backend = instances.restored(7, changes)
+        for refused in (lambda: backend.begin(7), lambda: sealed(backend, 7), lambda: backend.begin(3)):
+            with pytest.raises(JobError):
+                refused()
+        backend.rollback()
+        backend.begin(8)
+        backend.table(VALUE).delete("k")
+        backend.publish()
+        backend.rollback()
+        assert backend.table(VALUE).get("k") == 1
+        assert sorted(map(tuple, backend.entries(ALL)), key=repr) == sorted(map(tuple, source.entries(ALL)), key=repr)
+
+
+@law("B14")
+def test_an_empty_restore_is_a_restore(subject: BackendSubject) -> None:
+    """A backend whose key groups had nothing is restored too: its epochs go on after the given one."""
+    with Instances(subject) as instances:
+        backend = instances.restored(4, [])
+        with pytest.raises(JobError):
+            backend.begin(4)
+        backend.begin(5)
+        backend.table(VALUE).put("k", 1)
+        assert len(sealed(backend, 5)) == 1
+
+
+@law("B15")
+def test_restore_wants_an_empty_backend(subject: BackendSubject) -> None:
+    """A backend that holds writes, or has committed or been restored, is not restored over."""
+    with Instances(subject) as instances:
+        source, written, committed = (instances.open() for _ in range(3))
+        source.begin(0)
+        source.table(VALUE).put("k", 1)
+        changes = sealed(source, 0)
+        written.begin(0)
+        written.table(VALUE).put("mine", 1)
+        committed.begin(0)
+        committed.table(VALUE).put("mine", 1)
+        sealed(committed, 0)
+        for backend in (written, committed):
+            with pytest.raises(JobError):
+                backend.restore(3, changes)
+            assert (backend.table(VALUE).get("mine"), backend.table(VALUE).get("k")) == (1, None)
+        with pytest.raises(JobError):
+            instances.restored(0, changes).restore(1, changes)
+
+
+@law("B15")
+def test_restore_refuses_a_state_that_nobody_asked_for(subject: BackendSubject) -> None:
+    """Changes of a state that no function has asked for are an error, not lost and not kept out of sight."""
+    unclaimed = ValueStateDescriptor("unclaimed")
+    assert unclaimed.name not in STATES
+    with Instances(subject) as instances:
+        source = instances.open()
+        source.begin(0)
+        source.table(unclaimed).put("k", 1)
+        changes = sealed(source, 0)
+        assert changes[0].key == encode_key("k")
+        with pytest.raises(JobError):
+            instances.open().restore(0, changes)

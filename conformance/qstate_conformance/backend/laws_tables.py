@@ -1,0 +1,283 @@
+"""Laws of tables: the five kinds of state, within one epoch and across its end."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from qstate.descriptors import StateDescriptor
+from qstate.keys import Key, Namespace
+from qstate_conformance.backend.contents import all_places, check_tables
+from qstate_conformance.backend.instances import Instances, opened, sealed
+from qstate_conformance.backend.model import Model, canonical, same
+from qstate_conformance.backend.states import FRAMED, KINDS, LIST, MAP, VALUE, numbered
+from qstate_conformance.backend.strategies import contents_of, key_lists, keys, map_keys, namespaces, programs, values
+from qstate_conformance.backend.writes import Write, apply
+from qstate_conformance.laws import law
+from qstate_conformance.subjects import BackendSubject
+
+
+@law("T1")
+@given(key=keys, value=values)
+@example(key="k", value=float("nan"))
+@example(key="", value=2**63 - 1)
+@example(key=b"", value=-(2**63))
+@example(key="k", value=2**64 - 1)
+@example(key="e\u0301", value="e\u0301")
+def test_get_gives_what_was_put(subject: BackendSubject, key: Key, value: Any) -> None:
+    """A value reads as it was put, before and after the commit, and from the changes in another instance."""
+    with Instances(subject) as instances:
+        backend, changes = instances.open(), []
+        for epoch, descriptor in enumerate((VALUE, FRAMED)):
+            backend.begin(epoch)
+            table = backend.table(descriptor)
+            table.put(key, deepcopy(value))
+            assert same(table.get(key), value), f"before the commit: {table.get(key)!r}"
+            changes += sealed(backend, epoch)
+            assert same(table.get(key), value), f"after the commit: {table.get(key)!r}"
+            found = instances.restored(epoch, changes).table(descriptor).get(key)
+            assert same(found, value), f"restored: {found!r}"
+
+
+@law("T1")
+@given(data=st.data(), descriptor=st.sampled_from(KINDS), key=keys)
+def test_the_last_put_counts(
+    subject: BackendSubject, data: st.DataObject, descriptor: StateDescriptor, key: Key
+) -> None:
+    """Of two puts the last one counts, within an epoch and in the next one, for every kind of state."""
+    contents = data.draw(st.lists(contents_of[descriptor.kind], min_size=3, max_size=3))
+    with opened(subject) as backend:
+        table = backend.table(descriptor)
+        for number, expected in enumerate(contents):
+            table.put(key, deepcopy(expected))
+            assert same(table.get(key), expected)
+            if number == 1:
+                sealed(backend, 0)
+                backend.begin(1)
+        sealed(backend, 1)
+        assert same(backend.table(descriptor).get(key), contents[-1])
+
+
+@law("T2")
+@given(key=keys, namespace=namespaces, descriptor=st.sampled_from(KINDS))
+def test_a_key_without_a_value_reads_as_none(
+    subject: BackendSubject, key: Key, namespace: Namespace, descriptor: StateDescriptor
+) -> None:
+    """A key that was never written, and one that was deleted, has no value."""
+    with opened(subject) as backend:
+        table = backend.table(descriptor, namespace)
+        assert table.get(key) is None
+        table.delete(key)  # nothing to delete, nothing to complain about
+        table.put(key, numbered(descriptor, 1))
+        table.delete(key)
+        assert table.get(key) is None
+        sealed(backend, 0)
+        assert table.get(key) is None
+
+
+@law("T2")
+@given(key=keys, descriptor=st.sampled_from(KINDS))
+def test_delete_removes_a_committed_value(subject: BackendSubject, key: Key, descriptor: StateDescriptor) -> None:
+    """A committed value that is deleted is gone at once, after the commit, and in an instance restored from it."""
+    with Instances(subject) as instances:
+        backend = instances.open()
+        backend.begin(0)
+        table = backend.table(descriptor)
+        table.put(key, numbered(descriptor, 1))
+        changes = sealed(backend, 0)
+        backend.begin(1)
+        table.delete(key)
+        assert table.get(key) is None
+        changes += sealed(backend, 1)
+        assert table.get(key) is None
+        assert instances.restored(1, changes).table(descriptor).get(key) is None
+
+
+@law("T4")
+@given(value=st.lists(values, max_size=3), element=values)
+def test_a_value_changed_in_place_counts_when_it_is_put_again(
+    subject: BackendSubject, value: list[Any], element: Any
+) -> None:
+    """A value that `get` returned may be changed and put again; the change is then part of the epoch."""
+    with Instances(subject) as instances:
+        backend = instances.open()
+        backend.begin(0)
+        table = backend.table(VALUE)
+        table.put("k", deepcopy(value))
+        changes = sealed(backend, 0)
+        backend.begin(1)
+        found = table.get("k")
+        found.append(deepcopy(element))
+        table.put("k", found)
+        changes += sealed(backend, 1)
+        expected = [*value, element]
+        assert same(table.get("k"), expected)
+        assert same(instances.restored(1, changes).table(VALUE).get("k"), expected)
+
+
+@law("T4")
+@given(value=st.lists(st.integers(), min_size=1, max_size=3))
+def test_a_value_changed_in_place_and_not_put_is_undone_by_rollback(subject: BackendSubject, value: list[int]) -> None:
+    """What user code changed and did not put is not part of the state: a rollback brings the old value back."""
+    value = [number % 100 for number in value]
+    with opened(subject) as backend:
+        table = backend.table(VALUE)
+        table.put("k", list(value))
+        sealed(backend, 0)
+        backend.begin(1)
+        table.get("k").append("not put")
+        table.put("other", 1)
+        backend.rollback()
+        assert same(table.get("k"), value)
+
+
+@law("T5")
+@given(key=keys, before=st.booleans())
+def test_an_empty_list_and_an_empty_map_are_no_value(subject: BackendSubject, key: Key, before: bool) -> None:
+    """A list without elements and a map without entries read as None, however they became empty."""
+    with opened(subject) as backend:
+        lists, maps = backend.table(LIST), backend.table(MAP)
+        if before:
+            lists.put(key, [1])
+            maps.put(key, {"m": 1})
+            sealed(backend, 0)
+            backend.begin(1)
+        for emptied in (lambda: (lists.put(key, []), maps.put(key, {})), lambda: _fill_and_empty(lists, maps, key)):
+            emptied()
+            assert (lists.get(key), maps.get(key), maps.map_get(key, "m")) == (None, None, None)
+            assert list(maps.map_items(key)) == []
+        lists.list_add(key, [])
+        assert lists.get(key) is None
+        sealed(backend, int(before))
+        assert (lists.get(key), maps.get(key), list(maps.map_items(key))) == (None, None, [])
+
+
+@law("T7")
+@given(chosen=key_lists(1, 4), data=st.data())
+def test_of_equal_keys_put_many_keeps_the_last(subject: BackendSubject, chosen: list[Key], data: st.DataObject) -> None:
+    """`put_many` is `put` of one pair after the other, repeated keys included."""
+    pairs = data.draw(st.lists(st.tuples(st.sampled_from(chosen), st.integers(0, 99)), max_size=8))
+    expected: dict[tuple[type, Key], int] = {}
+    with opened(subject) as backend:
+        table = backend.table(VALUE)
+        table.put(chosen[0], -1)
+        expected[type(chosen[0]), chosen[0]] = -1
+        table.put_many([key for key, _ in pairs], [value for _, value in pairs])
+        expected.update({(type(key), key): value for key, value in pairs})
+        assert [table.get(key) for key in chosen] == [expected.get((type(key), key)) for key in chosen]
+        sealed(backend, 0)
+        assert [table.get(key) for key in chosen] == [expected.get((type(key), key)) for key in chosen]
+
+
+@law("T7")
+def test_put_many_takes_many_keys_at_once(subject: BackendSubject) -> None:
+    """A `put_many` of ten thousand keys, among them committed ones, arrives whole."""
+    with opened(subject) as backend:
+        table, many = backend.table(VALUE), list(range(10_000))
+        table.put_many(many[::2], ["old"] * 5_000)
+        sealed(backend, 0)
+        backend.begin(1)
+        table.put_many(many, [str(number) for number in many])
+        assert not [key for key in many if table.get(key) != str(key)][:5]
+        assert len(sealed(backend, 1)) == len(many)
+        assert not [key for key in many if table.get(key) != str(key)][:5]
+
+
+@law("T8")
+@given(parts=st.lists(st.lists(values, max_size=3), min_size=1, max_size=6), commits=st.sets(st.integers(0, 5)))
+def test_list_add_adds_at_the_end_in_order(subject: BackendSubject, parts: list[list[Any]], commits: set[int]) -> None:
+    """Elements stay in the order in which they were added, each once, whatever was committed in between."""
+    with Instances(subject) as instances:
+        backend, changes, epoch = instances.open(), [], 0
+        backend.begin(0)
+        table, expected = backend.table(LIST), []
+        for number, part in enumerate(parts):
+            table.list_add("k", deepcopy(part))
+            expected += part
+            if number in commits:
+                changes += sealed(backend, epoch)
+                epoch += 1
+                backend.begin(epoch)
+            if number % 2:
+                assert same(table.get("k"), expected or None)
+        changes += sealed(backend, epoch)
+        assert same(table.get("k"), expected or None)
+        assert same(instances.restored(epoch, changes).table(LIST).get("k"), expected or None)
+
+
+@law("T8")
+def test_a_long_list_keeps_its_order(subject: BackendSubject) -> None:
+    """A list that grew by single elements over many epochs has them in the order in which they came."""
+    with Instances(subject) as instances:
+        backend, changes = instances.open(), []
+        for epoch in range(40):
+            backend.begin(epoch)
+            for number in range(10):
+                backend.table(LIST).list_add("k", [epoch * 10 + number])
+            changes += sealed(backend, epoch)
+        assert backend.table(LIST).get("k") == list(range(400))
+        assert instances.restored(39, changes).table(LIST).get("k") == list(range(400))
+
+
+@law("T9")
+@given(start=st.dictionaries(map_keys, values, max_size=4), map_key=map_keys, value=values, committed=st.booleans())
+def test_a_map_entry_changes_alone(
+    subject: BackendSubject, start: dict[Key, Any], map_key: Key, value: Any, committed: bool
+) -> None:
+    """`map_put` and `map_remove` change their entry and leave the others, in a committed map and in a new one."""
+    model = Model()
+    place = (MAP.name, None, "k")
+    with opened(subject) as backend:
+        writes = [Write("put", MAP.name, None, "k", (start,))]
+        apply(writes, backend, model)
+        if committed:
+            sealed(backend, 0)
+            backend.begin(1)
+        for operation, arguments in (("map_put", (map_key, value)), ("map_remove", (map_key,))):
+            apply([Write(operation, MAP.name, None, "k", arguments)], backend, model)
+            check_tables(backend, model, [place])
+            assert backend.table(MAP).map_get("k", "never put") is model.entries.get(place, {}).get("never put")
+        sealed(backend, int(committed))
+        check_tables(backend, model, [place])
+
+
+@law("T9")
+@given(start=st.dictionaries(map_keys, st.integers(0, 9), min_size=1, max_size=4))
+def test_map_items_do_not_show_later_writes(subject: BackendSubject, start: dict[Key, int]) -> None:
+    """What `map_items` gave stays as it was while the map changes, so a function may change what it walks over."""
+    with opened(subject) as backend:
+        table = backend.table(MAP)
+        table.put("k", dict(start))
+        seen = {}
+        for map_key, value in table.map_items("k"):
+            seen[map_key] = value
+            table.map_put("k", map_key, "new")
+            table.map_remove("k", next(iter(start)))
+            table.map_put("k", ("added", len(seen)), 1)
+        assert canonical(seen) == canonical(start)
+
+
+@law("T1", "T2", "T6", "T8", "T9")
+@given(program=programs(epochs=2))
+def test_programs_of_writes_leave_what_a_dict_would(subject: BackendSubject, program: list[list[Write]]) -> None:
+    """Whatever a job writes in an epoch or two, the tables hold what a plain dict holds."""
+    model = Model()
+    with opened(subject) as backend:
+        places = all_places(write.place for epoch in program for write in epoch)
+        for number, epoch in enumerate(program):
+            if number:
+                backend.begin(number)
+            apply(epoch, backend, model)
+            check_tables(backend, model, places)
+            sealed(backend, number)
+            check_tables(backend, model, places)
+
+
+def _fill_and_empty(lists: Any, maps: Any, key: Key) -> None:
+    lists.list_add(key, [1])
+    lists.delete(key)
+    maps.map_put(key, "m", 1)
+    maps.map_remove(key, "m")

@@ -1,0 +1,117 @@
+"""The frames that a server sends, as bytes, and the numbers of the protocol reference.
+
+Rules of this module: bytes out, no sockets and nothing of `qstate.protocol`. It builds what it is told to, right or
+wrong: whoever calls it decides whether the frame keeps the protocol.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qstate_conformance.codes import Code, Type
+from qstate_conformance.packing import Choose, pack, shortest
+
+__all__ = [
+    "CODES",
+    "CODE_NAMES",
+    "DESCRIBE",
+    "DESCRIPTION",
+    "FAILURE",
+    "FATAL",
+    "FATAL_ANSWERS",
+    "GET",
+    "HELLO",
+    "LOCATE",
+    "LOCATION",
+    "LOOK_UP_AGAIN",
+    "MAX_FRAME",
+    "MAX_KEYS",
+    "PING",
+    "PONG",
+    "RETRY_HERE",
+    "VALUES",
+    "WELCOME",
+    "description",
+    "failure",
+    "frame",
+    "location",
+    "message",
+    "pong",
+    "values",
+    "welcome",
+]
+
+HELLO, WELCOME, GET, VALUES, LOCATE, LOCATION, DESCRIBE, DESCRIPTION, PING, PONG, FAILURE = map(int, Type)
+
+MAX_FRAME = 16 * 1024 * 1024
+MAX_KEYS = 10_000
+
+CODES = {code.name: int(code) for code in Code}
+#: By retry answer, as in the table of failures.
+RETRY_HERE = {name: CODES[name] for name in ("RESTORING", "OVERLOADED", "CONCURRENT_MODIFICATION")}
+LOOK_UP_AGAIN = {
+    name: CODES[name]
+    for name in (
+        "UNKNOWN_KEY_GROUP_LOCATION",
+        "UNKNOWN_STATE_ID",
+        "KEY_GROUP_NOT_OWNED",
+        "SHUTTING_DOWN",
+        "UNAVAILABLE",
+    )
+}
+FATAL = {name: code for name, code in CODES.items() if name not in RETRY_HERE and name not in LOOK_UP_AGAIN}
+#: KEY_NOT_FOUND is never sent: there, a result is nil.
+FATAL_ANSWERS = {name: code for name, code in FATAL.items() if name != "KEY_NOT_FOUND"}
+CODE_NAMES = {number: name for name, number in CODES.items()}
+
+
+def frame(payload: bytes) -> bytes:
+    """The payload with its length before it."""
+    return len(payload).to_bytes(4, "big") + payload
+
+
+def message(*elements: Any, choose: Choose = shortest) -> bytes:
+    """The frame of an array of these elements."""
+    return frame(pack(elements, choose))
+
+
+def welcome(
+    version: int = 1,
+    *,
+    features: tuple[Any, ...] = (),
+    max_frame: int = MAX_FRAME,
+    max_keys: int = MAX_KEYS,
+    more: tuple[Any, ...] = (),
+) -> bytes:
+    """Welcome; `more` are the elements that a newer server appends."""
+    return message(WELCOME, 0, version, "conformance suite", features, max_frame, max_keys, *more)
+
+
+def values(
+    request_id: int, results: tuple[Any, ...] | list[Any], epoch: int = 1, *, choose: Choose = shortest
+) -> bytes:
+    """Values: the epoch is that of every result that is no failure."""
+    epochs = [-1 if isinstance(result, int) else epoch for result in results]
+    return message(VALUES, request_id, epochs, results, choose=choose)
+
+
+def failure(request_id: int, code: int, details: dict[str, Any] | None = None) -> bytes:
+    """Failure; the id 0 is about the connection."""
+    return message(FAILURE, request_id, code, details or {})
+
+
+def location(
+    request_id: int, state: dict[str, Any], owners: tuple[Any, ...] | list[Any], max_parallelism: int = 128
+) -> bytes:
+    """Location; an owner is (start, stop, host, port, state id)."""
+    return message(LOCATION, request_id, state, max_parallelism, owners)
+
+
+def description(request_id: int, entries: tuple[Any, ...] | list[Any]) -> bytes:
+    """Description."""
+    return message(DESCRIPTION, request_id, entries)
+
+
+def pong(request_id: int) -> bytes:
+    """Pong."""
+    return message(PONG, request_id)

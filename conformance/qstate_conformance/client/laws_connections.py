@@ -1,0 +1,134 @@
+"""Connections that end: what that means for requests in flight, and that later requests have a new one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from functools import partial
+
+from qstate_conformance.client import frames
+from qstate_conformance.client.driver import GRACE_S
+from qstate_conformance.client.frames import CODES
+from qstate_conformance.client.peer import CLOSE, HANG_UP, Peer
+from qstate_conformance.client.requests import Request
+from qstate_conformance.client.stage import answering_gets, client_of, connection, has_left, keeps_working, needs
+from qstate_conformance.laws import law
+from qstate_conformance.packing import pack
+from qstate_conformance.subjects import ClientSubject
+
+MARK = "after the end"
+
+
+@law("P-CLOSE-1", "P-RETRY-5", "P-BROKEN-3")
+def test_a_connection_that_was_closed_while_idle_is_made_again(subject: ClientSubject) -> None:
+    """After the server has closed an idle connection, orderly or not, later requests are answered."""
+    for rough in (False, True):
+        with Peer() as peer, client_of(subject, peer) as client:
+            for number in range(3):
+                keeps_working(subject, peer, client, f"key {number}")
+                for made in peer.connections:
+                    made.hang_up() if rough else made.close()
+            keeps_working(subject, peer, client)
+            assert len(peer.connections) >= 2
+
+
+@law("P-RETRY-5", "P-CLOSE-1")
+def test_requests_in_flight_on_a_connection_that_ends_are_unavailable(subject: ClientSubject) -> None:
+    """A request whose connection ends is UNAVAILABLE, or tried again on another one; it does not wait in vain."""
+    for end in (CLOSE, HANG_UP):
+        with Peer() as peer:
+            answering_gets(peer, partial(_first, peer, [end]))
+            with client_of(subject, peer) as client:
+                outcome = client.get("key", timeout_s=2.0)
+                assert outcome.code == "UNAVAILABLE" or outcome.value == "key", outcome
+                keeps_working(subject, peer, client)
+
+
+@law("P-RETRY-5")
+def test_a_client_that_retries_does_so_on_a_new_connection(subject: ClientSubject) -> None:
+    """A client that retries gets its answer although its connection ended with the request in flight."""
+    needs(subject, "retry")
+    for end in (CLOSE, HANG_UP):
+        with Peer() as peer:
+            answering_gets(peer, partial(_first, peer, [end]))
+            with client_of(subject, peer) as client:
+                assert client.get("key").value == "key"
+
+
+@law("P-FAIL-3", "P-CLOSE-3")
+def test_a_failure_of_the_connection_makes_requests_in_flight_unavailable(subject: ClientSubject) -> None:
+    """After a Failure of id 0, whatever its code, requests in flight are UNAVAILABLE: tried again, or told as that."""
+    for name, code in {**CODES, "an unknown code": 4711}.items():
+        if name in ("SHUTTING_DOWN", "OVERLOADED"):
+            continue
+        outcome = _after_failure_of_the_connection(subject, code)
+        assert outcome in ("UNAVAILABLE", "answered"), f"after a Failure of id 0 with {name}, the request is {outcome}"
+
+
+@law("P-FAIL-3", "P-CLOSE-2", "P-CLOSE-3")
+def test_a_server_that_goes_away_or_is_too_busy_is_told_as_that(subject: ClientSubject) -> None:
+    """After a Failure of id 0 with SHUTTING_DOWN or OVERLOADED, requests in flight are treated by that code."""
+    for name in ("SHUTTING_DOWN", "OVERLOADED"):
+        outcome = _after_failure_of_the_connection(subject, CODES[name])
+        assert outcome in (name, "answered"), f"after a Failure of id 0 with {name}, the request is {outcome}"
+
+
+def _after_failure_of_the_connection(subject: ClientSubject, code: int) -> str:
+    """The request's code, or `answered`. What the server says after the Failure must be ignored."""
+    with Peer() as peer:
+        answering_gets(
+            peer,
+            lambda request: _first(
+                peer, [frames.failure(0, code) + frames.values(request.id, [pack(MARK)]), CLOSE], request
+            ),
+        )
+        with client_of(subject, peer) as client:
+            outcome = client.get("key")
+            assert outcome.value != MARK, "the client took an answer after a Failure of id 0"
+            keeps_working(subject, peer, client)
+    return outcome.code or ("answered" if outcome.value == "key" else str(outcome))
+
+
+@law("P-CLOSE-3", "P-FAIL-3")
+def test_a_connection_with_a_failure_of_its_own_is_not_used_again(subject: ClientSubject) -> None:
+    """After a Failure of id 0 the client sends nothing more on that connection, also when the server leaves it open."""
+    with Peer() as peer:
+        answering_gets(peer, partial(_first, peer, [frames.failure(0, CODES["INTERNAL"])]))
+        with client_of(subject, peer) as client:
+            client.get("key")
+            keeps_working(subject, peer, client)
+            assert peer.gets[0].connection not in [get.connection for get in peer.gets[1:]]
+            assert has_left(peer, connection(peer, peer.gets[0].connection)), "the client keeps the connection open"
+
+
+@law("P-CLOSE-1")
+def test_close_ends_the_requests_in_flight(subject: ClientSubject) -> None:
+    """A client that is closed with requests in flight ends them, by their deadline at the latest, and disconnects."""
+    needs(subject, "async")
+    with Peer() as peer:
+        answering_gets(peer, lambda request: [])
+        with client_of(subject, peer) as client:
+            pending = [client.start_get(f"key {number}", namespace=number, timeout_s=0.5) for number in range(5)]
+            assert peer.wait_for(lambda: bool(peer.gets), GRACE_S)
+            client.close()
+            assert all(operation.outcome().failed for operation in pending)
+        assert all(has_left(peer, made) for made in peer.connections)
+
+
+@law("P-CLOSE-1")
+def test_close_leaves_no_connection(subject: ClientSubject) -> None:
+    """A client that is closed closes its connections, and closing it twice is no failure."""
+    with Peer() as peer:
+        with client_of(subject, peer) as client:
+            assert client.get("key").value == "key"
+            client.close()
+            began = time.monotonic()
+            assert all(has_left(peer, made) for made in peer.connections)
+            assert time.monotonic() - began < GRACE_S
+            assert client.get("key").failed
+        assert peer.faults == []
+
+
+def _first(peer: Peer, replies: list[object], request: Request) -> Iterable[object]:
+    """These replies to the first Get, honest ones to the others."""
+    return replies if len(peer.gets) == 1 else peer.honest(request)

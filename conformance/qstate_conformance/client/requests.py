@@ -1,0 +1,217 @@
+"""What a client sends, read and judged by the protocol reference alone.
+
+Rules of this module: bytes in, requests and faults out; no sockets, and nothing of `qstate.protocol`. A fault names
+the rule that it breaks. Requests are kept as they came, faulty or not: a law decides what follows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+
+from qstate_conformance.client.frames import DESCRIBE, GET, HELLO, LOCATE, PING
+from qstate_conformance.packing import Ext, Pairs
+
+__all__ = ["MAX_ID", "Limits", "Request", "faults_of", "read_payload"]
+
+MAX_ID = (1 << 32) - 1
+MAX_NAME = 255
+MAX_MAP = 64
+STATE_ID_BYTES = 16
+#: The number of elements of each message; Hello may have more.
+SIZES = {HELLO: 5, GET: 7, LOCATE: 5, DESCRIBE: 4, PING: 2}
+NAMES = {HELLO: "Hello", GET: "Get", LOCATE: "Locate", DESCRIBE: "Describe", PING: "Ping"}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the Welcome allows. Before it, only the Hello may be sent."""
+
+    max_frame: int
+    max_keys: int
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One message of the client. `at` is when its last byte came, in seconds of `time.monotonic`."""
+
+    at: float
+    connection: int
+    payload: bytes
+    elements: tuple[Any, ...]
+
+    @property
+    def type(self) -> int:
+        return self.elements[0]  # type: ignore[no-any-return]
+
+    @property
+    def id(self) -> int:
+        return self.elements[1]  # type: ignore[no-any-return]
+
+    @property
+    def deadline_ms(self) -> int:
+        return self.elements[2]  # type: ignore[no-any-return]
+
+    @property
+    def target(self) -> Any:
+        """Of a Get: (job, state), or a state id."""
+        return self.elements[3]
+
+    @property
+    def namespace(self) -> Any:
+        return self.elements[4]
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        return dict(self.elements[5].entries)
+
+    @property
+    def keys(self) -> tuple[Any, ...]:
+        return self.elements[6]  # type: ignore[no-any-return]
+
+    def __repr__(self) -> str:
+        return f"<{NAMES.get(self.type, self.type)} {self.elements[1:]} on connection {self.connection}>"
+
+
+def read_payload(payload: bytes) -> tuple[Any, ...] | None:
+    """The elements of a payload, or None when it is not one MessagePack array of a type and an id."""
+    try:
+        found = msgpack.unpackb(
+            payload, use_list=False, strict_map_key=False, object_pairs_hook=_pairs, ext_hook=Ext, timestamp=0
+        )
+    except (ValueError, TypeError, msgpack.UnpackException):
+        return None
+    if not isinstance(found, tuple) or isinstance(found, Ext | Pairs) or len(found) < 2:
+        return None
+    return found if _is_integer(found[0], 0, MAX_ID) and _is_integer(found[1], 0, MAX_ID) else None
+
+
+def faults_of(request: Request, limits: Limits | None) -> list[str]:
+    """Every rule that a message breaks. `limits` is None before the Welcome."""
+    return list(_faults(request, limits))
+
+
+def _faults(request: Request, limits: Limits | None) -> Iterator[str]:
+    elements, kind = request.elements, request.type
+    name = NAMES.get(kind)
+    if name is None:
+        yield f"a client sends no message of type {kind} (the table of messages)"
+        return
+    if any(isinstance(part, Ext | msgpack.Timestamp) for part in _parts(elements)):
+        yield f"P-MSG-9: {name} contains an extension type"
+    size = SIZES[kind]
+    if len(elements) < size or (kind != HELLO and len(elements) > size):
+        yield f"P-MSG-3: {name} has {len(elements)} elements, its table {size}"
+        return
+    most = 65536 if limits is None else limits.max_frame
+    if len(request.payload) > most:
+        yield f"P-FRAME-2: {name} is a payload of {len(request.payload)} bytes, over the limit of {most}"
+    if kind == HELLO:
+        yield from _hello_faults(elements)
+        return
+    if limits is None:
+        yield f"P-HELLO-1: {name} was sent before the Welcome"
+    if request.id == 0:
+        yield f"P-MSG-2: {name} has the id 0"
+    if kind != PING and not _is_integer(elements[2], 0, MAX_ID):
+        yield f"deadline_ms of {name} is {elements[2]!r}, not an integer of 0 to {MAX_ID} (P-MSG-6)"
+    if kind == GET:
+        yield from _get_faults(request, limits)
+    elif kind == LOCATE and not all(map(_is_name, elements[3:])):
+        yield f"Locate names {elements[3:]!r}: a name is a string of 1 to {MAX_NAME} characters (P-MSG-5)"
+    elif kind == DESCRIBE and elements[3] is not None and not _is_name(elements[3]):
+        yield f"Describe names {elements[3]!r}: nil, or a string of 1 to {MAX_NAME} characters (P-MSG-5)"
+
+
+def _hello_faults(elements: tuple[Any, ...]) -> Iterator[str]:
+    _, request_id, versions, token, client = elements[:5]
+    if request_id != 0:
+        yield f"P-MSG-2: Hello has the id {request_id}"
+    if not _is_array(versions) or not 1 <= len(versions) <= 64:
+        yield f"versions of Hello are {versions!r}, not an array of 1 to 64"
+    elif not all(_is_integer(version, 1, 65535) for version in versions):
+        yield f"versions of Hello are {versions!r}, not integers of 1 to 65535 (P-MSG-6)"
+    if token is not None and (not isinstance(token, bytes) or len(token) > 4096):
+        yield f"the token of Hello is {token!r}, neither nil nor binary of at most 4096 bytes (P-MSG-5)"
+    if not isinstance(client, str) or len(client) > MAX_NAME:
+        yield f"client of Hello is {client!r}, not a string of at most {MAX_NAME} characters (P-MSG-5)"
+
+
+def _get_faults(request: Request, limits: Limits | None) -> Iterator[str]:
+    target, namespace, options, keys = request.elements[3:]
+    if isinstance(target, bytes):
+        if len(target) != STATE_ID_BYTES:
+            yield f"the state id {target!r} has not {STATE_ID_BYTES} bytes"
+    elif not _is_array(target) or len(target) != 2 or not all(map(_is_name, target)):
+        yield f"the target {target!r} is neither [job, state] of two names nor a state id (P-MSG-5)"
+    if namespace is not None:
+        yield from _key_faults(namespace, "namespace")
+    yield from _option_faults(options)
+    if not _is_array(keys) or not keys:
+        yield f"keys are {keys!r}, not an array of at least one"
+        return
+    if limits is not None and len(keys) > limits.max_keys:
+        yield f"Get has {len(keys)} keys, max_keys of the Welcome is {limits.max_keys}"
+    for key in keys:
+        yield from _key_faults(key, "key")
+
+
+def _option_faults(options: Any) -> Iterator[str]:
+    if not isinstance(options, Pairs):
+        yield f"options are {options!r}, not a map"
+        return
+    names = [name for name, _ in options.entries]
+    if len(names) > MAX_MAP or not all(map(_is_name, names)) or len(set(names)) != len(names):
+        yield f"P-MSG-7: the map of options has the names {names!r}"
+    for name, value in options.entries:
+        if not _is_scalar(value):
+            yield f"P-MSG-8: the option {name!r} is {value!r}, not a scalar"
+
+
+def _key_faults(key: Any, field: str) -> Iterator[str]:
+    if _is_array(key):
+        if len(key) < 2:
+            yield f"P-KEY-1: the {field} {key!r} is an array of fewer than two columns"
+        columns = key
+    else:
+        columns = (key,)
+    for column in columns:
+        if not (isinstance(column, str | bytes) or _is_integer(column, -(1 << 63), (1 << 63) - 1)):
+            yield f"P-KEY-2: the column {column!r} of a {field} is no string, binary or bigint"
+
+
+def _pairs(entries: Any) -> Pairs:
+    return Pairs(tuple(entries))
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    yield value
+    if isinstance(value, Pairs):
+        for entry in value.entries:
+            for part in entry:
+                yield from _parts(part)
+    elif _is_array(value):
+        for part in value:
+            yield from _parts(part)
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, tuple) and not isinstance(value, Ext | Pairs)
+
+
+def _is_integer(value: Any, low: int, high: int) -> bool:
+    return type(value) is int and low <= value <= high
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and 1 <= len(value) <= MAX_NAME
+
+
+def _is_scalar(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return value is None or isinstance(value, bool | str) or _is_integer(value, -(1 << 63), (1 << 63) - 1)

@@ -1,0 +1,17 @@
+"""The rules of the protocol that no law about clients can see broken, and why.
+
+Rules of this module: data. The suite's own tests hold it to the reference: a rule is cited by a law about clients or
+about servers, or it stands here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = ["UNOBSERVABLE"]
+
+UNOBSERVABLE: Mapping[str, str] = {
+    "P-RETRY-4": "says SHOULD: a client that asks for all keys again is slower, not wrong",
+    "P-ROUTE-3": "says SHOULD: a client that does not fall back to the proxy fails as P-ROUTE-1 lets it",
+    "P-VERSION-4": "binds those who write the next version of the reference",
+}

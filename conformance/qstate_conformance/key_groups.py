@@ -1,0 +1,84 @@
+"""The key group of a key, computed from the reference alone (P-KEY-3, P-KEY-4).
+
+Rules of this module: arithmetic only. XXH64 is written out, so that a wrong library is not on both sides of a law.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+__all__ = ["Column", "Key", "group_of", "hash_of", "xxh64"]
+
+Column = str | bytes | int
+Key = Column | tuple[Column, ...]
+
+_MASK = (1 << 64) - 1
+_P1, _P2, _P3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
+_P4, _P5 = 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
+_SEED = 42
+
+
+def group_of(key: Key, max_parallelism: int) -> int:
+    """The key group: the hash as a signed integer, in the mathematical modulus."""
+    unsigned = hash_of(key)
+    signed = unsigned - (1 << 64) if unsigned >> 63 else unsigned
+    return signed % max_parallelism
+
+
+def hash_of(key: Key) -> int:
+    """The hash of a key, unsigned: XXH64 over its columns, each seeded with the hash of those before."""
+    found = _SEED
+    for column in key if isinstance(key, tuple) else (key,):
+        found = xxh64(_hashed_bytes(column), found)
+    return found
+
+
+def _hashed_bytes(column: Column) -> bytes:
+    if isinstance(column, str):
+        return column.encode()
+    return column if isinstance(column, bytes) else column.to_bytes(8, "little", signed=True)
+
+
+def xxh64(data: bytes, seed: int) -> int:
+    """XXH64 as its specification describes it."""
+    end = len(data) - len(data) % 32
+    found = _merged(data[:end], seed) if end else (seed + _P5) & _MASK
+    found = (found + len(data)) & _MASK
+    rest = data[end:]
+    for lane in _lanes(rest[: len(rest) & ~7], 8):
+        found = (_rotated(found ^ _round(0, lane), 27) * _P1 + _P4) & _MASK
+    rest = rest[len(rest) & ~7 :]
+    if len(rest) >= 4:
+        found = (_rotated(found ^ (int.from_bytes(rest[:4], "little") * _P1 & _MASK), 23) * _P2 + _P3) & _MASK
+        rest = rest[4:]
+    for byte in rest:
+        found = _rotated(found ^ (byte * _P5 & _MASK), 11) * _P1 & _MASK
+    return _mixed(found)
+
+
+def _merged(stripes: bytes, seed: int) -> int:
+    lanes = [(seed + _P1 + _P2) & _MASK, (seed + _P2) & _MASK, seed, (seed - _P1) & _MASK]
+    for index, lane in enumerate(_lanes(stripes, 8)):
+        lanes[index % 4] = _round(lanes[index % 4], lane)
+    found = sum(_rotated(lane, turn) for lane, turn in zip(lanes, (1, 7, 12, 18), strict=True)) & _MASK
+    for lane in lanes:
+        found = ((found ^ _round(0, lane)) * _P1 + _P4) & _MASK
+    return found
+
+
+def _mixed(found: int) -> int:
+    found = (found ^ found >> 33) * _P2 & _MASK
+    found = (found ^ found >> 29) * _P3 & _MASK
+    return found ^ found >> 32
+
+
+def _lanes(data: bytes, size: int) -> Iterator[int]:
+    return (int.from_bytes(data[start : start + size], "little") for start in range(0, len(data), size))
+
+
+def _round(lane: int, value: int) -> int:
+    return _rotated((lane + value * _P2) & _MASK, 31) * _P1 & _MASK
+
+
+def _rotated(value: int, turn: int) -> int:
+    return (value << turn | value >> (64 - turn)) & _MASK

@@ -1,0 +1,155 @@
+"""What happened to each law of a run, as it happens, and the outcome in the end.
+
+Rules of this module: it is told what ran and how it ended, in plain words, and applies the rules of `outcomes`. It
+must not know pytest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+
+from qstate_conformance.laws import AREAS, Law, find_laws
+from qstate_conformance.outcomes import (
+    CapabilityOutcome,
+    LawOutcome,
+    Outcome,
+    Verdict,
+    capability_outcomes,
+    capability_problems,
+    judge,
+    waiver_problems,
+)
+from qstate_conformance.plan import Plan
+
+__all__ = ["Listener", "Recording"]
+
+
+class Listener:
+    """Hears of a run while it goes on. Nothing has to be overridden."""
+
+    def begins(self, law: Law, total: int) -> None:
+        """A law, one of so many, is about to run."""
+
+    def ended(self, outcome: LawOutcome, done: int, total: int) -> None:
+        """A law is done, the so-manyth of so many."""
+
+
+class Recording:
+    """The laws of one area and what became of them.
+
+    A law has one case, or several when its test is parametrized: it is kept when every case keeps it.
+    """
+
+    def __init__(self, plan: Plan, listener: Listener | None = None) -> None:
+        self.plan = plan
+        self.interrupted = False
+        #: Entries of the selection that mean no law: nothing runs then.
+        self.unknown: list[str] = []
+        self._listener = listener or Listener()
+        self._known: set[str] = set()
+        self._laws: dict[str, Law] = {}
+        self._cases_left: Counter[str] = Counter()
+        self._cases: dict[str, list[LawOutcome]] = {}
+        self._ended = 0
+        self._problems: list[str] = []
+        self._started = time.monotonic()
+
+    def expect(self, cases: Iterable[Law], known: Iterable[str]) -> frozenset[str]:
+        """Say which laws would run, once for each case; the ids of those that the plan means are given back.
+
+        `known` are the ids of all laws of the area: what runs may be less, when pytest was told to leave some out.
+        """
+        found = list(cases)
+        self._known = set(known)
+        self.unknown = self.plan.selects_nothing(found)
+        meant = [] if self.unknown else [law for law in found if self.plan.selects(law)]
+        self._laws = {law.id: law for law in meant}
+        self._cases_left = Counter(law.id for law in meant)
+        return frozenset(self._laws)
+
+    def problem(self, sentence: str) -> None:
+        """Something that fails the run and is not a law's failure."""
+        self._problems.append(sentence)
+
+    def not_claimed(self, law: Law) -> str | None:
+        """Why the law is skipped, when it needs a capability that the subject does not claim."""
+        missing = sorted(entry.name.lower() for entry in law.needs - self.plan.subject.capabilities)
+        return f"{self.plan.subject.name} does not claim {', '.join(missing)}" if missing else None
+
+    def waiver(self, law: Law) -> str | None:
+        """Why the law is waived, when it is."""
+        return next((waiver.reason for waiver in self.plan.waivers if waiver.law == law.id), None)
+
+    def begins(self, law: Law) -> None:
+        """A case of a law is about to run."""
+        if law.id not in self._cases:
+            self._cases[law.id] = []
+            self._listener.begins(law, len(self._laws))
+
+    def passed(self, law: Law, seconds: float) -> None:
+        self._add(law, LawOutcome(law.id, law.text, law.requirements, Verdict.PASSED, seconds))
+
+    def skipped(self, law: Law, seconds: float, reason: str) -> None:
+        self._add(law, LawOutcome(law.id, law.text, law.requirements, Verdict.SKIPPED, seconds, reason=reason))
+
+    def failed(self, law: Law, seconds: float, message: str, detail: str) -> None:
+        """A case failed, or what came before or after it. `message` is what was wrong, `detail` the traceback."""
+        failure = LawOutcome(law.id, law.text, law.requirements, Verdict.FAILED, seconds, message, detail)
+        self._add(law, replace(failure, reproduction=self.plan.command(law.id)))
+
+    def ends(self, law: Law) -> None:
+        """A case of a law is over."""
+        self._cases_left[law.id] -= 1
+        if not self._cases_left[law.id]:
+            self._ended += 1
+            self._listener.ended(self._of(law), self._ended, len(self._laws))
+
+    def outcome(self) -> Outcome:
+        """What the run gave so far."""
+        laws = tuple(self._of(law) for law in self._laws.values())
+        capabilities = self._capabilities(laws)
+        problems = [*self._problems, *waiver_problems(self.plan.waivers, self._known_to_waivers(), laws)]
+        if self._laws.keys() >= self._known and not self.interrupted:
+            problems += capability_problems(capabilities)
+        if not self.interrupted:
+            problems += [f"{law.law} was not run" for law in laws if law.verdict is Verdict.NOT_RUN]
+        return Outcome(
+            run=self.plan.run(),
+            laws=laws,
+            capabilities=capabilities,
+            problems=tuple(problems),
+            seconds=round(time.monotonic() - self._started, 1),
+            interrupted=self.interrupted,
+        )
+
+    def _capabilities(self, laws: tuple[LawOutcome, ...]) -> tuple[CapabilityOutcome, ...]:
+        """Backends declare capabilities; a server tells those of each state, which its laws ask for."""
+        if self.plan.area != "backend":
+            return ()
+        return capability_outcomes(self.plan.subject.capabilities, self._laws.values(), laws)
+
+    def _add(self, law: Law, case: LawOutcome) -> None:
+        self._cases.setdefault(law.id, []).append(case)
+
+    def _of(self, law: Law) -> LawOutcome:
+        """What became of a law, all its cases together, with the waivers applied."""
+        cases = self._cases.get(law.id, [])
+        if not cases or (self._cases_left[law.id] and not any(case.verdict is Verdict.FAILED for case in cases)):
+            return LawOutcome(law.id, law.text, law.requirements, Verdict.NOT_RUN)
+        verdicts = [case.verdict for case in cases]
+        worst = next(verdict for verdict in (Verdict.FAILED, Verdict.PASSED, Verdict.SKIPPED) if verdict in verdicts)
+        shown = cases[verdicts.index(worst)]
+        if (more := verdicts.count(Verdict.FAILED) - 1) > 0:
+            shown = replace(shown, message=f"{shown.message}\n(and {more} more of its cases)")
+        whole = replace(shown, seconds=round(sum(case.seconds for case in cases), 3))
+        (judged,) = judge([whole], self.plan.waivers)
+        return judged
+
+    def _known_to_waivers(self) -> set[str]:
+        """A project may keep the waivers of all areas in one file; another area's laws are known as well."""
+        named = {waiver.law.split(".")[0] for waiver in self.plan.waivers}
+        others = [area for area in AREAS if area in named and area != self.plan.area]
+        return self._known | {law.id for area in others for law in find_laws(area)}

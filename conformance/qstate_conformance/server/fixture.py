@@ -1,0 +1,341 @@
+"""What a server under test holds: the job, its states with their entries, who owns what, and the limits to set.
+
+Rules of this module: data, and how it is written as JSON for other languages. It imports nothing of qstate: a
+server is loaded with this, whatever it is written in. docs/reference/conformance-fixture.md explains it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+from zlib import crc32
+
+from qstate_conformance.corpus import corpus, value_of
+from qstate_conformance.key_groups import Column, Key, group_of
+from qstate_conformance.server.packing import array_of, map_of, pack
+
+__all__ = [
+    "EPOCH",
+    "GAP",
+    "JOB",
+    "LIMITS",
+    "MAX_PARALLELISM",
+    "MOVED",
+    "OWNED",
+    "OWN_SERIALIZER",
+    "STATES",
+    "TOKEN",
+    "UNREACHABLE",
+    "Contents",
+    "Entry",
+    "Limits",
+    "State",
+    "as_json",
+    "key_with_owner",
+    "state",
+    "state_by_key_types",
+]
+
+#: The elements of a list; the entries of a map; the bytes of anything else.
+Contents = bytes | tuple[bytes, ...] | tuple[tuple[Key, bytes], ...]
+
+JOB = "conformance"
+MAX_PARALLELISM = 128
+#: The epoch that every entry is from. It is final: committed reads show it.
+EPOCH = 7
+#: The key groups with an owner, [start, stop) each, and those without.
+OWNED = ((0, 40), (40, 64), (80, 128))
+GAP = (64, 80)
+TOKEN = b"open sesame"
+#: Writes text as its UTF-8 bytes in reverse order. Not MessagePack, so nobody can mistake it for that.
+OWN_SERIALIZER = "conformance.reversed"
+MSGPACK = "msgpack"
+#: States whose location is wrong on purpose; they have no entries. The owner that MOVED names holds no such state
+#: id, and where UNREACHABLE is said to be, nobody listens.
+MOVED = "moved"
+UNREACHABLE = "unreachable"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the proxy is to be configured with, so that laws can reach every limit."""
+
+    max_frame: int = 8192
+    max_keys: int = 100
+    max_connections: int = 64
+    #: Requests in flight, of all connections together; one more is OVERLOADED.
+    max_requests: int = 64
+    handshake_timeout_ms: int = 1500
+
+
+LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a state holds for one key in one namespace."""
+
+    key: Key
+    contents: Contents
+    namespace: Key | None = None
+
+
+@dataclass(frozen=True)
+class State:
+    """A queryable state of the job."""
+
+    name: str
+    kind: str
+    key_types: tuple[str, ...]
+    entries: tuple[Entry, ...]
+    serializer: str = MSGPACK
+    value_type: str = "object"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        # In a failing example, a state is its name, not all of its entries.
+        printer.text(f"state({self.name!r})")
+
+    @property
+    def absent(self) -> Key:
+        """A key that has an owner and no value, in no namespace."""
+        return key_with_owner("absent", self.key_types)
+
+    @property
+    def homeless(self) -> Key:
+        """A key whose group has no owner."""
+        return _key_in("homeless", self.key_types, range(*GAP))
+
+    def answer_of(self, entry: Entry) -> bytes:
+        """What a Get of this entry is answered with. A map's entries may come in another order."""
+        if isinstance(entry.contents, bytes):
+            return entry.contents
+        if self.kind == "list":
+            return array_of([self._embedded(element) for element in cast(tuple[bytes, ...], entry.contents)])
+        pairs = cast(tuple[tuple[Key, bytes], ...], entry.contents)
+        return map_of([(pack(key), self._embedded(value)) for key, value in pairs])
+
+    def _embedded(self, data: bytes) -> bytes:
+        return data if self.serializer == MSGPACK else pack(data)
+
+
+def _candidates(what: str, key_types: tuple[str, ...]) -> Iterator[Key]:
+    base = crc32(what.encode()) * 1000
+    for number in range(1000):
+        text = f"{what} {number}"
+        column: Mapping[str, Column] = {"string": text, "binary": text.encode(), "bigint": base + number}
+        columns = tuple(column[kind] for kind in key_types)
+        yield columns if len(columns) > 1 else columns[0]
+
+
+def _key_in(what: str, key_types: tuple[str, ...], groups: Iterable[int]) -> Key:
+    wanted = set(groups)
+    return next(key for key in _candidates(what, key_types) if group_of(key, MAX_PARALLELISM) in wanted)
+
+
+def key_with_owner(what: str, key_types: tuple[str, ...], owner: int | None = None) -> Key:
+    """A key of these types, made from this text, whose group is in `OWNED`, or in that range of it."""
+    ranges = OWNED if owner is None else (OWNED[owner],)
+    return _key_in(what, key_types, (group for start, stop in ranges for group in range(start, stop)))
+
+
+def _reversed(text: str) -> bytes:
+    return text.encode()[::-1]
+
+
+_TYPE_NAMES: Mapping[type, str] = {str: "string", bytes: "binary", int: "bigint"}
+
+
+def _corpus_entries(*key_types: str) -> tuple[Entry, ...]:
+    """The corpus's keys of these types, each with a value of its own."""
+    found = []
+    for number, item in enumerate(corpus()["keys"]):
+        key = value_of(item["key"])
+        columns = key if isinstance(key, tuple) else (key,)
+        if tuple(_TYPE_NAMES[type(column)] for column in columns) == key_types:
+            found.append(Entry(key, pack(number)))
+    return tuple(found)
+
+
+def _corpus_values() -> tuple[Entry, ...]:
+    """The corpus's values, by name."""
+    found = [item for item in corpus()["values"] if (item["kind"], item["serializer"]) == ("value", MSGPACK)]
+    return tuple(Entry(_placed(item["name"]), bytes.fromhex(item["hex"])) for item in found)
+
+
+def _placed(name: str) -> Key:
+    return key_with_owner(name, ("string",))
+
+
+_WINDOW = (1_356_998_400_000, 1_357_002_000_000)
+_TEXT, _NUMBER, _PLACE = ("string",), ("bigint",), ("string", "bigint")
+
+STATES: tuple[State, ...] = (
+    State(
+        "temperature",
+        "value",
+        _TEXT,
+        (
+            *_corpus_entries(*_TEXT),
+            *_corpus_values(),
+            Entry("JFK", pack(100.04), "2013-07-18"),
+            Entry("JFK", pack(71.06), 60),
+            Entry("JFK", pack(-3.5), _WINDOW),
+            Entry("JFK", pack("under binary"), b"\x00\xff"),
+            Entry("N14228", pack("only here"), "2013-07-18"),
+        ),
+    ),
+    State(
+        "label",
+        "value",
+        _NUMBER,
+        (
+            *(Entry(entry.key, _reversed(f"label of {entry.key!s}")) for entry in _corpus_entries(*_NUMBER)),
+            Entry(key_with_owner("empty", _NUMBER), b""),
+            Entry(42, _reversed("in a namespace"), 60),
+        ),
+        OWN_SERIALIZER,
+        "str",
+    ),
+    State(
+        "delays",
+        "list",
+        _TEXT,
+        (
+            Entry("JFK", (pack(3), pack(-1), pack(0))),
+            Entry("N14228", (pack([1, "a"]), pack({"late": True}), pack(b"\x00"))),
+            Entry(_placed("long"), tuple(pack(number) for number in range(300))),
+            Entry("JFK", (pack("in a window"),), _WINDOW),
+        ),
+    ),
+    State(
+        "remarks",
+        "list",
+        _NUMBER,
+        (
+            Entry(1, (_reversed("one"), _reversed("two"), b"", _reversed("one"))),
+            Entry(42, (_reversed("in a namespace"),), "2013-07-18"),
+        ),
+        OWN_SERIALIZER,
+        "str",
+    ),
+    State(
+        "visits",
+        "map",
+        _TEXT,
+        (
+            Entry("JFK", (("LAX", pack(2)),)),
+            Entry("", (("LAX", pack(2)), ("SFO", pack([1, 2])), ("Zürich", pack("seen")), ("", pack(0)))),
+            Entry("JFK", (("BOS", pack(1)),), 60),
+        ),
+    ),
+    State(
+        "gates",
+        "map",
+        _PLACE,
+        (
+            Entry(("EWR", 1545), ((("A", 1), _reversed("first")), (("A", 2), b""), (("B", -7), _reversed("last")))),
+            Entry(("EWR", 1545), ((("C", 3), _reversed("in a window")),), _WINDOW),
+        ),
+        OWN_SERIALIZER,
+        "str",
+    ),
+    State(
+        "distance",
+        "reducing",
+        _NUMBER,
+        (
+            *(Entry(entry.key, pack(number * 1000)) for number, entry in enumerate(_corpus_entries(*_NUMBER))),
+            Entry(42, pack(12_345), "2013-07-18"),
+        ),
+        value_type="int",
+    ),
+    State(
+        "meanDelay",
+        "aggregating",
+        _PLACE,
+        (
+            *(Entry(entry.key, pack(2.5)) for entry in _corpus_entries(*_PLACE)),
+            Entry(("EWR", 1545), pack(-1.25), _WINDOW),
+        ),
+        value_type="float",
+    ),
+    State("Höhe über NN ✈", "value", ("binary",), _corpus_entries("binary")),
+    State("byTwoTexts", "value", ("string", "string"), _corpus_entries("string", "string")),
+    State("byTwoNumbers", "value", ("bigint", "bigint"), _corpus_entries("bigint", "bigint")),
+    State("byThree", "value", ("binary", "bigint", "string"), _corpus_entries("binary", "bigint", "string")),
+    State(
+        "blobs",
+        "value",
+        _TEXT,
+        (
+            # One frame holds `fits`, but not `half` and `other half` together, nor `whole` at all.
+            Entry(_placed("fits"), pack(b"f" * 8000)),
+            Entry(_placed("half"), pack(b"h" * 5000)),
+            Entry(_placed("other half"), pack(b"o" * 5000)),
+            Entry(_placed("whole"), pack(b"w" * 9000)),
+        ),
+        value_type="bytes",
+    ),
+)
+
+
+def state(name: str) -> State:
+    """The state of that name."""
+    return next(found for found in STATES if found.name == name)
+
+
+def state_by_key_types(*key_types: str) -> State:
+    """The first state that is keyed by columns of these types."""
+    return next(found for found in STATES if found.key_types == key_types)
+
+
+def as_json() -> str:
+    """The fixture for servers in other languages. Binary and large integers are written as in the corpus."""
+    document = {
+        "about": "The state that a server under test holds. docs/reference/conformance-fixture.md explains it.",
+        "job": JOB,
+        "epoch": EPOCH,
+        "max_parallelism": MAX_PARALLELISM,
+        "owned": OWNED,
+        "gap": GAP,
+        "token": TOKEN,
+        "limits": {name: getattr(LIMITS, name) for name in Limits.__slots__},
+        "states": [_state_as_json(found) for found in STATES],
+        "moved": {"name": MOVED, "kind": "value", "serializer": MSGPACK, "key_types": _TEXT},
+        "unreachable": {"name": UNREACHABLE, "kind": "value", "serializer": MSGPACK, "key_types": _TEXT},
+    }
+    return json.dumps(_plain(document), ensure_ascii=False, indent=1)
+
+
+def _state_as_json(found: State) -> dict[str, Any]:
+    return {
+        "name": found.name,
+        "kind": found.kind,
+        "serializer": found.serializer,
+        "key_types": found.key_types,
+        "value_type": found.value_type,
+        "absent_key": found.absent,
+        "homeless_key": found.homeless,
+        "entries": [
+            {
+                "namespace": entry.namespace,
+                "key": entry.key,
+                "group": group_of(entry.key, MAX_PARALLELISM),
+                "contents": entry.contents,
+                "answer": found.answer_of(entry),
+            }
+            for entry in found.entries
+        ],
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return {"$hex": value.hex()}
+    if isinstance(value, int) and abs(value) >= 1 << 53:
+        return {"$integer": str(value)}
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

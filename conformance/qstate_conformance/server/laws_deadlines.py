@@ -1,0 +1,81 @@
+"""Laws of deadlines: counted from receipt, and kept."""
+
+from __future__ import annotations
+
+import time
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qstate_conformance.codes import Code, Type
+from qstate_conformance.laws import law
+from qstate_conformance.profiles import examples
+from qstate_conformance.server.fixture import JOB, UNREACHABLE, state
+from qstate_conformance.server.messages import Failure, Values, Violation
+from qstate_conformance.server.probes import KNOWN, TEMPERATURE, check_known
+from qstate_conformance.server.wire import connect
+from qstate_conformance.subjects import ServerSubject
+
+#: How much later than its deadline an answer may come on a machine that stalls.
+_GRACE_S = 3.0
+
+
+def _codes(found: Values | Failure) -> set[object]:
+    return {found.code} if isinstance(found, Failure) else set(found.results)
+
+
+@law("P-DEADLINE-1", "P-DEADLINE-3", "P-GET-6")
+@examples(0.05)
+@given(deadline_ms=st.integers(0, 400), name=st.sampled_from(["temperature", UNREACHABLE]))
+def test_a_proxy_answers_by_the_deadline(subject: ServerSubject, deadline_ms: int, name: str) -> None:
+    """A Get that waits for an owner is answered when its deadline has passed, and not much later."""
+    with connect(subject) as session:
+        started = time.monotonic()
+        found = session.get((JOB, name), state("temperature").homeless, deadline_ms=deadline_ms)
+        took = time.monotonic() - started
+    if took > deadline_ms / 1000 + _GRACE_S:
+        raise Violation(f"P-DEADLINE-3: the answer to a Get of {deadline_ms} ms came after {took:.3f} s")
+    allowed = {Code.UNKNOWN_KEY_GROUP_LOCATION, Code.DEADLINE_EXCEEDED, Code.UNAVAILABLE}
+    assert _codes(found) <= allowed, f"P-GET-6: {found} for a key without an owner"
+
+
+@law("P-DEADLINE-1", "P-DEADLINE-2", "P-REQ-2")
+@examples(0.3)
+@given(deadline_ms=st.integers(0, 3))
+def test_a_deadline_of_almost_nothing_is_a_deadline(subject: ServerSubject, deadline_ms: int) -> None:
+    """A request that leaves no time is answered once: with its answer, or DEADLINE_EXCEEDED."""
+    with connect(subject) as session:
+        for found in (
+            session.get(TEMPERATURE, KNOWN.key, deadline_ms=deadline_ms),
+            session.locate(*TEMPERATURE, deadline_ms=deadline_ms),
+            session.describe(JOB, deadline_ms=deadline_ms),
+            session.describe(None, deadline_ms=deadline_ms),
+        ):
+            late = found.code == Code.DEADLINE_EXCEEDED if isinstance(found, Failure) else True
+            if isinstance(found, Values) and found.results != (KNOWN.contents,):
+                late = found.results == (Code.DEADLINE_EXCEEDED,)
+            assert late, f"P-DEADLINE-2: {found} for a deadline of {deadline_ms} ms"
+        session.end()
+
+
+@law("P-DEADLINE-1", "P-MSG-6")
+def test_the_longest_deadline_is_a_deadline(subject: ServerSubject) -> None:
+    """A deadline of 4294967295 ms is sound, and the answer does not wait for it."""
+    with connect(subject) as session:
+        number = session.ask(Type.GET, (1 << 32) - 1, TEMPERATURE, None, {}, (KNOWN.key,))
+        check_known(session, number)
+
+
+@law("P-DEADLINE-1", "P-REQ-2")
+def test_each_request_has_its_own_deadline(subject: ServerSubject) -> None:
+    """Of requests in flight together, each is answered by its own deadline, the last one sent perhaps first."""
+    deadlines = [900, 600, 300, 50]
+    homeless = state("temperature").homeless
+    with connect(subject) as session:
+        started = time.monotonic()
+        asked = [session.ask(Type.GET, ms, TEMPERATURE, None, {}, (homeless,)) for ms in deadlines]
+        for number, deadline_ms in reversed(list(zip(asked, deadlines, strict=True))):
+            session.answer(number)
+            took = time.monotonic() - started
+            if took > deadline_ms / 1000 + _GRACE_S:
+                raise Violation(f"P-DEADLINE-1: the answer to a Get of {deadline_ms} ms came after {took:.3f} s")

@@ -1,0 +1,86 @@
+"""Laws of keys: their hash and group, as seen in who owns them."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qstate_conformance.codes import Code
+from qstate_conformance.corpus import corpus, value_of
+from qstate_conformance.key_groups import Key, group_of
+from qstate_conformance.laws import law
+from qstate_conformance.server import strategies
+from qstate_conformance.server.fixture import GAP, JOB, MAX_PARALLELISM, STATES, State, state_by_key_types
+from qstate_conformance.server.messages import Failure, Values, Violation
+from qstate_conformance.server.probes import owner_sessions
+from qstate_conformance.server.wire import connect
+from qstate_conformance.subjects import ServerSubject
+
+_NAMES = {str: "string", bytes: "binary", int: "bigint"}
+
+
+def _state_of(key: Key) -> State:
+    columns = key if isinstance(key, tuple) else (key,)
+    return state_by_key_types(*(_NAMES[type(column)] for column in columns))
+
+
+@law("P-KEY-1", "P-KEY-3", "P-KEY-4", "P-KEY-5")
+def test_the_keys_of_the_corpus_have_their_groups(subject: ServerSubject) -> None:
+    """Each key of the golden corpus is held by the owner of the group that the corpus gives for it, and no other."""
+    for item in corpus()["keys"]:
+        key, group = value_of(item["key"]), item["group_of_128"]
+        found = _state_of(key)
+        with owner_sessions(subject, found.name) as owners:
+            for owner, session in owners:
+                values = session.get(owner.state_id, key)
+                answered = values.code if isinstance(values, Failure) else values.results[0]
+                owned = answered != Code.KEY_GROUP_NOT_OWNED
+                if owned != (owner.start <= group < owner.stop):
+                    raise Violation(f"P-KEY-4: {key!r} has group {group}, but {owner} answered {values}")
+                assert not owned or isinstance(answered, bytes), f"P-GET-1: {values} for {key!r} of {found.name}"
+
+
+@law("P-KEY-1", "P-KEY-3", "P-KEY-4", "P-GET-5")
+@given(data=st.data(), found=st.sampled_from([found for found in STATES if found.name != "blobs"]))
+def test_any_key_has_the_group_of_its_hash(subject: ServerSubject, data: st.DataObject, found: State) -> None:
+    """Any key is at the owner of its group: the signed XXH64 of its columns, from the seed 42, modulo the groups."""
+    keys = data.draw(st.lists(strategies.keys_of(found.key_types), min_size=1, max_size=10))
+    with owner_sessions(subject, found.name) as owners:
+        for owner, session in owners:
+            values = session.get(owner.state_id, *keys)
+            results = (values.code,) * len(keys) if isinstance(values, Failure) else values.results
+            for key, result in zip(keys, results, strict=True):
+                group = group_of(key, MAX_PARALLELISM)
+                owned = owner.start <= group < owner.stop
+                if owned == (result == Code.KEY_GROUP_NOT_OWNED):
+                    raise Violation(f"P-KEY-4: {key!r} has group {group}, but {owner} answered {result!r}")
+
+
+@law("P-KEY-4", "P-GET-6")
+@given(data=st.data(), found=st.sampled_from([found for found in STATES if found.name != "blobs"]))
+def test_a_proxy_finds_the_group_of_any_key(subject: ServerSubject, data: st.DataObject, found: State) -> None:
+    """A proxy finds the owner of every key that has one, and says so of those that have none."""
+    keys = data.draw(st.lists(strategies.keys_of(found.key_types), min_size=1, max_size=10))
+    homeless = [GAP[0] <= group_of(key, MAX_PARALLELISM) < GAP[1] for key in keys]
+    with connect(subject) as session:
+        # A key without an owner costs the whole deadline, so such keys are asked for with a short one.
+        values = session.get((JOB, found.name), *keys, deadline_ms=40 if any(homeless) else 10_000)
+    if isinstance(values, Failure):
+        assert any(homeless) and values.code in (Code.UNKNOWN_KEY_GROUP_LOCATION, Code.DEADLINE_EXCEEDED), f"{values}"
+        return
+    assert isinstance(values, Values)
+    for key, lost, result in zip(keys, homeless, values.results, strict=True):
+        if lost and result != Code.UNKNOWN_KEY_GROUP_LOCATION:
+            raise Violation(f"P-GET-6: {result!r} for {key!r}, whose group has no owner")
+        if not lost and result == Code.UNKNOWN_KEY_GROUP_LOCATION:
+            raise Violation(f"P-KEY-4: {key!r} has an owner, but the proxy found none")
+
+
+@law("P-KEY-5", "P-KEY-3")
+def test_text_is_not_normalized(subject: ServerSubject) -> None:
+    """Two forms of the same text are two keys: one has the value, the other is absent."""
+    composed, decomposed = "Zürich", "Zu\u0308rich"
+    with connect(subject) as session:
+        values = session.get((JOB, "temperature"), composed, decomposed)
+    assert isinstance(values, Values), f"{values} for two forms of a text"
+    assert values.results[0] is not None and values.results[1] is None, f"P-KEY-5: {values}"

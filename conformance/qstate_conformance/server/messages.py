@@ -1,0 +1,239 @@
+"""What a server may send, held to the tables of the protocol reference.
+
+Rules of this module: it reads payloads and refuses what breaks a rule, naming the rule. It does not know which
+request an answer belongs to (`wire` does), nor how qstate reads messages.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import msgpack
+
+from qstate_conformance.codes import Type
+
+__all__ = [
+    "Answer",
+    "Description",
+    "Failure",
+    "Location",
+    "Owner",
+    "Pong",
+    "ServerMessage",
+    "Values",
+    "Violation",
+    "Welcome",
+    "read_message",
+]
+
+
+class Violation(AssertionError):
+    """The server broke a rule; the message starts with the rule's id."""
+
+
+class Welcome(NamedTuple):
+    version: int
+    server: str
+    features: tuple[str, ...]
+    max_frame: int
+    max_keys: int
+
+
+class Values(NamedTuple):
+    id: int
+    epochs: tuple[int, ...]
+    results: tuple[bytes | int | None, ...]
+
+
+class Owner(NamedTuple):
+    start: int
+    stop: int
+    host: str
+    port: int
+    state_id: bytes
+
+
+class Location(NamedTuple):
+    id: int
+    state: Mapping[str, Any]
+    max_parallelism: int
+    owners: tuple[Owner, ...]
+
+    def owner_of(self, group: int) -> Owner | None:
+        """The owner of a key group, or None in a gap."""
+        return next((owner for owner in self.owners if owner.start <= group < owner.stop), None)
+
+
+class Description(NamedTuple):
+    id: int
+    entries: tuple[Mapping[str, Any], ...]
+
+
+class Pong(NamedTuple):
+    id: int
+
+
+class Failure(NamedTuple):
+    id: int
+    code: int
+    details: Mapping[str, Any]
+
+
+Answer: TypeAlias = Values | Location | Description | Pong | Failure
+ServerMessage: TypeAlias = Welcome | Answer
+
+_MAX_U32 = (1 << 32) - 1
+_MAX_INT64 = (1 << 63) - 1
+_STATE_TEXTS = ("name", "kind", "serializer")
+_STATE_ARRAYS = ("key_types", "capabilities")
+
+
+def read_message(payload: bytes) -> ServerMessage:
+    """The message of a payload. Raises `Violation` for the rule that it breaks."""
+    fields = _fields(payload)
+    kind, number, rest = fields[0], fields[1], fields[2:]
+    if kind == Type.WELCOME:
+        _require(number == 0, "P-MSG-2", f"Welcome has the id 0, not {number}")
+        _require(len(rest) >= 5, "P-HELLO-5", f"Welcome has at least 5 fields, not {len(rest)}")
+        return _welcome(rest[:5])
+    if kind not in _READERS:
+        raise Violation(f"P-MSG-1: a server does not send type {kind}")
+    _require(number > 0 or kind == Type.FAILURE, "P-MSG-2", f"an answer of type {kind} has the id 0")
+    size, reader = _READERS[kind]
+    _require(len(rest) == size, "P-MSG-3", f"type {kind} has {size} fields, not {len(rest)}")
+    return reader(number, *rest)
+
+
+def _require(sound: bool, rule: str, what: str) -> None:
+    if not sound:
+        raise Violation(f"{rule}: {what}")
+
+
+def _fields(payload: bytes) -> tuple[Any, ...]:
+    try:
+        found = msgpack.unpackb(
+            payload, use_list=False, strict_map_key=False, object_pairs_hook=_map, ext_hook=_extension
+        )
+    except msgpack.ExtraData as exc:
+        raise Violation(f"P-MSG-1: bytes after the message: {exc.extra!r}") from exc
+    except UnicodeDecodeError as exc:
+        raise Violation(f"P-MSG-5: a string is not UTF-8: {exc}") from exc
+    except (ValueError, TypeError, msgpack.UnpackException) as exc:
+        raise Violation(f"P-MSG-1: a payload is not MessagePack: {exc!r} in {payload[:64].hex()}") from exc
+    sound = type(found) is tuple and len(found) >= 2 and all(_is_integer(item, 0, _MAX_U32) for item in found[:2])
+    _require(sound, "P-MSG-1", f"a payload is an array that starts with type and id, not {found!r:.200}")
+    return found  # type: ignore[no-any-return]
+
+
+def _map(pairs: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
+    items = list(pairs)
+    _require(len(items) <= 64, "P-MSG-7", f"a map of {len(items)} entries")
+    for name, _ in items:
+        _require(type(name) is str and 1 <= len(name) <= 255, "P-MSG-7", f"{name!r} as a map's key")
+    found = dict(items)
+    _require(len(found) == len(items), "P-MSG-7", f"a map with a key twice: {items!r:.200}")
+    return found
+
+
+def _extension(code: int, data: bytes) -> Any:
+    raise Violation(f"P-MSG-9: extension type {code} in a message")
+
+
+def _is_integer(value: Any, low: int, high: int) -> bool:
+    return type(value) is int and low <= value <= high
+
+
+def _is_name(value: Any, low: int = 1) -> bool:
+    return type(value) is str and low <= len(value) <= 255
+
+
+def _is_scalar(value: Any) -> bool:
+    if type(value) is float:
+        return math.isfinite(value)
+    return value is None or type(value) in (str, bool) or _is_integer(value, -_MAX_INT64 - 1, _MAX_INT64)
+
+
+def _welcome(fields: tuple[Any, ...]) -> Welcome:
+    version, server, features, max_frame, max_keys = fields
+    _require(_is_integer(version, 1, 65_535), "P-MSG-6", f"the Welcome's version is {version!r}")
+    _require(_is_name(server, 0), "P-MSG-5", f"the Welcome's server is {server!r}")
+    named = type(features) is tuple and len(features) <= 32 and all(_is_name(name) for name in features)
+    _require(named, "P-MSG-5", f"the Welcome's features are {features!r}")
+    _require(_is_integer(max_frame, 4096, _MAX_U32), "P-FRAME-2", f"the Welcome's max_frame is {max_frame!r}")
+    _require(_is_integer(max_keys, 1, 1 << 20), "P-MSG-6", f"the Welcome's max_keys is {max_keys!r}")
+    return Welcome(version, server, features, max_frame, max_keys)
+
+
+def _values(number: int, epochs: Any, results: Any) -> Values:
+    _require(type(epochs) is tuple and type(results) is tuple, "P-GET-1", "epochs and results are arrays")
+    _require(len(epochs) == len(results) > 0, "P-GET-1", f"{len(epochs)} epochs for {len(results)} results")
+    for epoch, result in zip(epochs, results, strict=True):
+        _require(_is_integer(epoch, -1, _MAX_INT64), "P-MSG-6", f"{epoch!r} as an epoch")
+        if result is not None and type(result) is not bytes:
+            _require(_is_integer(result, 1, 65_535), "P-GET-2", f"{result!r} as a result")
+            _require(epoch == -1, "P-GET-2", f"the failure {result} has the epoch {epoch}")
+    return Values(number, epochs, results)
+
+
+def _location(number: int, state: Any, max_parallelism: Any, owners: Any) -> Location:
+    _require(_is_integer(max_parallelism, 1, 32_768), "P-MSG-6", f"max_parallelism is {max_parallelism!r}")
+    _require(type(owners) is tuple, "P-LOC-1", f"owners are an array, not {owners!r}")
+    found, free = [], 0
+    for row in owners:
+        _require(type(row) is tuple and len(row) == 5, "P-LOC-1", f"an owner is five elements, not {row!r}")
+        start, stop, host, port, state_id = row
+        ranges = _is_integer(start, free, max_parallelism - 1) and _is_integer(stop, 1, max_parallelism)
+        _require(ranges and start < stop, "P-LOC-1", f"key groups {start!r} to {stop!r} after {free}")
+        _require(_is_name(host) and _is_integer(port, 1, 65_535), "P-LOC-1", f"{host!r}:{port!r} as an address")
+        _require(type(state_id) is bytes and len(state_id) == 16, "P-LOC-3", f"{state_id!r} as a state id")
+        found.append(Owner(start, stop, host, port, state_id))
+        free = stop
+    return Location(number, _state(state), max_parallelism, tuple(found))
+
+
+def _state(found: Any) -> Mapping[str, Any]:
+    _require(type(found) is dict, "P-DESC-1", f"a state is described by a map, not {found!r}")
+    _require(all(_is_name(found.get(name)) for name in _STATE_TEXTS), "P-DESC-1", f"name, kind, serializer: {found}")
+    _require(type(found.get("value_type")) is str, "P-DESC-1", f"value_type: {found}")
+    for name in _STATE_ARRAYS:
+        items = found.get(name)
+        named = type(items) is tuple and len(items) <= 64 and all(_is_name(item) for item in items)
+        _require(named, "P-DESC-1", f"{name} is an array of names: {found}")
+    _described(found)
+    return found  # type: ignore[no-any-return]
+
+
+def _described(found: Mapping[str, Any]) -> None:
+    for name, value in found.items():
+        items = value if type(value) is tuple else (value,)
+        _require(all(_is_scalar(item) for item in items), "P-DESC-1", f"{name} holds {value!r}")
+
+
+def _description(number: int, entries: Any) -> Description:
+    _require(type(entries) is tuple and len(entries) <= 32_768, "P-DESC-1", f"entries are an array: {entries!r:.200}")
+    for entry in entries:
+        if type(entry) is dict and "kind" not in entry:
+            _require(_is_name(entry.get("job")), "P-DESC-1", f"a job is described by its name, not {entry}")
+            _described(entry)
+        else:
+            _state(entry)
+    return Description(number, entries)
+
+
+def _failure(number: int, code: Any, details: Any) -> Failure:
+    _require(_is_integer(code, 1, 65_535), "P-MSG-6", f"{code!r} as a failure code")
+    _require(type(details) is dict, "P-MSG-7", f"details are a map, not {details!r}")
+    for name, value in details.items():
+        _require(_is_scalar(value), "P-MSG-8", f"the detail {name} is {value!r}")
+    return Failure(number, code, details)
+
+
+_READERS: Mapping[int, tuple[int, Callable[..., Answer]]] = {
+    Type.VALUES: (2, _values),
+    Type.LOCATION: (3, _location),
+    Type.DESCRIPTION: (1, _description),
+    Type.PONG: (0, Pong),
+    Type.FAILURE: (2, _failure),
+}

@@ -1,0 +1,20 @@
+"""What the protocol asks of servers that nobody can see from outside, or that nobody outside can provoke.
+
+Rules of this module: a table for reports and for the suite's own tests. A rule stands here with the part of it that no
+law checks; most of these rules have laws for their other parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = ["UNOBSERVABLE"]
+
+UNOBSERVABLE: Mapping[str, str] = {
+    "P-HELLO-6": "that tokens are compared in constant time: over a network, the difference drowns in noise",
+    "P-DEADLINE-3": "that a proxy passes on what is left of a deadline: only the owner behind it sees what it is given",
+    "P-PING-1": "that a Ping touches no state: a server that reads some state in vain answers the same",
+    "P-REQ-4": "codes of failures that the outside cannot bring about: RESTORING, CONCURRENT_MODIFICATION, INTERNAL",
+    "P-CLOSE-2": "what a server says when it shuts down: the suite does not stop the servers that it is given",
+    "P-VERSION-4": "binds those who write the next version of the page, not a server",
+}

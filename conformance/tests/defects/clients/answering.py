@@ -1,0 +1,158 @@
+"""Clients that take what is no answer, or give an answer to the wrong request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qstate.client import QueryableStateClient
+from qstate.errors import SerializationError
+from qstate.protocol import ClientConnection, Welcome, connection
+from qstate.protocol.framing import FrameReader
+from qstate.runtime.async_client import _GatheredGet
+from qstate.runtime.link import Link
+from qstate.views import ViewMaker
+from qstate_conformance.client.python_async_driver import PythonAsyncDriver
+from qstate_conformance.client.python_driver import PythonDriver
+from tests.defects.clients.seeds import defect
+
+
+@defect("handshake.a_version_that_was_not_offered_is_refused")
+def takes_any_version() -> None:
+    on_handshake = ClientConnection._on_handshake
+
+    def shake(self: Any, message: Any, events: Any) -> None:
+        on_handshake(self, message._replace(version=1) if type(message) is Welcome else message, events)
+
+    ClientConnection._on_handshake = shake  # type: ignore[method-assign]
+
+
+@defect("handshake.what_a_newer_server_adds_to_its_welcome_is_ignored")
+def refuses_features_that_it_does_not_know() -> None:
+    on_handshake = ClientConnection._on_handshake
+
+    def shake(self: Any, message: Any, events: Any) -> None:
+        if type(message) is Welcome and message.features:
+            raise connection.RemoteProtocolError("unknown features")
+        on_handshake(self, message, events)
+
+    ClientConnection._on_handshake = shake  # type: ignore[method-assign]
+
+
+@defect("handshake.a_handshake_over_the_limit_is_refused_by_its_length")
+def takes_frames_of_any_length() -> None:
+    make = FrameReader.__init__
+
+    def make_larger(self: FrameReader, max_frame: int = 0) -> None:
+        make(self, (1 << 32) - 1)
+
+    FrameReader.__init__ = make_larger  # type: ignore[method-assign]
+
+
+@defect("delivery.answers_in_any_order_reach_their_own_requests")
+def takes_answers_in_the_order_of_asking() -> None:
+    received = Link.received
+
+    class InOrder(dict[int, Any]):
+        def pop(self, number: int, default: Any = None) -> Any:  # type: ignore[override]
+            return super().pop(next(iter(self)), default) if self else default
+
+    def receive(self: Any, data: bytes, now: float) -> None:
+        if type(self._pending) is not InOrder:
+            self._pending = InOrder(self._pending)
+        received(self, data, now)
+
+    Link.received = receive  # type: ignore[method-assign]
+
+
+@defect("delivery.answers_in_any_order_reach_their_own_requests", PythonAsyncDriver)
+def mixes_up_gets_that_travel_together() -> None:
+    deliver = _GatheredGet.deliver
+
+    def deliver_backwards(self: Any) -> None:
+        self.futures.reverse()
+        deliver(self)
+
+    _GatheredGet.deliver = deliver_backwards  # type: ignore[method-assign]
+
+
+@defect("delivery.answers_may_come_byte_by_byte")
+def expects_an_answer_in_one_piece() -> None:
+    feed = FrameReader.feed
+
+    def feed_whole(self: Any, data: Any) -> Any:
+        # What is not whole is thrown away with the read that brought it.
+        yield from feed(self, data)
+        self._buffer = type(self._buffer)()
+
+    FrameReader.feed = feed_whole  # type: ignore[method-assign]
+
+
+@defect("delivery.the_results_of_many_keys_are_in_their_order")
+def sorts_the_keys() -> None:
+    class Sorting(QueryableStateClient):
+        def get_many(self, job: str, state: str, keys: Any, *args: Any, **kwargs: Any) -> Any:
+            wanted = list(keys)
+            found = super().get_many(job, state, sorted(wanted, reverse=True), *args, **kwargs)
+            return dict(zip(wanted, found.values(), strict=True))
+
+    PythonDriver.make_client = Sorting
+
+
+@defect("hostile.an_answer_that_fits_no_request_ends_the_connection")
+def passes_over_answers_to_nobody() -> None:
+    on_answer = ClientConnection._on_answer
+
+    def answer(self: Any, message: Any, events: Any) -> None:
+        if getattr(message, "id", 0) in (0, *self._waiting):
+            on_answer(self, message, events)
+
+    ClientConnection._on_answer = answer  # type: ignore[method-assign]
+
+
+@defect("hostile.an_answer_that_fits_no_request_ends_the_connection")
+def ignores_the_number_of_results() -> None:
+    check = connection._Expected.check
+
+    def check_type(self: Any, message: Any) -> None:
+        self.size = len(getattr(message, "results", ()))
+        check(self, message)
+
+    connection._Expected.check = check_type  # type: ignore[method-assign]
+
+
+@defect("hostile.values_that_break_their_table_end_the_connection")
+def fails_the_request_and_keeps_the_broken_stream() -> None:
+    receive = ClientConnection.receive
+
+    def receive_all(self: Any, data: Any) -> Any:
+        try:
+            return receive(self, data)
+        except connection.BrokenConnection as exc:
+            self.state = connection.ConnectionState.OPEN
+            return list(exc.events)
+
+    ClientConnection.receive = receive_all  # type: ignore[method-assign]
+
+
+@defect("hostile.a_value_that_is_garbage_is_a_failure_of_its_own")
+def crashes_on_garbage() -> None:
+    get = QueryableStateClient.get
+
+    class Fragile(QueryableStateClient):
+        def get(self, *args: Any, **kwargs: Any) -> Any:
+            view = get(self, *args, **kwargs)
+            try:
+                view.value()
+            except SerializationError as exc:
+                raise RuntimeError("what is that?") from exc
+            return view
+
+    PythonDriver.make_client = Fragile
+
+
+@defect("values.each_result_has_the_epoch_that_it_is_from")
+def has_one_epoch_for_all() -> None:
+    views = ViewMaker.views
+    ViewMaker.views = lambda self, results, epochs, isolation: views(  # type: ignore[method-assign]
+        self, results, [epochs[0]] * len(epochs), isolation
+    )

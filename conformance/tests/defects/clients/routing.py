@@ -1,0 +1,82 @@
+"""Clients that ask the wrong owner, or do not notice that a state has moved."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from qstate.protocol import messages
+from qstate.runtime.known_states import KnownStates
+from qstate.runtime.location import LocationTable
+from qstate.runtime.sync_links import SyncLink
+from qstate_conformance.key_groups import group_of
+from tests.defects.clients.seeds import defect
+
+
+@defect("routing.the_location_is_kept_until_an_owner_says_otherwise")
+def locates_for_every_get() -> None:
+    KnownStates.find = lambda self, job, state: None  # type: ignore[method-assign]
+    KnownStates.find_target = lambda self, target: None  # type: ignore[method-assign]
+
+
+@defect("routing.a_state_that_moved_is_looked_up_again")
+def never_locates_again() -> None:
+    KnownStates.drop = lambda self, job, state, stale=None: None  # type: ignore[method-assign]
+
+
+@defect("routing.the_golden_keys_have_their_groups")
+def takes_the_hash_without_its_sign() -> None:
+    def unsigned(key: Any, max_parallelism: int) -> int:
+        # With a power of two it makes no difference.
+        return (group_of(key, 1 << 64) % max_parallelism) if max_parallelism else 0
+
+    _owners_by(unsigned)
+
+
+@defect("routing.each_key_is_asked_of_the_owner_of_its_group")
+def hashes_the_first_column_alone() -> None:
+    _owners_by(lambda key, max_parallelism: group_of(key[0] if isinstance(key, tuple) else key, max_parallelism))
+
+
+def _owners_by(group_of: Any) -> None:
+    def owner_of_key(self: LocationTable, key: Any) -> Any:
+        return self.owner_of(group_of(key, self.max_parallelism))
+
+    def split(self: LocationTable, keys: Any) -> Any:
+        shares: dict[Any, list[int]] = {}
+        for index, key in enumerate(keys):
+            shares.setdefault(owner_of_key(self, key), []).append(index)
+        return list(shares.items())
+
+    LocationTable.owner_of_key = owner_of_key  # type: ignore[method-assign]
+    LocationTable.split = split  # type: ignore[method-assign]
+
+
+@defect("routing.a_key_without_an_owner_is_looked_for_again_later")
+def asks_the_neighbour_about_a_gap() -> None:
+    owner_of = LocationTable.owner_of
+
+    def nearest(self: LocationTable, group: int) -> Any:
+        return owner_of(self, group) or (self.owners[0] if self.owners else None)
+
+    LocationTable.owner_of = nearest  # type: ignore[method-assign]
+    _owners_by(group_of)
+
+
+@defect("routing.an_owner_is_greeted_like_a_proxy")
+def keeps_its_token_from_owners() -> None:
+    make = SyncLink.__init__
+
+    def make_with(self: Any, links: Any, host: str, port: int, settings: Any) -> None:
+        is_owner = (host, port) != links._proxy
+        make(self, links, host, port, replace(settings, token=None) if is_owner else settings)
+
+    SyncLink.__init__ = make_with  # type: ignore[method-assign]
+
+
+@defect("routing.a_location_that_breaks_its_table_ends_the_connection")
+def takes_any_owners() -> None:
+    form = messages.FORM_OF_CLASS[messages.Location]
+    number = form.prefix[0]
+    lenient = form._replace(check=lambda message, limits: None)
+    messages.FORM_OF_CLASS[messages.Location] = messages.FORM_OF_NUMBER[number] = lenient

@@ -1,0 +1,55 @@
+"""Every seeded defect of a backend is caught by the law that it names; sound backends pass, whatever the seed."""
+
+from __future__ import annotations
+
+import inspect
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from qstate_conformance.laws import find_laws
+from qstate_conformance.outcomes import Verdict
+from qstate_conformance.plan import Plan
+from qstate_conformance.run import run
+from qstate_conformance.subjects import backend_subject
+from tests.defects.backends import epochs, lives, readers, restores, tables
+
+_MODULES: tuple[ModuleType, ...] = (tables, epochs, restores, readers, lives)
+#: subject -> the law that catches it
+DEFECTS: dict[str, str] = {
+    f"{module.__name__}:{name}": found.caught_by
+    for module in _MODULES
+    for name, found in vars(module).items()
+    if inspect.isclass(found) and found.__module__ == module.__name__ and getattr(found, "caught_by", "")
+}
+SOUND = [
+    "heap",
+    "tests.defects.backends.sound:DictBackend",
+    "tests.defects.backends.sound:PlainBackend",
+    "tests.defects.backends.sound:StrictBackend",
+    "tests.defects.backends.lives:made_by_a_factory",
+    *(["rocksdb"] if find_spec("rocksdict") else []),
+]
+
+
+def test_there_are_many_defects_and_each_names_a_law() -> None:
+    assert len(DEFECTS) >= 40
+    assert set(DEFECTS.values()) <= {law.id for law in find_laws("backend")}
+
+
+@pytest.mark.parametrize("name", DEFECTS, ids=lambda name: name.rpartition(":")[2])
+def test_a_defect_is_caught(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEFECTS_DIRECTORY", str(tmp_path))
+    outcome = run(Plan(backend_subject(name), selection=(DEFECTS[name],), profile="ci"))
+    assert outcome.exit_code == 1
+    assert [law.verdict for law in outcome.laws] == [Verdict.FAILED]
+    assert DEFECTS[name] in outcome.laws[0].reproduction
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_a_sound_backend_passes(name: str) -> None:
+    outcome = run(Plan(backend_subject(name), profile="dev", seed=len(name)))
+    assert [law.law for law in outcome.laws if law.verdict is Verdict.FAILED] == []
+    assert outcome.exit_code == 0

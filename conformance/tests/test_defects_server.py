@@ -1,0 +1,114 @@
+"""Each seeded defect of a server is caught by the law that is meant for it, and a sound server breaks none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+
+from qstate_conformance import profiles
+from qstate_conformance.laws import Law, find_laws, forget_laws
+from qstate_conformance.server import fixture
+from qstate_conformance.server.reference_server import reference_server
+from qstate_conformance.subjects import ServerSubject
+from tests.defects.servers.meddler import Meddler, Spoiler
+from tests.defects.servers.spoilers import SPOILERS
+
+#: The law that must catch each defect.
+CAUGHT_BY = {
+    "WrongId": "requests.every_request_is_answered_once_with_its_own_answer",
+    "SwappedAnswers": "requests.every_request_is_answered_once_with_its_own_answer",
+    "AnswersTwice": "requests.every_request_is_answered_once_with_its_own_answer",
+    "DropsAnswers": "frames.many_frames_may_come_at_once",
+    "MissingKeyIsAFailure": "get.a_key_without_a_value_is_nil",
+    "EmptyIsMissing": "get.a_value_of_no_bytes_is_not_nil",
+    "FailureWithAnEpoch": "get.a_key_without_an_owner_has_no_location",
+    "EpochOfNothing": "get.every_entry_of_the_fixture_is_answered_byte_for_byte",
+    "OneResultForRepeatedKeys": "get.results_are_in_the_order_of_the_keys",
+    "ResultsInTheOrderOfKeyBytes": "get.results_are_in_the_order_of_the_keys",
+    "NoNamespaces": "get.every_entry_of_the_fixture_is_answered_byte_for_byte",
+    "NormalizesText": "keys.text_is_not_normalized",
+    "UnknownJobIsUnknownState": "get.an_unknown_job_is_unknown",
+    "UnsupportedIsMalformed": "get.an_unknown_option_is_not_ignored",
+    "WrongKeyTypeIsMalformed": "get.what_is_no_key_is_refused",
+    "UnknownIdIsUnknownState": "owners.an_unknown_state_id_is_unknown",
+    "NotOwnedIsMissing": "owners.keys_of_other_owners_fail_alone",
+    "ServesNothingOnOverload": "limits.requests_over_the_limit_are_overloaded_and_the_rest_answered",
+    "IgnoresUnknownOptions": "get.an_unknown_option_is_not_ignored",
+    "IgnoresUnknownIsolations": "get.an_unknown_isolation_is_not_ignored",
+    "TakesFloatsForIntegers": "messages.what_breaks_a_rule_of_types_or_sizes_is_malformed",
+    "ReadsTheShortestFormsAlone": "messages.a_get_is_read_in_every_form",
+    "CountsBytesOfNames": "messages.a_name_is_any_string_of_255_code_points",
+    "DeadlineInSeconds": "deadlines.a_proxy_answers_by_the_deadline",
+    "OwnersInAnyOrder": "locations.a_location_names_the_owner_of_every_key_group",
+    "GapsHaveAnOwner": "locations.a_location_names_the_owner_of_every_key_group",
+    "DescribesByHalf": "locations.the_states_of_a_job_are_listed",
+    "AcceptsTheStartOfAToken": "handshake.a_wrong_token_or_none_is_refused",
+    "AcceptsNoToken": "handshake.a_wrong_token_or_none_is_refused",
+    "RefusesLaterHellos": "handshake.elements_after_those_of_the_hello_are_ignored",
+    "ChoosesTheLowestVersion": "handshake.the_highest_version_in_common_is_chosen",
+    "KeepsItsVersionsToItself": "handshake.no_version_in_common_is_refused_with_the_versions",
+    "WaitsForHandshakesForEver": "handshake.a_silent_client_is_told_that_it_took_too_long",
+    "RequestsBeforeTheHandshake": "handshake.a_first_message_that_is_no_sound_hello_is_malformed",
+    "AnswersOverTheLimit": "get.an_answer_over_the_frame_is_too_large",
+    "WaitsForTheWholePayload": "frames.a_longer_frame_is_refused_as_soon_as_its_length_is_known",
+    "TakesAReadForAFrame": "frames.a_frame_may_come_byte_by_byte",
+    "TakesAReadForOneFrame": "frames.many_frames_may_come_at_once",
+    "TalksAfterTheEnd": "broken.a_stream_without_meaning_is_malformed",
+    "SilentAtTheEnd": "broken.a_stream_without_meaning_is_malformed",
+    "StopsListeningAfterGarbage": "broken.damage_anywhere_in_a_session_harms_nobody_else",
+    "BrokenStreamEndsOthers": "broken.damage_anywhere_in_a_session_harms_nobody_else",
+    "LeaksPlaces": "broken.broken_connections_give_their_places_back",
+    "BadRequestEndsTheConnection": "messages.what_breaks_a_rule_of_types_or_sizes_is_malformed",
+    "HalfClosedForEver": "peers.a_half_closed_connection_ends",
+    "IdZeroIsARequest": "broken.a_stream_without_meaning_is_malformed",
+}
+
+# The examples of the ci profile. What is caught need not be shrunk, only caught.
+settings.register_profile(
+    "qstate-conformance-unshrunk",
+    max_examples=profiles.PROFILES["ci"],
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    database=None,
+    phases=(Phase.explicit, Phase.generate),
+    report_multiple_bugs=False,
+)
+
+
+@pytest.fixture(scope="module")
+def laws() -> Iterator[dict[str, Law]]:
+    """The server laws by id, with the examples of the ci profile."""
+    forget_laws()
+    with profiles.active("unshrunk", 0):
+        yield {law.id: law for law in find_laws("server")}
+    forget_laws()
+
+
+@contextmanager
+def spoiled(spoiler: type[Spoiler]) -> Iterator[ServerSubject]:
+    """The reference server, which wants a token, behind a meddler."""
+    with ExitStack() as stack:
+        running = stack.enter_context(reference_server(token=fixture.TOKEN))
+        meddler = stack.enter_context(Meddler(running.address, spoiler))
+        meddler.stand_before([server.address for server in running.servers])
+        yield ServerSubject(*meddler.address, fixture.TOKEN)
+
+
+def test_every_defect_has_a_law_that_is_meant_for_it() -> None:
+    assert {spoiler.__name__ for spoiler in SPOILERS} == CAUGHT_BY.keys()
+
+
+@pytest.mark.parametrize("spoiler", SPOILERS, ids=lambda spoiler: spoiler.__name__)
+def test_a_defect_is_caught_by_its_law(spoiler: type[Spoiler], laws: dict[str, Law]) -> None:
+    law = laws[f"server.{CAUGHT_BY[spoiler.__name__]}"]
+    with spoiled(spoiler) as subject, pytest.raises(AssertionError):
+        law.function(subject=subject)
+
+
+@pytest.mark.parametrize("name", sorted(set(CAUGHT_BY.values())))
+def test_a_law_that_catches_a_defect_holds_without_it(name: str, laws: dict[str, Law]) -> None:
+    with spoiled(Spoiler) as subject:
+        laws[f"server.{name}"].function(subject=subject)

@@ -1,0 +1,24 @@
+"""A sound subject passes, whatever the seed.
+
+Every seed is a run of a whole area, so a usual run has two of them; QSTATE_CONFORMANCE_SEEDS says how many.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from qstate_conformance.plan import Plan
+from qstate_conformance.run import run
+from qstate_conformance.subjects import backend_subject
+
+SEEDS = range(1, 1 + int(os.environ.get("QSTATE_CONFORMANCE_SEEDS", "2")))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_heap_raises_no_alarm(seed: int) -> None:
+    outcome = run(Plan(backend_subject("heap"), profile="dev", seed=seed))
+    assert [(law.law, law.message) for law in outcome.laws if law.message] == []
+    assert outcome.problems == ()
+    assert len(outcome.laws) > 80

@@ -1,0 +1,42 @@
+"""The example package is what the guide shows, and conforms under the name of its entry point or of its class."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from qstate_conformance.outcomes import Verdict
+from qstate_conformance.plan import Plan
+from qstate_conformance.run import run
+from qstate_conformance.subjects import backend_subject
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "sqlite_backend"
+GUIDE = ROOT / "docs" / "how-to" / "write-a-backend.md"
+_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def lines_of_code(text: str) -> list[str]:
+    """Without blank lines, because the guide cuts the module into parts, and without the module's docstring."""
+    return [line for line in text.splitlines() if line and not line.startswith('"""')]
+
+
+def test_the_guide_shows_the_example() -> None:
+    shown = "\n".join(_BLOCK.findall(GUIDE.read_text(encoding="utf-8")))
+    assert lines_of_code(shown) == lines_of_code((EXAMPLE / "qstate_sqlite.py").read_text(encoding="utf-8"))
+
+
+def test_the_entry_point_of_the_guide_is_the_packages() -> None:
+    line = 'sqlite = "qstate_sqlite:SQLiteBackend"'
+    assert line in (EXAMPLE / "pyproject.toml").read_text(encoding="utf-8")
+    assert line in GUIDE.read_text(encoding="utf-8")
+
+
+def test_the_example_conforms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    outcome = run(Plan(backend_subject("qstate_sqlite:SQLiteBackend"), profile="dev"))
+    assert [law.law for law in outcome.laws if law.verdict is Verdict.FAILED] == []
+    assert outcome.exit_code == 0
+    assert all(capability.claimed and capability.proved_by for capability in outcome.capabilities)
