@@ -1,0 +1,198 @@
+// A client of qstate's wire protocol: reads the state of running jobs by key, through a client proxy.
+//
+//     const client = new Client("127.0.0.1", 9069);
+//     const view = await client.get("flights", "lastTemp", "JFK");
+//     console.log(view?.value());
+//     client.close();
+
+import { setTimeout as sleep } from "node:timers/promises";
+
+import { Connection } from "./connection.js";
+import { ClosedError, InvalidArgument, QueryError, failure } from "./failures.js";
+import * as protocol from "./protocol.js";
+import { checkKey, checkName } from "./protocol.js";
+import { viewsOf } from "./views.js";
+
+export { ClosedError, InvalidArgument, QueryError, UnreadableState, UnsupportedOperation } from "./failures.js";
+export { Extension, Timestamp } from "./messagepack.js";
+export * from "./views.js";
+
+const FIRST_WAIT_MS = 5;
+const LONGEST_WAIT_MS = 200;
+
+export class Client {
+  #host;
+  #port;
+  #token;
+  #serializers;
+  #timeoutMs;
+  #connection = null;
+  #closed = false;
+  /** What is known about states, by job and name: promises, so that those who ask at once share one look-up. */
+  #states = new Map();
+
+  /** `serializers` maps the name of a serializer to a function that reads its bytes. Nothing is sent yet. */
+  constructor(host, port, { token = null, serializers = {}, timeoutMs = 10_000 } = {}) {
+    this.#host = host;
+    this.#port = port;
+    this.#token = typeof token === "string" ? Buffer.from(token) : token;
+    this.#serializers = serializers;
+    this.#timeoutMs = timeoutMs;
+  }
+
+  /**
+   * The view of the key's value, or null when the state holds nothing for the key.
+   *
+   * A key is text, a Uint8Array, an integer (number or BigInt), or an array of these for several columns. Options:
+   * `namespace`, `isolation` ("live" or "committed") and `timeoutMs`. Raises QueryError, InvalidArgument,
+   * UnreadableState, ClosedError.
+   */
+  async get(job, state, key, options = {}) {
+    const [view] = await this.getMany(job, state, [key], options);
+    return view;
+  }
+
+  /** The view, or null, of each key, in their order. Raises the error of the first key that failed. */
+  async getMany(job, state, keys, { namespace = null, isolation = "live", timeoutMs = this.#timeoutMs } = {}) {
+    checkName(job);
+    checkName(state);
+    keys.forEach(checkKey);
+    if (namespace !== null) checkKey(namespace);
+    const options = isolation === "live" ? {} : { isolation };
+    const views = new Array(keys.length).fill(null);
+    let open = [...keys.keys()];
+    await this.#retrying(timeoutMs, async (deadline) => {
+      if (open.length === 0) return;
+      const makeView = await this.#look(job, state, deadline);
+      const asked = open;
+      const [epochs, results] = await this.#ask([job, state], namespace, options, asked.map((index) => keys[index]), deadline);
+      // What has an answer is kept: only the other keys are asked for again (P-RETRY-4).
+      open = asked.filter((_, at) => typeof results[at] === "number");
+      asked.forEach((index, at) => {
+        if (results[at] instanceof Uint8Array) views[index] = makeView(results[at], epochs[at]);
+      });
+      const errors = results.filter((result) => typeof result === "number").map((code) => failure(code, new Map()));
+      if (errors.length) throw errors.find((error) => !error.mayPass) ?? errors[0];
+    }).catch((error) => this.#forget(job, state, error));
+    return views;
+  }
+
+  /** The names of the jobs that the proxy serves. */
+  async jobs({ timeoutMs = this.#timeoutMs } = {}) {
+    return (await this.#describe(null, timeoutMs)).map((entry) => entry.job);
+  }
+
+  /** The queryable states of a job. */
+  async states(job, { timeoutMs = this.#timeoutMs } = {}) {
+    checkName(job);
+    return this.#describe(job, timeoutMs);
+  }
+
+  /** Close the connection. Who still waits gets ClosedError, and so does every later call. */
+  close() {
+    this.#closed = true;
+    this.#connection?.end(new ClosedError("the client is closed"));
+  }
+
+  async #describe(job, timeoutMs) {
+    const { DESCRIBE, DESCRIPTION } = protocol;
+    return this.#retrying(timeoutMs, async (deadline) => {
+      const connection = await this.#connected(deadline);
+      const answer = await connection.request(DESCRIBE, DESCRIPTION, (deadlineMs) => [deadlineMs, job], deadline);
+      return answer.entries;
+    });
+  }
+
+  /** How to make the views of a state; the proxy is asked once. */
+  async #look(job, state, deadline) {
+    const name = JSON.stringify([job, state]);
+    let known = this.#states.get(name);
+    if (known === undefined) {
+      known = this.#locate(job, state, deadline);
+      this.#states.set(name, known);
+      known.catch(() => this.#states.delete(name));
+    }
+    return within(known, deadline);
+  }
+
+  async #locate(job, state, deadline) {
+    const { LOCATE, LOCATION } = protocol;
+    const connection = await this.#connected(deadline);
+    const answer = await connection.request(LOCATE, LOCATION, (deadlineMs) => [deadlineMs, job, state], deadline);
+    return viewsOf(answer.state, this.#serializers);
+  }
+
+  /** A state that failed for good may come back as another: what was known about it is looked up anew. */
+  #forget(job, state, error) {
+    this.#states.delete(JSON.stringify([job, state]));
+    throw error;
+  }
+
+  /** The epochs and results of keys, in their order; in several requests when one would be too large. */
+  async #ask(target, namespace, options, keys, deadline) {
+    const { GET, VALUES } = protocol;
+    const connection = await this.#connected(deadline);
+    if (keys.length <= connection.maxKeys) {
+      try {
+        const fieldsOf = (deadlineMs) => [deadlineMs, target, namespace, options, keys];
+        const fits = (message) => message.results.length === keys.length;
+        const { epochs, results } = await connection.request(GET, VALUES, fieldsOf, deadline, fits);
+        return [epochs, results];
+      } catch (error) {
+        if (error.code !== "TOO_LARGE" || keys.length === 1) throw error;
+      }
+    }
+    const half = keys.length >> 1;
+    const parts = [keys.slice(0, half), keys.slice(half)];
+    const found = await Promise.all(parts.map((part) => this.#ask(target, namespace, options, part, deadline)));
+    return [found.flatMap(([epochs]) => epochs), found.flatMap(([, results]) => results)];
+  }
+
+  /** The connection, made when there is none, once it is welcome. */
+  async #connected(deadline) {
+    if (this.#closed) throw new ClosedError("the client is closed");
+    if (this.#connection === null || this.#connection.ended) {
+      this.#connection = new Connection(this.#host, this.#port, this.#token);
+    }
+    const connection = this.#connection;
+    try {
+      return await within(connection.ready, deadline);
+    } catch (error) {
+      // A server that says nothing in all the time that a request has is not waited for by the next one.
+      if (!connection.ended) connection.end(error);
+      throw error;
+    }
+  }
+
+  /** Try until it works, the failure is fatal, or the next try would come after the deadline. */
+  async #retrying(timeoutMs, attempt) {
+    if (!(timeoutMs > 0 && timeoutMs < Infinity)) throw new InvalidArgument("timeoutMs is above zero and finite");
+    const deadline = performance.now() + timeoutMs;
+    for (let tries = 0; ; tries++) {
+      try {
+        return await attempt(deadline);
+      } catch (error) {
+        if (!(error instanceof QueryError) || !error.mayPass || this.#closed) throw error;
+        // Longer each time, less a random part so that many clients do not come back at once (P-RETRY-2).
+        const longest = Math.min(LONGEST_WAIT_MS, FIRST_WAIT_MS * 2 ** Math.min(tries, 10));
+        // A timer may fire a little early; the server must not be asked early (P-RETRY-3).
+        const wait = Math.max(longest * (1 - Math.random() / 2), error.retryAfterMs + 1);
+        if (performance.now() + wait >= deadline) throw error;
+        await sleep(wait);
+      }
+    }
+  }
+}
+
+/** What the promise gives, or DEADLINE_EXCEEDED. */
+async function within(promise, deadline) {
+  let timer;
+  const late = new Promise((_, reject) => {
+    timer = setTimeout(() => reject(new QueryError("DEADLINE_EXCEEDED")), Math.max(0, deadline - performance.now()));
+  });
+  try {
+    return await Promise.race([promise, late]);
+  } finally {
+    clearTimeout(timer);
+  }
+}

@@ -1,0 +1,209 @@
+// Messages as bytes and back. No sockets: bytes in, messages out.
+//
+// Every message of the server is held to its table in the protocol reference (docs/reference/protocol.md, whose rules
+// are cited by their ids); one that breaks it raises BrokenProtocol, and the connection has to end (P-BROKEN-2).
+
+import { InvalidArgument, QueryError } from "./failures.js";
+import { Float, MessagePackError, decode, encode } from "./messagepack.js";
+
+export const [HELLO, WELCOME, GET, VALUES, LOCATE, LOCATION, DESCRIBE, DESCRIPTION, PING, PONG, FAILURE] =
+  Array(11).keys();
+export const VERSIONS = [1];
+export const BEFORE_THE_WELCOME = 65536;
+
+const MAX_UINT32 = 2 ** 32 - 1;
+const BIGINT_STOP = 2n ** 63n;
+const MAX_NAME = 255;
+
+/** The server broke a rule of the protocol. */
+export class BrokenProtocol extends Error {}
+
+/** Cuts a stream of bytes into payloads, however it comes (P-FRAME-4). */
+export class FrameReader {
+  #bytes = Buffer.alloc(0);
+  maxFrame = BEFORE_THE_WELCOME;
+
+  /** Yields each payload that is whole. */
+  *feed(chunk) {
+    this.#bytes = this.#bytes.length ? Buffer.concat([this.#bytes, chunk]) : chunk;
+    while (this.#bytes.length >= 4) {
+      const length = this.#bytes.readUInt32BE();
+      if (length > this.maxFrame) throw new BrokenProtocol(`a frame of ${length} bytes is over ${this.maxFrame}`);
+      if (this.#bytes.length < 4 + length) return;
+      const payload = this.#bytes.subarray(4, 4 + length);
+      this.#bytes = this.#bytes.subarray(4 + length);
+      yield payload;
+    }
+  }
+}
+
+/** The frame of a message. Raises QueryError TOO_LARGE. */
+export function frame(elements, maxFrame = BEFORE_THE_WELCOME) {
+  const payload = encode(elements);
+  if (payload.length > maxFrame) {
+    throw new QueryError("TOO_LARGE", new Map([["limit", maxFrame]]), `a request of ${payload.length} bytes`);
+  }
+  const bytes = Buffer.alloc(4 + payload.length);
+  bytes.writeUInt32BE(payload.length);
+  bytes.set(payload, 4);
+  return bytes;
+}
+
+/** Raises InvalidArgument unless it is a key (P-KEY-1, P-KEY-2). */
+export function checkKey(key) {
+  const columns = Array.isArray(key) ? key : [key];
+  if (Array.isArray(key) && key.length < 2) throw new InvalidArgument("a key of one column is the bare value");
+  for (const column of columns) {
+    const sound =
+      (typeof column === "string" && column.isWellFormed()) ||
+      column instanceof Uint8Array ||
+      Number.isSafeInteger(column) ||
+      (typeof column === "bigint" && column >= -BIGINT_STOP && column < BIGINT_STOP);
+    if (!sound) throw new InvalidArgument("a key's columns are text, Uint8Array, or integers of 64 bits");
+  }
+}
+
+/** Raises InvalidArgument unless it is the name of a job or a state. */
+export function checkName(name) {
+  if (!isName(name) || !name.isWellFormed()) throw new InvalidArgument("a name is text of 1 to 255 characters");
+}
+
+/** The message of a payload. Raises BrokenProtocol. */
+export function read(payload) {
+  let fields;
+  try {
+    // Floats are wrapped, so that every number is an integer (P-MSG-6).
+    fields = decode(payload, { float: (value) => new Float(value), map: mapOf });
+  } catch (error) {
+    if (error instanceof MessagePackError) throw new BrokenProtocol(error.message);
+    throw error;
+  }
+  need(Array.isArray(fields) && fields.length >= 2, "a payload is an array of a type and an id");
+  const [type, id, ...rest] = fields;
+  need(isInteger(type, 0, MAX_UINT32) && isInteger(id, 0, MAX_UINT32), "a message begins with its type and its id");
+  const check = CHECKS.get(type);
+  need(check !== undefined, `a server sends no message of type ${type}`);
+  return { type, id, ...check(rest, id) };
+}
+
+const CHECKS = new Map([
+  [WELCOME, welcome],
+  [VALUES, values],
+  [LOCATION, location],
+  [DESCRIPTION, description],
+  [PONG, (fields) => need(fields.length === 0, "Pong has no fields") ?? {}],
+  [FAILURE, failed],
+]);
+
+function welcome([version, server, features, maxFrame, maxKeys], id) {
+  // Elements after these, and features that are not known, are ignored (P-HELLO-5).
+  need(id === 0, "Welcome has the id 0");
+  need(isInteger(version, 1, 65535) && isText(server) && isNames(features, 32), "Welcome");
+  need(isInteger(maxFrame, 4096, MAX_UINT32) && isInteger(maxKeys, 1, 2 ** 20), "the limits of the Welcome");
+  return { version, maxFrame, maxKeys };
+}
+
+function values(fields) {
+  const [epochs, results] = fields;
+  need(fields.length === 2 && Array.isArray(epochs) && Array.isArray(results), "Values");
+  need(epochs.length === results.length, "Values have one epoch for each result");
+  results.forEach((result, index) => {
+    const isCode = isInteger(result, 1, 65535);
+    need(isCode || result === null || result instanceof Uint8Array, "a result is binary, nil or a failure code");
+    need(isCode ? epochs[index] === -1 : isEpoch(epochs[index]), "an epoch");
+  });
+  return { epochs, results };
+}
+
+function location(fields) {
+  const [state, maxParallelism, owners] = fields;
+  need(fields.length === 3 && Array.isArray(owners), "Location");
+  need(isInteger(maxParallelism, 1, 32768), "max_parallelism");
+  let free = 0;
+  for (const owner of owners) {
+    need(Array.isArray(owner) && owner.length === 5, "an owner");
+    const [start, stop, host, port, stateId] = owner;
+    need(isInteger(start, free, maxParallelism - 1) && isInteger(stop, start + 1, maxParallelism), "key groups");
+    need(isName(host) && isInteger(port, 1, 65535), "the address of an owner");
+    need(stateId instanceof Uint8Array && stateId.length === 16, "a state id");
+    free = stop;
+  }
+  return { state: stateOf(state) };
+}
+
+function description(fields) {
+  const [entries] = fields;
+  need(fields.length === 1 && Array.isArray(entries) && entries.length <= 32768, "Description");
+  return { entries: entries.map((entry) => (entry instanceof Map && !entry.has("kind") ? jobOf(entry) : stateOf(entry))) };
+}
+
+function failed(fields) {
+  const [code, details] = fields;
+  need(fields.length === 2 && isInteger(code, 1, 65535) && details instanceof Map, "Failure");
+  for (const value of details.values()) need(isScalar(value), "a detail is a scalar");
+  return { code, details: unwrapped(details) };
+}
+
+function jobOf(entry) {
+  need(describes(entry) && isName(entry.get("job")), "a job");
+  return Object.fromEntries(entry);
+}
+
+/** The description of a state; names that this client does not know are ignored (P-DESC-1). */
+function stateOf(entry) {
+  need(describes(entry), "a state is a map of scalars, or arrays of them");
+  for (const name of ["name", "kind", "serializer"]) need(isName(entry.get(name)), name);
+  for (const name of ["key_types", "capabilities"]) need(isNames(entry.get(name), 64), name);
+  need(typeof entry.get("value_type") === "string", "value_type");
+  const known = ["name", "kind", "serializer", "key_types", "value_type", "capabilities"];
+  return Object.fromEntries(known.map((name) => [name, entry.get(name)]));
+}
+
+function describes(entry) {
+  return (
+    entry instanceof Map &&
+    [...entry.values()].every((value) => isScalar(value) || (Array.isArray(value) && value.every(isScalar)))
+  );
+}
+
+// A map of a message: at most 64 names, all different (P-MSG-7).
+function mapOf(entries) {
+  const map = new Map(entries);
+  need(map.size === entries.length && map.size <= 64 && [...map.keys()].every(isName), "the names of a map");
+  return map;
+}
+
+function unwrapped(map) {
+  return new Map([...map].map(([name, value]) => [name, value instanceof Float ? value.value : value]));
+}
+
+function isScalar(value) {
+  if (value instanceof Float) return Number.isFinite(value.value);
+  if (typeof value === "bigint") return value >= -BIGINT_STOP && value < BIGINT_STOP;
+  return value === null || ["string", "boolean", "number"].includes(typeof value);
+}
+
+function isEpoch(value) {
+  return (typeof value === "bigint" && value > 0n && value < BIGINT_STOP) || isInteger(value, -1, Infinity);
+}
+
+function isInteger(value, low, high) {
+  return typeof value === "number" && value >= low && value <= high;
+}
+
+// Characters are code points, not the units of 16 bits that `length` counts.
+function isText(value) {
+  return typeof value === "string" && (value.length <= MAX_NAME || [...value].length <= MAX_NAME);
+}
+
+function isName(value) {
+  return isText(value) && value !== "";
+}
+
+function isNames(value, most) {
+  return Array.isArray(value) && value.length <= most && value.every(isName);
+}
+
+function need(sound, what) {
+  if (!sound) throw new BrokenProtocol(what);
+}
