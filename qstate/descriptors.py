@@ -69,14 +69,22 @@ class StateDescriptor:
     `name` is scoped to the operator. `queryable(name)` makes the state visible outside the job under a name
     that is unique in the job. `serializer` replaces the default one of the declared type, for each value of a
     value, list (element) or map (entry) state, and for the accumulator of an aggregating state.
+
+    `value_type` is a class or a generic such as `list[int]` or `float | None`. It decides the default serializer, and
+    is stored with the state: a program that declares another type gets the state only if the values can be taken
+    over. When they cannot, raise `schema_version` and give a `migration`: called once for each stored value (element,
+    map value, accumulator) with the old value, a record as a dict of its fields, and the schema version that it
+    was stored with; gives the new value.
     """
 
     kind: ClassVar[StateKind]
 
     name: str = field(kw_only=False)
-    value_type: type = field(default=object, kw_only=False)
+    value_type: Any = field(default=object, kw_only=False)
     serializer: Serializer = field(default=None, compare=False)  # type: ignore[assignment]
     queryable_name: str | None = None
+    schema_version: int = 1
+    migration: Callable[[Any, int], Any] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         for what, name in (("state name", self.name), ("queryable name", self.queryable_name)):
@@ -86,6 +94,11 @@ class StateDescriptor:
             object.__setattr__(self, "serializer", serializer_for(self.value_type))
         elif not isinstance(self.serializer, Serializer):
             raise ConfigError(f"state {self.name!r}: serializer must be a qstate Serializer, got {self.serializer!r}")
+        for what, version in (("schema_version", self.schema_version), ("serializer.version", self.serializer.version)):
+            if type(version) is not int or version < 1:
+                raise ConfigError(f"state {self.name!r}: {what} must be an integer of at least 1, got {version!r}")
+        if self.migration is not None and not callable(self.migration):
+            raise ConfigError(f"state {self.name!r}: migration must be callable, got {self.migration!r}")
 
     @property
     def query_serializer_name(self) -> str:

@@ -14,7 +14,7 @@ client in another language may read as their payload:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
@@ -35,9 +35,13 @@ class Serializer(ABC):
     `name` travels in the state's description: a client that meets a name other than `msgpack` must be given
     a serializer of that name. Instances are used by several threads at once and shipped to the task managers
     with the job, so they hold no mutable state and can be pickled.
+
+    `version` is stored with the state. Raise it when `dumps` writes other bytes than before, and let
+    `loads_version` read those of the older versions: they are rewritten when the state is restored.
     """
 
     name: ClassVar[str]
+    version: ClassVar[int] = 1
 
     @abstractmethod
     def dumps(self, value: Any) -> bytes:
@@ -46,6 +50,18 @@ class Serializer(ABC):
     @abstractmethod
     def loads(self, data: bytes) -> Any:
         """The value of bytes that `dumps` made. Raises `SerializationError` when they are not."""
+
+    def loads_version(self, data: bytes, version: int) -> Any:
+        """The value of bytes that an older version of this serializer made; `version` is never a newer one.
+
+        Raises `SerializationError` when it cannot read them. Unless overridden, that is so for any other version.
+        """
+        if version != self.version:
+            raise SerializationError(
+                f"{type(self).__name__} is version {self.version} and cannot read bytes of version {version}; "
+                "override loads_version to read them"
+            )
+        return self.loads(data)
 
     def dumper(self) -> Callable[[Any], bytes]:
         """`dumps` for the use of one thread: it may keep its buffers from call to call, so it is faster for many."""
@@ -116,7 +132,13 @@ class RecordSerializer(MessagePackSerializer):
 
     def loads(self, data: bytes) -> Any:
         found = super().loads(data)
-        if not isinstance(found, dict) or not self._required <= found.keys():
+        if not isinstance(found, dict):
+            raise SerializationError(f"the bytes are not a {self._record.__name__}: got {_shown(found)}")
+        return self.record(found)
+
+    def record(self, found: Mapping[str, Any]) -> Any:
+        """The record of these fields. Raises `SerializationError` when one is missing that has no default."""
+        if not self._required <= found.keys():
             raise SerializationError(f"the bytes are not a {self._record.__name__}: got {_shown(found)}")
         return self._record(**{name: found[name] for name in self._names if name in found})
 

@@ -65,7 +65,7 @@ class QueryableStateSink(KeyedBatchFunction):
 
     def _values(self, rows: pa.RecordBatch) -> Sequence[Any]:
         columns = [column_values(rows.column(name)) for name in self._value_columns]
-        kind = self._descriptor.value_type
+        kind: type = self._descriptor.value_type
         if is_dataclass(kind):
             names = self._value_columns
             return [kind(**dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
@@ -145,7 +145,7 @@ def _by_namespace(
 
 
 def _check_record(descriptor: StateDescriptor, value_columns: Sequence[str]) -> None:
-    record = descriptor.value_type
+    record: type = descriptor.value_type
     if not is_dataclass(record):
         return
     names = {field.name for field in fields(record) if field.init}

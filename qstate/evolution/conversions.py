@@ -1,0 +1,298 @@
+"""What becomes of a value when the declared type of its state changes.
+
+Rules of this module: values in, values out, by the types of a schema; no bytes, no states. A conversion is decided
+from two types before there is a value. It touches what changed and nothing else, since no type is enforced when a
+value is written: a field that is declared as float and holds an int stays as it is, until its type changes.
+
+    stored             wanted             what happens
+    T                  T, T | ..., object   nothing: the value is as good under the wanted type
+    int                float                each int becomes the equal float; one that no float equals is refused
+    object             T                    each value is checked; those that are a T stay (an int becomes a float)
+    dict               a record             as object: each value is checked
+    a record           dict                 nothing: a dict is how a record is stored
+    a record           a record             field by field; added ones need a default, dropped ones go
+    containers                              item by item
+    anything else                           refused
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from qstate.errors import SerializationError
+from qstate.evolution.value_types import (
+    OBJECT,
+    ClassType,
+    DictType,
+    ListType,
+    RecordField,
+    RecordType,
+    ScalarType,
+    TupleOfType,
+    TupleType,
+    UnionType,
+    ValueType,
+)
+
+__all__ = ["Conversion", "Refusal", "admission_to", "conversion_between"]
+
+#: Gives the value under the wanted type, the same object when nothing changed. Raises `Misfit`.
+Conversion = Callable[[Any], Any]
+
+_FLOAT = ScalarType("float")
+
+
+class Refusal(Exception):
+    """One type cannot become the other; the text says why, from the inside out."""
+
+
+class Misfit(SerializationError):
+    """A value is not what its declared type says. `path` leads to the part that is not."""
+
+    def __init__(self, expected: str, value: Any) -> None:
+        super().__init__(expected, value)
+        self.expected, self.value, self.path = expected, value, ""
+
+    def __str__(self) -> str:
+        where = f"at {self.path}: " if self.path else ""
+        return f"{where}expected {self.expected}, got {self.value!r:.80}"
+
+
+def conversion_between(stored: ValueType, wanted: ValueType) -> Conversion | None:
+    """How values stored as one type become another: None when they are good as they are. Raises `Refusal`."""
+    if wanted in (stored, OBJECT):
+        return None
+    if stored == OBJECT:
+        return admission_to(wanted)
+    if isinstance(stored, UnionType):
+        return _from_union(stored, wanted)
+    if isinstance(wanted, UnionType):
+        return _to_union(stored, wanted)
+    match stored, wanted:
+        case ScalarType("int"), ScalarType("float"):
+            return _to_float
+        case ListType(), ListType():
+            return _each(list, conversion_between(stored.item, wanted.item))
+        case TupleOfType(), TupleOfType():
+            return _each(tuple, conversion_between(stored.item, wanted.item))
+        case TupleType(), TupleOfType():
+            return _by_position([conversion_between(item, wanted.item) for item in stored.items])
+        case TupleType(), TupleType() if len(stored.items) == len(wanted.items):
+            return _by_position(list(map(conversion_between, stored.items, wanted.items)))
+        case DictType(), DictType():
+            key, value = conversion_between(stored.key, wanted.key), conversion_between(stored.value, wanted.value)
+            return _each_entry(key, value)
+        case DictType(value=ScalarType("object")), RecordType():
+            return admission_to(wanted)
+        case RecordType(), DictType(ScalarType("str" | "object"), ScalarType("object")):
+            return None
+        case RecordType(), RecordType():
+            return _fields_between(stored, wanted)
+    raise Refusal(f"{stored} cannot become {wanted}")
+
+
+def admission_to(wanted: ValueType, *, widen: bool = True) -> Conversion:
+    """Lets the values of a type through, whatever they were declared as; with `widen`, ints as floats."""
+    match wanted:
+        case ScalarType("object"):
+            return _same
+        case ScalarType("float") if widen:
+            return _to_float
+        case ScalarType():
+            return _exactly(wanted.python_class, str(wanted))
+        case ListType():
+            return _checked(_exactly(list, str(wanted)), _each(list, _part(wanted.item, widen)))
+        case TupleOfType():
+            return _checked(_exactly(tuple, str(wanted)), _each(tuple, _part(wanted.item, widen)))
+        case TupleType():
+            parts = [_part(item, widen) for item in wanted.items]
+            return _checked(_tuple_of_length(len(parts), str(wanted)), _by_position(parts))
+        case DictType():
+            parts = [_part(wanted.key, widen), _part(wanted.value, widen)]
+            return _checked(_exactly(dict, str(wanted)), _each_entry(*parts))
+        case UnionType():
+            # An alternative that takes the value as it is goes before one that would change it.
+            loose = [admission_to(alternative) for alternative in wanted.alternatives] if widen else []
+            return _first_of([admission_to(kind, widen=False) for kind in wanted.alternatives] + loose, str(wanted))
+        case RecordType():
+            required = tuple(field.name for field in wanted.fields if not field.default)
+            steps = {field.name: _part(field.type, widen) for field in wanted.fields}
+            return _checked(_record_check(wanted.name, required), _by_field(steps))
+        case ClassType():
+            return _named(wanted.name)
+    raise AssertionError(wanted)
+
+
+def _from_union(stored: UnionType, wanted: ValueType) -> Conversion | None:
+    found = [(kind, conversion_between(kind, wanted)) for kind in stored.alternatives]
+    if all(conversion is None for _, conversion in found):
+        return None
+    cases = [_checked(admission_to(kind, widen=False), conversion) for kind, conversion in found]
+    return _first_of(cases, str(stored))
+
+
+def _to_union(stored: ValueType, wanted: UnionType) -> Conversion | None:
+    found: list[Conversion] = []
+    for alternative in wanted.alternatives:
+        try:
+            conversion = conversion_between(stored, alternative)
+        except Refusal:
+            continue
+        if conversion is None:
+            return None
+        found.append(conversion)
+    if not found:
+        raise Refusal(f"{stored} cannot become any of {wanted}")
+    return _first_of(found, str(wanted))
+
+
+def _fields_between(stored: RecordType, wanted: RecordType) -> Conversion | None:
+    old = {field.name: field for field in stored.fields}
+    new = {field.name: field for field in wanted.fields}
+    for name, field in new.items():
+        if name not in old and not field.default:
+            raise Refusal(f"{wanted.name} has a new field {name!r} without a default")
+    steps = {name: _field_between(old[name], field) if name in old else None for name, field in new.items()}
+    # Fields that came or went change no value that the job reads, but they change what is stored: rewritten, a query
+    # gets the same answer from every backend, whether or not the job has written the key since.
+    if old.keys() == new.keys() and not any(steps.values()):
+        return None
+    return _by_field(steps)
+
+
+def _field_between(stored: RecordField, wanted: RecordField) -> Conversion | None:
+    try:
+        return conversion_between(stored.type, wanted.type)
+    except Refusal as exc:
+        raise Refusal(f"field {wanted.name!r}: {exc}") from None
+
+
+def _part(wanted: ValueType, widen: bool) -> Conversion | None:
+    return None if wanted == OBJECT else admission_to(wanted, widen=widen)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _to_float(value: Any) -> Any:
+    if type(value) is float:
+        return value
+    if type(value) is not int:
+        raise Misfit("float", value)
+    try:
+        found = float(value)
+    except OverflowError:
+        found = None
+    if found != value:
+        raise Misfit("an int that a float can hold exactly", value)
+    return found
+
+
+def _exactly(kind: type, expected: str) -> Conversion:
+    # Not isinstance: True is no int here, and the default serializer refuses subclasses.
+    def check(value: Any) -> Any:
+        if type(value) is not kind:
+            raise Misfit(expected, value)
+        return value
+
+    return check
+
+
+def _tuple_of_length(length: int, expected: str) -> Conversion:
+    def check(value: Any) -> Any:
+        if type(value) is not tuple or len(value) != length:
+            raise Misfit(expected, value)
+        return value
+
+    return check
+
+
+def _named(name: str) -> Conversion:
+    def check(value: Any) -> Any:
+        if type(value).__name__ != name:
+            raise Misfit(name, value)
+        return value
+
+    return check
+
+
+def _record_check(name: str, required: tuple[str, ...]) -> Conversion:
+    def check(value: Any) -> Any:
+        if type(value) is not dict:  # an object of the class: what a serializer of the user's own may give
+            return _named(name)(value)
+        missing = [field for field in required if field not in value]
+        if missing:
+            raise Misfit(f"{name} with {', '.join(map(repr, missing))}", value)
+        return value
+
+    return check
+
+
+def _checked(check: Conversion, rest: Conversion | None) -> Conversion:
+    return check if rest is None else lambda value: rest(check(value))
+
+
+def _first_of(conversions: list[Conversion], expected: str) -> Conversion:
+    def convert(value: Any) -> Any:
+        for conversion in conversions:
+            try:
+                return conversion(value)
+            except Misfit:
+                continue
+        raise Misfit(expected, value)
+
+    return convert
+
+
+def _each(container: type, step: Conversion | None) -> Conversion | None:
+    if step is None:
+        return None
+    return lambda value: container(_at(index, step, item) for index, item in enumerate(_sized(container, value)))
+
+
+def _by_position(steps: list[Conversion | None]) -> Conversion | None:
+    if not any(steps):
+        return None
+    check = _tuple_of_length(len(steps), f"tuple of {len(steps)}")
+    return lambda value: tuple(
+        item if step is None else _at(index, step, item)
+        for index, (step, item) in enumerate(zip(steps, check(value), strict=True))
+    )
+
+
+def _each_entry(key_step: Conversion | None, value_step: Conversion | None) -> Conversion | None:
+    if key_step is None and value_step is None:
+        return None
+    new_key, new_value = key_step or _same, value_step or _same
+    return lambda value: {
+        _at(key, new_key, key): _at(key, new_value, entry) for key, entry in _sized(dict, value).items()
+    }
+
+
+def _by_field(steps: Mapping[str, Conversion | None]) -> Conversion:
+    def convert(value: Any) -> Any:
+        if type(value) is dict:
+            return {
+                name: value[name] if step is None else _at(name, step, value[name])
+                for name, step in steps.items()
+                if name in value
+            }
+        changed = {name: _at(name, step, getattr(value, name)) for name, step in steps.items() if step is not None}
+        return replace(value, **changed)
+
+    return convert
+
+
+def _sized(container: type, value: Any) -> Any:
+    return _exactly(container, container.__name__)(value)
+
+
+def _at(place: Any, step: Conversion, part: Any) -> Any:
+    try:
+        return step(part)
+    except Misfit as exc:
+        exc.path = f"[{place!r}]{exc.path}"
+        raise

@@ -1,0 +1,148 @@
+"""Whether state that one program stored can be used by another, and what has to be done to it first.
+
+Rules of this module: a decision, made of a stored schema and a descriptor before any row is processed; the caller
+acts on it. It must not know where the state is stored. `conversions` has the rules for the types of values.
+The rest, in this order:
+
+    kind, map key type, serializer name    must be the same
+    serializer version, schema version     must not be older than the stored one
+    an older stored schema version         the descriptor's migration, if it has one, takes the place of the
+                                           rules for types
+    an older stored serializer version     the values are read by `loads_version` and written anew
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from qstate.descriptors import StateDescriptor, StateKind
+from qstate.errors import JobError, SerializationError
+from qstate.evolution.conversions import Conversion, Misfit, Refusal, admission_to, conversion_between
+from qstate.evolution.schema import StateSchema
+from qstate.evolution.value_types import RecordType, ValueType
+from qstate.serializers import MessagePackSerializer, RecordSerializer, Serializer
+
+__all__ = ["Converted", "Evolution", "Unchanged", "plan_evolution"]
+
+
+@dataclass(frozen=True, slots=True)
+class Unchanged:
+    """The stored bytes are good as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """The stored bytes have to be rewritten, each value by itself: a value, a list's element, a map's value.
+
+    `convert` raises `SerializationError` for a value that does not fit, and whatever the user's migration or
+    serializer raises. It may be used by several threads at once if these may.
+    """
+
+    kind: StateKind
+    convert: Callable[[bytes], bytes]
+
+
+Evolution = Unchanged | Converted
+
+
+def plan_evolution(stored: StateSchema, descriptor: StateDescriptor) -> Evolution:
+    """What has to be done to a stored state before the descriptor's program can use it.
+
+    Raises `JobError` when nothing can: it names the state, the reason, both schemas and what to do.
+    """
+    wanted = StateSchema.of(descriptor)
+    try:
+        _check_frame(stored, wanted)
+        step = _step(stored, wanted, descriptor)
+        if step is None and stored.serializer_version == wanted.serializer_version:
+            return Unchanged()
+        read = _reader(descriptor.serializer, stored.serializer_version)
+    except Refusal as exc:
+        raise JobError(
+            f"state {descriptor.name!r} cannot be used as it was stored: {exc}. Stored: {stored}. Wanted: {wanted}. "
+            "No state was changed and no row was processed"
+        ) from None
+    return Converted(wanted.kind, _converter(read, step, descriptor.serializer))
+
+
+_NEW_NAME = "declare it as it was, or give the state as you want it now another name"
+_MIGRATE = (
+    "declare it as it was, give the descriptor a higher schema_version and a migration that makes new values of the "
+    "old ones, or give the state as you want it now another name"
+)
+
+
+def _check_frame(stored: StateSchema, wanted: StateSchema) -> None:
+    for what, old, new in (
+        ("kind", stored.kind.value, wanted.kind.value),
+        ("map key type", stored.map_key_type, wanted.map_key_type),
+        ("serializer", stored.serializer, wanted.serializer),
+    ):
+        if old != new:
+            raise Refusal(f"its {what} was {old} and is {new}; {_NEW_NAME}")
+    for what, stored_version, version in (
+        ("serializer", stored.serializer_version, wanted.serializer_version),
+        ("schema", stored.schema_version, wanted.schema_version),
+    ):
+        if stored_version > version:
+            raise Refusal(
+                f"it was stored with {what} version {stored_version}, which is newer than this program's {version}; "
+                "run the program that stored it, or a newer one"
+            )
+
+
+def _step(stored: StateSchema, wanted: StateSchema, descriptor: StateDescriptor) -> Conversion | None:
+    if stored.schema_version < wanted.schema_version and descriptor.migration is not None:
+        return _migration(descriptor.migration, stored.schema_version, wanted.value_type)
+    try:
+        # What a dict and a record have in common is how they are stored, and that is a matter of the serializer.
+        records = {isinstance(kind, RecordType) for kind in (stored.value_type, wanted.value_type)}
+        if len(records) > 1 and wanted.serializer != MessagePackSerializer.name:
+            raise Refusal(f"{stored.value_type} cannot become {wanted.value_type}")
+        return conversion_between(stored.value_type, wanted.value_type)
+    except Refusal as exc:
+        raise Refusal(f"{exc}; {_MIGRATE}") from None
+
+
+def _migration(migrate: Callable[[Any, int], Any], version: int, wanted: ValueType) -> Conversion:
+    admit = admission_to(wanted)
+
+    def convert(value: Any) -> Any:
+        found = migrate(value, version)
+        if found is None:
+            raise SerializationError(f"the migration made None of {value!r:.80}; a state cannot hold None")
+        return admit(found)
+
+    return convert
+
+
+def _reader(serializer: Serializer, version: int) -> Callable[[bytes], Any]:
+    """Stored bytes as plain values: a record as the dict that was stored, if the serializer is the default one."""
+    if version != serializer.version:
+        if type(serializer).loads_version is Serializer.loads_version:
+            raise Refusal(
+                f"{type(serializer).__name__} is version {serializer.version} and has no loads_version to read bytes "
+                f"of version {version}; add it, or run the program that stored them"
+            )
+        return lambda data: serializer.loads_version(data, version)
+    if type(serializer).loads is RecordSerializer.loads:
+        return MessagePackSerializer().loads
+    return serializer.loads
+
+
+def _converter(
+    read: Callable[[bytes], Any], step: Conversion | None, serializer: Serializer
+) -> Callable[[bytes], bytes]:
+    def convert(data: bytes) -> bytes:
+        value = read(data)
+        try:
+            found = value if step is None else step(value)
+        except Misfit as exc:
+            raise SerializationError(f"the stored value {value!r:.80} does not fit: {exc}") from None
+        if isinstance(serializer, RecordSerializer) and isinstance(found, dict):
+            found = serializer.record(found)
+        return serializer.dumps(found)
+
+    return convert

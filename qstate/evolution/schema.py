@@ -1,0 +1,125 @@
+"""The schema of one state: what its descriptor says of it, as plain data that is stored beside the state.
+
+Rules of this module: descriptors in, plain data and words out. In plain data, as it stands in the header of a
+checkpoint file, a schema is a map of
+
+    name, kind, queryable_name (or None), serializer, serializer_version, schema_version,
+    value_type, map_key_type (None but for a map): types, see `qstate.evolution.value_types`
+    needs_function: whether queries of the state need the job's own code, for an aggregating state's result
+
+Whoever reads a checkpoint without the job's code answers queries by kind, queryable name and serializer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from qstate.descriptors import MapStateDescriptor, StateDescriptor, StateKind
+from qstate.errors import CheckpointError
+from qstate.evolution.value_types import ValueType, type_from_plain, value_type_of
+
+__all__ = ["StateSchema"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateSchema:
+    """One state's name, kind, types, serializer and versions. Its text is one line for people."""
+
+    name: str
+    kind: StateKind
+    value_type: ValueType
+    serializer: str
+    queryable_name: str | None = None
+    map_key_type: ValueType | None = None
+    serializer_version: int = 1
+    schema_version: int = 1
+
+    @classmethod
+    def of(cls, descriptor: StateDescriptor) -> StateSchema:
+        """The schema that a descriptor declares."""
+        key_type = value_type_of(descriptor.map_key_type) if isinstance(descriptor, MapStateDescriptor) else None
+        return cls(
+            name=descriptor.name,
+            kind=descriptor.kind,
+            value_type=value_type_of(descriptor.value_type),
+            serializer=descriptor.serializer.name,
+            queryable_name=descriptor.queryable_name,
+            map_key_type=key_type,
+            serializer_version=descriptor.serializer.version,
+            schema_version=descriptor.schema_version,
+        )
+
+    @classmethod
+    def from_plain(cls, plain: Any) -> StateSchema:
+        """The inverse of `to_plain`. Raises `CheckpointError` for anything else; what it does not know is ignored."""
+        if not isinstance(plain, Mapping):
+            raise CheckpointError(f"expected the schema of a state, got {plain!r:.80}")
+        kind = StateKind(_field(plain, "kind", _is_kind, f"one of {', '.join(_KINDS)}"))
+        key_type = plain.get("map_key_type")
+        if (key_type is None) is (kind is StateKind.MAP):
+            raise CheckpointError(f"the schema of a {kind.value} state has the map_key_type {key_type!r:.80}")
+        queryable_name = None
+        if plain.get("queryable_name") is not None:
+            queryable_name = _field(plain, "queryable_name", _is_name, _A_NAME)
+        return cls(
+            name=_field(plain, "name", _is_name, _A_NAME),
+            kind=kind,
+            value_type=type_from_plain(plain.get("value_type")),
+            serializer=_field(plain, "serializer", _is_name, _A_NAME),
+            queryable_name=queryable_name,
+            map_key_type=None if key_type is None else type_from_plain(key_type),
+            serializer_version=_field(plain, "serializer_version", _is_version, _A_VERSION),
+            schema_version=_field(plain, "schema_version", _is_version, _A_VERSION),
+        )
+
+    @property
+    def needs_function(self) -> bool:
+        """Whether an answer is more than the stored bytes: the aggregate function's result."""
+        return self.kind is StateKind.AGGREGATING
+
+    def to_plain(self) -> dict[str, Any]:
+        """Plain data that MessagePack and JSON can hold."""
+        return {
+            "name": self.name,
+            "kind": self.kind.value,
+            "queryable_name": self.queryable_name,
+            "serializer": self.serializer,
+            "serializer_version": self.serializer_version,
+            "schema_version": self.schema_version,
+            "value_type": self.value_type.to_plain(),
+            "map_key_type": None if self.map_key_type is None else self.map_key_type.to_plain(),
+            "needs_function": self.needs_function,
+        }
+
+    def __str__(self) -> str:
+        types = str(self.value_type) if self.map_key_type is None else f"{self.map_key_type} to {self.value_type}"
+        return (
+            f"{self.kind.value} state of {types}, schema_version {self.schema_version}, "
+            f"serializer {self.serializer!r} version {self.serializer_version}"
+        )
+
+
+_KINDS = tuple(kind.value for kind in StateKind)
+_A_NAME = "a text of at least one character"
+_A_VERSION = "an integer of at least 1"
+
+
+def _field(plain: Mapping[Any, Any], name: str, check: Any, expected: str) -> Any:
+    found = plain.get(name)
+    if not check(found):
+        raise CheckpointError(f"the schema of a state has the {name} {found!r:.80}, expected {expected}")
+    return found
+
+
+def _is_name(found: Any) -> bool:
+    return type(found) is str and found != ""
+
+
+def _is_version(found: Any) -> bool:
+    return type(found) is int and found >= 1
+
+
+def _is_kind(found: Any) -> bool:
+    return type(found) is str and found in _KINDS

@@ -1,0 +1,335 @@
+"""What a state's values are declared as, as plain data: the types of a schema.
+
+Rules of this module: types in, plain data and words out. It must not know of states, bytes or of what may become
+of what. In plain data, as it stands in the header of a checkpoint file:
+
+    "None" | "bool" | "int" | "float" | "str" | "bytes" | "date" | "datetime" | "Decimal"
+    "object"                                      anything: what no type was declared for, or none that says more
+    {"list": T}   {"dict": [K, V]}                T, K, V are types again
+    {"tuple": [T, ...]}   {"tuple_of": T}         of exactly these items; of any number
+    {"union": [T, ...]}                           one of them
+    {"record": name, "fields": [{"name": name, "type": T, "default": bool}, ...]}      a dataclass
+    {"class": name}                               a class that only a serializer of the user's own can write
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+import typing
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from inspect import isabstract
+from typing import Annotated, Any, Literal, NewType
+
+from qstate.errors import CheckpointError
+
+__all__ = [
+    "OBJECT",
+    "ClassType",
+    "DictType",
+    "ListType",
+    "RecordField",
+    "RecordType",
+    "ScalarType",
+    "TupleOfType",
+    "TupleType",
+    "UnionType",
+    "ValueType",
+    "type_from_plain",
+    "value_type_of",
+]
+
+#: Types within types. What is nested deeper is described as anything; plain data that is, is not a type.
+MAX_DEPTH = 32
+
+_SCALARS: dict[str, type] = {
+    "None": type(None),
+    "bool": bool,
+    "int": int,
+    "float": float,
+    "str": str,
+    "bytes": bytes,
+    "date": date,
+    "datetime": datetime,
+    "Decimal": Decimal,
+    "object": object,
+}
+_NAME_OF = {kind: name for name, kind in _SCALARS.items()}
+#: What the names in annotations mean where the module that they were written in is not at hand: the classes of a
+#: program's main module are shipped to the task managers without it.
+_USUAL_NAMES: dict[str, Any] = {**{name: getattr(typing, name) for name in typing.__all__}, **_SCALARS}
+
+
+class ValueType(ABC):
+    """A declared type. Its text is how it would be written in Python."""
+
+    @abstractmethod
+    def to_plain(self) -> Any:
+        """Plain data that MessagePack and JSON can hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarType(ValueType):
+    """A type without parts, by its name."""
+
+    name: str
+
+    @property
+    def python_class(self) -> type:
+        return _SCALARS[self.name]
+
+    def to_plain(self) -> Any:
+        return self.name
+
+    def __str__(self) -> str:
+        return self.name
+
+
+OBJECT = ScalarType("object")
+
+
+@dataclass(frozen=True, slots=True)
+class ListType(ValueType):
+    """A list of any length."""
+
+    item: ValueType
+
+    def to_plain(self) -> Any:
+        return {"list": self.item.to_plain()}
+
+    def __str__(self) -> str:
+        return "list" if self.item == OBJECT else f"list[{self.item}]"
+
+
+@dataclass(frozen=True, slots=True)
+class DictType(ValueType):
+    """A dict."""
+
+    key: ValueType
+    value: ValueType
+
+    def to_plain(self) -> Any:
+        return {"dict": [self.key.to_plain(), self.value.to_plain()]}
+
+    def __str__(self) -> str:
+        return "dict" if self.key == self.value == OBJECT else f"dict[{self.key}, {self.value}]"
+
+
+@dataclass(frozen=True, slots=True)
+class TupleType(ValueType):
+    """A tuple of exactly these items."""
+
+    items: tuple[ValueType, ...]
+
+    def to_plain(self) -> Any:
+        return {"tuple": [item.to_plain() for item in self.items]}
+
+    def __str__(self) -> str:
+        return f"tuple[{', '.join(map(str, self.items)) or '()'}]"
+
+
+@dataclass(frozen=True, slots=True)
+class TupleOfType(ValueType):
+    """A tuple of any length."""
+
+    item: ValueType
+
+    def to_plain(self) -> Any:
+        return {"tuple_of": self.item.to_plain()}
+
+    def __str__(self) -> str:
+        return "tuple" if self.item == OBJECT else f"tuple[{self.item}, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class UnionType(ValueType):
+    """One of several types, of which there are at least two, all different."""
+
+    alternatives: tuple[ValueType, ...]
+
+    def to_plain(self) -> Any:
+        return {"union": [alternative.to_plain() for alternative in self.alternatives]}
+
+    def __str__(self) -> str:
+        return " | ".join(map(str, self.alternatives))
+
+
+@dataclass(frozen=True, slots=True)
+class RecordField:
+    """One field of a record; `default` says whether it has one."""
+
+    name: str
+    type: ValueType
+    default: bool
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.type}{' = ...' if self.default else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordType(ValueType):
+    """A dataclass. Its name is for people: a record may be renamed."""
+
+    name: str
+    fields: tuple[RecordField, ...]
+
+    def to_plain(self) -> Any:
+        found = [{"name": field.name, "type": field.type.to_plain(), "default": field.default} for field in self.fields]
+        return {"record": self.name, "fields": found}
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(map(str, self.fields))})"
+
+
+@dataclass(frozen=True, slots=True)
+class ClassType(ValueType):
+    """A class of which no more than its name is known (without its module: a class may move)."""
+
+    name: str
+
+    def to_plain(self) -> Any:
+        return {"class": self.name}
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def value_type_of(declared: Any) -> ValueType:
+    """The type that a declaration means: a class, `list[int]`, `float | None` and so on.
+
+    What says nothing of the value's class (`Any`, a type variable, a protocol such as `Sequence`, a name that
+    cannot be found) is anything, and so is a dataclass within itself.
+    """
+    return _type_of(declared, ())
+
+
+def type_from_plain(plain: Any) -> ValueType:
+    """The inverse of `to_plain`. Raises `CheckpointError` for anything else."""
+    return _from_plain(plain, MAX_DEPTH)
+
+
+def _type_of(declared: Any, within: tuple[Any, ...]) -> ValueType:
+    if len(within) >= MAX_DEPTH or declared in within:
+        return OBJECT
+    if declared is None:
+        return ScalarType("None")
+    within = (*within, declared)
+    origin, arguments = typing.get_origin(declared), typing.get_args(declared)
+    if origin is not None:
+        return _generic(origin, arguments, within)
+    if isinstance(declared, NewType):
+        return _type_of(declared.__supertype__, within)
+    if declared is Any or not isinstance(declared, type):  # Any is a class since Python 3.11
+        return OBJECT
+    if declared in _NAME_OF:
+        return ScalarType(_NAME_OF[declared])
+    if declared in (list, tuple, dict):
+        return _generic(declared, (), within)
+    if typing.is_typeddict(declared):
+        return DictType(ScalarType("str"), OBJECT)
+    if is_dataclass(declared):
+        return _record(declared, within)
+    says_nothing = isabstract(declared) or declared.__module__ in ("collections.abc", "numbers", "typing")
+    return OBJECT if says_nothing or getattr(declared, "_is_protocol", False) else ClassType(declared.__name__)
+
+
+def _generic(origin: Any, arguments: tuple[Any, ...], within: tuple[Any, ...]) -> ValueType:
+    if origin is Literal:
+        return _union(_type_of(type(argument), within) for argument in arguments)
+    if origin is Annotated:
+        return _type_of(arguments[0], within)
+    if origin is typing.Union or origin is types.UnionType:
+        return _union(_type_of(argument, within) for argument in arguments)
+    # Python 3.10 gives the arguments of tuple[()] as ((),), newer ones as (), which is also that of a bare tuple.
+    parts = [_type_of(argument, within) for argument in arguments if argument is not ... and argument != ()]
+    if origin is list:
+        return ListType(parts[0] if parts else OBJECT)
+    if origin is dict:
+        return DictType(*parts) if parts else DictType(OBJECT, OBJECT)
+    if origin is tuple:
+        return TupleOfType(parts[0] if parts else OBJECT) if ... in arguments or not parts else TupleType(tuple(parts))
+    # Parameters of a user's own generic class are not followed.
+    return _type_of(origin, within)
+
+
+def _union(found: typing.Iterable[ValueType]) -> ValueType:
+    flat: dict[ValueType, None] = {}
+    for kind in found:
+        flat.update(dict.fromkeys(kind.alternatives if isinstance(kind, UnionType) else (kind,)))
+    if OBJECT in flat:
+        return OBJECT
+    return UnionType(tuple(flat)) if len(flat) > 1 else next(iter(flat))
+
+
+def _record(record: type, within: tuple[Any, ...]) -> ValueType:
+    return RecordType(
+        record.__name__,
+        tuple(
+            RecordField(field.name, _type_of(_annotation(record, field), within), _has_default(field))
+            for field in fields(record)
+        ),
+    )
+
+
+def _annotation(record: type, field: Field[Any]) -> Any:
+    """A field's type; an annotation that is text and cannot be made out is `Any`."""
+    if not isinstance(field.type, str):
+        return field.type
+    # The names are those of the module that first has the field: subclasses share its Field.
+    owner = [base for base in record.__mro__ if _fields_of(base).get(field.name) is field][-1]
+    names = {**_USUAL_NAMES, **getattr(sys.modules.get(owner.__module__), "__dict__", {})}
+    try:
+        return eval(field.type, names, {owner.__name__: owner})
+    except Exception:  # any code can stand in an annotation
+        return Any
+
+
+def _fields_of(kind: type) -> Mapping[str, Field[Any]]:
+    found: Mapping[str, Field[Any]] = vars(kind).get("__dataclass_fields__", {})
+    return found
+
+
+def _has_default(field: Field[Any]) -> bool:
+    return field.default is not MISSING or field.default_factory is not MISSING
+
+
+def _from_plain(plain: Any, depth: int) -> ValueType:
+    if type(plain) is str and plain in _SCALARS:
+        return ScalarType(plain)
+    if depth and isinstance(plain, Mapping):
+        match dict(plain):
+            case {"list": item}:
+                return ListType(_from_plain(item, depth - 1))
+            case {"dict": [key, value]}:
+                return DictType(_from_plain(key, depth - 1), _from_plain(value, depth - 1))
+            case {"tuple": [*items]}:
+                return TupleType(tuple(_from_plain(item, depth - 1) for item in items))
+            case {"tuple_of": item}:
+                return TupleOfType(_from_plain(item, depth - 1))
+            case {"union": [_, _, *_] as items}:
+                return _union(_from_plain(item, depth - 1) for item in items)
+            case {"record": str(name), "fields": [*found]}:
+                return RecordType(name, _fields_from_plain(found, depth - 1))
+            case {"class": str(name)}:
+                return ClassType(name)
+    raise CheckpointError(
+        f"a schema has the type {plain!r:.80}, which is unknown here: it is damaged, or a newer qstate wrote it"
+    )
+
+
+def _fields_from_plain(plain: list[Any], depth: int) -> tuple[RecordField, ...]:
+    found: dict[str, RecordField] = {}
+    for field in plain:
+        match field:
+            case {"name": str(name), "type": kind, "default": bool(default)} if name not in found:
+                found[name] = RecordField(name, _from_plain(kind, depth), default)
+            case _:
+                raise CheckpointError(
+                    f"a schema has the field {field!r:.80}, which has no name of its own, no type or no default: "
+                    "it is damaged"
+                )
+    return tuple(found.values())
