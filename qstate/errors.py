@@ -12,7 +12,8 @@ peer has to parse, or trust, another peer's sentences.
     ├── ProtocolError
     │   ├── LocalProtocolError    this side broke the protocol: a bug in the caller
     │   └── RemoteProtocolError   the peer broke it
-    ├── CheckpointError           the epoch log is damaged, foreign or cannot be written
+    ├── CheckpointError           a checkpoint is foreign, from the future, or cannot be written or read
+    │   └── DamagedCheckpoint     a file of it is missing, or not as it was written
     ├── FencedError               an older attempt, or a process that lost its lease, was cut off
     ├── JobError                  the job cannot go on; names the operator, state or function at fault
     ├── UnsupportedOperation      a mutator of a read-only view, or an operation a backend does not declare
@@ -32,7 +33,9 @@ __all__ = [
     "ClosedError",
     "ConcurrentModification",
     "ConfigError",
+    "DamagedCheckpoint",
     "DeadlineExceeded",
+    "EpochNotReached",
     "FailureCode",
     "FencedError",
     "Forbidden",
@@ -53,6 +56,7 @@ __all__ = [
     "SerializationError",
     "ShuttingDown",
     "TooLarge",
+    "TooStale",
     "Unauthenticated",
     "Unavailable",
     "UnknownJob",
@@ -101,6 +105,8 @@ class FailureCode(IntEnum):
     FORBIDDEN = 18
     INTERNAL = 19
     UNAVAILABLE = 20
+    EPOCH_NOT_REACHED = 21
+    TOO_STALE = 22
 
     @property
     def retry(self) -> Retry:
@@ -144,7 +150,11 @@ class RemoteProtocolError(ProtocolError):
 
 
 class CheckpointError(QStateError):
-    """The epoch log is damaged, belongs to something else, or cannot be written."""
+    """A checkpoint belongs to something else, is from the future, or cannot be written or read."""
+
+
+class DamagedCheckpoint(CheckpointError):
+    """A file of a checkpoint is missing, or not as it was written; the message names it."""
 
 
 class FencedError(QStateError):
@@ -335,6 +345,22 @@ class Unavailable(QueryError):
     code = FailureCode.UNAVAILABLE
     retry = Retry.LOOK_UP_AGAIN
     template = "the peer could not be reached or the connection broke before it answered"
+
+
+class EpochNotReached(QueryError):
+    """What the node serves is of an earlier epoch than the query demands with `min_epoch`."""
+
+    code = FailureCode.EPOCH_NOT_REACHED
+    retry = Retry.RETRY_HERE
+    template = "the node serves an earlier epoch than min_epoch; wait for the epoch, or demand less"
+
+
+class TooStale(QueryError):
+    """What the node serves may lack what was committed longer ago than the query's `max_staleness_s`."""
+
+    code = FailureCode.TOO_STALE
+    retry = Retry.RETRY_HERE
+    template = "the node may lack what was committed longer ago than the query allows; try again, or allow more"
 
 
 #: The one table between codes and classes.

@@ -15,7 +15,8 @@ there are, nor what an epoch is for. All numbers are little-endian.
                      nil stands for empty bytes throughout; op is a number of `ChangeOp`
     kind 3  frame    one output frame, as it was given
     kind 4  footer   a MessagePack map: blocks (of the body), entries (changes or frames), digest (xxh64 of the
-                     checksums of header and body, as 8 bytes each), and whatever the writer adds
+                     checksums of header and body, as 8 bytes each), `index` where changes ascend by key group
+                     ([first key group, offset] of each body block), and whatever the writer adds
 
 The checksum of the footer covers the digest, and so the file: it is the file's *seal*. The next file names it.
 """
@@ -33,7 +34,8 @@ from xxhash import xxh64, xxh64_intdigest
 
 from qstate.backends.change_blocks import FIRST_COUNT, ChangeBlock, blocks_of, next_count
 from qstate.backends.contract import Change, ChangeOp
-from qstate.errors import CheckpointError
+from qstate.errors import CheckpointError, DamagedCheckpoint
+from qstate.keys import KeyGroupRange
 
 __all__ = ["WHAT_TO_DO", "Frame", "SegmentInfo", "SegmentReader", "SegmentWriter"]
 
@@ -73,8 +75,10 @@ class SegmentInfo:
 class SegmentWriter:
     """Writes one file: the header at once, then changes or frames, then the footer."""
 
-    def __init__(self, file: BinaryIO, header: Mapping[str, Any]) -> None:
+    def __init__(self, file: BinaryIO, header: Mapping[str, Any], *, ascending: bool = False) -> None:
+        """`ascending`: the changes will come in the order of their key groups, and are worth an index."""
         self._file = file
+        self._index: list[tuple[int, int]] | None = [] if ascending else None
         self._digest = xxh64()
         self._blocks = 0
         self._entries = 0
@@ -102,6 +106,8 @@ class SegmentWriter:
     def _write_runs(self, runs: list[ChangeBlock], entries: int) -> int:
         """Write one block; gives how many changes the next one should have."""
         payload = msgpack.packb([(run.op.value, *run[1:]) for run in runs])
+        if self._index is not None:
+            self._index.append((runs[0].groups[0], self._offset))
         self._body(Kind.CHANGES, payload, entries)
         return next_count(entries, len(payload))
 
@@ -111,6 +117,8 @@ class SegmentWriter:
     def write_footer(self, **facts: Any) -> int:
         """End the file; gives its seal. The caller finishes it."""
         footer = {"blocks": self._blocks, "entries": self._entries, "digest": self._digest.intdigest(), **facts}
+        if self._index is not None:
+            footer["index"] = self._index
         offset = self._offset
         seal = self._write(Kind.FOOTER, 0, msgpack.packb(footer))
         self._file.write(TRAILER.pack(offset))
@@ -159,19 +167,42 @@ class SegmentReader:
             raise self._damaged("does not end with its footer")
         return SegmentInfo(msgpack.unpackb(header), msgpack.unpackb(footer), seal)
 
-    def changes(self, seal: int) -> Iterator[Change]:
-        """The changes of the file sealed so; those of a block are given when the block is checked."""
-        for payload in self._body(seal, Kind.CHANGES):
+    def verify(self) -> None:
+        """Check every byte of a file of changes."""
+        for _ in self._body(self.info(), Kind.CHANGES):
+            pass
+
+    def changes(self, seal: int, groups: KeyGroupRange | None = None) -> Iterator[Change]:
+        """The changes of the file sealed so; those of a block are given when the block is checked.
+
+        `groups`: of a file with an index, blocks without these key groups are skipped; what else the blocks hold is
+        given, too.
+        """
+        info = self._sealed(seal)
+        index = info.footer.get("index")
+        found = self._body(info, Kind.CHANGES) if groups is None or index is None else self._blocks_of(index, groups)
+        for payload in found:
             yield from self._unpack_changes(payload)
+
+    def _blocks_of(self, index: list[list[int]], groups: KeyGroupRange) -> Iterator[bytes]:
+        """The body blocks that may hold some of the key groups: each has its own checksum, so none is read in vain."""
+        for number, (first, offset) in enumerate(index):
+            following = index[number + 1][0] if number + 1 < len(index) else None
+            if first < groups.stop and (following is None or following >= groups.start):
+                self._file.seek(offset)
+                yield self._block(Kind.CHANGES, number)[0]
 
     def frames(self, seal: int) -> Iterator[bytes]:
         """The frames of the file sealed so, each checked before it is given."""
-        return self._body(seal, Kind.FRAME)
+        return self._body(self._sealed(seal), Kind.FRAME)
 
-    def _body(self, seal: int, kind: Kind) -> Iterator[bytes]:
+    def _sealed(self, seal: int) -> SegmentInfo:
         info = self.info()
         if info.seal != seal:
             raise self._damaged("is not the file that was sealed")
+        return info
+
+    def _body(self, info: SegmentInfo, kind: Kind) -> Iterator[bytes]:
         digest = xxh64()
         self._file.seek(len(MAGIC))
         digest.update(CHECKSUM.pack(self._block(Kind.HEADER, 0)[1]))
@@ -207,8 +238,8 @@ class SegmentReader:
                 f"{self._name} has changes of kind {number}: a newer qstate wrote it; use that version or a newer one"
             ) from None
 
-    def _damaged(self, how: str) -> CheckpointError:
-        return CheckpointError(f"{self._name} {how}; {WHAT_TO_DO}")
+    def _damaged(self, how: str) -> DamagedCheckpoint:
+        return DamagedCheckpoint(f"{self._name} {how}; {WHAT_TO_DO}")
 
 
 def _checksum(kind: Kind, index: int, payload: bytes | memoryview) -> int:

@@ -26,7 +26,8 @@ import pyarrow as pa
 from qstate.backends.catalog import open_backend
 from qstate.backends.contract import Capability, Change, Isolation, StateBackend
 from qstate.checkpoint.attempts import EpochAttempts, Process
-from qstate.checkpoint.epoch_log import EpochLog, LogIdentity, OutputSpool
+from qstate.checkpoint.chain import LogIdentity
+from qstate.checkpoint.epoch_log import EpochLog, OutputSpool
 from qstate.config import JobConfig
 from qstate.errors import FencedError, JobError
 from qstate.keys import KeyGroupRange

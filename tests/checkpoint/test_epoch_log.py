@@ -180,10 +180,10 @@ def test_directories_of_operators_never_meet(tmp_path: Path) -> None:
 
 
 def test_log_of_a_newer_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qstate.checkpoint.epoch_log.FORMAT", 2)
+    monkeypatch.setattr("qstate.checkpoint.chain.FORMAT", 3)
     open_log(tmp_path)
     monkeypatch.undo()
-    with pytest.raises(CheckpointError, match="has format 2, expected 1"):
+    with pytest.raises(CheckpointError, match="has format 3, expected 2"):
         open_log(tmp_path)
 
 

@@ -40,7 +40,22 @@ def assert_damage_is_named(directory: Path, name: str) -> None:
     assert WHAT_TO_DO in str(caught.value)
 
 
-def test_every_flipped_byte_is_found(sealed: Path, tmp_path: Path) -> None:
+#: The file that nothing else stands on.
+NEWEST = "000000000005.log"
+
+
+def assert_damage_is_found(directory: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The newest file is left out and named in the log, so that the epoch before it is what there is."""
+    if name != NEWEST:
+        return assert_damage_is_named(directory, name)
+    log = open_log(directory)
+    assert name in caplog.text
+    assert (log.latest(), held(log)) == (1, [change("a"), change("b"), change("b", b"\x02")])
+    caplog.clear()
+    return None
+
+
+def test_every_flipped_byte_is_found(sealed: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     scratch = tmp_path / "scratch"
     for name in names(sealed):
         sound = (sealed / name).read_bytes()
@@ -51,11 +66,11 @@ def test_every_flipped_byte_is_found(sealed: Path, tmp_path: Path) -> None:
             damaged = bytearray(sound)
             damaged[position] ^= 1 << (position % 8)
             (scratch / name).write_bytes(damaged)
-            assert_damage_is_named(scratch, name)
+            assert_damage_is_found(scratch, name, caplog)
             shutil.rmtree(scratch)
 
 
-def test_every_truncation_is_found(sealed: Path, tmp_path: Path) -> None:
+def test_every_truncation_is_found(sealed: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     scratch = tmp_path / "scratch"
     for name in names(sealed):
         sound = (sealed / name).read_bytes()
@@ -63,7 +78,7 @@ def test_every_truncation_is_found(sealed: Path, tmp_path: Path) -> None:
             shutil.copytree(sealed, scratch, copy_function=lambda source, target: Path(target).hardlink_to(source))
             (scratch / name).unlink()
             (scratch / name).write_bytes(sound[:length])
-            assert_damage_is_named(scratch, name)
+            assert_damage_is_found(scratch, name, caplog)
             shutil.rmtree(scratch)
 
 
@@ -124,6 +139,32 @@ def test_damage_is_found_before_anything_of_that_block_is_given(sealed: Path) ->
         for one in log.changes():
             found.append(one)
     assert found == [change("a"), change("b")]
+
+
+def test_epoch_after_a_damaged_one_goes_on_from_the_epoch_before(sealed: Path) -> None:
+    path = sealed / NEWEST
+    path.write_bytes(path.read_bytes()[:-1])
+    log = open_log(sealed)
+    log.seal(4, [change("again")], [b"again"])
+    found = open_log(sealed)
+    assert held(found) == [change("a"), change("b"), change("b", b"\x02"), change("again")]
+    assert output_of(found, 4) == [b"again"]
+
+
+def test_void_file_stays_void_even_when_it_is_mended(sealed: Path) -> None:
+    path = sealed / NEWEST
+    sound = path.read_bytes()
+    path.write_bytes(sound[:-1])
+    open_log(sealed)
+    path.write_bytes(sound)
+    assert open_log(sealed).latest() == 1
+
+
+def test_two_damaged_files_are_too_many(sealed: Path) -> None:
+    open_log(sealed)
+    for name in (NEWEST, "000000000006.log"):
+        (sealed / name).write_bytes(b"QSTATEL1")
+    assert_damage_is_named(sealed, NEWEST)
 
 
 def test_refused_log_is_left_as_it_was(sealed: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from qstate.checkpoint.epoch_log import EpochLog, LogIdentity
+from qstate.checkpoint import EpochLog, LogIdentity
 from qstate.descriptors import ReducingStateDescriptor
 from qstate.errors import CheckpointError, FencedError, JobError
 from qstate.serializers import MessagePackSerializer

@@ -1,0 +1,386 @@
+"""The files of one operator subtask, read as one history: which are there, whether each follows the one before.
+
+Rules of this module: it reads and decides, and writes nothing. The bytes inside are `segment`'s. The epoch log
+adds files (`epoch_log`), the snapshots replace old ones by fewer (`snapshots`), and readers outside the job go
+through here as well.
+
+    000000000001.log             a writer opened the log
+    000000000002.log             an epoch: its changes
+    000000000002.snapshot        the state after file 2, in ascending order; files up to 2 are not needed with it
+
+**The sequence.** `.log` files are numbered from 1 without a gap. Each is an opening or an epoch and names the
+seal (see `segment`) of the one before; a snapshot names the seal of the file that it comes after. So a missing file,
+one from another history or one put back from an old copy is found on opening, a damaged byte in a body when it is
+read. Gaps in *epoch* numbers are legal: an epoch may not reach this operator. The header is a map:
+
+    format 2, kind "writer" | "epoch" | "output" | "snapshot", job, operator, subtask, parallelism, max_parallelism,
+    sequence, previous (seal of the file before, 0 for the first), writer (sequence number of its opening),
+    epoch (-1: none), and in an opening and a snapshot also:
+    states        the schemas of the states (see `qstate.evolution`) that the data of this writer, or snapshot, has
+    void          openings only: so many files right before this one are damaged and do not count
+
+The footer of an epoch adds `output`: nil, or {seal, frames}.
+
+**Bases.** Reading begins with a snapshot, or with nothing where file 1 is there. Retention removes the files that no
+kept snapshot needs, the oldest first, so several bases may do: the newest is the shortest way, an older one the
+way out when that, or a file before it, is damaged.
+
+**A damaged tail.** When the newest file is damaged, the state of the epoch before is still there, and Spark's next
+epoch number tells whether that is enough (see `attempts`). So such a file is left out and named in `damaged`; the next
+opening declares it void. Spark cannot mend damage before the newest file: unless a snapshot covers it, it is an error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from xxhash import xxh64_hexdigest
+
+from qstate.backends.contract import Change
+from qstate.checkpoint.durable_directory import DurableDirectory
+from qstate.checkpoint.segment import WHAT_TO_DO, SegmentInfo, SegmentReader
+from qstate.errors import CheckpointError, DamagedCheckpoint
+from qstate.keys import KeyGroupRange
+
+__all__ = [
+    "NO_EPOCH",
+    "Chain",
+    "LogIdentity",
+    "Part",
+    "Sealed",
+    "Snapshot",
+    "States",
+    "header_of",
+    "read_chain",
+    "reading",
+]
+
+FORMAT = 2
+NO_EPOCH = -1
+
+_SEGMENT_NAME = re.compile(r"(\d{12})\.log")
+_SNAPSHOT_NAME = re.compile(r"(\d{12})\.snapshot")
+
+#: The schemas of an operator's states, as plain data.
+States = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class LogIdentity:
+    """Whose log it is. A log is opened under the identity it was made with, or not at all."""
+
+    job: str
+    operator: str
+    subtask: int
+    parallelism: int
+    max_parallelism: int
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        return KeyGroupRange.of_subtask(self.subtask, self.parallelism, self.max_parallelism)
+
+    def directory_under(self, root: Path) -> Path:
+        """The subtask's directory: readable, and distinct for any operator uid, however long or odd."""
+        readable = quote(self.operator, safe=" ")[:60]
+        return root / f"{readable}-{xxh64_hexdigest(self.operator.encode())}" / f"{self.subtask:05d}"
+
+    def __str__(self) -> str:
+        return (
+            f"job {self.job!r}, operator {self.operator!r}, subtask {self.subtask} of {self.parallelism} "
+            f"(max_parallelism {self.max_parallelism})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """One `.log` file, as far as it is kept in memory. `states` of an opening only."""
+
+    sequence: int
+    seal: int
+    epoch: int
+    writer: int
+    output: Mapping[str, int] | None = None
+    states: States = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.sequence:012d}.log"
+
+    @property
+    def output_name(self) -> str:
+        return f"{self.sequence:012d}-{self.writer:012d}.output"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One `.snapshot` file: the state after the `.log` file of its sequence, whose seal is `previous`."""
+
+    sequence: int
+    seal: int
+    previous: int
+    epoch: int
+    writer: int
+    states: States
+
+    @property
+    def name(self) -> str:
+        return f"{self.sequence:012d}.snapshot"
+
+
+class Part(NamedTuple):
+    """A stretch of the history: changes that lead to `epoch`, of states with these schemas.
+
+    `ascending`: it is a snapshot, whose changes stand in the order of the neutral dump.
+    """
+
+    epoch: int
+    states: States
+    changes: Iterator[Change]
+    ascending: bool
+
+
+class Chain:
+    """The history of one subtask, from its oldest usable base on. `segments` follow each other without a gap."""
+
+    def __init__(
+        self,
+        files: DurableDirectory,
+        identity: LogIdentity,
+        bases: Sequence[Snapshot | None],
+        segments: Sequence[Sealed],
+        damaged: str | None = None,
+    ) -> None:
+        self.files = files
+        self.identity = identity
+        #: What reading can begin with, the newest first; None is "nothing", for a history that is there from file 1 on.
+        self.bases = tuple(bases)
+        self.segments = list(segments)
+        #: The path of the newest file when that is damaged: it takes no part.
+        self.damaged = damaged
+
+    @property
+    def top(self) -> int:
+        """The highest number that is taken, damaged or not."""
+        newest = self.bases[0].sequence if self.bases[0] else 0
+        last = self.segments[-1].sequence if self.segments else 0
+        return max(newest, last) + (self.damaged is not None)
+
+    @property
+    def seal(self) -> int:
+        """The seal of the last file that counts, 0 when there is none."""
+        base = self.bases[0]
+        if self.segments and (base is None or self.segments[-1].sequence >= base.sequence):
+            return self.segments[-1].seal
+        return base.previous if base else 0
+
+    def latest(self) -> int | None:
+        """The newest sealed epoch, None when there is none."""
+        for segment in reversed(self.segments):
+            if segment.epoch != NO_EPOCH:
+                return segment.epoch
+        base = self.bases[0]
+        return base.epoch if base and base.epoch != NO_EPOCH else None
+
+    @property
+    def states(self) -> States:
+        """The schemas of the newest writer; of none, nothing."""
+        for segment in reversed(self.segments):
+            if segment.writer == segment.sequence:
+                return segment.states
+        return self.bases[0].states if self.bases[0] else ()
+
+    def parts(
+        self, base: Snapshot | None, upto: int | None = None, groups: KeyGroupRange | None = None
+    ) -> Iterator[Part]:
+        """The history from one of `bases` on, as far as epoch `upto` (None: all of it).
+
+        `groups`: only these key groups are wanted; others may be left out, where that saves reading them.
+
+        The changes of a part have to be read before the next part is asked for. They raise `DamagedCheckpoint` at
+        the first damage; those of a block are given when the block is checked.
+        """
+        states: States = base.states if base else ()
+        if base and base.epoch != NO_EPOCH:
+            yield Part(base.epoch, states, self._changes(base, groups), ascending=True)
+        for segment in self.segments:
+            if base and segment.sequence <= base.sequence:
+                continue
+            if segment.writer == segment.sequence:
+                states = segment.states
+            elif upto is None or segment.epoch <= upto:
+                yield Part(segment.epoch, states, self._changes(segment, groups), ascending=False)
+
+    def _changes(self, source: Sealed | Snapshot, groups: KeyGroupRange | None) -> Iterator[Change]:
+        with reading(self.files, source.name) as reader:
+            yield from reader.changes(source.seal, groups)
+
+
+def header_of(
+    identity: LogIdentity, kind: str, *, sequence: int, previous: int, epoch: int, writer: int
+) -> dict[str, Any]:
+    """What every file of a log says of itself."""
+    return {
+        "format": FORMAT,
+        "kind": kind,
+        **asdict(identity),
+        "sequence": sequence,
+        "previous": previous,
+        "writer": writer,
+        "epoch": epoch,
+    }
+
+
+@contextmanager
+def reading(files: DurableDirectory, name: str) -> Iterator[SegmentReader]:
+    """A file of the log. Raises `DamagedCheckpoint` when it is not there, `CheckpointError` when it cannot be read."""
+    path = files.path / name
+    try:
+        with files.open(name) as file:
+            yield SegmentReader(file, str(path))
+    except FileNotFoundError as exc:
+        raise DamagedCheckpoint(f"{path} is missing, or was dropped; {WHAT_TO_DO}") from exc
+    except OSError as exc:
+        raise CheckpointError(f"cannot read {path}: {exc}") from exc
+
+
+def read_chain(files: DurableDirectory, identity: LogIdentity | None = None) -> Chain | None:
+    """The history in a directory, each file checked to follow the one before; None when there is none.
+
+    `identity` is whose it has to be; None takes what is there. Raises `CheckpointError` when it is somebody else's or
+    of another format, `DamagedCheckpoint` when what is left of it leads nowhere.
+    """
+    reader = _ChainReader(files, identity)
+    if not reader.logs and not reader.snapshots and reader.failure is None:
+        return None
+    bases: list[Snapshot | None] = []
+    segments: list[Sealed] = []
+    damaged: str | None = None
+    for base in (*reversed(reader.snapshots), None):
+        try:
+            found, found_damaged = reader.follow(base)
+        except DamagedCheckpoint as exc:
+            reader.failure = reader.failure or exc
+            continue
+        if bases and found_damaged != damaged:
+            continue  # the newer base does not need the damaged file
+        bases.append(base)
+        segments, damaged = found, found_damaged
+    if not bases:
+        assert reader.failure is not None
+        raise reader.failure
+    assert reader.identity is not None
+    return Chain(files, reader.identity, bases, segments, damaged)
+
+
+class _ChainReader:
+    """Reads each file's header and footer once. `failure` is the first thing that was found wrong with one."""
+
+    def __init__(self, files: DurableDirectory, identity: LogIdentity | None) -> None:
+        self._files = files
+        self.identity = identity
+        self.failure: DamagedCheckpoint | None = None
+        names = files.names()
+        self.logs = {int(match[1]) for match in map(_SEGMENT_NAME.fullmatch, names) if match}
+        self._infos: dict[int, SegmentInfo | DamagedCheckpoint] = {}
+        self.snapshots = self._snapshots(
+            sorted(int(match[1]) for match in map(_SNAPSHOT_NAME.fullmatch, names) if match)
+        )
+
+    def _snapshots(self, numbers: Sequence[int]) -> list[Snapshot]:
+        """The snapshots whose header and footer are sound, ascending."""
+        found = []
+        for number in numbers:
+            name = f"{number:012d}.snapshot"
+            try:
+                info = self._info(name)
+            except DamagedCheckpoint as exc:  # another base may do
+                self.failure = self.failure or exc
+                continue
+            header = info.header
+            states = tuple(header.get("states", ()))
+            found.append(Snapshot(number, info.seal, header["previous"], header["epoch"], header["writer"], states))
+        return found
+
+    def follow(self, base: Snapshot | None) -> tuple[list[Sealed], str | None]:
+        """The files after a base that count, and the path of the newest one when it is damaged.
+
+        Raises `DamagedCheckpoint` when one before the newest is damaged or missing.
+        """
+        if base is None and 1 not in self.logs:
+            raise DamagedCheckpoint(f"{self._files.path / f'{1:012d}.log'} is missing; {WHAT_TO_DO}")
+        start, seal = (base.sequence, base.previous) if base else (0, 0)
+        newest = self.snapshots[-1].sequence if self.snapshots else 0
+        top = max(max(self.logs, default=0), newest)
+        known = {snapshot.sequence: snapshot.previous for snapshot in self.snapshots}
+        segments: list[Sealed] = []
+        doubtful: dict[int, DamagedCheckpoint] = {}
+        for sequence in range(start + 1, top + 1):
+            info = self._log(sequence, whole=sequence == top)
+            if isinstance(info, DamagedCheckpoint):
+                doubtful[sequence] = info
+                continue
+            for void in range(sequence - info.header.get("void", 0), sequence):
+                doubtful.pop(void, None)
+                segments = [segment for segment in segments if segment.sequence != void]
+                seal = segments[-1].seal if segments else base.previous if base else 0
+            if doubtful:
+                break  # this file stands on a damaged one
+            segment = self._checked(info, sequence, seal)
+            if known.get(sequence, segment.seal) != segment.seal:
+                raise self._not_following(segment.name)
+            segments.append(segment)
+            seal = segment.seal
+        if doubtful and (doubtful.keys() != {top} or top not in self.logs):
+            raise next(iter(doubtful.values()))
+        return segments, str(self._files.path / f"{top:012d}.log") if doubtful else None
+
+    def _log(self, sequence: int, *, whole: bool) -> SegmentInfo | DamagedCheckpoint:
+        """A `.log` file's header and footer; of the newest one, which may be damaged without harm, all is looked at."""
+        if sequence not in self._infos:
+            try:
+                self._infos[sequence] = self._info(f"{sequence:012d}.log", whole=whole)
+            except DamagedCheckpoint as exc:
+                self._infos[sequence] = exc
+        return self._infos[sequence]
+
+    def _info(self, name: str, *, whole: bool = False) -> SegmentInfo:
+        with reading(self._files, name) as reader:
+            info = reader.info()
+            if whole:
+                reader.verify()
+        self._admit(info.header, name)
+        return info
+
+    def _admit(self, header: Mapping[str, Any], name: str) -> None:
+        """Raise `CheckpointError` unless a file has a format that is known and belongs to this identity."""
+        path = self._files.path / name
+        if header.get("format") != FORMAT:
+            raise CheckpointError(
+                f"{path} has format {header.get('format')}, expected {FORMAT}: another version of qstate wrote it; use "
+                "that version"
+            )
+        owner = LogIdentity(**{field.name: header[field.name] for field in fields(LogIdentity)})
+        if self.identity is None:
+            self.identity = owner
+        elif owner != self.identity:
+            raise CheckpointError(
+                f"{path} belongs to {owner}, but was opened for {self.identity}; give every job its own checkpoint "
+                "directory, keep operator uids and the parallelism, or start with an empty one"
+            )
+
+    def _checked(self, info: SegmentInfo, sequence: int, seal: int) -> Sealed:
+        header = info.header
+        states = tuple(header.get("states", ()))
+        segment = Sealed(sequence, info.seal, header["epoch"], header["writer"], info.footer.get("output"), states)
+        if header["kind"] not in ("writer", "epoch") or header["sequence"] != sequence or header["previous"] != seal:
+            raise self._not_following(segment.name)
+        return segment
+
+    def _not_following(self, name: str) -> DamagedCheckpoint:
+        return DamagedCheckpoint(f"{self._files.path / name} does not follow the file before it; {WHAT_TO_DO}")
