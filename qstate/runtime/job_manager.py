@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 #: How long a task manager may take to answer when a relay reports it lost.
 PROBE_TIMEOUT_S = 2.0
 STOP_TIMEOUT_S = 10.0
+#: How long the system may take to end a process that was killed.
+KILL_TIMEOUT_S = 5.0
 WATCH_INTERVAL_S = 1.0
 
 
@@ -154,6 +156,7 @@ class JobManager:
             log.warning("task manager process %d did not end within %.0f s and is killed", process.pid, STOP_TIMEOUT_S)
             with suppress(psutil.NoSuchProcess):
                 process.kill()
+        psutil.wait_procs(stuck, timeout=KILL_TIMEOUT_S)  # a killed process is gone only when the system says so
         for _, child in starting:
             try:
                 child.wait(max(1.0, deadline - time.monotonic()))
