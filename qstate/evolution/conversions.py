@@ -9,9 +9,10 @@ value is written: a field that is declared as float and holds an int stays as it
     int                float                each int becomes the equal float; one that no float equals is refused
     object             T                    each value is checked; those that are a T stay (an int becomes a float)
     dict               a record             as object: each value is checked
-    a record           dict                 nothing: a dict is how a record is stored
+    a record           dict[str, T]         field by field: a dict is how a record is stored
     a record           a record             field by field; added ones need a default, dropped ones go
-    containers                              item by item
+    containers         of the same kind     item by item
+    T | U              V                    T and U must both be able to become V
     anything else                           refused
 """
 
@@ -86,8 +87,9 @@ def conversion_between(stored: ValueType, wanted: ValueType) -> Conversion | Non
             return _each_entry(key, value)
         case DictType(value=ScalarType("object")), RecordType():
             return admission_to(wanted)
-        case RecordType(), DictType(ScalarType("str" | "object"), ScalarType("object")):
-            return None
+        case RecordType(), DictType(ScalarType("str" | "object")):
+            steps = {field.name: conversion_between(field.type, wanted.value) for field in stored.fields}
+            return _by_field(steps) if any(steps.values()) else None
         case RecordType(), RecordType():
             return _fields_between(stored, wanted)
     raise Refusal(f"{stored} cannot become {wanted}")
@@ -130,7 +132,8 @@ def _from_union(stored: UnionType, wanted: ValueType) -> Conversion | None:
     if all(conversion is None for _, conversion in found):
         return None
     cases = [_checked(admission_to(kind, widen=False), conversion) for kind, conversion in found]
-    return _first_of(cases, str(stored))
+    # Last, what was never declared and yet is good under the wanted type.
+    return _first_of([*cases, admission_to(wanted)], str(wanted))
 
 
 def _to_union(stored: ValueType, wanted: UnionType) -> Conversion | None:
@@ -212,7 +215,7 @@ def _tuple_of_length(length: int, expected: str) -> Conversion:
 
 def _named(name: str) -> Conversion:
     def check(value: Any) -> Any:
-        if type(value).__name__ != name:
+        if all(base.__name__ != name for base in type(value).__mro__):
             raise Misfit(name, value)
         return value
 

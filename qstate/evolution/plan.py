@@ -21,7 +21,7 @@ from qstate.descriptors import StateDescriptor, StateKind
 from qstate.errors import JobError, SerializationError
 from qstate.evolution.conversions import Conversion, Misfit, Refusal, admission_to, conversion_between
 from qstate.evolution.schema import StateSchema
-from qstate.evolution.value_types import RecordType, ValueType
+from qstate.evolution.value_types import DictType, RecordType, ValueType
 from qstate.serializers import MessagePackSerializer, RecordSerializer, Serializer
 
 __all__ = ["Converted", "Evolution", "Unchanged", "plan_evolution"]
@@ -98,8 +98,8 @@ def _step(stored: StateSchema, wanted: StateSchema, descriptor: StateDescriptor)
         return _migration(descriptor.migration, stored.schema_version, wanted.value_type)
     try:
         # What a dict and a record have in common is how they are stored, and that is a matter of the serializer.
-        records = {isinstance(kind, RecordType) for kind in (stored.value_type, wanted.value_type)}
-        if len(records) > 1 and wanted.serializer != MessagePackSerializer.name:
+        kinds = {type(stored.value_type), type(wanted.value_type)}
+        if kinds == {DictType, RecordType} and wanted.serializer != MessagePackSerializer.name:
             raise Refusal(f"{stored.value_type} cannot become {wanted.value_type}")
         return conversion_between(stored.value_type, wanted.value_type)
     except Refusal as exc:

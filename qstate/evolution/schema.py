@@ -12,8 +12,9 @@ Whoever reads a checkpoint without the job's code answers queries by kind, query
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from reprlib import repr as shown  # bounded: what is shown may come from anywhere
 from typing import Any
 
 from qstate.descriptors import MapStateDescriptor, StateDescriptor, StateKind
@@ -55,11 +56,11 @@ class StateSchema:
     def from_plain(cls, plain: Any) -> StateSchema:
         """The inverse of `to_plain`. Raises `CheckpointError` for anything else; what it does not know is ignored."""
         if not isinstance(plain, Mapping):
-            raise CheckpointError(f"expected the schema of a state, got {plain!r:.80}")
+            raise CheckpointError(f"expected the schema of a state, got {shown(plain)}")
         kind = StateKind(_field(plain, "kind", _is_kind, f"one of {', '.join(_KINDS)}"))
         key_type = plain.get("map_key_type")
         if (key_type is None) is (kind is StateKind.MAP):
-            raise CheckpointError(f"the schema of a {kind.value} state has the map_key_type {key_type!r:.80}")
+            raise CheckpointError(f"the schema of a {kind.value} state has the map_key_type {shown(key_type)}")
         queryable_name = None
         if plain.get("queryable_name") is not None:
             queryable_name = _field(plain, "queryable_name", _is_name, _A_NAME)
@@ -106,10 +107,10 @@ _A_NAME = "a text of at least one character"
 _A_VERSION = "an integer of at least 1"
 
 
-def _field(plain: Mapping[Any, Any], name: str, check: Any, expected: str) -> Any:
+def _field(plain: Mapping[Any, Any], name: str, check: Callable[[Any], bool], expected: str) -> Any:
     found = plain.get(name)
     if not check(found):
-        raise CheckpointError(f"the schema of a state has the {name} {found!r:.80}, expected {expected}")
+        raise CheckpointError(f"the schema of a state has the {name} {shown(found)}, expected {expected}")
     return found
 
 

@@ -23,6 +23,7 @@ from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from inspect import isabstract
+from reprlib import repr as shown  # bounded: what is shown may come from anywhere
 from typing import Annotated, Any, Literal, NewType
 
 from qstate.errors import CheckpointError
@@ -317,7 +318,7 @@ def _from_plain(plain: Any, depth: int) -> ValueType:
             case {"class": str(name)}:
                 return ClassType(name)
     raise CheckpointError(
-        f"a schema has the type {plain!r:.80}, which is unknown here: it is damaged, or a newer qstate wrote it"
+        f"a schema has the type {shown(plain)}, which is unknown here: it is damaged, or a newer qstate wrote it"
     )
 
 
@@ -329,7 +330,7 @@ def _fields_from_plain(plain: list[Any], depth: int) -> tuple[RecordField, ...]:
                 found[name] = RecordField(name, _from_plain(kind, depth), default)
             case _:
                 raise CheckpointError(
-                    f"a schema has the field {field!r:.80}, which has no name of its own, no type or no default: "
+                    f"a schema has the field {shown(field)}, which has no name of its own, no type or no default: "
                     "it is damaged"
                 )
     return tuple(found.values())
