@@ -42,6 +42,13 @@ def add_query_commands(commands: Any) -> None:
     get.add_argument("key", metavar="KEY", nargs="+", help="one for each key column; binary columns in hexadecimal")
     get.add_argument("--namespace", metavar="NAME", help="such as a window's start: JSON, or plain text")
     get.add_argument("--isolation", choices=("live", "committed"), default="live")
+    get.add_argument("--min-epoch", type=int, metavar="EPOCH", help="wait until the answer is of this epoch or later")
+    get.add_argument(
+        "--max-staleness",
+        type=float,
+        metavar="SECONDS",
+        help="wait until the answer lacks nothing that was committed longer ago",
+    )
     get.set_defaults(run=_get)
 
 
@@ -88,7 +95,15 @@ def _get(arguments: argparse.Namespace) -> int:
     with _client(arguments) as client:
         key = parse_key(arguments.key, _key_types(client, arguments.job, arguments.state))
         namespace = parse_namespace(arguments.namespace)
-        view = client.get(arguments.job, arguments.state, key, namespace, arguments.isolation)
+        view = client.get(
+            arguments.job,
+            arguments.state,
+            key,
+            namespace,
+            arguments.isolation,
+            min_epoch=arguments.min_epoch,
+            max_staleness_s=arguments.max_staleness,
+        )
         value = None if view is None else contents(view)
     if arguments.json:
         print(json.dumps(printable(value)))

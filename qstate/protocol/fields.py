@@ -24,6 +24,7 @@ from qstate.protocol.limits import (
 )
 
 __all__ = [
+    "INTEGER_OPTIONS",
     "OPTIONS",
     "check_array",
     "check_code",
@@ -44,8 +45,10 @@ __all__ = [
     "malformed",
 ]
 
-#: The options of a Get and their values. Absent means the first one.
+#: The options of a Get that choose, and their values. Absent means the first one.
 OPTIONS: dict[str, tuple[str, ...]] = {"isolation": ("live", "committed")}
+#: Those that demand something of the answer: integers from 0. Absent means that nothing is demanded.
+INTEGER_OPTIONS = frozenset({"max_staleness_ms", "min_epoch"})
 
 _MAX_INT64 = (1 << 63) - 1
 _SCALARS = {str, int, float, bool, type(None)}
@@ -150,6 +153,9 @@ def check_options(options: Any) -> None:
         return
     check_scalars(options, "options")
     for name, value in options.items():
+        if name in INTEGER_OPTIONS:
+            check_integer(value, f"options.{name}", 0, _MAX_INT64)
+            continue
         if name not in OPTIONS:
             raise UnsupportedQuery(option=name)
         if value not in OPTIONS[name]:

@@ -3,9 +3,9 @@
 Rules of this module: the public surface and the collecting of gets. How requests travel is `async_links`, how they
 are retried is `routing`, what comes back is `qstate.views`.
 
-Single gets of one state, namespace and isolation that are made in one turn of the event loop become one request, or
-a few: each pays a share of a system call and a message instead of a whole one. Each still has a result, an error and a
-cancellation of its own.
+Single gets of one state, namespace and isolation, with the same demands, that are made in one turn of the event loop
+become one request, or a few: each pays a share of a system call and a message instead of a whole one. Each still has
+a result, an error and a cancellation of its own.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from qstate.keys import Key, Namespace, check_key
 from qstate.protocol import Describe, Ping
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
 from qstate.runtime.async_links import AsyncLinks
-from qstate.runtime.client import DEFAULT_TIMEOUT_S, check_timeout, link_settings
-from qstate.runtime.errand import LIVE, CallErrand, Errand, GetErrand, LearnErrand
+from qstate.runtime.client import DEFAULT_TIMEOUT_S, check_timeout, demands, link_settings
+from qstate.runtime.errand import LIVE, NO_DEMANDS, CallErrand, Errand, GetErrand, LearnErrand
 from qstate.runtime.known_states import KnownState, KnownStates
 from qstate.serializers import Serializer
 from qstate.views import serializers_by_name
@@ -35,8 +35,8 @@ __all__ = ["AsyncQueryableStateClient"]
 #: A request leaves with so many keys, so that the server works while more are asked for: with 64 gets in flight that
 #: is worth a third, and a larger request has little left to share.
 GATHERED_KEYS = 32
-#: Job, state, namespace, isolation and timeout: what gets have in common that travel together.
-_Target = tuple[str, str, Namespace, str, float]
+#: Job, state, namespace, isolation, timeout and demands: what gets have in common that travel together.
+_Target = tuple[str, str, Namespace, str, float, int | None, float | None]
 
 
 class _Gathering:
@@ -129,14 +129,21 @@ class AsyncQueryableStateClient:
         isolation: str = LIVE,
         *,
         timeout_s: float | None = None,
+        min_epoch: int | None = None,
+        max_staleness_s: float | None = None,
     ) -> Any:
         """The view of the key's value, or None when the state holds nothing for the key.
 
-        `isolation` is `live` (sees the running epoch) or `committed` (only what Spark has committed). Raises
-        the `QueryError` that stands for the failure, `SerializationError`, `ClosedError`.
+        `isolation` is `live` (sees the running epoch) or `committed` (only what Spark has committed). The answer is
+        of `min_epoch` or later; what was committed longer ago than `max_staleness_s` is in it. Until the server can
+        answer so it is asked again; at the deadline that is `EpochNotReached` or `TooStale`.
+
+        Raises the `QueryError` that stands for the failure, `SerializationError`, `ClosedError`, `ConfigError`.
         """
         if self._links.closed:
             raise ClosedError("the client is closed")
+        if min_epoch is not None or max_staleness_s is not None:
+            demands(min_epoch, max_staleness_s)  # refused here, where it spoils no request but this
         timeout_s = self._timeout_s if timeout_s is None else check_timeout(timeout_s)
         known = self._links.states.find(job, state)
         deadline = math.inf
@@ -148,7 +155,7 @@ class AsyncQueryableStateClient:
             known.check_key(key)
         if namespace is not None:
             check_key(namespace)
-        target = (job, state, namespace, isolation, timeout_s)
+        target = (job, state, namespace, isolation, timeout_s, min_epoch, max_staleness_s)
         gathering = self._gatherings.get(target)
         if gathering is None:
             gathering = self._gatherings[target] = _Gathering()
@@ -173,6 +180,8 @@ class AsyncQueryableStateClient:
         isolation: str = LIVE,
         *,
         timeout_s: float | None = None,
+        min_epoch: int | None = None,
+        max_staleness_s: float | None = None,
     ) -> dict[Key, Any]:
         """The view, or None, of each key. Any number of keys; they are split into requests as needed.
 
@@ -187,6 +196,7 @@ class AsyncQueryableStateClient:
             deadline=self._deadline(timeout_s),
             namespace=namespace,
             isolation=isolation,
+            demands=demands(min_epoch, max_staleness_s),
         )
         await self._finish(errand)
         return dict(zip(wanted, errand.result(), strict=True))
@@ -231,7 +241,8 @@ class AsyncQueryableStateClient:
             self._send(target, gathering)
 
     def _send(self, target: _Target, gathering: _Gathering) -> None:
-        job, state, namespace, isolation, timeout_s = target
+        job, state, namespace, isolation, timeout_s, min_epoch, max_staleness_s = target
+        wanted = NO_DEMANDS if min_epoch is None and max_staleness_s is None else demands(min_epoch, max_staleness_s)
         errand = _GatheredGet(
             self._links,
             (job, state),
@@ -239,6 +250,7 @@ class AsyncQueryableStateClient:
             deadline=min(gathering.deadline, time.monotonic() + timeout_s),
             namespace=namespace,
             isolation=isolation,
+            demands=wanted,
         )
         errand.futures = gathering.futures
         errand.waiters.append(errand.deliver)

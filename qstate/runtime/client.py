@@ -12,18 +12,18 @@ from collections.abc import Iterable, Mapping
 from random import Random
 from typing import Any, Generic, TypeVar
 
-from qstate.errors import ConfigError
+from qstate.errors import ConfigError, Detail
 from qstate.keys import Key, Namespace
 from qstate.protocol import Describe, Ping
 from qstate.protocol.limits import DEFAULT_MAX_FRAME, MAX_TOKEN
-from qstate.runtime.errand import LIVE, CallErrand, Errand, GetErrand
+from qstate.runtime.errand import LIVE, NO_DEMANDS, CallErrand, Errand, GetErrand
 from qstate.runtime.known_states import KnownStates
 from qstate.runtime.link import LinkSettings
 from qstate.runtime.sync_links import SyncLinks
 from qstate.serializers import Serializer
 from qstate.views import serializers_by_name
 
-__all__ = ["DEFAULT_TIMEOUT_S", "QueryFuture", "QueryableStateClient", "link_settings"]
+__all__ = ["DEFAULT_TIMEOUT_S", "QueryFuture", "QueryableStateClient", "check_timeout", "demands", "link_settings"]
 
 DEFAULT_TIMEOUT_S = 10.0
 
@@ -109,17 +109,31 @@ class QueryableStateClient:
         isolation: str = LIVE,
         *,
         timeout_s: float | None = None,
+        min_epoch: int | None = None,
+        max_staleness_s: float | None = None,
     ) -> Any:
         """The view of the key's value, or None when the state holds nothing for the key.
 
-        `isolation` is `live` (sees the running epoch) or `committed` (only what Spark has committed). Raises
-        the `QueryError` that stands for the failure, `SerializationError`, `ClosedError`.
+        `isolation` is `live` (sees the running epoch) or `committed` (only what Spark has committed). The answer is
+        of `min_epoch` or later; what was committed longer ago than `max_staleness_s` is in it. Until the server can
+        answer so it is asked again; at the deadline that is `EpochNotReached` or `TooStale`.
+
+        Raises the `QueryError` that stands for the failure, `SerializationError`, `ClosedError`, `ConfigError`.
         """
         links = self._links
         now = time.monotonic()
         deadline = now + (self._timeout_s if timeout_s is None else check_timeout(timeout_s))
+        wanted = NO_DEMANDS if min_epoch is None and max_staleness_s is None else demands(min_epoch, max_staleness_s)
         with links.lock:
-            errand = GetErrand(links, (job, state), (key,), deadline=deadline, namespace=namespace, isolation=isolation)
+            errand = GetErrand(
+                links,
+                (job, state),
+                (key,),
+                deadline=deadline,
+                namespace=namespace,
+                isolation=isolation,
+                demands=wanted,
+            )
             links.get(errand, now)
         return errand.only_result()
 
@@ -132,10 +146,13 @@ class QueryableStateClient:
         isolation: str = LIVE,
         *,
         timeout_s: float | None = None,
+        min_epoch: int | None = None,
+        max_staleness_s: float | None = None,
     ) -> QueryFuture[Any]:
         """`get` without waiting: the request is sent before this returns, the future has the view."""
+        wanted = demands(min_epoch, max_staleness_s)
         with self._links.lock:
-            errand = self._get_errand(job, state, (key,), namespace, isolation, timeout_s=timeout_s)
+            errand = self._get_errand((job, state), (key,), namespace, isolation, timeout_s=timeout_s, wanted=wanted)
             self._links.start(errand)
         return QueryFuture(self._links, errand)
 
@@ -148,18 +165,21 @@ class QueryableStateClient:
         isolation: str = LIVE,
         *,
         timeout_s: float | None = None,
+        min_epoch: int | None = None,
+        max_staleness_s: float | None = None,
     ) -> dict[Key, Any]:
         """The view, or None, of each key. Any number of keys; they are split into requests as needed.
 
         The values of one call are not of one moment: each has its own epoch. Raises the error of the first key
         that failed, whatever the others hold.
         """
-        wanted = tuple(keys)
+        asked = tuple(keys)
+        wanted = demands(min_epoch, max_staleness_s)
         links = self._links
         with links.lock:
-            errand = self._get_errand(job, state, wanted, namespace, isolation, timeout_s=timeout_s)
+            errand = self._get_errand((job, state), asked, namespace, isolation, timeout_s=timeout_s, wanted=wanted)
             links.get(errand, time.monotonic())
-        return dict(zip(wanted, errand.result(), strict=True))
+        return dict(zip(asked, errand.result(), strict=True))
 
     def jobs(self, *, timeout_s: float | None = None) -> list[str]:
         """The names of the jobs that the proxy serves."""
@@ -189,17 +209,19 @@ class QueryableStateClient:
 
     def _get_errand(
         self,
-        job: str,
-        state: str,
+        target: tuple[str, str],
         keys: tuple[Key, ...],
         namespace: Namespace,
         isolation: str,
         *,
         timeout_s: float | None,
+        wanted: Mapping[str, Detail],
     ) -> GetErrand:
         timeout_s = self._timeout_s if timeout_s is None else check_timeout(timeout_s)
         deadline = time.monotonic() + timeout_s
-        return GetErrand(self._links, (job, state), keys, deadline=deadline, namespace=namespace, isolation=isolation)
+        return GetErrand(
+            self._links, target, keys, deadline=deadline, namespace=namespace, isolation=isolation, demands=wanted
+        )
 
     def _call(self, request: type[Ping] | Describe, timeout_s: float | None) -> CallErrand:
         timeout_s = self._timeout_s if timeout_s is None else check_timeout(timeout_s)
@@ -208,6 +230,20 @@ class QueryableStateClient:
             self._links.start(errand)
             self._links.wait(errand, errand.deadline)
         return errand
+
+
+def demands(min_epoch: int | None, max_staleness_s: float | None) -> Mapping[str, Detail]:
+    """The options of a get that ask for an epoch, or for a bound of staleness. Raises `ConfigError`."""
+    wanted: dict[str, Detail] = {}
+    if min_epoch is not None:
+        if type(min_epoch) is not int or not 0 <= min_epoch < 1 << 63:
+            raise ConfigError(f"min_epoch must be an epoch's number, such as a view's epoch, got {min_epoch!r}")
+        wanted["min_epoch"] = min_epoch
+    if max_staleness_s is not None:
+        if not 0 <= max_staleness_s < math.inf:
+            raise ConfigError(f"max_staleness_s must be seconds, from zero and finite, got {max_staleness_s!r}")
+        wanted["max_staleness_ms"] = min(round(max_staleness_s * 1000), (1 << 63) - 1)
+    return wanted
 
 
 def check_timeout(timeout_s: float) -> float:

@@ -24,10 +24,11 @@ from qstate.runtime.location import LocationTable, Owner
 from qstate.runtime.routing import PLAIN, Answer, Ask, Command, LookUp, Refuse, Result, RoutedGet
 from qstate.views import ReadOnlyState
 
-__all__ = ["LIVE", "CallErrand", "Errand", "GetErrand", "LearnErrand", "Links"]
+__all__ = ["LIVE", "NO_DEMANDS", "CallErrand", "Errand", "GetErrand", "LearnErrand", "Links"]
 
 LIVE = "live"
-_NO_OPTIONS: Mapping[str, Detail] = {}
+#: What most gets demand of the epoch and the age of their answers.
+NO_DEMANDS: Mapping[str, Detail] = {}
 #: The part number of a look-up; the routing machine counts its parts from 1.
 LOOK_UP = 0
 #: A peer is told a little less than is left, so that its own "deadline exceeded", which knows more, comes first.
@@ -314,6 +315,7 @@ class GetErrand(_StateErrand):
         deadline: float,
         namespace: Namespace = None,
         isolation: str = LIVE,
+        demands: Mapping[str, Detail] = NO_DEMANDS,
     ) -> None:
         # What the base classes do, written out: this is run for every get.
         self._links = links
@@ -328,7 +330,7 @@ class GetErrand(_StateErrand):
         self.waiters = []
         self._namespace = namespace
         self._isolation = isolation
-        self._options = _NO_OPTIONS if isolation == LIVE else {"isolation": isolation}
+        self._options = demands if isolation == LIVE else {"isolation": isolation, **demands}
         self._answer: Answer | None = None
         #: Whether it is known that no entry of the answer is a failure.
         self._plain = False

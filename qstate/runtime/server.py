@@ -6,11 +6,21 @@ shared out (`endpoint` does), nor a backend in particular.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from qstate.backends.contract import ReadResult, StateReader
-from qstate.errors import FailureCode, QueryError, UnknownStateId, UnsupportedOperation, UnsupportedQuery
+from qstate.backends.contract import Isolation, ReadResult, StateReader
+from qstate.errors import (
+    Detail,
+    EpochNotReached,
+    FailureCode,
+    QueryError,
+    TooStale,
+    UnknownStateId,
+    UnsupportedOperation,
+    UnsupportedQuery,
+)
 from qstate.keys import Key, check_key
 from qstate.protocol import Answer, Get, Values
 from qstate.runtime.endpoint import Call, Endpoint, EndpointOptions
@@ -26,9 +36,9 @@ NO_EPOCH = -1
 class StateServer:
     """Serves the states of a registry. `shutdown` is idempotent, drains, and is bounded.
 
-    A get is refused as a whole for an unknown id (UNKNOWN_STATE_ID), keys of other types (WRONG_KEY_TYPE) or an
-    isolation that the backend does not declare (UNSUPPORTED); a key, for a key group that is elsewhere
-    (KEY_GROUP_NOT_OWNED) or what the reader says of it.
+    A get is refused as a whole for an unknown id (UNKNOWN_STATE_ID), keys of other types (WRONG_KEY_TYPE), an
+    isolation that the backend does not declare (UNSUPPORTED) or a demand that is not met (EPOCH_NOT_REACHED,
+    TOO_STALE); a key, for a key group that is elsewhere (KEY_GROUP_NOT_OWNED) or what the reader says of it.
     """
 
     def __init__(
@@ -105,10 +115,50 @@ def _reader_of(instance: StateInstance, request: Get) -> StateReader:
 
 
 def _read(reader: StateReader, instance: StateInstance, request: Get, keys: Sequence[Key]) -> ReadResult:
+    options = request.options
+    if "max_staleness_ms" in options:
+        _check_staleness(instance, options)
     try:
-        return reader.get(instance.descriptor, request.namespace, keys)
+        found = reader.get(instance.descriptor, request.namespace, keys)
     except UnsupportedOperation as exc:
         raise UnsupportedQuery(reason="the state's backend does not declare it") from exc
+    if "min_epoch" in options:
+        _check_epoch(found[0], options)
+    return found
+
+
+def _read_own(reader: StateReader, instance: StateInstance, request: Get, keys: Sequence[Key]) -> ReadResult:
+    """`_read` for some of a get's keys: a demand that is not met is their failure, the others' may be another."""
+    try:
+        return _read(reader, instance, request, keys)
+    except (EpochNotReached, TooStale) as exc:
+        return ReadResult(NO_EPOCH, [exc.code] * len(keys))
+
+
+def _check_staleness(instance: StateInstance, options: Mapping[str, Detail]) -> None:
+    """Raise `TooStale` unless what is read from now on lacks nothing that was committed before the time allowed.
+
+    Before the read: a view that is current now can only be read as it is now, or newer.
+    """
+    if options.get("isolation") != Isolation.COMMITTED.value:
+        return
+    most_ms = options["max_staleness_ms"]
+    assert isinstance(most_ms, int)  # the protocol has checked it
+    since = instance.behind_since()
+    staleness_ms = 0 if since is None else math.ceil(max(0.0, time.monotonic() - since) * 1000)
+    if staleness_ms > most_ms:
+        raise TooStale(staleness_ms=staleness_ms, max_staleness_ms=most_ms)
+
+
+def _check_epoch(epoch: int, options: Mapping[str, Detail]) -> None:
+    """Raise `EpochNotReached` when the answer is of an earlier epoch than demanded.
+
+    After the read, by the epoch that came with it: what the view's epoch is at any other time proves nothing.
+    """
+    least = options["min_epoch"]
+    assert isinstance(least, int)  # the protocol has checked it
+    if epoch < least:
+        raise EpochNotReached(epoch=epoch, min_epoch=least)
 
 
 def _all_values(request: Get, found: ReadResult) -> Values:
@@ -133,7 +183,7 @@ def _owned_values(request: Get, instance: StateInstance, reader: StateReader) ->
     found: Sequence[bytes | int | None] = ()
     epoch = NO_EPOCH
     if mine:
-        epoch, found = _read(reader, instance, request, mine)
+        epoch, found = _read_own(reader, instance, request, mine)
     results = iter(found)
     merged = tuple(next(results) if own else FailureCode.KEY_GROUP_NOT_OWNED for own in owned)
     return Values(request.id, tuple(NO_EPOCH if isinstance(value, int) else epoch for value in merged), merged)

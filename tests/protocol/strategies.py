@@ -59,7 +59,14 @@ gets = st.builds(
     deadlines,
     st.tuples(names, names) | state_ids,
     st.none() | keys,
-    st.sampled_from([{}, {"isolation": "live"}, {"isolation": "committed"}]),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "isolation": st.sampled_from(["live", "committed"]),
+            "min_epoch": st.integers(0, 2**63 - 1),
+            "max_staleness_ms": st.integers(0, 2**63 - 1),
+        },
+    ),
     st.lists(keys, min_size=1, max_size=8).map(tuple)
     | st.lists(texts, min_size=1, max_size=8).map(tuple)
     | st.lists(int64s, min_size=1, max_size=8).map(tuple),

@@ -198,12 +198,21 @@ def test_integers_below_64_bits_and_lone_surrogates_cannot_be_sent() -> None:
             encode(GET._replace(keys=(key,)))
 
 
-@pytest.mark.parametrize("options", [{"min_epoch": 5}, {"isolation": "snapshot"}, {"isolation": True}], ids=repr)
+@pytest.mark.parametrize("options", [{"colour": 5}, {"isolation": "snapshot"}, {"isolation": True}], ids=repr)
 def test_an_option_or_value_that_is_not_known_is_unsupported(options: dict[str, Any]) -> None:
     with pytest.raises(BadContent) as caught:
         decode(msgpack.packb((2, *GET._replace(options=options))))
     assert caught.value.code is FailureCode.UNSUPPORTED
     assert caught.value.details["option"] == next(iter(options))
+
+
+@pytest.mark.parametrize("name", ["min_epoch", "max_staleness_ms"])
+@pytest.mark.parametrize("value", [-1, True, 1.0, "1", None, 1 << 63], ids=repr)
+def test_a_demand_that_is_no_integer_from_0_is_malformed(name: str, value: Any) -> None:
+    with pytest.raises(BadContent) as caught:
+        decode(msgpack.packb((2, *GET._replace(options={name: value}))))
+    assert caught.value.code is FailureCode.MALFORMED
+    assert caught.value.details["field"] == f"options.{name}"
 
 
 def test_an_unknown_type_is_unsupported_even_when_its_fields_cannot_be_read() -> None:

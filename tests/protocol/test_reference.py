@@ -26,7 +26,7 @@ from qstate.protocol import (
     limits,
     messages,
 )
-from qstate.protocol.fields import OPTIONS
+from qstate.protocol.fields import INTEGER_OPTIONS, OPTIONS
 from qstate.serializers import MessagePackSerializer
 
 ROOT = Path(__file__).parents[2]
@@ -228,7 +228,8 @@ def test_the_options_of_a_get_are_those_of_the_code() -> None:
     for option, value, _ in rows(section("Get and Values"), "option"):
         name = option.strip("`") or name
         found.setdefault(name, []).append(value.strip("`"))
-    assert {option: tuple(values) for option, values in found.items()} == OPTIONS
+    integers = dict.fromkeys(INTEGER_OPTIONS, ("integer from 0",))
+    assert {option: tuple(values) for option, values in found.items()} == OPTIONS | integers
 
 
 # --- rules -------------------------------------------------------------------------------------------------------

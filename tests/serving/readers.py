@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgpack
@@ -12,7 +12,7 @@ from qstate.backends.contract import Capability, Isolation, ReadResult, StateRea
 from qstate.descriptors import StateDescriptor, ValueStateDescriptor
 from qstate.errors import FailureCode
 from qstate.keys import ColumnType, Key, KeyGroupRange, Namespace
-from qstate.runtime.registry import StateInstance
+from qstate.runtime.registry import StateInstance, known_to_be_current
 
 MAX_PARALLELISM = 128
 EVERYTHING = KeyGroupRange(0, MAX_PARALLELISM)
@@ -70,6 +70,7 @@ def instance(
     key_types: tuple[ColumnType, ...] = (ColumnType.STRING,),
     key_groups: KeyGroupRange = EVERYTHING,
     committed: StateReader | None = None,
+    behind_since: Callable[[], float | None] = known_to_be_current,
 ) -> StateInstance:
     readers = {Isolation.LIVE: reader}
     if committed is not None:
@@ -82,4 +83,5 @@ def instance(
         max_parallelism=MAX_PARALLELISM,
         capabilities=frozenset([Capability.COMMITTED_READS]) if committed is not None else frozenset(),
         readers=readers,
+        behind_since=behind_since,
     )
