@@ -49,3 +49,5 @@ class Code(IntEnum):
     FORBIDDEN = 18
     INTERNAL = 19
     UNAVAILABLE = 20
+    EPOCH_NOT_REACHED = 21
+    TOO_STALE = 22

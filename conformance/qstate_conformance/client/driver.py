@@ -42,7 +42,7 @@ __all__ = [
 
 LINE_PROTOCOL = 1
 #: What a driver may declare in its description. Laws about what is not declared are skipped.
-FEATURES = ("async", "batch", "direct", "retry", "serializer")
+FEATURES = ("async", "batch", "demands", "direct", "retry", "serializer")
 #: What a client may fail with that is no failure code of the protocol.
 OWN_CODES = ("INVALID", "UNREADABLE", "CLOSED")
 #: How much later than it must an operation may end, on a machine that has other things to do.
@@ -125,7 +125,7 @@ class Client:
     def get(
         self, key: Any, *, job: str = "job", state: str = "state", timeout_s: float = TIMEOUT_S, **more: Any
     ) -> Outcome:
-        """Get one key. `more`: namespace, isolation, keep."""
+        """Get one key. `more`: namespace, isolation, min_epoch, max_staleness_ms, keep."""
         if self._opened.failed:
             return self._opened
         return self.start_get(key, job=job, state=state, timeout_s=timeout_s, **more).outcome()

@@ -48,7 +48,10 @@ MAX_KEYS = 10_000
 
 CODES = {code.name: int(code) for code in Code}
 #: By retry answer, as in the table of failures.
-RETRY_HERE = {name: CODES[name] for name in ("RESTORING", "OVERLOADED", "CONCURRENT_MODIFICATION")}
+RETRY_HERE = {
+    name: CODES[name]
+    for name in ("RESTORING", "OVERLOADED", "CONCURRENT_MODIFICATION", "EPOCH_NOT_REACHED", "TOO_STALE")
+}
 LOOK_UP_AGAIN = {
     name: CODES[name]
     for name in (

@@ -99,7 +99,8 @@ class Views:
 
 def described(client: str, *more: str) -> dict[str, Any]:
     """The description of a driver."""
-    return {"protocol": 1, "client": client, "features": ["async", "batch", "direct", "retry", "serializer", *more]}
+    features = ["async", "batch", "demands", "direct", "retry", "serializer", *more]
+    return {"protocol": 1, "client": client, "features": features}
 
 
 def answer(number: int, body: Mapping[str, Any]) -> str:
@@ -129,6 +130,10 @@ def options(fields: Mapping[str, Any]) -> dict[str, Any]:
         given["namespace"] = key_of(fields["namespace"])
     if fields.get("isolation") is not None:
         given["isolation"] = fields["isolation"]
+    if fields.get("min_epoch") is not None:
+        given["min_epoch"] = fields["min_epoch"]
+    if fields.get("max_staleness_ms") is not None:
+        given["max_staleness_s"] = fields["max_staleness_ms"] / 1000
     return given
 
 

@@ -191,7 +191,7 @@ def test_what_is_no_namespace_is_refused(subject: ServerSubject, data: st.DataOb
 
 @law("P-GET-4", "P-REQ-4", "P-VERSION-3")
 @given(
-    name=strategies.names.filter(lambda name: name != "isolation"),
+    name=strategies.names.filter(lambda name: name not in ("isolation", "min_epoch", "max_staleness_ms")),
     value=st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 63) - 1) | strategies.texts | st.floats(-1, 1),
     known=st.booleans(),
 )

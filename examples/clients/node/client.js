@@ -10,7 +10,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { Connection } from "./connection.js";
 import { ClosedError, InvalidArgument, QueryError, failure } from "./failures.js";
 import * as protocol from "./protocol.js";
-import { checkKey, checkName } from "./protocol.js";
+import { checkDemand, checkKey, checkName } from "./protocol.js";
 import { viewsOf } from "./views.js";
 
 export { ClosedError, InvalidArgument, QueryError, UnreadableState, UnsupportedOperation } from "./failures.js";
@@ -44,8 +44,9 @@ export class Client {
    * The view of the key's value, or null when the state holds nothing for the key.
    *
    * A key is text, a Uint8Array, an integer (number or BigInt), or an array of these for several columns. Options:
-   * `namespace`, `isolation` ("live" or "committed") and `timeoutMs`. Raises QueryError, InvalidArgument,
-   * UnreadableState, ClosedError.
+   * `namespace`, `isolation` ("live" or "committed"), `minEpoch` (the answer is of this epoch or later),
+   * `maxStalenessMs` (it lacks nothing that was committed longer ago) and `timeoutMs`. Raises QueryError,
+   * InvalidArgument, UnreadableState, ClosedError.
    */
   async get(job, state, key, options = {}) {
     const [view] = await this.getMany(job, state, [key], options);
@@ -53,12 +54,12 @@ export class Client {
   }
 
   /** The view, or null, of each key, in their order. Raises the error of the first key that failed. */
-  async getMany(job, state, keys, { namespace = null, isolation = "live", timeoutMs = this.#timeoutMs } = {}) {
+  async getMany(job, state, keys, { namespace = null, timeoutMs = this.#timeoutMs, ...how } = {}) {
     checkName(job);
     checkName(state);
     keys.forEach(checkKey);
     if (namespace !== null) checkKey(namespace);
-    const options = isolation === "live" ? {} : { isolation };
+    const options = optionsOf(how);
     const views = new Array(keys.length).fill(null);
     let open = [...keys.keys()];
     await this.#retrying(timeoutMs, async (deadline) => {
@@ -182,6 +183,17 @@ export class Client {
       }
     }
   }
+}
+
+/** The options of a Get: what is as usual is left out. */
+function optionsOf({ isolation = "live", minEpoch = null, maxStalenessMs = null }) {
+  const options = isolation === "live" ? {} : { isolation };
+  for (const [name, demand] of [["min_epoch", minEpoch], ["max_staleness_ms", maxStalenessMs]]) {
+    if (demand === null) continue;
+    checkDemand(demand);
+    options[name] = demand;
+  }
+  return options;
 }
 
 /** What the promise gives, or DEADLINE_EXCEEDED. */

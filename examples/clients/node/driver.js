@@ -26,7 +26,7 @@ const views = new Map();
 const serializers = { "conformance.reversed": (bytes) => Buffer.from(bytes).reverse().toString() };
 
 const operations = {
-  hello: () => ({ protocol: 1, client: "qstate example, Node", features: ["async", "batch", "retry", "serializer"] }),
+  hello: () => ({ protocol: 1, client: "qstate example, Node", features: ["async", "batch", "demands", "retry", "serializer"] }),
 
   open({ host, port, token, timeout_ms: timeoutMs }) {
     const number = clients.size + 1;
@@ -79,8 +79,14 @@ function codeOf(error) {
   return error instanceof InvalidArgument ? "INVALID" : "CRASHED";
 }
 
-function options({ namespace, isolation, timeout_ms: timeoutMs }) {
-  return { namespace: namespace == null ? null : untagged(namespace), isolation: isolation ?? "live", timeoutMs };
+function options({ namespace, isolation, timeout_ms: timeoutMs, ...demands }) {
+  return {
+    namespace: namespace == null ? null : untagged(namespace),
+    isolation: isolation ?? "live",
+    minEpoch: demands.min_epoch ?? null,
+    maxStalenessMs: demands.max_staleness_ms ?? null,
+    timeoutMs,
+  };
 }
 
 function entry(view, keep = false) {

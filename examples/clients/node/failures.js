@@ -25,6 +25,8 @@ const CODES = new Map([
   [18, ["FORBIDDEN", FATAL]],
   [19, ["INTERNAL", FATAL]],
   [20, ["UNAVAILABLE", AGAIN]],
+  [21, ["EPOCH_NOT_REACHED", HERE]],
+  [22, ["TOO_STALE", HERE]],
 ]);
 const RETRY = new Map(CODES.values());
 

@@ -68,6 +68,12 @@ export function checkName(name) {
   if (!isName(name) || !name.isWellFormed()) throw new InvalidArgument("a name is text of 1 to 255 characters");
 }
 
+/** Raises InvalidArgument unless it is an integer from 0: an epoch, or milliseconds. */
+export function checkDemand(demand) {
+  const sound = typeof demand === "bigint" ? demand >= 0n && demand < BIGINT_STOP : Number.isSafeInteger(demand) && demand >= 0;
+  if (!sound) throw new InvalidArgument("an epoch and milliseconds are integers from 0");
+}
+
 /** The message of a payload. Raises BrokenProtocol. */
 export function read(payload) {
   let fields;

@@ -1,0 +1,112 @@
+"""Demands: what a get says about the epoch and the age of its answer, and what follows when they are not met."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qstate_conformance.client import frames
+from qstate_conformance.client.frames import CODES
+from qstate_conformance.client.peer import Peer
+from qstate_conformance.client.requests import Request
+from qstate_conformance.client.stage import answering_gets, client_of, more_gets_come, needs, refuses_gets
+from qstate_conformance.laws import law
+from qstate_conformance.packing import pack
+from qstate_conformance.profiles import examples
+from qstate_conformance.subjects import ClientSubject
+
+SHORT_S = 0.3
+#: How long nothing more must come after a request has ended.
+AFTERWARDS_S = 0.25
+#: Up to what every language can say exactly.
+_NUMBERS = st.integers(0, (1 << 53) - 1)
+_DEMANDS = st.fixed_dictionaries({}, optional={"min_epoch": _NUMBERS, "max_staleness_ms": st.integers(0, 1 << 31)})
+_REFUSALS: dict[str, dict[str, Any]] = {"EPOCH_NOT_REACHED": {"min_epoch": 7}, "TOO_STALE": {"max_staleness_ms": 250}}
+
+
+def _options(demands: dict[str, int], committed: bool) -> dict[str, Any]:
+    return {**demands, "isolation": "committed"} if committed else dict(demands)
+
+
+@law("P-GET-11", "P-GET-12", "P-MSG-6", "P-MSG-7", "P-MSG-8")
+@examples(0.3)
+@given(demands=_DEMANDS, committed=st.booleans())
+def test_a_get_says_what_is_demanded(subject: ClientSubject, demands: dict[str, int], committed: bool) -> None:
+    """A Get has the demands that were made as they are, as integers, and none that was not made."""
+    needs(subject, "demands")
+    with Peer() as peer, client_of(subject, peer) as client:
+        outcome = client.get("key", **_options(demands, committed))
+        assert peer.faults == []
+        assert outcome.value == "key", outcome
+        (get,) = peer.gets
+        sent = {name: value for name, value in get.options.items() if name != "isolation"}
+        assert sent == demands, f"{demands} became {sent}"
+        assert {type(value) for value in sent.values()} <= {int}
+        assert get.options.get("isolation", "live") == ("committed" if committed else "live")
+
+
+@law("P-GET-11", "P-GET-12", "P-GET-13", "P-RETRY-1")
+def test_a_demand_that_is_not_met_yet_is_made_again_as_it_was(subject: ClientSubject) -> None:
+    """A get that is refused twice for its demand is sent again with the same options, and then has the answer."""
+    needs(subject, "demands", "retry")
+    for name, demands in _REFUSALS.items():
+        for whole in (True, False):
+            with Peer() as peer:
+
+                def answer(request: Request, peer: Peer = peer, name: str = name, whole: bool = whole) -> Any:
+                    if len(peer.gets) > 2:
+                        return [frames.values(request.id, [pack(key) for key in request.keys], epoch=7)]
+                    return [_refusal(request, name, whole)]
+
+                answering_gets(peer, answer)
+                with client_of(subject, peer) as client:
+                    outcome = client.get("key", isolation="committed", **demands)
+                assert outcome.value == "key", f"after two {name}: {outcome}"
+                assert outcome.body["epoch"] in (7, None), outcome
+                assert [get.options for get in peer.gets] == [{"isolation": "committed", **demands}] * 3
+
+
+def _refusal(request: Request, name: str, whole: bool) -> bytes:
+    if whole:
+        return frames.failure(request.id, CODES[name], {"epoch": 6, "staleness_ms": 900})
+    return frames.values(request.id, [CODES[name]] * len(request.keys))
+
+
+@law("P-GET-11", "P-GET-12", "P-RETRY-1")
+def test_a_demand_that_is_never_met_fails_by_the_deadline(subject: ClientSubject) -> None:
+    """A get that is always refused for its demand ends by its deadline with that code, and is not sent any more."""
+    needs(subject, "demands")
+    for name, demands in _REFUSALS.items():
+        with Peer() as peer:
+            refuses_gets(peer, _refusing(name))
+            with client_of(subject, peer) as client:
+                outcome = client.get("key", timeout_s=SHORT_S, **demands)
+                tries = len(peer.gets)
+                assert outcome.code in (name, "DEADLINE_EXCEEDED"), f"{name} became {outcome}"
+                assert not more_gets_come(peer, tries, AFTERWARDS_S), f"after {name} had ended it was sent again"
+
+
+def _refusing(name: str) -> Any:
+    return lambda request: _refusal(request, name, True)
+
+
+@law("P-GET-11", "P-GET-13", "P-GET-9")
+def test_keys_whose_demand_is_not_met_are_asked_for_again_beside_others(subject: ClientSubject) -> None:
+    """Of several keys, those that are refused for the demand are asked for again; in the end each has its value."""
+    needs(subject, "demands", "batch", "retry")
+    with Peer() as peer:
+
+        def answer(request: Request) -> Iterable[bytes]:
+            early = len(peer.gets) == 1
+            results = [CODES["EPOCH_NOT_REACHED"] if early and key == "b" else pack(key) for key in request.keys]
+            return [frames.values(request.id, results, epoch=7)]
+
+        answering_gets(peer, answer)
+        with client_of(subject, peer) as client:
+            outcome = client.get_many(["a", "b", "c"], min_epoch=7)
+        assert not outcome.failed, outcome
+        assert [entry.get("value") for entry in outcome.body["results"]] == ["a", "b", "c"]
+        assert all(get.options == {"min_epoch": 7} for get in peer.gets)
