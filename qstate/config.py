@@ -38,7 +38,19 @@ class JobConfig:
     parallelism: int = _option(0, "subtasks per operator; 0: Spark's default parallelism")
     max_parallelism: int = _option(DEFAULT_MAX_PARALLELISM, "key groups, the upper bound of parallelism; 1 to 32768")
     slots: int = _option(1, "subtask indexes that share one task manager process")
-    checkpoint_dir: str = _option("", "directory of the epoch log; empty: a temporary one that stop() deletes")
+    checkpoint_dir: str = _option("", "directory of the checkpoints; empty: a temporary one that stop() deletes")
+    snapshot_interval: int = _option(
+        100, "epochs between two snapshots of the state, which replace the epochs before them; 0: none"
+    )
+    snapshot_timeout_s: float = _option(600.0, "a snapshot that takes longer is given up; the next one tries again")
+    retained_snapshots: int = _option(2, "snapshots kept; an older one is what is left when a newer one is damaged")
+    restore_from: str = _option(
+        "",
+        "savepoint, or checkpoint directory of a stopped job, whose state a job with an empty checkpoint_dir takes up",
+    )
+    allow_non_restored_state: bool = _option(
+        False, "go on when stored state belongs to no operator or state of the job any more, and drop it"
+    )
     proxy_enabled: bool = _option(True, "run a client proxy in every task manager")
     proxy_bind: str = _option("", "address the proxies listen on; empty: loopback on a local master, else the host's")
     proxy_ports: str = _option("9069,9100-9299", "ports of the proxies, tried in order: a list of ports and ranges")
@@ -108,6 +120,8 @@ class JobConfig:
 
 _FIELDS = {entry.name: entry for entry in fields(JobConfig)}
 _ABOVE_ZERO = [
+    "snapshot_timeout_s",
+    "retained_snapshots",
     "slots",
     "max_connections",
     "max_frame_bytes",
@@ -117,6 +131,7 @@ _ABOVE_ZERO = [
     "switch_interval_s",
 ]
 _AT_LEAST_ZERO = [
+    "snapshot_interval",
     "parallelism",
     "proxy_network_threads",
     "proxy_query_threads",

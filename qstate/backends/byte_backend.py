@@ -206,8 +206,10 @@ class ByteStoreBackend(StateBackend):
 
     def finalize(self, epoch: int) -> None:
         self._check_open()
-        if not self._final.epoch < self._committed.epoch <= epoch:
-            return
+        if self._final.epoch < self._committed.epoch <= epoch:
+            self._replace_final()
+
+    def _replace_final(self) -> None:
         with self._lock:
             outdated, self._final = self._final, self._committed.hold()
         outdated.release()
@@ -238,7 +240,7 @@ class ByteStoreBackend(StateBackend):
         self._running = epoch
         self._additions.committed = self._additions.last
         self._replace_committed(epoch)
-        self.finalize(epoch)
+        self._replace_final()
 
     def _apply(self, change: Change, batch: Batch) -> None:
         state = self._states.get(change.state)

@@ -36,11 +36,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote
-
-from xxhash import xxh64_hexdigest
 
 from qstate.backends.contract import Change
 from qstate.checkpoint.durable_directory import DurableDirectory
@@ -84,11 +80,6 @@ class LogIdentity:
     @property
     def key_groups(self) -> KeyGroupRange:
         return KeyGroupRange.of_subtask(self.subtask, self.parallelism, self.max_parallelism)
-
-    def directory_under(self, root: Path) -> Path:
-        """The subtask's directory: readable, and distinct for any operator uid, however long or odd."""
-        readable = quote(self.operator, safe=" ")[:60]
-        return root / f"{readable}-{xxh64_hexdigest(self.operator.encode())}" / f"{self.subtask:05d}"
 
     def __str__(self) -> str:
         return (
@@ -206,7 +197,7 @@ class Chain:
         the first damage; those of a block are given when the block is checked.
         """
         states: States = base.states if base else ()
-        if base and base.epoch != NO_EPOCH:
+        if base:
             yield Part(base.epoch, states, self._changes(base, groups), ascending=True)
         for segment in self.segments:
             if base and segment.sequence <= base.sequence:

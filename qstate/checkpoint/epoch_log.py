@@ -217,7 +217,7 @@ class EpochLog:
             self._writer,
             self._chain.states,
         )
-        write_snapshot(self._files, self._identity, snapshot, changes)
+        self._chain.bases = (write_snapshot(self._files, self._identity, snapshot, changes), *self._chain.bases)
 
     def begin_output(self) -> OutputSpool:
         """A spool for the output of the next epoch. The last one begun counts: the one before loses its file."""

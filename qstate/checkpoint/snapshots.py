@@ -14,19 +14,30 @@ before the files they stand on, and those in ascending order: a crash in between
 
 from __future__ import annotations
 
+import logging
+import os
 import re
+import sys
+import threading
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from uuid import uuid4
 
 from qstate.backends.contract import Change
-from qstate.checkpoint.chain import NO_EPOCH, Chain, LogIdentity, Snapshot, States, header_of, read_chain
+from qstate.checkpoint.chain import NO_EPOCH, Chain, LogIdentity, Snapshot, header_of, read_chain
 from qstate.checkpoint.durable_directory import DurableDirectory
 from qstate.checkpoint.merge import merged_parts
 from qstate.checkpoint.segment import SegmentWriter
 from qstate.errors import CheckpointError
 
 __all__ = ["remove_unneeded", "take_snapshot", "write_snapshot"]
+
+log = logging.getLogger(__name__)
+
+#: A snapshot can wait; rows and queries cannot.
+BACKGROUND_NICENESS = 10
 
 _NUMBERED = re.compile(r"(\d{12})\.(log|snapshot)")
 
@@ -44,17 +55,18 @@ def take_snapshot(files: DurableDirectory, *, upto: int | None = None, retained:
     if snapshot is None or (base is not None and base.sequence >= snapshot.sequence):
         return None
     _check_one_schema(chain, base)
-    write_snapshot(files, chain.identity, snapshot, merged_parts(chain.parts(base, snapshot.epoch)))
+    taken = write_snapshot(files, chain.identity, snapshot, merged_parts(chain.parts(base, snapshot.epoch)))
     remove_unneeded(files, retained)
-    return snapshot
+    return taken
 
 
 def write_snapshot(
     files: DurableDirectory, identity: LogIdentity, snapshot: Snapshot, changes: Iterable[Change]
-) -> None:
+) -> Snapshot:
     """Write a snapshot, with `changes` in ascending order, under its number; leave one that is there as it is.
 
-    Raises `CheckpointError` when it cannot be written, and what `changes` raises; nothing is there then.
+    Gives it with its seal. Raises `CheckpointError` when it cannot be written, and what `changes` raises; nothing is
+    there then.
     """
     header = header_of(
         identity,
@@ -70,7 +82,7 @@ def write_snapshot(
         with files.create(temporary) as file:
             writer = SegmentWriter(file, header, ascending=True)
             writer.write_changes(changes)
-            writer.write_footer()
+            seal = writer.write_footer()
             files.finish(file)
         with suppress(FileExistsError):
             files.publish(temporary, snapshot.name)
@@ -80,6 +92,7 @@ def write_snapshot(
     finally:
         with suppress(OSError):  # what stays of a failure is removed by the next opening
             files.remove(temporary)
+    return replace(snapshot, seal=seal)
 
 
 def remove_unneeded(files: DurableDirectory, retained: int) -> None:
@@ -119,7 +132,8 @@ def _newest(chain: Chain, upto: int | None) -> Snapshot | None:
 def _check_one_schema(chain: Chain, base: Snapshot | None) -> None:
     """Only the job, which has the user's code, can bring data of different schemas together; it does so on opening."""
     schemas: dict[object, object] = {}
-    openings: list[States] = [segment.states for segment in chain.segments if segment.writer == segment.sequence]
+    after = base.sequence if base else 0
+    openings = [one.states for one in chain.segments if one.writer == one.sequence and one.sequence > after]
     for states in [base.states, *openings] if base else openings:
         for state in states:
             if schemas.setdefault(state.get("name"), state) != state:
@@ -127,3 +141,28 @@ def _check_one_schema(chain: Chain, base: Snapshot | None) -> None:
                     f"{chain.files.path} holds state {state.get('name')!r} in two forms; start the job once, it "
                     "converts what is there"
                 )
+
+
+def main() -> None:
+    """The process: `DIRECTORY EPOCH RETAINED`. Ends at once when its standard input does."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    threading.Thread(target=_end_with_standard_input, daemon=True).start()
+    with suppress(OSError):
+        os.nice(BACKGROUND_NICENESS)
+    directory, epoch, retained = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    try:
+        taken = take_snapshot(DurableDirectory(directory), upto=epoch, retained=retained)
+    except (CheckpointError, OSError) as exc:
+        log.error("%s", exc)
+        sys.exit(1)
+    if taken is not None:
+        log.info("%s is the state as of epoch %d", directory / taken.name, taken.epoch)
+
+
+def _end_with_standard_input() -> None:
+    sys.stdin.buffer.read()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

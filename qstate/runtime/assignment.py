@@ -57,6 +57,7 @@ class Bootstrap:
     secret: bytes
     config: JobConfig
     checkpoint_dir: Path
+    layout: int
     parallelism: int
     local: bool
     executor_pid: int = 0

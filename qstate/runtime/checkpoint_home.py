@@ -1,10 +1,9 @@
 """The checkpoint directory of a job, as its driver sees it: made, held by one job at a time, and whose it is.
 
-Rules of this module: it owns the directory and two files in it. What the epoch logs beside them hold is none of its
-business.
+Rules of this module: it owns the directory, its manifest (`qstate.checkpoint.manifest`) and a lock. What the epoch logs
+beside them hold is none of its business.
 
-    job.lock       locked (flock) by the driver that uses the directory; the system unlocks it when the driver dies
-    queries.json   operator uid -> id of the streaming query whose epochs its state is made of
+    job.lock    locked (flock) by the driver that uses the directory; the system unlocks it when the driver dies
 
 A query's id comes from its checkpointLocation. Spark numbers the epochs of each query from 0, so state that was made
 by one query would take another's epochs for its own: it would skip rows, or replay old ones, without a word.
@@ -14,23 +13,25 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import logging
-import os
 import re
 import shutil
 import tempfile
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import IO
 
-from qstate.errors import ConfigError, JobError
+from qstate.checkpoint.history import StoredOperator
+from qstate.checkpoint.manifest import JobManifest, read_final, write_final
+from qstate.checkpoint.origins import open_source
+from qstate.config import JobConfig
+from qstate.errors import CheckpointError, ConfigError, JobError
 
 __all__ = ["CheckpointHome"]
 
 log = logging.getLogger(__name__)
 
 LOCK_FILE = "job.lock"
-QUERIES_FILE = "queries.json"
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
@@ -38,20 +39,32 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 class CheckpointHome:
     """Made by the job manager; `close` lets go of the directory, and removes it if it was a temporary one.
 
-    `setting` is the config's `checkpoint_dir`: `~` is expanded, a relative path is the driver's. Raises `ConfigError`
-    when it cannot be a directory on a disk, cannot be written, or another running job has it.
+    The config's `checkpoint_dir`: `~` is expanded, a relative path is the driver's. Raises `ConfigError` when it cannot
+    be a directory on a disk, cannot be written, another running job has it, or it belongs to another job or another
+    max_parallelism; `CheckpointError` when its manifest, or what the job is to be restored from, cannot be read.
     """
 
-    def __init__(self, setting: str, job: str) -> None:
+    def __init__(self, job: str, config: JobConfig, parallelism: int) -> None:
+        setting = config.checkpoint_dir
         self._temporary = not setting
+        self._allow_non_restored = config.allow_non_restored_state
         self.path = Path(tempfile.mkdtemp(prefix=f"qstate-{job}-")) if not setting else _made(setting)
         self._lock = self._locked()
-        self._queries: dict[str, str] = {}
-        self._stored = self._read()
+        self._bound: dict[str, str] = {}
+        self._final = read_final(self.path)
+        self._restored: Mapping[str, StoredOperator] = {}
+        try:
+            self.manifest = self._opened(job, config, parallelism)
+        except BaseException:
+            self.close()
+            raise
 
-    def bind(self, operator: str, query: str) -> None:
-        """An operator's state belongs to one streaming query, for good. Raises `JobError` for another one."""
-        running, stored = self._queries.get(operator), self._stored.get(operator)
+    def bind(self, operator: str, query: str, known: Collection[str]) -> None:
+        """An operator's state belongs to one streaming query, for good. Raises `JobError` for another one.
+
+        `known` are the operators that the job has. State of one that it has not is refused with the first epoch.
+        """
+        running, stored = self._bound.get(operator), self.manifest.operators.get(operator)
         if running is not None and running != query:
             raise JobError(
                 f"operator {operator!r} is driven by streaming query {running} already and cannot be driven by "
@@ -61,20 +74,38 @@ class CheckpointHome:
         if stored is not None and stored != query:
             raise JobError(
                 f"the state of operator {operator!r} in {self.path} was made by streaming query {stored} and cannot be "
-                f"driven by {query}, whose epochs are others: restart with the checkpointLocation of that query, or "
-                "begin anew with an empty checkpoint_dir and a new checkpointLocation"
+                f"driven by {query}, whose epochs are others: restart with the checkpointLocation of that query, begin "
+                "anew with an empty checkpoint_dir and a new checkpointLocation, or take the state along with "
+                "restore_from and an empty checkpoint_dir"
             )
-        self._queries[operator] = query
+        if running is None:
+            self._check_claimed(query, known)
+        self._bound[operator] = query
         if stored is None:
-            self._write({**self._stored, operator: query})
+            manifest = self.manifest.with_operator(operator, query)
+            manifest.write(self.path)
+            self.manifest = manifest
+
+    def finalize(self, query: str, epoch: int) -> None:
+        """Write down that Spark has committed an epoch, for those who read the directory without the job."""
+        if epoch > self._final.get(query, -1):
+            self._final[query] = epoch
+            try:
+                write_final(self.path, self._final)
+            except CheckpointError as exc:  # readers are behind for longer; nothing else depends on it
+                log.warning("%s", exc)
+
+    def final(self, operator: str) -> int:
+        """The newest epoch of an operator that Spark is known to have committed, -1 when none is."""
+        return self._final.get(self._bound.get(operator, ""), -1)
 
     def operators_of(self, query: str) -> list[str]:
         """The operators that this query drives in this job."""
-        return [operator for operator, bound in self._queries.items() if bound == query]
+        return [operator for operator, bound in self._bound.items() if bound == query]
 
     def bound(self) -> list[str]:
         """The operators that have been driven in this job."""
-        return list(self._queries)
+        return list(self._bound)
 
     def fileno(self) -> int:
         """The descriptor that holds the lock."""
@@ -103,29 +134,57 @@ class CheckpointHome:
             log.warning("checkpoint_dir %s cannot be locked (%s): make sure that one job uses it", self.path, exc)
         return lock
 
-    def _read(self) -> dict[str, str]:
-        path = self.path / QUERIES_FILE
-        try:
-            found = json.loads(path.read_bytes())
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError) as exc:
-            self._lock.close()
-            raise ConfigError(f"{path} cannot be read ({exc}); restore it, or begin with an empty directory") from exc
-        return {str(operator): str(query) for operator, query in found.items()}
+    def _opened(self, job: str, config: JobConfig, parallelism: int) -> JobManifest:
+        manifest = JobManifest.read(self.path)
+        if manifest is None:
+            manifest = JobManifest(job, config.max_parallelism, (parallelism,), restored_from=self._origin(config))
+        elif (manifest.job, manifest.max_parallelism) != (job, config.max_parallelism):
+            raise ConfigError(
+                f"checkpoint_dir {self.path} belongs to job {manifest.job!r} with max_parallelism "
+                f"{manifest.max_parallelism}, but this is job {job!r} with {config.max_parallelism}; keep both, or "
+                "give every job a directory of its own"
+            )
+        elif config.restore_from and _absolute(config.restore_from) != manifest.restored_from:
+            raise ConfigError(
+                f"checkpoint_dir {self.path} holds a job that was not started from {config.restore_from}; restore_from "
+                "needs an empty checkpoint_dir, and without restore_from the job goes on with what this one holds"
+            )
+        else:
+            if parallelism != manifest.parallelism:
+                log.info("rescaling from parallelism %d to %d", manifest.parallelism, parallelism)
+            manifest = manifest.with_parallelism(parallelism)
+        manifest.write(self.path)
+        return manifest
 
-    def _write(self, queries: dict[str, str]) -> None:
-        path = self.path / QUERIES_FILE
-        temporary = path.with_suffix(".tmp")
-        try:
-            with temporary.open("w", encoding="utf-8") as file:
-                json.dump(queries, file, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        except OSError as exc:
-            raise JobError(f"cannot write {path}: {exc}") from exc
-        self._stored = queries
+    def _origin(self, config: JobConfig) -> str | None:
+        """Where the job is restored from, checked and remembered: until all subtasks have their state, it is needed."""
+        if not config.restore_from:
+            return None
+        source = open_source(_absolute(config.restore_from))
+        if source.max_parallelism != config.max_parallelism:
+            raise ConfigError(
+                f"{source.location} has max_parallelism {source.max_parallelism}, the config {config.max_parallelism}; "
+                "the number of key groups cannot change, so set it to that"
+            )
+        self._restored = source.operators()
+        for stored in self._restored.values():
+            log.info("operator %r is restored from %s as of epoch %d", stored.uid, source.location, stored.epoch)
+        return source.location
+
+    def _check_claimed(self, query: str, known: Collection[str]) -> None:
+        stored = {uid for uid, of_query in self.manifest.operators.items() if of_query == query} | set(self._restored)
+        unclaimed = sorted(stored - set(known))
+        if unclaimed and not self._allow_non_restored:
+            raise JobError(
+                f"{self.path if not self._restored else self.manifest.restored_from} holds state of operator "
+                f"{unclaimed[0]!r}, which the job does not have (it has {', '.join(map(repr, sorted(known)))}): give "
+                "the operator its uid back, create all operators before the first query is started, or set "
+                "allow_non_restored_state=True to go on without that state"
+            )
+
+
+def _absolute(location: str) -> str:
+    return str(Path(location).expanduser().absolute())
 
 
 def _made(setting: str) -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import pickle
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 from qstate.errors import JobError, QStateError
@@ -17,7 +18,7 @@ from qstate.runtime.assignment import Bootstrap
 from qstate.runtime.location import Owner
 from qstate.runtime.registry import StateRegistry
 from qstate.runtime.rpc import RpcPeer
-from qstate.runtime.subtask import Subtask, SubtaskPlace
+from qstate.runtime.subtask import Restart, Subtask, SubtaskPlace
 
 __all__ = ["HeldSubtasks"]
 
@@ -44,29 +45,34 @@ class HeldSubtasks:
         first = self._bootstrap.index * slots
         return range(first, min(first + slots, self._bootstrap.parallelism))
 
-    def restore(self, operators: list[str]) -> None:
-        """Bring the state of these operators back, as far as that works.
+    def restore(self, operators: Mapping[str, int]) -> None:
+        """Bring the state of these operators back, as far as that works. With each, the newest epoch known to be final.
+
+        State that comes from elsewhere waits for the first session: its epoch says which state that is.
 
         What does not work is logged only: the session that needs the subtask tries again, and its query gets the
         error. A task manager that ended over it would be started again, to end again.
         """
-        for uid in operators:
+        for uid, final in operators.items():
             for index in self.indexes():
                 try:
-                    self.open(uid, index)
+                    self.open(uid, index, Restart(final))
                 except ConnectionError:
                     raise  # the job manager is gone, and so is the reason to be here
                 except (Exception, SystemExit) as exc:
                     log.exception("operator %s subtask %d cannot be restored: %s", uid, index, exc)
 
-    def open(self, uid: str, index: int) -> Subtask:
-        """The subtask, opened and published on its first use."""
+    def open(self, uid: str, index: int, restart: Restart) -> Subtask | None:
+        """The subtask, opened and published on its first use; None when that has to wait for a session."""
         key = (uid, index)
         with self._opening:
             if self._closed:
                 raise ConnectionError("the task manager is ending")
             if key not in self._subtasks:
-                opened = Subtask(self._load_spec(uid), self._place(index))
+                place = self._place(index)
+                if restart.first_epoch is None and place.begins_elsewhere(uid):
+                    return None
+                opened = Subtask(self._load_spec(uid), place, restart)
                 try:
                     self._publish(key, opened)
                 except BaseException:
@@ -76,7 +82,7 @@ class HeldSubtasks:
                 self._subtasks[key] = opened
             return self._subtasks[key]
 
-    def reopen(self, uid: str, index: int, broken: Subtask) -> None:
+    def reopen(self, uid: str, index: int, broken: Subtask, restart: Restart) -> None:
         """Take a broken subtask out of service and put its successor in, so that its state can be queried again.
 
         Failing that, which is logged, the next session opens it.
@@ -88,7 +94,7 @@ class HeldSubtasks:
                 self._unpublish(key)
         broken.close()
         try:
-            self.open(uid, index)
+            self.open(uid, index, restart)
         except (OSError, QStateError) as exc:
             log.warning("operator %s subtask %d cannot be opened anew yet: %s", uid, index, exc)
 
@@ -113,7 +119,13 @@ class HeldSubtasks:
     def _place(self, index: int) -> SubtaskPlace:
         bootstrap = self._bootstrap
         return SubtaskPlace(
-            bootstrap.job, index, bootstrap.parallelism, bootstrap.config, bootstrap.checkpoint_dir, self._scratch
+            bootstrap.job,
+            index,
+            bootstrap.parallelism,
+            bootstrap.config,
+            bootstrap.checkpoint_dir,
+            bootstrap.layout,
+            self._scratch,
         )
 
     def _load_spec(self, uid: str) -> OperatorSpec:

@@ -68,7 +68,7 @@ class JobManager:
         self._processes: list[psutil.Process] = []
         self._stopping = False
         self._stop_lock = threading.Lock()
-        self._home = CheckpointHome(config.checkpoint_dir, job)
+        self._home = CheckpointHome(job, config, parallelism)
         self.checkpoint_dir = self._home.path
         try:
             self._listener = RpcListener((host, 0), self.secret, self._accepted)
@@ -113,6 +113,7 @@ class JobManager:
     def finalize(self, query: str, epoch: int) -> None:
         """Spark has committed the epoch of this query."""
         with self._lock:
+            self._home.finalize(query, epoch)
             operators = self._home.operators_of(query)
             peers = list(self._peers.values())
         for peer in peers:
@@ -319,14 +320,16 @@ class JobManager:
             self.secret,
             self.config,
             self.checkpoint_dir,
+            self._home.manifest.layout,
             self.parallelism,
             self._local,
         )
 
     # -- calls from task managers -----------------------------------------------------------------------------
 
-    def _register(self, peer: RpcPeer, address: TaskManagerAddress) -> list[str]:
-        """A task manager is up. Gives it the operators whose state it must bring back at once."""
+    def _register(self, peer: RpcPeer, address: TaskManagerAddress) -> dict[str, int]:
+        """A task manager is up. Gives it the operators whose state it must bring back at once, and the epoch of each
+        that Spark is known to have committed."""
         with self._lock:
             if self._stopping:
                 raise FencedError(f"job {self.job!r} is stopping")
@@ -338,7 +341,7 @@ class JobManager:
                     self._processes.append(psutil.Process(address.pid))
             self._lock.notify_all()
             log.info("task manager %d registered: process %d on %s", address.index, address.pid, address.host_id)
-            return self._home.bound()
+            return {uid: self._home.final(uid) for uid in self._home.bound()}
 
     def _heartbeat(self, index: int, incarnation: int) -> None:
         with self._lock:
@@ -353,10 +356,14 @@ class JobManager:
                 raise JobError(f"job {self.job!r} has no operator {uid!r}")
             return self._operators[uid]
 
-    def _bind_query(self, uid: str, query: str) -> None:
-        """An operator's state belongs to one streaming query: two would count every row twice."""
+    def _bind_query(self, uid: str, query: str) -> int:
+        """An operator's state belongs to one streaming query: two would count every row twice.
+
+        Gives the newest epoch that Spark is known to have committed.
+        """
         with self._lock:
-            self._home.bind(uid, query)
+            self._home.bind(uid, query, self._operators)
+            return self._home.final(uid)
 
     def _claim(self, uid: str, states: Sequence[Mapping[str, Any]]) -> None:
         with self._lock:

@@ -19,24 +19,31 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
 
 from qstate.backends.catalog import open_backend
 from qstate.backends.contract import Capability, Change, Isolation, StateBackend
+from qstate.backends.replay import replay_epoch
 from qstate.checkpoint.attempts import EpochAttempts, Process
-from qstate.checkpoint.chain import LogIdentity
+from qstate.checkpoint.chain import LogIdentity, Snapshot, read_chain
+from qstate.checkpoint.durable_directory import DurableDirectory
 from qstate.checkpoint.epoch_log import EpochLog, OutputSpool
+from qstate.checkpoint.manifest import MANIFEST_FILE, JobManifest, subtask_directory
+from qstate.checkpoint.opening import DeclaredStates, open_epoch_log
+from qstate.checkpoint.origins import origin_of
 from qstate.config import JobConfig
-from qstate.errors import FencedError, JobError
+from qstate.errors import DamagedCheckpoint, FencedError, JobError
 from qstate.keys import KeyGroupRange
 from qstate.operators.context import Subtask as OperatorSubtask
 from qstate.operators.operator import KeyedOperator, OperatorSpec
 from qstate.runtime.data_channel import FrameKind, SessionRequest, TaskChannel
 from qstate.runtime.registry import StateInstance
+from qstate.runtime.snapshotter import Snapshotter
 
-__all__ = ["Subtask", "SubtaskPlace"]
+__all__ = ["Restart", "Subtask", "SubtaskPlace"]
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +60,7 @@ class SubtaskPlace:
     parallelism: int
     config: JobConfig
     checkpoint_dir: Path
+    layout: int
     scratch_dir: Path
 
     @property
@@ -63,16 +71,45 @@ class SubtaskPlace:
     def key_groups(self) -> KeyGroupRange:
         return self.operator_subtask.key_groups
 
+    def identity(self, operator: str) -> LogIdentity:
+        return LogIdentity(self.job, operator, self.subtask, self.parallelism, self.config.max_parallelism)
+
+    def log_directory(self, operator: str) -> Path:
+        return subtask_directory(self.checkpoint_dir, operator, self.layout, self.subtask)
+
+    def begins_elsewhere(self, operator: str) -> bool:
+        """Whether the state has to be fetched from another layout, a savepoint or another job's checkpoint."""
+        directory = self.log_directory(operator)
+        if directory.exists() and read_chain(DurableDirectory(directory), self.identity(operator)) is not None:
+            return False
+        manifest = self.manifest()
+        return len(manifest.layouts) > 1 or manifest.restored_from is not None
+
+    def manifest(self) -> JobManifest:
+        found = JobManifest.read(self.checkpoint_dir)
+        if found is None:
+            raise JobError(
+                f"{self.checkpoint_dir} has no {MANIFEST_FILE} here, which the driver has written: checkpoint_dir has "
+                "to be on storage that the driver and all executors share"
+            )
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """What is known when a subtask is opened: the newest epoch that Spark has committed for sure, and the epoch that
+    asks for it (None: nobody does yet)."""
+
+    final: int = -1
+    first_epoch: int | None = None
+
 
 class Subtask:
     """Opened with the state of the last sealed epoch. `run` serves one session at a time; a newer one cuts it off."""
 
-    def __init__(self, spec: OperatorSpec, place: SubtaskPlace) -> None:
+    def __init__(self, spec: OperatorSpec, place: SubtaskPlace, restart: Restart) -> None:
         self.spec = spec
         self._place = place
-        self._identity = LogIdentity(
-            place.job, spec.uid, place.subtask, place.parallelism, place.config.max_parallelism
-        )
         self._gate = threading.Lock()
         self._busy = threading.Lock()
         self._current: TaskChannel | None = None
@@ -81,7 +118,7 @@ class Subtask:
         self._sealed_by: tuple[int, int] | None = None
         #: The backend holds an epoch that could not be made durable: close this object and open another.
         self.broken = False
-        self._restore()
+        self._restore(restart)
 
     def instances(self) -> list[StateInstance]:
         """The queryable states as the server registers them."""
@@ -146,6 +183,7 @@ class Subtask:
             self._operator.close()
         except (Exception, SystemExit) as exc:
             log.warning("operator %s subtask %d: %s", self.spec.uid, self._place.subtask, exc)
+        self._snapshotter.close()
         self._backend.close()
         shutil.rmtree(self._directory, ignore_errors=True)
 
@@ -203,6 +241,8 @@ class Subtask:
             if decision.gap:
                 self._skipped(request)
             self._log.drop_output(before_epoch=request.epoch)
+            if self._attempts.sealed is not None and decision.rollback is False:
+                self._snapshotter.epoch_is_final(self._attempts.sealed)
             self._backend.begin(request.epoch)
             output = self._log.begin_output()
             for batch in self._results(channel):
@@ -283,27 +323,76 @@ class Subtask:
             raise
         self._sealed_by = (request.epoch, request.attempt)
 
-    def _restore(self) -> None:
-        """The log opened as its only writer, a fresh backend with the last sealed epoch, an operator on it."""
+    def _restore(self, restart: Restart) -> None:
+        """The log opened as its only writer, a backend with the last sealed epoch, an operator on it."""
         place = self._place
-        self._log = EpochLog.open(self._identity.directory_under(place.checkpoint_dir), self._identity)
-        latest = self._log.latest()
-        self._attempts = EpochAttempts(latest)
         place.scratch_dir.mkdir(parents=True, exist_ok=True)
         self._directory = Path(tempfile.mkdtemp(prefix=f"backend-{place.subtask}-", dir=place.scratch_dir))
         with ExitStack() as undo:
             undo.callback(shutil.rmtree, self._directory, ignore_errors=True)
-            self._backend: StateBackend = open_backend(
-                place.config.backend,
-                key_groups=place.key_groups,
-                max_parallelism=place.config.max_parallelism,
-                directory=self._directory,
-                options=place.config.backend_options,
-            )
-            undo.callback(self._backend.close)
+            self._open_backend()
+            undo.callback(lambda: self._backend.close())
             self._operator = KeyedOperator(self.spec, place.operator_subtask, self._backend)
             self._operator.open()
-            undo.callback(self._operator.close)
-            if latest is not None:
-                self._backend.restore(latest, self._log.changes())
+            undo.callback(lambda: self._operator.close())
+            self._log = self._open_log(restart)
+            self._attempts = EpochAttempts(self._log.latest())
+            for base in self._log.bases:
+                try:
+                    self._fill(base, restart.final)
+                    break
+                except DamagedCheckpoint as exc:
+                    if base is self._log.bases[-1]:
+                        raise
+                    log.warning("%s; an older snapshot is used", exc)
+                    self._start_over()
+            self._snapshotter = Snapshotter(
+                place.log_directory(self.spec.uid),
+                interval=place.config.snapshot_interval,
+                retained=place.config.retained_snapshots,
+                timeout_s=place.config.snapshot_timeout_s,
+            )
             undo.pop_all()
+
+    def _open_backend(self) -> None:
+        place = self._place
+        self._backend: StateBackend = open_backend(
+            place.config.backend,
+            key_groups=place.key_groups,
+            max_parallelism=place.config.max_parallelism,
+            directory=Path(tempfile.mkdtemp(dir=self._directory)),
+            options=place.config.backend_options,
+        )
+
+    def _start_over(self) -> None:
+        """A new backend under a new operator: the old one was half filled."""
+        self._operator.close()
+        self._backend.close()
+        self._open_backend()
+        self._operator = KeyedOperator(self.spec, self._place.operator_subtask, self._backend)
+        self._operator.open()
+
+    def _open_log(self, restart: Restart) -> EpochLog:
+        place, uid = self._place, self.spec.uid
+        self._declared = DeclaredStates(
+            uid,
+            self._operator.descriptors,
+            self.spec.key_types,
+            allow_non_restored=place.config.allow_non_restored_state,
+        )
+        origin = None
+        if restart.first_epoch is not None and place.begins_elsewhere(uid):
+            origin = origin_of(place.checkpoint_dir, place.manifest(), uid, place.key_groups, restart.first_epoch)
+        return open_epoch_log(
+            place.log_directory(uid), place.identity(uid), self._declared, origin, first_epoch=restart.first_epoch
+        )
+
+    def _fill(self, base: Snapshot | None, final: int) -> None:
+        """Bring the sealed state back: what is final as final, the newest epoch as committed only, if it may not be."""
+        parts = list(self._declared.prepare(self._log.parts(base)))
+        pending = parts.pop() if parts and parts[-1].epoch > final and not parts[-1].ascending else None
+        if parts:
+            self._backend.restore(parts[-1].epoch, chain.from_iterable(part.changes for part in parts))
+        if pending is not None:
+            descriptors = {descriptor.name: descriptor for descriptor in self._operator.descriptors}
+            replay_epoch(self._backend, descriptors, pending.epoch, pending.changes)

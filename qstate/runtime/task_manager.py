@@ -37,7 +37,7 @@ from qstate.runtime.rpc import RpcListener, RpcPeer, connect
 from qstate.runtime.scratch import ScratchDirectory
 from qstate.runtime.server import StateServer
 from qstate.runtime.statistics import DisabledStatistics, InMemoryStatistics, RequestStatistics
-from qstate.runtime.subtask import Subtask
+from qstate.runtime.subtask import Restart, Subtask
 
 __all__ = ["TaskManager", "main"]
 
@@ -164,9 +164,12 @@ class TaskManager:
 
     def _run_session(self, request: SessionRequest, channel: TaskChannel) -> None:
         subtask: Subtask | None = None
+        restart = Restart()
         try:
-            self._job_manager.call("bind_query", request.operator, request.query)
-            subtask = self._subtasks.open(request.operator, request.subtask)
+            final = self._job_manager.call("bind_query", request.operator, request.query)
+            restart = Restart(max(final, request.epoch - 1), request.epoch)
+            subtask = self._subtasks.open(request.operator, request.subtask, restart)
+            assert subtask is not None  # with a first epoch, nothing has to wait
             subtask.run(request, channel)
         except FencedError as exc:
             if exc.superseded:
@@ -183,7 +186,7 @@ class TaskManager:
             channel.send_failure(JobError(f"operator {request.operator!r} failed: {type(exc).__name__}: {exc}"))
         finally:
             if subtask is not None and subtask.broken:
-                self._subtasks.reopen(request.operator, request.subtask, subtask)
+                self._subtasks.reopen(request.operator, request.subtask, subtask, restart)
 
     def _ping(self) -> None:
         """Answers a job manager to which a relay has reported this process as lost: once it ends, it is."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from qstate.backends.contract import Change, ChangeOp
 from qstate.checkpoint import LogIdentity
 from qstate.checkpoint import segment as segment_module
+from qstate.checkpoint.manifest import subtask_directory
 from qstate.errors import CheckpointError, SerializationError
 from tests.checkpoint.logs import IDENTITY, change, held, open_log, output_of
 
@@ -171,11 +172,11 @@ def test_another_identity_is_refused_and_changes_nothing(tmp_path: Path, other: 
 def test_directories_of_operators_never_meet(tmp_path: Path) -> None:
     uids = ["a", "A", "a/b", "a_b", "..", ".", "", "é" * 200, "é" * 201, " a", "a ", "%61"]
     identities = [LogIdentity("job", uid, subtask, 2, 128) for uid in uids for subtask in (0, 1)]
-    directories = {identity.directory_under(tmp_path) for identity in identities}
+    directories = {subtask_directory(tmp_path, one.operator, 0, one.subtask) for one in identities}
     assert len(directories) == len(identities)
     for identity in identities:
-        directory = identity.directory_under(tmp_path)
-        assert directory.resolve().parent.parent == tmp_path.resolve()
+        directory = subtask_directory(tmp_path, identity.operator, 0, identity.subtask)
+        assert directory.resolve().parents[2] == tmp_path.resolve()
         open_log(directory, identity).seal(0, [])
 
 

@@ -18,7 +18,7 @@ def job_of(tmp_path: Path) -> Iterator[Callable[..., RunningJob]]:
     jobs: list[RunningJob] = []
 
     def make(function: KeyedFunction, **settings: Any) -> RunningJob:
-        jobs.append(RunningJob(tmp_path / "checkpoint", function, **settings))
+        jobs.append(RunningJob(function, **{"checkpoint_dir": str(tmp_path / "checkpoint"), **settings}))
         return jobs[-1]
 
     yield make

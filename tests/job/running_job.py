@@ -33,22 +33,24 @@ OUTPUT = pa.schema([("key", pa.string()), ("total", pa.int64())])
 class RunningJob:
     """One job of one operator `it`. What Spark does otherwise (epochs, attempts, tasks), the test does."""
 
-    def __init__(self, checkpoint_dir: Path, function: KeyedFunction, **settings: Any) -> None:
+    def __init__(self, function: KeyedFunction, **settings: Any) -> None:
         self.config = JobConfig(
             **{
                 "parallelism": 1,
                 "proxy_ports": "0",
                 "server_ports": "0",
-                "checkpoint_dir": str(checkpoint_dir),
                 **settings,
             }
         )
         self.manager = JobManager(JOB, self.config, parallelism=self.config.parallelism, host="127.0.0.1", local=True)
-        spec = OperatorSpec(
-            uid="it", job=JOB, function=function, key_columns=("key",), input_schema=INPUT, output_schema=OUTPUT
-        )
-        self.manager.add_operator("it", pickle.dumps(spec))
+        self.add_operator("it", function)
         self._attempts = itertools.count(1)
+
+    def add_operator(self, uid: str, function: KeyedFunction) -> None:
+        spec = OperatorSpec(
+            uid=uid, job=JOB, function=function, key_columns=("key",), input_schema=INPUT, output_schema=OUTPUT
+        )
+        self.manager.add_operator(uid, pickle.dumps(spec))
 
     def epoch(self, epoch: int, *batches: pa.RecordBatch, **settings: Any) -> list[tuple[str, int]]:
         """Run one task to its end and give the rows that it emitted."""
@@ -102,8 +104,14 @@ class RunningJob:
 
     def epoch_log(self, subtask: int = 0) -> Path:
         """The directory of a subtask's epoch log."""
-        (directory,) = self.manager.checkpoint_dir.glob(f"it-*/{subtask:05d}")
+        (directory,) = self.manager.checkpoint_dir.glob(f"it-*/*/{subtask:05d}")
         return directory
+
+    def wait_for_snapshots(self) -> None:
+        """Wait until no snapshot is being made: a task manager has no other children."""
+        for manager in self.manager.task_managers():
+            process = psutil.Process(manager.pid)
+            until(lambda process=process: not process.children(), "the snapshot's process ends")
 
     def logs(self) -> list[Path]:
         """The task managers' log files."""

@@ -97,6 +97,17 @@ def test_a_damaged_log_is_the_querys_error_and_the_task_manager_stays(job_of: Jo
     assert job.epoch(3, rows_batch(("a", 1))) == [("a", 4)]
 
 
+def test_a_damaged_newest_epoch_is_processed_again_when_spark_gives_it_again(job_of: JobOf) -> None:
+    job = job_of(Totals())
+    for epoch in range(3):
+        job.epoch(epoch, rows_batch(("a", 1)))
+    newest = max(job.epoch_log().glob("*.log"))
+    newest.write_bytes(newest.read_bytes()[:-1])
+    kill(job.task_manager())
+    assert job.epoch(2, rows_batch(("a", 1))) == [("a", 3)]
+    assert job.totals("a") == {"a": 3}
+
+
 def test_a_stopped_task_manager_is_replaced_and_its_relay_moves_on(
     job_of: JobOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,60 @@
+"""Taking over epochs that were committed elsewhere: from a log, or by another backend.
+
+Rules of this module: it uses the backend contract alone, so it works for every backend. `StateBackend.restore` is
+the fast way to fill an empty backend with what is final; this is the way to add the epochs after that, one by one, so
+that each is committed before it is final, as it was where it came from.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from qstate.backends.answers import unpack_elements
+from qstate.backends.contract import Change, ChangeOp, StateBackend, StateTable
+from qstate.descriptors import StateDescriptor, StateKind
+from qstate.errors import JobError
+from qstate.keys import decode_key
+
+__all__ = ["replay_epoch"]
+
+
+def replay_epoch(
+    backend: StateBackend, descriptors: Mapping[str, StateDescriptor], epoch: int, changes: Iterable[Change]
+) -> None:
+    """Commit an epoch from its changes; it is not final yet. Epochs before it are.
+
+    Raises `JobError` for a state without a descriptor, and what the changes and the backend raise; the epoch is then
+    rolled back.
+    """
+    backend.begin(epoch)
+    try:
+        for change in changes:
+            descriptor = descriptors.get(change.state)
+            if descriptor is None:
+                raise JobError(f"the changes of epoch {epoch} are of a state {change.state!r} that nobody asked for")
+            _apply(backend.table(descriptor, decode_key(change.namespace)), descriptor, change)
+        deque(backend.commit(epoch), maxlen=0)
+    except BaseException:
+        backend.rollback()
+        raise
+
+
+def _apply(table: StateTable, descriptor: StateDescriptor, change: Change) -> None:
+    key: Any = decode_key(change.key)
+    loads: Callable[[bytes], Any] = descriptor.serializer.loads
+    op = change.op
+    if op is ChangeOp.PUT:
+        is_list = descriptor.kind is StateKind.LIST
+        table.put(key, [*map(loads, unpack_elements(change.data))] if is_list else loads(change.data))
+    elif op is ChangeOp.DELETE:
+        table.delete(key)
+    elif op is ChangeOp.LIST_ADD:
+        table.list_add(key, [*map(loads, unpack_elements(change.data))])
+    else:
+        map_key: Any = decode_key(change.map_key)
+        if op is ChangeOp.MAP_PUT:
+            table.map_put(key, map_key, loads(change.data))
+        else:
+            table.map_remove(key, map_key)

@@ -1,0 +1,169 @@
+"""The manifest of a checkpoint directory: whose it is, and how the state of its operators is spread over directories.
+
+Rules of this module: one JSON file each, read and written whole, under a checksum. It must not know what the
+files beside them hold.
+
+    job.json     {"manifest": {...}, "checksum": xxh64 of the manifest as compact JSON with sorted keys, 16 hex digits}
+                 format, job, max_parallelism
+                 layouts        parallelism of each layout; the last one is in use, an earlier one is read where a
+                                later one has nothing yet
+                 operators      uid -> id of the streaming query whose epochs its state is made of
+                 restored_from  null, or the location of the savepoint or checkpoint that the job was started from
+    final.json   in the same form: format, and `epochs`: query id -> the newest epoch that Spark said it has committed.
+                 It may be behind: an epoch is final, too, when a later one of its query was begun.
+
+    <operator>/<layout>/<subtask>/    the epoch log of a subtask, see `qstate.checkpoint.chain`
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+from uuid import uuid4
+
+from xxhash import xxh64_hexdigest
+
+from qstate.errors import CheckpointError, DamagedCheckpoint
+
+__all__ = [
+    "MANIFEST_FILE",
+    "JobManifest",
+    "operator_directory",
+    "read_checked",
+    "read_final",
+    "subtask_directory",
+    "write_checked",
+    "write_final",
+]
+
+MANIFEST_FILE = "job.json"
+FINAL_FILE = "final.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class JobManifest:
+    """What `job.json` says. Frozen; `with_...` make new ones."""
+
+    job: str
+    max_parallelism: int
+    layouts: tuple[int, ...]
+    operators: Mapping[str, str] = field(default_factory=dict)
+    restored_from: str | None = None
+
+    @property
+    def layout(self) -> int:
+        """The number of the layout that is in use."""
+        return len(self.layouts) - 1
+
+    @property
+    def parallelism(self) -> int:
+        return self.layouts[-1]
+
+    def with_operator(self, uid: str, query: str) -> JobManifest:
+        return replace(self, operators={**self.operators, uid: query})
+
+    def with_parallelism(self, parallelism: int) -> JobManifest:
+        """The manifest for a start with a parallelism: with another one, a layout more."""
+        return self if parallelism == self.parallelism else replace(self, layouts=(*self.layouts, parallelism))
+
+    @classmethod
+    def read(cls, root: Path) -> JobManifest | None:
+        """The manifest of a checkpoint directory, None when there is none.
+
+        Raises `DamagedCheckpoint` when it is not as it was written, `CheckpointError` for another format.
+        """
+        path = root / MANIFEST_FILE
+        plain = read_checked(path)
+        if plain is None:
+            return None
+        if plain.get("format") != FORMAT:
+            raise CheckpointError(
+                f"{path} has format {plain.get('format')!r}, expected {FORMAT}: another version of qstate wrote it; "
+                "use that version"
+            )
+        return cls(
+            plain["job"],
+            plain["max_parallelism"],
+            tuple(plain["layouts"]),
+            dict(plain["operators"]),
+            plain["restored_from"],
+        )
+
+    def write(self, root: Path) -> None:
+        """Put the manifest in place of the one that is there, durably and at once. Raises `CheckpointError`."""
+        write_checked(root / MANIFEST_FILE, {"format": FORMAT, **asdict(self)})
+
+
+def operator_directory(root: Path, operator: str) -> Path:
+    """Readable, and distinct for any operator uid, however long or odd."""
+    readable = quote(operator, safe=" ")[:60]
+    return root / f"{readable}-{xxh64_hexdigest(operator.encode())}"
+
+
+def subtask_directory(root: Path, operator: str, layout: int, subtask: int) -> Path:
+    """Where the epoch log of a subtask is."""
+    return operator_directory(root, operator) / f"{layout:03d}" / f"{subtask:05d}"
+
+
+def read_final(root: Path) -> dict[str, int]:
+    """The newest committed epoch of each query, as far as the driver wrote it down; a damaged file says nothing."""
+    try:
+        plain = read_checked(root / FINAL_FILE)
+    except DamagedCheckpoint:
+        return {}
+    return dict(plain["epochs"]) if plain and plain.get("format") == FORMAT else {}
+
+
+def write_final(root: Path, epochs: Mapping[str, int]) -> None:
+    """At once, but not durably: what a crash takes of it is found in the epoch logs. Raises `CheckpointError`."""
+    write_checked(root / FINAL_FILE, {"format": FORMAT, "epochs": dict(epochs)}, durable=False)
+
+
+def read_checked(path: Path) -> dict[str, Any] | None:
+    """The map in a file of that form; None when there is no file. Raises `DamagedCheckpoint`, `CheckpointError`."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        raise CheckpointError(f"cannot read {path}: {exc}") from exc
+    try:
+        found = json.loads(data)
+        manifest: dict[str, Any] = found["manifest"]
+        if found["checksum"] == _checksum(manifest):
+            return manifest
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise DamagedCheckpoint(f"{path} is not as it was written; bring it back from a copy of the checkpoint directory")
+
+
+def write_checked(path: Path, manifest: Mapping[str, Any], *, durable: bool = True) -> None:
+    """Put a file of that form in place of the one that is there. Raises `CheckpointError`; then that one stays."""
+    data = json.dumps({"manifest": manifest, "checksum": _checksum(manifest)}, indent=1, sort_keys=True).encode()
+    temporary = path.with_name(f"{path.name}-{uuid4().hex}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+        temporary.replace(path)
+        if durable:
+            descriptor = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+    except OSError as exc:
+        temporary.unlink(missing_ok=True)
+        raise CheckpointError(f"cannot write {path}: {exc}") from exc
+
+
+def _checksum(manifest: Mapping[str, Any]) -> str:
+    return xxh64_hexdigest(json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode())

@@ -1,0 +1,196 @@
+"""Opening a subtask's epoch log with what its operator needs: state to begin with, in the form that it declares.
+
+Rules of this module: it decides what stored state may be taken up (`qstate.evolution` has the rules for one state)
+and puts it in place, before the backend is filled and before any row. The operator's descriptors are what is wanted;
+what is stored says of itself what it is.
+
+    no log yet, state elsewhere     that state becomes snapshot 0, whole, before the log is begun: a log that is
+                                    there always has all of its state
+    schemas differ                  the log is opened with the new ones, and a snapshot of everything, converted, put
+                                    under what will be sealed
+    a state nobody asks for         refused; with `allow_non_restored_state`, dropped
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from qstate.backends.contract import Change
+from qstate.checkpoint.chain import NO_EPOCH, Chain, LogIdentity, Part, Snapshot, States, read_chain
+from qstate.checkpoint.conversion import converted
+from qstate.checkpoint.durable_directory import DurableDirectory
+from qstate.checkpoint.epoch_log import EpochLog
+from qstate.checkpoint.history import StateSource
+from qstate.checkpoint.merge import merged_parts
+from qstate.checkpoint.snapshots import write_snapshot
+from qstate.descriptors import StateDescriptor
+from qstate.errors import CheckpointError, DamagedCheckpoint, JobError
+from qstate.evolution import Converted, Evolution, StateSchema, Unchanged, plan_evolution
+from qstate.keys import ColumnType
+
+__all__ = ["DeclaredStates", "Origin", "open_epoch_log"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """State that a log begins with: the one that `source` has as of `upto`. It counts as epoch `epoch` from now on."""
+
+    source: StateSource
+    upto: int
+    epoch: int
+
+
+class DeclaredStates:
+    """The states that an operator's function asked for, beside those that are stored."""
+
+    def __init__(
+        self,
+        operator: str,
+        descriptors: Sequence[StateDescriptor],
+        key_types: Sequence[ColumnType],
+        *,
+        allow_non_restored: bool = False,
+    ) -> None:
+        self._operator = operator
+        self._descriptors = {descriptor.name: descriptor for descriptor in descriptors}
+        self._key_types = [kind.value for kind in key_types]
+        self._allow_non_restored = allow_non_restored
+        #: As the files say it.
+        self.schemas: States = tuple(
+            {**StateSchema.of(descriptor).to_plain(), "key_types": self._key_types} for descriptor in descriptors
+        )
+
+    def plans(self, stored: States) -> dict[str, Evolution]:
+        """What becomes of each stored state; those that are dropped have no plan. Raises `JobError`."""
+        plans: dict[str, Evolution] = {}
+        for plain in stored:
+            schema = StateSchema.from_plain(plain)
+            descriptor = self._descriptors.get(schema.name)
+            if descriptor is not None:
+                self._check_keys(schema.name, plain.get("key_types"))
+                plans[schema.name] = self._plan(schema, descriptor)
+            elif not self._allow_non_restored:
+                raise JobError(
+                    f"operator {self._operator!r}: the stored state {schema.name!r} ({schema}) belongs to no state of "
+                    "the function any more; ask for it in open() under that name, or set "
+                    "allow_non_restored_state=True to drop it for good"
+                )
+        return plans
+
+    def differ_from(self, stored: States) -> bool:
+        """Whether stored data is not as this operator writes it."""
+        own = {plain["name"]: _without_names(plain) for plain in self.schemas}
+        return any(own.get(plain.get("name")) != _without_names(plain) for plain in stored)
+
+    def prepare(self, parts: Iterable[Part]) -> Iterator[Part]:
+        """The parts of a history as this operator would have written them."""
+        for part in parts:
+            changes: Iterator[Change] = part.changes
+            if self.differ_from(part.states):
+                plans = self.plans(part.states)
+                changes = converted((change for change in changes if change.state in plans), plans)
+            yield part._replace(changes=changes, states=self.schemas)
+
+    def _plan(self, schema: StateSchema, descriptor: StateDescriptor) -> Evolution:
+        plan = plan_evolution(schema, descriptor)
+        if isinstance(plan, Unchanged) and replace(schema, queryable_name=descriptor.queryable_name) != StateSchema.of(
+            descriptor
+        ):
+            # Readable as it is, but it lacks what the new form has: the form after this one relies on all of it.
+            serializer = descriptor.serializer
+            return Converted(descriptor.kind, lambda data: serializer.dumps(serializer.loads(data)))
+        return plan
+
+    def _check_keys(self, state: str, stored: Any) -> None:
+        if stored != self._key_types:
+            raise JobError(
+                f"operator {self._operator!r}: state {state!r} was stored by keys of the types {stored}, but the "
+                f"stream is keyed by {self._key_types}; key it as it was, or give the operator another uid to begin "
+                "with empty state"
+            )
+
+
+def open_epoch_log(
+    directory: Path | DurableDirectory,
+    identity: LogIdentity,
+    declared: DeclaredStates,
+    origin: Origin | None = None,
+    *,
+    first_epoch: int | None = None,
+) -> EpochLog:
+    """The log of a subtask, as its only writer, with all its state in the form that is declared.
+
+    `first_epoch` is the epoch that Spark asks for, None when it has not asked yet. Raises `JobError` for stored state
+    that the operator cannot take up, `DamagedCheckpoint` when the newest file is damaged and Spark does not, or not
+    yet, ask for what it held, and as `EpochLog.open` does; nothing stored has changed then.
+    """
+    try:
+        files = directory if isinstance(directory, DurableDirectory) else DurableDirectory(directory)
+    except OSError as exc:
+        raise CheckpointError(f"cannot open the epoch log: {exc}") from exc
+    if origin is not None and read_chain(files, identity) is None:
+        _begin_with(files, identity, declared, origin)
+    stored: list[States] = []
+
+    def admit(chain: Chain | None) -> States:
+        stored[:] = _stored_schemas(chain) if chain is not None else []
+        for states in stored:
+            declared.plans(states)
+        if chain is not None and chain.damaged is not None:
+            _check_replayed(chain, first_epoch)
+        return declared.schemas
+
+    opened = EpochLog.open(files, identity, admit)
+    if any(map(declared.differ_from, stored)):
+        _convert(opened, declared)
+    return opened
+
+
+def _check_replayed(chain: Chain, first_epoch: int | None) -> None:
+    latest = chain.latest()
+    reached = NO_EPOCH if latest is None else latest
+    if first_epoch is None or first_epoch > reached + 1:
+        asked = "the query has not asked for an epoch yet" if first_epoch is None else f"epoch {first_epoch} is due"
+        raise DamagedCheckpoint(
+            f"{chain.damaged} is damaged: without it the state ends with epoch {reached}, and {asked}. Bring the file "
+            "back from a copy of the checkpoint directory, or start from a savepoint with the checkpointLocation of "
+            "that time"
+        )
+
+
+def _stored_schemas(chain: Chain) -> list[States]:
+    """Of what is read: the best base, and the writers after it."""
+    base = chain.bases[0]
+    after = base.sequence if base is not None else 0
+    openings = [one.states for one in chain.segments if one.writer == one.sequence and one.sequence > after]
+    return openings if base is None else [base.states, *openings]
+
+
+def _begin_with(files: DurableDirectory, identity: LogIdentity, declared: DeclaredStates, origin: Origin) -> None:
+    stored = origin.source.operators().get(identity.operator)
+    if stored is not None:
+        declared.plans(stored.states)
+    changes = origin.source.state(identity.operator, identity.key_groups, origin.upto, declared.prepare)
+    write_snapshot(files, identity, Snapshot(0, 0, 0, origin.epoch, 0, declared.schemas), changes)
+    log.info("%s begins with its state as of epoch %d in %s", identity, origin.upto, origin.source.location)
+
+
+def _convert(opened: EpochLog, declared: DeclaredStates) -> None:
+    for base in opened.bases:
+        try:
+            opened.write_base(merged_parts(declared.prepare(opened.parts(base))))
+            return
+        except DamagedCheckpoint:
+            if base is opened.bases[-1]:
+                raise
+
+
+def _without_names(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema without what does not concern its data."""
+    return {name: value for name, value in plain.items() if name != "queryable_name"}

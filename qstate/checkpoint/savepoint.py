@@ -1,0 +1,166 @@
+"""Savepoints: the state of a job's operators as of one final epoch each, in files that stand for themselves.
+
+Rules of this module: it copies state from a source, whatever the backend and the parallelism of the job, and reads
+it back. The files are the neutral dump: equal states give files with equal bodies.
+
+    savepoint.json       written last (see `qstate.checkpoint.manifest` for its form):
+                         format, job, max_parallelism, created (ISO 8601, UTC), and `operators`:
+                         uid -> file, seal, entries, query, epoch, parallelism, states (schemas)
+    0001.savepoint       one file per operator, of the form that `segment` draws, with an index;
+                         header: format, kind "savepoint", job, operator, epoch, max_parallelism, states
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from qstate.backends.contract import Change
+from qstate.checkpoint.chain import FORMAT, Part, reading
+from qstate.checkpoint.durable_directory import DurableDirectory
+from qstate.checkpoint.history import Prepare, StateSource, StoredOperator
+from qstate.checkpoint.manifest import read_checked, write_checked
+from qstate.checkpoint.merge import merged_parts
+from qstate.checkpoint.segment import SegmentWriter
+from qstate.errors import CheckpointError
+from qstate.keys import KeyGroupRange
+
+__all__ = ["SAVEPOINT_FILE", "Savepoint", "write_savepoint"]
+
+SAVEPOINT_FILE = "savepoint.json"
+#: Entries between two calls of a progress function.
+PROGRESS_ENTRIES = 10_000
+
+#: Called now and then with the operator's uid and how many of its entries are written.
+Progress = Callable[[str, int], None]
+
+
+def write_savepoint(
+    source: StateSource, target: Path, *, progress: Progress = lambda operator, entries: None
+) -> Savepoint:
+    """Write the last final state of every operator of a source into a new or empty directory.
+
+    Raises `CheckpointError` when the source has no final state yet, when the directory holds something, and when a
+    file cannot be read or written; without its `savepoint.json` what was written is no savepoint.
+    """
+    operators = {uid: stored for uid, stored in source.operators().items() if stored.epoch >= 0}
+    if not operators:
+        raise CheckpointError(f"{source.location} holds no committed state yet; try again after the first micro-batch")
+    try:
+        files = DurableDirectory(target)
+        if files.names():
+            raise CheckpointError(f"{target} is not empty; a savepoint needs a directory of its own")
+        entries: dict[str, Any] = {}
+        for number, (uid, stored) in enumerate(sorted(operators.items()), 1):
+            name = f"{number:04d}.savepoint"
+            entries[uid] = {"file": name, **_write_operator(files, name, source, stored, progress)}
+        files.sync()
+    except OSError as exc:
+        raise CheckpointError(f"cannot write the savepoint in {target}: {exc}") from exc
+    manifest = {
+        "format": FORMAT,
+        "job": source.job,
+        "max_parallelism": source.max_parallelism,
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "operators": entries,
+    }
+    write_checked(target / SAVEPOINT_FILE, manifest)
+    return Savepoint(target, manifest)
+
+
+def _write_operator(
+    files: DurableDirectory, name: str, source: StateSource, stored: StoredOperator, progress: Progress
+) -> dict[str, Any]:
+    header = {
+        "format": FORMAT,
+        "kind": "savepoint",
+        "job": source.job,
+        "operator": stored.uid,
+        "epoch": stored.epoch,
+        "max_parallelism": source.max_parallelism,
+        "states": list(stored.states),
+    }
+    changes = source.state(stored.uid, KeyGroupRange(0, source.max_parallelism), stored.epoch)
+    with files.create(name) as file:
+        writer = SegmentWriter(file, header, ascending=True)
+        writer.write_changes(_counted(changes, lambda entries: progress(stored.uid, entries)))
+        seal = writer.write_footer()
+        files.finish(file)
+    facts = asdict(stored)
+    del facts["uid"], facts["sealed"]
+    return {**facts, "seal": seal, "entries": writer.entries}
+
+
+def _counted(changes: Iterable[Change], told: Callable[[int], None]) -> Iterator[Change]:
+    count = 0
+    for change in changes:
+        yield change
+        count += 1
+        if count % PROGRESS_ENTRIES == 0:
+            told(count)
+    told(count)
+
+
+class Savepoint(StateSource):
+    """A savepoint that was written whole."""
+
+    def __init__(self, root: Path, manifest: Mapping[str, Any]) -> None:
+        self.location = str(root)
+        self.job = manifest["job"]
+        self.max_parallelism = manifest["max_parallelism"]
+        self.created: str = manifest["created"]
+        self._files = DurableDirectory(root)
+        self._operators: Mapping[str, Mapping[str, Any]] = manifest["operators"]
+
+    @classmethod
+    def read(cls, root: Path) -> Savepoint | None:
+        """The savepoint in a directory, None when there is none (such as one that was not written to its end).
+
+        Raises `DamagedCheckpoint` when its manifest is not as it was written, `CheckpointError` for another format.
+        """
+        manifest = read_checked(root / SAVEPOINT_FILE)
+        if manifest is None:
+            return None
+        if manifest.get("format") != FORMAT:
+            raise CheckpointError(
+                f"{root / SAVEPOINT_FILE} has format {manifest.get('format')!r}, expected {FORMAT}: another version of "
+                "qstate wrote it; use that version"
+            )
+        return cls(root, manifest)
+
+    def operators(self) -> dict[str, StoredOperator]:
+        return {
+            uid: StoredOperator(
+                uid, stored["query"], stored["epoch"], stored["epoch"], stored["parallelism"], tuple(stored["states"])
+            )
+            for uid, stored in self._operators.items()
+        }
+
+    def entries(self, operator: str) -> int:
+        """How many entries the savepoint has of an operator."""
+        count: int = self._operators[operator]["entries"]
+        return count
+
+    def epoch(self, operator: str, groups: KeyGroupRange, upto: int) -> int:
+        stored = self._operators.get(operator)
+        return int(stored["epoch"]) if stored is not None and stored["epoch"] <= upto else -1
+
+    def state(
+        self, operator: str, groups: KeyGroupRange, upto: int, prepare: Prepare = lambda parts: parts
+    ) -> Iterator[Change]:
+        stored = self._operators[operator]
+        if stored["epoch"] > upto:
+            raise CheckpointError(
+                f"the savepoint {self.location} is of epoch {stored['epoch']} of operator {operator!r}, but the query "
+                f"goes on after epoch {upto}: restart with the checkpointLocation as it was when the savepoint was "
+                "taken, or with a new one"
+            )
+        part = Part(stored["epoch"], tuple(stored["states"]), self._changes(stored, groups), ascending=True)
+        return (change for change in merged_parts(prepare([part])) if change.group in groups)
+
+    def _changes(self, stored: Mapping[str, Any], groups: KeyGroupRange) -> Iterator[Change]:
+        with reading(self._files, stored["file"]) as reader:
+            yield from reader.changes(stored["seal"], groups)

@@ -1,0 +1,69 @@
+"""Has snapshots of a subtask's epoch log made, in a process of their own.
+
+Rules of this module: it decides when, starts the process and ends it. A snapshot is made of files, so nothing of the
+operator's waits for it: not its thread, and not its interpreter, which a thread that merges would share. The process
+ends with the task manager, whichever way that ends: it watches its standard input.
+"""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+__all__ = ["Snapshotter"]
+
+log = logging.getLogger(__name__)
+
+
+class Snapshotter:
+    """Told of each final epoch by the operator's thread; `interval` epochs make a snapshot (0: never)."""
+
+    def __init__(self, directory: Path, *, interval: int, retained: int, timeout_s: float) -> None:
+        self._directory = directory
+        self._interval = interval
+        self._retained = retained
+        self._timeout_s = timeout_s
+        self._epochs = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._waiting: threading.Thread | None = None
+
+    def epoch_is_final(self, epoch: int) -> None:
+        """Start a snapshot if one is due and none is being made. Never raises: the next epoch tries again."""
+        self._epochs += 1
+        if not self._interval or self._epochs < self._interval or (self._waiting and self._waiting.is_alive()):
+            return
+        arguments = [str(self._directory), str(epoch), str(self._retained)]
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "qstate.checkpoint.snapshots", *arguments], stdin=subprocess.PIPE
+            )
+        except OSError as exc:
+            log.warning("no snapshot of epoch %d in %s: %s", epoch, self._directory, exc)
+            return
+        self._epochs = 0
+        self._waiting = threading.Thread(target=self._wait, args=(self._process, epoch), name="qstate-snapshot")
+        self._waiting.start()
+
+    def close(self) -> None:
+        """End what is being made; what it has written so far does not count. Idempotent."""
+        if self._process is not None:
+            self._process.kill()
+        if self._waiting is not None:
+            self._waiting.join()
+
+    def _wait(self, process: subprocess.Popen[bytes], epoch: int) -> None:
+        try:
+            status = process.wait(self._timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            status = process.wait()
+            log.warning("the snapshot of epoch %d took longer than snapshot_timeout_s and is given up", epoch)
+        if process.stdin is not None:
+            with suppress(OSError):
+                process.stdin.close()
+        if status > 0:  # what it was has been logged by the process itself
+            log.warning("no snapshot of epoch %d in %s", epoch, self._directory)
