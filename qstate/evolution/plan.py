@@ -29,7 +29,10 @@ __all__ = ["Converted", "Evolution", "Unchanged", "plan_evolution"]
 
 @dataclass(frozen=True, slots=True)
 class Unchanged:
-    """The stored bytes are good as they are."""
+    """The stored bytes are good as they are: they are values of the wanted type, by what was declared of them.
+
+    So they may be kept under the wanted schema from now on, whatever that becomes later.
+    """
 
 
 @dataclass(frozen=True, slots=True)

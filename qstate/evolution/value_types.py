@@ -224,7 +224,7 @@ def _type_of(declared: Any, within: tuple[Any, ...]) -> ValueType:
         return _generic(origin, arguments, within)
     if isinstance(declared, NewType):
         return _type_of(declared.__supertype__, within)
-    if declared is Any or not isinstance(declared, type):  # Any is a class since Python 3.11
+    if not isinstance(declared, type):
         return OBJECT
     if declared in _NAME_OF:
         return ScalarType(_NAME_OF[declared])
@@ -234,6 +234,7 @@ def _type_of(declared: Any, within: tuple[Any, ...]) -> ValueType:
         return DictType(ScalarType("str"), OBJECT)
     if is_dataclass(declared):
         return _record(declared, within)
+    # In `typing`: Any, which is a class since Python 3.11.
     says_nothing = isabstract(declared) or declared.__module__ in ("collections.abc", "numbers", "typing")
     return OBJECT if says_nothing or getattr(declared, "_is_protocol", False) else ClassType(declared.__name__)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field, make_dataclass
+from datetime import date, datetime
 from typing import Any
 
 import msgpack
@@ -205,6 +206,8 @@ MISFITS: dict[str, tuple[Any, Any, Any, str]] = {
     "truth": (int, float, True, "expected float, got True"),
     "no float is it": (int, float, 2**53 + 1, "expected an int that a float can hold exactly, got 9007199254740993"),
     "anything": (object, float, "x", "expected float, got 'x'"),
+    "anything, but a truth": (object, int, True, "expected int, got True"),
+    "anything, but a subclass": (object, date, datetime(2013, 1, 1), r"expected date, got datetime"),
     "item": (list, list[float], [1, "x"], r"at \[1\]: expected float, got 'x'"),
     "within": (object, dict[str, list[int]], {"a": [1, None]}, r"at \['a'\]\[1\]: expected int, got None"),
     "length": (object, tuple[int, int], (1, 2, 3), r"expected tuple\[int, int\], got \(1, 2, 3\)"),
@@ -365,6 +368,10 @@ def test_a_class_of_which_only_the_name_is_known_stays_itself() -> None:
     assert plan_evolution(before, own(ObjectSerializer(), Opaque)) == Unchanged()
     with pytest.raises(JobError, match="Opaque cannot become Position"):
         plan_evolution(before, own(ObjectSerializer(), Position))
+    plan = plan_evolution(StateSchema.of(own(ObjectSerializer(), object)), own(ObjectSerializer(), Opaque))
+    assert isinstance(plan, Converted)
+    with pytest.raises(SerializationError, match=r"expected Opaque, got Position\(x=1.0, y=2.0\)"):
+        plan.convert(ObjectSerializer().dumps(Position(1.0, 2.0)))
 
 
 @given(st.data())
