@@ -74,6 +74,11 @@ class JobConfig:
     replay_buffer_bytes: int = _option(
         256 * 1024 * 1024, "input of one epoch a task keeps to survive the loss of its task manager; 0: none"
     )
+    exactly_once: bool = _option(
+        True,
+        "take back what a failed attempt of an epoch wrote before the epoch is processed again; "
+        "False: at least once, rows of a failed attempt may count twice",
+    )
     allow_skipped_epochs: bool = _option(
         False, "go on when the rows of an epoch never reached the state, instead of stopping the query"
     )

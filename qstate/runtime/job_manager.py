@@ -91,6 +91,11 @@ class JobManager:
                 raise JobError(f"two operators have the uid {uid!r}; give each process() call a uid of its own")
             self._operators[uid] = spec
 
+    def has_operator(self, uid: str) -> bool:
+        """Whether a uid is taken."""
+        with self._lock:
+            return uid in self._operators
+
     def task_managers(self) -> list[TaskManagerAddress]:
         with self._lock:
             return self._assignments.alive()

@@ -237,7 +237,7 @@ class Subtask:
         output: OutputSpool | None = None
         try:
             if decision.rollback:
-                self._backend.rollback()
+                self._take_back()
             if decision.gap:
                 self._skipped(request)
             self._log.drop_output(before_epoch=request.epoch)
@@ -300,7 +300,7 @@ class Subtask:
         """Back to the last sealed epoch, at once: live queries must not see a failed epoch for longer than it ran."""
         try:
             self._operator.discard()
-            self._backend.rollback()
+            self._take_back()
             self._attempts.abandon(request.epoch, request.attempt)
         except BaseException:
             self.broken = True
@@ -310,6 +310,11 @@ class Subtask:
                 output.discard()
             except OSError as exc:  # the next opening of the log removes it
                 log.warning("operator %s subtask %d: %s", self.spec.uid, self._place.subtask, exc)
+
+    def _take_back(self) -> None:
+        """Undo what an attempt wrote that was not sealed; at least once, it stays, and the next attempt adds to it."""
+        if self._place.config.exactly_once:
+            self._backend.rollback()
 
     def _seal(self, request: SessionRequest, changes: Iterable[Change], output: OutputSpool) -> None:
         try:

@@ -8,7 +8,9 @@ relay's. What the user got wrong is found here, before the query starts, as far 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
+from itertools import chain, count
 from typing import Any
 
 from pyspark.serializers import CloudPickleSerializer
@@ -54,13 +56,14 @@ class KeyedStream:
         function: KeyedProcessFunction,
         output_schema: str | StructType,
         *,
-        uid: str,
+        uid: str = "",
         order_by: str | Sequence[str] = (),
     ) -> DataFrame:
         """Run a function on every row, with keyed state; the result is an ordinary streaming DataFrame.
 
         `output_schema` is a DDL text or a StructType of the rows that the function yields. `uid` names the
-        operator: its state belongs to that name, so keep it when the program changes. `order_by` names
+        operator: its state belongs to that name, so keep it when the program changes. Without one it is made of
+        the function's and the key columns' names, with a warning: renaming those would lose the state. `order_by` names
         event-time columns: each key's rows of one epoch then reach the function in that order (nulls last).
         Without it their order within an epoch is unspecified: Spark's shuffle does not keep it.
 
@@ -78,7 +81,7 @@ class KeyedStream:
         function: Callable[[Any, Any], tuple[Any, Any]],
         output_schema: str | StructType,
         *,
-        uid: str,
+        uid: str = "",
         state: ValueStateDescriptor,
         order_by: str | Sequence[str] = (),
     ) -> DataFrame:
@@ -92,7 +95,7 @@ class KeyedStream:
         self,
         state: str | ValueStateDescriptor | ReducingStateDescriptor,
         *,
-        uid: str,
+        uid: str = "",
         value: str | Sequence[str] = (),
         namespace: str | Sequence[str] = (),
         order_by: str | Sequence[str] = (),
@@ -147,6 +150,8 @@ class KeyedStream:
         namespaces: tuple[str, ...] = (),
         before_shuffle: LatestRowPerKey | None = None,
     ) -> DataFrame:
+        uid = uid or self._derived_uid(function)
+        parallelism = self._manager.parallelism
         timezone = self._stream.sparkSession.conf.get("spark.sql.session.timeZone")
         spec = OperatorSpec(
             uid=uid,
@@ -159,13 +164,25 @@ class KeyedStream:
             namespace_columns=namespaces,
         )
         data = _pickled(spec)
-        parallelism = self._manager.parallelism
         rows = self._stream if before_shuffle is None else self._stream.mapInArrow(before_shuffle, self._stream.schema)
         placed = rows.withColumn(SUBTASK_COLUMN, self._subtask_column(spec.key_types, parallelism))
         task = RelayTask(self._ticket, uid, parallelism)
         result = placed.repartitionById(parallelism, F.col(SUBTASK_COLUMN)).mapInArrow(task, schema)
         self._manager.add_operator(uid, data)  # last: what failed has not used the uid up
         return result
+
+    def _derived_uid(self, function: KeyedFunction) -> str:
+        """A uid for an operator that was not given one: the same for the same program, whatever is queried first."""
+        name = f"{function.display_name} by {', '.join(self._names)}"
+        uid = next(
+            one for one in chain([name], (f"{name} {n}" for n in count(2))) if not self._manager.has_operator(one)
+        )
+        warnings.warn(
+            f"an operator without uid is called {uid!r}: its state is lost when the function, the key columns or the "
+            f"order of such operators change; give it a name of its own, uid={uid!r} keeps what it has",
+            stacklevel=4,
+        )
+        return uid
 
     def _subtask_column(self, key_types: Sequence[ColumnType], parallelism: int) -> Column:
         """`subtask_of(key_group)` in Spark SQL; integers are widened first, as `qstate.keys` says.

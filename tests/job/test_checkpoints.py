@@ -15,7 +15,7 @@ from qstate.descriptors import ReducingStateDescriptor, ValueStateDescriptor
 from qstate.errors import CheckpointError, ConfigError, JobError
 from qstate.keys import KeyGroupRange, key_group, subtask_of
 from qstate.runtime.client import QueryableStateClient
-from tests.job.functions import Totals, add
+from tests.job.functions import Once, Totals, add, fail
 from tests.job.running_job import JOB, QUERY, RunningJob, rows_batch
 
 JobOf = Callable[..., RunningJob]
@@ -251,6 +251,23 @@ def test_epoch_that_spark_has_not_committed_does_not_show_as_committed_after_a_r
     job.manager.finalize(QUERY, 1)
     epoch_of_all(job, 2)
     assert committed(job, KEYS[0]) == (2, 1)
+
+
+def fail_once(tmp_path: Path) -> Totals:
+    return Totals(Once(tmp_path / "flag", fail))
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize(("exactly_once", "total"), [(True, 1), (False, 2)])
+def test_rows_of_a_failed_attempt_count_again_only_at_least_once(
+    job_of: JobOf, tmp_path: Path, backend: str, exactly_once: bool, total: int
+) -> None:
+    job = job_of(fail_once(tmp_path), backend=backend, exactly_once=exactly_once)
+    batch = rows_batch(("a", 1), ("mischief", 1))
+    with pytest.raises(JobError, match="as the test wants"):
+        job.epoch(0, batch)
+    assert job.epoch(0, batch) == [("a", total), ("mischief", total)]
+    assert job.epoch(1, rows_batch(("a", 1))) == [("a", total + 1)]
 
 
 def test_savepoint_that_was_not_finished_is_none(job_of: JobOf, tmp_path: Path) -> None:

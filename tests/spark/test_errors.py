@@ -55,6 +55,17 @@ def test_a_uid_is_used_once(spark: Any, stream_of: Any, job_of: Any) -> None:
         keyed.process(Total(), SCHEMA, uid="total")
 
 
+def test_an_operator_without_uid_gets_one_and_a_warning_that_says_why_to_set_it(
+    spark: Any, stream_of: Any, job_of: Any
+) -> None:
+    job = job_of(spark)
+    keyed = job.key_by(stream_of(spark, rows(1)).read(), "key", "at")
+    for uid in ("Total by key, at", "Total by key, at 2"):
+        with pytest.warns(UserWarning, match=f"without uid is called '{uid}': its state is lost when"):
+            keyed.process(Total(), SCHEMA)
+        assert job.manager.has_operator(uid)
+
+
 def test_an_unknown_setting_or_backend_lists_the_valid_ones(spark: Any, job_of: Any) -> None:
     with pytest.raises(ConfigError, match=r"unknown setting 'backnd'; did you mean 'backend'\?"):
         job_of(spark, backnd="heap")
