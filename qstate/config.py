@@ -18,6 +18,7 @@ from qstate.keys import DEFAULT_MAX_PARALLELISM, check_max_parallelism
 __all__ = ["SPARK_PREFIX", "JobConfig", "option_table"]
 
 SPARK_PREFIX = "spark.qstate."
+COMPRESSIONS = ("none", "lz4", "zstd")
 BACKEND_OPTION_PREFIX = "backend."
 
 
@@ -44,6 +45,7 @@ class JobConfig:
     )
     snapshot_timeout_s: float = _option(600.0, "a snapshot that takes longer is given up; the next one tries again")
     retained_snapshots: int = _option(2, "snapshots kept; an older one is what is left when a newer one is damaged")
+    checkpoint_compression: str = _option("none", "compression of the checkpoints: none, lz4 or zstd")
     restore_from: str = _option(
         "",
         "savepoint, or checkpoint directory of a stopped job, whose state a job with an empty checkpoint_dir takes up",
@@ -93,6 +95,10 @@ class JobConfig:
         for name in _ABOVE_ZERO:
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be above zero, got {getattr(self, name)}")
+        if self.checkpoint_compression not in COMPRESSIONS:
+            raise ConfigError(
+                f"checkpoint_compression must be one of {', '.join(COMPRESSIONS)}, got {self.checkpoint_compression!r}"
+            )
         if self.parallelism > self.max_parallelism:
             raise ConfigError(f"parallelism {self.parallelism} exceeds max_parallelism {self.max_parallelism}")
 

@@ -15,9 +15,10 @@ read. Gaps in *epoch* numbers are legal: an epoch may not reach this operator. T
 
     format 2, kind "writer" | "epoch" | "output" | "snapshot", job, operator, subtask, parallelism, max_parallelism,
     sequence, previous (seal of the file before, 0 for the first), writer (sequence number of its opening),
-    epoch (-1: none), and in an opening and a snapshot also:
-    states        the schemas of the states (see `qstate.evolution`) that the data of this writer, or snapshot, has
-    void          openings only: so many files right before this one are damaged and do not count
+    epoch (-1: none), and of these what applies:
+    compression   of changes, where there is one (see `qstate.checkpoint.compression`)
+    states        of an opening and a snapshot: the schemas of the states (see `qstate.evolution`) in their data
+    void          of an opening: so many files right before this one are damaged and do not count
 
 The footer of an epoch adds `output`: nil, or {seal, frames}.
 

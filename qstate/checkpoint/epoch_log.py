@@ -115,6 +115,8 @@ class EpochLog:
         self._latest = chain.latest()
         self._outputs: dict[int, str] = {}
         self._refusal: CheckpointError | FencedError | None = None
+        #: How this writer compresses changes.
+        self.compression = "none"
 
     @classmethod
     def open(
@@ -217,7 +219,10 @@ class EpochLog:
             self._writer,
             self._chain.states,
         )
-        self._chain.bases = (write_snapshot(self._files, self._identity, snapshot, changes), *self._chain.bases)
+        self._chain.bases = (
+            write_snapshot(self._files, self._identity, snapshot, changes, self.compression),
+            *self._chain.bases,
+        )
 
     def begin_output(self) -> OutputSpool:
         """A spool for the output of the next epoch. The last one begun counts: the one before loses its file."""
@@ -261,7 +266,10 @@ class EpochLog:
     def _write(self, temporary: str, epoch: int, changes: Iterable[Change], output: Mapping[str, int] | None) -> Sealed:
         file = self._files.create(temporary)
         with file:
-            writer = SegmentWriter(file, self._header("epoch", epoch))
+            header = self._header("epoch", epoch)
+            if self.compression != "none":
+                header["compression"] = self.compression
+            writer = SegmentWriter(file, header)
             writer.write_changes(changes)
             seal = writer.write_footer(output=output)
             self._files.finish(file)

@@ -123,6 +123,7 @@ def open_epoch_log(
     origin: Origin | None = None,
     *,
     first_epoch: int | None = None,
+    compression: str = "none",
 ) -> EpochLog:
     """The log of a subtask, as its only writer, with all its state in the form that is declared.
 
@@ -135,7 +136,7 @@ def open_epoch_log(
     except OSError as exc:
         raise CheckpointError(f"cannot open the epoch log: {exc}") from exc
     if origin is not None and read_chain(files, identity) is None:
-        _begin_with(files, identity, declared, origin)
+        _begin_with(files, identity, declared, origin, compression)
     stored: list[States] = []
 
     def admit(chain: Chain | None) -> States:
@@ -147,6 +148,7 @@ def open_epoch_log(
         return declared.schemas
 
     opened = EpochLog.open(files, identity, admit)
+    opened.compression = compression
     if any(map(declared.differ_from, stored)):
         _convert(opened, declared)
     return opened
@@ -172,12 +174,14 @@ def _stored_schemas(chain: Chain) -> list[States]:
     return openings if base is None else [base.states, *openings]
 
 
-def _begin_with(files: DurableDirectory, identity: LogIdentity, declared: DeclaredStates, origin: Origin) -> None:
+def _begin_with(
+    files: DurableDirectory, identity: LogIdentity, declared: DeclaredStates, origin: Origin, compression: str
+) -> None:
     stored = origin.source.operators().get(identity.operator)
     if stored is not None:
         declared.plans(stored.states)
     changes = origin.source.state(identity.operator, identity.key_groups, origin.upto, declared.prepare)
-    write_snapshot(files, identity, Snapshot(0, 0, 0, origin.epoch, 0, declared.schemas), changes)
+    write_snapshot(files, identity, Snapshot(0, 0, 0, origin.epoch, 0, declared.schemas), changes, compression)
     log.info("%s begins with its state as of epoch %d in %s", identity, origin.upto, origin.source.location)
 
 

@@ -34,6 +34,7 @@ from xxhash import xxh64, xxh64_intdigest
 
 from qstate.backends.change_blocks import FIRST_COUNT, ChangeBlock, blocks_of, next_count
 from qstate.backends.contract import Change, ChangeOp
+from qstate.checkpoint.compression import compressor, decompressor
 from qstate.errors import CheckpointError, DamagedCheckpoint
 from qstate.keys import KeyGroupRange
 
@@ -76,8 +77,12 @@ class SegmentWriter:
     """Writes one file: the header at once, then changes or frames, then the footer."""
 
     def __init__(self, file: BinaryIO, header: Mapping[str, Any], *, ascending: bool = False) -> None:
-        """`ascending`: the changes will come in the order of their key groups, and are worth an index."""
+        """`ascending`: the changes will come in the order of their key groups, and are worth an index.
+
+        The header's `compression` (see `qstate.checkpoint.compression`) is that of the changes, none without it.
+        """
         self._file = file
+        self._compress = compressor(header.get("compression", "none"))
         self._index: list[tuple[int, int]] | None = [] if ascending else None
         self._digest = xxh64()
         self._blocks = 0
@@ -108,7 +113,7 @@ class SegmentWriter:
         payload = msgpack.packb([(run.op.value, *run[1:]) for run in runs])
         if self._index is not None:
             self._index.append((runs[0].groups[0], self._offset))
-        self._body(Kind.CHANGES, payload, entries)
+        self._body(Kind.CHANGES, self._compress(payload) if self._compress else payload, entries)
         return next_count(entries, len(payload))
 
     def write_frame(self, frame: Frame) -> None:
@@ -180,9 +185,10 @@ class SegmentReader:
         """
         info = self._sealed(seal)
         index = info.footer.get("index")
+        restored = decompressor(info.header.get("compression", "none"))
         found = self._body(info, Kind.CHANGES) if groups is None or index is None else self._blocks_of(index, groups)
         for payload in found:
-            yield from self._unpack_changes(payload)
+            yield from self._unpack_changes(restored(payload) if restored else payload)
 
     def _blocks_of(self, index: list[list[int]], groups: KeyGroupRange) -> Iterator[bytes]:
         """The body blocks that may hold some of the key groups: each has its own checksum, so none is read in vain."""

@@ -42,7 +42,9 @@ BACKGROUND_NICENESS = 10
 _NUMBERED = re.compile(r"(\d{12})\.(log|snapshot)")
 
 
-def take_snapshot(files: DurableDirectory, *, upto: int | None = None, retained: int = 2) -> Snapshot | None:
+def take_snapshot(
+    files: DurableDirectory, *, upto: int | None = None, retained: int = 2, compression: str = "none"
+) -> Snapshot | None:
     """Make a snapshot of the newest epoch (or of `upto`, if that is older) and remove what it makes unneeded.
 
     None when there is nothing new to make one of. Raises `CheckpointError`; everything that was there still is.
@@ -55,13 +57,19 @@ def take_snapshot(files: DurableDirectory, *, upto: int | None = None, retained:
     if snapshot is None or (base is not None and base.sequence >= snapshot.sequence):
         return None
     _check_one_schema(chain, base)
-    taken = write_snapshot(files, chain.identity, snapshot, merged_parts(chain.parts(base, snapshot.epoch)))
+    taken = write_snapshot(
+        files, chain.identity, snapshot, merged_parts(chain.parts(base, snapshot.epoch)), compression
+    )
     remove_unneeded(files, retained)
     return taken
 
 
 def write_snapshot(
-    files: DurableDirectory, identity: LogIdentity, snapshot: Snapshot, changes: Iterable[Change]
+    files: DurableDirectory,
+    identity: LogIdentity,
+    snapshot: Snapshot,
+    changes: Iterable[Change],
+    compression: str = "none",
 ) -> Snapshot:
     """Write a snapshot, with `changes` in ascending order, under its number; leave one that is there as it is.
 
@@ -77,6 +85,8 @@ def write_snapshot(
         writer=snapshot.writer,
     )
     header["states"] = list(snapshot.states)
+    if compression != "none":
+        header["compression"] = compression
     temporary = f"{snapshot.sequence:012d}-{uuid4().hex}.tmp"
     try:
         with files.create(temporary) as file:
@@ -144,14 +154,14 @@ def _check_one_schema(chain: Chain, base: Snapshot | None) -> None:
 
 
 def main() -> None:
-    """The process: `DIRECTORY EPOCH RETAINED`. Ends at once when its standard input does."""
+    """The process: `DIRECTORY EPOCH RETAINED COMPRESSION`. Ends at once when its standard input does."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     threading.Thread(target=_end_with_standard_input, daemon=True).start()
     with suppress(OSError):
         os.nice(BACKGROUND_NICENESS)
-    directory, epoch, retained = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    directory, epoch, retained, compression = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     try:
-        taken = take_snapshot(DurableDirectory(directory), upto=epoch, retained=retained)
+        taken = take_snapshot(DurableDirectory(directory), upto=epoch, retained=retained, compression=compression)
     except (CheckpointError, OSError) as exc:
         log.error("%s", exc)
         sys.exit(1)

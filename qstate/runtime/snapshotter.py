@@ -14,19 +14,19 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
+from qstate.config import JobConfig
+
 __all__ = ["Snapshotter"]
 
 log = logging.getLogger(__name__)
 
 
 class Snapshotter:
-    """Told of each final epoch by the operator's thread; `interval` epochs make a snapshot (0: never)."""
+    """Told of each final epoch by the operator's thread; `snapshot_interval` of them make a snapshot."""
 
-    def __init__(self, directory: Path, *, interval: int, retained: int, timeout_s: float) -> None:
+    def __init__(self, directory: Path, config: JobConfig) -> None:
         self._directory = directory
-        self._interval = interval
-        self._retained = retained
-        self._timeout_s = timeout_s
+        self._config = config
         self._epochs = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._waiting: threading.Thread | None = None
@@ -34,9 +34,11 @@ class Snapshotter:
     def epoch_is_final(self, epoch: int) -> None:
         """Start a snapshot if one is due and none is being made. Never raises: the next epoch tries again."""
         self._epochs += 1
-        if not self._interval or self._epochs < self._interval or (self._waiting and self._waiting.is_alive()):
+        interval = self._config.snapshot_interval
+        if not interval or self._epochs < interval or (self._waiting and self._waiting.is_alive()):
             return
-        arguments = [str(self._directory), str(epoch), str(self._retained)]
+        config = self._config
+        arguments = [str(self._directory), str(epoch), str(config.retained_snapshots), config.checkpoint_compression]
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "qstate.checkpoint.snapshots", *arguments], stdin=subprocess.PIPE
@@ -57,7 +59,7 @@ class Snapshotter:
 
     def _wait(self, process: subprocess.Popen[bytes], epoch: int) -> None:
         try:
-            status = process.wait(self._timeout_s)
+            status = process.wait(self._config.snapshot_timeout_s)
         except subprocess.TimeoutExpired:
             process.kill()
             status = process.wait()

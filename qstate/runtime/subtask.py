@@ -351,12 +351,7 @@ class Subtask:
                         raise
                     log.warning("%s; an older snapshot is used", exc)
                     self._start_over()
-            self._snapshotter = Snapshotter(
-                place.log_directory(self.spec.uid),
-                interval=place.config.snapshot_interval,
-                retained=place.config.retained_snapshots,
-                timeout_s=place.config.snapshot_timeout_s,
-            )
+            self._snapshotter = Snapshotter(place.log_directory(self.spec.uid), place.config)
             undo.pop_all()
 
     def _open_backend(self) -> None:
@@ -389,7 +384,12 @@ class Subtask:
         if restart.first_epoch is not None and place.begins_elsewhere(uid):
             origin = origin_of(place.checkpoint_dir, place.manifest(), uid, place.key_groups, restart.first_epoch)
         return open_epoch_log(
-            place.log_directory(uid), place.identity(uid), self._declared, origin, first_epoch=restart.first_epoch
+            place.log_directory(uid),
+            place.identity(uid),
+            self._declared,
+            origin,
+            first_epoch=restart.first_epoch,
+            compression=place.config.checkpoint_compression,
         )
 
     def _fill(self, base: Snapshot | None, final: int) -> None:

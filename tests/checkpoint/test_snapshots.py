@@ -253,6 +253,28 @@ def test_base_of_a_writer_stands_under_what_it_seals(tmp_path: Path) -> None:
     assert held(open_log(tmp_path)) == [change("z", b"y"), change("converted", b"x")]  # ascending
 
 
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+def test_compressed_files_are_smaller_and_read_the_same(tmp_path: Path, compression: str) -> None:
+    wanted = [change(f"key {number:04d}", b"x" * 100) for number in range(2000)]
+    sizes = []
+    for name in ("none", compression):
+        log = open_log(tmp_path / name)
+        log.compression = name
+        log.seal(0, wanted)
+        take_snapshot(DurableDirectory(tmp_path / name), compression=name)
+        assert held(open_log(tmp_path / name)) == wanted
+        sizes.append([path.stat().st_size for path in sorted((tmp_path / name).iterdir())])
+    plain, compressed = sizes
+    assert all(one > 3 * other for one, other in zip(plain, compressed, strict=True) if one > 10_000)
+
+
+def test_compression_that_is_not_known_is_named(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    log.compression = "lzma"
+    with pytest.raises(CheckpointError, match="'lzma' is not one of none, lz4, zstd"):
+        log.seal(0, [change("a")])
+
+
 def test_data_of_two_schemas_is_not_brought_together(tmp_path: Path) -> None:
     epochs(open_log(tmp_path), 0, 2)
     identity = read_chain(DurableDirectory(tmp_path)).identity  # type: ignore[union-attr]
