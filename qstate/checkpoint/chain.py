@@ -34,11 +34,12 @@ opening declares it void. Spark cannot mend damage before the newest file: unles
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple
 
+from qstate.backends.change_blocks import ChangeBlock, ChangeBlocks
 from qstate.backends.contract import Change
 from qstate.checkpoint.durable_directory import DurableDirectory
 from qstate.checkpoint.segment import WHAT_TO_DO, SegmentInfo, SegmentReader
@@ -133,7 +134,7 @@ class Part(NamedTuple):
 
     epoch: int
     states: States
-    changes: Iterator[Change]
+    changes: Iterable[Change]
     ascending: bool
 
 
@@ -181,11 +182,13 @@ class Chain:
 
     @property
     def states(self) -> States:
-        """The schemas of the newest writer; of none, nothing."""
-        for segment in reversed(self.segments):
-            if segment.writer == segment.sequence:
-                return segment.states
-        return self.bases[0].states if self.bases[0] else ()
+        """The schemas of the newest data; without any, those of the newest writer."""
+        newest: States = ()
+        for part in self.parts(self.bases[0]):
+            newest = part.states
+        if newest or not self.segments:
+            return newest
+        return self.segments[-1].states
 
     def parts(
         self, base: Snapshot | None, upto: int | None = None, groups: KeyGroupRange | None = None
@@ -208,9 +211,12 @@ class Chain:
             elif upto is None or segment.epoch <= upto:
                 yield Part(segment.epoch, states, self._changes(segment, groups), ascending=False)
 
-    def _changes(self, source: Sealed | Snapshot, groups: KeyGroupRange | None) -> Iterator[Change]:
+    def _changes(self, source: Sealed | Snapshot, groups: KeyGroupRange | None) -> ChangeBlocks:
+        return ChangeBlocks(self._blocks(source, groups))
+
+    def _blocks(self, source: Sealed | Snapshot, groups: KeyGroupRange | None) -> Iterator[ChangeBlock]:
         with reading(self.files, source.name) as reader:
-            yield from reader.changes(source.seal, groups)
+            yield from reader.changes(source.seal, groups).blocks()
 
 
 def header_of(

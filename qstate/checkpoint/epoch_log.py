@@ -111,6 +111,7 @@ class EpochLog:
         self._identity = chain.identity
         self._last = opening
         self._writer = opening.sequence
+        self._states = opening.states
         self._epochs = {segment.epoch: segment for segment in chain.segments if segment.epoch != NO_EPOCH}
         self._latest = chain.latest()
         self._outputs: dict[int, str] = {}
@@ -217,7 +218,7 @@ class EpochLog:
             self._last.seal,
             NO_EPOCH if self._latest is None else self._latest,
             self._writer,
-            self._chain.states,
+            self._states,
         )
         self._chain.bases = (
             write_snapshot(self._files, self._identity, snapshot, changes, self.compression),

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from qstate.checkpoint.merge import merged_parts
 from qstate.checkpoint.snapshots import write_snapshot
 from qstate.descriptors import StateDescriptor
 from qstate.errors import CheckpointError, DamagedCheckpoint, JobError
-from qstate.evolution import Converted, Evolution, StateSchema, Unchanged, plan_evolution
+from qstate.evolution import Evolution, StateSchema, plan_evolution
 from qstate.keys import ColumnType
 
 __all__ = ["DeclaredStates", "Origin", "open_epoch_log"]
@@ -74,7 +74,7 @@ class DeclaredStates:
             descriptor = self._descriptors.get(schema.name)
             if descriptor is not None:
                 self._check_keys(schema.name, plain.get("key_types"))
-                plans[schema.name] = self._plan(schema, descriptor)
+                plans[schema.name] = plan_evolution(schema, descriptor)
             elif not self._allow_non_restored:
                 raise JobError(
                     f"operator {self._operator!r}: the stored state {schema.name!r} ({schema}) belongs to no state of "
@@ -91,21 +91,11 @@ class DeclaredStates:
     def prepare(self, parts: Iterable[Part]) -> Iterator[Part]:
         """The parts of a history as this operator would have written them."""
         for part in parts:
-            changes: Iterator[Change] = part.changes
+            changes: Iterable[Change] = part.changes
             if self.differ_from(part.states):
                 plans = self.plans(part.states)
                 changes = converted((change for change in changes if change.state in plans), plans)
             yield part._replace(changes=changes, states=self.schemas)
-
-    def _plan(self, schema: StateSchema, descriptor: StateDescriptor) -> Evolution:
-        plan = plan_evolution(schema, descriptor)
-        if isinstance(plan, Unchanged) and replace(schema, queryable_name=descriptor.queryable_name) != StateSchema.of(
-            descriptor
-        ):
-            # Readable as it is, but it lacks what the new form has: the form after this one relies on all of it.
-            serializer = descriptor.serializer
-            return Converted(descriptor.kind, lambda data: serializer.dumps(serializer.loads(data)))
-        return plan
 
     def _check_keys(self, state: str, stored: Any) -> None:
         if stored != self._key_types:
@@ -167,11 +157,7 @@ def _check_replayed(chain: Chain, first_epoch: int | None) -> None:
 
 
 def _stored_schemas(chain: Chain) -> list[States]:
-    """Of what is read: the best base, and the writers after it."""
-    base = chain.bases[0]
-    after = base.sequence if base is not None else 0
-    openings = [one.states for one in chain.segments if one.writer == one.sequence and one.sequence > after]
-    return openings if base is None else [base.states, *openings]
+    return [part.states for part in chain.parts(chain.bases[0])]
 
 
 def _begin_with(

@@ -142,10 +142,8 @@ def _newest(chain: Chain, upto: int | None) -> Snapshot | None:
 def _check_one_schema(chain: Chain, base: Snapshot | None) -> None:
     """Only the job, which has the user's code, can bring data of different schemas together; it does so on opening."""
     schemas: dict[object, object] = {}
-    after = base.sequence if base else 0
-    openings = [one.states for one in chain.segments if one.writer == one.sequence and one.sequence > after]
-    for states in [base.states, *openings] if base else openings:
-        for state in states:
+    for part in chain.parts(base):
+        for state in part.states:
             if schemas.setdefault(state.get("name"), state) != state:
                 raise CheckpointError(
                     f"{chain.files.path} holds state {state.get('name')!r} in two forms; start the job once, it "

@@ -361,13 +361,15 @@ class JobManager:
                 raise JobError(f"job {self.job!r} has no operator {uid!r}")
             return self._operators[uid]
 
-    def _bind_query(self, uid: str, query: str) -> int:
+    def _bind_query(self, uid: str, query: str, epoch: int) -> int:
         """An operator's state belongs to one streaming query: two would count every row twice.
 
-        Gives the newest epoch that Spark is known to have committed.
+        `epoch` is the one that Spark asks for, which proves the one before committed. Gives the newest epoch that is
+        known to be: a task manager that comes back must not show less than one before it has shown.
         """
         with self._lock:
             self._home.bind(uid, query, self._operators)
+            self._home.finalize(query, epoch - 1)
             return self._home.final(uid)
 
     def _claim(self, uid: str, states: Sequence[Mapping[str, Any]]) -> None:

@@ -19,12 +19,12 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
 
 from qstate.backends.catalog import open_backend
+from qstate.backends.change_blocks import chained
 from qstate.backends.contract import Capability, Change, Isolation, StateBackend
 from qstate.backends.replay import replay_epoch
 from qstate.checkpoint.attempts import EpochAttempts, Process
@@ -49,6 +49,8 @@ log = logging.getLogger(__name__)
 
 #: How long a newer attempt waits for the user's function to come back from the row that it is in.
 CUT_TIMEOUT_S = 30.0
+#: How often a log is opened before what cannot be read of it counts as damaged.
+MOST_OPENINGS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,19 +342,28 @@ class Subtask:
             self._operator = KeyedOperator(self.spec, place.operator_subtask, self._backend)
             self._operator.open()
             undo.callback(lambda: self._operator.close())
+            self._open_and_fill(restart)
+            self._snapshotter = Snapshotter(place.log_directory(self.spec.uid), place.config)
+            undo.pop_all()
+
+    def _open_and_fill(self, restart: Restart) -> None:
+        """Fill the backend from the best base that is sound.
+
+        A snapshot of a task manager that has just died may still be replacing files: so what cannot be read is looked
+        at again before it counts as damaged.
+        """
+        for attempt in range(1, MOST_OPENINGS + 1):
             self._log = self._open_log(restart)
             self._attempts = EpochAttempts(self._log.latest())
             for base in self._log.bases:
                 try:
-                    self._fill(base, restart.final)
-                    break
+                    return self._fill(base, restart.final)
                 except DamagedCheckpoint as exc:
-                    if base is self._log.bases[-1]:
+                    if attempt == MOST_OPENINGS and base is self._log.bases[-1]:
                         raise
-                    log.warning("%s; an older snapshot is used", exc)
+                    log.warning("%s; looking for another way", exc)
                     self._start_over()
-            self._snapshotter = Snapshotter(place.log_directory(self.spec.uid), place.config)
-            undo.pop_all()
+        return None
 
     def _open_backend(self) -> None:
         place = self._place
@@ -397,7 +408,7 @@ class Subtask:
         parts = list(self._declared.prepare(self._log.parts(base)))
         pending = parts.pop() if parts and parts[-1].epoch > final and not parts[-1].ascending else None
         if parts:
-            self._backend.restore(parts[-1].epoch, chain.from_iterable(part.changes for part in parts))
+            self._backend.restore(parts[-1].epoch, chained(part.changes for part in parts))
         if pending is not None:
             descriptors = {descriptor.name: descriptor for descriptor in self._operator.descriptors}
             replay_epoch(self._backend, descriptors, pending.epoch, pending.changes)

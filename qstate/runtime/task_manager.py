@@ -166,7 +166,7 @@ class TaskManager:
         subtask: Subtask | None = None
         restart = Restart()
         try:
-            final = self._job_manager.call("bind_query", request.operator, request.query)
+            final = self._job_manager.call("bind_query", request.operator, request.query, request.epoch)
             restart = Restart(max(final, request.epoch - 1), request.epoch)
             subtask = self._subtasks.open(request.operator, request.subtask, restart)
             assert subtask is not None  # with a first epoch, nothing has to wait

@@ -220,6 +220,32 @@ def test_widened_state_is_converted_once_and_stays_so(job_of: JobOf) -> None:
         epoch_of_all(job_of(Totals()), 4)
 
 
+class Anything(Totals):
+    """Keeps whatever it likes, under a type that says otherwise."""
+
+    def open(self, context: Any) -> None:
+        self.total = context.get_state(ValueStateDescriptor("total", int).queryable("totalAmount"))
+
+    def process_element(self, row: Any, context: Any) -> Iterator[tuple[str, int]]:
+        self.total.update("sloppy")
+        yield row.key, 1
+
+
+class AnythingAsFloat(Anything):
+    def open(self, context: Any) -> None:
+        self.total = context.get_state(ValueStateDescriptor("total", float).queryable("totalAmount"))
+
+
+def test_value_that_cannot_be_converted_leaves_the_state_to_the_old_program(job_of: JobOf) -> None:
+    epoch_of_all(job := job_of(Anything()), 0)
+    job.stop()
+    job = job_of(AnythingAsFloat())
+    with pytest.raises(JobError, match="the stored value cannot be converted"):
+        epoch_of_all(job, 1)
+    job.stop()
+    assert epoch_of_all(job_of(Anything()), 1) == all_are(1)
+
+
 def test_incompatible_state_is_refused_before_any_row_and_the_old_program_goes_on(job_of: JobOf) -> None:
     epoch_of_all(job := job_of(Totals()), 0)
     job.stop()
