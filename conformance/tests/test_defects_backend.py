@@ -15,6 +15,8 @@ from qstate_conformance.plan import Plan
 from qstate_conformance.run import run
 from qstate_conformance.subjects import backend_subject
 from tests.defects.backends import epochs, lives, readers, restores, tables
+from tests.suite_command import outcome_of
+from tests.unshrunk import UNSHRUNK
 
 _MODULES: tuple[ModuleType, ...] = (tables, epochs, restores, readers, lives)
 #: subject -> the law that catches it
@@ -42,14 +44,14 @@ def test_there_are_many_defects_and_each_names_a_law() -> None:
 @pytest.mark.parametrize("name", DEFECTS, ids=lambda name: name.rpartition(":")[2])
 def test_a_defect_is_caught(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEFECTS_DIRECTORY", str(tmp_path))
-    outcome = run(Plan(backend_subject(name), selection=(DEFECTS[name],), profile="ci"))
+    outcome = run(Plan(backend_subject(name), selection=(DEFECTS[name],), profile=UNSHRUNK))
     assert outcome.exit_code == 1
     assert [law.verdict for law in outcome.laws] == [Verdict.FAILED]
     assert DEFECTS[name] in outcome.laws[0].reproduction
 
 
 @pytest.mark.parametrize("name", SOUND)
-def test_a_sound_backend_passes(name: str) -> None:
-    outcome = run(Plan(backend_subject(name), profile="dev", seed=len(name)))
+def test_a_sound_backend_passes(name: str, tmp_path: Path) -> None:
+    outcome = outcome_of(tmp_path, "backend", name, "--profile", "dev", "--seed", str(len(name)))
     assert [law.law for law in outcome.laws if law.verdict is Verdict.FAILED] == []
     assert outcome.exit_code == 0

@@ -16,6 +16,7 @@ from qstate_conformance.run import run
 from qstate_conformance.subjects import ClientSubject
 from tests.defects.clients.program import MODULES
 from tests.defects.clients.seeds import SEEDS
+from tests.unshrunk import UNSHRUNK
 
 SOUND = ["qstate_conformance.client.python_driver", "qstate_conformance.client.python_async_driver"]
 
@@ -38,7 +39,7 @@ def test_there_are_many_defects_and_each_names_a_law() -> None:
 def test_a_defect_is_caught(name: str) -> None:
     subject = ClientSubject((sys.executable, "-m", "tests.defects.clients.program", name))
     law = SEEDS[name].caught_by
-    outcome = run(Plan(subject, selection=(law,), profile="ci"))
+    outcome = run(Plan(subject, selection=(law,), profile=UNSHRUNK))
     assert outcome.exit_code == 1
     assert [found.verdict for found in outcome.laws] == [Verdict.FAILED]
     assert law in outcome.laws[0].reproduction

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 
 from qstate_conformance import profiles
 from qstate_conformance.laws import Law, find_laws, forget_laws
@@ -15,6 +14,7 @@ from qstate_conformance.server.reference_server import reference_server
 from qstate_conformance.subjects import ServerSubject
 from tests.defects.servers.meddler import Meddler, Spoiler
 from tests.defects.servers.spoilers import SPOILERS
+from tests.unshrunk import UNSHRUNK
 
 #: The law that must catch each defect.
 CAUGHT_BY = {
@@ -66,23 +66,12 @@ CAUGHT_BY = {
     "IdZeroIsARequest": "broken.a_stream_without_meaning_is_malformed",
 }
 
-# The examples of the ci profile. What is caught need not be shrunk, only caught.
-settings.register_profile(
-    "qstate-conformance-unshrunk",
-    max_examples=profiles.PROFILES["ci"],
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-    database=None,
-    phases=(Phase.explicit, Phase.generate),
-    report_multiple_bugs=False,
-)
-
 
 @pytest.fixture(scope="module")
 def laws() -> Iterator[dict[str, Law]]:
     """The server laws by id, with the examples of the ci profile."""
     forget_laws()
-    with profiles.active("unshrunk", 0):
+    with profiles.active(UNSHRUNK, 0):
         yield {law.id: law for law in find_laws("server")}
     forget_laws()
 

@@ -6,19 +6,18 @@ Every seed is a run of a whole area, so a usual run has two of them; QSTATE_CONF
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
-from qstate_conformance.plan import Plan
-from qstate_conformance.run import run
-from qstate_conformance.subjects import backend_subject
+from tests.suite_command import outcome_of
 
 SEEDS = range(1, 1 + int(os.environ.get("QSTATE_CONFORMANCE_SEEDS", "2")))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_heap_raises_no_alarm(seed: int) -> None:
-    outcome = run(Plan(backend_subject("heap"), profile="dev", seed=seed))
+def test_the_heap_raises_no_alarm(seed: int, tmp_path: Path) -> None:
+    outcome = outcome_of(tmp_path, "backend", "heap", "--profile", "dev", "--seed", str(seed))
     assert [(law.law, law.message) for law in outcome.laws if law.message] == []
     assert outcome.problems == ()
     assert len(outcome.laws) > 80

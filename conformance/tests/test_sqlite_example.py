@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from qstate_conformance.outcomes import Verdict
-from qstate_conformance.plan import Plan
-from qstate_conformance.run import run
-from qstate_conformance.subjects import backend_subject
+from tests.suite_command import outcome_of
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "sqlite_backend"
@@ -34,9 +32,9 @@ def test_the_entry_point_of_the_guide_is_the_packages() -> None:
     assert line in GUIDE.read_text(encoding="utf-8")
 
 
-def test_the_example_conforms(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_conforms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLE))
-    outcome = run(Plan(backend_subject("qstate_sqlite:SQLiteBackend"), profile="dev"))
+    outcome = outcome_of(tmp_path, "backend", "qstate_sqlite:SQLiteBackend", "--profile", "dev")
     assert [law.law for law in outcome.laws if law.verdict is Verdict.FAILED] == []
     assert outcome.exit_code == 0
     assert all(capability.claimed and capability.proved_by for capability in outcome.capabilities)
