@@ -3,20 +3,21 @@
 Rules of this module: it puts single changes together and takes blocks apart; it knows no backend and no file. A
 backend that has its changes one by one gives them one by one from `commit` and need not know of blocks. One that can
 make a column at a time gives `ChangeBlocks` instead: it is spared a tuple per change, which the log would take
-apart again.
+apart again. The same holds the other way: what the log gives to `restore` can be read one by one, or by the block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import groupby, islice, repeat
+from itertools import chain, compress, groupby, islice, repeat
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 from qstate.backends.contract import Change, ChangeOp
+from qstate.keys import KeyGroupRange
 
-__all__ = ["FIRST_COUNT", "ChangeBlock", "ChangeBlocks", "blocks_of", "next_count"]
+__all__ = ["FIRST_COUNT", "ChangeBlock", "ChangeBlocks", "blocks_of", "chained", "next_count", "recut"]
 
 #: What a block aims at: large enough to be cheap per change, small enough to check and hold.
 TARGET_BLOCK = 1 << 20
@@ -26,6 +27,7 @@ FIRST_COUNT = 64
 
 _new_change: Any = partial(tuple.__new__, Change)
 _run_of = itemgetter(0, 1, 3)
+_block_run = itemgetter(0, 1, 2)
 _columns = (itemgetter(2), itemgetter(4), itemgetter(5), itemgetter(6))
 
 
@@ -55,6 +57,28 @@ class ChangeBlock(NamedTuple):
             repeat(b"") if self.data is None else self.data,
         )
         return map(_new_change, zip(*columns, strict=False))  # strict would trip over the endless repeats
+
+    def part(self, start: int, stop: int) -> ChangeBlock:
+        """The changes `start` to `stop` (exclusive)."""
+        if start == 0 and stop == len(self.keys):
+            return self
+        return self._with(lambda column: column[start:stop])
+
+    def within(self, key_groups: KeyGroupRange) -> ChangeBlock:
+        """The changes of these key groups, which may be none."""
+        groups, start, stop = self.groups, key_groups.start, key_groups.stop
+        if not groups or (min(groups) >= start and max(groups) < stop):
+            return self
+        wanted = [start <= group < stop for group in groups]
+        return self._with(lambda column: list(compress(column, wanted)))
+
+    def _with(self, convert: Callable[[Any], Any]) -> ChangeBlock:
+        return self._replace(
+            groups=convert(self.groups),
+            keys=convert(self.keys),
+            map_keys=None if self.map_keys is None else convert(self.map_keys),
+            data=None if self.data is None else convert(self.data),
+        )
 
 
 class ChangeBlocks:
@@ -89,6 +113,54 @@ def blocks_of(changes: Iterable[Change]) -> Iterator[ChangeBlock]:
                 op, state, namespace, groups, keys, map_keys if any(map_keys) else None, data if any(data) else None
             )
         count = next_count(len(part), size)
+
+
+def chained(histories: Iterable[Iterable[Change]]) -> ChangeBlocks:
+    """Changes that follow each other, as blocks where they are such."""
+    return ChangeBlocks(block for changes in histories for block in blocks_of(changes))
+
+
+def recut(blocks: Iterable[ChangeBlock]) -> Iterator[ChangeBlock]:
+    """The same changes in the blocks that `blocks_of` makes of single ones, so that equal changes give equal blocks."""
+    held: list[ChangeBlock] = []
+    count = room = FIRST_COUNT
+    for block in blocks:
+        start, end = 0, len(block.keys)
+        while start < end:
+            stop = min(start + room, end)
+            held.append(block.part(start, stop))
+            room -= stop - start
+            start = stop
+            if not room:
+                joined = _joined(held)
+                yield from joined
+                count = room = next_count(count, sum(map(_size, joined)))
+                held = []
+    yield from _joined(held)
+
+
+def _joined(parts: Iterable[ChangeBlock]) -> list[ChangeBlock]:
+    """Neighbours of one operation, state and namespace as one block."""
+    joined = []
+    for (op, state, namespace), run in groupby(parts, _block_run):
+        of_run = list(run)
+        groups = [*chain.from_iterable(part.groups for part in of_run)]
+        keys = [*chain.from_iterable(part.keys for part in of_run)]
+        map_keys = _joined_bytes([(part.map_keys, len(part.keys)) for part in of_run])
+        data = _joined_bytes([(part.data, len(part.keys)) for part in of_run])
+        joined.append(ChangeBlock(op, state, namespace, groups, keys, map_keys, data))
+    return joined
+
+
+def _joined_bytes(columns: list[tuple[Sequence[bytes] | None, int]]) -> list[bytes] | None:
+    joined: list[bytes] = []
+    for column, length in columns:
+        joined += [b""] * length if column is None else column
+    return joined if any(joined) else None
+
+
+def _size(block: ChangeBlock) -> int:
+    return sum(sum(map(len, column)) for column in (block.keys, block.map_keys, block.data) if column is not None)
 
 
 def next_count(count: int, size: int) -> int:

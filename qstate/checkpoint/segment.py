@@ -32,7 +32,7 @@ from typing import Any, BinaryIO
 import msgpack
 from xxhash import xxh64, xxh64_intdigest
 
-from qstate.backends.change_blocks import FIRST_COUNT, ChangeBlock, blocks_of, next_count
+from qstate.backends.change_blocks import FIRST_COUNT, ChangeBlock, ChangeBlocks, blocks_of, next_count
 from qstate.backends.contract import Change, ChangeOp
 from qstate.checkpoint.compression import compressor, decompressor
 from qstate.errors import CheckpointError, DamagedCheckpoint
@@ -177,18 +177,22 @@ class SegmentReader:
         for _ in self._body(self.info(), Kind.CHANGES):
             pass
 
-    def changes(self, seal: int, groups: KeyGroupRange | None = None) -> Iterator[Change]:
+    def changes(self, seal: int, groups: KeyGroupRange | None = None) -> ChangeBlocks:
         """The changes of the file sealed so; those of a block are given when the block is checked.
 
         `groups`: of a file with an index, blocks without these key groups are skipped; what else the blocks hold is
         given, too.
         """
+        return ChangeBlocks(self._runs(seal, groups))
+
+    def _runs(self, seal: int, groups: KeyGroupRange | None) -> Iterator[ChangeBlock]:
         info = self._sealed(seal)
         index = info.footer.get("index")
         restored = decompressor(info.header.get("compression", "none"))
         found = self._body(info, Kind.CHANGES) if groups is None or index is None else self._blocks_of(index, groups)
         for payload in found:
-            yield from self._unpack_changes(restored(payload) if restored else payload)
+            for number, *columns in msgpack.unpackb(restored(payload) if restored else payload):
+                yield ChangeBlock(self._operation(number), *columns)
 
     def _blocks_of(self, index: list[list[int]], groups: KeyGroupRange) -> Iterator[bytes]:
         """The body blocks that may hold some of the key groups: each has its own checksum, so none is read in vain."""
@@ -231,10 +235,6 @@ class SegmentReader:
         if found != kind or checksum != _checksum(kind, index, payload):
             raise self._damaged(f"has a damaged block at byte {start}")
         return payload, checksum
-
-    def _unpack_changes(self, payload: bytes) -> Iterator[Change]:
-        for op, state, namespace, groups, keys, map_keys, data in msgpack.unpackb(payload):
-            yield from ChangeBlock(self._operation(op), state, namespace, groups, keys, map_keys, data).changes()
 
     def _operation(self, number: int) -> ChangeOp:
         try:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstate.backends.answers import pack_elements, unpack_elements
+from qstate.backends.change_blocks import blocks_of
 from qstate.backends.contract import Change, ChangeOp
 from qstate.checkpoint.merge import Overlay, ascending, merged
 from qstate.keys import encode_key
@@ -68,8 +69,8 @@ def order_of(change: Change) -> tuple[object, ...]:
 
 def overlay_of(history: list[Change]) -> Overlay:
     overlay = Overlay()
-    for change in history:
-        overlay.add(change)
+    for block in blocks_of(history):
+        overlay.add(block)
     return overlay
 
 
