@@ -8,19 +8,23 @@ while they are read, so a file that went missing means reading its directory aga
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain as chained
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from qstate.backends.contract import Change
 from qstate.checkpoint.chain import NO_EPOCH, Chain, LogIdentity, Part, Snapshot, States, read_chain, reading
 from qstate.checkpoint.durable_directory import DurableDirectory
 from qstate.checkpoint.manifest import JobManifest, operator_directory, read_final, subtask_directory
 from qstate.checkpoint.merge import merged_parts
+from qstate.checkpoint.segment import WHAT_TO_DO
 from qstate.errors import CheckpointError, DamagedCheckpoint
 from qstate.keys import KeyGroupRange
 
-__all__ = ["JobHistory", "Prepare", "StateSource", "StoredOperator"]
+__all__ = ["JobHistory", "Prepare", "StateSource", "StoredOperator", "in_one_form"]
 
 #: What is done to the parts of a history before they are merged, such as converting them.
 Prepare = Callable[[Iterable[Part]], Iterable[Part]]
@@ -31,12 +35,17 @@ MOST_READS = 5
 
 @dataclass(frozen=True, slots=True)
 class StoredOperator:
-    """What a source has of an operator. `epoch` is the newest one that is final, -1 when there is none."""
+    """What a source has of an operator. Epochs are -1 when there is none.
+
+    `epoch` is the newest one that is final and can be read, `sealed` the newest one that can be read. `committed` is
+    the newest one that Spark is known to have committed: later than `epoch` where files were damaged or lost.
+    """
 
     uid: str
     query: str
     epoch: int
     sealed: int
+    committed: int
     parallelism: int
     states: States
 
@@ -68,7 +77,7 @@ class StateSource(ABC):
 
 
 class JobHistory(StateSource):
-    """A checkpoint directory, of a running or a stopped job. `layouts` reads only so many of its first layouts."""
+    """A checkpoint directory, of a running or a stopped job."""
 
     def __init__(self, root: Path, manifest: JobManifest, *, origin: StateSource | None = None) -> None:
         """`origin` is what the job was restored from, for operators that have no state of their own yet."""
@@ -81,18 +90,38 @@ class JobHistory(StateSource):
 
     def operators(self) -> dict[str, StoredOperator]:
         final = read_final(self._root)
+        restored = self._origin.operators() if self._origin is not None else {}
         found = {}
-        for uid, query in self._manifest.operators.items():
-            chains = self._chains(uid, self._every_group(), self._manifest.layout)
-            latest = [chain.latest() for _, chain in chains]
-            sealed = min((NO_EPOCH if epoch is None else epoch for epoch in latest), default=NO_EPOCH)
-            begun = max((NO_EPOCH if epoch is None else epoch for epoch in latest), default=NO_EPOCH)
-            states = chains[0][1].states if chains else ()
-            # An epoch that one subtask has sealed proves the one before it committed.
-            settled = max((_before(chain, begun) for _, chain in chains), default=NO_EPOCH)
-            epoch = min(sealed, max(final.get(query, NO_EPOCH), settled))
-            found[uid] = StoredOperator(uid, query, epoch, sealed, self._manifest.parallelism, states)
+        for uid in sorted({*self._manifest.operators, *restored}):
+            chains = self.subtasks(uid)
+            if not chains and uid in restored:
+                found[uid] = restored[uid]  # it has not begun here
+            else:
+                query = self._manifest.operators.get(uid, "")
+                found[uid] = self._begun(uid, query, chains, final.get(query, NO_EPOCH))
         return found
+
+    def _begun(self, uid: str, query: str, chains: Sequence[tuple[KeyGroupRange, Chain]], final: int) -> StoredOperator:
+        latest = [NO_EPOCH if epoch is None else epoch for epoch in (chain.latest() for _, chain in chains)]
+        # An epoch that one subtask has sealed proves the one before it committed.
+        begun = max(latest, default=NO_EPOCH)
+        committed = max((final, *(_before(chain, begun) for _, chain in chains)))
+        missing = _missing(chains, self._every_group())
+        taken_up = [base.epoch for _, chain in chains for base in _taken_up(chain)]
+        if missing and (committed != NO_EPOCH or (taken_up and self._origin is None)):
+            raise DamagedCheckpoint(
+                f"{operator_directory(self._root, uid)} lacks the epoch logs of the key groups {missing[0].start} to "
+                f"{missing[0].stop - 1}, although epochs of it are committed; {WHAT_TO_DO}"
+            )
+        committed = max((committed, *taken_up))
+        for groups in missing:
+            latest.append(NO_EPOCH if self._origin is None else self._origin.epoch(uid, groups, committed))
+        sealed = min(latest)
+        states = {plain.get("name"): plain for _, chain in reversed(chains) for plain in chain.states}
+        parallelism = self._manifest.parallelism
+        return StoredOperator(
+            uid, query, min(sealed, committed), sealed, committed, parallelism, tuple(states.values())
+        )
 
     def subtasks(self, operator: str) -> list[tuple[KeyGroupRange, Chain]]:
         """The histories that the operator's state is made of now, by their key groups."""
@@ -101,8 +130,8 @@ class JobHistory(StateSource):
     def epoch(self, operator: str, groups: KeyGroupRange, upto: int) -> int:
         chains = self._chains(operator, groups, self._manifest.layout)
         found = [_reached(chain, upto) for _, chain in chains]
-        if self._origin is not None and sum(len(part) for part, _ in chains) < len(groups):
-            found.append(self._origin.epoch(operator, groups, upto))
+        for missing in _missing(chains, groups):
+            found.append(NO_EPOCH if self._origin is None else self._origin.epoch(operator, missing, upto))
         return min(found, default=NO_EPOCH)
 
     def state(
@@ -121,7 +150,8 @@ class JobHistory(StateSource):
         for _ in range(MOST_READS):
             try:
                 base = _sound_base(chain, upto)
-                found = merged_parts(prepare(chain.parts(base, upto, groups)))
+                found = iter(merged_parts(prepare(chain.parts(base, upto, groups))))
+                begun = list(islice(found, 1))  # all files are read, or open: they may go now
                 break
             except DamagedCheckpoint as exc:
                 again = read_chain(chain.files, chain.identity)
@@ -130,7 +160,7 @@ class JobHistory(StateSource):
                 chain, failure = again, exc
         else:
             raise failure
-        for change in found:
+        for change in chained(begun, found):
             if change.group in groups:
                 yield change
 
@@ -148,10 +178,6 @@ class JobHistory(StateSource):
             chain = _existing_chain(subtask_directory(self._root, operator, layout, subtask), identity)
             found += self._chains(operator, shared, layout - 1) if chain is None else [(shared, chain)]
         return found
-
-    def has_state(self, operator: str) -> bool:
-        """Whether there is a directory for the operator at all."""
-        return operator_directory(self._root, operator).exists()
 
     def _every_group(self) -> KeyGroupRange:
         return KeyGroupRange(0, self.max_parallelism)
@@ -171,9 +197,45 @@ def _existing_chain(directory: Path, identity: LogIdentity) -> Chain | None:
     raise AssertionError("unreachable")
 
 
+def in_one_form(states: States) -> Prepare:
+    """Refuses parts whose data is of other schemas: only the job, which has the user's code, can convert it.
+
+    The stream that it prepares raises `CheckpointError` when such a part comes.
+    """
+    wanted = {plain.get("name"): _without_queryable_name(plain) for plain in states}
+
+    def checked(parts: Iterable[Part]) -> Iterator[Part]:
+        for part in parts:
+            for plain in part.states:
+                if wanted.get(plain.get("name")) != _without_queryable_name(plain):
+                    raise CheckpointError(
+                        f"state {plain.get('name')!r} is stored in two forms, by an older and a newer program; start "
+                        "the job once, it converts what is there"
+                    )
+            yield part
+
+    return checked
+
+
+def _without_queryable_name(plain: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in plain.items() if name != "queryable_name"}
+
+
+def _missing(chains: Sequence[tuple[KeyGroupRange, Chain]], groups: KeyGroupRange) -> list[KeyGroupRange]:
+    """What of these key groups has no history."""
+    bounds = [groups.start, *(at for part, _ in chains for at in (part.start, part.stop)), groups.stop]
+    return [KeyGroupRange(*pair) for pair in zip(bounds[::2], bounds[1::2], strict=True) if pair[0] < pair[1]]
+
+
+def _taken_up(chain: Chain) -> Iterator[Snapshot]:
+    """The state that a history began with: it was final before."""
+    yield from (base for base in chain.bases if base is not None and base.sequence == 0)
+
+
 def _before(chain: Chain, epoch: int) -> int:
-    """The newest epoch of a history before this one."""
-    return max((one for one in _epochs(chain) if one < epoch), default=NO_EPOCH)
+    """The newest epoch before this one that was sealed in a history, what it began with aside."""
+    begun_with = {base.epoch for base in _taken_up(chain)}
+    return max((one for one in _epochs(chain) if one < epoch and one not in begun_with), default=NO_EPOCH)
 
 
 def _reached(chain: Chain, upto: int) -> int:

@@ -15,13 +15,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from qstate.backends.contract import Change
-from qstate.checkpoint.chain import FORMAT, Part, reading
+from qstate.checkpoint.chain import FORMAT, NO_EPOCH, Part, reading
 from qstate.checkpoint.durable_directory import DurableDirectory
-from qstate.checkpoint.history import Prepare, StateSource, StoredOperator
+from qstate.checkpoint.history import Prepare, StateSource, StoredOperator, in_one_form
 from qstate.checkpoint.manifest import read_checked, write_checked
 from qstate.checkpoint.merge import merged_parts
 from qstate.checkpoint.segment import SegmentWriter
@@ -34,20 +35,23 @@ SAVEPOINT_FILE = "savepoint.json"
 #: Entries between two calls of a progress function.
 PROGRESS_ENTRIES = 10_000
 
-#: Called now and then with the operator's uid and how many of its entries are written.
-Progress = Callable[[str, int], None]
+#: Called now and then with the operator's uid, how many of its entries are written, and how much of it is done, 0 to 1.
+Progress = Callable[[str, int, float], None]
 
 
-def write_savepoint(
-    source: StateSource, target: Path, *, progress: Progress = lambda operator, entries: None
-) -> Savepoint:
+def _untold(operator: str, entries: int, done: float) -> None:
+    """For whoever does not ask."""
+
+
+def write_savepoint(source: StateSource, target: Path, *, progress: Progress = _untold) -> Savepoint:
     """Write the last final state of every operator of a source into a new or empty directory.
 
-    Raises `CheckpointError` when the source has no final state yet, when the directory holds something, and when a
-    file cannot be read or written; without its `savepoint.json` what was written is no savepoint.
+    An operator that has no final epoch yet is there with what it began with. Raises `CheckpointError` when the source
+    has no final state yet, when the directory holds something, and when a file cannot be read or written; without its
+    `savepoint.json` what was written is no savepoint.
     """
-    operators = {uid: stored for uid, stored in source.operators().items() if stored.epoch >= 0}
-    if not operators:
+    operators = source.operators()
+    if all(stored.epoch == NO_EPOCH for stored in operators.values()):
         raise CheckpointError(f"{source.location} holds no committed state yet; try again after the first micro-batch")
     try:
         files = DurableDirectory(target)
@@ -83,25 +87,26 @@ def _write_operator(
         "max_parallelism": source.max_parallelism,
         "states": list(stored.states),
     }
-    changes = source.state(stored.uid, KeyGroupRange(0, source.max_parallelism), stored.epoch)
+    every = KeyGroupRange(0, source.max_parallelism)
+    changes = source.state(stored.uid, every, stored.epoch, in_one_form(stored.states))
     with files.create(name) as file:
         writer = SegmentWriter(file, header, ascending=True)
-        writer.write_changes(_counted(changes, lambda entries: progress(stored.uid, entries)))
+        writer.write_changes(_told(changes, partial(progress, stored.uid), source.max_parallelism))
         seal = writer.write_footer()
         files.finish(file)
     facts = asdict(stored)
-    del facts["uid"], facts["sealed"]
+    del facts["uid"], facts["sealed"], facts["committed"]
     return {**facts, "seal": seal, "entries": writer.entries}
 
 
-def _counted(changes: Iterable[Change], told: Callable[[int], None]) -> Iterator[Change]:
+def _told(changes: Iterable[Change], told: Callable[[int, float], None], max_parallelism: int) -> Iterator[Change]:
     count = 0
     for change in changes:
         yield change
         count += 1
         if count % PROGRESS_ENTRIES == 0:
-            told(count)
-    told(count)
+            told(count, change.group / max_parallelism)
+    told(count, 1.0)
 
 
 class Savepoint(StateSource):
@@ -134,7 +139,13 @@ class Savepoint(StateSource):
     def operators(self) -> dict[str, StoredOperator]:
         return {
             uid: StoredOperator(
-                uid, stored["query"], stored["epoch"], stored["epoch"], stored["parallelism"], tuple(stored["states"])
+                uid,
+                stored["query"],
+                stored["epoch"],
+                stored["epoch"],
+                stored["epoch"],
+                stored["parallelism"],
+                tuple(stored["states"]),
             )
             for uid, stored in self._operators.items()
         }
@@ -146,7 +157,7 @@ class Savepoint(StateSource):
 
     def epoch(self, operator: str, groups: KeyGroupRange, upto: int) -> int:
         stored = self._operators.get(operator)
-        return int(stored["epoch"]) if stored is not None and stored["epoch"] <= upto else -1
+        return int(stored["epoch"]) if stored is not None and stored["epoch"] <= upto else NO_EPOCH
 
     def state(
         self, operator: str, groups: KeyGroupRange, upto: int, prepare: Prepare = lambda parts: parts

@@ -1,0 +1,190 @@
+"""What a checkpoint directory holds, read without the job: the right epoch, and nothing that is not there."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from qstate.checkpoint.chain import NO_EPOCH
+from qstate.checkpoint.durable_directory import DurableDirectory
+from qstate.checkpoint.epoch_log import EpochLog
+from qstate.checkpoint.history import StateSource, in_one_form
+from qstate.checkpoint.manifest import FINAL_FILE, JobManifest, subtask_directory
+from qstate.checkpoint.origins import open_source, origin_of
+from qstate.checkpoint.savepoint import write_savepoint
+from qstate.errors import CheckpointError, DamagedCheckpoint
+from qstate.keys import KeyGroupRange
+from tests.checkpoint.checkpoints import (
+    MAX_PARALLELISM,
+    QUERY,
+    SCHEMAS,
+    UID,
+    StoredJob,
+    begin_with,
+    changes_of,
+    identity_of,
+    state_after,
+)
+
+EVERY = KeyGroupRange(0, MAX_PARALLELISM)
+NEW_QUERY = "query-2"
+
+
+def held(source: StateSource, epoch: int) -> dict[tuple[str, bytes, bytes, bytes], bytes]:
+    return {(one.state, one.namespace, one.key, one.map_key): one.data for one in source.state(UID, EVERY, epoch)}
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> StoredJob:
+    return StoredJob(tmp_path / "checkpoint")
+
+
+def test_state_is_that_of_the_epoch_that_is_asked_for(job: StoredJob) -> None:
+    job.run(range(7))
+    source = open_source(str(job.root))
+    for epoch in range(7):
+        assert source.epoch(UID, EVERY, epoch) == epoch
+        assert held(source, epoch) == state_after(epoch), epoch
+
+
+def test_epoch_is_final_when_spark_said_so_or_began_the_next(job: StoredJob) -> None:
+    job.run([0])
+    job.run([1, 2], commit=False)
+    stored = open_source(str(job.root)).operators()[UID]
+    assert (stored.epoch, stored.sealed, stored.committed) == (1, 2, 1)
+    (job.root / FINAL_FILE).write_text("damaged")
+    assert open_source(str(job.root)).operators()[UID] == stored
+
+
+def test_committed_epoch_that_cannot_be_read_any_more_shows(job: StoredJob) -> None:
+    job.run(range(4))
+    newest = max(job.directory(1).glob("*.log"))
+    newest.write_bytes(newest.read_bytes()[:-1])
+    stored = open_source(str(job.root)).operators()[UID]
+    assert (stored.epoch, stored.sealed, stored.committed) == (2, 2, 3)
+    assert held(open_source(str(job.root)), 2) == state_after(2)
+
+
+@pytest.mark.parametrize("subtask", [0, 1])
+def test_lost_directory_is_no_empty_state(job: StoredJob, subtask: int) -> None:
+    job.run(range(2))
+    shutil.rmtree(job.directory(subtask))
+    with pytest.raises(DamagedCheckpoint, match=f"lacks the epoch logs of the key groups {4 * subtask} to"):
+        open_source(str(job.root)).operators()
+    assert open_source(str(job.root)).epoch(UID, EVERY, 1) == NO_EPOCH, "a job that rescales sees the gap"
+
+
+def test_files_that_are_replaced_before_they_are_read_do_not_matter(job: StoredJob) -> None:
+    job.run(range(3))
+    job.snapshot(retained=1)
+    job.run(range(3, 6))
+    changes = open_source(str(job.root)).state(UID, EVERY, 5)
+    found = [next(changes)]
+    job.snapshot(retained=1)
+    assert not list(job.directory(0).glob("*.log"))
+    found += changes
+    assert {(one.state, one.namespace, one.key, one.map_key): one.data for one in found} == state_after(5)
+
+
+def restored(tmp_path: Path, source: Path, query: str, *, parallelism: int = 2) -> tuple[Path, JobManifest]:
+    root = tmp_path / "restored"
+    root.mkdir()
+    manifest = JobManifest("job", MAX_PARALLELISM, (parallelism,), {UID: query}, str(source))
+    manifest.write(root)
+    return root, manifest
+
+
+def take_up(root: Path, manifest: JobManifest, subtask: int, first_epoch: int) -> EpochLog:
+    """What a subtask without a log of its own does first."""
+    groups = KeyGroupRange.of_subtask(subtask, manifest.parallelism, MAX_PARALLELISM)
+    origin = origin_of(root, manifest, UID, groups, first_epoch)
+    assert origin is not None
+    directory = DurableDirectory(subtask_directory(root, UID, 0, subtask))
+    identity = identity_of(manifest, subtask)
+    begin_with(directory, identity, origin.epoch, origin.source.state(UID, groups, origin.upto))
+    return EpochLog.open(directory, identity, lambda _: SCHEMAS)
+
+
+@pytest.mark.parametrize("taken_up", [0, 1, 2])
+def test_restored_job_that_committed_nothing_yet_has_what_it_was_restored_from(
+    job: StoredJob, tmp_path: Path, taken_up: int
+) -> None:
+    job.run(range(4))
+    root, manifest = restored(tmp_path, job.root, NEW_QUERY)
+    for subtask in range(taken_up):
+        take_up(root, manifest, subtask, 0).seal(0, [])
+    source = open_source(str(root))
+    stored = source.operators()[UID]
+    assert stored.epoch == (3 if not taken_up else NO_EPOCH)
+    assert held(source, stored.epoch) == state_after(3)
+
+
+def test_restored_job_may_lose_what_it_took_up(job: StoredJob, tmp_path: Path) -> None:
+    job.run(range(4))
+    root, manifest = restored(tmp_path, job.root, NEW_QUERY)
+    for subtask in range(2):
+        take_up(root, manifest, subtask, 0).seal(0, [])
+    shutil.rmtree(job.root)
+    assert held(open_source(str(root)), NO_EPOCH) == state_after(3)
+    shutil.rmtree(subtask_directory(root, UID, 0, 1))
+    with pytest.raises(DamagedCheckpoint, match="lacks the epoch logs of the key groups 4 to 7"):
+        open_source(str(root)).operators()
+
+
+def test_job_that_goes_on_with_its_query_goes_on_with_its_epochs(job: StoredJob, tmp_path: Path) -> None:
+    job.run(range(4))
+    root, manifest = restored(tmp_path, job.root, QUERY)
+    one = take_up(root, manifest, 0, 4)
+    assert open_source(str(root)).operators()[UID].epoch == 3
+    one.seal(4, [change for change in changes_of(4) if change.group < 4])
+    source = open_source(str(root))
+    assert (source.operators()[UID].epoch, source.operators()[UID].sealed) == (3, 3)
+    assert held(source, 3) == state_after(3)
+
+
+def test_operator_that_has_not_begun_is_in_the_savepoint(job: StoredJob, tmp_path: Path) -> None:
+    """Of a restored job's operators, only those whose query was started are its own."""
+    job.run(range(4))
+    root, _ = restored(tmp_path, job.root, NEW_QUERY)
+    JobManifest("job", MAX_PARALLELISM, (2,), {}, str(job.root)).write(root)
+    savepoint = write_savepoint(open_source(str(root)), tmp_path / "savepoint")
+    assert savepoint.operators()[UID].query == QUERY
+    assert held(savepoint, 3) == state_after(3)
+
+
+def test_operator_that_the_origin_does_not_have_is_empty_there(job: StoredJob, tmp_path: Path) -> None:
+    job.run([0])
+    root, _ = restored(tmp_path, job.root, NEW_QUERY)
+    source = open_source(str(root))
+    assert list(source.state("another", EVERY, 0)) == []
+    assert source.epoch("another", EVERY, 0) == NO_EPOCH
+
+
+def test_state_in_two_forms_is_not_read_as_one(job: StoredJob) -> None:
+    job.run(range(2))
+    other = [{**plain, "value_type": "float"} if plain["name"] == "total" else plain for plain in SCHEMAS]
+    log = EpochLog.open(job.directory(0), job.identity(0), lambda _: other)
+    log.seal(2, [change for change in changes_of(2) if change.group < 4])
+    source = open_source(str(job.root))
+    stored = source.operators()[UID]
+    with pytest.raises(CheckpointError, match=r"state 'total' is stored in two forms.*start the job once"):
+        list(source.state(UID, EVERY, 2, in_one_form(stored.states)))
+
+
+def test_new_queryable_name_is_no_other_form(job: StoredJob) -> None:
+    job.run(range(2))
+    other = [{**plain, "queryable_name": "renamed"} for plain in SCHEMAS]
+    EpochLog.open(job.directory(0), job.identity(0), lambda _: other).seal(2, [])
+    source = open_source(str(job.root))
+    checked = source.state(UID, EVERY, 1, in_one_form(source.operators()[UID].states))
+    assert len(list(checked)) == len(state_after(1))
+
+
+def test_epoch_older_than_every_snapshot_is_refused(job: StoredJob) -> None:
+    job.run(range(4))
+    job.snapshot(retained=1)
+    source = open_source(str(job.root))
+    with pytest.raises(CheckpointError, match="nothing as old as epoch 1"):
+        list(source.state(UID, EVERY, 1))
