@@ -198,7 +198,7 @@ class StateReader(ABC):
     R2: With SNAPSHOT_READS, no answer is torn. Without, a torn value is answered as it was read, or as
         `CONCURRENT_MODIFICATION`; the stored state MUST be unharmed either way.
     R3: A committed reader MUST show exactly the last finalized epoch, and its epoch number MUST NOT go back. Before
-        the first it shows nothing, as of epoch -1.
+        the first it shows what was restored as of epoch -1, which may be nothing.
     R4: After `close` of the backend, `get` MUST raise `ClosedError` or answer as before, never crash.
     R5: An answer MUST have the form that `get` describes, which is the same for every backend.
     R6: A live reader MUST show every write that a `publish`, `commit` or `restore` came after. Its epoch MUST be that
@@ -238,7 +238,8 @@ class StateBackend(ABC):
         than the last committed one.
     B13: `restore` MUST leave out the changes of other key groups, and take those of several backends one after the
         other.
-    B14: What was restored MUST be committed and final as of the given epoch.
+    B14: What was restored MUST be committed and final as of the given epoch, which is -1 for state that comes before
+        epoch 0.
     B15: `restore` MUST raise `JobError` when the backend holds something or has committed, and for a change of a state
         that `table` was not asked for.
     B16: `table` MUST raise `WrongKeyType` for a namespace that cannot be a key.
@@ -300,7 +301,7 @@ class StateBackend(ABC):
 
     @abstractmethod
     def restore(self, epoch: int, changes: Iterable[Change]) -> None:
-        """Fill an empty backend with changes up to and including `epoch`, which is final afterwards.
+        """Fill an empty backend with changes up to and including `epoch` (-1: from before epoch 0), final afterwards.
 
         Changes of key groups outside `context.key_groups` are left out. Every state name in `changes` has
         been given to `table` before.

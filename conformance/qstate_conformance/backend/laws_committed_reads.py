@@ -161,18 +161,18 @@ def test_a_rollback_does_not_show_in_committed_reads(
 
 
 @law("B14", "R3", needs=[Capability.COMMITTED_READS])
-@given(program=programs(epochs=1))
-def test_restored_state_is_final(subject: BackendSubject, program: list[list[Write]]) -> None:
-    """Committed reads survive a failover: right after `restore` they show the restored epoch."""
+@given(program=programs(epochs=1), epoch=st.sampled_from((7, -1, 0)))
+def test_restored_state_is_final(subject: BackendSubject, program: list[list[Write]], epoch: int) -> None:
+    """Committed reads survive a failover and a new start: right after `restore` they show what was restored."""
     model, places = Model(), all_places(write.place for writes in program for write in writes)
     with Instances(subject) as instances:
         source = instances.open()
         source.begin(0)
         apply(program[0], source, model)
-        backend = instances.restored(7, sealed(source, 0))
+        backend = instances.restored(epoch, sealed(source, 0))
         check_reads(backend, _COMMITTED, model, places)
-        assert query(backend, _COMMITTED, VALUE, [])[0] == 7
-        backend.begin(8)
+        assert query(backend, _COMMITTED, VALUE, [])[0] == epoch
+        backend.begin(epoch + 1)
         apply(program[0], backend, Model())
         backend.publish()
         check_reads(backend, _COMMITTED, model, places)

@@ -109,6 +109,18 @@ class RestoredEpochNotFinal(DictBackend):
         self._final = final
 
 
+class StateBeforeTheFirstEpochNotFinal(DictBackend):
+    """Epoch -1 is taken for "nothing is final yet", though state was restored as of it."""
+
+    caught_by = "backend.committed_reads.restored_state_is_final"
+
+    def restore(self, epoch: int, changes: Iterable[Change]) -> None:
+        final = self._final.hold()
+        super().restore(epoch, changes)
+        if epoch < 0:
+            self._final = final
+
+
 class DialectOfItsOwn(DictBackend):
     """Tells and loads lists in a form of its own: it gets on with itself, and with nobody else."""
 
