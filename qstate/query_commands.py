@@ -50,6 +50,14 @@ def add_query_commands(commands: Any) -> None:
         help="wait until the answer lacks nothing that was committed longer ago",
     )
     get.set_defaults(run=_get)
+    for command in (states, get):
+        command.add_argument(
+            "--fallback",
+            action="append",
+            default=[],
+            metavar="HOST:PORT",
+            help="a standby server, asked for what was committed while the job does not answer; may be repeated",
+        )
 
 
 def _command(commands: Any, name: str, what: str) -> argparse.ArgumentParser:
@@ -113,11 +121,21 @@ def _get(arguments: argparse.Namespace) -> int:
 
 
 def _client(arguments: argparse.Namespace) -> QueryableStateClient:
-    host, colon, port = arguments.proxy.rpartition(":")
+    host, port = _address("--proxy", arguments.proxy)
+    return QueryableStateClient(
+        host,
+        port,
+        timeout_s=arguments.timeout,
+        token=os.environ.get(TOKEN_VARIABLE) or None,
+        fallback=[_address("--fallback", text) for text in getattr(arguments, "fallback", ())],
+    )
+
+
+def _address(option: str, text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ConfigError(f"--proxy takes HOST:PORT, as in {DEFAULT_PROXY}, got {arguments.proxy!r}")
-    token = os.environ.get(TOKEN_VARIABLE) or None
-    return QueryableStateClient(host.strip("[]"), int(port), timeout_s=arguments.timeout, token=token)
+        raise ConfigError(f"{option} takes HOST:PORT, as in {DEFAULT_PROXY}, got {text!r}")
+    return host.strip("[]"), int(port)
 
 
 def _key_types(client: QueryableStateClient, job: str, state: str) -> list[ColumnType]:

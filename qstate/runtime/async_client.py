@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from functools import partial
 from random import Random
@@ -24,7 +24,8 @@ from qstate.keys import Key, Namespace, check_key
 from qstate.protocol import Describe, Ping
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
 from qstate.runtime.async_links import AsyncLinks
-from qstate.runtime.client import DEFAULT_TIMEOUT_S, check_timeout, demands, link_settings
+from qstate.runtime.client import DEFAULT_TIMEOUT_S, check_timeout, demands, link_settings, ways_of
+from qstate.runtime.detour import COMMITTED, CallDetour, GetDetour, Ways, get_errand
 from qstate.runtime.errand import LIVE, NO_DEMANDS, CallErrand, Errand, GetErrand, LearnErrand
 from qstate.runtime.known_states import KnownState, KnownStates
 from qstate.serializers import Serializer
@@ -58,19 +59,24 @@ class _GatheredGet(GetErrand):
     futures: list[asyncio.Future[Any]]
 
     def deliver(self) -> None:
-        """Give each future its view or error; one that was cancelled is left alone."""
-        try:
-            found = self.results()
-        except QStateError as exc:
-            # One each: an exception collects the traceback of whoever raises it.
-            found = [copy(exc) for _ in self.futures]
-        for future, entry in zip(self.futures, found, strict=True):
-            if future.done():
-                continue
-            if isinstance(entry, QStateError):
-                future.set_exception(entry)
-            else:
-                future.set_result(entry)
+        """Give each future its view or error."""
+        _deliver(self, self.futures)
+
+
+def _deliver(errand: GetErrand | GetDetour, futures: Sequence[asyncio.Future[Any]]) -> None:
+    """Give each future the view or error of its key; one that was cancelled is left alone."""
+    try:
+        found = errand.results()
+    except QStateError as exc:
+        # One each: an exception collects the traceback of whoever raises it.
+        found = [copy(exc) for _ in futures]
+    for future, entry in zip(futures, found, strict=True):
+        if future.done():
+            continue
+        if isinstance(entry, QStateError):
+            future.set_exception(entry)
+        else:
+            future.set_result(entry)
 
 
 class AsyncQueryableStateClient:
@@ -84,9 +90,10 @@ class AsyncQueryableStateClient:
             view = await client.get("job", "lastTemperature", "JFK")
     """
 
-    def __init__(self, links: AsyncLinks, timeout_s: float) -> None:
+    def __init__(self, links: AsyncLinks, timeout_s: float, ways: Ways | None = None) -> None:
         """Use `connect`."""
         self._links = links
+        self._ways = ways
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
         self._gatherings: dict[_Target, _Gathering] = {}
@@ -103,18 +110,21 @@ class AsyncQueryableStateClient:
         token: str | bytes | None = None,
         serializers: Iterable[Serializer] = (),
         max_frame: int = DEFAULT_MAX_FRAME,
+        fallback: Iterable[tuple[str, int]] = (),
         random: Random | None = None,
     ) -> AsyncQueryableStateClient:
-        """A client that is connected to the proxy at `host` and `port`.
+        """A client that is connected to the proxy at `host` and `port`, or to a fallback when there is nobody.
 
         The parameters are those of `QueryableStateClient`. Raises `ConfigError`, or the `QueryError` that says why
         there is no connection (`Unavailable`, `Unauthenticated`, `VersionMismatch`); nothing is left open then.
         """
-        states = KnownStates((host, port), direct=direct, serializers=serializers_by_name(serializers))
+        serializers_known = serializers_by_name(serializers)
+        states = KnownStates((host, port), direct=direct, serializers=serializers_known)
+        ways = ways_of(states, fallback, serializers_known)
         links = AsyncLinks(states, link_settings(token, max_frame), (host, port), random or Random())
-        client = cls(links, check_timeout(timeout_s))
+        client = cls(links, check_timeout(timeout_s), ways)
         try:
-            await client.ping()
+            await client._call_somewhere(Ping, None)
         except BaseException:
             await client.close()
             raise
@@ -147,6 +157,19 @@ class AsyncQueryableStateClient:
         timeout_s = self._timeout_s if timeout_s is None else check_timeout(timeout_s)
         known = self._links.states.find(job, state)
         deadline = math.inf
+        if known is None and self._ways is not None and isolation == COMMITTED:
+            # Whoever answers says what the state is: this get travels alone.
+            detour = GetDetour(
+                self._links,
+                self._ways,
+                (job, state),
+                (key,),
+                deadline=self._deadline(timeout_s),
+                namespace=namespace,
+                demands=demands(min_epoch, max_staleness_s),
+            )
+            await self._finish(detour)
+            return detour.result()[0]
         if known is None:
             deadline = time.monotonic() + timeout_s
             known = await self._learn(job, state, deadline)
@@ -188,18 +211,19 @@ class AsyncQueryableStateClient:
         The values of one call are not of one moment: each has its own epoch. Raises the error of the first key
         that failed, whatever the others hold.
         """
-        wanted = tuple(keys)
-        errand = GetErrand(
+        asked = tuple(keys)
+        errand = get_errand(
             self._links,
+            self._ways,
             (job, state),
-            wanted,
+            asked,
             deadline=self._deadline(timeout_s),
             namespace=namespace,
             isolation=isolation,
             demands=demands(min_epoch, max_staleness_s),
         )
         await self._finish(errand)
-        return dict(zip(wanted, errand.result(), strict=True))
+        return dict(zip(asked, errand.result(), strict=True))
 
     async def jobs(self, *, timeout_s: float | None = None) -> list[str]:
         """The names of the jobs that the proxy serves."""
@@ -207,8 +231,11 @@ class AsyncQueryableStateClient:
         return [entry["job"] for entry in entries]
 
     async def states(self, job: str, *, timeout_s: float | None = None) -> list[Mapping[str, Any]]:
-        """The queryable states of a job: `name`, `kind`, `serializer`, `key_types`, `value_type`, `capabilities`."""
-        return list((await self._call(Describe(0, 0, job), timeout_s)).result())
+        """The queryable states of a job: `name`, `kind`, `serializer`, `key_types`, `value_type`, `capabilities`.
+
+        A fallback is asked, too, when the job does not answer.
+        """
+        return list(await self._call_somewhere(Describe(0, 0, job), timeout_s))
 
     async def ping(self, *, timeout_s: float | None = None) -> float:
         """Seconds to the proxy and back. Raises `Unavailable` or `DeadlineExceeded` when it does not answer."""
@@ -235,6 +262,15 @@ class AsyncQueryableStateClient:
         await self._finish(errand)
         return errand
 
+    async def _call_somewhere(
+        self, request: type[Ping] | Describe, timeout_s: float | None
+    ) -> tuple[Mapping[str, Any], ...]:
+        if self._ways is None:
+            return (await self._call(request, timeout_s)).result()
+        detour = CallDetour(self._links, self._ways, request, self._deadline(timeout_s))
+        await self._finish(detour)
+        return detour.result()
+
     def _send_gathered(self) -> None:
         gatherings, self._gatherings = self._gatherings, {}
         for target, gathering in gatherings.items():
@@ -243,11 +279,20 @@ class AsyncQueryableStateClient:
     def _send(self, target: _Target, gathering: _Gathering) -> None:
         job, state, namespace, isolation, timeout_s, min_epoch, max_staleness_s = target
         wanted = NO_DEMANDS if min_epoch is None and max_staleness_s is None else demands(min_epoch, max_staleness_s)
+        deadline = min(gathering.deadline, time.monotonic() + timeout_s)
+        keys = tuple(gathering.keys)
+        if self._ways is not None and isolation == COMMITTED:
+            detour = GetDetour(
+                self._links, self._ways, (job, state), keys, deadline=deadline, namespace=namespace, demands=wanted
+            )
+            detour.waiters.append(partial(_deliver, detour, gathering.futures))
+            self._links.start(detour)
+            return
         errand = _GatheredGet(
             self._links,
             (job, state),
-            tuple(gathering.keys),
-            deadline=min(gathering.deadline, time.monotonic() + timeout_s),
+            keys,
+            deadline=deadline,
             namespace=namespace,
             isolation=isolation,
             demands=wanted,

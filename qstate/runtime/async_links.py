@@ -110,9 +110,9 @@ class AsyncLinks:
         if self._open:
             await asyncio.wait([link.gone for link in self._open])
 
-    def send(self, errand: Errand, command: Ask | LookUp, now: float) -> None:
+    def send(self, errand: Errand, command: Ask | LookUp, now: float, proxy: tuple[str, int] | None = None) -> None:
         """Send over the link to the command's peer, which is made when there is none."""
-        address = (command.owner.host, command.owner.port) if type(command) is Ask else self._proxy
+        address = (command.owner.host, command.owner.port) if type(command) is Ask else proxy or self._proxy
         link = self._links.get(address)
         if link is None or link.state is LinkState.LOST:
             link = self._links[address] = self._connect(address)
@@ -126,8 +126,12 @@ class AsyncLinks:
         errand.waiters.clear()
         now = time.monotonic()
         if now >= errand.deadline:
-            for link in list(self._links.values()):
-                link.gave_up(errand, now)
+            self.gave_up(errand, now)
+
+    def gave_up(self, errand: Errand, now: float) -> None:
+        """The errand has waited in vain: close the links to peers that are taken for dead."""
+        for link in list(self._links.values()):
+            link.gave_up(errand, now)
 
     def progressed(self, errand: Errand) -> None:
         """See to it that the errand is woken in time."""

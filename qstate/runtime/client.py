@@ -16,6 +16,7 @@ from qstate.errors import ConfigError, Detail
 from qstate.keys import Key, Namespace
 from qstate.protocol import Describe, Ping
 from qstate.protocol.limits import DEFAULT_MAX_FRAME, MAX_TOKEN
+from qstate.runtime.detour import COMMITTED, CallDetour, GetDetour, Ways, get_errand
 from qstate.runtime.errand import LIVE, NO_DEMANDS, CallErrand, Errand, GetErrand
 from qstate.runtime.known_states import KnownStates
 from qstate.runtime.link import LinkSettings
@@ -23,7 +24,15 @@ from qstate.runtime.sync_links import SyncLinks
 from qstate.serializers import Serializer
 from qstate.views import serializers_by_name
 
-__all__ = ["DEFAULT_TIMEOUT_S", "QueryFuture", "QueryableStateClient", "check_timeout", "demands", "link_settings"]
+__all__ = [
+    "DEFAULT_TIMEOUT_S",
+    "QueryFuture",
+    "QueryableStateClient",
+    "check_timeout",
+    "demands",
+    "link_settings",
+    "ways_of",
+]
 
 DEFAULT_TIMEOUT_S = 10.0
 
@@ -76,6 +85,10 @@ class QueryableStateClient:
     Names and kinds come from the server: a caller needs to know the job, the state's queryable name and the
     key. `serializers` are needed only for states whose descriptor was given one of its own.
 
+    `fallback` are addresses of standby servers: what was committed is asked there while the job's own proxy does not
+    answer for it. Such an answer may be of an earlier epoch than one that this client has seen, unless the query
+    demands `min_epoch`. `live` queries never go there.
+
     A client does not survive `fork`: in the child every use raises `ClosedError`; make a new one there.
     """
 
@@ -89,14 +102,18 @@ class QueryableStateClient:
         token: str | bytes | None = None,
         serializers: Iterable[Serializer] = (),
         max_frame: int = DEFAULT_MAX_FRAME,
+        fallback: Iterable[tuple[str, int]] = (),
         random: Random | None = None,
     ) -> None:
         """`host` and `port` are those of a client proxy. Nothing is sent yet.
 
         `timeout_s` bounds every request that is given none of its own. `max_frame` bounds an answer's bytes.
-        `random` draws the jitter of retries. Raises `ConfigError`.
+        `fallback` are (host, port) of proxies; they are sent the same `token`. `random` draws the jitter of retries.
+        Raises `ConfigError`.
         """
-        states = KnownStates((host, port), direct=direct, serializers=serializers_by_name(serializers))
+        serializers_known = serializers_by_name(serializers)
+        states = KnownStates((host, port), direct=direct, serializers=serializers_known)
+        self._ways = ways_of(states, fallback, serializers_known)
         self._links = SyncLinks(states, link_settings(token, max_frame), (host, port), random or Random())
         self._timeout_s = check_timeout(timeout_s)
 
@@ -124,6 +141,19 @@ class QueryableStateClient:
         now = time.monotonic()
         deadline = now + (self._timeout_s if timeout_s is None else check_timeout(timeout_s))
         wanted = NO_DEMANDS if min_epoch is None and max_staleness_s is None else demands(min_epoch, max_staleness_s)
+        if self._ways is not None and isolation == COMMITTED:
+            with links.lock:
+                detour = GetDetour(
+                    links,
+                    self._ways,
+                    (job, state),
+                    (key,),
+                    deadline=deadline,
+                    namespace=namespace,
+                    demands=wanted,
+                )
+                links.run(detour)
+            return detour.result()[0]
         with links.lock:
             errand = GetErrand(
                 links,
@@ -151,8 +181,18 @@ class QueryableStateClient:
     ) -> QueryFuture[Any]:
         """`get` without waiting: the request is sent before this returns, the future has the view."""
         wanted = demands(min_epoch, max_staleness_s)
+        deadline = self._deadline(timeout_s)
         with self._links.lock:
-            errand = self._get_errand((job, state), (key,), namespace, isolation, timeout_s=timeout_s, wanted=wanted)
+            errand = get_errand(
+                self._links,
+                self._ways,
+                (job, state),
+                (key,),
+                deadline=deadline,
+                namespace=namespace,
+                isolation=isolation,
+                demands=wanted,
+            )
             self._links.start(errand)
         return QueryFuture(self._links, errand)
 
@@ -175,10 +215,22 @@ class QueryableStateClient:
         """
         asked = tuple(keys)
         wanted = demands(min_epoch, max_staleness_s)
-        links = self._links
-        with links.lock:
-            errand = self._get_errand((job, state), asked, namespace, isolation, timeout_s=timeout_s, wanted=wanted)
-            links.get(errand, time.monotonic())
+        deadline = self._deadline(timeout_s)
+        with self._links.lock:
+            errand = get_errand(
+                self._links,
+                self._ways,
+                (job, state),
+                asked,
+                deadline=deadline,
+                namespace=namespace,
+                isolation=isolation,
+                demands=wanted,
+            )
+            if isinstance(errand, GetErrand):
+                self._links.get(errand, time.monotonic())
+            else:
+                self._links.run(errand)
         return dict(zip(asked, errand.result(), strict=True))
 
     def jobs(self, *, timeout_s: float | None = None) -> list[str]:
@@ -187,8 +239,18 @@ class QueryableStateClient:
         return [entry["job"] for entry in entries]
 
     def states(self, job: str, *, timeout_s: float | None = None) -> list[Mapping[str, Any]]:
-        """The queryable states of a job: `name`, `kind`, `serializer`, `key_types`, `value_type`, `capabilities`."""
-        return list(self._call(Describe(0, 0, job), timeout_s).result())
+        """The queryable states of a job: `name`, `kind`, `serializer`, `key_types`, `value_type`, `capabilities`.
+
+        A fallback is asked, too, when the job does not answer.
+        """
+        request = Describe(0, 0, job)
+        if self._ways is None:
+            return list(self._call(request, timeout_s).result())
+        deadline = self._deadline(timeout_s)
+        with self._links.lock:
+            detour = CallDetour(self._links, self._ways, request, deadline)
+            self._links.run(detour)
+        return list(detour.result())
 
     def ping(self, *, timeout_s: float | None = None) -> float:
         """Seconds to the proxy and back. Raises `Unavailable` or `DeadlineExceeded` when it does not answer."""
@@ -207,28 +269,14 @@ class QueryableStateClient:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def _get_errand(
-        self,
-        target: tuple[str, str],
-        keys: tuple[Key, ...],
-        namespace: Namespace,
-        isolation: str,
-        *,
-        timeout_s: float | None,
-        wanted: Mapping[str, Detail],
-    ) -> GetErrand:
-        timeout_s = self._timeout_s if timeout_s is None else check_timeout(timeout_s)
-        deadline = time.monotonic() + timeout_s
-        return GetErrand(
-            self._links, target, keys, deadline=deadline, namespace=namespace, isolation=isolation, demands=wanted
-        )
+    def _deadline(self, timeout_s: float | None) -> float:
+        return time.monotonic() + (self._timeout_s if timeout_s is None else check_timeout(timeout_s))
 
     def _call(self, request: type[Ping] | Describe, timeout_s: float | None) -> CallErrand:
-        timeout_s = self._timeout_s if timeout_s is None else check_timeout(timeout_s)
+        deadline = self._deadline(timeout_s)
         with self._links.lock:
-            errand = CallErrand(self._links, request, time.monotonic() + timeout_s)
-            self._links.start(errand)
-            self._links.wait(errand, errand.deadline)
+            errand = CallErrand(self._links, request, deadline)
+            self._links.run(errand)
         return errand
 
 
@@ -251,6 +299,22 @@ def check_timeout(timeout_s: float) -> float:
     if not 0 < timeout_s < math.inf:
         raise ConfigError(f"timeout_s must be above zero and finite, got {timeout_s!r}")
     return timeout_s
+
+
+def ways_of(
+    states: KnownStates, fallback: Iterable[tuple[str, int]], serializers: Mapping[str, Serializer]
+) -> Ways | None:
+    """The job's proxy and its fallbacks; None when there are no fallbacks. Raises `ConfigError`."""
+    elsewhere = []
+    for address in fallback:
+        try:
+            host, port = address
+        except (TypeError, ValueError):
+            host, port = "", 0
+        if not isinstance(host, str) or type(port) is not int or not 0 < port < 65536:
+            raise ConfigError(f"fallback takes (host, port) of each proxy, as in [('standby', 9069)], got {address!r}")
+        elsewhere.append(KnownStates((host, port), direct=False, serializers=serializers))
+    return Ways([states, *elsewhere]) if elsewhere else None
 
 
 def link_settings(token: str | bytes | None, max_frame: int) -> LinkSettings:

@@ -14,14 +14,22 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, Protocol
 
-from qstate.errors import Detail, FailureCode, QStateError, SerializationError, WrongKeyType, query_error
+from qstate.errors import (
+    Detail,
+    FailureCode,
+    QStateError,
+    QueryError,
+    SerializationError,
+    WrongKeyType,
+    query_error,
+)
 from qstate.keys import Key, Namespace, all_of_class, check_key
 from qstate.protocol import Answer as WireAnswer
 from qstate.protocol import Describe, Description, Failure, Get, Locate, Location, Ping, Request, Target, Values
 from qstate.protocol.limits import MAX_DEADLINE_MS
 from qstate.runtime.known_states import KnownState, KnownStates
 from qstate.runtime.location import LocationTable, Owner
-from qstate.runtime.routing import PLAIN, Answer, Ask, Command, LookUp, Refuse, Result, RoutedGet
+from qstate.runtime.routing import ANY_NUMBER, PLAIN, Answer, Ask, Command, LookUp, Refuse, Result, RoutedGet
 from qstate.views import ReadOnlyState
 
 __all__ = ["LIVE", "NO_DEMANDS", "CallErrand", "Errand", "GetErrand", "LearnErrand", "Links"]
@@ -46,14 +54,17 @@ class Links(Protocol):
     states: KnownStates
     random: Random
 
-    def send(self, errand: Errand, command: Ask | LookUp, now: float) -> None:
-        """Send the errand's request for a command to its peer: an owner, or for a look-up the proxy.
+    def send(self, errand: Errand, command: Ask | LookUp, now: float, proxy: tuple[str, int] | None = None) -> None:
+        """Send the errand's request for a command to its peer: an owner, or for a look-up `proxy`, or the client's.
 
         What comes of it is told with `on_answer`, `on_lost` or `on_unsendable`, perhaps before this returns.
         """
 
     def finished(self, errand: Errand) -> None:
         """The errand has its outcome. Called once."""
+
+    def gave_up(self, errand: Errand, now: float) -> None:
+        """The errand has waited in vain: look whether its peers are still there."""
 
     def progressed(self, errand: Errand) -> None:
         """The errand goes on, and may want to be woken at another time than before."""
@@ -73,6 +84,10 @@ class Errand(ABC):
     """
 
     __slots__ = ("_keys", "_links", "_machine", "_table", "deadline", "error", "finished", "waiters")
+    #: Of the routing machine: failure codes that are final after so many tries.
+    tries: Mapping[int, int] = ANY_NUMBER
+    #: How much of what is left a peer is not told of.
+    margin = DEADLINE_MARGIN
 
     def __init__(self, links: Links, keys: tuple[Any, ...], deadline: float, table: LocationTable | None) -> None:
         self._links = links
@@ -92,6 +107,11 @@ class Errand(ABC):
     @abstractmethod
     def result(self) -> Any:
         """The result of a finished errand. Raises its error."""
+
+    @property
+    def codes(self) -> Sequence[int]:
+        """The failure code of each key of a finished errand, 0 for none."""
+        return [self.error.code if isinstance(self.error, QueryError) else 0] * len(self._keys)
 
     @property
     def wake_at(self) -> float:
@@ -182,7 +202,9 @@ class Errand(ABC):
             return None
 
     def _routing(self) -> RoutedGet:
-        return RoutedGet(self._keys, deadline=self.deadline, random=self._links.random, table=self._table)
+        return RoutedGet(
+            self._keys, deadline=self.deadline, random=self._links.random, table=self._table, tries=self.tries
+        )
 
     def _routed(self, now: float) -> RoutedGet:
         """The machine, which takes over where the straight way ended."""
@@ -229,7 +251,7 @@ class Errand(ABC):
 
     def _ms_left(self, now: float) -> int:
         left = self.deadline - now
-        left -= LONGEST_MARGIN_S if left > 1.0 else left * DEADLINE_MARGIN
+        left -= LONGEST_MARGIN_S if left > 1.0 else left * self.margin
         return min(MAX_DEADLINE_MS, int(left * 1000)) if left > 0.001 else 1
 
 
@@ -358,6 +380,12 @@ class GetErrand(_StateErrand):
         self._answer = Answer(values.epochs, values.results)
         self._plain = True
         self.finished = True
+
+    @property
+    def codes(self) -> Sequence[int]:
+        if self._answer is None:
+            return super().codes
+        return [result if isinstance(result, int) else 0 for result in self._answer.results]
 
     def request(self, request_id: int, command: Ask | LookUp, now: float) -> Request:
         if type(command) is not Ask:

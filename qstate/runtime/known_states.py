@@ -40,7 +40,10 @@ class KnownStates:
 
     def __init__(self, proxy: tuple[str, int], *, direct: bool, serializers: Mapping[str, Serializer]) -> None:
         self._proxy = Owner(KeyGroupRange(0, 1), *proxy, b"")
-        self._direct = direct
+        #: Who is asked where states are.
+        self.proxy = proxy
+        #: Whether the owners are asked for values, and not the proxy.
+        self.direct = direct
         self._serializers = serializers
         self._known: dict[tuple[str, str], KnownState] = {}
 
@@ -56,7 +59,7 @@ class KnownStates:
         """Keep what a proxy answered. Raises `SerializationError` when this client cannot read the state."""
         types = _column_types(location.state)
         known = KnownState(
-            LocationTable.from_message(job, location) if self._direct else self.at_proxy(job, location.state),
+            LocationTable.from_message(job, location) if self.direct else self.at_proxy(job, location.state),
             ViewMaker(location.state, self._serializers),
             types,
             key_class(types),

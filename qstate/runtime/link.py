@@ -154,11 +154,16 @@ class Link(ABC):
         self.lost(FailureCode.UNAVAILABLE, {"host": self.host, "port": self.port, "reason": reason}, now)
 
     def gave_up(self, errand: Errand, now: float) -> None:
-        """The errand's deadline has passed. A peer that has been silent ever since its request is taken for dead."""
-        since = [max(self._heard_at, sent) for waiting, _, sent in self._pending.values() if waiting is errand]
-        since += [self._heard_at for waiting, _ in self._queued if waiting is errand]
-        if since and self._heard_at <= min(since) and now - min(since) >= SILENCE_S:
-            self.unreachable("no answer", now)
+        """The errand's deadline has passed. A peer that has been silent for long is taken for dead.
+
+        Silent since this request, or since an earlier one that was given up: short deadlines must not hide a death.
+        """
+        waiting = [(other, max(self._heard_at, sent)) for other, _, sent in self._pending.values()]
+        waiting += [(other, self._heard_at) for other, _ in self._queued]
+        if any(other is errand for other, _ in waiting):
+            silent_since = min(since for other, since in waiting if other is errand or other.finished)
+            if now - silent_since >= SILENCE_S:
+                self.unreachable("no answer", now)
 
     def _ready(self, now: float) -> None:
         self.state = LinkState.READY

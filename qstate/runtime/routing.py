@@ -16,6 +16,7 @@ What happens to a key, by its latest answer:
     retry here                asked again after the back-off (OVERLOADED: not before `retry_after_ms`)
     look up again, lost peer  the location is looked up anew after the back-off, then asked again
     no owner                  UNKNOWN_KEY_GROUP_LOCATION, which is: look up again
+    a failure with `tries`    final when it has come so often in a row, whatever else its code says
     the deadline              its latest failure; DEADLINE_EXCEEDED if it never had one. A failure is final, too,
                               when the next try could not start before the deadline
 """
@@ -31,7 +32,7 @@ from qstate.errors import ERROR_CLASSES, Detail, FailureCode, Retry, WrongKeyTyp
 from qstate.keys import Key, check_key
 from qstate.runtime.location import LocationTable, Owner
 
-__all__ = ["PLAIN", "Answer", "Ask", "Command", "LookUp", "Refuse", "Result", "RoutedGet", "backoff_s"]
+__all__ = ["ANY_NUMBER", "PLAIN", "Answer", "Ask", "Command", "LookUp", "Refuse", "Result", "RoutedGet", "backoff_s"]
 
 FIRST_BACKOFF_S = 0.005
 LONGEST_BACKOFF_S = 0.200
@@ -43,6 +44,9 @@ Result = bytes | int | None
 
 #: The types of results that are no failures.
 PLAIN = frozenset({bytes, type(None)})
+
+#: The `tries` of a get that goes on as long as trying again may help.
+ANY_NUMBER: Mapping[int, int] = {}
 
 _RETRY: Mapping[int, Retry] = {int(code): error.retry for code, error in ERROR_CLASSES.items()}
 
@@ -107,7 +111,8 @@ def backoff_s(attempt: int, random: Random) -> float:
 class RoutedGet:
     """One get on its way. Not thread-safe: one caller at a time gives it events.
 
-    `deadline` and every `now` are seconds of one monotonic clock. `table` is the location if it is known.
+    `deadline` and every `now` are seconds of one monotonic clock. `table` is the location if it is known. `tries` has
+    failure codes that are final when a key has failed so often, fatal or not: the caller has somebody else to ask.
     """
 
     __slots__ = (
@@ -121,14 +126,22 @@ class RoutedGet:
         "_random",
         "_results",
         "_table",
+        "_tries",
         "_unanswered",
         "_waiting",
         "finished",
     )
 
     def __init__(
-        self, keys: tuple[Key, ...], *, deadline: float, random: Random, table: LocationTable | None = None
+        self,
+        keys: tuple[Key, ...],
+        *,
+        deadline: float,
+        random: Random,
+        table: LocationTable | None = None,
+        tries: Mapping[int, int] = ANY_NUMBER,
     ) -> None:
+        self._tries = tries
         self._keys = keys
         self._deadline = deadline
         self._random = random
@@ -318,7 +331,8 @@ class RoutedGet:
         due = now + backoff_s(part.attempt, self._random)
         if code == FailureCode.OVERLOADED:
             due = max(due, now + _retry_after_s(details))
-        if retry is Retry.FATAL or due >= self._deadline:
+        final = part.attempt + 1 >= self._tries[code] if code in self._tries else retry is Retry.FATAL
+        if final or due >= self._deadline:
             self._settle(part.positions, code)
             return
         if look_up is None:

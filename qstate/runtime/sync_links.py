@@ -242,6 +242,11 @@ class SyncLinks:
         if not errand.finished:
             self.wait(errand, errand.deadline)
 
+    def run(self, errand: Errand) -> None:
+        """`start` the errand and `wait` for its end. Call with the lock."""
+        self.start(errand)
+        self.wait(errand, errand.deadline)
+
     def _await(self, errand: GetErrand, link: SyncLink, request_id: int, timeout_s: float) -> None:
         """Lead once; the plain answer to this request, alone, goes to the errand without detours."""
         try:
@@ -317,9 +322,9 @@ class SyncLinks:
 
     # For errands and links
 
-    def send(self, errand: Errand, command: Ask | LookUp, now: float) -> None:
+    def send(self, errand: Errand, command: Ask | LookUp, now: float, proxy: tuple[str, int] | None = None) -> None:
         """Send over the link to the command's peer, which is made when there is none."""
-        address = (command.owner.host, command.owner.port) if type(command) is Ask else self._proxy
+        address = (command.owner.host, command.owner.port) if type(command) is Ask else proxy or self._proxy
         link = self._links.get(address)
         if link is not None and now - link.used_at > IDLE_S and link.idle:
             link.read()
@@ -338,8 +343,12 @@ class SyncLinks:
             self._wake(errand)
         now = time.monotonic()
         if now >= errand.deadline:
-            for link in list(self._links.values()):
-                link.gave_up(errand, now)
+            self.gave_up(errand, now)
+
+    def gave_up(self, errand: Errand, now: float) -> None:
+        """The errand has waited in vain: close the links to peers that are taken for dead."""
+        for link in list(self._links.values()):
+            link.gave_up(errand, now)
 
     def progressed(self, errand: Errand) -> None:
         """Let whoever waits for the errand look anew how long to sleep."""

@@ -136,6 +136,28 @@ def test_a_fatal_part_does_not_spoil_the_others(code: FailureCode) -> None:
     assert all((epoch == -1) == isinstance(result, int) for epoch, result in zip(*found, strict=True))
 
 
+@pytest.mark.parametrize("code", [FailureCode.UNAVAILABLE, FailureCode.RESTORING, FailureCode.UNKNOWN_JOB])
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_failure_with_a_number_of_tries_is_final_after_so_many(code: FailureCode, number: int) -> None:
+    get = RoutedGet(("a",), deadline=10.0, random=Random(7), table=ONE, tries={code: number})
+    commands = get.start(0.0)
+    for _ in range(number - 1):
+        (ask,) = asked(commands)
+        assert get.on_failure(ask.part, code, {}, 0.0) == []
+        commands = get.on_time(get.wake_at)
+        if isinstance(commands[0], LookUp):
+            commands = get.on_located(ONE, 0.0)
+    (ask,) = asked(commands)
+    assert get.on_failure(ask.part, code, {"fact": 1}, 0.0) == [Refuse(code, {"fact": 1})]
+
+
+def test_other_failures_are_tried_as_ever_beside_those_with_a_number() -> None:
+    get = RoutedGet(("a",), deadline=10.0, random=Random(7), table=ONE, tries={FailureCode.UNAVAILABLE: 1})
+    (ask,) = asked(get.start(0.0))
+    assert get.on_failure(ask.part, FailureCode.OVERLOADED, {}, 0.0) == []
+    assert not get.finished
+
+
 @pytest.mark.parametrize("code", [100, 65_535])
 def test_a_code_of_a_newer_peer_is_final(code: int) -> None:
     get = routed(keys=("a",), known=ONE)
