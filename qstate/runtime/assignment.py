@@ -24,7 +24,7 @@ from pathlib import Path
 from qstate.config import JobConfig
 from qstate.errors import FencedError
 
-__all__ = ["Assignments", "Bootstrap", "Phase", "TaskManagerAddress", "host_id"]
+__all__ = ["Assignments", "Bootstrap", "Phase", "RestoredSubtask", "TaskManagerAddress", "host_id"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,19 @@ QUIET_S = 60.0
 #: So many losses in a row are mended at once; each further one waits twice as long as the one before.
 PROMPT_RESTARTS = 5
 SLOWEST_RESTART_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredSubtask:
+    """State that a subtask began with: as of which epoch (-1: from before epoch 0), and where it was."""
+
+    operator: str
+    subtask: int
+    epoch: int
+    source: str
+
+    def __str__(self) -> str:
+        return f"operator {self.operator!r} subtask {self.subtask}: state as of epoch {self.epoch} from {self.source}"
 
 
 class Phase(Enum):

@@ -144,6 +144,8 @@ class HeldSubtasks:
         uid, index = key
         instances = opened.instances()
         self._job_manager.call("claim", uid, [instance.describe() for instance in instances])
+        if opened.restored is not None:
+            self._job_manager.call("restored", opened.restored)
         host, port = self.server
         owners: dict[str, Owner] = {}
         for instance in instances:

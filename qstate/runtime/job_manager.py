@@ -22,7 +22,7 @@ import psutil
 
 from qstate.config import JobConfig
 from qstate.errors import ClosedError, ConfigError, FencedError, JobError
-from qstate.runtime.assignment import Assignments, Bootstrap, TaskManagerAddress, host_id
+from qstate.runtime.assignment import Assignments, Bootstrap, RestoredSubtask, TaskManagerAddress, host_id
 from qstate.runtime.checkpoint_home import CheckpointHome
 from qstate.runtime.launch import log_path, start_task_manager
 from qstate.runtime.location import LocationTable, Owner
@@ -59,6 +59,7 @@ class JobManager:
         self._assignments = Assignments(parallelism, config.slots, config.start_timeout_s)
         self._published = PublishedStates(job, config.max_parallelism)
         self._operators: dict[str, bytes] = {}
+        self._restored: dict[tuple[str, int], RestoredSubtask] = {}
         self._peers: dict[int, RpcPeer] = {}
         self._visitors: set[RpcPeer] = set()
         self._orders: dict[RpcPeer, tuple[int, int]] = {}
@@ -99,6 +100,11 @@ class JobManager:
     def task_managers(self) -> list[TaskManagerAddress]:
         with self._lock:
             return self._assignments.alive()
+
+    def restored(self) -> list[RestoredSubtask]:
+        """What the subtasks began with when they were opened last, those that had state."""
+        with self._lock:
+            return [found for _, found in sorted(self._restored.items())]
 
     def wait_for_proxy(self, timeout_s: float) -> tuple[str, int]:
         """The address of a client proxy, as soon as there is one. Raises `TimeoutError`."""
@@ -180,6 +186,7 @@ class JobManager:
             "bind_query": self._bind_query,
             "claim": self._claim,
             "publish": self._publish,
+            "restored": self._noted,
             "locate": self._locate,
             "describe": self._describe,
         }
@@ -376,6 +383,11 @@ class JobManager:
         with self._lock:
             for state in states:
                 self._published.claim(uid, state)
+
+    def _noted(self, restored: RestoredSubtask) -> None:
+        with self._lock:
+            self._restored[restored.operator, restored.subtask] = restored
+        log.info("%s", restored)
 
     def _publish(self, index: int, subtask: int, owners: Mapping[str, Owner]) -> None:
         with self._lock:

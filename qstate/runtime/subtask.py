@@ -28,7 +28,7 @@ from qstate.backends.change_blocks import chained
 from qstate.backends.contract import Capability, Change, Isolation, StateBackend
 from qstate.backends.replay import replay_epoch
 from qstate.checkpoint.attempts import EpochAttempts, Process
-from qstate.checkpoint.chain import LogIdentity, Snapshot, read_chain
+from qstate.checkpoint.chain import LogIdentity, Part, Snapshot, read_chain
 from qstate.checkpoint.durable_directory import DurableDirectory
 from qstate.checkpoint.epoch_log import EpochLog, OutputSpool
 from qstate.checkpoint.manifest import MANIFEST_FILE, JobManifest, subtask_directory
@@ -39,6 +39,7 @@ from qstate.errors import DamagedCheckpoint, FencedError, JobError
 from qstate.keys import KeyGroupRange
 from qstate.operators.context import Subtask as OperatorSubtask
 from qstate.operators.operator import KeyedOperator, OperatorSpec
+from qstate.runtime.assignment import RestoredSubtask
 from qstate.runtime.data_channel import FrameKind, SessionRequest, TaskChannel
 from qstate.runtime.registry import StateInstance
 from qstate.runtime.snapshotter import Snapshotter
@@ -120,6 +121,8 @@ class Subtask:
         self._sealed_by: tuple[int, int] | None = None
         #: The backend holds an epoch that could not be made durable: close this object and open another.
         self.broken = False
+        #: What it began with, None for nothing.
+        self.restored: RestoredSubtask | None = None
         self._restore(restart)
 
     def instances(self) -> list[StateInstance]:
@@ -313,6 +316,13 @@ class Subtask:
             except OSError as exc:  # the next opening of the log removes it
                 log.warning("operator %s subtask %d: %s", self.spec.uid, self._place.subtask, exc)
 
+    def _note(self, base: Snapshot | None, parts: list[Part], pending: Part | None) -> None:
+        held = [*parts, *([pending] if pending is not None else [])]
+        if held:
+            directory = self._place.log_directory(self.spec.uid)
+            source = str(directory / base.name if base is not None and len(held) == 1 else directory)
+            self.restored = RestoredSubtask(self.spec.uid, self._place.subtask, held[-1].epoch, source)
+
     def _take_back(self) -> None:
         """Undo what an attempt wrote that was not sealed; at least once, it stays, and the next attempt adds to it."""
         if self._place.config.exactly_once:
@@ -409,6 +419,7 @@ class Subtask:
         pending = parts.pop() if parts and parts[-1].epoch > final and not parts[-1].ascending else None
         if parts:
             self._backend.restore(parts[-1].epoch, chained(part.changes for part in parts))
+        self._note(base, parts, pending)
         if pending is not None:
             descriptors = {descriptor.name: descriptor for descriptor in self._operator.descriptors}
             replay_epoch(self._backend, descriptors, pending.epoch, pending.changes)

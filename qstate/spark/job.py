@@ -19,6 +19,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from qstate.backends.catalog import check_backend
 from qstate.config import JobConfig
 from qstate.errors import ClosedError, ConfigError
+from qstate.runtime.assignment import RestoredSubtask
 from qstate.runtime.job_manager import JobManager
 from qstate.runtime.listener import parse_ports
 from qstate.runtime.relay import JobTicket
@@ -90,6 +91,14 @@ class Job:
         first micro-batch. Raises `TimeoutError` after `start_timeout_s`."""
         self._check_running()
         return self._manager.wait_for_proxy(self.config.start_timeout_s)
+
+    @property
+    def restored(self) -> list[RestoredSubtask]:
+        """What was restored where: for each subtask that began with state, as of which epoch and from which files.
+
+        A subtask is opened with the first micro-batch of its query, so before that the list is empty.
+        """
+        return self._manager.restored()
 
     @property
     def manager(self) -> JobManager:

@@ -135,6 +135,9 @@ def test_stopped_jobs_checkpoint_is_as_good_as_a_savepoint(job_of: JobOf, tmp_pa
     settings: Any = {"checkpoint_dir": str(tmp_path / "new"), "restore_from": str(job.manager.checkpoint_dir)}
     again = job_of(Totals(), **settings)
     assert epoch_of_all(again, 0, query="new") == all_are(2)
+    (restored,) = again.manager.restored()
+    assert (restored.operator, restored.subtask, restored.epoch) == ("it", 0, -1)
+    assert restored.source.endswith("000000000000.snapshot")
     again.stop()
     assert epoch_of_all(job_of(Totals(), **settings), 1, query="new") == all_are(3), "restore_from may stay set"
 
