@@ -184,6 +184,7 @@ class JobManager:
             "start_failed": self._start_failed,
             "operator": self._operator,
             "bind_query": self._bind_query,
+            "begun": self._begun,
             "claim": self._claim,
             "publish": self._publish,
             "restored": self._noted,
@@ -371,13 +372,26 @@ class JobManager:
     def _bind_query(self, uid: str, query: str, epoch: int) -> int:
         """An operator's state belongs to one streaming query: two would count every row twice.
 
-        `epoch` is the one that Spark asks for, which proves the one before committed. Gives the newest epoch that is
-        known to be: a task manager that comes back must not show less than one before it has shown.
+        `epoch` is the one that Spark asks for. Gives the newest one that Spark is known to have committed.
         """
         with self._lock:
             self._home.bind(uid, query, self._operators)
+            final = self._home.final(uid)
+            if epoch <= final:
+                raise JobError(
+                    f"operator {uid!r}: epoch {epoch} is due, but its state in {self.checkpoint_dir} is from the "
+                    f"future: Spark had committed epoch {final} already. The query's checkpointLocation is older than "
+                    "the state; bring back the one that belongs to it, or start from a savepoint of that time"
+                )
+            return final
+
+    def _begun(self, query: str, epoch: int) -> None:
+        """A subtask goes on to an epoch, which proves the one before committed.
+
+        A task manager that comes back must not show less than one before it has shown, so it is known here first.
+        """
+        with self._lock:
             self._home.finalize(query, epoch - 1)
-            return self._home.final(uid)
 
     def _claim(self, uid: str, states: Sequence[Mapping[str, Any]]) -> None:
         with self._lock:

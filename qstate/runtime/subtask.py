@@ -16,7 +16,7 @@ import logging
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,8 +145,8 @@ class Subtask:
             if descriptor.queryable_name is not None
         ]
 
-    def run(self, request: SessionRequest, channel: TaskChannel) -> None:
-        """Serve one session to its end.
+    def run(self, request: SessionRequest, channel: TaskChannel, begun: Callable[[], object]) -> None:
+        """Serve one session to its end; `begun` is called when the subtask goes on to the epoch.
 
         Raises `FencedError` for an attempt that is too old, `JobError` for what the user has to mend, and
         `ConnectionError` when the relay went away or was cut off. The epoch is abandoned in every such case.
@@ -154,7 +154,7 @@ class Subtask:
         with self._turn(request, channel) as decision:
             channel.send(FrameKind.SCHEMA, self.spec.output_schema.serialize())
             if isinstance(decision, Process):
-                self._process(request, channel, decision)
+                self._process(request, channel, decision, begun)
             else:
                 self._replay(request, channel)
             channel.send(FrameKind.SEALED)
@@ -238,7 +238,9 @@ class Subtask:
             if self._current is not channel:
                 raise FencedError(f"attempt {request.attempt} of epoch {request.epoch} was cut off by a newer one")
 
-    def _process(self, request: SessionRequest, channel: TaskChannel, decision: Process) -> None:
+    def _process(
+        self, request: SessionRequest, channel: TaskChannel, decision: Process, begun: Callable[[], object]
+    ) -> None:
         output: OutputSpool | None = None
         try:
             if decision.rollback:
@@ -248,6 +250,7 @@ class Subtask:
             self._log.drop_output(before_epoch=request.epoch)
             if self._attempts.sealed is not None and decision.rollback is False:
                 self._snapshotter.epoch_is_final(self._attempts.sealed)
+            begun()
             self._backend.begin(request.epoch)
             output = self._log.begin_output()
             for batch in self._results(channel):

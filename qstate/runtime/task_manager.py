@@ -170,7 +170,7 @@ class TaskManager:
             restart = Restart(max(final, request.epoch - 1), request.epoch)
             subtask = self._subtasks.open(request.operator, request.subtask, restart)
             assert subtask is not None  # with a first epoch, nothing has to wait
-            subtask.run(request, channel)
+            subtask.run(request, channel, lambda: self._job_manager.call("begun", request.query, request.epoch))
         except FencedError as exc:
             if exc.superseded:
                 self.end(str(exc))

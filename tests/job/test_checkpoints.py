@@ -54,6 +54,17 @@ def test_parallelism_changes_both_ways_and_the_state_moves(job_of: JobOf) -> Non
     assert all(keys == dumps[0] for keys in dumps), "the order is that of the key groups, whatever the parallelism"
 
 
+def test_query_that_is_older_than_the_state_is_refused(job_of: JobOf) -> None:
+    job = job_of(Totals())
+    for epoch in range(4):
+        epoch_of_all(job, epoch)
+    job.stop()
+    job = job_of(Totals())
+    with pytest.raises(JobError, match=r"epoch 1 is due, but its state .* is from the future"):
+        epoch_of_all(job, 1)
+    assert epoch_of_all(job, 3) == all_are(4)
+
+
 def test_rescale_goes_on_where_spark_does_and_not_where_a_subtask_got_ahead(job_of: JobOf) -> None:
     job = job_of(Totals(), parallelism=2)
     epoch_of_all(job, 0)
