@@ -22,9 +22,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.ge
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    spark_tests = Path(__file__).parent / "spark"
+    here = Path(__file__).parent
     for item in items:
-        if spark_tests in item.path.parents:
+        if {here / "spark", here / "chaos"}.intersection(item.path.parents):
             item.add_marker(pytest.mark.spark)
 
 

@@ -1,0 +1,92 @@
+"""A reader that asks for committed values all the time, and checks every answer.
+
+What it knows: the value of every key after each epoch, and from Spark's own files which epochs Spark has committed. So
+it notices a value that was taken back, or is of no epoch at all; an epoch that was shown before Spark had committed it;
+and a key that went back in epoch.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from qstate.errors import QStateError
+from qstate.runtime.client import QueryableStateClient
+
+__all__ = ["CommittedReader"]
+
+PAUSE_S = 0.02
+TIMEOUT_S = 2.0
+
+
+class CommittedReader:
+    """A thread, from `with` on, that reads the total of some keys.
+
+    `addresses` gives the proxies of the moment, `checkpoint` is the query's checkpointLocation. `expected` has an entry
+    for each epoch; it may grow, as long as an epoch's is there before Spark commits it.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        keys: Sequence[str],
+        addresses: Callable[[], Sequence[tuple[str, int]]],
+        expected: Sequence[Mapping[str, Hashable]],
+        checkpoint: Path,
+    ) -> None:
+        self._job = job
+        self._addresses = addresses
+        self._expected = expected
+        self._commits = checkpoint / "commits"
+        self._keys = keys
+        self._epochs: dict[str, int] = {}
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="committed reader")
+        #: What must not have been, in words; empty when all is well.
+        self.violations: list[str] = []
+        self.answers = 0
+        #: The epochs that were seen.
+        self.seen: set[int] = set()
+
+    def __enter__(self) -> CommittedReader:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._ending.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        turn = 0
+        while not self._ending.wait(PAUSE_S):
+            addresses = self._addresses()
+            if not addresses:
+                continue
+            turn += 1
+            try:
+                with QueryableStateClient(*addresses[turn % len(addresses)], timeout_s=TIMEOUT_S) as client:
+                    found = client.get_many(self._job, "totalAmount", self._keys, isolation="committed")
+                    for key, view in found.items():
+                        self._check(key, view)
+            except (QStateError, OSError):  # who cannot answer, or not yet, says so; that is no wrong answer
+                continue
+
+    def _check(self, key: str, view: Any) -> None:
+        self.answers += 1
+        last = self._epochs.get(key, -1)
+        if view is None:
+            if last >= 0:
+                self.violations.append(f"{key} was there as of epoch {last}, and is gone")
+            return
+        epoch = view.epoch
+        self._epochs[key] = max(last, epoch)
+        self.seen.add(epoch)
+        if epoch < last:
+            self.violations.append(f"{key} went back from epoch {last} to {epoch}")
+        if not (self._commits / str(epoch)).exists():
+            self.violations.append(f"{key} was shown as of epoch {epoch}, which Spark has not committed")
+        expected = self._expected[epoch].get(key) if 0 <= epoch < len(self._expected) else None
+        if view.get() != expected:
+            self.violations.append(f"{key} was {view.get()!r} as of epoch {epoch}, which left {expected!r}")

@@ -1,0 +1,36 @@
+"""Chaos: which seed it takes, and that the long runs come only when they are asked for."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from tests.spark.conftest import client_of, job_of, stream_of
+
+__all__ = ["client_of", "job_of", "seed", "stream_of"]
+
+SEED_VARIABLE = "QSTATE_CHAOS_SEED"
+DEFAULT_SEED = 1
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--seed", type=int, default=None, help=f"seed of the chaos tests; else {SEED_VARIABLE}")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A run of every test, or of all Spark tests, is no request for chaos: `-m chaos` is."""
+    if "chaos" in str(config.getoption("-m")):
+        return
+    long = [item for item in items if item.get_closest_marker("chaos")]
+    if long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
+
+
+@pytest.fixture(scope="session")
+def seed(request: pytest.FixtureRequest) -> int:
+    """What makes a run again what it was: it is printed with every run."""
+    given: Any = request.config.getoption("--seed", default=None)
+    return int(given if given is not None else os.environ.get(SEED_VARIABLE, DEFAULT_SEED))

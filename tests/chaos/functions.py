@@ -1,0 +1,117 @@
+"""What jobs under chaos run: a function with a state of each kind, a look at the end of each task, and smaller ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from random import SystemRandom
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from qstate.descriptors import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
+)
+from qstate.operators.functions import KeyedProcessFunction
+from tests.chaos.faults import Place, Plan
+from tests.spark.functions_under_test import Mean, add
+from tests.spark.streams import until
+
+__all__ = ["ALERTS", "EndOfTask", "FailsOnCue", "Ledger", "RunningTotal"]
+
+ALERTS = "key string, at bigint, total bigint"
+
+#: Local properties that Spark sets for every task of a micro-batch.
+BATCH_ID_PROPERTY = "streaming.sql.batchId"
+
+KEPT = 5
+#: A label that was seen so often is taken out of the map, so that removals are among the changes.
+VISITS_THAT_REMOVE = 4
+#: Every amount that this divides clears the list.
+CLEARING = 13
+
+
+class Ledger(KeyedProcessFunction):
+    """Keeps a state of each kind of (key, label, amount, at) rows; alerts when an amount is above the one before."""
+
+    def open(self, context: Any) -> None:
+        self.last = context.get_state(ValueStateDescriptor("last", dict).queryable("lastRow"))
+        self.recent = context.get_list_state(ListStateDescriptor("recent", int).queryable("recentAmounts"))
+        self.visits = context.get_map_state(MapStateDescriptor("visits", int).queryable("visitsByLabel"))
+        self.total = context.get_reducing_state(
+            ReducingStateDescriptor("total", int, reduce_function=add).queryable("totalAmount")
+        )
+        self.mean = context.get_aggregating_state(
+            AggregatingStateDescriptor("mean", list, aggregate_function=Mean()).queryable("meanAmount")
+        )
+        self.plan = Plan.of_environment()
+        self.rows = self.plan.rows
+
+    def process_element(self, row: Any, context: Any) -> Iterator[tuple[Any, ...]]:
+        before = self.last.value()
+        self.last.update({"label": row.label, "amount": row.amount})
+        if row.amount % CLEARING == 0:
+            self.recent.clear()
+        self.recent.add(row.amount)
+        if len(self.recent.get()) > KEPT:
+            self.recent.update(self.recent.get()[-KEPT:])
+        visits = (self.visits.get(row.label) or 0) + 1
+        if visits == VISITS_THAT_REMOVE:
+            self.visits.remove(row.label)
+        else:
+            self.visits.put(row.label, visits)
+        if row.at in self.rows:
+            self.plan.at(Place.ROW, row=row.at)
+        self.total.add(row.amount)
+        self.mean.add(row.amount)
+        if before is not None and row.amount > before["amount"]:
+            yield row.key, row.at, self.total.get()
+
+
+class EndOfTask:
+    """Stands behind the operator: when its input has ended, the subtask has sealed the epoch."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        context = TaskContext.get()
+        assert context is not None
+        epoch = context.getLocalProperty(BATCH_ID_PROPERTY)
+        assert epoch is not None
+        Plan.of_environment().at(Place.SEALED, epoch=int(epoch), subtask=context.partitionId())
+
+
+class RunningTotal(KeyedProcessFunction):
+    """Emits the running total of each key; of random numbers instead of the amounts, if it is told so."""
+
+    def __init__(self, *, random: bool) -> None:
+        self._random = random
+
+    def open(self, context: Any) -> None:
+        self.total = context.get_reducing_state(
+            ReducingStateDescriptor("total", float, reduce_function=add).queryable("totalAmount")
+        )
+
+    def process_element(self, row: Any, context: Any) -> Iterator[tuple[Any, ...]]:
+        self.total.add(SystemRandom().random() if self._random else float(row.amount))
+        yield row.key, row.at, self.total.get()
+
+
+class FailsOnCue(RunningTotal):
+    """Fails once at each of some rows, after it has changed state, when `NN.go` is there beside its `NN.reached`."""
+
+    def __init__(self, rows: Iterable[int], directory: Path) -> None:
+        super().__init__(random=False)
+        self._reached = {row: directory / f"{row}.reached" for row in rows}
+
+    def process_element(self, row: Any, context: Any) -> Iterator[tuple[Any, ...]]:
+        yield from super().process_element(row, context)
+        reached = self._reached.get(row.at)
+        if reached is not None and not reached.exists():
+            reached.write_text(row.key)
+            until(reached.with_suffix(".go").exists, "the test gives the cue")
+            raise ValueError(f"row {row.at} has to be taken back")

@@ -1,0 +1,101 @@
+"""The input of a job under chaos, one file for each micro-batch, and what has to come of it, by plain Python."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from qstate.demo.data import prepare
+from tests.chaos.functions import CLEARING, KEPT, VISITS_THAT_REMOVE
+from tests.spark.generated import amounts
+
+__all__ = ["SCHEMA", "Expectation", "expectation", "flights", "generated", "write_input"]
+
+SCHEMA = "key string, label string, amount bigint, at bigint"
+
+#: The file source takes files in the order of their modification times.
+FIRST_FILE_TIME_S = 1_700_000_000
+
+
+def generated(epochs: int, seed: int) -> list[pa.Table]:
+    return amounts(batches=epochs, rows_a_batch=600, keys=60, seed=seed)
+
+
+def flights(epochs: int, directory: Path) -> list[pa.Table]:
+    """The first days of the demo's flights: aircraft, destination and delay of each that departed, in order."""
+    days = sorted(prepare(directory, first_days=epochs).flights_directory.glob("*.parquet"))
+    tables = []
+    rows = 0
+    for day in days:
+        table = pq.read_table(day)
+        table = table.filter(pc.and_(table["tailnum"].is_valid(), table["dep_delay"].is_valid()))
+        columns = [table["tailnum"], table["dest"], table["dep_delay"], pa.array(range(rows, rows + len(table)))]
+        tables.append(pa.table(columns, names=["key", "label", "amount", "at"]))
+        rows += len(table)
+    return tables
+
+
+def write_input(tables: list[pa.Table], directory: Path) -> None:
+    """The files of a stream, one of each table."""
+    directory.mkdir()
+    for number, table in enumerate(tables):
+        path = directory / f"{number:04}.parquet"
+        pq.write_table(table, path)
+        os.utime(path, (FIRST_FILE_TIME_S + number, FIRST_FILE_TIME_S + number))
+
+
+@dataclass(slots=True)
+class _Held:
+    last: dict[str, Any] = field(default_factory=dict)
+    recent: list[int] = field(default_factory=list)
+    visits: Counter[str] = field(default_factory=Counter)
+    total: int = 0
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """`states`: queryable name -> key -> contents in the end. `totals`: of each epoch, key -> total after it."""
+
+    states: dict[str, dict[str, Any]]
+    totals: list[dict[str, int]]
+    alerts: list[tuple[str, int, int]]
+
+    @property
+    def keys(self) -> list[str]:
+        return list(self.states["totalAmount"])
+
+
+def expectation(tables: list[pa.Table]) -> Expectation:
+    """What `Ledger` must end with, and must have shown on the way."""
+    held: dict[str, _Held] = {}
+    totals: list[dict[str, int]] = []
+    alerts = []
+    for table in tables:
+        for row in table.to_pylist():
+            one = held.setdefault(row["key"], _Held())
+            one.total += row["amount"]
+            one.count += 1
+            if one.last and row["amount"] > one.last["amount"]:
+                alerts.append((row["key"], row["at"], one.total))
+            one.last = {"label": row["label"], "amount": row["amount"]}
+            one.recent = [*([] if row["amount"] % CLEARING == 0 else one.recent), row["amount"]][-KEPT:]
+            one.visits[row["label"]] += 1
+            if one.visits[row["label"]] == VISITS_THAT_REMOVE:
+                del one.visits[row["label"]]
+        totals.append({key: one.total for key, one in held.items()})
+    states: dict[str, dict[str, Any]] = {
+        "lastRow": {key: one.last for key, one in held.items()},
+        "recentAmounts": {key: one.recent for key, one in held.items()},
+        "visitsByLabel": {key: dict(one.visits) for key, one in held.items()},
+        "totalAmount": {key: one.total for key, one in held.items()},
+        "meanAmount": {key: one.total / one.count for key, one in held.items()},
+    }
+    return Expectation(states, totals, sorted(alerts))

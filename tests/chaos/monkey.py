@@ -1,0 +1,263 @@
+"""The chaos monkey: starts the driver, does to it what the schedule says, starts it again, and looks at what is left.
+
+Rules of this module: it kills only what it started, and what that started. It waits for events, with bounds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any
+
+import psutil
+
+from qstate.runtime.client import QueryableStateClient
+from tests.chaos.driver import JOB
+from tests.chaos.faults import KILLS, PLAN_VARIABLE, Action, Fault, Place, Plan
+from tests.chaos.schedule import Life, Scenario
+from tests.spark.streams import REPOSITORY, until
+
+__all__ = ["Monkey"]
+
+PAUSE_S = 0.02
+#: How long the processes of a driver that is gone may live on: the lease is the last thing that ends them.
+END_TIMEOUT_S = 40.0
+
+
+class Monkey:
+    """One run of a scenario. `work` has the input already. Use it as a context manager: nothing lives on then."""
+
+    def __init__(self, work: Path, scenario: Scenario, lives: Iterator[Life], faults: Sequence[Fault]) -> None:
+        self._work = work
+        self._scenario = scenario
+        self._lives = lives
+        self._plan = Plan(work / "plan", faults)
+        self._plan.write()
+        self._waiting = list(faults)
+        self._driver: _Driver | None = None
+        self._started: list[psutil.Process] = []
+        #: What stopped a query, in Spark's words.
+        self.stops: list[str] = []
+        self.drivers = 0
+
+    def __enter__(self) -> Monkey:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for process in [*self._processes(), *self._started]:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(self._started, timeout=END_TIMEOUT_S)
+        if self._driver is not None:
+            self._driver.close()
+
+    def run(self, timeout_s: float) -> tuple[str, int]:
+        """Carry the schedule out until all input is through; gives the address of a proxy."""
+        deadline = time.monotonic() + timeout_s
+        self._start()
+        while time.monotonic() < deadline:
+            for fault in list(self._waiting):
+                holder = self._plan.holder(fault)
+                if holder is not None:
+                    self._waiting.remove(fault)
+                    self._strike(fault, holder)
+            assert self._driver is not None
+            for kind, *facts in self._driver.told():
+                if kind == "done":
+                    return str(facts[0]), int(facts[1])
+                self._note(f"the query stopped: {_cause(facts[0])}")
+                self.stops.append(facts[0])
+            status = self._driver.process.poll()
+            assert status is None, f"the driver ended by itself ({status}):\n{self._driver.log_tail()}"
+            threading.Event().wait(PAUSE_S)
+        raise AssertionError(f"not done within {timeout_s} s; to come are {[str(fault) for fault in self._waiting]}")
+
+    @property
+    def not_struck(self) -> list[Fault]:
+        """The faults that did not come to pass."""
+        return list(self._waiting)
+
+    def proxies(self) -> list[tuple[str, int]]:
+        """Where state can be asked for now. Any thread."""
+        return [(one["proxy"][0], one["proxy"][1]) for one in self._task_managers()]
+
+    def states(self, address: tuple[str, int], keys: Sequence[str], isolation: str) -> dict[str, dict[str, Any]]:
+        """Every key of every state, as a client reads it."""
+        with QueryableStateClient(*address, timeout_s=60.0) as client:
+            views = {
+                state: client.get_many(JOB, state, keys, isolation=isolation)
+                for state in ("lastRow", "recentAmounts", "visitsByLabel", "totalAmount", "meanAmount")
+            }
+        return {
+            "lastRow": {key: view.value() for key, view in views["lastRow"].items()},
+            "recentAmounts": {key: view.get() for key, view in views["recentAmounts"].items()},
+            "visitsByLabel": {
+                key: {} if view is None else dict(view.entries()) for key, view in views["visitsByLabel"].items()
+            },
+            "totalAmount": {key: view.get() for key, view in views["totalAmount"].items()},
+            "meanAmount": {key: view.get() for key, view in views["meanAmount"].items()},
+        }
+
+    def alerts(self) -> list[tuple[str, int, int]]:
+        """What the sink has."""
+        return [(key, at, total) for key, at, total in json.loads((self._work / "alerts.json").read_text())]
+
+    def end(self) -> None:
+        """Let the last driver end as it should, and see that all has ended with it."""
+        assert self._driver is not None
+        left = self._processes()
+        self._driver.process.stdin.close()
+        assert self._driver.process.wait(60) == 0, self._driver.log_tail()
+        _, alive = psutil.wait_procs([*left, *self._started], timeout=END_TIMEOUT_S)
+        assert [process.cmdline() for process in alive] == []
+
+    # -- what the monkey does ---------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        self._end_of_the_last()
+        life = next(self._lives)
+        (self._work / "task-managers.json").unlink(missing_ok=True)
+        self._driver = _Driver(self._work, self.drivers, self._scenario, life)
+        self.drivers += 1
+        self._note(f"driver {self.drivers}: {life.backend}, parallelism {life.parallelism}")
+
+    def _end_of_the_last(self) -> None:
+        """Wait for a driver's JVM: two at a time would break Spark's own checkpoint. Task managers may linger."""
+        if self._driver is not None:
+            started = self._driver.descendants
+            self._driver.process.wait(END_TIMEOUT_S)
+            _, alive = psutil.wait_procs(started, timeout=END_TIMEOUT_S)
+            assert alive == []
+            self._driver.close()
+
+    def _strike(self, fault: Fault, holder: int) -> None:
+        self._note(str(fault))
+        if fault.action not in KILLS:
+            return
+        assert self._driver is not None
+        self._driver.look_around()
+        if fault.action is Action.KILL_DRIVER:
+            self._driver.process.kill()
+        elif fault.action is Action.KILL_JVM:
+            _kill(self._driver.jvm())
+        elif fault.action is Action.KILL_EXECUTOR:
+            _kill(self._executor(holder))
+        elif fault.action is Action.KILL_TASK_MANAGER and fault.place in (Place.SEALED, Place.SINK):
+            _kill(self._task_manager(fault.subtask))
+        else:
+            _kill(psutil.Process(holder))
+        self._plan.let_go(fault)
+        if fault.action in (Action.KILL_DRIVER, Action.KILL_JVM):
+            self._start()
+
+    def _executor(self, holder: int) -> psutil.Process:
+        """The executor that a process belongs to: a task manager, or a Python worker of Spark's."""
+        for one in self._task_managers():
+            if one["pid"] == holder and one["executor_pid"]:
+                return psutil.Process(one["executor_pid"])
+        parents = psutil.Process(holder).parents()
+        return next((one for one in parents if one.name().startswith("java")), psutil.Process(self._any_executor()))
+
+    def _any_executor(self) -> int:
+        """For a task manager that the driver started again: it belongs to no executor."""
+        assert self._driver is not None
+        return min(one.pid for one in self._driver.jvm().children() if one.name().startswith("java"))
+
+    def _task_manager(self, index: int) -> psutil.Process:
+        found: list[int] = []
+
+        def is_there() -> bool:
+            found[:] = [one["pid"] for one in self._task_managers() if one["index"] == index]
+            return bool(found) and psutil.pid_exists(found[0])
+
+        until(is_there, f"task manager {index} is there")
+        return psutil.Process(found[0])
+
+    def _task_managers(self) -> list[dict[str, Any]]:
+        try:
+            return list(json.loads((self._work / "task-managers.json").read_text()))
+        except FileNotFoundError:
+            return []
+
+    def _processes(self) -> list[psutil.Process]:
+        """The task managers and snapshot processes of this run that are there: they say so themselves."""
+        found = []
+        for note in self._plan.directory.glob("*.process"):
+            with suppress(psutil.NoSuchProcess):
+                process = psutil.Process(int(note.stem))
+                if process.environ().get(PLAN_VARIABLE) == str(self._plan.directory):
+                    found.append(process)
+        return found
+
+    def _note(self, line: str) -> None:
+        print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
+
+
+class _Driver:
+    """One life of the driver program."""
+
+    def __init__(self, work: Path, number: int, scenario: Scenario, life: Life) -> None:
+        self._log = work / f"driver-{number}.log"
+        settings = {**asdict(scenario), **asdict(life)}
+        injected = Path(__file__).parent / "injected"
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.chaos.driver", str(work), json.dumps(settings)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=REPOSITORY,
+                env={**os.environ, "PYTHONPATH": f"{injected}:{REPOSITORY}", PLAN_VARIABLE: str(work / "plan")},
+                text=True,
+            )
+        self.descendants: list[psutil.Process] = []
+        self._told: list[list[Any]] = []
+        self._listener = threading.Thread(target=self._listen, args=(self.process.stdout,), name="driver's story")
+        self._listener.start()
+
+    def told(self) -> list[list[Any]]:
+        """What the driver has told since this was asked last."""
+        told, self._told = self._told, []
+        return told
+
+    def look_around(self) -> None:
+        """Remember what the driver has started: when it is gone, nobody can tell."""
+        with suppress(psutil.NoSuchProcess):
+            self.descendants = psutil.Process(self.process.pid).children(recursive=True)
+
+    def jvm(self) -> psutil.Process:
+        return next(one for one in psutil.Process(self.process.pid).children() if one.name().startswith("java"))
+
+    def log_tail(self) -> str:
+        return self._log.read_text(errors="replace")[-6000:]
+
+    def close(self) -> None:
+        """After the process has ended."""
+        with suppress(OSError):
+            self.process.stdin.close()
+        self.process.wait(END_TIMEOUT_S)
+        self._listener.join()
+        self.process.stdout.close()
+
+    def _listen(self, story: IO[str]) -> None:
+        for line in story:
+            self._told = [*self._told, json.loads(line)]
+
+
+def _kill(process: psutil.Process) -> None:
+    """kill -9, and wait until the system has ended it; a zombie has ended."""
+    with suppress(psutil.NoSuchProcess):
+        process.kill()
+    until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE, f"{process} ends")
+
+
+def _cause(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if "chaos fault" in line), text[:300])

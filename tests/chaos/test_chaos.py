@@ -1,0 +1,78 @@
+"""A job under chaos ends with the state and the alerts that an undisturbed one ends with.
+
+The schedule is drawn from a seed (`--seed N`, or QSTATE_CHAOS_SEED) and printed; the seed brings the same one again.
+What the machine makes of it, such as which of two subtasks comes first, is up to the machine.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.chaos.committed_reader import CommittedReader
+from tests.chaos.driver import JOB
+from tests.chaos.faults import Action, Fault, Place
+from tests.chaos.inputs import Expectation, expectation, flights, generated, write_input
+from tests.chaos.monkey import Monkey
+from tests.chaos.schedule import Scenario, lives, schedule
+from tests.spark.streams import LOCAL_CLUSTER, LOCAL_WITH_RETRIES
+
+SHORT = Scenario(LOCAL_WITH_RETRIES, "rocksdb", "files", faults=8, most_drivers_lost=1)
+
+LONG = {
+    "local-heap-generated": Scenario(LOCAL_WITH_RETRIES, "heap", "foreachBatch", faults=32, most_drivers_lost=5),
+    "local-rocksdb-flights": Scenario(LOCAL_WITH_RETRIES, "rocksdb", "files", faults=32, most_drivers_lost=5),
+    "cluster-rocksdb-generated": Scenario(LOCAL_CLUSTER, "rocksdb", "foreachBatch", faults=32, most_drivers_lost=4),
+    "cluster-heap-flights": Scenario(LOCAL_CLUSTER, "heap", "files", faults=32, most_drivers_lost=4),
+}
+
+
+def run(work: Path, scenario: Scenario, tables: list[pa.Table], faults: list[Fault], seed: int) -> Expectation:
+    """Run the job over the tables through these faults, compare what is left, and give what it was compared with."""
+    expected = expectation(tables)
+    write_input(tables, work / "input")
+    with Monkey(work, scenario, lives(scenario, seed), faults) as monkey:
+        with CommittedReader(JOB, expected.keys[:20], monkey.proxies, expected.totals, work / "checkpoint") as reader:
+            address = monkey.run(timeout_s=60 + 20 * len(faults))
+        for isolation in ("live", "committed"):
+            found = monkey.states(address, expected.keys, isolation)
+            for state, contents in expected.states.items():
+                assert found[state] == contents, (isolation, state)
+        assert monkey.alerts() == expected.alerts
+        assert reader.violations == []
+        assert reader.answers > 0
+        stopping = [fault for fault in faults if (fault.place, fault.action) == (Place.SINK, Action.RAISE)]
+        assert len(monkey.stops) == len(stopping)
+        assert monkey.not_struck == []
+        monkey.end()
+    return expected
+
+
+def run_seeded(work: Path, scenario: Scenario, tables: list[pa.Table], seed: int) -> None:
+    faults = schedule(scenario, [table.num_rows for table in tables], seed)
+    assert len(faults) == scenario.faults
+    print(f"\nchaos, seed {seed}, on {scenario}:", *faults, sep="\n  ", flush=True)
+    run(work, scenario, tables, faults, seed)
+
+
+def test_a_job_through_eight_faults_ends_as_an_undisturbed_one(seed: int, tmp_path: Path) -> None:
+    run_seeded(tmp_path, SHORT, generated(epochs=10, seed=seed), seed)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("scenario", LONG.values(), ids=LONG)
+def test_a_job_through_more_than_thirty_faults_ends_as_an_undisturbed_one(
+    scenario: Scenario, request: pytest.FixtureRequest, seed: int, tmp_path: Path
+) -> None:
+    of_flights = "flights" in request.node.callspec.id
+    tables = flights(18, tmp_path / "flights") if of_flights else generated(epochs=18, seed=seed)
+    run_seeded(tmp_path, scenario, tables, seed)
+
+
+@pytest.mark.chaos
+def test_without_faults_the_job_ends_with_what_plain_python_computes(seed: int, tmp_path: Path) -> None:
+    """What the other runs are compared with is what an undisturbed run gives."""
+    scenario = Scenario(LOCAL_WITH_RETRIES, "heap", "files", faults=0, most_drivers_lost=0)
+    run(tmp_path, scenario, generated(epochs=18, seed=seed), [], seed)
