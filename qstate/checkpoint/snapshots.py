@@ -14,15 +14,10 @@ before the files they stand on, and those in ascending order: a crash in between
 
 from __future__ import annotations
 
-import logging
-import os
 import re
-import sys
-import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from uuid import uuid4
 
 from qstate.backends.contract import Change
@@ -33,11 +28,6 @@ from qstate.checkpoint.segment import SegmentWriter
 from qstate.errors import CheckpointError
 
 __all__ = ["remove_unneeded", "take_snapshot", "write_snapshot"]
-
-log = logging.getLogger(__name__)
-
-#: A snapshot can wait; rows and queries cannot.
-BACKGROUND_NICENESS = 10
 
 _NUMBERED = re.compile(r"(\d{12})\.(log|snapshot)")
 
@@ -149,28 +139,3 @@ def _check_one_schema(chain: Chain, base: Snapshot | None) -> None:
                     f"{chain.files.path} holds state {state.get('name')!r} in two forms; start the job once, it "
                     "converts what is there"
                 )
-
-
-def main() -> None:
-    """The process: `DIRECTORY EPOCH RETAINED COMPRESSION`. Ends at once when its standard input does."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    threading.Thread(target=_end_with_standard_input, daemon=True).start()
-    with suppress(OSError):
-        os.nice(BACKGROUND_NICENESS)
-    directory, epoch, retained, compression = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-    try:
-        taken = take_snapshot(DurableDirectory(directory), upto=epoch, retained=retained, compression=compression)
-    except (CheckpointError, OSError) as exc:
-        log.error("%s", exc)
-        sys.exit(1)
-    if taken is not None:
-        log.info("%s is the state as of epoch %d", directory / taken.name, taken.epoch)
-
-
-def _end_with_standard_input() -> None:
-    sys.stdin.buffer.read()
-    os._exit(1)
-
-
-if __name__ == "__main__":
-    main()

@@ -8,6 +8,7 @@ ends with the task manager, whichever way that ends: it watches its standard inp
 from __future__ import annotations
 
 import logging
+import signal
 import subprocess
 import sys
 import threading
@@ -41,13 +42,16 @@ class Snapshotter:
         arguments = [str(self._directory), str(epoch), str(config.retained_snapshots), config.checkpoint_compression]
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "qstate.checkpoint.snapshots", *arguments], stdin=subprocess.PIPE
+                [sys.executable, "-m", "qstate.checkpoint.snapshot_process", *arguments], stdin=subprocess.PIPE
             )
         except OSError as exc:
             log.warning("no snapshot of epoch %d in %s: %s", epoch, self._directory, exc)
             return
         self._epochs = 0
-        self._waiting = threading.Thread(target=self._wait, args=(self._process, epoch), name="qstate-snapshot")
+        # A daemon: when the user's function keeps the subtask from being closed, the process must end all the same.
+        self._waiting = threading.Thread(
+            target=self._wait, args=(self._process, epoch), name="qstate-snapshot", daemon=True
+        )
         self._waiting.start()
 
     def close(self) -> None:
@@ -67,5 +71,5 @@ class Snapshotter:
         if process.stdin is not None:
             with suppress(OSError):
                 process.stdin.close()
-        if status > 0:  # what it was has been logged by the process itself
+        if status not in (0, -signal.SIGKILL):  # what it was has been logged by the process itself
             log.warning("no snapshot of epoch %d in %s", epoch, self._directory)
