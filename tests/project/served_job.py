@@ -66,8 +66,10 @@ class _Oracle:
 
 
 @contextmanager
-def serve(directory: Path, token: bytes | None = None, job: str = JOB) -> Iterator[tuple[str, int]]:
-    """Serve `CONTENTS` as this job's; gives the proxy's address."""
+def serve(
+    directory: Path, token: bytes | None = None, job: str = JOB, *, committed: bool = False
+) -> Iterator[tuple[str, int]]:
+    """Serve `CONTENTS` as this job's, live only or also as committed; gives the proxy's address."""
     options = EndpointOptions(token=token)
     registry = StateRegistry()
     with HeapBackend(BackendContext(GROUPS, 128, directory)) as backend:
@@ -75,7 +77,8 @@ def serve(directory: Path, token: bytes | None = None, job: str = JOB) -> Iterat
         server, proxy = StateServer(registry, options), ClientProxy(options)
         server.start()
         try:
-            instances = {str(kind.queryable_name): _instance(backend, kind) for kind in _DESCRIPTORS}
+            isolations = list(Isolation) if committed else [Isolation.LIVE]
+            instances = {str(kind.queryable_name): _instance(backend, kind, isolations) for kind in _DESCRIPTORS}
             served = {name: (instance, registry.register(instance)) for name, instance in instances.items()}
             proxy.start()
             proxy.set_location_oracle(job, _Oracle(server.address, served))
@@ -101,9 +104,10 @@ def _fill(backend: HeapBackend) -> None:
     tables["aggregating"].put("JFK", (10, 4))
     tables["place"].put(("JFK", 7, b"\xff"), b"\x00\x01")
     list(backend.commit(0))
+    backend.finalize(0)
 
 
-def _instance(backend: HeapBackend, descriptor: StateDescriptor) -> StateInstance:
+def _instance(backend: HeapBackend, descriptor: StateDescriptor, isolations: Sequence[Isolation]) -> StateInstance:
     return StateInstance(
         job=JOB,
         descriptor=descriptor,
@@ -111,5 +115,5 @@ def _instance(backend: HeapBackend, descriptor: StateDescriptor) -> StateInstanc
         key_groups=GROUPS,
         max_parallelism=128,
         capabilities=backend.capabilities,
-        readers={Isolation.LIVE: backend.reader(Isolation.LIVE)},
+        readers={isolation: backend.reader(isolation) for isolation in isolations},
     )

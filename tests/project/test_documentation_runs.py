@@ -41,7 +41,7 @@ def test_pages_that_need_nothing(page: Page) -> None:
 
 
 def test_query_state(tmp_path: Path) -> None:
-    with serve(tmp_path, job="alerts") as proxy:
+    with serve(tmp_path, job="alerts", committed=True) as proxy:
         namespace = _namespace()
         printed = [_printed(QUERY, block, namespace, proxy) for block in QUERY.programs()]
     assert printed == [
@@ -49,6 +49,8 @@ def test_query_state(tmp_path: Path) -> None:
         str(["msgpack"] * 6) + "\n",
         "{'JFK': 71.06}\n",
         "[71.06, None, None]\n",
+        "True 71.06\n",
+        "71.06\n",
     ]
 
 

@@ -88,6 +88,33 @@ def test_what_cannot_be_answered_is_one_line(proxy: str, arguments: list[str], p
     assert_one_line_error(run(*arguments, "--proxy", proxy), *parts)
 
 
+def test_demands_are_made(proxy: str) -> None:
+    reached = run(
+        "get", "nyc", "lastTemperature", "JFK", "--proxy", proxy, "--min-epoch", "0", "--max-staleness", "0.5"
+    )
+    assert (reached.returncode, reached.stdout) == (cli.SUCCESS, "71.06\n")
+    later = run("get", "nyc", "lastTemperature", "JFK", "--proxy", proxy, "--min-epoch", "99", "--timeout", "0.2")
+    assert_one_line_error(later, "earlier epoch than min_epoch", "min_epoch=99")
+    assert_one_line_error(
+        run("get", "nyc", "lastTemperature", "JFK", "--min-epoch", "-1", "--proxy", proxy), "min_epoch"
+    )
+
+
+def test_fallback_is_asked_for_what_was_committed_alone(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        gone = f"127.0.0.1:{reserved.getsockname()[1]}"
+    with serve(tmp_path, committed=True) as (host, port):
+        ways = ("--proxy", gone, "--fallback", gone, "--fallback", f"{host}:{port}")
+        answer = run("get", "nyc", "lastTemperature", "JFK", "--isolation", "committed", *ways)
+        assert (answer.returncode, answer.stdout) == (cli.SUCCESS, "71.06\n")
+        assert "lastTemperature" in run("states", "nyc", *ways).stdout
+        live = run("get", "nyc", "lastTemperature", "JFK", "--timeout", "0.3", *ways)
+        assert_one_line_error(live, "could not be reached")
+    assert_one_line_error(
+        run("get", "nyc", "lastTemperature", "JFK", "--fallback", "standby"), "--fallback", "HOST:PORT"
+    )
+
+
 @pytest.mark.parametrize("address", ["localhost", "localhost:http", ":9069", "localhost:0", "localhost:70000"])
 def test_address_that_cannot_be_one_is_refused(address: str) -> None:
     assert_one_line_error(run("jobs", "--proxy", address), "HOST:PORT", repr(address))
