@@ -1,0 +1,240 @@
+"""A standby follows a live checkpoint directory, through what happens to its job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from qstate.client import QueryableStateClient
+from qstate.errors import QueryError, TooStale, UnknownJob
+from qstate.standby import Standby
+from tests.job.functions import Totals
+from tests.job.running_job import JOB, QUERY, RunningJob, kill, rows_batch, until
+from tests.standby.asked import KEYS, feed, reached, total
+from tests.standby.functions import Hidden
+
+JobOf = Callable[..., RunningJob]
+StandbyOf = Callable[..., Standby]
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_standby_follows_a_live_job(job_of: JobOf, standby_of: StandbyOf, backend: str) -> None:
+    job = job_of(Totals(), parallelism=2)
+    standby = standby_of(backend=backend)
+    for epoch in range(4):
+        feed(job, epoch)
+        reached(standby, min(epoch, 0))  # before its first epoch a state is unknown
+        assert total(standby.address, min_epoch=epoch) == (epoch + 1, epoch)
+    feed(job, 4, commit=False)
+    assert total(standby.address) == (4, 3)
+    status = standby.status()
+    assert (status.fills, status.failures, status.failure) == (1, 0, None)
+
+
+def test_directory_that_is_not_there_yet_is_waited_for(job_of: JobOf, standby_of: StandbyOf, tmp_path: Path) -> None:
+    standby = standby_of()
+    assert not (tmp_path / "checkpoint").exists(), "a standby writes nothing"
+    assert standby.status().job is None
+    with QueryableStateClient(*standby.address) as client, pytest.raises(UnknownJob):
+        client.get(JOB, "totalAmount", KEYS[0], isolation="committed")
+    feed(job_of(Totals()), 0)
+    reached(standby, 0)
+    assert total(standby.address) == (1, 0)
+
+
+def test_standby_goes_on_when_the_job_is_killed_and_when_it_is_stopped(job_of: JobOf, standby_of: StandbyOf) -> None:
+    job = job_of(Totals())
+    standby = standby_of()
+    for epoch in range(3):
+        feed(job, epoch)
+    reached(standby, 2)
+    kill(job.task_manager())
+    assert total(standby.address) == (3, 2)
+    job.stop()
+    assert total(standby.address) == (3, 2)
+    assert total(standby_of().address) == (3, 2), "a standby that is started when the job is gone"
+
+
+def test_standby_follows_a_job_that_is_restarted_with_another_parallelism(job_of: JobOf, standby_of: StandbyOf) -> None:
+    standby = None
+    for epoch, parallelism in enumerate([2, 3, 3, 1]):
+        job = job_of(Totals(), parallelism=parallelism)
+        standby = standby or standby_of()
+        feed(job, epoch)
+        reached(standby, epoch)
+        assert total(standby.address, min_epoch=epoch) == (epoch + 1, epoch)
+        job.stop()
+    assert standby is not None
+    assert standby.status().fills == 3, "a restart with the same parallelism costs nothing"
+    assert standby.status().failures == 0
+
+
+def test_queries_never_fail_and_never_go_back_while_backends_are_replaced(job_of: JobOf, standby_of: StandbyOf) -> None:
+    job = job_of(Totals(), parallelism=2)
+    feed(job, 0)
+    standby = standby_of()
+    ended, answers, failures = threading.Event(), list[tuple[int, int]](), list[QueryError]()
+
+    def ask() -> None:
+        with QueryableStateClient(*standby.address, timeout_s=20.0) as client:
+            while not ended.is_set():
+                try:
+                    view = client.get(JOB, "totalAmount", KEYS[len(answers) % len(KEYS)], isolation="committed")
+                except QueryError as exc:
+                    failures.append(exc)
+                    return
+                answers.append((view.get(), view.epoch))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        for epoch, parallelism in enumerate([3, 2, 1], start=1):
+            job.stop()
+            job = job_of(Totals(), parallelism=parallelism)
+            feed(job, epoch)
+            reached(standby, epoch)
+        until(lambda: (4, 3) in answers[-3:], "the newest epoch is read")
+    finally:
+        ended.set()
+        asking.join(30.0)
+    assert not failures
+    assert standby.status().fills == 4
+    assert all(value == epoch + 1 for value, epoch in answers)
+    assert [epoch for _, epoch in answers] == sorted(epoch for _, epoch in answers)
+
+
+def test_standby_that_missed_files_which_snapshots_replaced_reads_the_state_anew(
+    job_of: JobOf, standby_of: StandbyOf
+) -> None:
+    job = job_of(Totals(), snapshot_interval=2, retained_snapshots=1)
+    feed(job, 0)
+    standby = standby_of(interval_s=1.5)
+    looks = standby.status().looks
+    for epoch in range(1, 9):
+        feed(job, epoch)
+        job.wait_for_snapshots()
+    reached(standby, 8)
+    assert total(standby.address) == (9, 8)
+    assert standby.status().looks > looks
+    assert standby.status().failures == 0
+
+
+def test_damaged_newest_file_leaves_the_last_good_epoch_and_is_told(job_of: JobOf, standby_of: StandbyOf) -> None:
+    job = job_of(Totals())
+    for epoch in range(3):
+        feed(job, epoch)
+    standby = standby_of()
+    assert standby.status().epochs == {"it": 2}
+    feed(job, 3, commit=False)
+    newest = sorted(job.epoch_log().glob("*.log"))[-1]
+    sound = newest.read_bytes()
+    newest.write_bytes(sound[:60] + bytes([sound[60] ^ 1]) + sound[61:])
+    job.manager.finalize(QUERY, 3)
+    until(lambda: standby.status().failure is not None, "the damage is seen")
+    assert newest.name in str(standby.status().failure)
+    assert total(standby.address) == (3, 2)
+    with QueryableStateClient(*standby.address, timeout_s=2.0) as client, pytest.raises(TooStale):
+        client.get(JOB, "totalAmount", KEYS[0], isolation="committed", max_staleness_s=0.0)
+    assert total(standby_of().address) == (3, 2), "one that is started now serves the epoch before"
+    newest.write_bytes(sound)
+    reached(standby, 3)
+    assert total(standby.address) == (4, 3)
+    until(lambda: standby.status().failure is None, "the look after that is complete")
+    assert standby.status().fills == 1
+
+
+def test_epoch_that_was_damaged_and_made_again_is_followed(job_of: JobOf, standby_of: StandbyOf) -> None:
+    job = job_of(Totals())
+    for epoch in range(2):
+        feed(job, epoch)
+    standby = standby_of()
+    feed(job, 2, commit=False)
+    newest = sorted(job.epoch_log().glob("*.log"))[-1]
+    job.stop()
+    newest.write_bytes(newest.read_bytes()[:-3])
+    job = job_of(Totals())
+    feed(job, 2)
+    feed(job, 3)
+    assert total(standby.address, min_epoch=3) == (4, 3)
+    assert standby.status().fills == 1
+
+
+def test_damage_before_the_newest_file_keeps_what_is_served(job_of: JobOf, standby_of: StandbyOf) -> None:
+    job = job_of(Totals())
+    for epoch in range(4):
+        feed(job, epoch)
+    standby = standby_of()
+    first = sorted(job.epoch_log().glob("*.log"))[1]
+    first.write_bytes(b"")
+    feed(job, 4)
+    assert total(standby.address, min_epoch=4) == (5, 4), "what was read already is not read again"
+    other = standby_of()
+    assert other.status().epochs == {"it": -1}
+    assert first.name in str(other.status().failure)
+
+
+def test_one_damaged_operator_does_not_keep_the_others_back(job_of: JobOf, standby_of: StandbyOf) -> None:
+    job = job_of(Totals())
+    job.add_operator("other", Hidden())
+    job.epoch(0, rows_batch((KEYS[0], 1)), operator="other")
+    feed(job, 0)
+    standby = standby_of()
+    until(lambda: standby.status().epochs == {"it": 0, "other": 0}, "both operators are served")
+    job.epoch(1, rows_batch((KEYS[0], 1)), operator="other")
+    (directory,) = job.manager.checkpoint_dir.glob("other-*/*/00000")
+    sorted(directory.glob("*.log"))[-1].write_bytes(b"")
+    feed(job, 1)
+    assert total(standby.address, min_epoch=1) == (2, 1)
+    until(lambda: "operator 'other'" in str(standby.status().failure), "the damage is told")
+    assert standby.status().epochs == {"it": 1, "other": 0}
+
+
+def test_client_with_a_fallback_reads_from_the_standby_while_the_job_is_gone(
+    job_of: JobOf, standby_of: StandbyOf
+) -> None:
+    job = job_of(Totals())
+    standby = standby_of()
+    feed(job, 0)
+    reached(standby, 0)
+    proxy = job.manager.wait_for_proxy(20.0)
+    with QueryableStateClient(*proxy, fallback=[standby.address], timeout_s=20.0) as client:
+        assert client.get(JOB, "totalAmount", KEYS[0]).epoch == 0
+        assert client.get(JOB, "totalAmount", KEYS[0], isolation="committed").get() == 1
+        job.stop()
+        view = client.get(JOB, "totalAmount", KEYS[0], isolation="committed")
+        assert (view.get(), view.epoch) == (1, 0)
+        assert [state["name"] for state in client.states(JOB)] == ["totalAmount"]
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_command_serves_until_it_is_told_to_end(job_of: JobOf, tmp_path: Path, end: signal.Signals) -> None:
+    job = job_of(Totals())
+    feed(job, 0)
+    job.stop()
+    command = [sys.executable, "-m", "qstate.cli", "serve", str(tmp_path / "checkpoint"), "--port", "0"]
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    with subprocess.Popen(
+        [*command, "--server-port", "0", "--interval", "0.05"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "TMPDIR": str(scratch)},
+    ) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            port = int(line.split(" at 127.0.0.1:")[1].split(";")[0])
+            assert total(("127.0.0.1", port)) == (1, 0)
+            process.send_signal(end)
+            assert process.wait(20.0) == 0
+        finally:
+            process.kill()
+    assert list(scratch.iterdir()) == []
