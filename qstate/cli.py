@@ -16,6 +16,7 @@ from qstate.demo.options import DemoOptions, add_demo_arguments
 from qstate.errors import QStateError
 from qstate.installation import FEATURES, Finding, check_installation, require
 from qstate.query_commands import add_query_commands
+from qstate.serve_command import add_serve_command
 
 __all__ = ["main"]
 
@@ -61,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     add_demo_arguments(demo)
     demo.set_defaults(run=_demo)
     add_query_commands(commands)
+    add_serve_command(commands)
     return parser
 
 
