@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from qstate import __version__
+from qstate.checkpoint_commands import add_checkpoint_commands
 from qstate.demo.options import DemoOptions, add_demo_arguments
 from qstate.errors import QStateError
 from qstate.installation import FEATURES, Finding, check_installation, require
@@ -62,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     add_demo_arguments(demo)
     demo.set_defaults(run=_demo)
     add_query_commands(commands)
+    add_checkpoint_commands(commands)
     add_serve_command(commands)
     return parser
 

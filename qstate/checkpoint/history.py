@@ -7,6 +7,7 @@ while they are read, so a file that went missing means reading its directory aga
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,10 +25,12 @@ from qstate.checkpoint.segment import WHAT_TO_DO
 from qstate.errors import CheckpointError, DamagedCheckpoint
 from qstate.keys import KeyGroupRange
 
-__all__ = ["JobHistory", "Prepare", "StateSource", "StoredOperator", "in_one_form"]
+__all__ = ["JobHistory", "Prepare", "StateSource", "StoredOperator", "existing_chain", "in_one_form"]
 
 #: What is done to the parts of a history before they are merged, such as converting them.
 Prepare = Callable[[Iterable[Part]], Iterable[Part]]
+
+_HISTORY_FILE = re.compile(r"\d{12}\.(log|snapshot)")
 
 #: How often a directory is read again because files were replaced meanwhile.
 MOST_READS = 5
@@ -85,19 +88,19 @@ class JobHistory(StateSource):
         self.job = manifest.job
         self.max_parallelism = manifest.max_parallelism
         self._root = root
-        self._manifest = manifest
+        self.manifest = manifest
         self._origin = origin
 
     def operators(self) -> dict[str, StoredOperator]:
         final = read_final(self._root)
         restored = self._origin.operators() if self._origin is not None else {}
         found = {}
-        for uid in sorted({*self._manifest.operators, *restored}):
+        for uid in sorted({*self.manifest.operators, *restored}):
             chains = self.subtasks(uid)
             if not chains and uid in restored:
                 found[uid] = restored[uid]  # it has not begun here
             else:
-                query = self._manifest.operators.get(uid, "")
+                query = self.manifest.operators.get(uid, "")
                 found[uid] = self._begun(uid, query, chains, final.get(query, NO_EPOCH))
         return found
 
@@ -118,17 +121,17 @@ class JobHistory(StateSource):
             latest.append(NO_EPOCH if self._origin is None else self._origin.epoch(uid, groups, committed))
         sealed = min(latest)
         states = {plain.get("name"): plain for _, chain in reversed(chains) for plain in chain.states}
-        parallelism = self._manifest.parallelism
+        parallelism = self.manifest.parallelism
         return StoredOperator(
             uid, query, min(sealed, committed), sealed, committed, parallelism, tuple(states.values())
         )
 
     def subtasks(self, operator: str) -> list[tuple[KeyGroupRange, Chain]]:
         """The histories that the operator's state is made of now, by their key groups."""
-        return self._chains(operator, self._every_group(), self._manifest.layout)
+        return self._chains(operator, self._every_group())
 
     def epoch(self, operator: str, groups: KeyGroupRange, upto: int) -> int:
-        chains = self._chains(operator, groups, self._manifest.layout)
+        chains = self._chains(operator, groups)
         found = [_reached(chain, upto) for _, chain in chains]
         for missing in _missing(chains, groups):
             found.append(NO_EPOCH if self._origin is None else self._origin.epoch(operator, missing, upto))
@@ -138,7 +141,7 @@ class JobHistory(StateSource):
         self, operator: str, groups: KeyGroupRange, upto: int, prepare: Prepare = lambda parts: parts
     ) -> Iterator[Change]:
         at = groups.start
-        for part, chain in self._chains(operator, groups, self._manifest.layout):
+        for part, chain in self._chains(operator, groups):
             if self._origin is not None and at < part.start:
                 yield from self._origin.state(operator, KeyGroupRange(at, part.start), upto, prepare)
             yield from self._of_chain(chain, part, upto, prepare)
@@ -164,26 +167,55 @@ class JobHistory(StateSource):
             if change.group in groups:
                 yield change
 
-    def _chains(self, operator: str, groups: KeyGroupRange, layout: int) -> list[tuple[KeyGroupRange, Chain]]:
-        """The histories of these key groups, ascending: of the newest layout that has one for them."""
-        found: list[tuple[KeyGroupRange, Chain]] = []
+    def directories(self, operator: str) -> list[tuple[KeyGroupRange, Path, LogIdentity]]:
+        """Where the histories of the operator's key groups are, ascending: in the newest layout that has one."""
+        return self._directories(operator, self._every_group(), self.manifest.layout)
+
+    def needs_origin(self) -> bool:
+        """Whether some state is still only where the job was restored from."""
+        if self._origin is None:
+            return False
+        chains = ((uid, self.subtasks(uid)) for uid in {*self.manifest.operators, *self._origin.operators()})
+        return any(_missing(found, self._every_group()) for uid, found in chains if uid in self._origin.operators())
+
+    def _directories(
+        self, operator: str, groups: KeyGroupRange, layout: int
+    ) -> list[tuple[KeyGroupRange, Path, LogIdentity]]:
+        found: list[tuple[KeyGroupRange, Path, LogIdentity]] = []
         if layout < 0:
             return found
-        parallelism = self._manifest.layouts[layout]
+        parallelism = self.manifest.layouts[layout]
         for subtask in range(parallelism):
             identity = LogIdentity(self.job, operator, subtask, parallelism, self.max_parallelism)
             shared = _intersection(identity.key_groups, groups)
             if shared is None:
                 continue
-            chain = _existing_chain(subtask_directory(self._root, operator, layout, subtask), identity)
-            found += self._chains(operator, shared, layout - 1) if chain is None else [(shared, chain)]
+            directory = subtask_directory(self._root, operator, layout, subtask)
+            if _holds_history(directory):
+                found.append((shared, directory, identity))
+            else:
+                found += self._directories(operator, shared, layout - 1)
+        return found
+
+    def _chains(self, operator: str, groups: KeyGroupRange) -> list[tuple[KeyGroupRange, Chain]]:
+        """The histories of these key groups, ascending."""
+        found = []
+        for shared, directory, identity in self._directories(operator, groups, self.manifest.layout):
+            chain = existing_chain(directory, identity)
+            if chain is not None:
+                found.append((shared, chain))
         return found
 
     def _every_group(self) -> KeyGroupRange:
         return KeyGroupRange(0, self.max_parallelism)
 
 
-def _existing_chain(directory: Path, identity: LogIdentity) -> Chain | None:
+def _holds_history(directory: Path) -> bool:
+    return directory.exists() and any(map(_HISTORY_FILE.fullmatch, DurableDirectory(directory).names()))
+
+
+def existing_chain(directory: Path, identity: LogIdentity) -> Chain | None:
+    """The history in a directory that a job may be using; None when there is none. Raises `CheckpointError`."""
     if not directory.exists():
         return None
     for attempt in range(MOST_READS):

@@ -31,6 +31,7 @@ from xxhash import xxh64_hexdigest
 from qstate.errors import CheckpointError, DamagedCheckpoint
 
 __all__ = [
+    "FINAL_FILE",
     "MANIFEST_FILE",
     "JobManifest",
     "operator_directory",

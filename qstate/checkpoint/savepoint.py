@@ -150,6 +150,10 @@ class Savepoint(StateSource):
             for uid, stored in self._operators.items()
         }
 
+    def files(self) -> list[tuple[str, int]]:
+        """The name and the seal of each file, `savepoint.json` aside."""
+        return [(stored["file"], stored["seal"]) for stored in self._operators.values()]
+
     def entries(self, operator: str) -> int:
         """How many entries the savepoint has of an operator."""
         count: int = self._operators[operator]["entries"]

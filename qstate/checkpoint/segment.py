@@ -153,6 +153,11 @@ class SegmentReader:
         self._name = name
         self._size = file.seek(0, 2)
 
+    @property
+    def size(self) -> int:
+        """How many bytes the file has."""
+        return self._size
+
     def info(self) -> SegmentInfo:
         """Header and footer, without the body."""
         file = self._file

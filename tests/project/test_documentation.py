@@ -133,8 +133,16 @@ def test_environments_that_the_guide_names_exist() -> None:
 
 
 def _commands() -> dict[str, argparse.ArgumentParser]:
-    (found,) = (action for action in cli._parser()._actions if isinstance(action, argparse._SubParsersAction))
-    return dict(found.choices)
+    return dict(_commands_of(cli._parser(), ""))
+
+
+def _commands_of(parser: argparse.ArgumentParser, before: str) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """A parser's commands and theirs, each by all the words that it takes."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, command in action.choices.items():
+                yield f"{before}{name}", command
+                yield from _commands_of(command, f"{before}{name} ")
 
 
 def _options(command: argparse.ArgumentParser) -> Iterator[str]:

@@ -21,6 +21,7 @@ CORE = [
     "qstate",
     "qstate.backends",
     "qstate.backends.contract",
+    "qstate.checkpoint",
     "qstate.cli",
     "qstate.config",
     "qstate.descriptors",

@@ -1,0 +1,141 @@
+"""Reads every byte of a checkpoint directory or a savepoint, and says which files are not as they were written.
+
+Rules of this module: it reads and reports, one file at a time, and goes on after damage. A running job may replace
+files meanwhile: one that is gone when its turn comes is not missed, unless the history does not hold without it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qstate.checkpoint.chain import LogIdentity, reading
+from qstate.checkpoint.durable_directory import DurableDirectory
+from qstate.checkpoint.history import JobHistory, existing_chain
+from qstate.checkpoint.manifest import FINAL_FILE, MANIFEST_FILE, read_checked
+from qstate.checkpoint.origins import open_source
+from qstate.checkpoint.savepoint import SAVEPOINT_FILE, Savepoint
+from qstate.errors import DamagedCheckpoint
+
+__all__ = ["CheckedFile", "verify"]
+
+_LOG_FILE = re.compile(r"(\d{12})(?:\.log|\.snapshot|-\d{12}\.output)")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedFile:
+    """A file (or a directory) that was looked at, how long it is in bytes, and what is wrong with it, if anything."""
+
+    path: str
+    size: int
+    damage: str | None = None
+
+
+def verify(location: str) -> Iterator[CheckedFile]:
+    """Every file that counts, as it is checked.
+
+    Raises `CheckpointError` when there is neither a checkpoint nor a savepoint, when a file cannot be read for other
+    reasons than damage, and for files of another version.
+    """
+    root = Path(location)
+    name = SAVEPOINT_FILE if (root / SAVEPOINT_FILE).exists() else MANIFEST_FILE
+    found = _checked_manifest(root / name)
+    if found.damage is not None:
+        yield found
+        return
+    source = open_source(location)
+    yield found
+    if isinstance(source, Savepoint):
+        yield from _files_of(source)
+    elif isinstance(source, JobHistory):
+        yield from _history(root, source)
+
+
+def _files_of(savepoint: Savepoint) -> Iterator[CheckedFile]:
+    files = DurableDirectory(Path(savepoint.location))
+    for name, seal in savepoint.files():
+        path = files.path / name
+        try:
+            with reading(files, name) as reader:
+                reader.verify()
+                if reader.info().seal != seal:
+                    raise DamagedCheckpoint(f"{path} is not the file that {SAVEPOINT_FILE} names")
+                yield CheckedFile(str(path), reader.size)
+        except DamagedCheckpoint as exc:
+            yield CheckedFile(str(path), 0, str(exc))
+
+
+def _history(root: Path, source: JobHistory) -> Iterator[CheckedFile]:
+    if (root / FINAL_FILE).exists():
+        yield _checked_manifest(root / FINAL_FILE)
+    sound = True
+    for uid in sorted(source.manifest.operators):
+        for _, directory, identity in source.directories(uid):
+            for found in _log(directory, identity):
+                sound = sound and found.damage is None
+                yield found
+    if sound:  # each file by itself: is any missing?
+        yield from _whole(source)
+    if source.needs_origin() and source.manifest.restored_from is not None:
+        yield from verify(source.manifest.restored_from)
+
+
+def _whole(source: JobHistory) -> Iterator[CheckedFile]:
+    try:
+        for stored in source.operators().values():
+            if stored.committed > stored.epoch:
+                yield CheckedFile(
+                    source.location,
+                    0,
+                    f"{source.location} has operator {stored.uid!r} up to epoch {stored.epoch}, but epoch "
+                    f"{stored.committed} was committed: files of the newer epochs are missing",
+                )
+    except DamagedCheckpoint as exc:
+        yield CheckedFile(source.location, 0, str(exc))
+
+
+def _log(directory: Path, identity: LogIdentity) -> Iterator[CheckedFile]:
+    """The files of one epoch log, each by itself and then as a history; those declared void do not count."""
+    files = DurableDirectory(directory)
+    checked: list[CheckedFile] = []
+    void: set[str] = set()
+    for name in sorted(filter(_LOG_FILE.fullmatch, files.names()), reverse=True):
+        if name not in void:
+            found, header = _checked(files, name)
+            if found is not None:
+                checked.append(found)
+                yield found
+            number = int(name[:12])
+            void.update(f"{one:012d}.log" for one in range(number - header.get("void", 0), number))
+    try:
+        existing_chain(directory, identity)
+    except DamagedCheckpoint as exc:
+        if not any(found.damage is not None and found.path in str(exc) for found in checked):
+            yield CheckedFile(str(directory), 0, str(exc))
+
+
+def _checked(files: DurableDirectory, name: str) -> tuple[CheckedFile | None, Mapping[str, Any]]:
+    """A file of a log and its header; None for one that was dropped meanwhile."""
+    path = files.path / name
+    try:
+        with reading(files, name) as reader:
+            info = reader.info()
+            if info.header.get("kind") == "output":
+                for _ in reader.frames(info.seal):
+                    pass
+            else:
+                reader.verify()
+            return CheckedFile(str(path), reader.size), info.header
+    except DamagedCheckpoint as exc:
+        return CheckedFile(str(path), 0, str(exc)) if path.exists() else None, {}
+
+
+def _checked_manifest(path: Path) -> CheckedFile:
+    try:
+        read_checked(path)
+    except DamagedCheckpoint as exc:
+        return CheckedFile(str(path), 0, str(exc))
+    return CheckedFile(str(path), path.stat().st_size if path.exists() else 0)
