@@ -16,6 +16,7 @@ import logging
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -50,6 +51,8 @@ log = logging.getLogger(__name__)
 
 #: How long a newer attempt waits for the user's function to come back from the row that it is in.
 CUT_TIMEOUT_S = 30.0
+#: Longer than any staleness that a query permits. When an epoch was sealed that was found on opening is not known.
+LONG_AGO_S = 1e9
 #: How often a log is opened before what cannot be read of it counts as damaged.
 MOST_OPENINGS = 2
 
@@ -119,6 +122,8 @@ class Subtask:
         self._newest = (-1, -1)
         self._closed = False
         self._sealed_by: tuple[int, int] | None = None
+        #: When the newest epoch was sealed, by `time.monotonic`, as long as it is not known to be committed.
+        self._uncommitted_since: float | None = None
         #: The backend holds an epoch that could not be made durable: close this object and open another.
         self.broken = False
         #: What it began with, None for nothing.
@@ -140,6 +145,7 @@ class Subtask:
                 self._place.config.max_parallelism,
                 capabilities,
                 readers,
+                lambda: self._uncommitted_since,
             )
             for descriptor in self._operator.descriptors
             if descriptor.queryable_name is not None
@@ -165,6 +171,7 @@ class Subtask:
             try:
                 if self._attempts.sealed == epoch and not (self._closed or self.broken):
                     self._backend.finalize(epoch)
+                    self._uncommitted_since = None
             finally:
                 self._busy.release()
 
@@ -252,6 +259,7 @@ class Subtask:
                 self._snapshotter.epoch_is_final(self._attempts.sealed)
             begun()
             self._backend.begin(request.epoch)
+            self._uncommitted_since = None
             output = self._log.begin_output()
             for batch in self._results(channel):
                 frame = batch.serialize()
@@ -334,6 +342,7 @@ class Subtask:
     def _seal(self, request: SessionRequest, changes: Iterable[Change], output: OutputSpool) -> None:
         try:
             self._log.seal(request.epoch, changes, output)
+            self._uncommitted_since = time.monotonic()  # Spark cannot commit it before this attempt says SEALED
             self._attempts.seal(request.epoch, request.attempt)
         except FencedError as exc:
             self.broken = True
@@ -426,3 +435,4 @@ class Subtask:
         if pending is not None:
             descriptors = {descriptor.name: descriptor for descriptor in self._operator.descriptors}
             replay_epoch(self._backend, descriptors, pending.epoch, pending.changes)
+            self._uncommitted_since = time.monotonic() - LONG_AGO_S
