@@ -297,6 +297,8 @@ class _ChainReader:
             name = f"{number:012d}.snapshot"
             try:
                 info = self._info(name)
+                if (info.header["kind"], info.header["sequence"]) != ("snapshot", number):
+                    raise self._not_following(name)
             except DamagedCheckpoint as exc:  # another base may do
                 self.failure = self.failure or exc
                 continue

@@ -1,0 +1,56 @@
+"""The checkpoint format does not change by accident: what is written today is what was written, and that is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from qstate.checkpoint.history import StateSource
+from qstate.checkpoint.origins import open_source
+from qstate.checkpoint.verification import verify
+from qstate.keys import KeyGroupRange
+from tests.checkpoint.checkpoints import MAX_PARALLELISM, UID, state_after
+from tests.checkpoint.golden_files import COMPRESSED, LAST, plain_files, unpack, write_plain
+
+
+@pytest.fixture
+def golden(tmp_path: Path) -> Path:
+    unpack(tmp_path / "golden")
+    return tmp_path / "golden"
+
+
+def held(source: StateSource, epoch: int) -> dict[tuple[str, bytes, bytes, bytes], bytes]:
+    changes = source.state(UID, KeyGroupRange(0, MAX_PARALLELISM), epoch)
+    return {(one.state, one.namespace, one.key, one.map_key): one.data for one in changes}
+
+
+def test_same_inputs_give_the_same_bytes(golden: Path, tmp_path: Path) -> None:
+    write_plain(tmp_path / "today")
+    wanted = {name: text for name, text in plain_files(golden).items() if not name.startswith(COMPRESSED)}
+    found = plain_files(tmp_path / "today")
+    assert sorted(found) == sorted(wanted)
+    changed = [name for name, text in found.items() if text != wanted[name]]
+    assert not changed, "the format changed: see tests/checkpoint/golden_files.py"
+
+
+def test_golden_checkpoint_is_read(golden: Path) -> None:
+    source = open_source(str(golden / "checkpoint"))
+    stored = source.operators()[UID]
+    assert (stored.epoch, stored.sealed) == (LAST, LAST + 1)
+    for epoch in range(LAST + 2):
+        assert held(source, epoch) == state_after(epoch)
+
+
+@pytest.mark.parametrize("what", ["savepoint", COMPRESSED])
+def test_golden_savepoint_and_compressed_snapshots_are_read(golden: Path, what: str) -> None:
+    if what == COMPRESSED:
+        pytest.importorskip("pyarrow")
+    assert held(open_source(str(golden / what)), LAST) == state_after(LAST)
+
+
+@pytest.mark.parametrize("what", ["checkpoint", "savepoint", COMPRESSED])
+def test_golden_files_are_sound(golden: Path, what: str) -> None:
+    found = list(verify(str(golden / what)))
+    assert len(found) == sum(path.is_file() for path in (golden / what).rglob("*"))
+    assert [file.damage for file in found if file.damage is not None] == []
