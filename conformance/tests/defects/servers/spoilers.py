@@ -280,6 +280,31 @@ class IgnoresUnknownIsolations(_ChangesOptions):
 
 
 @seeded
+class IgnoresMinEpoch(_ChangesOptions):
+    """An epoch that is demanded is taken for reached."""
+
+    def changed(self, options: dict[Any, Any]) -> dict[Any, Any]:
+        return {name: value for name, value in options.items() if name != "min_epoch"}
+
+
+@seeded
+class WantsALaterEpoch(_ChangesOptions):
+    """The very epoch that is demanded is not late enough."""
+
+    def changed(self, options: dict[Any, Any]) -> dict[Any, Any]:
+        more = 1 if options.get("min_epoch") == EPOCH else 0
+        return {name: value + more if name == "min_epoch" else value for name, value in options.items()}
+
+
+@seeded
+class RefusesTheStrictestBound(_ChangesOptions):
+    """No staleness at all is refused, also by what is current."""
+
+    def changed(self, options: dict[Any, Any]) -> dict[Any, Any]:
+        return {name: -1 if name == "max_staleness_ms" and not value else value for name, value in options.items()}
+
+
+@seeded
 class TakesFloatsForIntegers(Spoiler):
     """A deadline may be a float or a boolean."""
 
