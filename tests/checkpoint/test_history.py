@@ -11,7 +11,7 @@ from qstate.checkpoint.chain import NO_EPOCH
 from qstate.checkpoint.durable_directory import DurableDirectory
 from qstate.checkpoint.epoch_log import EpochLog
 from qstate.checkpoint.history import StateSource, in_one_form
-from qstate.checkpoint.manifest import FINAL_FILE, JobManifest, subtask_directory
+from qstate.checkpoint.manifest import FINAL_FILE, JobManifest, subtask_directory, write_final
 from qstate.checkpoint.origins import open_source, origin_of
 from qstate.checkpoint.savepoint import write_savepoint
 from qstate.errors import CheckpointError, DamagedCheckpoint
@@ -137,6 +137,7 @@ def test_job_that_goes_on_with_its_query_goes_on_with_its_epochs(job: StoredJob,
     job.run(range(4))
     root, manifest = restored(tmp_path, job.root, QUERY)
     one = take_up(root, manifest, 0, 4)
+    write_final(root, {QUERY: 3})  # the job knows that Spark, who asks for epoch 4, has committed 3
     assert open_source(str(root)).operators()[UID].epoch == 3
     one.seal(4, [change for change in changes_of(4) if change.group < 4])
     source = open_source(str(root))
