@@ -14,10 +14,11 @@ client in another language may read as their payload:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
+from struct import Struct
 from typing import Any, ClassVar
 
 import msgpack
@@ -27,6 +28,9 @@ from qstate.errors import ConfigError, SerializationError
 __all__ = ["MessagePackSerializer", "RecordSerializer", "Serializer", "decode_extension", "serializer_for"]
 
 TUPLE_EXT, DATETIME_EXT, DATE_EXT, DECIMAL_EXT = 1, 2, 3, 4
+
+#: The beginning of a MessagePack array of up to 2**32 - 1 items.
+_ARRAY = Struct(">BI")
 
 
 class Serializer(ABC):
@@ -71,6 +75,10 @@ class Serializer(ABC):
         """The bytes of each value. Raises `SerializationError` as soon as one does not fit."""
         return list(map(self.dumper(), values))
 
+    def load_all(self, data: Sequence[bytes]) -> list[Any]:
+        """`loads` of each."""
+        return list(map(self.loads, data))
+
 
 class MessagePackSerializer(Serializer):
     """Plain Python values as MessagePack: None, bool, int of 64 bits, float, str, bytes, list, dict, tuple, times."""
@@ -104,6 +112,11 @@ class MessagePackSerializer(Serializer):
         except (TypeError, ValueError, OverflowError, RecursionError) as exc:
             raise SerializationError(f"cannot write a value as MessagePack: {exc}") from exc
 
+    def load_all(self, data: Sequence[bytes]) -> list[Any]:
+        if type(self).loads is not MessagePackSerializer.loads:
+            return super().load_all(data)
+        return _unpack_all(data)
+
 
 class RecordSerializer(MessagePackSerializer):
     """A dataclass as a MessagePack map of its fields: readable as a mapping where the class is unknown.
@@ -135,6 +148,14 @@ class RecordSerializer(MessagePackSerializer):
         if not isinstance(found, dict):
             raise SerializationError(f"the bytes are not a {self._record.__name__}: got {_shown(found)}")
         return self.record(found)
+
+    def load_all(self, data: Sequence[bytes]) -> list[Any]:
+        if type(self).loads is not RecordSerializer.loads:
+            return super().load_all(data)
+        found = _unpack_all(data)
+        if set(map(type, found)) != {dict}:
+            return super().load_all(data)  # which raises for the first that is no record
+        return list(map(self.record, found))
 
     def record(self, found: Mapping[str, Any]) -> Any:
         """The record of these fields. Raises `SerializationError` when one is missing that has no default."""
@@ -204,15 +225,28 @@ _PACKING: dict[str, Any] = {"default": _extension, "strict_types": True, "dateti
 
 def _unpack(data: bytes) -> Any:
     try:
-        return msgpack.unpackb(data, ext_hook=_read_extension, strict_map_key=False, timestamp=3)
+        return msgpack.unpackb(data, **_UNPACKING)
     except SerializationError:
         raise
     except (ValueError, TypeError, msgpack.UnpackException, OverflowError, RecursionError) as exc:
         raise SerializationError(f"the stored bytes are not MessagePack: {exc}") from exc
 
 
+def _unpack_all(data: Sequence[bytes]) -> list[Any]:
+    """`_unpack` of each, read as one array."""
+    try:
+        found: list[Any] = msgpack.unpackb(_ARRAY.pack(0xDD, len(data)) + b"".join(data), **_UNPACKING)
+    except Exception:  # one by one the first bad one is told
+        return list(map(_unpack, data))
+    return found
+
+
 def _read_extension(code: int, data: bytes) -> Any:
     return decode_extension(code, data, _unpack)
+
+
+#: How values are read.
+_UNPACKING: dict[str, Any] = {"ext_hook": _read_extension, "strict_map_key": False, "timestamp": 3}
 
 
 def _has_default(field: Field[Any]) -> bool:

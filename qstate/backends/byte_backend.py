@@ -15,7 +15,8 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, repeat
+from operator import itemgetter
 from threading import Lock
 from time import monotonic
 from typing import Any, ClassVar
@@ -29,6 +30,7 @@ from qstate.backends.byte_maps import ByteMapTable
 from qstate.backends.byte_store import ByteSnapshot, ByteStore
 from qstate.backends.byte_table import BATCH_ENTRIES, Additions, Batch, ByteState, ByteTable, WriteClock
 from qstate.backends.byte_values import ByteValueTable
+from qstate.backends.change_blocks import ChangeBlock, blocks_of
 from qstate.backends.contract import (
     BackendContext,
     BackendOption,
@@ -53,6 +55,9 @@ NO_EPOCH = -1
 #: Table operations between two looks at the clock and at the cache's size.
 _MOST_OPERATIONS = 256
 
+_entry_key_of = itemgetter(0)
+#: The kinds whose value is one entry of the store.
+_SINGLE_ENTRY = frozenset((StateKind.VALUE, StateKind.REDUCING, StateKind.AGGREGATING))
 _TABLE_CLASSES: dict[StateKind, Callable[[ByteState, Namespace], ByteTable]] = {
     StateKind.VALUE: ByteValueTable,
     StateKind.REDUCING: ByteValueTable,
@@ -230,30 +235,45 @@ class ByteStoreBackend(StateBackend):
         if self._committed.epoch != NO_EPOCH or self._touched:
             raise JobError("only an empty backend can be restored")
         batch: Batch = {}
-        for change in changes:
-            if change.group in self._key_groups:
-                self._apply(change, batch)
-                if len(batch) >= BATCH_ENTRIES:
-                    self._store.write(batch)
-                    batch.clear()
-        self._store.write(batch)
+        for block in blocks_of(changes):
+            wanted = block.within(self._key_groups)
+            state = self._states.get(wanted.state)
+            if state is None and wanted.keys:
+                raise JobError(f"the changes hold a state {wanted.state!r} that no function has asked for")
+            if state is None:
+                continue
+            if state.descriptor.kind in _SINGLE_ENTRY:
+                self._load(wanted, state, batch)
+            else:
+                for change in wanted.changes():
+                    self._apply(change, state, batch)
+            if len(batch) >= BATCH_ENTRIES:
+                self._write(batch)
+        self._write(batch)
         self._running = epoch
         self._additions.committed = self._additions.last
         self._replace_committed(epoch)
         self._replace_final()
 
-    def _apply(self, change: Change, batch: Batch) -> None:
-        state = self._states.get(change.state)
-        if state is None:
-            raise JobError(f"the changes hold a state {change.state!r} that no function has asked for")
+    def _load(self, block: ChangeBlock, state: ByteState, batch: Batch) -> None:
+        prefixes = {group: prefix_of(group, state.ordinal, block.namespace) for group in set(block.groups)}
+        entry_keys = [prefixes[group] + key for group, key in zip(block.groups, block.keys, strict=True)]
+        if block.op is ChangeOp.DELETE:
+            batch.update(dict.fromkeys(entry_keys))
+        else:
+            batch.update(zip(entry_keys, repeat(b"") if block.data is None else block.data, strict=False))
+
+    def _write(self, batch: Batch) -> None:
+        """Write and empty the batch, a piece at a time: in the order of its keys, which stores do best with."""
+        entries = sorted(batch.items(), key=_entry_key_of)
+        for start in range(0, len(entries), BATCH_ENTRIES):
+            self._store.write(dict(entries[start : start + BATCH_ENTRIES]))
+        batch.clear()
+
+    def _apply(self, change: Change, state: ByteState, batch: Batch) -> None:
         prefix = prefix_of(change.group, state.ordinal, change.namespace) + change.key
-        kind = state.descriptor.kind
-        if kind is not StateKind.LIST and kind is not StateKind.MAP:
-            batch[prefix] = change.data if change.op is ChangeOp.PUT else None
-            return
         if change.op is ChangeOp.PUT or change.op is ChangeOp.DELETE:
-            self._store.write(batch)
-            batch.clear()
+            self._write(batch)
             batch.update(dict.fromkeys(entry_key for entry_key, _ in self._store.scan(prefix, stop_of(prefix))))
         if change.op is ChangeOp.PUT or change.op is ChangeOp.LIST_ADD:
             batch[prefix + pack_sequence(self._additions.next())] = change.data

@@ -23,7 +23,7 @@ import msgpack
 
 from qstate.backends.admission import admit_descriptor
 from qstate.backends.answers import live_answer
-from qstate.backends.change_blocks import ChangeBlock, ChangeBlocks
+from qstate.backends.change_blocks import ChangeBlock, ChangeBlocks, blocks_of
 from qstate.backends.contract import (
     BackendContext,
     Capability,
@@ -160,27 +160,19 @@ class HeapBackend(StateBackend):
         self._check_open()
         if self._held or self._committed != NO_EPOCH:
             raise JobError("only an empty backend can be restored")
-        start, stop = self._key_groups.start, self._key_groups.stop
-        load: Callable[[Change], None] | None = None
-        state = namespace = None
-        for change in changes:
-            _, of_state, group, of_namespace, _, _, _ = change
-            if not start <= group < stop:
-                continue
-            # Changes of one table mostly follow each other.
-            if load is None or of_state != state or of_namespace != namespace:
-                state, namespace = of_state, of_namespace
-                table = self._restored_table(change)
+        for block in blocks_of(changes):
+            wanted = block.within(self._key_groups)
+            if wanted.keys:
+                table = self._restored_table(wanted)
                 self._held[table] = None
-                load = table.load
-            load(change)
+                table.load(wanted)
         self._release(list(self._held))
         self._running = self._committed = self._final = epoch
 
-    def _restored_table(self, change: Change) -> HeapTable:
-        if change.state not in self._states:
-            raise JobError(f"the changes hold a state {change.state!r} that no function has asked for")
-        return self.table(self._states[change.state].descriptor, decode_key(change.namespace))
+    def _restored_table(self, block: ChangeBlock) -> HeapTable:
+        if block.state not in self._states:
+            raise JobError(f"the changes hold a state {block.state!r} that no function has asked for")
+        return self.table(self._states[block.state].descriptor, decode_key(block.namespace))
 
     def entries(self, key_groups: KeyGroupRange) -> Iterator[Change]:
         self._check_open()

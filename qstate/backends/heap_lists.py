@@ -6,7 +6,7 @@ Rules of this module: as in `heap_table`, which explains the layers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any
 
 from qstate.backends.admission import admit_list, admit_values
@@ -15,7 +15,7 @@ from qstate.backends.change_blocks import ChangeBlock, blocks_of
 from qstate.backends.contract import Change, ChangeOp
 from qstate.backends.heap_table import HeapState, HeapTable
 from qstate.descriptors import StateDescriptor
-from qstate.keys import Key, KeyGroupRange, Namespace, decode_key
+from qstate.keys import Key, KeyGroupRange, Namespace, decode_keys
 
 __all__ = ["HeapListTable"]
 
@@ -125,15 +125,18 @@ class HeapListTable(HeapTable):
             if group in groups:
                 yield self.change(ChangeOp.PUT, group, self._encode(key), pack_elements(elements))
 
-    def load(self, change: Change) -> None:
-        key: Any = decode_key(change.key)
-        if change.op is not ChangeOp.LIST_ADD:
-            self.live.pop(key, None)
-            self._committed.pop(key, None)
-        if change.op is not ChangeOp.DELETE:
-            elements = unpack_elements(change.data)
-            self._committed.setdefault(key, []).extend(elements)
-            self.live.setdefault(key, []).extend(map(self._load, elements))
+    def load(self, block: ChangeBlock) -> None:
+        live, committed, adds = self.live, self._committed, block.op is ChangeOp.LIST_ADD
+        keys: Sequence[Any] = decode_keys(block.keys)
+        data = repeat(b"") if block.data is None else block.data
+        for key, stored in zip(keys, data, strict=False):
+            if not adds:
+                live.pop(key, None)
+                committed.pop(key, None)
+            if block.op is not ChangeOp.DELETE:
+                elements = unpack_elements(stored)
+                committed.setdefault(key, []).extend(elements)
+                live.setdefault(key, []).extend(map(self._load, elements))
 
     def is_empty(self) -> bool:
         return not (self.live or self._before or self._sealed)

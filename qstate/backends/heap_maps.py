@@ -14,7 +14,7 @@ from qstate.backends.change_blocks import ChangeBlock, blocks_of
 from qstate.backends.contract import Change, ChangeOp
 from qstate.backends.heap_table import HeapState, HeapTable
 from qstate.descriptors import StateDescriptor
-from qstate.keys import Key, KeyGroupRange, Namespace, decode_key, encode_key
+from qstate.keys import Key, KeyGroupRange, Namespace, decode_keys, encode_key
 
 __all__ = ["HeapMapTable"]
 
@@ -170,22 +170,28 @@ class HeapMapTable(HeapTable):
                 for map_key, data in found.items():
                     yield self.change(ChangeOp.MAP_PUT, group, encoded, data, self._encode(map_key))
 
-    def load(self, change: Change) -> None:
-        key: Any = decode_key(change.key)
-        if change.op is ChangeOp.DELETE:
-            self.live.pop(key, None)
-            self._committed.pop(key, None)
+    def load(self, block: ChangeBlock) -> None:
+        live, committed = self.live, self._committed
+        keys: Sequence[Any] = decode_keys(block.keys)
+        if block.op is ChangeOp.DELETE:
+            for key in keys:
+                live.pop(key, None)
+                committed.pop(key, None)
             return
-        map_key: Any = decode_key(change.map_key)
-        if change.op is ChangeOp.MAP_PUT:
-            self.live.setdefault(key, {})[map_key] = self._load(change.data)
-            self._committed.setdefault(key, {})[map_key] = change.data
+        map_keys: Sequence[Any] = decode_keys(block.map_keys or ())
+        if block.op is ChangeOp.MAP_PUT:
+            data = [b""] * len(keys) if block.data is None else block.data
+            for key, map_key, value, stored in zip(keys, map_keys, self._load_all(data), data, strict=True):
+                live.setdefault(key, {})[map_key] = value
+                committed.setdefault(key, {})[map_key] = stored
             return
-        for layer in (self.live, self._committed):
-            found: dict[Any, Any] = layer.get(key, {})
-            found.pop(map_key, None)
-            if not found:
-                layer.pop(key, None)
+        layers: tuple[dict[Key, dict[Key, Any]], ...] = (live, committed)
+        for key, map_key in zip(keys, map_keys, strict=True):
+            for layer in layers:
+                found = layer.get(key, {})
+                found.pop(map_key, None)
+                if not found:
+                    layer.pop(key, None)
 
     def is_empty(self) -> bool:
         return not (self.live or self._before or self._sealed)

@@ -66,6 +66,7 @@ class HeapTable(StateTable):
         self._encode = state.encode
         self._group_of = state.group_of
         self._load = state.descriptor.serializer.loads
+        self._load_all = state.descriptor.serializer.load_all
         self._encoded_namespace = state.encode(namespace)
 
     @abstractmethod
@@ -101,8 +102,8 @@ class HeapTable(StateTable):
         """The committed state of these key groups, as changes."""
 
     @abstractmethod
-    def load(self, change: Change) -> None:
-        """Apply a change that is committed and final already."""
+    def load(self, block: ChangeBlock) -> None:
+        """Apply changes that are committed and final already."""
 
     @abstractmethod
     def is_empty(self) -> bool:

@@ -16,7 +16,7 @@ from qstate.backends.change_blocks import FIRST_COUNT, ChangeBlock, next_count
 from qstate.backends.contract import Change, ChangeOp
 from qstate.backends.heap_table import IMMUTABLE, HeapState, HeapTable
 from qstate.descriptors import StateDescriptor
-from qstate.keys import Key, KeyGroupRange, Namespace, decode_key
+from qstate.keys import Key, KeyGroupRange, Namespace, decode_keys
 
 __all__ = ["HeapValueTable"]
 
@@ -168,18 +168,23 @@ class HeapValueTable(HeapTable):
                 data = self._dump(value)
             yield self.change(ChangeOp.PUT, group, self._encode(key), data)
 
-    def load(self, change: Change) -> None:
-        op, _, _, _, encoded, _, data = change
-        key: Any = decode_key(encoded)
-        if op is ChangeOp.PUT:
-            self.live[key] = value = self._load(data)
-            if type(value) not in IMMUTABLE:
-                self._committed[key] = data
-                return
-        else:
-            self.live.pop(key, None)
-        if self._committed:
-            self._committed.pop(key, None)
+    def load(self, block: ChangeBlock) -> None:
+        live, committed = self.live, self._committed
+        keys: Sequence[Any] = decode_keys(block.keys)
+        if block.op is ChangeOp.DELETE:
+            for key in keys:
+                live.pop(key, None)
+                committed.pop(key, None)
+            return
+        data = [b""] * len(keys) if block.data is None else block.data
+        values = self._load_all(data)
+        live.update(zip(keys, values, strict=True))
+        if committed or not IMMUTABLE.issuperset(map(type, values)):
+            for key, value, stored in zip(keys, values, data, strict=True):
+                if type(value) in IMMUTABLE:
+                    committed.pop(key, None)
+                else:
+                    committed[key] = stored
 
     def is_empty(self) -> bool:
         return not (self.live or self._before or self._sealed)
