@@ -130,27 +130,24 @@ class Standby:
         self._failure: str | None = None
         self._looked = threading.Event()
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._closing = ExitStack()
+        self._scratch: ScratchDirectory | None = None
+        self._closing = ExitStack()  # from the last to the first
+        self._closing.callback(self._free_state)
+        self._closing.callback(self._server.shutdown, DRAIN_TIMEOUT_S)
+        self._closing.callback(self._proxy.shutdown, DRAIN_TIMEOUT_S)
 
     def start(self) -> None:
-        """Listen, and look at the directory from now on. Raises `ConfigError` when no port is free."""
-        with ExitStack() as steps:  # from the last to the first
-            scratch = ScratchDirectory()
-            steps.callback(scratch.remove)
-            steps.callback(self._close_operators)
-            steps.callback(self._server.shutdown, DRAIN_TIMEOUT_S)
-            self._server.start()
-            steps.callback(self._proxy.shutdown, DRAIN_TIMEOUT_S)
-            self._proxy.start()
-            self._settings = ServingSettings(
-                self._config, scratch.path, reachable(self._server.address), self._descriptors, self._stop.is_set
-            )
-            self._thread = threading.Thread(target=self._run, name="qstate-standby", daemon=True)
-            steps.callback(self._thread.join, STOP_TIMEOUT_S)
-            steps.callback(self._stop.set)
-            self._thread.start()
-            self._closing = steps.pop_all()
+        """Listen, and look at the directory from now on. Raises `ConfigError` when no port is free: close it then."""
+        self._server.start()
+        self._proxy.start()
+        self._scratch = ScratchDirectory()
+        self._settings = ServingSettings(
+            self._config, self._scratch.path, reachable(self._server.address), self._descriptors, self._stop.is_set
+        )
+        looking = threading.Thread(target=self._run, name="qstate-standby", daemon=True)
+        self._closing.callback(looking.join, STOP_TIMEOUT_S)
+        self._closing.callback(self._stop.set)
+        looking.start()
 
     def wait_for_first_look(self) -> None:
         """Wait until what is in the directory is served, or was found unfit to be."""
@@ -322,9 +319,11 @@ class Standby:
     def _statistics(self) -> RequestStatistics:
         return InMemoryStatistics() if self._config.statistics else DisabledStatistics()
 
-    def _close_operators(self) -> None:
+    def _free_state(self) -> None:
         for operator in self._served.values():
             operator.close()
+        if self._scratch is not None:
+            self._scratch.remove()
 
 
 class _Incomplete(Exception):
@@ -356,8 +355,8 @@ def serve_checkpoint(
         interval_s=interval_s,
         descriptors=descriptors,
     )
-    standby.start()
     try:
+        standby.start()
         standby.wait_for_first_look()
     except BaseException:
         standby.close()

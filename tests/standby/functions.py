@@ -123,3 +123,18 @@ class Hidden(KeyedProcessFunction):
     def process_element(self, row: Any, context: Any) -> Iterator[tuple[str, int]]:
         self.last.update(row.amount)
         yield row.key, row.amount
+
+
+class FloatTotals(KeyedProcessFunction):
+    """What `tests.job.functions.Totals` is, with totals that are floats, and a state more."""
+
+    def open(self, context: Any) -> None:
+        self.total = context.get_reducing_state(
+            ReducingStateDescriptor("total", float, reduce_function=add).queryable("totalAmount")
+        )
+        self.last = context.get_state(ValueStateDescriptor("last", int).queryable("lastAmount"))
+
+    def process_element(self, row: Any, context: Any) -> Iterator[tuple[str, int]]:
+        self.total.add(float(row.amount))
+        self.last.update(row.amount)
+        yield row.key, row.amount

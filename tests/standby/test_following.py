@@ -18,7 +18,7 @@ from qstate.standby import Standby
 from tests.job.functions import Totals
 from tests.job.running_job import JOB, QUERY, RunningJob, kill, rows_batch, until
 from tests.standby.asked import KEYS, feed, reached, total
-from tests.standby.functions import Hidden
+from tests.standby.functions import FloatTotals, Hidden
 
 JobOf = Callable[..., RunningJob]
 StandbyOf = Callable[..., Standby]
@@ -211,6 +211,73 @@ def test_client_with_a_fallback_reads_from_the_standby_while_the_job_is_gone(
         view = client.get(JOB, "totalAmount", KEYS[0], isolation="committed")
         assert (view.get(), view.epoch) == (1, 0)
         assert [state["name"] for state in client.states(JOB)] == ["totalAmount"]
+
+
+def test_state_of_another_type_is_served_when_its_program_has_committed(job_of: JobOf, standby_of: StandbyOf) -> None:
+    job = job_of(Totals())
+    feed(job, 0)
+    standby = standby_of()
+    job.stop()
+    job = job_of(FloatTotals())
+    feed(job, 1, commit=False)
+    assert total(standby.address) == (1, 0)
+    assert type(total(standby.address)[0]) is int
+    job.manager.finalize(QUERY, 1)
+    assert total(standby.address, min_epoch=1) == (2.0, 1)
+    with QueryableStateClient(*standby.address) as client:
+        types = {state["name"]: state["value_type"] for state in client.states(JOB)}
+        assert types == {"totalAmount": "float", "lastAmount": "int"}
+        assert client.get(JOB, "lastAmount", KEYS[0], isolation="committed").value() == 1
+    assert type(total(standby.address)[0]) is float
+    assert standby.status().fills == 2
+    feed(job, 2)
+    assert total(standby.address, min_epoch=2) == (3.0, 2)
+    assert standby.status().fills == 2
+
+
+def test_job_that_was_restored_is_served_from_its_first_committed_epoch(
+    job_of: JobOf, standby_of: StandbyOf, tmp_path: Path
+) -> None:
+    job = job_of(Totals(), parallelism=2)
+    feed(job, 0, 5)
+    job.stop()
+    standby = standby_of(tmp_path / "new")
+    again = job_of(Totals(), checkpoint_dir=str(tmp_path / "new"), restore_from=str(tmp_path / "checkpoint"))
+    feed(again, 0, commit=False, query="another")
+    assert standby.status().epochs.get("it", -1) == -1
+    again.manager.finalize("another", 0)
+    reached(standby, 0)
+    assert total(standby.address) == (6, 0)
+
+
+def test_directory_that_is_gone_leaves_what_was_read(job_of: JobOf, standby_of: StandbyOf, tmp_path: Path) -> None:
+    job = job_of(Totals())
+    feed(job, 0)
+    standby = standby_of()
+    job.stop()
+    (tmp_path / "checkpoint").rename(tmp_path / "elsewhere")
+    until(lambda: "no job.json any more" in str(standby.status().failure), "the loss is told")
+    assert total(standby.address) == (1, 0)
+    (tmp_path / "elsewhere").rename(tmp_path / "checkpoint")
+    until(lambda: standby.status().failure is None, "the directory can be read again")
+    feed(job_of(Totals()), 1)
+    assert total(standby.address, min_epoch=1) == (2, 1)
+
+
+def test_directory_that_another_query_began_anew_is_not_followed(
+    job_of: JobOf, standby_of: StandbyOf, tmp_path: Path
+) -> None:
+    job = job_of(Totals())
+    for epoch in range(2):
+        feed(job, epoch)
+    standby = standby_of()
+    job.stop()
+    (tmp_path / "checkpoint").rename(tmp_path / "elsewhere")
+    job = job_of(Totals())
+    for epoch in range(3):
+        feed(job, epoch, 7, query="another")
+    until(lambda: "made by another query now" in str(standby.status().failure), "the change is told")
+    assert total(standby.address) == (2, 1)
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
