@@ -18,7 +18,7 @@ from qstate.checkpoint.history import JobHistory, existing_chain
 from qstate.checkpoint.manifest import FINAL_FILE, MANIFEST_FILE, read_checked
 from qstate.checkpoint.origins import open_source
 from qstate.checkpoint.savepoint import SAVEPOINT_FILE, Savepoint
-from qstate.errors import DamagedCheckpoint
+from qstate.errors import CheckpointError, DamagedCheckpoint
 
 __all__ = ["CheckedFile", "verify"]
 
@@ -112,7 +112,7 @@ def _log(directory: Path, identity: LogIdentity) -> Iterator[CheckedFile]:
             void.update(f"{one:012d}.log" for one in range(number - header.get("void", 0), number))
     try:
         existing_chain(directory, identity)
-    except DamagedCheckpoint as exc:
+    except CheckpointError as exc:  # a sound file in the wrong place is damage, too
         if not any(found.damage is not None and found.path in str(exc) for found in checked):
             yield CheckedFile(str(directory), 0, str(exc))
 

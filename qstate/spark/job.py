@@ -12,11 +12,13 @@ import os
 import re
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from qstate.backends.catalog import check_backend
+from qstate.checkpoint import Savepoint, open_source, write_savepoint
 from qstate.config import JobConfig
 from qstate.errors import ClosedError, ConfigError
 from qstate.runtime.assignment import RestoredSubtask
@@ -104,6 +106,15 @@ class Job:
     def manager(self) -> JobManager:
         """The job manager, for tools that look into a running job."""
         return self._manager
+
+    def savepoint(self, path: str | Path) -> Savepoint:
+        """Write a savepoint of the running job into a new or empty directory: the state as of the last committed epoch.
+
+        The job goes on meanwhile. Raises `CheckpointError` before the first epoch was committed, when the directory
+        holds something and when it cannot be written; what was written then is no savepoint.
+        """
+        self._check_running()
+        return write_savepoint(open_source(str(self._manager.checkpoint_dir)), Path(path).expanduser().absolute())
 
     def stop(self) -> None:
         """End the task managers and free everything. State in a configured `checkpoint_dir` stays.
