@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from qstate.errors import CheckpointError, DamagedCheckpoint
 
 __all__ = ["CheckedFile", "verify"]
 
+_KINDS = {"log": ("writer", "epoch"), "snapshot": ("snapshot",), "output": ("output",)}
 _LOG_FILE = re.compile(r"(\d{12})(?:\.log|\.snapshot|-\d{12}\.output)")
 
 
@@ -104,7 +105,7 @@ def _log(directory: Path, identity: LogIdentity) -> Iterator[CheckedFile]:
     void: set[str] = set()
     for name in sorted(filter(_LOG_FILE.fullmatch, files.names()), reverse=True):
         if name not in void:
-            found, header = _checked(files, name)
+            found, header = _checked(files, name, identity)
             if found is not None:
                 checked.append(found)
                 yield found
@@ -117,13 +118,15 @@ def _log(directory: Path, identity: LogIdentity) -> Iterator[CheckedFile]:
             yield CheckedFile(str(directory), 0, str(exc))
 
 
-def _checked(files: DurableDirectory, name: str) -> tuple[CheckedFile | None, Mapping[str, Any]]:
+def _checked(files: DurableDirectory, name: str, identity: LogIdentity) -> tuple[CheckedFile | None, Mapping[str, Any]]:
     """A file of a log and its header; None for one that was dropped meanwhile."""
     path = files.path / name
     try:
         with reading(files, name) as reader:
             info = reader.info()
-            if info.header.get("kind") == "output":
+            if not _belongs(info.header, name, identity):
+                raise DamagedCheckpoint(f"{path} is sound, but it is another file than its name says")
+            if info.header["kind"] == "output":
                 for _ in reader.frames(info.seal):
                     pass
             else:
@@ -131,6 +134,12 @@ def _checked(files: DurableDirectory, name: str) -> tuple[CheckedFile | None, Ma
             return CheckedFile(str(path), reader.size), info.header
     except DamagedCheckpoint as exc:
         return CheckedFile(str(path), 0, str(exc)) if path.exists() else None, {}
+
+
+def _belongs(header: Mapping[str, Any], name: str, identity: LogIdentity) -> bool:
+    kinds = _KINDS[name.rpartition(".")[2]]
+    facts = {**asdict(identity), "sequence": int(name[:12])}
+    return header.get("kind") in kinds and all(header.get(fact) == value for fact, value in facts.items())
 
 
 def _checked_manifest(path: Path) -> CheckedFile:
