@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain as chained
 from itertools import islice
 from pathlib import Path
@@ -94,15 +94,15 @@ class JobHistory(StateSource):
     def operators(self) -> dict[str, StoredOperator]:
         final = read_final(self._root)
         restored = self._origin.operators() if self._origin is not None else {}
-        found = {}
+        begun, elsewhere = {}, {}
         for uid in sorted({*self.manifest.operators, *restored}):
             chains = self.subtasks(uid)
             if not chains and uid in restored:
-                found[uid] = restored[uid]  # it has not begun here
+                elsewhere[uid] = restored[uid]  # it has not begun here
             else:
                 query = self.manifest.operators.get(uid, "")
-                found[uid] = self._begun(uid, query, chains, final.get(query, NO_EPOCH))
-        return found
+                begun[uid] = self._begun(uid, query, chains, final.get(query, NO_EPOCH))
+        return {**_of_one_epoch(begun), **elsewhere}
 
     def _begun(self, uid: str, query: str, chains: Sequence[tuple[KeyGroupRange, Chain]], final: int) -> StoredOperator:
         latest = [NO_EPOCH if epoch is None else epoch for epoch in (chain.latest() for _, chain in chains)]
@@ -208,6 +208,17 @@ class JobHistory(StateSource):
 
     def _every_group(self) -> KeyGroupRange:
         return KeyGroupRange(0, self.max_parallelism)
+
+
+def _of_one_epoch(operators: Mapping[str, StoredOperator]) -> dict[str, StoredOperator]:
+    """Spark commits an epoch for all operators of a query at once, so what one of them proves holds for the others."""
+    committed: dict[str, int] = {}
+    for stored in operators.values():
+        committed[stored.query] = max(stored.committed, committed.get(stored.query, NO_EPOCH))
+    return {
+        uid: replace(stored, epoch=min(stored.sealed, committed[stored.query]), committed=committed[stored.query])
+        for uid, stored in operators.items()
+    }
 
 
 def _holds_history(directory: Path) -> bool:

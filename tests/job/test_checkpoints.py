@@ -310,6 +310,18 @@ def test_rows_of_a_failed_attempt_count_again_only_at_least_once(
     assert job.epoch(1, rows_batch(("a", 1))) == [("a", total + 1)]
 
 
+def test_savepoint_has_all_operators_of_a_query_as_of_one_epoch(job_of: JobOf, tmp_path: Path) -> None:
+    job = job_of(Totals())
+    job.add_operator("other", Renamed())
+    for epoch in range(2):
+        job.epoch(epoch, rows_batch(("a", 1)))
+        job.epoch(epoch, rows_batch(("a", 1)), operator="other")
+    job.epoch(2, rows_batch(("a", 1)))  # one of them is ahead, and so proves epoch 1 committed for both
+    (job.manager.checkpoint_dir / "final.json").unlink()
+    stored = open_source(str(job.manager.checkpoint_dir)).operators()
+    assert [(found.epoch, found.sealed) for found in (stored["it"], stored["other"])] == [(1, 2), (1, 1)]
+
+
 def test_savepoint_that_was_not_finished_is_none(job_of: JobOf, tmp_path: Path) -> None:
     epoch_of_all(job := job_of(Totals()), 0)
     source = open_source(str(job.manager.checkpoint_dir))
