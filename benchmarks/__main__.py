@@ -1,4 +1,4 @@
-"""Runs the benchmarks: `python -m benchmarks [--quick] [--only p1,p4,growth] [--output DIR]`.
+"""Runs the benchmarks: `python -m benchmarks [--quick] [--only p1,p4,growth] [--memory-keys N] [--output DIR]`.
 
 Rules of this module: it reads the command line, runs the families in their order and hands the results to the
 table, the JSON file and the plots. It measures nothing.
@@ -10,11 +10,23 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from os import getloadavg
 from pathlib import Path
 
-from benchmarks import gets, growth, interference, machine, pipelines, plots, sinks, table
+from benchmarks import (
+    checkpoints,
+    gets,
+    growth,
+    interference,
+    machine,
+    memory,
+    pipelines,
+    plots,
+    sinks,
+    snapshots_beside,
+    table,
+)
 from benchmarks.bench import Bench
 from benchmarks.results import Findings, Report
 from benchmarks.rounds import say
@@ -24,9 +36,13 @@ from benchmarks.sizes import FULL, QUICK, TINY
 FAMILIES: dict[str, tuple[tuple[str, ...], Callable[[Bench], Findings]]] = {
     "gets": (("p4", "p5", "p6"), gets.run),
     "growth of gets": (("growth",), growth.run_gets),
+    "checkpoints": (("p9", "p10", "p12"), checkpoints.run),
+    "growth of checkpoints": (("growth",), checkpoints.run_growth),
+    "memory": (("p11",), memory.run),
     "pipelines": (("p1", "p2"), pipelines.run),
     "sinks": (("p3",), sinks.run),
     "interference": (("p7", "p8"), interference.run),
+    "snapshots": (("p13",), snapshots_beside.run),
     "growth of pipelines": (("growth",), growth.run_pipelines),
 }
 NAMES = sorted({name for names, _ in FAMILIES.values() for name in names})
@@ -36,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run what the command line asks for."""
     options = _parsed(arguments)
     sizes = TINY if options.tiny else QUICK if options.quick else FULL
+    if options.memory_keys:
+        sizes = replace(sizes, memory_keys=options.memory_keys)
     wanted = options.only or NAMES
     report = Report(machine.describe(), asdict(sizes))
     if machine.busy():
@@ -73,6 +91,9 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     size.add_argument("--quick", action="store_true", help="fewer rounds and smaller growth curves: under 4 minutes")
     size.add_argument("--tiny", action="store_true", help="show that everything runs; the figures mean nothing")
     parser.add_argument("--only", type=_names, metavar="NAMES", help=f"comma-separated, of: {', '.join(NAMES)}")
+    parser.add_argument(
+        "--memory-keys", type=int, metavar="N", help="how many keys p11 holds (20 million take minutes)"
+    )
     default = Path("build/benchmarks")
     parser.add_argument("--output", type=Path, default=default, help=f"directory for JSON and plots ({default})")
     return parser.parse_args(arguments)

@@ -33,6 +33,11 @@ class Sizes:
     probe_rounds: int = 3
     probe_s: float = 4.0
     probe_batches: int = 5
+    checkpoint_keys: int = 1_000_000
+    checkpoint_rounds: int = 5
+    memory_keys: int = 4_000_000
+    memory_epoch_keys: int = 500_000
+    snapshot_rounds: int = 5
     growth_rows: int = 500_000
     growth_batches: int = 2
     growth_pipeline_keys: tuple[int, ...] = (1_000, 10_000, 100_000, 400_000)
@@ -40,6 +45,8 @@ class Sizes:
     growth_held_keys: tuple[int, ...] = (1_000, 10_000, 100_000, 1_000_000)
     growth_value_bytes: tuple[int, ...] = (8, 128, 1_024, 8_192, 65_536)
     growth_in_flight: tuple[int, ...] = (1, 4, 16, 64, 256)
+    growth_checkpoint_keys: tuple[int, ...] = (10_000, 100_000, 1_000_000)
+    growth_changes: tuple[int, ...] = (1_000, 3_000, 10_000, 30_000, 100_000)
 
 
 FULL = Sizes("full")
@@ -57,12 +64,17 @@ QUICK = replace(
     probe_rounds=2,
     probe_s=2.0,
     probe_batches=3,
+    checkpoint_rounds=3,
+    memory_keys=1_000_000,
+    snapshot_rounds=3,
     growth_batches=1,
     growth_pipeline_keys=(1_000, 100_000),
     growth_parallelism=(1, 2),
     growth_held_keys=(1_000, 100_000),
     growth_value_bytes=(8, 1_024, 65_536),
     growth_in_flight=(1, 16, 256),
+    growth_checkpoint_keys=(10_000, 300_000),
+    growth_changes=(1_000, 100_000),
 )
 TINY = Sizes(
     "tiny",
@@ -83,6 +95,11 @@ TINY = Sizes(
     probe_rounds=1,
     probe_s=0.1,
     probe_batches=1,
+    checkpoint_keys=2_000,
+    checkpoint_rounds=1,
+    memory_keys=2_000,
+    memory_epoch_keys=1_000,
+    snapshot_rounds=1,
     growth_rows=2_000,
     growth_batches=1,
     growth_pipeline_keys=(100, 1_000),
@@ -90,4 +107,6 @@ TINY = Sizes(
     growth_held_keys=(100, 1_000),
     growth_value_bytes=(8, 256),
     growth_in_flight=(1, 4),
+    growth_checkpoint_keys=(100, 1_000),
+    growth_changes=(10, 100),
 )

@@ -38,7 +38,7 @@ def _row(comparison: Comparison) -> tuple[str, ...]:
         f"{target.work}; {comparison.detail}" if comparison.detail else target.work,
         _side(comparison.ours, comparison.unit),
         f"{_side(comparison.theirs, comparison.unit)} ({comparison.their_name})",
-        "-" if comparison.ratio is None else f"{comparison.ratio:.2f}x",
+        "-" if comparison.ratio is None else f"{comparison.ratio:.3g}x",
         f"{sign} {target.floor:g}x",
         f"{sign} {target.stretch:g}x",
         verdict,

@@ -39,5 +39,12 @@ _ALL = (
     Target("P6", "get_many of 100 keys, direct, against Redis MGET", 1.0, 2.0),
     Target("P7", "pipeline under 10,000 gets/s, against without", 0.90, 0.97),
     Target("P8", "live get while the pipeline is saturated, p99, against idle", 12, 4, more_is_better=False),
+    Target(
+        "P9", "commit of an epoch that changed 1 % of the keys, against writing all", 0.03, 0.015, more_is_better=False
+    ),
+    Target("P10", "restore, against unpickling the same dictionary", 5, 2, more_is_better=False),
+    Target("P11", "resident memory of a task manager with rocksdb, against 512 MiB", 1.0, 0.5, more_is_better=False),
+    Target("P12", "commit of as many changes, against among a tenth of the keys", 1.5, 1.1, more_is_better=False),
+    Target("P13", "pipeline with a snapshot every few epochs, against without", 0.90, 0.97),
 )
 TARGETS = {target.id: target for target in _ALL}

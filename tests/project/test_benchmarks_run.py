@@ -20,12 +20,16 @@ import pytest
 pytestmark = pytest.mark.spark
 
 REPOSITORY = Path(__file__).parents[2]
-TARGETS = {"P1", "P2", "P3", "P4 direct", "P4 proxy", "P5", "P6", "P7", "P8"}
+TARGETS = {"P1", "P2", "P3", "P4 direct", "P4 proxy", "P5", "P6", "P7", "P8", "P9", "P10", "P11", "P12", "P13"}
 AGAINST_SPARK, AGAINST_REDIS = {"P1", "P2"}, {"P3", "P4 direct", "P4 proxy", "P5", "P6"}
 CURVES = {
     "get latency against keys",
     "get latency against value size",
     "get throughput against gets in flight",
+    "commit against all entries",
+    "commit against changed entries",
+    "resident memory against keys",
+    "snapshot against keys",
     "pipeline against keys",
     "pipeline against parallelism",
 }

@@ -1,0 +1,151 @@
+"""The state of one subtask without its task manager: a backend and the epoch log that it is sealed in.
+
+Rules of this module: it opens, fills, seals and restores as `qstate.runtime.subtask` does, with the same parts, and
+takes times. One value state, a number for each text key.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.inputs import sensor_name
+from qstate.backends.catalog import open_backend
+from qstate.backends.change_blocks import chained
+from qstate.backends.contract import StateBackend
+from qstate.checkpoint.chain import LogIdentity
+from qstate.checkpoint.opening import DeclaredStates, open_epoch_log
+from qstate.checkpoint.segment import SegmentWriter
+from qstate.descriptors import ValueStateDescriptor
+from qstate.keys import ColumnType
+
+__all__ = ["HeldState", "SnapshotCost", "restore_s", "snapshot_cost", "value_of"]
+
+STATE = ValueStateDescriptor("last", float)
+IDENTITY = LogIdentity("benchmark", "held", 0, 1, 128)
+MIB = 2**20
+
+
+def value_of(number: int) -> float:
+    """The value of a key as it was first put."""
+    return number * 0.37
+
+
+class HeldState:
+    """A backend that holds `keys` keys, all sealed. Close it; the log stays."""
+
+    def __init__(self, backend: str, directory: Path, keys: int) -> None:
+        self.directory = directory
+        self.keys = [sensor_name(number) for number in range(keys)]
+        self._log = open_epoch_log(directory / "log", IDENTITY, _declared())
+        self._backend = _opened(backend, directory / "backend")
+        self._table = self._backend.table(STATE)
+        self._epoch = -1
+        self.commit_s(range(keys))
+
+    @property
+    def log_directory(self) -> Path:
+        return self.directory / "log"
+
+    @property
+    def epoch(self) -> int:
+        """The newest sealed epoch."""
+        return self._epoch
+
+    def commit_s(self, changed: Sequence[int]) -> float:
+        """Put the keys of these numbers, then commit and seal: the seconds that the latter took."""
+        self._epoch += 1
+        self._backend.begin(self._epoch)
+        keys = [self.keys[number] for number in changed]
+        self._table.put_many(keys, [value_of(number) + self._epoch for number in changed])
+        gc.collect()
+        began = time.perf_counter()
+        self._log.seal(self._epoch, self._backend.commit(self._epoch))
+        return time.perf_counter() - began
+
+    def dump_s(self) -> float:
+        """Write all entries to a file as durable as an epoch's: the seconds that took."""
+        gc.collect()
+        path = self.directory / "dump"
+        began = time.perf_counter()
+        with path.open("wb") as file:
+            writer = SegmentWriter(file, {})
+            writer.write_changes(self._backend.entries(IDENTITY.key_groups))
+            writer.write_footer()
+            file.flush()
+            os.fsync(file.fileno())
+        took = time.perf_counter() - began
+        path.unlink()
+        return took
+
+    def close(self) -> None:
+        self._backend.close()
+
+
+def restore_s(backend: str, log: Path, scratch: Path, keys: int) -> float:
+    """Open the log as its new writer and fill an empty backend from it: the seconds that took.
+
+    Raises `RuntimeError` when the state is not there afterwards.
+    """
+    opened = _opened(backend, scratch)
+    table = opened.table(STATE)
+    declared = _declared()
+    gc.collect()
+    began = time.perf_counter()
+    history = open_epoch_log(log, IDENTITY, declared)
+    parts = list(declared.prepare(history.parts(history.bases[0])))
+    opened.restore(parts[-1].epoch, chained(part.changes for part in parts))
+    took = time.perf_counter() - began
+    held = sum(table.get(sensor_name(number)) is not None for number in range(0, keys, max(1, keys // 1000)))
+    opened.close()
+    shutil.rmtree(scratch)
+    if held < min(keys, 1000):
+        raise RuntimeError(f"{backend}: only {held} of 1000 keys were restored")
+    return took
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotCost:
+    """What one snapshot process took."""
+
+    wall_s: float
+    cpu_s: float
+    peak_mib: float
+
+
+def snapshot_cost(log: Path, epoch: int) -> SnapshotCost:
+    """Have a process make a snapshot, as a task manager does. Raises `RuntimeError` when there is none afterwards."""
+    arguments = [sys.executable, "-m", "qstate.checkpoint.snapshot_process", str(log), str(epoch), "2", "none"]
+    before = set(log.glob("*.snapshot"))
+    began = time.perf_counter()
+    process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    took = time.perf_counter() - began
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.stdin is not None
+    process.stdin.close()
+    if process.returncode or set(log.glob("*.snapshot")) == before:
+        raise RuntimeError(f"the snapshot process ended with status {process.returncode}")
+    return SnapshotCost(took, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024 / MIB)
+
+
+def _declared() -> DeclaredStates:
+    return DeclaredStates(IDENTITY.operator, [STATE], [ColumnType.STRING])
+
+
+def _opened(backend: str, directory: Path) -> StateBackend:
+    directory.mkdir(parents=True)
+    return open_backend(
+        backend,
+        key_groups=IDENTITY.key_groups,
+        max_parallelism=IDENTITY.max_parallelism,
+        directory=directory,
+        options={},
+    )
