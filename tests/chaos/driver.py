@@ -26,6 +26,8 @@ __all__ = ["JOB", "main"]
 
 JOB = "chaos"
 LOOK_INTERVAL_S = 0.05
+#: So long a task manager that stands still keeps its place.
+LEASE_S = 4.0
 
 
 def main() -> None:
@@ -40,6 +42,7 @@ def main() -> None:
         parallelism=settings["parallelism"],
         checkpoint_dir=str(work / "epochs"),
         snapshot_interval=2,
+        lease_s=LEASE_S,
         proxy_ports="0",
         server_ports="0",
     )

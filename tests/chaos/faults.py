@@ -22,7 +22,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-__all__ = ["KILLS", "PLAN_VARIABLE", "Action", "Fault", "InjectedFault", "Place", "Plan"]
+__all__ = ["OWN_ACTIONS", "PLAN_VARIABLE", "Action", "Fault", "InjectedFault", "Place", "Plan"]
 
 #: The directory of the plan, for the processes of a job; not set: nothing goes wrong.
 PLAN_VARIABLE = "QSTATE_CHAOS_PLAN"
@@ -54,10 +54,13 @@ class Action(Enum):
     KILL_DRIVER = "kill -9 of the driver"
     KILL_JVM = "kill -9 of the driver's JVM"
     KILL_SNAPSHOT = "kill -9 of the snapshot process"
+    KILL_WORKERS = "kill -9 of Spark's Python workers"
+    FREEZE_TASK_MANAGER = "the task manager stands still until another has taken its place"
+    FREEZE_DRIVER = "the driver stands still until the task manager has given it up"
 
 
-#: What the monkey does; the others happen in the process itself.
-KILLS = frozenset(action for action in Action if action.name.startswith("KILL"))
+#: What happens in the process itself; the rest is the monkey's to do.
+OWN_ACTIONS = frozenset({Action.RAISE, Action.FAIL, Action.SLOW})
 
 
 @dataclass(frozen=True, slots=True)

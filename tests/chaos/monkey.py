@@ -21,7 +21,7 @@ import psutil
 
 from qstate.runtime.client import QueryableStateClient
 from tests.chaos.driver import JOB
-from tests.chaos.faults import KILLS, PLAN_VARIABLE, Action, Fault, Place, Plan
+from tests.chaos.faults import OWN_ACTIONS, PLAN_VARIABLE, Action, Fault, Place, Plan
 from tests.chaos.schedule import Life, Scenario
 from tests.spark.streams import REPOSITORY, until
 
@@ -43,7 +43,6 @@ class Monkey:
         self._plan.write()
         self._waiting = list(faults)
         self._driver: _Driver | None = None
-        self._started: list[psutil.Process] = []
         #: What stopped a query, in Spark's words.
         self.stops: list[str] = []
         self.drivers = 0
@@ -52,12 +51,16 @@ class Monkey:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        for process in [*self._processes(), *self._started]:
+        if self._driver is None:
+            return
+        self._driver.look_around()
+        self._driver.process.kill()  # first: it would start the others again
+        self._driver.close()
+        left = [*self._driver.descendants, *self._processes()]
+        for process in left:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(self._started, timeout=END_TIMEOUT_S)
-        if self._driver is not None:
-            self._driver.close()
+        psutil.wait_procs(left, timeout=END_TIMEOUT_S)
 
     def run(self, timeout_s: float) -> tuple[str, int]:
         """Carry the schedule out until all input is through; gives the address of a proxy."""
@@ -113,10 +116,11 @@ class Monkey:
     def end(self) -> None:
         """Let the last driver end as it should, and see that all has ended with it."""
         assert self._driver is not None
-        left = self._processes()
+        self._driver.look_around()
+        left = [*self._driver.descendants, *self._processes()]
         self._driver.process.stdin.close()
         assert self._driver.process.wait(60) == 0, self._driver.log_tail()
-        _, alive = psutil.wait_procs([*left, *self._started], timeout=END_TIMEOUT_S)
+        _, alive = psutil.wait_procs(left, timeout=END_TIMEOUT_S)
         assert [process.cmdline() for process in alive] == []
 
     # -- what the monkey does ---------------------------------------------------------------------------------
@@ -140,36 +144,93 @@ class Monkey:
 
     def _strike(self, fault: Fault, holder: int) -> None:
         self._note(str(fault))
-        if fault.action not in KILLS:
+        if fault.action in OWN_ACTIONS:
             return
         assert self._driver is not None
         self._driver.look_around()
+        with suppress(psutil.NoSuchProcess):  # another fault was faster: a snapshot process ends with its task manager
+            self._act(fault, holder)
+        self._plan.let_go(fault)
+        if fault.action in (Action.KILL_DRIVER, Action.KILL_JVM):
+            self._start()
+
+    def _act(self, fault: Fault, holder: int) -> None:
+        assert self._driver is not None
         if fault.action is Action.KILL_DRIVER:
             self._driver.process.kill()
         elif fault.action is Action.KILL_JVM:
             _kill(self._driver.jvm())
         elif fault.action is Action.KILL_EXECUTOR:
             _kill(self._executor(holder))
+        elif fault.action is Action.KILL_WORKERS:
+            self._kill_workers()
+        elif fault.action is Action.FREEZE_TASK_MANAGER:
+            self._freeze(psutil.Process(holder), fault)
+        elif fault.action is Action.FREEZE_DRIVER:
+            self._freeze_driver(psutil.Process(holder), fault)
         elif fault.action is Action.KILL_TASK_MANAGER and fault.place in (Place.SEALED, Place.SINK):
             _kill(self._task_manager(fault.subtask))
         else:
             _kill(psutil.Process(holder))
-        self._plan.let_go(fault)
-        if fault.action in (Action.KILL_DRIVER, Action.KILL_JVM):
-            self._start()
 
     def _executor(self, holder: int) -> psutil.Process:
         """The executor that a process belongs to: a task manager, or a Python worker of Spark's."""
         for one in self._task_managers():
             if one["pid"] == holder and one["executor_pid"]:
                 return psutil.Process(one["executor_pid"])
-        parents = psutil.Process(holder).parents()
-        return next((one for one in parents if one.name().startswith("java")), psutil.Process(self._any_executor()))
+        for parent in psutil.Process(holder).parents():
+            if parent.name().startswith("java"):
+                return parent
+        return self._any_executor()  # a task manager that the driver started again belongs to none
 
-    def _any_executor(self) -> int:
-        """For a task manager that the driver started again: it belongs to no executor."""
+    def _any_executor(self) -> psutil.Process:
         assert self._driver is not None
-        return min(one.pid for one in self._driver.jvm().children() if one.name().startswith("java"))
+        jvm = self._driver.jvm()
+        found: list[psutil.Process] = []
+
+        def is_there() -> bool:
+            found[:] = [one for one in jvm.children() if one.name().startswith("java")]
+            return bool(found)
+
+        until(is_there, "there is an executor")
+        return min(found, key=lambda one: one.pid)
+
+    def _kill_workers(self) -> None:
+        """All of them: which one carries the rows of which subtask is Spark's secret."""
+        assert self._driver is not None
+        for process in self._driver.descendants:
+            with suppress(psutil.NoSuchProcess):
+                if all("pyspark.daemon" in one.cmdline() for one in (process, process.parent())):
+                    _kill(process)
+
+    def _freeze(self, process: psutil.Process, fault: Fault) -> None:
+        """Stop a task manager until it has lost its place, and let it go on then as if nothing had been."""
+        indexes: set[int] = set()
+
+        def has_place() -> bool:
+            indexes.update(one["index"] for one in self._task_managers() if one["pid"] == process.pid)
+            return bool(indexes)
+
+        until(has_place, "the task manager's place is known")
+        process.suspend()
+        try:
+            (index,) = indexes
+            until(lambda: self._task_manager(index).pid != process.pid, f"another task manager {index}")
+        finally:
+            self._plan.let_go(fault)
+            process.resume()
+
+    def _freeze_driver(self, task_manager: psutil.Process, fault: Fault) -> None:
+        """Stop the job manager, and with it the leases, until a task manager has ended over it."""
+        assert self._driver is not None
+        driver = psutil.Process(self._driver.process.pid)
+        driver.suspend()
+        try:
+            self._plan.let_go(fault)
+            _, alive = psutil.wait_procs([task_manager], timeout=END_TIMEOUT_S)
+            assert alive == []
+        finally:
+            driver.resume()
 
     def _task_manager(self, index: int) -> psutil.Process:
         found: list[int] = []

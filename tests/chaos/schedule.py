@@ -17,9 +17,9 @@ __all__ = ["Life", "Scenario", "lives", "schedule"]
 #: The last epochs are calm, so that what was made wrong before would have to be mended by itself.
 CALM_EPOCHS = 4
 MOST_FAULTS_OF_AN_EPOCH = 3
-SEALING_STEPS = ("create", "finish", "publish", "sync")
-OPENING_STEPS = ("finish", "publish", "sync")
-SNAPSHOT_STEPS = ("create", "finish", "publish", "sync", "remove")
+SEALING_STEPS = ("create", "write", "finish", "publish", "sync")
+OPENING_STEPS = ("open", "finish", "publish", "sync")
+SNAPSHOT_STEPS = ("open", "create", "write", "finish", "publish", "sync", "remove")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +46,20 @@ class Life:
 
 
 def lives(scenario: Scenario, seed: int) -> Iterator[Life]:
-    """The lives of the drivers: half of them have another parallelism than the one before."""
-    rng = Random(f"lives {seed}")
+    """The lives of the drivers: half of them have another parallelism than the one before, some the other backend."""
+    rng = Random(f"lives {seed} {scenario}")
     life = Life(scenario.backend, 2)
     while True:
         yield life
         if rng.random() < 0.5:
             life = replace(life, parallelism=rng.choice([one for one in (2, 3, 4) if one != life.parallelism]))
+        if rng.random() < 0.25:
+            life = replace(life, backend="heap" if life.backend == "rocksdb" else "rocksdb")
 
 
 def schedule(scenario: Scenario, rows_of_epochs: Sequence[int], seed: int) -> list[Fault]:
     """The faults, numbered in the order in which their epochs come."""
-    draw = _Draw(scenario, rows_of_epochs, Random(seed))
+    draw = _Draw(scenario, rows_of_epochs, Random(f"{seed} {scenario}"))
     epochs = [*range(len(rows_of_epochs) - CALM_EPOCHS)] * MOST_FAULTS_OF_AN_EPOCH
     chosen: list[Fault] = []
     for epoch in sorted(draw.rng.sample(epochs, min(scenario.faults, len(epochs)))):
@@ -98,6 +100,9 @@ class _Draw:
                 Action.KILL_DRIVER: 1,
                 Action.KILL_JVM: 1,
                 Action.KILL_EXECUTOR: 3,
+                Action.KILL_WORKERS: 2,
+                Action.FREEZE_TASK_MANAGER: 1,
+                Action.FREEZE_DRIVER: 2,
             },
         )
         return [Fault(number, Place.ROW, action, epoch, row=self._row(epoch))]
@@ -105,7 +110,13 @@ class _Draw:
     def _after_the_seal(self, epoch: int, number: int) -> list[Fault]:
         action = self._action(
             epoch,
-            {Action.RAISE: 2, Action.KILL_TASK_MANAGER: 2, Action.KILL_DRIVER: 1, Action.KILL_EXECUTOR: 2},
+            {
+                Action.RAISE: 2,
+                Action.KILL_TASK_MANAGER: 2,
+                Action.KILL_DRIVER: 1,
+                Action.KILL_EXECUTOR: 2,
+                Action.KILL_WORKERS: 1,
+            },
         )
         return [Fault(number, Place.SEALED, action, epoch, subtask=self.rng.randrange(2))]
 
@@ -115,7 +126,14 @@ class _Draw:
 
     def _while_sealing(self, epoch: int, number: int) -> list[Fault]:
         action = self._action(
-            epoch, {Action.FAIL: 3, Action.SLOW: 1, Action.KILL_TASK_MANAGER: 4, Action.KILL_DRIVER: 1}
+            epoch,
+            {
+                Action.FAIL: 3,
+                Action.SLOW: 1,
+                Action.KILL_TASK_MANAGER: 4,
+                Action.KILL_DRIVER: 1,
+                Action.FREEZE_TASK_MANAGER: 2,
+            },
         )
         step, done = self.rng.choice(SEALING_STEPS), self.rng.random() < 0.5
         return [Fault(number, Place.SEALING, action, epoch, step=step, done=done)]

@@ -14,31 +14,33 @@ from typing import Any
 
 from qstate.checkpoint.durable_directory import DurableDirectory
 from qstate.checkpoint.epoch_log import EpochLog
+from qstate.checkpoint.segment import SegmentWriter
 from tests.chaos.faults import Place, Plan
 
-__all__ = ["SNAPSHOT_MODULE", "TASK_MANAGER_MODULE", "install"]
-
-TASK_MANAGER_MODULE = "qstate.runtime.task_manager"
-SNAPSHOT_MODULE = "qstate.checkpoint.snapshots"
+__all__ = ["install"]
 
 _now = threading.local()
 
 
-def install(arguments: list[str]) -> None:
-    """Stand around the storage of this process, which was started with these arguments, and note that it is there."""
+def install(snapshot_arguments: list[str]) -> None:
+    """Stand around the storage of this process, and note that it is there.
+
+    A snapshot process comes with its arguments, the directory and the epoch first; a task manager with none.
+    """
     plan = Plan.of_environment()
-    if TASK_MANAGER_MODULE in arguments:
+    if not snapshot_arguments:
         place = _place_in_task_manager
         EpochLog.seal = _noting_the_epoch(EpochLog.seal)  # type: ignore[method-assign]
     else:
-        epoch = int(arguments[arguments.index(SNAPSHOT_MODULE) + 2])
+        epoch = int(snapshot_arguments[1])
 
         def place() -> tuple[Place, int]:
             return Place.SNAPSHOT, epoch
 
     (plan.directory / f"{os.getpid()}.process").touch()
-    for step in ("create", "finish", "publish", "sync", "remove"):
+    for step in ("open", "create", "finish", "publish", "sync", "remove"):
         setattr(DurableDirectory, step, _with_faults(plan, step, getattr(DurableDirectory, step), place))
+    SegmentWriter._write = _with_faults(plan, "write", SegmentWriter._write, place)  # type: ignore[method-assign]
 
 
 def _place_in_task_manager() -> tuple[Place, int]:

@@ -3,9 +3,12 @@
 import os
 import sys
 
-if "QSTATE_CHAOS_PLAN" in os.environ:
-    from_module = {"qstate.runtime.task_manager", "qstate.checkpoint.snapshots"}.intersection(sys.orig_argv)
-    if from_module:
-        from tests.chaos.storage_faults import install
+TASK_MANAGER_MODULE = "qstate.runtime.task_manager"
+SNAPSHOT_MODULE = "qstate.checkpoint.snapshot_process"
 
-        install(sys.orig_argv)
+# `sys.argv` is not there yet.
+if "QSTATE_CHAOS_PLAN" in os.environ and {TASK_MANAGER_MODULE, SNAPSHOT_MODULE}.intersection(sys.orig_argv):
+    from tests.chaos.storage_faults import install
+
+    is_snapshot = SNAPSHOT_MODULE in sys.orig_argv
+    install(sys.orig_argv[sys.orig_argv.index(SNAPSHOT_MODULE) + 1 :] if is_snapshot else [])
