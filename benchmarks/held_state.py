@@ -13,8 +13,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from benchmarks.inputs import sensor_name
 from qstate.backends.catalog import open_backend
@@ -31,6 +34,8 @@ __all__ = ["HeldState", "SnapshotCost", "restore_s", "snapshot_cost", "value_of"
 STATE = ValueStateDescriptor("last", float)
 IDENTITY = LogIdentity("benchmark", "held", 0, 1, 128)
 MIB = 2**20
+#: How often a snapshot process is asked for its memory.
+LOOK_EVERY_S = 0.005
 
 
 def value_of(number: int) -> float:
@@ -126,14 +131,20 @@ def snapshot_cost(log: Path, epoch: int) -> SnapshotCost:
     before = set(log.glob("*.snapshot"))
     began = time.perf_counter()
     process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    _, status, used = os.wait4(process.pid, 0)
+    watched, peak = psutil.Process(process.pid), 0
+    while (ended := os.wait4(process.pid, os.WNOHANG))[0] == 0:
+        # The system's own maximum begins with that of the process that forked.
+        with suppress(psutil.Error):
+            peak = max(peak, watched.memory_info().rss)
+        time.sleep(LOOK_EVERY_S)
+    _, status, used = ended
     took = time.perf_counter() - began
     process.returncode = os.waitstatus_to_exitcode(status)
     assert process.stdin is not None
     process.stdin.close()
     if process.returncode or set(log.glob("*.snapshot")) == before:
         raise RuntimeError(f"the snapshot process ended with status {process.returncode}")
-    return SnapshotCost(took, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024 / MIB)
+    return SnapshotCost(took, used.ru_utime + used.ru_stime, peak / MIB)
 
 
 def _declared() -> DeclaredStates:

@@ -56,6 +56,8 @@ NO_EPOCH = -1
 _MOST_OPERATIONS = 256
 
 _entry_key_of = itemgetter(0)
+#: Blocks of changes, of about a MiB where values are large, that a restore puts into one batch.
+_MOST_BLOCKS = 64
 #: The kinds whose value is one entry of the store.
 _SINGLE_ENTRY = frozenset((StateKind.VALUE, StateKind.REDUCING, StateKind.AGGREGATING))
 _TABLE_CLASSES: dict[StateKind, Callable[[ByteState, Namespace], ByteTable]] = {
@@ -235,7 +237,7 @@ class ByteStoreBackend(StateBackend):
         if self._committed.epoch != NO_EPOCH or self._touched:
             raise JobError("only an empty backend can be restored")
         batch: Batch = {}
-        for block in blocks_of(changes):
+        for number, block in enumerate(blocks_of(changes)):
             wanted = block.within(self._key_groups)
             state = self._states.get(wanted.state)
             if state is None and wanted.keys:
@@ -247,7 +249,7 @@ class ByteStoreBackend(StateBackend):
             else:
                 for change in wanted.changes():
                     self._apply(change, state, batch)
-            if len(batch) >= BATCH_ENTRIES:
+            if len(batch) >= BATCH_ENTRIES or number % _MOST_BLOCKS == 0:
                 self._write(batch)
         self._write(batch)
         self._running = epoch
