@@ -111,7 +111,8 @@ class JobHistory(StateSource):
         committed = max((final, *(_before(chain, begun) for _, chain in chains)))
         missing = _missing(chains, self._every_group())
         taken_up = [base.epoch for _, chain in chains for base in _taken_up(chain)]
-        if missing and (committed > max(taken_up, default=NO_EPOCH) or (taken_up and self._origin is None)):
+        gone = self.manifest.restored_from is not None and self._origin is None
+        if missing and (committed > max(taken_up, default=NO_EPOCH) or (taken_up and gone)):
             raise DamagedCheckpoint(
                 f"{operator_directory(self._root, uid)} lacks the epoch logs of the key groups {missing[0].start} to "
                 f"{missing[0].stop - 1}, although epochs of it are committed; {WHAT_TO_DO}"

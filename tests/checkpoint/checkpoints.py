@@ -11,6 +11,7 @@ from qstate.checkpoint.chain import LogIdentity, Snapshot
 from qstate.checkpoint.durable_directory import DurableDirectory
 from qstate.checkpoint.epoch_log import EpochLog
 from qstate.checkpoint.manifest import JobManifest, subtask_directory, write_final
+from qstate.checkpoint.origins import origin_of
 from qstate.checkpoint.snapshots import take_snapshot, write_snapshot
 from qstate.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor, ValueStateDescriptor
 from qstate.evolution import StateSchema
@@ -140,6 +141,17 @@ class StoredJob:
 
     def restart(self) -> None:
         self.logs = self._open()
+
+    def rescale(self, parallelism: int, first_epoch: int, subtasks: Iterable[int]) -> None:
+        """Begin a layout more, and the logs of these of its subtasks, with the state that Spark goes on from."""
+        self.manifest = self.manifest.with_parallelism(parallelism)
+        self.manifest.write(self.root)
+        for subtask in subtasks:
+            identity = self.identity(subtask)
+            origin = origin_of(self.root, self.manifest, UID, identity.key_groups, first_epoch)
+            assert origin is not None
+            changes = origin.source.state(UID, identity.key_groups, origin.upto)
+            begin_with(DurableDirectory(self.directory(subtask)), identity, origin.epoch, changes)
 
     def _open(self) -> list[EpochLog]:
         return [

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
+from qstate.backends.contract import Change, ChangeOp
 from qstate.checkpoint.chain import NO_EPOCH
 from qstate.checkpoint.durable_directory import DurableDirectory
+from qstate.checkpoint.entries import read_entries
 from qstate.checkpoint.epoch_log import EpochLog
 from qstate.checkpoint.history import StateSource, in_one_form
 from qstate.checkpoint.manifest import FINAL_FILE, JobManifest, subtask_directory, write_final
 from qstate.checkpoint.origins import open_source, origin_of
 from qstate.checkpoint.savepoint import write_savepoint
 from qstate.errors import CheckpointError, DamagedCheckpoint
-from qstate.keys import KeyGroupRange
+from qstate.keys import KeyGroupRange, encode_key
 from tests.checkpoint.checkpoints import (
     MAX_PARALLELISM,
     QUERY,
@@ -183,9 +186,38 @@ def test_new_queryable_name_is_no_other_form(job: StoredJob) -> None:
     assert len(list(checked)) == len(state_after(1))
 
 
+def test_layout_that_begins_before_there_is_any_state_has_lost_nothing(tmp_path: Path) -> None:
+    manifest = JobManifest("job", MAX_PARALLELISM, (2, 4), {UID: QUERY})
+    manifest.write(tmp_path)
+    begin_with(DurableDirectory(subtask_directory(tmp_path, UID, 1, 0)), identity_of(manifest, 0), NO_EPOCH, [])
+    stored = open_source(str(tmp_path)).operators()[UID]
+    assert (stored.epoch, stored.sealed, stored.committed) == (NO_EPOCH, NO_EPOCH, NO_EPOCH)
+
+
 def test_epoch_older_than_every_snapshot_is_refused(job: StoredJob) -> None:
     job.run(range(4))
     job.snapshot(retained=1)
     source = open_source(str(job.root))
     with pytest.raises(CheckpointError, match="nothing as old as epoch 1"):
         list(source.state(UID, EVERY, 1))
+
+
+def test_reading_holds_a_block_and_not_the_state(tmp_path: Path) -> None:
+    job = StoredJob(tmp_path / "checkpoint", parallelism=1)
+    value, count = b"x" * 10_000, 2_000
+    puts = [
+        Change(ChangeOp.PUT, "secret", n % MAX_PARALLELISM, b"\xc0", encode_key(n), b"", value) for n in range(count)
+    ]
+    job.logs[0].seal(0, puts)
+    job.snapshot()
+    job.logs[0].seal(1, [])
+    write_savepoint(open_source(str(job.root)), tmp_path / "savepoint")
+    for location in (job.root, tmp_path / "savepoint"):
+        tracemalloc.start()
+        try:
+            found = sum(1 for _ in read_entries(open_source(str(location)), UID))
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert found == count
+        assert peak < 0.25 * count * len(value), location
