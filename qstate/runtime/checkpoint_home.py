@@ -17,6 +17,7 @@ import logging
 import re
 import shutil
 import tempfile
+import threading
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import IO
@@ -52,6 +53,7 @@ class CheckpointHome:
         self._lock = self._locked()
         self._bound: dict[str, str] = {}
         self._final = read_final(self.path)
+        self._finalizing = threading.Lock()
         self._restored: Mapping[str, StoredOperator] = {}
         try:
             self.manifest = self._opened(job, config, parallelism)
@@ -87,8 +89,13 @@ class CheckpointHome:
             self.manifest = manifest
 
     def finalize(self, query: str, epoch: int) -> None:
-        """Write down that Spark has committed an epoch, for those who read the directory without the job."""
-        if epoch > self._final.get(query, -1):
+        """Write down that Spark has committed an epoch, for those who read the directory without the job.
+
+        Any thread: a slow disk must hold up nobody who needs no more than to know.
+        """
+        with self._finalizing:
+            if epoch <= self._final.get(query, -1):
+                return
             self._final[query] = epoch
             try:
                 write_final(self.path, self._final)

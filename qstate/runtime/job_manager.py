@@ -123,8 +123,8 @@ class JobManager:
 
     def finalize(self, query: str, epoch: int) -> None:
         """Spark has committed the epoch of this query."""
+        self._home.finalize(query, epoch)
         with self._lock:
-            self._home.finalize(query, epoch)
             operators = self._home.operators_of(query)
             peers = list(self._peers.values())
         for peer in peers:
@@ -390,8 +390,7 @@ class JobManager:
 
         A task manager that comes back must not show less than one before it has shown, so it is known here first.
         """
-        with self._lock:
-            self._home.finalize(query, epoch - 1)
+        self._home.finalize(query, epoch - 1)
 
     def _claim(self, uid: str, states: Sequence[Mapping[str, Any]]) -> None:
         with self._lock:
