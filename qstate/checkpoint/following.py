@@ -33,12 +33,16 @@ _FILE_NAME = re.compile(r"(\d{12})\.(log|snapshot)")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which key groups are read from which subtask's log. `numbers`: those of its `.log` files at the moment."""
+    """Which key groups are read from which subtask's log.
+
+    `numbers` are those of its `.log` files at the moment, `top` is the highest one of these and its snapshots.
+    """
 
     groups: KeyGroupRange
     identity: LogIdentity
     directory: Path
     numbers: frozenset[int] = field(compare=False)
+    top: int = field(compare=False)
 
 
 def places_of(root: Path, manifest: JobManifest, operator: str) -> list[Place]:
@@ -60,23 +64,23 @@ def _places(root: Path, manifest: JobManifest, operator: str, groups: KeyGroupRa
             continue
         shared = KeyGroupRange(start, stop)
         directory = subtask_directory(root, operator, layout, subtask)
-        numbers = _numbers(directory)
-        if numbers is None:
+        found = _listed(directory)
+        if not found:
             yield from _places(root, manifest, operator, shared, layout - 1)
         else:
-            yield Place(shared, identity, directory, numbers)
+            numbers = frozenset(number for number, kind in found if kind == "log")
+            yield Place(shared, identity, directory, numbers, max(found)[0])
 
 
-def _numbers(directory: Path) -> frozenset[int] | None:
-    """The numbers of the `.log` files, None when there is no history."""
+def _listed(directory: Path) -> list[tuple[int, str]]:
+    """The numbers of the files, and whether they are `log` or `snapshot`; empty when there is no history."""
     try:
         names = [path.name for path in directory.iterdir()]
     except FileNotFoundError:
-        return None
+        return []
     except OSError as exc:
         raise CheckpointError(f"cannot read {directory}: {exc}") from exc
-    found = [match for match in map(_FILE_NAME.fullmatch, names) if match]
-    return frozenset(int(match[1]) for match in found if match[2] == "log") if found else None
+    return [(int(match[1]), match[2]) for match in map(_FILE_NAME.fullmatch, names) if match]
 
 
 class FollowedLog:
@@ -116,19 +120,17 @@ class FollowedLog:
         for one in self.sealed:
             yield one.epoch
 
-    def look(self, numbers: frozenset[int]) -> None:
-        """Take in the `.log` files that came since; `numbers` are those that are there. Raises `CheckpointError`."""
-        new = sorted(number for number in numbers if number > self._last[0])
-        if self._sound and not new:
-            return
-        try:
-            if self._sound:
-                for number in new:
+    def look(self, place: Place) -> None:
+        """Take in the `.log` files that came since; `place` says which are there. Raises `CheckpointError`."""
+        if self._sound:
+            try:
+                for number in sorted(number for number in place.numbers if number > self._last[0]):
                     self._take_in(number)
-                return
-        except DamagedCheckpoint:  # or declared void, or replaced by a snapshot: the whole directory tells
-            pass
-        self._read()
+            except DamagedCheckpoint:  # or declared void, or replaced by a snapshot: the whole directory tells
+                self._sound = False
+        # A snapshot beyond the last file has replaced files that nobody has read here.
+        if not self._sound or place.top > self._last[0]:
+            self._read()
 
     def written_at(self) -> float:
         """When the newest file was written, in seconds since the epoch of `time.time`; 0 when that is not known."""
@@ -241,7 +243,7 @@ class FollowedOperator:
         places = places_of(self._root, manifest, self.uid)
         if [log.place for log in self.logs] == places:
             for log, place in zip(self.logs, places, strict=True):
-                log.look(place.numbers)
+                log.look(place)
         else:
             logs = [FollowedLog(place) for place in places]
             self.logs, self._begun_with = logs, []

@@ -262,8 +262,7 @@ class Standby:
                 "serve that"
             )
         served = self._served[uid]
-        history.look(manifest, told)
-        served.follow(history, JobHistory(self._root, manifest))
+        served.follow(history, manifest, told, JobHistory(self._root, manifest))
         if history.damaged is not None:
             raise DamagedCheckpoint(
                 f"{history.damaged} is damaged; epoch {served.epoch} is served until the job has gone on, or the file "

@@ -23,6 +23,7 @@ from qstate.backends.replay import replay_epoch
 from qstate.checkpoint.chain import NO_EPOCH, Part, States
 from qstate.checkpoint.following import FollowedOperator
 from qstate.checkpoint.history import StateSource
+from qstate.checkpoint.manifest import JobManifest
 from qstate.config import JobConfig
 from qstate.descriptors import StateDescriptor
 from qstate.errors import CheckpointError, ClosedError
@@ -204,18 +205,30 @@ class ServedOperator:
         """See `StateInstance.behind_since`. Any thread."""
         return self.complete_at
 
-    def follow(self, history: FollowedOperator, source: StateSource) -> None:
-        """Show the newest final epoch, if it is newer. `source` is where everything can be read, if need be.
+    def follow(self, history: FollowedOperator, manifest: JobManifest, told: int, source: StateSource) -> None:
+        """Look what there is, and show the newest final epoch if it is newer.
 
-        Raises `CheckpointError` when it cannot be read; what was shown still is.
+        `told` is the newest epoch that is known to be committed; `source` is where everything can be read, if need be.
+        Raises `CheckpointError` when something cannot be read; what was shown still is.
         """
-        if history.final > self.epoch:
-            self.written_at = max(self.written_at, history.written_at())
-            if self._generation is None or self._worn or not history.continues:
-                self.fill(source, history.states, history.final, [log.place.groups for log in history.logs])
-                history.stand_at(history.final)
-            else:
-                self._advance(self._generation, history)
+        history.look(manifest, told)
+        try:
+            self._show(history, source)
+        except CheckpointError:
+            # Files that were listed may have been replaced by a snapshot: what is there now tells.
+            history.distrust()
+            history.look(manifest, told)
+            self._show(history, source)
+
+    def _show(self, history: FollowedOperator, source: StateSource) -> None:
+        if history.final <= self.epoch:
+            return
+        self.written_at = max(self.written_at, history.written_at())
+        if self._generation is None or self._worn or not history.continues:
+            self.fill(source, history.states, history.final, [log.place.groups for log in history.logs])
+            history.stand_at(history.final)
+        else:
+            self._advance(self._generation, history)
 
     def fill(self, source: StateSource, states: States, epoch: int, ranges: Sequence[KeyGroupRange]) -> None:
         """Show the state as of an epoch, all of it read anew. Raises as `follow`."""
@@ -242,7 +255,6 @@ class ServedOperator:
                 generation.advance(epoch, [log.changes for log in history.logs])
                 history.stand_at(epoch)
         except CheckpointError:
-            history.distrust()
             raise
         except BaseException:
             self._worn = True
