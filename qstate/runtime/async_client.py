@@ -157,11 +157,14 @@ class AsyncQueryableStateClient:
         timeout_s = self._timeout_s if timeout_s is None else check_timeout(timeout_s)
         known = self._links.states.find(job, state)
         deadline = math.inf
-        if known is None and self._ways is not None and isolation == COMMITTED:
+        ways = self._ways if isolation == COMMITTED else None
+        if known is None and ways is not None:
+            known = ways.find(job, state)
+        if known is None and ways is not None:
             # Whoever answers says what the state is: this get travels alone.
             detour = GetDetour(
                 self._links,
-                self._ways,
+                ways,
                 (job, state),
                 (key,),
                 deadline=self._deadline(timeout_s),

@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any
 
-from qstate.errors import Detail, FailureCode, QStateError, QueryError, Retry
+from qstate.errors import Detail, FailureCode, Overloaded, QStateError, QueryError, Retry
 from qstate.keys import Key, Namespace
 from qstate.protocol import Describe, Ping, Request
 from qstate.runtime.errand import NO_DEMANDS, CallErrand, Errand, GetErrand, Links
 from qstate.runtime.fallback import JobHealth, Journey, Leg
-from qstate.runtime.known_states import KnownStates
+from qstate.runtime.known_states import KnownState, KnownStates
 from qstate.runtime.routing import Ask, LookUp
 from qstate.views import ReadOnlyState
 
@@ -36,6 +36,10 @@ class Ways:
     def __init__(self, states: Sequence[KnownStates]) -> None:
         self.states = states
         self.job = JobHealth()
+
+    def find(self, job: str, state: str) -> KnownState | None:
+        """What is known about a state from any of them."""
+        return next((known for states in self.states if (known := states.find(job, state)) is not None), None)
 
 
 class _LegLinks:
@@ -111,7 +115,7 @@ class Detour(Errand):
             return
         unheard = _is_unheard(errand, self._ways.states[self._leg.way], now)
         self._under_way = None
-        self._leg = self._journey.ended(errand.codes, now, unheard=unheard)
+        self._leg = self._journey.ended(errand.codes, now, unheard=unheard, wait_s=_wish_s(errand.error))
         if self._leg is None:
             self.finished = True
             self._links.finished(self)
@@ -148,6 +152,12 @@ def _is_unheard(errand: Errand, states: KnownStates, now: float) -> bool:
     # A proxy answers before the deadline that it was given; of an owner's silence it says nothing.
     silent = error.code is FailureCode.DEADLINE_EXCEEDED and now >= errand.deadline and not states.direct
     return silent or error.code is FailureCode.SHUTTING_DOWN
+
+
+def _wish_s(error: QStateError | None) -> float:
+    """How long an overloaded address wants to be left alone. The detail may be missing, or be anything."""
+    wish = error.details.get("retry_after_ms") if isinstance(error, Overloaded) else None
+    return wish / 1000 if isinstance(wish, int | float) and not isinstance(wish, bool) and wish > 0 else 0.0
 
 
 def get_errand(

@@ -6,6 +6,7 @@ until a time of its own. `detour` carries the legs out and tells what came of th
 
     the order     the job's own proxy (way 0), then each fallback in turn, then the same again after a pause that grows.
                   A job that was found down less than `DOWN_S` ago is asked last; one query in that time tries it
+                  A way that asked to be left alone for a while (OVERLOADED) is not asked sooner
     the time      half of what is left, and no more than `PATIENCE_S`, twice that in the second round, and so on.
                   Little of it (`HASTE_S`) while some of the job's keys are without an owner
 
@@ -113,7 +114,19 @@ class JobHealth:
 class Journey:
     """One query on its way. `legs` are those so far; `verdicts` has the leg that decides, for each key."""
 
-    __slots__ = ("_deadline", "_hopeful", "_job", "_order", "_random", "_ranks", "_round", "_turn", "legs", "verdicts")
+    __slots__ = (
+        "_deadline",
+        "_hopeful",
+        "_job",
+        "_not_before",
+        "_order",
+        "_random",
+        "_ranks",
+        "_round",
+        "_turn",
+        "legs",
+        "verdicts",
+    )
 
     def __init__(self, keys: int, ways: int, *, deadline: float, job: JobHealth, random: Random) -> None:
         self._deadline = deadline
@@ -122,6 +135,8 @@ class Journey:
         self._order = list(range(ways))
         self._round = 0
         self._turn = 0
+        #: By way.
+        self._not_before = [-math.inf] * ways
         #: Positions of keys that somebody did not refuse for good, in this round.
         self._hopeful: set[int] = set()
         #: How much the failure that stands for each key tells.
@@ -135,28 +150,33 @@ class Journey:
             self._order.append(self._order.pop(JOB))
         return self._leg(range(len(self.verdicts)), now)
 
-    def ended(self, codes: Sequence[int], now: float, *, unheard: bool) -> Leg | None:
+    def ended(self, codes: Sequence[int], now: float, *, unheard: bool, wait_s: float = 0.0) -> Leg | None:
         """The latest leg has ended, with these failure codes, 0 for a key that has an answer.
 
-        `unheard` says that the address itself could not be reached or said nothing. Gives the next leg, or None at
-        the end: every key has its verdict then.
+        `unheard` says that the address itself could not be reached or said nothing, `wait_s` how long it wants to be
+        left alone. Gives the next leg, or None at the end: every key has its verdict then.
         """
         leg = self.legs[-1]
+        self._not_before[leg.way] = now + wait_s
         still = [place for place, code in zip(leg.positions, codes, strict=True) if self._stays_open(leg, place, code)]
         if leg.way == JOB:
             if unheard:
                 self._job.unheard(leg.start, now)
             else:
                 self._job.answered(now, wanting=not _WANTING.isdisjoint(codes))
-        self._turn += 1
         start = now
-        if self._turn == len(self._order):
-            start += backoff_s(self._round, self._random)
-            still = [place for place in still if place in self._hopeful]
-            self._hopeful.clear()
-            self._turn = 0
-            self._round += 1
-        return self._leg(still, start) if still and start < self._deadline else None
+        for _ in self._order:
+            self._turn += 1
+            if self._turn == len(self._order):
+                start += backoff_s(self._round, self._random)
+                still = [place for place in still if place in self._hopeful]
+                self._hopeful.clear()
+                self._turn = 0
+                self._round += 1
+            at = max(start, self._not_before[self._order[self._turn]])
+            if not still or at < self._deadline:
+                return self._leg(still, at) if still else None
+        return None
 
     def _stays_open(self, leg: Leg, position: int, code: int) -> bool:
         number = len(self.legs) - 1

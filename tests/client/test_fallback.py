@@ -168,6 +168,26 @@ def test_a_journey_ends_by_its_deadline_and_every_leg_lies_within(
     assert get.verdicts[0] < legs
 
 
+def test_who_wants_to_be_left_alone_is_not_asked_sooner() -> None:
+    get = journey()
+    get.start(0.0)
+    leg = get.ended([FailureCode.OVERLOADED], 0.1, unheard=False, wait_s=2.0)
+    assert leg is not None and (leg.way, leg.start) == (FALLBACK, 0.1)
+    back = after(get, FailureCode.UNAVAILABLE, now=0.2)
+    assert (back.way, back.start) == (JOB, 2.1)
+
+
+def test_who_wants_to_be_left_alone_beyond_the_deadline_is_passed_over() -> None:
+    get = journey()
+    get.start(0.0)
+    assert get.ended([FailureCode.OVERLOADED], 0.1, unheard=False, wait_s=60.0) is not None
+    again = after(get, FailureCode.UNAVAILABLE, now=0.2)
+    assert (again.way, len(get.legs)) == (FALLBACK, 3)
+    assert again.start > 0.2
+    assert get.ended([FailureCode.OVERLOADED], 0.3, unheard=False, wait_s=60.0) is None
+    assert get.verdicts == [0]
+
+
 # --- the health of the job ---------------------------------------------------------------------------------------
 
 

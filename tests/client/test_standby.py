@@ -271,11 +271,15 @@ def test_futures_and_tasks_go_elsewhere_too(job: Job, standby: Job) -> None:
     assert asyncio.run(asyncio.wait_for(ask(), 2 * PATIENCE_S)) == {STANDBYS}
 
 
-def test_gets_of_one_turn_travel_together_to_the_standby() -> None:
+@pytest.mark.parametrize("known", [True, False], ids=["the job was known", "the job was never there"])
+def test_gets_of_one_turn_travel_together_to_the_standby(known: bool) -> None:
     async def ask(address: tuple[str, int], fallback: tuple[str, int]) -> list[Any]:
+        if not known:
+            gone.close()
         async with await AsyncQueryableStateClient.connect(*address, fallback=[fallback]) as client:
             await client.get("job", "state", "warm", isolation=COMMITTED)
             gone.close()
+            standby.requests.clear()
             return await asyncio.gather(
                 *(client.get("job", "state", f"{number}", isolation=COMMITTED) for number in range(20))
             )
