@@ -25,7 +25,15 @@ from qstate.checkpoint.segment import WHAT_TO_DO
 from qstate.errors import CheckpointError, DamagedCheckpoint
 from qstate.keys import KeyGroupRange
 
-__all__ = ["JobHistory", "Prepare", "StateSource", "StoredOperator", "existing_chain", "in_one_form"]
+__all__ = [
+    "JobHistory",
+    "OutrunCheckpoint",
+    "Prepare",
+    "StateSource",
+    "StoredOperator",
+    "existing_chain",
+    "in_one_form",
+]
 
 #: What is done to the parts of a history before they are merged, such as converting them.
 Prepare = Callable[[Iterable[Part]], Iterable[Part]]
@@ -34,6 +42,10 @@ _HISTORY_FILE = re.compile(r"\d{12}\.(log|snapshot)")
 
 #: How often a directory is read again because files were replaced meanwhile.
 MOST_READS = 5
+
+
+class OutrunCheckpoint(CheckpointError):
+    """An epoch is not there any more: newer snapshots took its place, perhaps while it was being read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,8 +318,9 @@ def _sound_base(chain: Chain, upto: int) -> Snapshot | None:
             return base
         except DamagedCheckpoint as exc:
             failure = exc
-    raise failure or CheckpointError(
-        f"{chain.files.path} holds nothing as old as epoch {upto}: older snapshots were not retained"
+    raise failure or OutrunCheckpoint(
+        f"{chain.files.path} holds nothing as old as epoch {upto} any more: older snapshots are not retained. If the "
+        "job has just gone on, try again; retained_snapshots says how many it keeps"
     )
 
 

@@ -22,7 +22,7 @@ from typing import Any
 from qstate.backends.contract import Change
 from qstate.checkpoint.chain import FORMAT, NO_EPOCH, Part, reading
 from qstate.checkpoint.durable_directory import DurableDirectory
-from qstate.checkpoint.history import Prepare, StateSource, StoredOperator, in_one_form
+from qstate.checkpoint.history import OutrunCheckpoint, Prepare, StateSource, StoredOperator, in_one_form
 from qstate.checkpoint.manifest import read_checked, write_checked
 from qstate.checkpoint.merge import merged_parts
 from qstate.checkpoint.segment import SegmentWriter
@@ -34,6 +34,9 @@ __all__ = ["SAVEPOINT_FILE", "Savepoint", "write_savepoint"]
 SAVEPOINT_FILE = "savepoint.json"
 #: Entries between two calls of a progress function.
 PROGRESS_ENTRIES = 10_000
+
+#: How often a savepoint of a running job is begun anew.
+MOST_ATTEMPTS = 3
 
 #: Called now and then with the operator's uid, how many of its entries are written, and how much of it is done, 0 to 1.
 Progress = Callable[[str, int, float], None]
@@ -50,17 +53,11 @@ def write_savepoint(source: StateSource, target: Path, *, progress: Progress = _
     has no final state yet, when the directory holds something, and when a file cannot be read or written; without its
     `savepoint.json` what was written is no savepoint.
     """
-    operators = source.operators()
-    if all(stored.epoch == NO_EPOCH for stored in operators.values()):
-        raise CheckpointError(f"{source.location} holds no committed state yet; try again after the first micro-batch")
     try:
         files = DurableDirectory(target)
         if files.names():
             raise CheckpointError(f"{target} is not empty; a savepoint needs a directory of its own")
-        entries: dict[str, Any] = {}
-        for number, (uid, stored) in enumerate(sorted(operators.items()), 1):
-            name = f"{number:04d}.savepoint"
-            entries[uid] = {"file": name, **_write_operator(files, name, source, stored, progress)}
+        entries = _write_operators(files, source, progress)
         files.sync()
     except OSError as exc:
         raise CheckpointError(f"cannot write the savepoint in {target}: {exc}") from exc
@@ -73,6 +70,28 @@ def write_savepoint(source: StateSource, target: Path, *, progress: Progress = _
     }
     write_checked(target / SAVEPOINT_FILE, manifest)
     return Savepoint(target, manifest)
+
+
+def _write_operators(files: DurableDirectory, source: StateSource, progress: Progress) -> dict[str, Any]:
+    """All operators; anew when a running job outruns the reading with its snapshots."""
+    for attempt in range(MOST_ATTEMPTS):
+        operators = source.operators()
+        if all(stored.epoch == NO_EPOCH for stored in operators.values()):
+            raise CheckpointError(
+                f"{source.location} holds no committed state yet; try again after the first micro-batch"
+            )
+        names = {uid: f"{number:04d}.savepoint" for number, uid in enumerate(sorted(operators), 1)}
+        try:
+            return {
+                uid: {"file": name, **_write_operator(files, name, source, operators[uid], progress)}
+                for uid, name in names.items()
+            }
+        except OutrunCheckpoint:
+            if attempt == MOST_ATTEMPTS - 1:
+                raise
+            for name in names.values():
+                files.remove(name)
+    raise AssertionError("unreachable")
 
 
 def _write_operator(

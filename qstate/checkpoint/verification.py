@@ -18,6 +18,7 @@ from qstate.checkpoint.history import JobHistory, existing_chain
 from qstate.checkpoint.manifest import FINAL_FILE, MANIFEST_FILE, read_checked
 from qstate.checkpoint.origins import open_source
 from qstate.checkpoint.savepoint import SAVEPOINT_FILE, Savepoint
+from qstate.checkpoint.segment import SegmentInfo
 from qstate.errors import CheckpointError, DamagedCheckpoint
 
 __all__ = ["CheckedFile", "verify"]
@@ -99,18 +100,26 @@ def _whole(source: JobHistory) -> Iterator[CheckedFile]:
 
 
 def _log(directory: Path, identity: LogIdentity) -> Iterator[CheckedFile]:
-    """The files of one epoch log, each by itself and then as a history; those declared void do not count."""
+    """The files of one epoch log, each by itself and then as a history.
+
+    Those declared void do not count, nor stored results that no epoch names: they are being written, or left over.
+    """
     files = DurableDirectory(directory)
     checked: list[CheckedFile] = []
     void: set[str] = set()
-    for name in sorted(filter(_LOG_FILE.fullmatch, files.names()), reverse=True):
-        if name not in void:
-            found, header = _checked(files, name, identity)
-            if found is not None:
-                checked.append(found)
-                yield found
+    outputs: set[str] = set()
+    for name in sorted(filter(_LOG_FILE.fullmatch, files.names()), reverse=True):  # an epoch before its results
+        if name in void or (name.endswith(".output") and name not in outputs):
+            continue
+        found, info = _checked(files, name, identity)
+        if found is not None:
+            checked.append(found)
+            yield found
+        if info is not None:
             number = int(name[:12])
-            void.update(f"{one:012d}.log" for one in range(number - header.get("void", 0), number))
+            void.update(f"{one:012d}.log" for one in range(number - info.header.get("void", 0), number))
+            if info.footer.get("output") is not None:
+                outputs.add(f"{number:012d}-{info.header['writer']:012d}.output")
     try:
         existing_chain(directory, identity)
     except CheckpointError as exc:  # a sound file in the wrong place is damage, too
@@ -118,8 +127,10 @@ def _log(directory: Path, identity: LogIdentity) -> Iterator[CheckedFile]:
             yield CheckedFile(str(directory), 0, str(exc))
 
 
-def _checked(files: DurableDirectory, name: str, identity: LogIdentity) -> tuple[CheckedFile | None, Mapping[str, Any]]:
-    """A file of a log and its header; None for one that was dropped meanwhile."""
+def _checked(
+    files: DurableDirectory, name: str, identity: LogIdentity
+) -> tuple[CheckedFile | None, SegmentInfo | None]:
+    """A file of a log and what it says of itself; None for one that was dropped meanwhile."""
     path = files.path / name
     try:
         with reading(files, name) as reader:
@@ -131,9 +142,9 @@ def _checked(files: DurableDirectory, name: str, identity: LogIdentity) -> tuple
                     pass
             else:
                 reader.verify()
-            return CheckedFile(str(path), reader.size), info.header
+            return CheckedFile(str(path), reader.size), info
     except DamagedCheckpoint as exc:
-        return CheckedFile(str(path), 0, str(exc)) if path.exists() else None, {}
+        return CheckedFile(str(path), 0, str(exc)) if path.exists() else None, None
 
 
 def _belongs(header: Mapping[str, Any], name: str, identity: LogIdentity) -> bool:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import shutil
 import tracemalloc
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,10 +16,11 @@ from qstate.checkpoint.chain import NO_EPOCH
 from qstate.checkpoint.durable_directory import DurableDirectory
 from qstate.checkpoint.entries import read_entries
 from qstate.checkpoint.epoch_log import EpochLog
-from qstate.checkpoint.history import StateSource, in_one_form
+from qstate.checkpoint.history import JobHistory, StateSource, in_one_form
 from qstate.checkpoint.manifest import FINAL_FILE, JobManifest, subtask_directory, write_final
 from qstate.checkpoint.origins import open_source, origin_of
-from qstate.checkpoint.savepoint import write_savepoint
+from qstate.checkpoint.savepoint import Savepoint, write_savepoint
+from qstate.checkpoint.verification import verify
 from qstate.errors import CheckpointError, DamagedCheckpoint
 from qstate.keys import KeyGroupRange, encode_key
 from tests.checkpoint.checkpoints import (
@@ -200,6 +204,45 @@ def test_epoch_older_than_every_snapshot_is_refused(job: StoredJob) -> None:
     source = open_source(str(job.root))
     with pytest.raises(CheckpointError, match="nothing as old as epoch 1"):
         list(source.state(UID, EVERY, 1))
+
+
+class Outrun(JobHistory):
+    """The job goes on and makes a snapshot, so many times, just when it is going to be read."""
+
+    def __init__(self, job: StoredJob, times: int) -> None:
+        super().__init__(job.root, job.manifest)
+        self._job = job
+        self._epochs = iter(range(3, 3 + times))
+
+    def state(self, operator: str, groups: KeyGroupRange, upto: int, prepare: Any = iter) -> Iterator[Change]:
+        for epoch in islice(self._epochs, 1):
+            self._job.run([epoch])
+            self._job.snapshot(retained=1)
+        return super().state(operator, groups, upto, prepare)
+
+
+def test_savepoint_is_begun_anew_when_the_job_outruns_it(job: StoredJob, tmp_path: Path) -> None:
+    job.run(range(3))
+    savepoint = write_savepoint(Outrun(job, 2), tmp_path / "savepoint")
+    assert savepoint.operators()[UID].epoch == 4
+    assert held(savepoint, 4) == state_after(4)
+    assert sorted(path.name for path in (tmp_path / "savepoint").iterdir()) == ["0001.savepoint", "savepoint.json"]
+
+
+def test_savepoint_that_is_always_outrun_is_given_up(job: StoredJob, tmp_path: Path) -> None:
+    job.run(range(3))
+    with pytest.raises(CheckpointError, match=r"nothing as old as epoch \d+ any more.*retained_snapshots"):
+        write_savepoint(Outrun(job, 99), tmp_path / "savepoint")
+    assert Savepoint.read(tmp_path / "savepoint") is None
+
+
+def test_verify_looks_at_results_only_when_an_epoch_names_them(job: StoredJob) -> None:
+    job.run(range(3))
+    spool = job.logs[0].begin_output()
+    spool.append(b"being written")
+    (job.directory(1) / "000000000009-000000000001.output").write_bytes(b"left over")
+    assert [found.damage for found in verify(str(job.root)) if found.damage is not None] == []
+    spool.discard()
 
 
 def test_reading_holds_a_block_and_not_the_state(tmp_path: Path) -> None:
