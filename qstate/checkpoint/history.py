@@ -266,7 +266,7 @@ def in_one_form(states: States) -> Prepare:
                 if wanted.get(plain.get("name")) != _without_queryable_name(plain):
                     raise CheckpointError(
                         f"state {plain.get('name')!r} is stored in two forms, by an older and a newer program; start "
-                        "the job once, it converts what is there"
+                        "the job once and let it commit an epoch: it converts what is there"
                     )
             yield part
 
