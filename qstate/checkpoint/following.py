@@ -224,22 +224,17 @@ class FollowedLog:
 
 
 class FollowedOperator:
-    """The logs of one operator. `look` tells what is new; `stand_at` says what of it the follower has."""
+    """The logs of one operator. `look` finds what is new; `stand_at` says what of it the follower has."""
 
     def __init__(self, root: Path, uid: str) -> None:
         self.uid = uid
         self.logs: Sequence[FollowedLog] = ()
-        #: The newest epoch that is final, -1 when there is none.
-        self.final = NO_EPOCH
         self._root = root
         self._whole = False
         self._begun_with: list[States] = []
 
-    def look(self, manifest: JobManifest, told: int) -> None:
-        """Find out what there is now. `told` is the newest epoch that is known to be committed, -1 when none is.
-
-        Raises `CheckpointError`; the next look tries again.
-        """
+    def look(self, manifest: JobManifest) -> None:
+        """Find out what there is now. Raises `CheckpointError`; the next look tries again."""
         places = places_of(self._root, manifest, self.uid)
         if [log.place for log in self.logs] == places:
             for log, place in zip(self.logs, places, strict=True):
@@ -248,7 +243,6 @@ class FollowedOperator:
             logs = [FollowedLog(place) for place in places]
             self.logs, self._begun_with = logs, []
         self._whole = sum(len(place.groups) for place in places) == manifest.max_parallelism
-        self.final = self._final(told) if self._whole else NO_EPOCH
 
     @property
     def continues(self) -> bool:
@@ -281,6 +275,20 @@ class FollowedOperator:
         """The newest epoch that every subtask has sealed: no later one can be committed. -1 when there is none."""
         return min((log.latest for log in self.logs), default=NO_EPOCH) if self._whole else NO_EPOCH
 
+    @property
+    def proved(self) -> int:
+        """The newest epoch that these logs prove committed, for every operator of the query. -1 when there is none.
+
+        An epoch that one subtask has sealed proves the one before it.
+        """
+        begun = max((log.latest for log in self.logs), default=NO_EPOCH)
+        found = [epoch for log in self.logs for epoch in log.epochs() if epoch < begun]
+        return max([*found, *(log.given for log in self.logs)], default=NO_EPOCH)
+
+    def final(self, committed: int) -> int:
+        """The newest epoch that all subtasks have and that is not after `committed`. -1 when there is none."""
+        return min(self.sealed, committed)
+
     def epochs(self, upto: int) -> list[int]:
         """The epochs that the follower lacks, as far as this one."""
         return sorted({one.epoch for log in self.logs for one in log.sealed if one.epoch <= upto})
@@ -290,9 +298,3 @@ class FollowedOperator:
         for log in self.logs:
             log.stand_at(epoch)
         self._begun_with = [log.states for log in self.logs]
-
-    def _final(self, told: int) -> int:
-        # An epoch that one subtask has sealed proves the one before it committed.
-        begun = max((log.latest for log in self.logs), default=NO_EPOCH)
-        settled = max((epoch for log in self.logs for epoch in log.epochs() if epoch < begun), default=NO_EPOCH)
-        return min(self.sealed, max(told, settled, *(log.given for log in self.logs)))

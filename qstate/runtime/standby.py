@@ -238,20 +238,28 @@ class Standby:
             raise CheckpointError(f"{self._root} has no {MANIFEST_FILE} any more")
         if manifest.job != job:
             raise CheckpointError(f"{self._root} belongs to job {manifest.job!r} now; restart the standby to serve it")
-        told = read_final(self._root)
-        wrong: str | None = None
+        committed = dict(read_final(self._root))
+        looked: dict[str, FollowedOperator] = {}
+        wrong: list[str] = []
         for uid, query in manifest.operators.items():
             try:
-                self._follow(uid, query, manifest, told.get(query, NO_EPOCH))
+                looked[uid] = self._looked_at(uid, query, manifest)
+                # Spark commits an epoch for all operators of a query at once: what one proves holds for the others.
+                committed[query] = max(committed.get(query, NO_EPOCH), looked[uid].proved)
+            except CheckpointError as exc:
+                wrong.append(f"operator {uid!r}: {exc}")
+        for uid, history in looked.items():
+            try:
+                self._follow(uid, history, manifest, committed[manifest.operators[uid]])
                 self._served[uid].complete_at = started_at
             except _Incomplete as exc:
                 log.debug("operator %s: %s", uid, exc)
             except CheckpointError as exc:
-                wrong = wrong or f"operator {uid!r}: {exc}"
-        return wrong
+                wrong.append(f"operator {uid!r}: {exc}")
+        return wrong[0] if wrong else None
 
-    def _follow(self, uid: str, query: str, manifest: JobManifest, told: int) -> None:
-        """Bring one operator forward. Returns when nothing that is committed can be missing, else raises."""
+    def _looked_at(self, uid: str, query: str, manifest: JobManifest) -> FollowedOperator:
+        """The logs of an operator, as they are now."""
         if uid not in self._followed:
             self._served[uid] = self._operator(uid, JobHistory(self._root, manifest))
             self._followed[uid] = query, FollowedOperator(self._root, uid)
@@ -261,8 +269,13 @@ class Standby:
                 f"its state is made by another query now ({query}), whose epochs are others; restart the standby to "
                 "serve that"
             )
+        history.look(manifest)
+        return history
+
+    def _follow(self, uid: str, history: FollowedOperator, manifest: JobManifest, committed: int) -> None:
+        """Bring one operator forward. Returns when nothing that is committed can be missing, else raises."""
         served = self._served[uid]
-        served.follow(history, manifest, told, JobHistory(self._root, manifest))
+        served.follow(history, manifest, committed, JobHistory(self._root, manifest))
         if history.damaged is not None:
             raise DamagedCheckpoint(
                 f"{history.damaged} is damaged; epoch {served.epoch} is served until the job has gone on, or the file "

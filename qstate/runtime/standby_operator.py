@@ -205,30 +205,29 @@ class ServedOperator:
         """See `StateInstance.behind_since`. Any thread."""
         return self.complete_at
 
-    def follow(self, history: FollowedOperator, manifest: JobManifest, told: int, source: StateSource) -> None:
-        """Look what there is, and show the newest final epoch if it is newer.
+    def follow(self, history: FollowedOperator, manifest: JobManifest, committed: int, source: StateSource) -> None:
+        """Show the newest epoch that was committed, if it is newer. `history` has just looked.
 
-        `told` is the newest epoch that is known to be committed; `source` is where everything can be read, if need be.
+        `committed` is the newest epoch that is known to be; `source` is where everything can be read, if need be.
         Raises `CheckpointError` when something cannot be read; what was shown still is.
         """
-        history.look(manifest, told)
         try:
-            self._show(history, source)
+            self._show(history, history.final(committed), source)
         except CheckpointError:
             # Files that were listed may have been replaced by a snapshot: what is there now tells.
             history.distrust()
-            history.look(manifest, told)
-            self._show(history, source)
+            history.look(manifest)
+            self._show(history, history.final(committed), source)
 
-    def _show(self, history: FollowedOperator, source: StateSource) -> None:
-        if history.final <= self.epoch:
+    def _show(self, history: FollowedOperator, final: int, source: StateSource) -> None:
+        if final <= self.epoch:
             return
         self.written_at = max(self.written_at, history.written_at())
         if self._generation is None or self._worn or not history.continues:
-            self.fill(source, history.states, history.final, [log.place.groups for log in history.logs])
-            history.stand_at(history.final)
+            self.fill(source, history.states, final, [log.place.groups for log in history.logs])
+            history.stand_at(final)
         else:
-            self._advance(self._generation, history)
+            self._advance(self._generation, history, final)
 
     def fill(self, source: StateSource, states: States, epoch: int, ranges: Sequence[KeyGroupRange]) -> None:
         """Show the state as of an epoch, all of it read anew. Raises as `follow`."""
@@ -249,9 +248,9 @@ class ServedOperator:
         self._withdraw(self._ids, self._generation)
         self._generation = None
 
-    def _advance(self, generation: Generation, history: FollowedOperator) -> None:
+    def _advance(self, generation: Generation, history: FollowedOperator, final: int) -> None:
         try:
-            for epoch in history.epochs(history.final):
+            for epoch in history.epochs(final):
                 generation.advance(epoch, [log.changes for log in history.logs])
                 history.stand_at(epoch)
         except CheckpointError:

@@ -143,7 +143,9 @@ class FollowedJob(RuleBasedStateMachine):
     def look(self) -> None:
         manifest = JobManifest.read(self.root)
         assert manifest is not None
-        self.served.follow(self.history, manifest, self.told, JobHistory(self.root, manifest))
+        self.history.look(manifest)
+        committed = max(self.told, self.history.proved)
+        self.served.follow(self.history, manifest, committed, JobHistory(self.root, manifest))
 
     @precondition(lambda self: self.told == self.newest and not self.sealed)
     @rule()
