@@ -32,6 +32,7 @@ from qstate.runtime.endpoint import EndpointOptions
 from qstate.runtime.held_subtasks import HeldSubtasks
 from qstate.runtime.job_oracle import JobManagerOracle
 from qstate.runtime.proxy import ClientProxy
+from qstate.runtime.query_ports import endpoint_options
 from qstate.runtime.registry import StateRegistry
 from qstate.runtime.rpc import RpcListener, RpcPeer, connect
 from qstate.runtime.scratch import ScratchDirectory
@@ -199,17 +200,7 @@ class TaskManager:
     # -- endpoints --------------------------------------------------------------------------------------------
 
     def _endpoint(self, which: str) -> EndpointOptions:
-        config = self._bootstrap.config
-        return EndpointOptions(
-            bind=getattr(config, f"{which}_bind") or self._host,
-            ports=getattr(config, f"{which}_ports"),
-            network_threads=getattr(config, f"{which}_network_threads") or config.slots,
-            query_threads=getattr(config, f"{which}_query_threads") or config.slots,
-            max_connections=config.max_connections,
-            max_frame=config.max_frame_bytes,
-            max_queued=config.max_queued_requests,
-            token=config.auth_token.encode() or None,
-        )
+        return endpoint_options(self._bootstrap.config, which, self._host)
 
     def _statistics(self) -> RequestStatistics:
         return InMemoryStatistics() if self._bootstrap.config.statistics else DisabledStatistics()
