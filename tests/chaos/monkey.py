@@ -89,7 +89,7 @@ class Monkey:
         return list(self._waiting)
 
     def proxies(self) -> list[tuple[str, int]]:
-        """Where state can be asked for now. Any thread."""
+        """Where state can be asked for at the moment. Any thread."""
         return [(one["proxy"][0], one["proxy"][1]) for one in self._task_managers()]
 
     def states(self, address: tuple[str, int], keys: Sequence[str], isolation: str) -> dict[str, dict[str, Any]]:

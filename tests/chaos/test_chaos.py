@@ -14,7 +14,7 @@ import pytest
 from tests.chaos.committed_reader import CommittedReader
 from tests.chaos.driver import JOB
 from tests.chaos.faults import Action, Fault, Place
-from tests.chaos.inputs import Expectation, expectation, flights, generated, write_input
+from tests.chaos.inputs import expectation, flights, generated, write_input
 from tests.chaos.monkey import Monkey
 from tests.chaos.schedule import Scenario, lives, schedule
 from tests.spark.streams import LOCAL_CLUSTER, LOCAL_WITH_RETRIES
@@ -29,8 +29,8 @@ LONG = {
 }
 
 
-def run(work: Path, scenario: Scenario, tables: list[pa.Table], faults: list[Fault], seed: int) -> Expectation:
-    """Run the job over the tables through these faults, compare what is left, and give what it was compared with."""
+def assert_survives(work: Path, scenario: Scenario, tables: list[pa.Table], faults: list[Fault], seed: int) -> None:
+    """Run the job over the tables through these faults, and compare what is left with what has to be."""
     expected = expectation(tables)
     write_input(tables, work / "input")
     with Monkey(work, scenario, lives(scenario, seed), faults) as monkey:
@@ -47,18 +47,17 @@ def run(work: Path, scenario: Scenario, tables: list[pa.Table], faults: list[Fau
         assert len(monkey.stops) == len(stopping)
         assert monkey.not_struck == []
         monkey.end()
-    return expected
 
 
-def run_seeded(work: Path, scenario: Scenario, tables: list[pa.Table], seed: int) -> None:
+def assert_survives_schedule(work: Path, scenario: Scenario, tables: list[pa.Table], seed: int) -> None:
     faults = schedule(scenario, [table.num_rows for table in tables], seed)
     assert len(faults) == scenario.faults
     print(f"\nchaos, seed {seed}, on {scenario}:", *faults, sep="\n  ", flush=True)
-    run(work, scenario, tables, faults, seed)
+    assert_survives(work, scenario, tables, faults, seed)
 
 
 def test_a_job_through_eight_faults_ends_as_an_undisturbed_one(seed: int, tmp_path: Path) -> None:
-    run_seeded(tmp_path, SHORT, generated(epochs=10, seed=seed), seed)
+    assert_survives_schedule(tmp_path, SHORT, generated(epochs=10, seed=seed), seed)
 
 
 @pytest.mark.chaos
@@ -68,11 +67,11 @@ def test_a_job_through_more_than_thirty_faults_ends_as_an_undisturbed_one(
 ) -> None:
     of_flights = "flights" in request.node.callspec.id
     tables = flights(18, tmp_path / "flights") if of_flights else generated(epochs=18, seed=seed)
-    run_seeded(tmp_path, scenario, tables, seed)
+    assert_survives_schedule(tmp_path, scenario, tables, seed)
 
 
 @pytest.mark.chaos
 def test_without_faults_the_job_ends_with_what_plain_python_computes(seed: int, tmp_path: Path) -> None:
     """What the other runs are compared with is what an undisturbed run gives."""
     scenario = Scenario(LOCAL_WITH_RETRIES, "heap", "files", faults=0, most_drivers_lost=0)
-    run(tmp_path, scenario, generated(epochs=18, seed=seed), [], seed)
+    assert_survives(tmp_path, scenario, generated(epochs=18, seed=seed), [], seed)
