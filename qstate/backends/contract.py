@@ -305,6 +305,9 @@ class StateBackend(ABC):
 
         Changes of key groups outside `context.key_groups` are left out. Every state name in `changes` has
         been given to `table` before.
+
+        A backend that can load a column at a time reads `qstate.backends.change_blocks.blocks_of(changes)`, which the
+        epoch log gives faster than single changes.
         """
 
     @abstractmethod
