@@ -271,9 +271,14 @@ class FollowedOperator:
         return next((log.damaged for log in self.logs if log.damaged is not None), None)
 
     @property
+    def whole(self) -> bool:
+        """Whether there is a log for every key group."""
+        return self._whole
+
+    @property
     def sealed(self) -> int:
         """The newest epoch that every subtask has sealed: no later one can be committed. -1 when there is none."""
-        return min((log.latest for log in self.logs), default=NO_EPOCH) if self._whole else NO_EPOCH
+        return min((log.latest for log in self.logs), default=NO_EPOCH)
 
     @property
     def proved(self) -> int:
@@ -287,7 +292,7 @@ class FollowedOperator:
 
     def final(self, committed: int) -> int:
         """The newest epoch that all subtasks have and that is not after `committed`. -1 when there is none."""
-        return min(self.sealed, committed)
+        return min(self.sealed, committed) if self._whole else NO_EPOCH
 
     def epochs(self, upto: int) -> list[int]:
         """The epochs that the follower lacks, as far as this one."""

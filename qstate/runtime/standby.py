@@ -281,6 +281,13 @@ class Standby:
                 f"{history.damaged} is damaged; epoch {served.epoch} is served until the job has gone on, or the file "
                 "is brought back from a copy"
             )
+        if not history.whole and committed > served.epoch:
+            if manifest.restored_from is not None:
+                raise _Incomplete("not every subtask has begun since the job was restored")
+            raise DamagedCheckpoint(
+                f"epoch logs of some of its key groups are missing, although epoch {committed} was committed; bring "
+                f"the directory {self._root} back from a copy"
+            )
         if history.sealed > served.epoch:
             raise _Incomplete(f"epoch {history.sealed} is sealed, and not known to be committed")
 

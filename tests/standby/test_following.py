@@ -18,8 +18,9 @@ from qstate.standby import Standby
 from tests.job.functions import Totals
 from tests.job.running_job import JOB, QUERY, RunningJob, kill, rows_batch, until
 from tests.standby.asked import KEYS, feed, reached, total
-from tests.standby.functions import FloatTotals, Hidden
+from tests.standby.functions import EveryKind, FloatTotals, Hidden
 
+ROOT = Path(__file__).parents[2]
 JobOf = Callable[..., RunningJob]
 StandbyOf = Callable[..., Standby]
 
@@ -250,6 +251,23 @@ def test_job_that_was_restored_is_served_from_its_first_committed_epoch(
     assert total(standby.address) == (6, 0)
 
 
+def test_lost_log_of_a_subtask_is_told_and_leaves_what_was_read(
+    job_of: JobOf, standby_of: StandbyOf, tmp_path: Path
+) -> None:
+    job = job_of(Totals(), parallelism=2)
+    feed(job, 0)
+    standby = standby_of()
+    job.stop()
+    (lost,) = job.manager.checkpoint_dir.glob("it-*/*/00001")
+    lost.rename(tmp_path / "lost")
+    looks = standby.status().looks
+    until(lambda: standby.status().looks > looks + 1, "the standby has looked")
+    assert total(standby.address, max_staleness_s=20.0) == (1, 0), "it lacks nothing"
+    other = standby_of()
+    assert other.status().epochs == {"it": -1}
+    assert "epoch logs of some of its key groups are missing" in str(other.status().failure)
+
+
 def test_directory_that_is_gone_leaves_what_was_read(job_of: JobOf, standby_of: StandbyOf, tmp_path: Path) -> None:
     job = job_of(Totals())
     feed(job, 0)
@@ -282,26 +300,35 @@ def test_directory_that_another_query_began_anew_is_not_followed(
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 def test_command_serves_until_it_is_told_to_end(job_of: JobOf, tmp_path: Path, end: signal.Signals) -> None:
-    job = job_of(Totals())
+    job = job_of(EveryKind())
     feed(job, 0)
     job.stop()
     command = [sys.executable, "-m", "qstate.cli", "serve", str(tmp_path / "checkpoint"), "--port", "0"]
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     with subprocess.Popen(
-        [*command, "--server-port", "0", "--interval", "0.05"],
+        [*command, "--server-port", "0", "--interval", "0.05", "--descriptors", "tests.standby.functions:AGGREGATING"],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
+        cwd=ROOT,
         env={**os.environ, "TMPDIR": str(scratch)},
     ) as process:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
             port = int(line.split(" at 127.0.0.1:")[1].split(";")[0])
+            until(lambda: answers(port), "the first look is over")
             assert total(("127.0.0.1", port)) == (1, 0)
+            with QueryableStateClient("127.0.0.1", port) as client:
+                assert client.get(JOB, "mean", KEYS[0], isolation="committed").get() == 1.0
             process.send_signal(end)
             assert process.wait(20.0) == 0
         finally:
             process.kill()
     assert list(scratch.iterdir()) == []
+
+
+def answers(port: int) -> bool:
+    with QueryableStateClient("127.0.0.1", port) as client:
+        return JOB in client.jobs()
