@@ -51,6 +51,8 @@ def test_golden_savepoint_and_compressed_snapshots_are_read(golden: Path, what: 
 
 @pytest.mark.parametrize("what", ["checkpoint", "savepoint", COMPRESSED])
 def test_golden_files_are_sound(golden: Path, what: str) -> None:
-    found = list(verify(str(golden / what)))
-    assert len(found) == sum(path.is_file() for path in (golden / what).rglob("*"))
-    assert [file.damage for file in found if file.damage is not None] == []
+    found = {file.path: file.damage for file in verify(str(golden / what))}
+    assert set(found.values()) == {None}
+    paths = {str(path) for path in (golden / what).rglob("*") if path.is_file()}
+    # Where snapshots have replaced all epochs, nobody asks for their results any more.
+    assert paths - set(found) == {path for path in paths if what == COMPRESSED and path.endswith(".output")}
