@@ -15,6 +15,7 @@ from qstate.descriptors import ReducingStateDescriptor, ValueStateDescriptor
 from qstate.errors import CheckpointError, ConfigError, JobError
 from qstate.keys import KeyGroupRange, key_group, subtask_of
 from qstate.runtime.client import QueryableStateClient
+from tests.checkpoint.book_reader import final_epoch, read_checkpoint
 from tests.job.functions import Once, Totals, add, fail
 from tests.job.running_job import JOB, QUERY, RunningJob, rows_batch
 
@@ -49,7 +50,10 @@ def test_parallelism_changes_both_ways_and_the_state_moves(job_of: JobOf) -> Non
         assert job.totals(*KEYS) == all_are(total)
         job.manager.finalize(QUERY, epoch)
         job.stop()
-        dumps.append([change.key for change in dump(job.manager.checkpoint_dir)])
+        found = dump(job.manager.checkpoint_dir)
+        dumps.append([change.key for change in found])
+        by_the_book = read_checkpoint(job.manager.checkpoint_dir, "it", final_epoch(job.manager.checkpoint_dir, "it"))
+        assert {place[2]: data for place, data in by_the_book.items()} == {change.key: change.data for change in found}
     assert len(dumps[0]) == len(KEYS)
     assert all(keys == dumps[0] for keys in dumps), "the order is that of the key groups, whatever the parallelism"
 
