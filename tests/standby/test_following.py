@@ -77,14 +77,17 @@ def test_standby_follows_a_job_that_is_restarted_with_another_parallelism(job_of
     assert standby.status().failures == 0
 
 
-def test_queries_never_fail_and_never_go_back_while_backends_are_replaced(job_of: JobOf, standby_of: StandbyOf) -> None:
+@pytest.mark.parametrize("direct", [False, True], ids=["proxy", "direct"])
+def test_queries_never_fail_and_never_go_back_while_backends_are_replaced(
+    job_of: JobOf, standby_of: StandbyOf, direct: bool
+) -> None:
     job = job_of(Totals(), parallelism=2)
     feed(job, 0)
     standby = standby_of()
     ended, answers, failures = threading.Event(), list[tuple[int, int]](), list[QueryError]()
 
     def ask() -> None:
-        with QueryableStateClient(*standby.address, timeout_s=20.0) as client:
+        with QueryableStateClient(*standby.address, direct=direct, timeout_s=20.0) as client:
             while not ended.is_set():
                 try:
                     view = client.get(JOB, "totalAmount", KEYS[len(answers) % len(KEYS)], isolation="committed")
