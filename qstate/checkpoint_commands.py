@@ -27,6 +27,7 @@ from qstate.query_commands import printable
 __all__ = ["add_checkpoint_commands"]
 
 SOUND, DAMAGED = 0, 1
+_PLAIN_TYPES = frozenset((str, int, float, bool, type(None)))
 
 STATE_HEADS = ("STATE", "KIND", "QUERYABLE AS", "TYPE", "SERIALIZER", "ENTRIES", "BYTES")
 SUBTASK_HEADS = ("SUBTASK", "KEY GROUPS", "EPOCHS", "SNAPSHOTS", "DAMAGED")
@@ -245,7 +246,7 @@ def _dump(arguments: argparse.Namespace) -> int:
         if arguments.format == "json":
             for entry in read_entries(source, stored.uid, epoch=arguments.epoch, key_groups=groups):
                 if arguments.state in (None, entry.state):
-                    print(json.dumps(_plain_entry(entry)))
+                    sys.stdout.write(json.dumps(_plain_entry(entry)) + "\n")
         else:
             schemas = {str(plain["name"]): plain for plain in stored.states}
             for change in read_changes(source, stored, epoch=arguments.epoch, key_groups=groups):
@@ -259,14 +260,19 @@ def _plain_entry(entry: Entry) -> Plain:
     found: Plain = {
         "operator": entry.operator,
         "state": entry.state,
-        "namespace": printable(entry.namespace),
-        "key": printable(entry.key),
+        "namespace": _in_json(entry.namespace),
+        "key": _in_json(entry.key),
         "group": entry.group,
     }
     if entry.map_key is not None:
-        found["map_key"] = printable(entry.map_key)
-    found["value" if entry.decoded else "bytes"] = printable(entry.value)
+        found["map_key"] = _in_json(entry.map_key)
+    found["value" if entry.decoded else "bytes"] = _in_json(entry.value)
     return found
+
+
+def _in_json(value: Any) -> Any:
+    """`printable`, by a short cut for what most values are."""
+    return value if type(value) in _PLAIN_TYPES else printable(value)
 
 
 def _key_groups(text: str | None, max_parallelism: int) -> KeyGroupRange | None:
