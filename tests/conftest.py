@@ -39,6 +39,8 @@ def nothing_left_behind() -> Iterator[None]:
     yield
     deadline = time.monotonic() + LEFTOVER_GRACE_S
     for thread in _own_threads() - threads:
+        while thread.ident is None and time.monotonic() < deadline:  # on its way: it cannot be joined before it runs
+            threading.Event().wait(0.01)
         thread.join(max(0.0, deadline - time.monotonic()))
     left = [f"thread {thread.name!r}" for thread in _own_threads() - threads]
     left += [f"process {pid}: {name}" for pid, name in _ended_by(deadline, children).items()]

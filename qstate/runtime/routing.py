@@ -333,7 +333,9 @@ class RoutedGet:
             due = max(due, now + _retry_after_s(details))
         final = part.attempt + 1 >= self._tries[code] if code in self._tries else retry is Retry.FATAL
         if final or due >= self._deadline:
-            self._settle(part.positions, code)
+            # That the time is over says less than why it was needed.
+            late = code == FailureCode.DEADLINE_EXCEEDED
+            self._settle(part.positions, part.failure if late and part.failure else code)
             return
         if look_up is None:
             look_up = retry is Retry.LOOK_UP_AGAIN

@@ -346,6 +346,15 @@ def test_a_key_that_is_being_tried_again_at_the_deadline_keeps_its_failure() -> 
     assert the_answer(get.on_time(2.0)).results == (FailureCode.RESTORING, b"b")
 
 
+def test_a_key_whose_owner_says_that_the_time_is_over_keeps_its_failure() -> None:
+    get = routed(KEYS[:1], ONE, deadline=10.0)
+    (first,) = asked(get.start(0.0))
+    assert get.on_failure(first.part, FailureCode.EPOCH_NOT_REACHED, {"epoch": 3}, 0.0) == []
+    (second,) = asked(get.on_time(get.wake_at))
+    found = get.on_failure(second.part, FailureCode.DEADLINE_EXCEEDED, {}, 5.0)
+    assert found == [Refuse(FailureCode.EPOCH_NOT_REACHED, {"epoch": 3})]
+
+
 def test_a_lookup_that_is_tried_again_at_the_deadline_keeps_its_failure() -> None:
     get = routed(known=None, deadline=2.0)
     get.start(0.0)

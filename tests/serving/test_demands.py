@@ -164,7 +164,7 @@ def test_a_proxy_passes_demands_on_and_asks_again_until_they_are_met(
     with RawClient(proxy.address) as client:
         answer = client.get(("job", "lastTemperature"), "a", options=COMMITTED | {"min_epoch": EPOCH + 4})
         refusal = client.get(
-            ("job", "lastTemperature"), "a", options=COMMITTED | {"min_epoch": 1 << 40}, deadline_ms=100
+            ("job", "lastTemperature"), "a", options=COMMITTED | {"min_epoch": 1 << 40}, deadline_ms=500
         )
     assert isinstance(answer, Values) and answer.epochs == (EPOCH + 4,)
     assert isinstance(refusal, Failure) and refusal.code == FailureCode.EPOCH_NOT_REACHED
