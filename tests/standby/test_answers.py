@@ -161,6 +161,7 @@ def test_nothing_is_shown_that_is_not_known_to_be_committed(job_of: JobOf, stand
     assert isinstance(answer, Failure)
     assert answer.code == FailureCode.UNKNOWN_STATE
     feed(job, 1, commit=False)
+    reached(standby, 0)
     assert total(standby.address) == (1, 0), "that epoch 1 was begun proves epoch 0"
 
 
