@@ -136,7 +136,7 @@ def test_an_owner_does_not_ignore_options(subject: ServerSubject) -> None:
         for owner, session in owners:
             if not _is_at(owner, entry.key):
                 continue
-            _expect(session.get(owner.state_id, entry.key, options={"min_epoch": 4}), Code.UNSUPPORTED)
+            _expect(session.get(owner.state_id, entry.key, options={"colour": "red"}), Code.UNSUPPORTED)
             _expect(session.get(owner.state_id, entry.key, options={"isolation": "snapshot"}), Code.UNSUPPORTED)
             committed = session.get(owner.state_id, entry.key, options={"isolation": "committed"})
             if "temperature" in offering:
