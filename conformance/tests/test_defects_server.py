@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
+from hypothesis.errors import FlakyFailure
 
 from qstate_conformance import profiles
 from qstate_conformance.laws import Law, find_laws, forget_laws
@@ -96,8 +97,12 @@ def test_every_defect_has_a_law_that_is_meant_for_it() -> None:
 @pytest.mark.parametrize("spoiler", SPOILERS, ids=lambda spoiler: spoiler.__name__)
 def test_a_defect_is_caught_by_its_law(spoiler: type[Spoiler], laws: dict[str, Law]) -> None:
     law = laws[f"server.{CAUGHT_BY[spoiler.__name__]}"]
-    with spoiled(spoiler) as subject, pytest.raises(AssertionError):
+    # A defect that depends on what is in flight need not show when the same example is tried again: Hypothesis then
+    # says so beside the violation that it saw.
+    with spoiled(spoiler) as subject, pytest.raises((AssertionError, FlakyFailure)) as caught:
         law.function(subject=subject)
+    if isinstance(caught.value, FlakyFailure):
+        assert caught.value.subgroup(AssertionError) is not None
 
 
 @pytest.mark.parametrize("name", sorted(set(CAUGHT_BY.values())))
