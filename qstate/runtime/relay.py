@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import socket
 import subprocess
 import time
 from collections.abc import Iterable, Iterator
@@ -242,8 +243,8 @@ class _RelaySession:
         """The subtask's task manager, started by this process if the job manager says so."""
         ticket = self._ticket
         started: tuple[Bootstrap, subprocess.Popen[bytes]] | None = None
-        deadline = time.monotonic() + ticket.start_timeout_s
         with self._job_manager() as job_manager:
+            deadline = time.monotonic() + ticket.start_timeout_s
             try:
                 while time.monotonic() < deadline:
                     found = job_manager.call("acquire", self._request.subtask, self._incarnation, START_POLL_S)
@@ -270,7 +271,7 @@ class _RelaySession:
         """A connection to the job manager. What breaks it is not the loss of a task manager: `JobError`."""
         ticket = self._ticket
         try:
-            peer = RpcPeer(connect(*ticket.job_manager, ticket.secret), {}).start()
+            peer = RpcPeer(self._reach_job_manager(), {}).start()
             try:
                 yield peer
             finally:
@@ -283,6 +284,19 @@ class _RelaySession:
                 f"the job manager of job {ticket.job!r} does not answer at {host}:{port} ({exc}): the job has been "
                 "stopped, or its driver is gone; start a new Job to run its queries again"
             ) from exc
+
+    def _reach_job_manager(self) -> socket.socket:
+        """Who takes the connection and is silent is a driver that stands still, not one that is gone: it is waited for.
+
+        Spark would try a task a few times within the same pause, and then stop the query.
+        """
+        deadline = time.monotonic() + self._ticket.start_timeout_s
+        while True:
+            try:
+                return connect(*self._ticket.job_manager, self._ticket.secret)
+            except TimeoutError:
+                if time.monotonic() > deadline:
+                    raise
 
 
 class _Lost(ConnectionError):

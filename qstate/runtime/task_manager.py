@@ -134,6 +134,7 @@ class TaskManager:
                 )
             except (OSError, TimeoutError, FencedError) as exc:
                 self.end(f"the lease ran out: {exc}")
+                self._job_manager.close()  # a session that waits for an answer would keep its subtask from closing
         log.info("task manager %d ends: %s", bootstrap.index, self._reason)
 
     def _close(self, listeners: list[RpcListener]) -> None:
