@@ -47,9 +47,10 @@ def _commits(bench: Bench) -> Findings:
         with closing(HeldState(backend, bench.directory(f"commits-{backend}"), keys)) as state:
             contenders: dict[str, Callable[[], float]] = {
                 "1 %": _in_ms(partial(state.commit_s, range(0, keys, 100))),
-                "an epoch that changed all": _in_ms(partial(state.commit_s, range(keys))),
                 "a dump of the entries": _in_ms(state.dump_s),
             }
+            if backend == "heap":  # on rocksdb it never is the faster one, and takes up to a minute
+                contenders["an epoch that changed all"] = _in_ms(partial(state.commit_s, range(keys)))
             samples = interleaved(contenders, rounds=bench.sizes.checkpoint_rounds)
         ours = samples.pop("1 %")
         fastest = min(samples, key=lambda name: median(samples[name]))
