@@ -12,7 +12,7 @@ from tests.spark.conftest import client_of, job_of, stream_of
 __all__ = ["client_of", "job_of", "seed", "stream_of"]
 
 SEED_VARIABLE = "QSTATE_CHAOS_SEED"
-DEFAULT_SEED = 67
+DEFAULT_SEED = 1238
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -43,6 +43,8 @@ class Monkey:
         self._plan.write()
         self._waiting = list(faults)
         self._driver: _Driver | None = None
+        #: The task managers of drivers that are gone.
+        self._former: set[int] = set()
         #: What stopped a query, in Spark's words.
         self.stops: list[str] = []
         self.drivers = 0
@@ -128,6 +130,7 @@ class Monkey:
     def _start(self) -> None:
         self._end_of_the_last()
         life = next(self._lives)
+        self._former.update(one["pid"] for one in self._task_managers())
         (self._work / "task-managers.json").unlink(missing_ok=True)
         self._driver = _Driver(self._work, self.drivers, self._scenario, life)
         self.drivers += 1
@@ -205,6 +208,8 @@ class Monkey:
 
     def _freeze(self, process: psutil.Process, fault: Fault) -> None:
         """Stop a task manager until it has lost its place, and let it go on then as if nothing had been."""
+        if process.pid in self._former:
+            return  # it has been stopped in its last act: its driver is gone, and its place with it
         indexes: set[int] = set()
 
         def has_place() -> bool:
