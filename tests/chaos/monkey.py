@@ -207,7 +207,7 @@ class Monkey:
                     _kill(process)
 
     def _freeze(self, process: psutil.Process, fault: Fault) -> None:
-        """Stop a task manager until it has lost its place, and let it go on then as if nothing had been."""
+        """Stop a task manager until another has opened its log, and let it go on then as if nothing had been."""
         if process.pid in self._former:
             return  # it has been stopped in its last act: its driver is gone, and its place with it
         indexes: set[int] = set()
@@ -220,10 +220,16 @@ class Monkey:
         process.suspend()
         try:
             (index,) = indexes
+            before = self._log_files(index)
             until(lambda: self._task_manager(index).pid != process.pid, f"another task manager {index}")
+            until(lambda: bool(self._log_files(index) - before), f"task manager {index} opens its log")
         finally:
             self._plan.let_go(fault)
             process.resume()
+
+    def _log_files(self, index: int) -> set[Path]:
+        """The files of a subtask's epoch log, in every layout; each task manager has one subtask."""
+        return set((self._work / "epochs").glob(f"ledger-*/*/{index:05d}/*.log"))
 
     def _freeze_driver(self, task_manager: psutil.Process, fault: Fault) -> None:
         """Stop the job manager, and with it the leases, until a task manager has ended over it."""
