@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from qstate.checkpoint.verification import verify
 from tests.chaos.committed_reader import CommittedReader
 from tests.chaos.driver import JOB
 from tests.chaos.faults import Action, Fault, Place
@@ -47,6 +48,7 @@ def assert_survives(work: Path, scenario: Scenario, tables: list[pa.Table], faul
         assert len(monkey.stops) == len(stopping)
         assert monkey.not_struck == []
         monkey.end()
+    assert [file for file in verify(str(work / "epochs")) if file.damage is not None] == []
 
 
 def assert_survives_schedule(work: Path, scenario: Scenario, tables: list[pa.Table], seed: int) -> None:
