@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from qstate_conformance.client import frames
@@ -34,6 +34,7 @@ def _options(demands: dict[str, int], committed: bool) -> dict[str, Any]:
 @law("P-GET-11", "P-GET-12", "P-MSG-6", "P-MSG-7", "P-MSG-8")
 @examples(0.3)
 @given(demands=_DEMANDS, committed=st.booleans())
+@example(demands={"min_epoch": 1 << 32}, committed=False)  # beyond 32 bits a client wrote a float
 def test_a_get_says_what_is_demanded(subject: ClientSubject, demands: dict[str, int], committed: bool) -> None:
     """A Get has the demands that were made as they are, as integers, and none that was not made."""
     needs(subject, "demands")

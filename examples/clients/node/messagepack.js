@@ -48,6 +48,9 @@ export function encode(value) {
 // With `useBigInt64` the library writes numbers beyond 32 bits as floats, and every BigInt in nine bytes.
 function shortened(value) {
   if (Array.isArray(value)) return value.map(shortened);
+  if (value !== null && typeof value === "object" && Object.getPrototypeOf(value) === Object.prototype) {
+    return Object.fromEntries(Object.entries(value).map(([name, entry]) => [name, shortened(entry)]));
+  }
   if (typeof value === "bigint" && value >= -(2n ** 31n) && value < 2n ** 32n) return Number(value);
   if (Number.isInteger(value) && (value < -(2 ** 31) || value >= 2 ** 32)) return BigInt(value);
   return value;
