@@ -54,6 +54,7 @@ __all__ = [
     "Sealed",
     "Snapshot",
     "States",
+    "data_schema",
     "header_of",
     "read_chain",
     "reading",
@@ -217,6 +218,11 @@ class Chain:
     def _blocks(self, source: Sealed | Snapshot, groups: KeyGroupRange | None) -> Iterator[ChangeBlock]:
         with reading(self.files, source.name) as reader:
             yield from reader.changes(source.seal, groups).blocks()
+
+
+def data_schema(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """A state's schema as far as it concerns its data: a state may be queryable by another name with the same data."""
+    return {name: value for name, value in plain.items() if name != "queryable_name"}
 
 
 def header_of(

@@ -14,10 +14,19 @@ from dataclasses import dataclass, replace
 from itertools import chain as chained
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from qstate.backends.contract import Change
-from qstate.checkpoint.chain import NO_EPOCH, Chain, LogIdentity, Part, Snapshot, States, read_chain, reading
+from qstate.checkpoint.chain import (
+    NO_EPOCH,
+    Chain,
+    LogIdentity,
+    Part,
+    Snapshot,
+    States,
+    data_schema,
+    read_chain,
+    reading,
+)
 from qstate.checkpoint.durable_directory import DurableDirectory
 from qstate.checkpoint.manifest import JobManifest, operator_directory, read_final, subtask_directory
 from qstate.checkpoint.merge import merged_parts
@@ -258,12 +267,12 @@ def in_one_form(states: States) -> Prepare:
 
     The stream that it prepares raises `CheckpointError` when such a part comes.
     """
-    wanted = {plain.get("name"): _without_queryable_name(plain) for plain in states}
+    wanted = {plain.get("name"): data_schema(plain) for plain in states}
 
     def checked(parts: Iterable[Part]) -> Iterator[Part]:
         for part in parts:
             for plain in part.states:
-                if wanted.get(plain.get("name")) != _without_queryable_name(plain):
+                if wanted.get(plain.get("name")) != data_schema(plain):
                     raise CheckpointError(
                         f"state {plain.get('name')!r} is stored in two forms, by an older and a newer program; start "
                         "the job once and let it commit an epoch: it converts what is there"
@@ -271,10 +280,6 @@ def in_one_form(states: States) -> Prepare:
             yield part
 
     return checked
-
-
-def _without_queryable_name(plain: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in plain.items() if name != "queryable_name"}
 
 
 def _missing(chains: Sequence[tuple[KeyGroupRange, Chain]], groups: KeyGroupRange) -> list[KeyGroupRange]:

@@ -14,13 +14,13 @@ what is stored says of itself what it is.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from qstate.backends.contract import Change
-from qstate.checkpoint.chain import NO_EPOCH, Chain, LogIdentity, Part, Snapshot, States, read_chain
+from qstate.checkpoint.chain import NO_EPOCH, Chain, LogIdentity, Part, Snapshot, States, data_schema, read_chain
 from qstate.checkpoint.conversion import converted
 from qstate.checkpoint.durable_directory import DurableDirectory
 from qstate.checkpoint.epoch_log import EpochLog
@@ -85,8 +85,8 @@ class DeclaredStates:
 
     def differ_from(self, stored: States) -> bool:
         """Whether stored data is not as this operator writes it."""
-        own = {plain["name"]: _without_names(plain) for plain in self.schemas}
-        return any(own.get(plain.get("name")) != _without_names(plain) for plain in stored)
+        own = {plain["name"]: data_schema(plain) for plain in self.schemas}
+        return any(own.get(plain.get("name")) != data_schema(plain) for plain in stored)
 
     def prepare(self, parts: Iterable[Part]) -> Iterator[Part]:
         """The parts of a history as this operator would have written them."""
@@ -179,8 +179,3 @@ def _convert(opened: EpochLog, declared: DeclaredStates) -> None:
         except DamagedCheckpoint:
             if base is opened.bases[-1]:
                 raise
-
-
-def _without_names(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """A schema without what does not concern its data."""
-    return {name: value for name, value in plain.items() if name != "queryable_name"}

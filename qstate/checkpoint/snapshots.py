@@ -21,7 +21,7 @@ from dataclasses import replace
 from uuid import uuid4
 
 from qstate.backends.contract import Change
-from qstate.checkpoint.chain import NO_EPOCH, Chain, LogIdentity, Snapshot, header_of, read_chain
+from qstate.checkpoint.chain import NO_EPOCH, Chain, LogIdentity, Snapshot, data_schema, header_of, read_chain
 from qstate.checkpoint.durable_directory import DurableDirectory
 from qstate.checkpoint.merge import merged_parts
 from qstate.checkpoint.segment import SegmentWriter
@@ -134,7 +134,8 @@ def _check_one_schema(chain: Chain, base: Snapshot | None) -> None:
     schemas: dict[object, object] = {}
     for part in chain.parts(base):
         for state in part.states:
-            if schemas.setdefault(state.get("name"), state) != state:
+            schema = data_schema(state)
+            if schemas.setdefault(state.get("name"), schema) != schema:
                 raise CheckpointError(
                     f"{chain.files.path} holds state {state.get('name')!r} in two forms; start the job once, it "
                     "converts what is there"

@@ -275,6 +275,17 @@ def test_compression_that_is_not_known_is_named(tmp_path: Path) -> None:
         log.seal(0, [change("a")])
 
 
+def test_state_that_is_queryable_by_another_name_still_has_snapshots(tmp_path: Path) -> None:
+    epochs(open_log(tmp_path), 0, 2)
+    identity = read_chain(DurableDirectory(tmp_path)).identity  # type: ignore[union-attr]
+    for number, name in enumerate(("old", "new", None)):
+        schema = {"name": "state", "queryable_name": name}
+        log = EpochLog.open(tmp_path, identity, lambda _, schema=schema: (schema,))
+        log.seal(3 + number, [change(f"named {name}")])
+    snapshot = take_snapshot(DurableDirectory(tmp_path))
+    assert snapshot is not None and snapshot.epoch == 5
+
+
 def test_data_of_two_schemas_is_not_brought_together(tmp_path: Path) -> None:
     epochs(open_log(tmp_path), 0, 2)
     identity = read_chain(DurableDirectory(tmp_path)).identity  # type: ignore[union-attr]
