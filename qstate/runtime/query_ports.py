@@ -38,8 +38,9 @@ def check_exposure(config: JobConfig, host: str) -> None:
         return
     if not config.allow_open_query_port:
         raise ConfigError(
-            f"the query ports would listen on {exposed[0]} without authentication: set a token (auth_token, or "
-            "QSTATE_TOKEN on the command line), listen on 127.0.0.1, or allow an open query port if that is meant"
+            f"the query ports would listen on {exposed[0]} without authentication: set auth_token (QSTATE_TOKEN on the "
+            "command line), set proxy_bind and server_bind to 127.0.0.1 (--host), or set allow_open_query_port=True "
+            "(--allow-open-query-port) if that is meant"
         )
     log.warning("the query ports listen on %s without authentication, as allow_open_query_port says", exposed[0])
 

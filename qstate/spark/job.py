@@ -7,7 +7,6 @@ DataFrames into keyed streams. It never sees a row.
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import re
 import sys
@@ -24,13 +23,12 @@ from qstate.errors import ClosedError, ConfigError
 from qstate.runtime.assignment import RestoredSubtask
 from qstate.runtime.job_manager import JobManager
 from qstate.runtime.listener import parse_ports
+from qstate.runtime.query_ports import check_exposure
 from qstate.runtime.relay import JobTicket
 from qstate.spark.keyed_stream import KeyedStream
 from qstate.spark.progress import EpochListener
 
 __all__ = ["Job"]
-
-log = logging.getLogger(__name__)
 
 _LOCAL_MASTER = re.compile(r"local(\[|$|-cluster\[)")
 _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -63,7 +61,7 @@ class Job:
         self.parallelism = self.config.parallelism or min(context.defaultParallelism, self.config.max_parallelism)
         local = bool(_LOCAL_MASTER.match(context.master or ""))
         host = "127.0.0.1" if local else context.getConf().get("spark.driver.host", "127.0.0.1")
-        _check_query_port(self.config, local=local)
+        check_exposure(self.config, "127.0.0.1" if local else "the host's address")
         _use_this_interpreter(context, local=local)
         self._spark = spark
         self._manager = JobManager(
@@ -158,19 +156,3 @@ def _use_this_interpreter(context: Any, *, local: bool) -> None:
     named = os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python")
     if local and not named:
         context.pythonExec = sys.executable
-
-
-def _check_query_port(config: JobConfig, *, local: bool) -> None:
-    """Refuse a query port that anybody on the network could read, unless the user chose that."""
-    binds = [
-        bind or ("127.0.0.1" if local else "the host's address") for bind in (config.proxy_bind, config.server_bind)
-    ]
-    exposed = [bind for bind in binds if not (bind.startswith("127.") or bind in ("::1", "localhost"))]
-    if not exposed or config.auth_token:
-        return
-    if not config.allow_open_query_port:
-        raise ConfigError(
-            f"the query ports would listen on {exposed[0]} without authentication: set auth_token, set proxy_bind "
-            "and server_bind to 127.0.0.1, or set allow_open_query_port=True if that is meant"
-        )
-    log.warning("the query ports listen on %s without authentication, as allow_open_query_port says", exposed[0])
