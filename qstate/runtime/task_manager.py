@@ -39,6 +39,7 @@ from qstate.runtime.scratch import ScratchDirectory
 from qstate.runtime.server import StateServer
 from qstate.runtime.statistics import DisabledStatistics, InMemoryStatistics, RequestStatistics
 from qstate.runtime.subtask import Restart, Subtask
+from qstate.runtime.time_slice import shorten_time_slice
 
 __all__ = ["TaskManager", "main"]
 
@@ -235,6 +236,7 @@ def main() -> None:
         sys.stdout.reconfigure(line_buffering=True)  # what the user's code printed is there when the process is killed
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     sys.setswitchinterval(bootstrap.config.switch_interval_s)
+    shorten_time_slice()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         manager = TaskManager(bootstrap)
