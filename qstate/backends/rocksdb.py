@@ -189,6 +189,10 @@ def _options(settings: Mapping[str, Any]) -> rocksdict.Options:
     table.set_block_cache(rocksdict.Cache(settings["block_cache_mib"] * _MIB))
     table.set_cache_index_and_filter_blocks(True)
     table.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    # In pieces: the cache is cut into 64 shards, and a whole filter, larger than a shard, would be read for every get.
+    table.set_index_type(rocksdict.BlockBasedIndexType.two_level_index_search())
+    table.set_partition_filters(True)
+    table.set_pin_top_level_index_and_filter(True)
     if settings["bloom_bits"]:
         table.set_bloom_filter(settings["bloom_bits"], False)
     options = rocksdict.Options(raw_mode=True)
