@@ -1,4 +1,4 @@
-"""P9, P10 and P12: what it takes to seal an epoch, to bring state back, and to make a snapshot of it.
+"""P9, P10 and P12: what it takes to seal an epoch, to bring state back, and to make a snapshot of it, whole or partial.
 
 Rules of this module: one subtask's state without Spark and without sockets, so that nothing else is in the figures.
 P9 holds a commit of few changes against the faster of two ways to write everything: an epoch that changed all keys,
@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.bench import Bench
-from benchmarks.held_state import HeldState, SnapshotCost, restore_s, snapshot_cost, value_of
+from benchmarks.held_state import HeldState, SnapshotCost, open_anew, restore_s, snapshot_cost, value_of
 from benchmarks.inputs import sensor_name
 from benchmarks.results import Comparison, Curve, Figure, Findings
 from benchmarks.rounds import interleaved, say
@@ -29,12 +29,14 @@ __all__ = ["run", "run_growth"]
 BACKENDS = ("heap", "rocksdb")
 #: Epochs of one key in a hundred that lie over the first one, which put them all.
 EPOCHS_SINCE = 5
+#: So many times the keys of the other benchmarks, for a state that is too large to be written whole every time.
+LARGE = 3
 
 
 def run(bench: Bench) -> Findings:
     """P9, P10 and P12, whichever are wanted."""
     findings = Findings()
-    for name, measure in (("p9", _commits), ("p10", _restores), ("p12", _flatness)):
+    for name, measure in (("p9", _commits), ("p10", _restores), ("p10", _partial_snapshots), ("p12", _flatness)):
         if bench.wants(name):
             findings.add(measure(bench))
     return findings
@@ -100,7 +102,37 @@ def _snapshot_figures(name: str, costs: list[SnapshotCost]) -> list[Figure]:
         Figure(name, "s", [cost.wall_s for cost in costs]),
         Figure(f"{name}, processor time", "s", [cost.cpu_s for cost in costs]),
         Figure(f"{name}, peak memory", "MiB", [cost.peak_mib for cost in costs]),
+        Figure(f"{name}, written", "MiB", [cost.written_mib for cost in costs]),
     ]
+
+
+def _partial_snapshots(bench: Bench) -> Findings:
+    """After one key in a hundred changed: a partial snapshot and a whole one, and restores from each."""
+    keys, rounds = LARGE * bench.sizes.checkpoint_keys, bench.sizes.checkpoint_rounds
+    directory = bench.directory("partial")
+    with closing(HeldState("heap", directory, keys)) as state:
+        snapshot_cost(state.log_directory, state.epoch)
+        state.commit_s(range(0, keys, 100))
+        epoch = state.epoch
+    costs: dict[str, list[SnapshotCost]] = {"partial": [], "whole": []}
+    for number in range(rounds):
+        for kind, found in costs.items():
+            copy = directory / f"{kind}-{number}"
+            shutil.copytree(state.log_directory, copy)
+            if kind == "whole":
+                open_anew(copy)
+            found.append(snapshot_cost(copy, epoch))
+    contenders = {
+        f"{backend}, from a {kind} snapshot": _in_ms(
+            partial(restore_s, backend, directory / f"{kind}-0", bench.directory("scratch"), keys)
+        )
+        for backend in BACKENDS
+        for kind in costs
+    }
+    detail = f"{keys:,} keys of which 1 % changed"
+    figures = [one for kind, found in costs.items() for one in _snapshot_figures(f"{kind} snapshot, {detail}", found)]
+    restores = interleaved(contenders, rounds=rounds)
+    return Findings([], [*figures, *(Figure(f"{name}, {detail}", "ms", found) for name, found in restores.items())])
 
 
 def _unpickle_s(path: Path) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -29,7 +30,7 @@ from qstate.checkpoint.segment import SegmentWriter
 from qstate.descriptors import ValueStateDescriptor
 from qstate.keys import ColumnType
 
-__all__ = ["HeldState", "SnapshotCost", "restore_s", "snapshot_cost", "value_of"]
+__all__ = ["HeldState", "SnapshotCost", "open_anew", "restore_s", "snapshot_cost", "value_of"]
 
 STATE = ValueStateDescriptor("last", float)
 IDENTITY = LogIdentity("benchmark", "held", 0, 1, 128)
@@ -94,6 +95,11 @@ class HeldState:
         self._backend.close()
 
 
+def open_anew(log: Path) -> None:
+    """Open the log as a restarted task manager does: the next snapshot is whole."""
+    open_epoch_log(log, IDENTITY, _declared())
+
+
 def restore_s(backend: str, log: Path, scratch: Path, keys: int) -> float:
     """Open the log as its new writer and fill an empty backend from it: the seconds that took.
 
@@ -123,6 +129,7 @@ class SnapshotCost:
     wall_s: float
     cpu_s: float
     peak_mib: float
+    written_mib: float
 
 
 def snapshot_cost(log: Path, epoch: int) -> SnapshotCost:
@@ -131,6 +138,9 @@ def snapshot_cost(log: Path, epoch: int) -> SnapshotCost:
     before = set(log.glob("*.snapshot"))
     began = time.perf_counter()
     process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdin is not None
+    process.stdin.write(pickle.dumps({}))  # no storage options
+    process.stdin.flush()
     watched, peak = psutil.Process(process.pid), 0
     while (ended := os.wait4(process.pid, os.WNOHANG))[0] == 0:
         # The system's own maximum begins with that of the process that forked.
@@ -142,9 +152,11 @@ def snapshot_cost(log: Path, epoch: int) -> SnapshotCost:
     process.returncode = os.waitstatus_to_exitcode(status)
     assert process.stdin is not None
     process.stdin.close()
-    if process.returncode or set(log.glob("*.snapshot")) == before:
+    made = set(log.glob("*.snapshot")) - before
+    if process.returncode or not made:
         raise RuntimeError(f"the snapshot process ended with status {process.returncode}")
-    return SnapshotCost(took, used.ru_utime + used.ru_stime, peak / MIB)
+    written = sum(path.stat().st_size for path in made)
+    return SnapshotCost(took, used.ru_utime + used.ru_stime, peak / MIB, written / MIB)
 
 
 def _declared() -> DeclaredStates:

@@ -3,6 +3,10 @@
 Rules of this module: run as `python -m benchmarks.live_client HOST PORT JOB STATE KEYS`, where KEYS is a number of
 sensors. One JSON object per line in, one out; it ends with its input. `LiveClient` is the other end.
 
+Elsewhere it would have processors of its own. Here it gets one at once, where the system lets it (real-time
+priority): what it burns is part of what the pipeline loses, but how long the kernel lets a client wait for a processor
+is not the server's latency.
+
     {"load": gets per second, "direct": bool}    gets at that rate, collected per turn of the loop; answers {}
     {"stop": true}                               ends the load; answers {"gets": n, "seconds": s}
     {"probe": gets per second, "seconds": s}     one get at a time, paced; answers {"latencies_us": [...]}
@@ -12,10 +16,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +148,9 @@ class _Asker:
 
 def main() -> None:
     """Serve standard input."""
+    if hasattr(os, "SCHED_RR"):
+        with suppress(PermissionError):
+            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(os.sched_get_priority_min(os.SCHED_RR)))
     host, port, job, state, keys = sys.argv[1:]
     asyncio.run(_Asker((host, int(port)), (job, state), int(keys)).serve())
 

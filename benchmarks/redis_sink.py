@@ -1,26 +1,45 @@
-"""The last value per key into Redis, as a Spark task does it fastest: Arrow batches, pipelined MSETs of 1000.
+"""The last value per key into Redis from Spark's tasks, twice: as users write it, and the fastest way that we know.
 
-Rules of this module: it runs in Spark's Python workers. Values are made text by Arrow, not one by one in Python.
+Rules of this module: it runs in Spark's Python workers. Both ways write pipelined MSETs of 1000 through redis-py. The
+usual one is `foreachPartition` over rows. The fastest takes Arrow batches and lets Arrow make the values text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 
 from benchmarks.optional_packages import optional
 
-__all__ = ["RedisWriter"]
+__all__ = ["ArrowRedisWriter", "RowRedisWriter"]
 
 KEYS_PER_MSET = 1000
 #: MSETs per round trip.
 MSETS_PER_PIPELINE = 10
 
 
-class RedisWriter:
+class RowRedisWriter:
+    """The argument of `foreachPartition`: writes (key, value) rows."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+
+    def __call__(self, rows: Iterator[Any]) -> None:
+        redis: Any = optional("redis")
+        with closing(redis.Redis("127.0.0.1", self._port)) as client:
+            pipeline = client.pipeline(transaction=False)
+            while found := dict(islice(rows, KEYS_PER_MSET)):
+                pipeline.mset(found)
+                if len(pipeline) >= MSETS_PER_PIPELINE:
+                    pipeline.execute()
+            pipeline.execute()
+
+
+class ArrowRedisWriter:
     """The argument of `mapInArrow`: writes (key, value) rows and gives none."""
 
     def __init__(self, port: int) -> None:
