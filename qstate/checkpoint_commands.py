@@ -10,19 +10,33 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from qstate.checkpoint import Savepoint, StateSource, StoredOperator, open_source, verify, write_savepoint
-from qstate.checkpoint.chain import Chain
-from qstate.checkpoint.entries import Entry, packed_entry, read_changes, read_entries, stored_operator
+from qstate.checkpoint.chain import Chain, size_of
+from qstate.checkpoint.entries import (
+    Element,
+    Entry,
+    by_name,
+    elements_of,
+    packed_element,
+    packed_entry,
+    read_changes,
+    read_entries,
+    read_operator_states,
+    states_as_of,
+    stored_operator,
+)
 from qstate.checkpoint.history import JobHistory
+from qstate.checkpoint.locations import open_directory
+from qstate.checkpoint.operator_state import OperatorState
 from qstate.errors import CheckpointError, ConfigError
 from qstate.evolution import StateSchema
 from qstate.keys import KeyGroupRange
 from qstate.progress import shown_progress
 from qstate.query_commands import printable
+from qstate.storage_arguments import add_storage_option, storage_options
 
 __all__ = ["add_checkpoint_commands"]
 
@@ -30,7 +44,9 @@ SOUND, DAMAGED = 0, 1
 _PLAIN_TYPES = frozenset((str, int, float, bool, type(None)))
 
 STATE_HEADS = ("STATE", "KIND", "QUERYABLE AS", "TYPE", "SERIALIZER", "ENTRIES", "BYTES")
+LIST_HEADS = ("OPERATOR STATE", "DISTRIBUTION", "TYPE", "SERIALIZER", "ELEMENTS", "BYTES")
 SUBTASK_HEADS = ("SUBTASK", "KEY GROUPS", "EPOCHS", "SNAPSHOTS", "DAMAGED")
+STACK_HEADS = ("SUBTASK", "SNAPSHOT", "EPOCH", "BYTES", "HOLDS")
 
 Plain = dict[str, Any]
 
@@ -55,14 +71,18 @@ def add_checkpoint_commands(commands: Any) -> None:
     check.add_argument("--json", action="store_true", help="print JSON, one document")
     check.set_defaults(run=_verify)
     savepoint = commands.add_parser("savepoint", help="write a savepoint of a running or stopped job")
-    savepoint.add_argument("checkpoint_dir", metavar="CHECKPOINT_DIR", help="the job's checkpoint directory")
-    savepoint.add_argument("target", metavar="TARGET", type=Path, help="a new or empty directory")
+    savepoint.add_argument(
+        "checkpoint_dir", metavar="CHECKPOINT_DIR", help="the job's checkpoint directory, or its URL"
+    )
+    savepoint.add_argument("target", metavar="TARGET", help="a new or empty directory, or its URL")
+    add_storage_option(savepoint)
     savepoint.set_defaults(run=_savepoint)
 
 
 def _command(commands: Any, name: str, what: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=what)
-    parser.add_argument("location", metavar="LOCATION", help="a job's checkpoint directory, or a savepoint")
+    parser.add_argument("location", metavar="LOCATION", help="a job's checkpoint directory, or a savepoint; or its URL")
+    add_storage_option(parser)
     return parser
 
 
@@ -70,7 +90,7 @@ def _command(commands: Any, name: str, what: str) -> argparse.ArgumentParser:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    source = open_source(arguments.location)
+    source = open_source(arguments.location, storage_options(arguments))
     described = _described(source)
     described["operators"] = [
         _operator(source, stored, key_groups=arguments.key_groups, epochs=arguments.epochs)
@@ -114,6 +134,7 @@ def _operator(source: StateSource, stored: StoredOperator, *, key_groups: bool, 
         "committed": stored.committed,
         "parallelism": stored.parallelism,
         "states": [_state(plain, entries, sizes) for plain in stored.states],
+        "operator_states": _lists(read_operator_states(source, stored)),
     }
     if key_groups:
         numbers = sorted({group for _, group in entries})
@@ -144,6 +165,29 @@ def _state(plain: Mapping[str, Any], entries: Counter[tuple[str, int]], sizes: C
     }
 
 
+def _lists(of_subtasks: Sequence[OperatorState]) -> list[Plain]:
+    """The operator's lists by name, of all subtasks together; one whose subtasks have it in two forms has two."""
+    found: dict[tuple[str, str], Plain] = {}
+    for one in (one for state in of_subtasks for one in state):
+        schema = StateSchema.from_plain(one.schema)
+        plain = found.setdefault(
+            (schema.name, str(schema)),
+            {
+                "name": schema.name,
+                "distribution": one.distribution.value,
+                "value_type": str(schema.value_type),
+                "schema_version": schema.schema_version,
+                "serializer": schema.serializer,
+                "serializer_version": schema.serializer_version,
+                "elements": 0,
+                "bytes": 0,
+            },
+        )
+        plain["elements"] += len(one.elements)
+        plain["bytes"] += one.size
+    return [plain for _, plain in sorted(found.items())]
+
+
 def _sum(counts: Counter[tuple[str, int]], *, state: str | None = None, group: int | None = None) -> int:
     return sum(count for place, count in counts.items() if state in (None, place[0]) and group in (None, place[1]))
 
@@ -151,12 +195,22 @@ def _sum(counts: Counter[tuple[str, int]], *, state: str | None = None, group: i
 def _subtask(groups: KeyGroupRange, chain: Chain) -> Plain:
     snapshots = [base.epoch for base in reversed(chain.bases) if base is not None]
     epochs = {*snapshots, *(segment.epoch for segment in chain.segments)} - {-1}
+    newest = chain.bases[0]
     return {
         "subtask": chain.identity.subtask,
         "parallelism": chain.identity.parallelism,
         "key_groups": [groups.start, groups.stop - 1],
         "epochs": [list(one) for one in _runs(sorted(epochs))],
         "snapshots": snapshots,
+        "stack": [
+            {
+                "file": one.name,
+                "epoch": one.epoch,
+                "bytes": size_of(chain.files, one),
+                "since": None if one.below is None else one.below.name,
+            }
+            for one in (newest.stack if newest is not None else ())
+        ],
         "damaged": chain.damaged,
         "directory": str(chain.files.path),
     }
@@ -192,6 +246,13 @@ def _operator_lines(operator: Plain) -> Iterator[str]:
     if operator["committed"] > operator["epoch"]:
         yield f"epoch {operator['committed']} was committed, but files of it are damaged or missing"
     yield from _table(STATE_HEADS, [_state_row(state) for state in operator["states"]])
+    if operator["operator_states"]:
+        columns = ("name", "distribution", "value_type", "serializer")
+        lists = [
+            (*(one[column] for column in columns), f"{one['elements']:,}", f"{one['bytes']:,}")
+            for one in operator["operator_states"]
+        ]
+        yield from _table(LIST_HEADS, lists)
     if "key_groups" in operator:
         rows = [
             (group["key_group"], f"{group['entries']:,}", f"{group['bytes']:,}") for group in operator["key_groups"]
@@ -199,6 +260,9 @@ def _operator_lines(operator: Plain) -> Iterator[str]:
         yield from _table(("KEY GROUP", "ENTRIES", "BYTES"), rows)
     if "subtasks" in operator:
         yield from _table(SUBTASK_HEADS, [_subtask_row(subtask) for subtask in operator["subtasks"]])
+        stacks = [row for subtask in operator["subtasks"] for row in _stack_rows(subtask)]
+        if stacks:
+            yield from _table(STACK_HEADS, stacks)
 
 
 def _state_row(state: Plain) -> tuple[object, ...]:
@@ -227,6 +291,18 @@ def _subtask_row(subtask: Plain) -> tuple[object, ...]:
     )
 
 
+def _stack_rows(subtask: Plain) -> Iterator[tuple[object, ...]]:
+    """The files of the newest snapshot, the whole one first."""
+    for one in subtask["stack"]:
+        yield (
+            subtask["subtask"],
+            one["file"],
+            one["epoch"],
+            f"{one['bytes']:,}",
+            "all" if one["since"] is None else f"changes since {one['since']}",
+        )
+
+
 def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[str]:
     widths = [max(len(str(row[column])) for row in (heads, *rows)) for column in range(len(heads))]
     for row in (heads, *rows):
@@ -237,23 +313,58 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[s
 
 
 def _dump(arguments: argparse.Namespace) -> int:
-    source = open_source(arguments.location)
+    source = open_source(arguments.location, storage_options(arguments))
     groups = _key_groups(arguments.key_groups, source.max_parallelism)
     uids = sorted(source.operators()) if arguments.operator is None else [arguments.operator]
     operators = [stored_operator(source, uid) for uid in uids]
-    _check_state(operators, arguments.state)
+    names = {str(plain.get("name")) for one in operators for plain in states_as_of(source, one, arguments.epoch)}
+    # Operator state is of no key group, so of some key groups only there is none.
+    lists: dict[str, list[OperatorState]] = {}
+    if groups is None:
+        lists = {one.uid: read_operator_states(source, one, epoch=arguments.epoch) for one in operators}
+    names |= {one.name for states in lists.values() for of_subtask in states for one in of_subtask}
+    _check_state(names, arguments.state)
     for stored in operators:
-        if arguments.format == "json":
-            for entry in read_entries(source, stored.uid, epoch=arguments.epoch, key_groups=groups):
-                if arguments.state in (None, entry.state):
-                    sys.stdout.write(json.dumps(_plain_entry(entry)) + "\n")
-        else:
-            schemas = {str(plain["name"]): plain for plain in stored.states}
-            for change in read_changes(source, stored, epoch=arguments.epoch, key_groups=groups):
-                if arguments.state in (None, change.state):
-                    sys.stdout.buffer.write(packed_entry(stored.uid, change, schemas.get(change.state, {})))
+        _dump_entries(source, stored, groups, arguments)
+        _dump_elements(stored.uid, lists.get(stored.uid, ()), arguments)
     sys.stdout.flush()
     return SOUND
+
+
+def _dump_entries(
+    source: StateSource, stored: StoredOperator, groups: KeyGroupRange | None, arguments: argparse.Namespace
+) -> None:
+    if arguments.format == "json":
+        for entry in read_entries(source, stored.uid, epoch=arguments.epoch, key_groups=groups):
+            if arguments.state in (None, entry.state):
+                sys.stdout.write(json.dumps(_plain_entry(entry)) + "\n")
+        return
+    schemas = by_name(states_as_of(source, stored, arguments.epoch))
+    for change in read_changes(source, stored, epoch=arguments.epoch, key_groups=groups):
+        if arguments.state in (None, change.state):
+            sys.stdout.buffer.write(packed_entry(stored.uid, change, schemas.get(change.state, {})))
+
+
+def _dump_elements(operator: str, states: Sequence[OperatorState], arguments: argparse.Namespace) -> None:
+    wanted = [[one for one in state if arguments.state in (None, one.name)] for state in states]
+    if arguments.format == "json":
+        for element in elements_of(operator, wanted):
+            sys.stdout.write(json.dumps(_plain_element(element)) + "\n")
+        return
+    for subtask, state in enumerate(wanted):
+        for one in state:
+            for data in one.elements:
+                sys.stdout.buffer.write(packed_element(operator, subtask, one, data))
+
+
+def _plain_element(element: Element) -> Plain:
+    return {
+        "operator": element.operator,
+        "state": element.state,
+        "subtask": element.subtask,
+        "distribution": element.distribution,
+        "value" if element.decoded else "bytes": _in_json(element.value),
+    }
 
 
 def _plain_entry(entry: Entry) -> Plain:
@@ -288,8 +399,7 @@ def _key_groups(text: str | None, max_parallelism: int) -> KeyGroupRange | None:
     return KeyGroupRange(start, stop)
 
 
-def _check_state(operators: Sequence[StoredOperator], state: str | None) -> None:
-    names = {str(plain.get("name")) for stored in operators for plain in stored.states}
+def _check_state(names: Collection[str], state: str | None) -> None:
     if state is not None and state not in names:
         raise CheckpointError(f"there is no state {state!r}; there are {', '.join(sorted(names)) or 'none'}")
 
@@ -299,7 +409,7 @@ def _check_state(operators: Sequence[StoredOperator], state: str | None) -> None
 
 def _verify(arguments: argparse.Namespace) -> int:
     files, size, damages = 0, 0, []
-    for found in verify(arguments.location):
+    for found in verify(arguments.location, storage_options(arguments)):
         files += 1
         size += found.size
         if found.damage is not None:
@@ -316,10 +426,11 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _savepoint(arguments: argparse.Namespace) -> int:
-    source = open_source(arguments.checkpoint_dir)
+    options = storage_options(arguments)
+    source = open_source(arguments.checkpoint_dir, options)
     stored = source.operators()
     with shown_progress() as told:
-        written = write_savepoint(source, arguments.target, progress=told)
+        written = write_savepoint(source, open_directory(arguments.target, options), progress=told)
     for uid, operator in sorted(written.operators().items()):
         print(f"operator {uid!r}: {written.entries(uid):,} entries as of epoch {operator.epoch}")
         if uid in stored and operator.epoch < stored[uid].committed:

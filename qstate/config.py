@@ -8,6 +8,7 @@ same entries are written in Python (`JobConfig(backend="heap")`) and as Spark co
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -15,11 +16,14 @@ from typing import Any
 from qstate.errors import ConfigError
 from qstate.keys import DEFAULT_MAX_PARALLELISM, check_max_parallelism
 
-__all__ = ["SPARK_PREFIX", "JobConfig", "option_table"]
+__all__ = ["SPARK_PREFIX", "JobConfig", "option_table", "storage_option"]
 
 SPARK_PREFIX = "spark.qstate."
 COMPRESSIONS = ("none", "lz4", "zstd")
 BACKEND_OPTION_PREFIX = "backend."
+STORAGE_OPTION_PREFIX = "checkpoint.storage."
+#: Fields that are maps: in the Spark conf each of their entries has a key of its own.
+_MAPS = frozenset(("backend_options", "checkpoint_storage_options"))
 
 
 def _option(default: Any, doc: str) -> Any:
@@ -31,7 +35,8 @@ class JobConfig:
     """The settings of one job. Frozen; `from_spark` and `merged` make new ones.
 
     A field `proxy_network_threads` is the Spark conf key `spark.qstate.proxy.network.threads`; an option of a
-    backend is `spark.qstate.backend.<option>`, in Python an entry of `backend_options`.
+    backend is `spark.qstate.backend.<option>`, in Python an entry of `backend_options`; one of the checkpoints' object
+    store is `spark.qstate.checkpoint.storage.<option>`, in Python an entry of `checkpoint_storage_options`.
     """
 
     backend: str = _option("heap", "the state backend: heap, rocksdb, or a name that an installed package registers")
@@ -39,7 +44,16 @@ class JobConfig:
     parallelism: int = _option(0, "subtasks per operator; 0: Spark's default parallelism")
     max_parallelism: int = _option(DEFAULT_MAX_PARALLELISM, "key groups, the upper bound of parallelism; 1 to 32768")
     slots: int = _option(1, "subtask indexes that share one task manager process")
-    checkpoint_dir: str = _option("", "directory of the checkpoints; empty: a temporary one that stop() deletes")
+    checkpoint_dir: str = _option(
+        "",
+        "directory of the checkpoints, or URL of an object store (s3://bucket/state); empty: a temporary directory "
+        "that stop() deletes",
+    )
+    checkpoint_storage_options: Mapping[str, Any] = field(
+        default_factory=dict,
+        repr=False,  # there may be credentials among them
+        metadata={"doc": "options of the object stores of checkpoint_dir, restore_from and savepoints"},
+    )
     snapshot_interval: int = _option(
         100, "epochs between two snapshots of the state, which replace the epochs before them; 0: none"
     )
@@ -48,7 +62,8 @@ class JobConfig:
     checkpoint_compression: str = _option("none", "compression of the checkpoints: none, lz4 or zstd")
     restore_from: str = _option(
         "",
-        "savepoint, or checkpoint directory of a stopped job, whose state a job with an empty checkpoint_dir takes up",
+        "savepoint, or checkpoint directory of a stopped job, whose state a job with an empty checkpoint_dir takes up; "
+        "a path or a URL",
     )
     allow_non_restored_state: bool = _option(
         False, "go on when stored state belongs to no operator or state of the job any more, and drop it"
@@ -85,7 +100,11 @@ class JobConfig:
         False, "go on when the rows of an epoch never reached the state, instead of stopping the query"
     )
     switch_interval_s: float = _option(0.0005, "the interpreter's switch interval in task managers")
-    log_dir: str = _option("", "directory for the task managers' logs; empty: inside the checkpoint directory")
+    log_dir: str = _option(
+        "",
+        "directory for the task managers' logs; empty: inside the checkpoint directory, or where that is a URL in the "
+        "temporary directory of each host",
+    )
 
     def __post_init__(self) -> None:
         check_max_parallelism(self.max_parallelism)
@@ -106,20 +125,23 @@ class JobConfig:
     def from_spark(cls, conf: Mapping[str, str], **settings: Any) -> JobConfig:
         """The config from Spark conf entries (others than `spark.qstate.*` are left alone) and Python settings."""
         found: dict[str, Any] = {}
-        options: dict[str, Any] = {}
+        options: dict[str, dict[str, Any]] = {name: {} for name in _MAPS}
         for key, text in conf.items():
             if not key.startswith(SPARK_PREFIX):
                 continue
             name = key[len(SPARK_PREFIX) :]
             if name.startswith(BACKEND_OPTION_PREFIX):
-                options[name[len(BACKEND_OPTION_PREFIX) :]] = text
+                options["backend_options"][name[len(BACKEND_OPTION_PREFIX) :]] = text
+            elif name.startswith(STORAGE_OPTION_PREFIX):
+                options["checkpoint_storage_options"][name[len(STORAGE_OPTION_PREFIX) :]] = storage_option(text)
             else:
                 found[_field_of(name, key)] = _parsed(_field_of(name, key), key, text)
         unknown = settings.keys() - _FIELDS.keys()
         if unknown:
             raise ConfigError(_unknown_setting(sorted(unknown)[0], list(_FIELDS)))
-        options.update(settings.pop("backend_options", {}))
-        return cls(**{**found, **settings, "backend_options": options})
+        for name, entries in options.items():
+            entries.update(settings.pop(name, {}))
+        return cls(**{**found, **settings, **options})
 
     def merged(self, **settings: Any) -> JobConfig:
         """The same config with some settings replaced."""
@@ -157,13 +179,21 @@ def option_table() -> list[tuple[str, str, Any, str]]:
     return [
         (name, SPARK_PREFIX + name.replace("_", "."), entry.default, str(entry.metadata["doc"]))
         for name, entry in _FIELDS.items()
-        if name != "backend_options"
+        if name not in _MAPS
     ]
+
+
+def storage_option(text: str) -> Any:
+    """The value of a storage option that is given as text: what it is as JSON, where it is JSON, else the text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def _field_of(name: str, key: str) -> str:
     wanted = name.replace(".", "_")
-    if wanted in _FIELDS and wanted != "backend_options":
+    if wanted in _FIELDS and wanted not in _MAPS:
         return wanted
     raise ConfigError(_unknown_setting(key, [SPARK_PREFIX + entry.replace("_", ".") for entry in _FIELDS]))
 

@@ -19,6 +19,7 @@ from qstate.descriptors import StateDescriptor
 from qstate.errors import ConfigError
 from qstate.query_commands import TOKEN_VARIABLE
 from qstate.runtime.standby import DEFAULT_INTERVAL_S, Standby
+from qstate.storage_arguments import add_storage_option, storage_options
 
 __all__ = ["add_serve_command"]
 
@@ -32,6 +33,7 @@ def add_serve_command(commands: Any) -> None:
         "serve", help="answer committed queries from a checkpoint directory or savepoint, without the job"
     )
     serve.add_argument("location", metavar="LOCATION", help="a job's checkpoint_dir, which is followed, or a savepoint")
+    add_storage_option(serve)
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     serve.add_argument("--port", default=_DEFAULTS.proxy_ports, metavar="PORTS", help=_ports("client proxy"))
     serve.add_argument("--server-port", default=_DEFAULTS.server_ports, metavar="PORTS", help=_ports("state server"))
@@ -72,6 +74,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         allow_open_query_port=arguments.allow_open_query_port,
         backend=arguments.backend,
         backend_options=dict(map(_option, arguments.backend_option)),
+        checkpoint_storage_options=storage_options(arguments),
     )
     standby = Standby(
         arguments.location,

@@ -1,8 +1,8 @@
-"""Epochs made durable on local disk, the fencing of those who write them, and what they hold read without the job."""
+"""Epochs made durable, on a disk or in an object store, the fencing of those who write them, and what they hold."""
 
 from qstate.checkpoint.attempts import EpochAttempts, Process, Replay
 from qstate.checkpoint.chain import LogIdentity
-from qstate.checkpoint.entries import Entry, read_entries
+from qstate.checkpoint.entries import Element, Entry, read_entries, read_operator_state
 from qstate.checkpoint.epoch_log import EpochLog, OutputSpool
 from qstate.checkpoint.history import StateSource, StoredOperator
 from qstate.checkpoint.origins import open_source
@@ -11,6 +11,7 @@ from qstate.checkpoint.verification import CheckedFile, verify
 
 __all__ = [
     "CheckedFile",
+    "Element",
     "Entry",
     "EpochAttempts",
     "EpochLog",
@@ -23,6 +24,7 @@ __all__ = [
     "StoredOperator",
     "open_source",
     "read_entries",
+    "read_operator_state",
     "verify",
     "write_savepoint",
 ]

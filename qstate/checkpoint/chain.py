@@ -7,24 +7,31 @@ through here as well.
     000000000001.log             a writer opened the log
     000000000002.log             an epoch: its changes
     000000000002.snapshot        the state after file 2, in ascending order; files up to 2 are not needed with it
+    000000000007.snapshot        what changed between the snapshot 2 and file 7: with both, files up to 7 are not needed
 
 **The sequence.** `.log` files are numbered from 1 without a gap. Each is an opening or an epoch and names the
 seal (see `segment`) of the one before; a snapshot names the seal of the file that it comes after. So a missing file,
 one from another history or one put back from an old copy is found on opening, a damaged byte in a body when it is
 read. Gaps in *epoch* numbers are legal: an epoch may not reach this operator. The header is a map:
 
-    format 2, kind "writer" | "epoch" | "output" | "snapshot", job, operator, subtask, parallelism, max_parallelism,
+    format 2 (3: of a partial snapshot, which readers of format 2 would take for the state), kind "writer" | "epoch" |
+    "output" | "snapshot", job, operator, subtask, parallelism, max_parallelism,
     sequence, previous (seal of the file before, 0 for the first), writer (sequence number of its opening),
     epoch (-1: none), and of these what applies:
     compression   of changes, where there is one (see `qstate.checkpoint.compression`)
     states        of an opening and a snapshot: the schemas of the states (see `qstate.evolution`) in their data
+    since         of a partial snapshot: [sequence, seal] of the snapshot that it stands on
     void          of an opening: so many files right before this one are damaged and do not count
 
-The footer of an epoch adds `output`: nil, or {seal, frames}.
+The footer of an epoch adds `output`: nil, or {seal, frames}; that of an epoch or a snapshot `operator_state`, where
+the operator has some (see `qstate.checkpoint.operator_state`).
 
 **Bases.** Reading begins with a snapshot, or with nothing where file 1 is there. Retention removes the files that no
 kept snapshot needs, the oldest first, so several bases may do: the newest is the shortest way, an older one the
 way out when that, or a file before it, is damaged.
+
+**Stacks.** A snapshot is whole, or partial: then it holds the changes since an earlier snapshot and stands on that one,
+which may be partial itself. A base is the newest snapshot of such a stack, and needs all files of it.
 
 **A damaged tail.** When the newest file is damaged, the state of the epoch before is still there, and Spark's next
 epoch number tells whether that is enough (see `attempts`). So such a file is left out and named in `damaged`; the next
@@ -36,12 +43,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from qstate.backends.change_blocks import ChangeBlock, ChangeBlocks
 from qstate.backends.contract import Change
-from qstate.checkpoint.durable_directory import DurableDirectory
+from qstate.checkpoint.directory import Directory
+from qstate.checkpoint.operator_state import OF_SUBTASK, OperatorState, operator_state_of
 from qstate.checkpoint.segment import WHAT_TO_DO, SegmentInfo, SegmentReader
 from qstate.errors import CheckpointError, DamagedCheckpoint
 from qstate.keys import KeyGroupRange
@@ -58,9 +66,12 @@ __all__ = [
     "header_of",
     "read_chain",
     "reading",
+    "size_of",
 ]
 
 FORMAT = 2
+#: Of snapshots that stand on another one. All else is as readers of format 2 know it.
+PARTIAL_FORMAT = 3
 NO_EPOCH = -1
 
 _SEGMENT_NAME = re.compile(r"(\d{12})\.log")
@@ -113,7 +124,10 @@ class Sealed:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One `.snapshot` file: the state after the `.log` file of its sequence, whose seal is `previous`."""
+    """One `.snapshot` file: the state after the `.log` file of its sequence, whose seal is `previous`.
+
+    A partial one has the changes since the snapshot `below` it; with None it is whole.
+    """
 
     sequence: int
     seal: int
@@ -121,16 +135,28 @@ class Snapshot:
     epoch: int
     writer: int
     states: States
+    below: Snapshot | None = None
 
     @property
     def name(self) -> str:
         return f"{self.sequence:012d}.snapshot"
 
+    @property
+    def stack(self) -> tuple[Snapshot, ...]:
+        """The snapshots that make this state together: the whole one first, this one last."""
+        found: list[Snapshot] = []
+        one: Snapshot | None = self
+        while one is not None:
+            found.append(one)
+            one = one.below
+        return tuple(reversed(found))
+
 
 class Part(NamedTuple):
     """A stretch of the history: changes that lead to `epoch`, of states with these schemas.
 
-    `ascending`: it is a snapshot, whose changes stand in the order of the neutral dump.
+    `ascending`: it is a snapshot, whose changes stand in the order of the neutral dump. Of several such parts, which
+    come first, the first one is whole and the others are partial.
     """
 
     epoch: int
@@ -144,7 +170,7 @@ class Chain:
 
     def __init__(
         self,
-        files: DurableDirectory,
+        files: Directory,
         identity: LogIdentity,
         bases: Sequence[Snapshot | None],
         segments: Sequence[Sealed],
@@ -191,19 +217,33 @@ class Chain:
             return newest
         return self.segments[-1].states
 
+    def states_as_of(self, upto: int) -> States:
+        """The schemas of the data that `parts` gives for epoch `upto`, from the best base for it."""
+        newest: States = ()
+        for part in self.parts(next((base for base in self.bases if base is None or base.epoch <= upto), None), upto):
+            newest = part.states
+        return newest
+
     def parts(
-        self, base: Snapshot | None, upto: int | None = None, groups: KeyGroupRange | None = None
+        self,
+        base: Snapshot | None,
+        upto: int | None = None,
+        groups: KeyGroupRange | None = None,
+        *,
+        above: Snapshot | None = None,
     ) -> Iterator[Part]:
         """The history from one of `bases` on, as far as epoch `upto` (None: all of it).
 
         `groups`: only these key groups are wanted; others may be left out, where that saves reading them.
+        `above`: only what came after this snapshot of the base's stack.
 
-        The changes of a part have to be read before the next part is asked for. They raise `DamagedCheckpoint` at
-        the first damage; those of a block are given when the block is checked.
+        The changes of a part can be read when the next ones have been asked for, as merging a stack does. They raise
+        `DamagedCheckpoint` at the first damage; those of a block are given when the block is checked.
         """
         states: States = base.states if base else ()
-        if base:
-            yield Part(base.epoch, states, self._changes(base, groups), ascending=True)
+        for snapshot in base.stack if base else ():
+            if above is None or snapshot.sequence > above.sequence:
+                yield Part(snapshot.epoch, snapshot.states, self._changes(snapshot, groups), ascending=True)
         for segment in self.segments:
             if base and segment.sequence <= base.sequence:
                 continue
@@ -211,6 +251,26 @@ class Chain:
                 states = segment.states
             elif upto is None or segment.epoch <= upto:
                 yield Part(segment.epoch, states, self._changes(segment, groups), ascending=False)
+
+    def operator_state(self, upto: int | None = None) -> OperatorState:
+        """The lists that belong to no key, as of the newest epoch up to `upto` (None: the newest of all).
+
+        They are in one file, whole. Raises `CheckpointError` when it cannot be read.
+        """
+        files: list[Sealed | Snapshot] = [one for one in self.segments if one.epoch != NO_EPOCH]
+        files += [base for base in self.bases if base is not None]
+        files = [one for one in files if upto is None or one.epoch <= upto]
+        newest = max((one.sequence for one in files), default=0)
+        failure: DamagedCheckpoint | None = None
+        for one in (one for one in files if one.sequence == newest):  # an epoch and the snapshot after it say the same
+            try:
+                with reading(self.files, one.name) as reader:
+                    return operator_state_of(reader.sealed(one.seal).footer)
+            except DamagedCheckpoint as exc:
+                failure = exc
+        if failure is not None:
+            raise failure
+        return ()
 
     def _changes(self, source: Sealed | Snapshot, groups: KeyGroupRange | None) -> ChangeBlocks:
         return ChangeBlocks(self._blocks(source, groups))
@@ -241,7 +301,7 @@ def header_of(
 
 
 @contextmanager
-def reading(files: DurableDirectory, name: str) -> Iterator[SegmentReader]:
+def reading(files: Directory, name: str) -> Iterator[SegmentReader]:
     """A file of the log. Raises `DamagedCheckpoint` when it is not there, `CheckpointError` when it cannot be read."""
     path = files.path / name
     try:
@@ -253,7 +313,13 @@ def reading(files: DurableDirectory, name: str) -> Iterator[SegmentReader]:
         raise CheckpointError(f"cannot read {path}: {exc}") from exc
 
 
-def read_chain(files: DurableDirectory, identity: LogIdentity | None = None) -> Chain | None:
+def size_of(files: Directory, source: Sealed | Snapshot) -> int:
+    """How many bytes a file of the log has. Raises as `reading`."""
+    with reading(files, source.name) as reader:
+        return reader.size
+
+
+def read_chain(files: Directory, identity: LogIdentity | None = None) -> Chain | None:
     """The history in a directory, each file checked to follow the one before; None when there is none.
 
     `identity` is whose it has to be; None takes what is there. Raises `CheckpointError` when it is somebody else's or
@@ -285,33 +351,53 @@ def read_chain(files: DurableDirectory, identity: LogIdentity | None = None) -> 
 class _ChainReader:
     """Reads each file's header and footer once. `failure` is the first thing that was found wrong with one."""
 
-    def __init__(self, files: DurableDirectory, identity: LogIdentity | None) -> None:
+    def __init__(self, files: Directory, identity: LogIdentity | None) -> None:
         self._files = files
         self.identity = identity
         self.failure: DamagedCheckpoint | None = None
         names = files.names()
         self.logs = {int(match[1]) for match in map(_SEGMENT_NAME.fullmatch, names) if match}
         self._infos: dict[int, SegmentInfo | DamagedCheckpoint] = {}
+        #: What the sound snapshots say of the `.log` file of their number, usable or not: its seal.
+        self._known: dict[int, int] = {}
+        #: Those of which all is there that they stand on.
         self.snapshots = self._snapshots(
             sorted(int(match[1]) for match in map(_SNAPSHOT_NAME.fullmatch, names) if match)
         )
 
     def _snapshots(self, numbers: Sequence[int]) -> list[Snapshot]:
-        """The snapshots whose header and footer are sound, ascending."""
-        found = []
+        """The snapshots whose header and footer are sound, and those of all that they stand on, ascending."""
+        found: dict[int, Snapshot] = {}
         for number in numbers:
             name = f"{number:012d}.snapshot"
             try:
                 info = self._info(name)
                 if (info.header["kind"], info.header["sequence"]) != ("snapshot", number):
                     raise self._not_following(name)
+                header = info.header
+                self._known[number] = header["previous"]
+                below = self._below(name, header.get("since"), found)
             except DamagedCheckpoint as exc:  # another base may do
                 self.failure = self.failure or exc
                 continue
-            header = info.header
             states = tuple(header.get("states", ()))
-            found.append(Snapshot(number, info.seal, header["previous"], header["epoch"], header["writer"], states))
-        return found
+            found[number] = Snapshot(
+                number, info.seal, header["previous"], header["epoch"], header["writer"], states, below
+            )
+        return list(found.values())
+
+    def _below(self, name: str, since: Sequence[int] | None, found: Mapping[int, Snapshot]) -> Snapshot | None:
+        """The snapshot that one stands on, None when that is whole."""
+        if since is None:
+            return None
+        number, seal = since
+        below = found.get(number)
+        if below is None or below.seal != seal:
+            raise DamagedCheckpoint(
+                f"{self._files.path / name} stands on {number:012d}.snapshot, which is missing, damaged or another "
+                f"one; {WHAT_TO_DO}"
+            )
+        return below
 
     def follow(self, base: Snapshot | None) -> tuple[list[Sealed], str | None]:
         """The files after a base that count, and the path of the newest one when it is damaged.
@@ -321,9 +407,8 @@ class _ChainReader:
         if base is None and 1 not in self.logs:
             raise DamagedCheckpoint(f"{self._files.path / f'{1:012d}.log'} is missing; {WHAT_TO_DO}")
         start, seal = (base.sequence, base.previous) if base else (0, 0)
-        newest = self.snapshots[-1].sequence if self.snapshots else 0
-        top = max(max(self.logs, default=0), newest)
-        known = {snapshot.sequence: snapshot.previous for snapshot in self.snapshots}
+        top = max(max(self.logs, default=0), max(self._known, default=0))
+        self._check_next(start, top)
         segments: list[Sealed] = []
         doubtful: dict[int, DamagedCheckpoint] = {}
         for sequence in range(start + 1, top + 1):
@@ -338,13 +423,25 @@ class _ChainReader:
             if doubtful:
                 break  # this file stands on a damaged one
             segment = self._checked(info, sequence, seal)
-            if known.get(sequence, segment.seal) != segment.seal:
+            if self._known.get(sequence, segment.seal) != segment.seal:
                 raise self._not_following(segment.name)
             segments.append(segment)
             seal = segment.seal
         if doubtful and (doubtful.keys() != {top} or top not in self.logs):
             raise next(iter(doubtful.values()))
         return segments, str(self._files.path / f"{top:012d}.log") if doubtful else None
+
+    def _check_next(self, start: int, top: int) -> None:
+        """Raise `DamagedCheckpoint` when the files right after a base are gone: it is there for others to stand on.
+
+        Without this, each of those files, which may be many, would be looked for.
+        """
+        first = min((number for number in self.logs if number > start), default=top + 1)
+        if first > start + 1:
+            info = self._log(first, whole=first == top) if first <= top else None
+            void = info.header.get("void", 0) if isinstance(info, SegmentInfo) else 0
+            if first - void > start + 1:
+                raise DamagedCheckpoint(f"{self._files.path / f'{start + 1:012d}.log'} is missing; {WHAT_TO_DO}")
 
     def _log(self, sequence: int, *, whole: bool) -> SegmentInfo | DamagedCheckpoint:
         """A `.log` file's header and footer; of the newest one, which may be damaged without harm, all is looked at."""
@@ -361,15 +458,17 @@ class _ChainReader:
             if whole:
                 reader.verify()
         self._admit(info.header, name)
-        return info
+        # Of many files at a time, what is read of one of them when it is wanted.
+        return replace(info, footer={key: fact for key, fact in info.footer.items() if key != OF_SUBTASK})
 
     def _admit(self, header: Mapping[str, Any], name: str) -> None:
         """Raise `CheckpointError` unless a file has a format that is known and belongs to this identity."""
         path = self._files.path / name
-        if header.get("format") != FORMAT:
+        expected = PARTIAL_FORMAT if "since" in header else FORMAT
+        if header.get("format") != expected:
             raise CheckpointError(
-                f"{path} has format {header.get('format')}, expected {FORMAT}: another version of qstate wrote it; use "
-                "that version"
+                f"{path} has format {header.get('format')}, expected {expected}: another version of qstate wrote it; "
+                "use that version"
             )
         owner = LogIdentity(**{field.name: header[field.name] for field in fields(LogIdentity)})
         if self.identity is None:

@@ -15,7 +15,7 @@ from qstate.errors import JobError
 from qstate.evolution import Converted, Evolution
 from qstate.keys import decode_key
 
-__all__ = ["converted"]
+__all__ = ["converted", "not_converted"]
 
 _WITHOUT_VALUE = frozenset((ChangeOp.DELETE, ChangeOp.MAP_REMOVE))
 
@@ -40,11 +40,15 @@ def _data(change: Change, plan: Converted) -> bytes:
             return pack_elements(map(plan.convert, unpack_elements(change.data)))
         return plan.convert(change.data)
     except Exception as exc:  # the user's migration or serializer may raise anything
-        raise JobError(
-            f"state {change.state!r}, {_place(change)}: the stored value cannot be converted: "
-            f"{type(exc).__name__}: {exc}. No state was changed and no row was processed; mend the descriptor's "
-            "type or migration, or run the program that stored the state"
-        ) from exc
+        raise not_converted(f"state {change.state!r}, {_place(change)}: the stored value", exc) from exc
+
+
+def not_converted(what: str, cause: Exception) -> JobError:
+    """The error for stored data that the user's migration or serializer cannot convert; `what` names it."""
+    return JobError(
+        f"{what} cannot be converted: {type(cause).__name__}: {cause}. No state was changed and no row was processed; "
+        "mend the descriptor's type or migration, or run the program that stored the state"
+    )
 
 
 def _place(change: Change) -> str:

@@ -1,4 +1,4 @@
-"""A directory whose files are written once and survive a crash: the few system calls that the epoch log stands on.
+"""A directory on a mounted file system whose files survive a crash: the few system calls that the epoch log stands on.
 
 Rules of this module: calls of the operating system and nothing else, one method for each step that a crash can
 fall between. It must not know what the files hold. Errors are `OSError`, as the system gives them.
@@ -11,8 +11,12 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
+from uuid import uuid4
+
+from qstate.checkpoint.directory import TEMPORARY_SUFFIX, Directory
 
 __all__ = ["DurableDirectory"]
 
@@ -22,29 +26,41 @@ BUFFER_BYTES = 1 << 20
 _NO_LINKS = frozenset((errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS))
 
 
-class DurableDirectory:
-    """The files of one directory, by name. Creates the directory, and its parents, durably."""
+class DurableDirectory(Directory):
+    """A directory by its path. Makes it, unless that is left to whoever writes into it."""
 
-    def __init__(self, path: Path) -> None:
+    path: Path
+
+    def __init__(self, path: Path, *, make: bool = True) -> None:
         self.path = path
-        missing = [parent for parent in (path, *path.parents) if not parent.exists()]
-        path.mkdir(parents=True, exist_ok=True)
+        if make:
+            self.make()
+
+    def joinpath(self, *parts: str) -> DurableDirectory:
+        return DurableDirectory(self.path.joinpath(*parts), make=False)
+
+    def make(self) -> None:
+        missing = [parent for parent in (self.path, *self.path.parents) if not parent.exists()]
+        self.path.mkdir(parents=True, exist_ok=True)
         for made in missing:
             _sync_directory(made.parent)
 
     def names(self) -> list[str]:
-        """The names of all files, in no particular order."""
-        return [entry.name for entry in self.path.iterdir()]
+        try:
+            return [entry.name for entry in self.path.iterdir()]
+        except FileNotFoundError:
+            return []
 
     def exists(self, name: str) -> bool:
         return (self.path / name).exists()
 
     def open(self, name: str) -> BinaryIO:
-        """A file for reading. Raises `FileNotFoundError`."""
         return (self.path / name).open("rb", buffering=BUFFER_BYTES)
 
+    def modified_at(self, name: str) -> float:
+        return (self.path / name).stat().st_mtime
+
     def create(self, name: str) -> BinaryIO:
-        """A new file for writing. Raises `FileExistsError`."""
         return (self.path / name).open("xb", buffering=BUFFER_BYTES)
 
     def finish(self, file: BinaryIO) -> None:
@@ -67,9 +83,27 @@ class DurableDirectory:
                 ) from exc
             raise
 
+    def replace(self, name: str, data: bytes, *, durable: bool = True) -> None:
+        temporary = self.path / f"{name}-{uuid4().hex}{TEMPORARY_SUFFIX}"
+        try:
+            with temporary.open("xb") as file:
+                file.write(data)
+                file.flush()
+                if durable:
+                    os.fsync(file.fileno())
+            temporary.replace(self.path / name)
+            if durable:
+                _sync_directory(self.path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
         (self.path / name).unlink(missing_ok=True)
+
+    def remove_itself(self) -> None:
+        with suppress(FileNotFoundError):
+            self.path.rmdir()
 
     def sync(self) -> None:
         """Put the names of the directory on disk."""

@@ -7,7 +7,7 @@ where the changes come from.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgpack
@@ -16,12 +16,26 @@ from qstate.backends.answers import unpack_elements
 from qstate.backends.contract import Change
 from qstate.checkpoint.chain import NO_EPOCH, States
 from qstate.checkpoint.history import StateSource, StoredOperator, in_one_form
+from qstate.checkpoint.operator_state import OperatorList, OperatorState
 from qstate.descriptors import StateKind
 from qstate.errors import CheckpointError
 from qstate.keys import Key, KeyGroupRange, Namespace, decode_key
 from qstate.serializers import MessagePackSerializer
 
-__all__ = ["Entry", "packed_entry", "read_changes", "read_entries", "stored_operator"]
+__all__ = [
+    "Element",
+    "Entry",
+    "by_name",
+    "elements_of",
+    "packed_element",
+    "packed_entry",
+    "read_changes",
+    "read_entries",
+    "read_operator_state",
+    "read_operator_states",
+    "states_as_of",
+    "stored_operator",
+]
 
 _loads = MessagePackSerializer().loads
 
@@ -39,6 +53,20 @@ class Entry(NamedTuple):
     key: Key
     group: int
     map_key: Key | None
+    value: Any
+    decoded: bool
+
+
+class Element(NamedTuple):
+    """One element of an operator state: a list that belongs to a subtask and to no key.
+
+    `distribution` is `split` or `union`. `value` is the element if `decoded`, else the serializer's bytes.
+    """
+
+    operator: str
+    state: str
+    subtask: int
+    distribution: str
     value: Any
     decoded: bool
 
@@ -62,7 +90,7 @@ def read_entries(
     at the first damage.
     """
     stored = stored_operator(source, operator)
-    schemas = by_name(stored.states)
+    schemas = by_name(states_as_of(source, stored, epoch))
     changes = read_changes(source, stored, epoch=epoch, key_groups=key_groups)
     return (_entry(stored.uid, change, schemas.get(change.state, {})) for change in changes)
 
@@ -71,17 +99,55 @@ def read_changes(
     source: StateSource, stored: StoredOperator, *, epoch: int | None = None, key_groups: KeyGroupRange | None = None
 ) -> Iterator[Change]:
     """The same as the PUT and MAP_PUT changes that they are stored as."""
-    wanted = stored.epoch if epoch is None else epoch
     groups = key_groups or KeyGroupRange(0, source.max_parallelism)
+    wanted = _epoch(source, stored, epoch, groups)
+    form = in_one_form(states_as_of(source, stored, epoch), newest=wanted >= stored.epoch)
+    return source.state(stored.uid, groups, wanted, form)
+
+
+def states_as_of(source: StateSource, stored: StoredOperator, epoch: int | None) -> States:
+    """The schemas of the operator's states in the form that they had as of an epoch (None: that they have now)."""
+    return stored.states if epoch is None else source.states(stored.uid, epoch)
+
+
+def read_operator_state(source: StateSource, operator: str, *, epoch: int | None = None) -> Iterator[Element]:
+    """The elements of an operator's lists as of an epoch (None: the newest final one), by subtask.
+
+    Raises `CheckpointError` as `read_entries` does.
+    """
+    return elements_of(operator, read_operator_states(source, stored_operator(source, operator), epoch=epoch))
+
+
+def elements_of(operator: str, states: Iterable[OperatorState]) -> Iterator[Element]:
+    """The elements of the lists of all subtasks, which are given in their order."""
+    for subtask, state in enumerate(states):
+        for one in state:
+            decoded = _is_msgpack(one.schema)
+            for data in one.elements:
+                value = _loads(data) if decoded else data
+                yield Element(operator, one.name, subtask, one.distribution.value, value, decoded)
+
+
+def read_operator_states(
+    source: StateSource, stored: StoredOperator, *, epoch: int | None = None
+) -> list[OperatorState]:
+    """The same as the lists of each subtask, as they are stored."""
+    wanted = _epoch(source, stored, epoch, KeyGroupRange(0, source.max_parallelism))
+    return source.operator_states(stored.uid, wanted)
+
+
+def _epoch(source: StateSource, stored: StoredOperator, epoch: int | None, groups: KeyGroupRange) -> int:
+    wanted = stored.epoch if epoch is None else epoch
     if not NO_EPOCH <= wanted <= stored.sealed or source.epoch(stored.uid, groups, wanted) != wanted:
         raise CheckpointError(
             f"{source.location} has no state of operator {stored.uid!r} as of epoch {wanted}; its newest epoch is "
             f"{stored.sealed}"
         )
-    return source.state(stored.uid, groups, wanted, in_one_form(stored.states))
+    return wanted
 
 
 def by_name(states: States) -> dict[str, Mapping[str, Any]]:
+    """Schemas by the names of their states."""
     return {str(plain.get("name")): plain for plain in states}
 
 
@@ -109,6 +175,22 @@ def packed_entry(operator: str, change: Change, schema: Mapping[str, Any]) -> by
     for name, plain, packed in parts:
         data += [msgpack.packb(name), msgpack.packb(plain) if packed is None else packed]
     return b"".join(data)
+
+
+def packed_element(operator: str, subtask: int, stored: OperatorList, data: bytes) -> bytes:
+    """An element of an operator state as a MessagePack map, with the stored bytes in it as `packed_entry` has them.
+
+    Its keys are operator, state, subtask, distribution and `value`, or `bytes` where the serializer is another one.
+    """
+    spliced = _is_msgpack(stored.schema)
+    packer = msgpack.Packer(autoreset=False)
+    packer.pack_map_header(5)
+    facts = {"operator": operator, "state": stored.name, "subtask": subtask, "distribution": stored.distribution.value}
+    for name, fact in facts.items():
+        packer.pack(name)
+        packer.pack(fact)
+    packer.pack("value" if spliced else "bytes")
+    return bytes(packer.bytes()) + (data if spliced else bytes(msgpack.packb(data)))
 
 
 def _packed_value(data: bytes, schema: Mapping[str, Any], *, spliced: bool) -> bytes:

@@ -1,9 +1,9 @@
-"""The epoch log: makes an epoch durable before its task returns. One per operator subtask, on local disk.
+"""The epoch log: makes an epoch durable before its task returns. One per operator subtask.
 
 Rules of this module: it orders files and decides who may add one; what a directory of them says is `chain`'s, the
-bytes inside are `segment`'s, the system calls are `DurableDirectory`'s. It must not know how a backend stores its
-entries or who runs which attempt. It is the seam for other storages: what it needs of one is "create a name that
-nobody has", here a hard link, elsewhere a conditional put.
+bytes inside are `segment`'s, the storage is a `Directory`'s. It must not know how a backend stores its entries or who
+runs which attempt. What it needs of a storage is "create a name that nobody has": on a disk a hard link, in an
+object store a conditional put.
 
     000000000001.log                     a writer opened the log
     000000000002.log                     an epoch: its changes
@@ -11,9 +11,9 @@ nobody has", here a hard link, elsewhere a conditional put.
     000000000002.snapshot                the state after 2
     000000000003-5f2a....tmp             being written for that number, or left by a dead writer
 
-**Fencing.** An opening and a sealed epoch take the same thing: the next number of one sequence, by a link that
+**Fencing.** An opening and a sealed epoch take the same thing: the next number of one sequence, by a step that
 fails if the name exists. A writer knows the numbers up to its own last one and never skips any. So once another
-writer has taken a number, the first one's next number is taken: its link fails, whatever it checked
+writer has taken a number, the first one's next number is taken: its step fails, whatever it checked
 before and however long it slept in between; there is no moment between a check and an act. The loser of a race is
 told (`FencedError`) and has changed nothing; the winner has read everything sealed before its own opening,
 because its opening is the number after. The sequence number of its opening is a writer's generation.
@@ -49,7 +49,9 @@ from qstate.checkpoint.chain import (
     read_chain,
     reading,
 )
-from qstate.checkpoint.durable_directory import DurableDirectory
+from qstate.checkpoint.directory import Directory
+from qstate.checkpoint.locations import directory_of
+from qstate.checkpoint.operator_state import OperatorState, state_fact
 from qstate.checkpoint.segment import Frame, SegmentWriter
 from qstate.checkpoint.snapshots import write_snapshot
 from qstate.errors import CheckpointError, FencedError
@@ -67,7 +69,7 @@ _LEFTOVER_NAME = re.compile(r"(\d{12})-.*\.(tmp|output)")
 class OutputSpool:
     """Takes the output of the running epoch as it is made, so that it need not be held until the epoch is sealed."""
 
-    def __init__(self, files: DurableDirectory, name: str, header: Mapping[str, Any]) -> None:
+    def __init__(self, files: Directory, name: str, header: Mapping[str, Any]) -> None:
         self.name = name
         self._files = files
         files.remove(name)  # of an epoch that this writer gave up
@@ -118,11 +120,13 @@ class EpochLog:
         self._refusal: CheckpointError | FencedError | None = None
         #: How this writer compresses changes.
         self.compression = "none"
+        #: What is there is of another form than what this writer will seal, and has to be replaced before it does.
+        self.unconverted = False
 
     @classmethod
     def open(
         cls,
-        directory: Path | DurableDirectory,
+        directory: Path | Directory,
         identity: LogIdentity,
         admit: Callable[[Chain | None], States] = lambda _: (),
     ) -> EpochLog:
@@ -134,7 +138,8 @@ class EpochLog:
         nothing has changed then.
         """
         try:
-            files = directory if isinstance(directory, DurableDirectory) else DurableDirectory(directory)
+            files = directory_of(directory)
+            files.make()
             for _ in range(OPENING_RACES):
                 found = read_chain(files, identity)
                 states = admit(found)
@@ -165,8 +170,15 @@ class EpochLog:
         """The newest sealed epoch, or None."""
         return self._latest
 
-    def seal(self, epoch: int, changes: Iterable[Change], output: OutputSpool | Iterable[Frame] = ()) -> None:
-        """Make an epoch durable: its changes and its output. It is sealed when this returns.
+    def seal(
+        self,
+        epoch: int,
+        changes: Iterable[Change],
+        output: OutputSpool | Iterable[Frame] = (),
+        *,
+        operator_state: OperatorState = (),
+    ) -> None:
+        """Make an epoch durable: its changes, its output and the operator's lists. It is sealed when this returns.
 
         Raises `FencedError` when another writer has opened the log, `CheckpointError` when the disk fails, and
         whatever `changes` raises; the epoch is then not sealed.
@@ -176,7 +188,8 @@ class EpochLog:
         spool: OutputSpool | None = None
         try:
             spool = output if isinstance(output, OutputSpool) else self._spooled(output)
-            sealed = self._write(temporary, epoch, changes, spool.finish())
+            facts = {"output": spool.finish(), **state_fact(operator_state)}
+            sealed = self._write(temporary, epoch, changes, facts)
             self._publish(temporary, sealed)
             self._files.sync()
         except BaseException as exc:
@@ -201,6 +214,10 @@ class EpochLog:
         """The state from a base on, as `Chain.parts` gives it."""
         return self._chain.parts(base, upto)
 
+    def operator_state(self) -> OperatorState:
+        """The operator's lists as of the newest epoch. Raises `CheckpointError`."""
+        return self._chain.operator_state()
+
     def changes(self) -> Iterator[Change]:
         """All changes, from the best base on, in their order. Raises `DamagedCheckpoint` at the first damage."""
         for part in self.parts(self.bases[0]):
@@ -221,7 +238,14 @@ class EpochLog:
             self._states,
         )
         self._chain.bases = (
-            write_snapshot(self._files, self._identity, snapshot, changes, self.compression),
+            write_snapshot(
+                self._files,
+                self._identity,
+                snapshot,
+                changes,
+                self.compression,
+                operator_state=self._chain.operator_state(),
+            ),
             *self._chain.bases,
         )
 
@@ -245,7 +269,8 @@ class EpochLog:
     def drop_output(self, before_epoch: int) -> None:
         """Forget the output of the epochs before `before_epoch`: Spark will not ask for them again."""
         for epoch in [epoch for epoch in self._outputs if epoch < before_epoch]:
-            self._files.remove(self._outputs.pop(epoch))
+            with suppress(OSError):  # the next opening removes what stays
+                self._files.remove(self._outputs.pop(epoch))
 
     def _check_writable(self, epoch: int) -> None:
         if self._refusal is not None:
@@ -264,7 +289,7 @@ class EpochLog:
             raise
         return spool
 
-    def _write(self, temporary: str, epoch: int, changes: Iterable[Change], output: Mapping[str, int] | None) -> Sealed:
+    def _write(self, temporary: str, epoch: int, changes: Iterable[Change], facts: Mapping[str, Any]) -> Sealed:
         file = self._files.create(temporary)
         with file:
             header = self._header("epoch", epoch)
@@ -272,8 +297,9 @@ class EpochLog:
                 header["compression"] = self.compression
             writer = SegmentWriter(file, header)
             writer.write_changes(changes)
-            seal = writer.write_footer(output=output)
+            seal = writer.write_footer(**facts)
             self._files.finish(file)
+        output: Mapping[str, int] | None = facts["output"]
         if output is not None:
             self._files.sync()
         return Sealed(self._last.sequence + 1, seal, epoch, self._writer, output)

@@ -18,7 +18,8 @@ from typing import Any
 
 from qstate.backends.contract import Change
 from qstate.checkpoint.chain import NO_EPOCH, Chain, LogIdentity, Sealed, States, header_of, read_chain, reading
-from qstate.checkpoint.durable_directory import DurableDirectory
+from qstate.checkpoint.directory import Directory
+from qstate.checkpoint.locations import directory_of
 from qstate.checkpoint.manifest import JobManifest, subtask_directory
 from qstate.errors import CheckpointError, DamagedCheckpoint
 from qstate.keys import KeyGroupRange
@@ -40,12 +41,12 @@ class Place:
 
     groups: KeyGroupRange
     identity: LogIdentity
-    directory: Path
+    directory: Directory
     numbers: frozenset[int] = field(compare=False)
     top: int = field(compare=False)
 
 
-def places_of(root: Path, manifest: JobManifest, operator: str) -> list[Place]:
+def places_of(root: Directory, manifest: JobManifest, operator: str) -> list[Place]:
     """Where an operator's key groups have their history now, ascending: in the newest layout that has begun one.
 
     Key groups without any are left out. Raises `CheckpointError` when a directory cannot be read.
@@ -53,7 +54,9 @@ def places_of(root: Path, manifest: JobManifest, operator: str) -> list[Place]:
     return list(_places(root, manifest, operator, KeyGroupRange(0, manifest.max_parallelism), manifest.layout))
 
 
-def _places(root: Path, manifest: JobManifest, operator: str, groups: KeyGroupRange, layout: int) -> Iterator[Place]:
+def _places(
+    root: Directory, manifest: JobManifest, operator: str, groups: KeyGroupRange, layout: int
+) -> Iterator[Place]:
     if layout < 0:
         return
     parallelism = manifest.layouts[layout]
@@ -72,14 +75,12 @@ def _places(root: Path, manifest: JobManifest, operator: str, groups: KeyGroupRa
             yield Place(shared, identity, directory, numbers, max(found)[0])
 
 
-def _listed(directory: Path) -> list[tuple[int, str]]:
+def _listed(directory: Directory) -> list[tuple[int, str]]:
     """The numbers of the files, and whether they are `log` or `snapshot`; empty when there is no history."""
     try:
-        names = [path.name for path in directory.iterdir()]
-    except FileNotFoundError:
-        return []
+        names = directory.names()
     except OSError as exc:
-        raise CheckpointError(f"cannot read {directory}: {exc}") from exc
+        raise CheckpointError(f"cannot read {directory.path}: {exc}") from exc
     return [(int(match[1]), match[2]) for match in map(_FILE_NAME.fullmatch, names) if match]
 
 
@@ -100,7 +101,7 @@ class FollowedLog:
         self.damaged: str | None = None
         #: Whether the files after the epoch that it stands at are there.
         self.continues = True
-        self._files = DurableDirectory(place.directory)
+        self._files = place.directory
         #: Where the newest snapshot of an epoch stands: the number and seal of the file that it comes after.
         self._bases: dict[int, tuple[int, int]] = {}
         self._stands_at: tuple[int, int] | None = None
@@ -122,6 +123,7 @@ class FollowedLog:
 
     def look(self, place: Place) -> None:
         """Take in the `.log` files that came since; `place` says which are there. Raises `CheckpointError`."""
+        self._files = place.directory  # which has just been listed
         if self._sound:
             try:
                 for number in sorted(number for number in place.numbers if number > self._last[0]):
@@ -135,7 +137,7 @@ class FollowedLog:
     def written_at(self) -> float:
         """When the newest file was written, in seconds since the epoch of `time.time`; 0 when that is not known."""
         try:
-            return (self.place.directory / f"{self._last[0]:012d}.log").stat().st_mtime
+            return self._files.modified_at(f"{self._last[0]:012d}.log")
         except OSError:  # replaced by a snapshot
             return 0.0
 
@@ -179,7 +181,7 @@ class FollowedLog:
             writer=header.get("writer", 0),
         )
         if header.get("kind") not in ("writer", "epoch") or any(header.get(key) != expected[key] for key in expected):
-            raise DamagedCheckpoint(f"{self.place.directory / name} does not follow the file before it")
+            raise DamagedCheckpoint(f"{self._files.path / name} does not follow the file before it")
         if header["kind"] == "writer":  # until it seals an epoch it says nothing of the data
             self._opened_with = tuple(header.get("states", ()))
         else:
@@ -216,20 +218,20 @@ class FollowedLog:
                 if attempt == MOST_READS - 1:
                     raise
             except OSError as exc:
-                raise CheckpointError(f"cannot read {self.place.directory}: {exc}") from exc
+                raise CheckpointError(f"cannot read {self._files.path}: {exc}") from exc
             else:
                 if chain is not None:
                     return chain
-        raise DamagedCheckpoint(f"{self.place.directory} has lost its epoch log; bring it back from a copy")
+        raise DamagedCheckpoint(f"{self._files.path} has lost its epoch log; bring it back from a copy")
 
 
 class FollowedOperator:
     """The logs of one operator. `look` finds what is new; `stand_at` says what of it the follower has."""
 
-    def __init__(self, root: Path, uid: str) -> None:
+    def __init__(self, root: Path | Directory, uid: str) -> None:
         self.uid = uid
         self.logs: Sequence[FollowedLog] = ()
-        self._root = root
+        self._root = directory_of(root)
         self._whole = False
         self._begun_with: list[States] = []
 

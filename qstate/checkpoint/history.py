@@ -27,9 +27,11 @@ from qstate.checkpoint.chain import (
     read_chain,
     reading,
 )
-from qstate.checkpoint.durable_directory import DurableDirectory
+from qstate.checkpoint.directory import Directory
+from qstate.checkpoint.locations import directory_of
 from qstate.checkpoint.manifest import JobManifest, operator_directory, read_final, subtask_directory
 from qstate.checkpoint.merge import merged_parts
+from qstate.checkpoint.operator_state import OperatorState, redistributed
 from qstate.checkpoint.segment import WHAT_TO_DO
 from qstate.errors import CheckpointError, DamagedCheckpoint
 from qstate.keys import KeyGroupRange
@@ -91,6 +93,10 @@ class StateSource(ABC):
         """The newest epoch up to `upto` that all these key groups have state as of, -1 when there is none."""
 
     @abstractmethod
+    def states(self, operator: str, upto: int) -> States:
+        """The schemas of the operator's states as of the newest epoch up to `upto`: the form that they had then."""
+
+    @abstractmethod
     def state(
         self, operator: str, groups: KeyGroupRange, upto: int, prepare: Prepare = lambda parts: parts
     ) -> Iterator[Change]:
@@ -99,18 +105,40 @@ class StateSource(ABC):
         Raises `CheckpointError`, at once or while it is read.
         """
 
+    @abstractmethod
+    def operator_states(self, operator: str, upto: int) -> list[OperatorState]:
+        """The operator state of each subtask, in their order, as of the newest epoch up to `upto`; empty without any.
+
+        Raises `CheckpointError`.
+        """
+
+    def look_again(self) -> None:
+        """Take in what a job that is running has changed since the source was opened. Raises `CheckpointError`."""
+        return
+
 
 class JobHistory(StateSource):
     """A checkpoint directory, of a running or a stopped job."""
 
-    def __init__(self, root: Path, manifest: JobManifest, *, origin: StateSource | None = None) -> None:
-        """`origin` is what the job was restored from, for operators that have no state of their own yet."""
-        self.location = str(root)
+    def __init__(
+        self,
+        root: Path | Directory,
+        manifest: JobManifest,
+        *,
+        origin: StateSource | None = None,
+        current: bool = True,
+    ) -> None:
+        """`origin` is what the job was restored from, for operators that have no state of their own yet.
+
+        Not `current`: the manifest leaves layouts out on purpose.
+        """
+        self._root = directory_of(root)
+        self.location = str(self._root.path)
         self.job = manifest.job
         self.max_parallelism = manifest.max_parallelism
-        self._root = root
         self.manifest = manifest
         self._origin = origin
+        self._current = current
 
     def operators(self) -> dict[str, StoredOperator]:
         final = read_final(self._root)
@@ -134,8 +162,9 @@ class JobHistory(StateSource):
         taken_up = [base.epoch for _, chain in chains for base in _taken_up(chain)]
         gone = self.manifest.restored_from is not None and self._origin is None
         if missing and (committed > max(taken_up, default=NO_EPOCH) or (taken_up and gone)):
+            where = operator_directory(self._root, uid).path
             raise DamagedCheckpoint(
-                f"{operator_directory(self._root, uid)} lacks the epoch logs of the key groups {missing[0].start} to "
+                f"{where} lacks the epoch logs of the key groups {missing[0].start} to "
                 f"{missing[0].stop - 1}, although epochs of it are committed; {WHAT_TO_DO}"
             )
         committed = max((committed, *taken_up))
@@ -151,6 +180,13 @@ class JobHistory(StateSource):
     def subtasks(self, operator: str) -> list[tuple[KeyGroupRange, Chain]]:
         """The histories that the operator's state is made of now, by their key groups."""
         return self._chains(operator, self._every_group())
+
+    def states(self, operator: str, upto: int) -> States:
+        chains = self.subtasks(operator)
+        found = {plain.get("name"): plain for _, chain in reversed(chains) for plain in chain.states_as_of(upto)}
+        if self._origin is not None and _missing(chains, self._every_group()):
+            found = {**{plain.get("name"): plain for plain in self._origin.states(operator, upto)}, **found}
+        return tuple(found.values())
 
     def epoch(self, operator: str, groups: KeyGroupRange, upto: int) -> int:
         chains = self._chains(operator, groups)
@@ -171,6 +207,45 @@ class JobHistory(StateSource):
         if self._origin is not None and at < groups.stop:
             yield from self._origin.state(operator, KeyGroupRange(at, groups.stop), upto, prepare)
 
+    def operator_states(self, operator: str, upto: int) -> list[OperatorState]:
+        for _ in range(MOST_READS):
+            places = self.directories(operator)
+            found = self._operator_states(operator, upto, self.manifest.layout)
+            if places == self.directories(operator):
+                break
+        if not places:
+            self._check_current(operator)
+        return found
+
+    def _operator_states(self, operator: str, upto: int, layout: int) -> list[OperatorState]:
+        """Those of a layout's subtasks; of one that has no log yet, what it will begin with."""
+        if layout < 0:
+            return [] if self._origin is None else self._origin.operator_states(operator, upto)
+        before: list[OperatorState] | None = None
+        found: list[OperatorState] = []
+        parallelism = self.manifest.layouts[layout]
+        for subtask in range(parallelism):
+            identity = LogIdentity(self.job, operator, subtask, parallelism, self.max_parallelism)
+            directory = subtask_directory(self._root, operator, layout, subtask)
+            chain = existing_chain(directory, identity) if _holds_history(directory) else None
+            if chain is not None:
+                found.append(self._operator_state(chain, upto))
+                continue
+            if before is None:
+                before = self._operator_states(operator, upto, layout - 1)
+            found.append(redistributed(before, parallelism, subtask))
+        return found
+
+    def _operator_state(self, chain: Chain, upto: int) -> OperatorState:
+        for _ in range(MOST_READS):
+            try:
+                if all(base is not None and base.epoch > upto for base in chain.bases):
+                    raise _outrun(chain, upto)
+                return chain.operator_state(upto)
+            except DamagedCheckpoint as exc:
+                chain, failure = self._read_again(chain, upto, exc), exc
+        raise failure
+
     def _of_chain(self, chain: Chain, groups: KeyGroupRange, upto: int, prepare: Prepare) -> Iterator[Change]:
         for _ in range(MOST_READS):
             try:
@@ -179,17 +254,27 @@ class JobHistory(StateSource):
                 begun = list(islice(found, 1))  # all files are read, or open: they may go now
                 break
             except DamagedCheckpoint as exc:
-                again = read_chain(chain.files, chain.identity)
-                if again is None or _same_files(again, chain):
-                    raise
-                chain, failure = again, exc
+                chain, failure = self._read_again(chain, upto, exc), exc
         else:
             raise failure
         for change in chained(begun, found):
             if change.group in groups:
                 yield change
 
-    def directories(self, operator: str) -> list[tuple[KeyGroupRange, Path, LogIdentity]]:
+    def _read_again(self, chain: Chain, upto: int, failure: DamagedCheckpoint) -> Chain:
+        """The history as it is now, when files of it have gone or are damaged. Raises `failure` if it is the same."""
+        found = (JobManifest.read(self._root) if self._current else None) or self.manifest
+        now = JobHistory(self._root, found, current=False)
+        again = None
+        if any(chain.files == directory for _, directory, _ in now.directories(chain.identity.operator)):
+            again = existing_chain(chain.files, chain.identity)
+        if again is None:  # removed with its layout
+            raise _outrun(chain, upto) from failure
+        if _same_files(again, chain):
+            raise failure
+        return again
+
+    def directories(self, operator: str) -> list[tuple[KeyGroupRange, Directory, LogIdentity]]:
         """Where the histories of the operator's key groups are, ascending: in the newest layout that has one."""
         return self._directories(operator, self._every_group(), self.manifest.layout)
 
@@ -202,8 +287,8 @@ class JobHistory(StateSource):
 
     def _directories(
         self, operator: str, groups: KeyGroupRange, layout: int
-    ) -> list[tuple[KeyGroupRange, Path, LogIdentity]]:
-        found: list[tuple[KeyGroupRange, Path, LogIdentity]] = []
+    ) -> list[tuple[KeyGroupRange, Directory, LogIdentity]]:
+        found: list[tuple[KeyGroupRange, Directory, LogIdentity]] = []
         if layout < 0:
             return found
         parallelism = self.manifest.layouts[layout]
@@ -221,12 +306,34 @@ class JobHistory(StateSource):
 
     def _chains(self, operator: str, groups: KeyGroupRange) -> list[tuple[KeyGroupRange, Chain]]:
         """The histories of these key groups, ascending."""
-        found = []
-        for shared, directory, identity in self._directories(operator, groups, self.manifest.layout):
-            chain = existing_chain(directory, identity)
-            if chain is not None:
-                found.append((shared, chain))
+        for _ in range(MOST_READS):
+            places = self._directories(operator, groups, self.manifest.layout)
+            failure: DamagedCheckpoint | None = None
+            try:
+                chains = [(shared, existing_chain(directory, identity)) for shared, directory, identity in places]
+                found = [(shared, chain) for shared, chain in chains if chain is not None]
+                if not _missing(found, groups):
+                    return found
+            except DamagedCheckpoint as exc:
+                failure = exc
+            # An earlier layout is removed when all of a newer one is there: perhaps it is by now.
+            if places == self._directories(operator, groups, self.manifest.layout):
+                break
+        self._check_current(operator)
+        if failure is not None:
+            raise failure
         return found
+
+    def _check_current(self, operator: str) -> None:
+        """What is not here may be in a layout that has come since. Raises `OutrunCheckpoint` then."""
+        manifest = JobManifest.read(self._root) if self._current else None
+        if manifest is not None and manifest.layouts != self.manifest.layouts:
+            where = operator_directory(self._root, operator).path
+            raise OutrunCheckpoint(f"the job has changed its parallelism while {where} was read; try again")
+
+    def look_again(self) -> None:
+        if self._current:
+            self.manifest = JobManifest.read(self._root) or self.manifest
 
     def _every_group(self) -> KeyGroupRange:
         return KeyGroupRange(0, self.max_parallelism)
@@ -243,30 +350,37 @@ def _of_one_epoch(operators: Mapping[str, StoredOperator]) -> dict[str, StoredOp
     }
 
 
-def _holds_history(directory: Path) -> bool:
-    return directory.exists() and any(map(_HISTORY_FILE.fullmatch, DurableDirectory(directory).names()))
+def _holds_history(directory: Directory) -> bool:
+    try:
+        return any(map(_HISTORY_FILE.fullmatch, directory.names()))
+    except OSError as exc:
+        raise CheckpointError(f"cannot read {directory.path}: {exc}") from exc
 
 
-def existing_chain(directory: Path, identity: LogIdentity) -> Chain | None:
+def existing_chain(directory: Directory, identity: LogIdentity) -> Chain | None:
     """The history in a directory that a job may be using; None when there is none. Raises `CheckpointError`."""
-    if not directory.exists():
-        return None
     for attempt in range(MOST_READS):
         try:
-            return read_chain(DurableDirectory(directory), identity)
+            return read_chain(directory, identity)
         except DamagedCheckpoint:  # or replaced by a snapshot between listing and reading
             if attempt == MOST_READS - 1:
                 raise
         except OSError as exc:
-            raise CheckpointError(f"cannot read {directory}: {exc}") from exc
+            raise CheckpointError(f"cannot read {directory.path}: {exc}") from exc
     raise AssertionError("unreachable")
 
 
-def in_one_form(states: States) -> Prepare:
+def in_one_form(states: States, *, newest: bool = True) -> Prepare:
     """Refuses parts whose data is of other schemas: only the job, which has the user's code, can convert it.
 
-    The stream that it prepares raises `CheckpointError` when such a part comes.
+    The stream that it prepares raises `CheckpointError` when such a part comes. Not the `newest` state: that of an
+    epoch which no job converts any more.
     """
+    what_to_do = (
+        "start the job once and let it commit an epoch: it converts what is there"
+        if newest
+        else "it was converted about then: ask for an earlier epoch, or for a later one"
+    )
     wanted = {plain.get("name"): data_schema(plain) for plain in states}
 
     def checked(parts: Iterable[Part]) -> Iterator[Part]:
@@ -274,8 +388,8 @@ def in_one_form(states: States) -> Prepare:
             for plain in part.states:
                 if wanted.get(plain.get("name")) != data_schema(plain):
                     raise CheckpointError(
-                        f"state {plain.get('name')!r} is stored in two forms, by an older and a newer program; start "
-                        "the job once and let it commit an epoch: it converts what is there"
+                        f"state {plain.get('name')!r} is stored in two forms, by an older and a newer program; "
+                        f"{what_to_do}"
                     )
             yield part
 
@@ -310,7 +424,7 @@ def _epochs(chain: Chain) -> Iterator[int]:
 
 
 def _sound_base(chain: Chain, upto: int) -> Snapshot | None:
-    """The best base for an epoch whose file is as it was written: a stream that was begun cannot be taken back."""
+    """The best base for an epoch whose files are as they were written: a stream that was begun cannot be taken back."""
     failure: DamagedCheckpoint | None = None
     for base in chain.bases:
         if base is None:
@@ -318,12 +432,17 @@ def _sound_base(chain: Chain, upto: int) -> Snapshot | None:
         if base.epoch > upto:
             continue
         try:
-            with reading(chain.files, base.name) as reader:
-                reader.verify()
+            for snapshot in base.stack:
+                with reading(chain.files, snapshot.name) as reader:
+                    reader.verify()
             return base
         except DamagedCheckpoint as exc:
             failure = exc
-    raise failure or OutrunCheckpoint(
+    raise failure or _outrun(chain, upto)
+
+
+def _outrun(chain: Chain, upto: int) -> OutrunCheckpoint:
+    return OutrunCheckpoint(
         f"{chain.files.path} holds nothing as old as epoch {upto} any more: older snapshots are not retained. If the "
         "job has just gone on, try again; retained_snapshots says how many it keeps"
     )

@@ -18,16 +18,16 @@ files beside them hold.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
-from uuid import uuid4
 
 from xxhash import xxh64_hexdigest
 
+from qstate.checkpoint.directory import AnyDirectory, Directory
+from qstate.checkpoint.locations import directory_of
 from qstate.errors import CheckpointError, DamagedCheckpoint
 
 __all__ = [
@@ -74,19 +74,19 @@ class JobManifest:
         return self if parallelism == self.parallelism else replace(self, layouts=(*self.layouts, parallelism))
 
     @classmethod
-    def read(cls, root: Path) -> JobManifest | None:
+    def read(cls, root: Path | Directory) -> JobManifest | None:
         """The manifest of a checkpoint directory, None when there is none.
 
         Raises `DamagedCheckpoint` when it is not as it was written, `CheckpointError` for another format.
         """
-        path = root / MANIFEST_FILE
-        plain = read_checked(path)
+        files = directory_of(root)
+        plain = read_checked(files, MANIFEST_FILE)
         if plain is None:
             return None
         if plain.get("format") != FORMAT:
             raise CheckpointError(
-                f"{path} has format {plain.get('format')!r}, expected {FORMAT}: another version of qstate wrote it; "
-                "use that version"
+                f"{files.path / MANIFEST_FILE} has format {plain.get('format')!r}, expected {FORMAT}: another version "
+                "of qstate wrote it; use that version"
             )
         return cls(
             plain["job"],
@@ -96,44 +96,44 @@ class JobManifest:
             plain["restored_from"],
         )
 
-    def write(self, root: Path) -> None:
+    def write(self, root: Path | Directory) -> None:
         """Put the manifest in place of the one that is there, durably and at once. Raises `CheckpointError`."""
-        write_checked(root / MANIFEST_FILE, {"format": FORMAT, **asdict(self)})
+        write_checked(directory_of(root), MANIFEST_FILE, {"format": FORMAT, **asdict(self)})
 
 
-def operator_directory(root: Path, operator: str) -> Path:
+def operator_directory(root: AnyDirectory, operator: str) -> AnyDirectory:
     """Readable, and distinct for any operator uid, however long or odd."""
     readable = quote(operator, safe=" ")[:60]
-    return root / f"{readable}-{xxh64_hexdigest(operator.encode())}"
+    return root.joinpath(f"{readable}-{xxh64_hexdigest(operator.encode())}")
 
 
-def subtask_directory(root: Path, operator: str, layout: int, subtask: int) -> Path:
+def subtask_directory(root: AnyDirectory, operator: str, layout: int, subtask: int) -> AnyDirectory:
     """Where the epoch log of a subtask is."""
-    return operator_directory(root, operator) / f"{layout:03d}" / f"{subtask:05d}"
+    return operator_directory(root, operator).joinpath(f"{layout:03d}", f"{subtask:05d}")
 
 
-def read_final(root: Path) -> dict[str, int]:
+def read_final(root: Path | Directory) -> dict[str, int]:
     """The newest committed epoch of each query, as far as the driver wrote it down; a damaged file says nothing."""
     try:
-        plain = read_checked(root / FINAL_FILE)
+        plain = read_checked(directory_of(root), FINAL_FILE)
     except DamagedCheckpoint:
         return {}
     return dict(plain["epochs"]) if plain and plain.get("format") == FORMAT else {}
 
 
-def write_final(root: Path, epochs: Mapping[str, int]) -> None:
+def write_final(root: Path | Directory, epochs: Mapping[str, int]) -> None:
     """At once, but not durably: what a crash takes of it is found in the epoch logs. Raises `CheckpointError`."""
-    write_checked(root / FINAL_FILE, {"format": FORMAT, "epochs": dict(epochs)}, durable=False)
+    write_checked(directory_of(root), FINAL_FILE, {"format": FORMAT, "epochs": dict(epochs)}, durable=False)
 
 
-def read_checked(path: Path) -> dict[str, Any] | None:
+def read_checked(files: Directory, name: str) -> dict[str, Any] | None:
     """The map in a file of that form; None when there is no file. Raises `DamagedCheckpoint`, `CheckpointError`."""
     try:
-        data = path.read_bytes()
+        data = files.read(name)
     except FileNotFoundError:
         return None
     except OSError as exc:
-        raise CheckpointError(f"cannot read {path}: {exc}") from exc
+        raise CheckpointError(f"cannot read {files.path / name}: {exc}") from exc
     try:
         found = json.loads(data)
         manifest: dict[str, Any] = found["manifest"]
@@ -141,29 +141,18 @@ def read_checked(path: Path) -> dict[str, Any] | None:
             return manifest
     except (ValueError, KeyError, TypeError):
         pass
-    raise DamagedCheckpoint(f"{path} is not as it was written; bring it back from a copy of the checkpoint directory")
+    raise DamagedCheckpoint(
+        f"{files.path / name} is not as it was written; bring it back from a copy of the checkpoint directory"
+    )
 
 
-def write_checked(path: Path, manifest: Mapping[str, Any], *, durable: bool = True) -> None:
+def write_checked(files: Directory, name: str, manifest: Mapping[str, Any], *, durable: bool = True) -> None:
     """Put a file of that form in place of the one that is there. Raises `CheckpointError`; then that one stays."""
     data = json.dumps({"manifest": manifest, "checksum": _checksum(manifest)}, indent=1, sort_keys=True).encode()
-    temporary = path.with_name(f"{path.name}-{uuid4().hex}.tmp")
     try:
-        with temporary.open("xb") as file:
-            file.write(data)
-            file.flush()
-            if durable:
-                os.fsync(file.fileno())
-        temporary.replace(path)
-        if durable:
-            descriptor = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        files.replace(name, data, durable=durable)
     except OSError as exc:
-        temporary.unlink(missing_ok=True)
-        raise CheckpointError(f"cannot write {path}: {exc}") from exc
+        raise CheckpointError(f"cannot write {files.path / name}: {exc}") from exc
 
 
 def _checksum(manifest: Mapping[str, Any]) -> str:

@@ -6,13 +6,20 @@ streams, cut into equal blocks, whatever backend and parallelism they come from:
 
 The epochs' changes are held in memory, one entry each, the base is read as it goes: so memory follows what
 changed since the base, not the size of the state. What no epoch changed is passed on by the block.
+
+**Partial snapshots** hold changes, resolved to what each key needs over whatever is below: a value PUT, a DELETE,
+LIST_ADD of all added elements, MAP_PUT and MAP_REMOVE of single entries, or DELETE and then MAP_PUT for a map that was
+deleted and filled again. A list that was deleted or put anew is a PUT. They ascend by key group, state, namespace,
+operation, key and map key, so that a place is a few long runs. Any number of them and a whole one are merged key group
+by key group: of those below the epochs, memory holds the changes of one key group.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import merge
 from itertools import chain, groupby, repeat
 from operator import itemgetter
 from typing import TypeGuard
@@ -22,12 +29,14 @@ from qstate.backends.change_blocks import ChangeBlock, ChangeBlocks, blocks_of, 
 from qstate.backends.contract import Change, ChangeOp
 from qstate.checkpoint.chain import Part
 
-__all__ = ["Overlay", "ascending", "merged", "merged_parts"]
+__all__ = ["Overlay", "ascending", "merged", "merged_changes", "merged_parts"]
 
 #: Key group, state as UTF-8, namespace: where an entry stands, key and map key aside.
 Place = tuple[int, bytes, bytes]
 
 _key_of = itemgetter(4)
+_group_of = itemgetter(0)
+_group_and_layer = itemgetter(0, 1)
 _PLAIN = frozenset((bytes, type(None)))
 
 
@@ -64,6 +73,22 @@ class _Addition:
             value = _joined(([] if value is None else [value]) + self.added)
         if value is not None:
             yield ChangeOp.PUT, b"", value
+
+    def changes(self) -> Iterator[tuple[ChangeOp, bytes, bytes]]:
+        """Operation, map key and data of what does the same to any base."""
+        if self.added:
+            if self.opaque:
+                yield ChangeOp.PUT, b"", _joined(([] if self.value is None else [self.value]) + self.added)
+            else:
+                yield ChangeOp.LIST_ADD, b"", _joined(self.added)
+            return
+        if self.opaque:
+            yield ChangeOp.DELETE, b"", b""
+        for map_key, data in self.entries.items():
+            if data is not None:
+                yield ChangeOp.MAP_PUT, map_key, data
+            elif not self.opaque:
+                yield ChangeOp.MAP_REMOVE, map_key, b""
 
 
 def _joined(additions: list[bytes]) -> bytes:
@@ -107,6 +132,25 @@ class Overlay:
             for group in by_group
         )
 
+    def blocks(self) -> Iterator[ChangeBlock]:
+        """What was added, resolved: over any base, these changes make what the added ones do. Ascending."""
+        for place in self.places():
+            group, encoded, namespace = place
+            state = encoded.decode()
+            found = _by_operation(self._states[state, namespace][group])
+            for op in sorted(found, key=_number_of):
+                entries = sorted(found[op])
+                keys, map_keys, data = ([*column] for column in zip(*entries, strict=True))
+                yield ChangeBlock(
+                    op,
+                    state,
+                    namespace,
+                    [group] * len(keys),
+                    keys,
+                    map_keys if any(map_keys) else None,
+                    data if any(data) else None,
+                )
+
     def over(self, place: Place, base: Iterable[ChangeBlock]) -> Iterator[ChangeBlock]:
         """What a place has, given what the base has there."""
         group, encoded, namespace = place
@@ -123,6 +167,21 @@ class Overlay:
             changes = chain.from_iterable(part.changes() for part in parts)
             found = _key_by_key(changes, keys)
             yield from blocks_of(Change(op, state, group, namespace, *entry) for op, *entry in found)
+
+
+def _by_operation(keys: _Keys) -> dict[ChangeOp, list[tuple[bytes, bytes, bytes]]]:
+    """Key, map key and data of the changes that a place's keys need."""
+    found: defaultdict[ChangeOp, list[tuple[bytes, bytes, bytes]]] = defaultdict(list)
+    puts, deletions = found[ChangeOp.PUT], found[ChangeOp.DELETE]
+    for key, laid in keys.items():
+        if isinstance(laid, bytes):
+            puts.append((key, b"", laid))
+        elif laid is None:
+            deletions.append((key, b"", b""))
+        else:
+            for op, map_key, data in laid.changes():
+                found[op].append((key, map_key, data))
+    return {op: entries for op, entries in found.items() if entries}
 
 
 def _are_plain(keys: _Keys) -> TypeGuard[_PlainKeys]:
@@ -201,24 +260,84 @@ def _by_group(blocks: Iterable[ChangeBlock]) -> Iterator[ChangeBlock]:
             start = stop
 
 
+def _number_of(op: ChangeOp) -> int:
+    return op.value
+
+
+def _only_group_of(block: ChangeBlock) -> int:
+    return block.groups[0]
+
+
 def _place_of(block: ChangeBlock) -> Place:
     return block.groups[0], block.state.encode(), block.namespace
 
 
 def merged_parts(parts: Iterable[Part]) -> ChangeBlocks:
-    """The state that a history makes, in ascending order; a first part in that order is read as it goes.
+    """The state that a history makes, in ascending order; first parts in that order are read as they go.
 
-    All parts but the first are read before anything is given, so files that go missing show before that.
+    All other parts are read, and those are open, before anything is given: so files that go missing show before that.
     """
-    remaining = iter(parts)
-    first = next(remaining, None)
+    layers, overlay = _layers(parts)
+    whole, *partial = layers or [()]
+    if not partial:
+        return merged(whole, overlay)
+    return ChangeBlocks(recut(_laid(blocks_of(whole), _overlays([*partial, ChangeBlocks(overlay.blocks())]))))
+
+
+def merged_changes(parts: Iterable[Part]) -> ChangeBlocks:
+    """The changes that a history makes to whatever state it is applied to, as a partial snapshot holds them.
+
+    They are read as those of `merged_parts`.
+    """
+    layers, overlay = _layers(parts)
+    if not layers:
+        return ChangeBlocks(recut(overlay.blocks()))
+    overlays = _overlays([*layers, ChangeBlocks(overlay.blocks())])
+    return ChangeBlocks(recut(block for _, laid in overlays for block in laid.blocks()))
+
+
+def _layers(parts: Iterable[Part]) -> tuple[list[Iterable[Change]], Overlay]:
+    """The changes that ascend, not read yet, and all others."""
+    layers: list[Iterable[Change]] = []
     overlay = Overlay()
-    if first is not None and not first.ascending:
-        _lay(first.changes, overlay)
-        first = None
-    for part in remaining:
-        _lay(part.changes, overlay)
-    return merged(first.changes if first else (), overlay)
+    for part in parts:
+        if part.ascending:
+            layers.append(part.changes)
+        else:
+            _lay(part.changes, overlay)
+    return layers, overlay
+
+
+def _overlays(layers: Sequence[Iterable[Change]]) -> Iterator[tuple[int, Overlay]]:
+    """What changes that ascend, each over the ones before, make of each key group, one after the other."""
+    streams = [_numbered(number, layer) for number, layer in enumerate(layers)]
+    for group, found in groupby(merge(*streams, key=_group_and_layer), key=_group_of):
+        overlay = Overlay()
+        for _, _, block in found:
+            overlay.add(block)
+        yield group, overlay
+
+
+def _numbered(number: int, layer: Iterable[Change]) -> Iterator[tuple[int, int, ChangeBlock]]:
+    """The blocks of one key group each, after it and the layer's number."""
+    return ((block.groups[0], number, block) for block in _by_group(blocks_of(layer)))
+
+
+def _laid(base: Iterable[ChangeBlock], overlays: Iterator[tuple[int, Overlay]]) -> Iterator[ChangeBlock]:
+    """The base, in ascending order, with what lies over each key group."""
+    upper = next(overlays, None)
+    for group, blocks in groupby(_by_group(base), _only_group_of):
+        while upper is not None and upper[0] < group:
+            yield from _merged((), upper[1])
+            upper = next(overlays, None)
+        if upper is not None and upper[0] == group:
+            yield from _merged(blocks, upper[1])
+            upper = next(overlays, None)
+        else:
+            yield from blocks
+    while upper is not None:
+        yield from _merged((), upper[1])
+        upper = next(overlays, None)
 
 
 def ascending(changes: Iterable[Change]) -> ChangeBlocks:

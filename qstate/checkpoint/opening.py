@@ -7,14 +7,16 @@ what is stored says of itself what it is.
     no log yet, state elsewhere     that state becomes snapshot 0, whole, before the log is begun: a log that is
                                     there always has all of its state
     schemas differ                  the log is opened with the new ones, and a snapshot of everything, converted, put
-                                    under what will be sealed
+                                    under what will be sealed; before the first epoch is, if the newest one that is
+                                    there may not be committed yet: a snapshot says that it is
+    operator state                  the same, but for the conversion: see `qstate.checkpoint.operator_state`
     a state nobody asks for         refused; with `allow_non_restored_state`, dropped
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,17 +24,19 @@ from typing import Any
 from qstate.backends.contract import Change
 from qstate.checkpoint.chain import NO_EPOCH, Chain, LogIdentity, Part, Snapshot, States, data_schema, read_chain
 from qstate.checkpoint.conversion import converted
-from qstate.checkpoint.durable_directory import DurableDirectory
+from qstate.checkpoint.directory import Directory
 from qstate.checkpoint.epoch_log import EpochLog
 from qstate.checkpoint.history import StateSource
+from qstate.checkpoint.locations import directory_of
 from qstate.checkpoint.merge import merged_parts
+from qstate.checkpoint.operator_state import DeclaredLists, OperatorState, check_size, redistributed
 from qstate.checkpoint.snapshots import write_snapshot
 from qstate.descriptors import StateDescriptor
 from qstate.errors import CheckpointError, DamagedCheckpoint, JobError
 from qstate.evolution import Evolution, StateSchema, plan_evolution
 from qstate.keys import ColumnType
 
-__all__ = ["DeclaredStates", "Origin", "open_epoch_log"]
+__all__ = ["DeclaredStates", "Origin", "convert_log", "open_epoch_log"]
 
 log = logging.getLogger(__name__)
 
@@ -56,11 +60,13 @@ class DeclaredStates:
         key_types: Sequence[ColumnType],
         *,
         allow_non_restored: bool = False,
+        lists: DeclaredLists | None = None,
     ) -> None:
         self._operator = operator
         self._descriptors = {descriptor.name: descriptor for descriptor in descriptors}
         self._key_types = [kind.value for kind in key_types]
         self._allow_non_restored = allow_non_restored
+        self._lists = DeclaredLists(operator, {}, allow_non_restored) if lists is None else lists
         #: As the files say it.
         self.schemas: States = tuple(
             {**StateSchema.of(descriptor).to_plain(), "key_types": self._key_types} for descriptor in descriptors
@@ -93,9 +99,12 @@ class DeclaredStates:
         for part in parts:
             changes: Iterable[Change] = part.changes
             if self.differ_from(part.states):
-                plans = self.plans(part.states)
-                changes = converted((change for change in changes if change.state in plans), plans)
+                changes = _planned(changes, self.plans(part.states))
             yield part._replace(changes=changes, states=self.schemas)
+
+    def lists(self, stored: OperatorState) -> OperatorState:
+        """The stored lists as this operator would have written them. Raises `JobError`."""
+        return self._lists.taken_up(stored)
 
     def _check_keys(self, state: str, stored: Any) -> None:
         if stored != self._key_types:
@@ -106,23 +115,32 @@ class DeclaredStates:
             )
 
 
+def _planned(changes: Iterable[Change], plans: Mapping[str, Evolution]) -> Iterator[Change]:
+    """The changes of states that have a plan, as it says; they may be read after those of later parts."""
+    return converted((change for change in changes if change.state in plans), plans)
+
+
 def open_epoch_log(
-    directory: Path | DurableDirectory,
+    directory: Path | Directory,
     identity: LogIdentity,
     declared: DeclaredStates,
     origin: Origin | None = None,
     *,
     first_epoch: int | None = None,
+    final: int | None = None,
     compression: str = "none",
 ) -> EpochLog:
     """The log of a subtask, as its only writer, with all its state in the form that is declared.
 
-    `first_epoch` is the epoch that Spark asks for, None when it has not asked yet. Raises `JobError` for stored state
+    `first_epoch` is the epoch that Spark asks for, None when it has not asked yet. `final` is the newest one that it
+    has committed for sure (None: all that are sealed): while there is a newer one in another form, the log is left
+    `unconverted`. Raises `JobError` for stored state
     that the operator cannot take up, `DamagedCheckpoint` when the newest file is damaged and Spark does not, or not
     yet, ask for what it held, and as `EpochLog.open` does; nothing stored has changed then.
     """
     try:
-        files = directory if isinstance(directory, DurableDirectory) else DurableDirectory(directory)
+        files = directory_of(directory)
+        files.make()
     except OSError as exc:
         raise CheckpointError(f"cannot open the epoch log: {exc}") from exc
     if origin is not None and read_chain(files, identity) is None:
@@ -133,6 +151,8 @@ def open_epoch_log(
         stored[:] = _stored_schemas(chain) if chain is not None else []
         for states in stored:
             declared.plans(states)
+        if chain is not None:
+            declared.lists(chain.operator_state())
         if chain is not None and chain.damaged is not None:
             _check_replayed(chain, first_epoch)
         return declared.schemas
@@ -140,7 +160,11 @@ def open_epoch_log(
     opened = EpochLog.open(files, identity, admit)
     opened.compression = compression
     if any(map(declared.differ_from, stored)):
-        _convert(opened, declared)
+        latest = opened.latest()
+        if final is None or latest is None or latest <= final:
+            convert_log(opened, declared)
+        else:
+            opened.unconverted = True
     return opened
 
 
@@ -161,20 +185,28 @@ def _stored_schemas(chain: Chain) -> list[States]:
 
 
 def _begin_with(
-    files: DurableDirectory, identity: LogIdentity, declared: DeclaredStates, origin: Origin, compression: str
+    files: Directory, identity: LogIdentity, declared: DeclaredStates, origin: Origin, compression: str
 ) -> None:
     stored = origin.source.operators().get(identity.operator)
     if stored is not None:
         declared.plans(stored.states)
+    lists = redistributed(
+        origin.source.operator_states(identity.operator, origin.upto), identity.parallelism, identity.subtask
+    )
+    taken_up = declared.lists(lists)
+    check_size(taken_up, str(identity))
     changes = origin.source.state(identity.operator, identity.key_groups, origin.upto, declared.prepare)
-    write_snapshot(files, identity, Snapshot(0, 0, 0, origin.epoch, 0, declared.schemas), changes, compression)
+    begun = Snapshot(0, 0, 0, origin.epoch, 0, declared.schemas)
+    write_snapshot(files, identity, begun, changes, compression, operator_state=taken_up)
     log.info("%s begins with its state as of epoch %d in %s", identity, origin.upto, origin.source.location)
 
 
-def _convert(opened: EpochLog, declared: DeclaredStates) -> None:
+def convert_log(opened: EpochLog, declared: DeclaredStates) -> None:
+    """Put a snapshot of everything, in the form that is declared, under what will be sealed. Raises as the opening."""
     for base in opened.bases:
         try:
             opened.write_base(merged_parts(declared.prepare(opened.parts(base))))
+            opened.unconverted = False
             return
         except DamagedCheckpoint:
             if base is opened.bases[-1]:

@@ -14,12 +14,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from qstate.backends.contract import Change
-from qstate.checkpoint.chain import NO_EPOCH
+from qstate.checkpoint.chain import NO_EPOCH, States
+from qstate.checkpoint.directory import Directory
 from qstate.checkpoint.history import JobHistory, Prepare, StateSource, StoredOperator
+from qstate.checkpoint.locations import NO_OPTIONS, open_directory
 from qstate.checkpoint.manifest import JobManifest
 from qstate.checkpoint.opening import Origin
+from qstate.checkpoint.operator_state import OperatorState
 from qstate.checkpoint.savepoint import Savepoint
 from qstate.errors import CheckpointError
 from qstate.keys import KeyGroupRange
@@ -27,9 +31,12 @@ from qstate.keys import KeyGroupRange
 __all__ = ["open_source", "origin_of"]
 
 
-def open_source(location: str) -> StateSource:
-    """The savepoint or checkpoint directory at a location. Raises `CheckpointError` when there is neither."""
-    root = Path(location)
+def open_source(location: str, options: Mapping[str, Any] = NO_OPTIONS) -> StateSource:
+    """The savepoint or checkpoint directory at a location; `options` are those of its storage.
+
+    Raises `CheckpointError` when there is neither, and `ConfigError` for a location that cannot be one.
+    """
+    root = open_directory(location, options)
     savepoint = Savepoint.read(root)
     if savepoint is not None:
         return savepoint
@@ -39,30 +46,46 @@ def open_source(location: str) -> StateSource:
             f"{location} is neither a savepoint (no savepoint.json) nor a checkpoint directory of a job (no job.json)"
         )
     # What the job was restored from may be gone, once every subtask has taken its state up.
-    kept = manifest.restored_from is not None and Path(manifest.restored_from).exists()
-    return JobHistory(root, manifest, origin=_restored(manifest) if kept else None)
+    kept = manifest.restored_from is not None and _is_there(open_directory(manifest.restored_from, options))
+    return JobHistory(root, manifest, origin=_restored(manifest, options) if kept else None)
 
 
 def origin_of(
-    root: Path, manifest: JobManifest, operator: str, groups: KeyGroupRange, first_epoch: int
+    root: Path | Directory,
+    manifest: JobManifest,
+    operator: str,
+    groups: KeyGroupRange,
+    first_epoch: int,
+    *,
+    options: Mapping[str, Any] = NO_OPTIONS,
 ) -> Origin | None:
-    """What a subtask without a log begins with, when Spark's first epoch for it is `first_epoch`; None: empty."""
-    source: StateSource | None = _restored(manifest)
+    """What a subtask without a log begins with, when Spark's first epoch for it is `first_epoch`; None: empty.
+
+    `options` are those of the storage that the job was restored from.
+    """
+    source: StateSource | None = _restored(manifest, options)
     if source is not None and operator not in source.operators():
         source = None
     if len(manifest.layouts) > 1:
-        source = JobHistory(root, replace(manifest, layouts=manifest.layouts[:-1]), origin=source)
+        source = JobHistory(root, replace(manifest, layouts=manifest.layouts[:-1]), origin=source, current=False)
     if source is None:
         return None
     upto = first_epoch - 1
     return Origin(source, upto, source.epoch(operator, groups, upto))
 
 
-def _restored(manifest: JobManifest) -> StateSource | None:
+def _is_there(directory: Directory) -> bool:
+    try:
+        return bool(directory.names())
+    except OSError as exc:
+        raise CheckpointError(f"cannot read {directory.path}: {exc}") from exc
+
+
+def _restored(manifest: JobManifest, options: Mapping[str, Any]) -> StateSource | None:
     """What the job was restored from, by the epochs of the queries that drive it now."""
     if manifest.restored_from is None:
         return None
-    return _Restored(open_source(manifest.restored_from), manifest.operators)
+    return _Restored(open_source(manifest.restored_from, options), manifest.operators)
 
 
 class _Restored(StateSource):
@@ -92,6 +115,18 @@ class _Restored(StateSource):
         if stored is None:
             return iter(())
         return self._source.state(operator, groups, stored.epoch if self._begins_anew(stored) else upto, prepare)
+
+    def states(self, operator: str, upto: int) -> States:
+        stored = self._operators.get(operator)
+        if stored is None:
+            return ()
+        return self._source.states(operator, stored.epoch if self._begins_anew(stored) else upto)
+
+    def operator_states(self, operator: str, upto: int) -> list[OperatorState]:
+        stored = self._operators.get(operator)
+        if stored is None:
+            return []
+        return self._source.operator_states(operator, stored.epoch if self._begins_anew(stored) else upto)
 
     def _begins_anew(self, stored: StoredOperator) -> bool:
         return stored.query != self._queries.get(stored.uid)

@@ -7,7 +7,8 @@ it back. The files are the neutral dump: equal states give files with equal bodi
                          format, job, max_parallelism, created (ISO 8601, UTC), and `operators`:
                          uid -> file, seal, entries, query, epoch, parallelism, states (schemas)
     0001.savepoint       one file per operator, of the form that `segment` draws, with an index;
-                         header: format, kind "savepoint", job, operator, epoch, max_parallelism, states
+                         header: format, kind "savepoint", job, operator, epoch, max_parallelism, states;
+                         its footer has the operator state of all subtasks (see `qstate.checkpoint.operator_state`)
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from qstate.backends.contract import Change
-from qstate.checkpoint.chain import FORMAT, NO_EPOCH, Part, reading
-from qstate.checkpoint.durable_directory import DurableDirectory
+from qstate.checkpoint.chain import FORMAT, NO_EPOCH, Part, States, reading
+from qstate.checkpoint.directory import Directory
 from qstate.checkpoint.history import OutrunCheckpoint, Prepare, StateSource, StoredOperator, in_one_form
+from qstate.checkpoint.locations import directory_of
 from qstate.checkpoint.manifest import read_checked, write_checked
 from qstate.checkpoint.merge import merged_parts
+from qstate.checkpoint.operator_state import OperatorState, operator_states_of, states_fact
 from qstate.checkpoint.segment import SegmentWriter
 from qstate.errors import CheckpointError
 from qstate.keys import KeyGroupRange
@@ -46,21 +49,22 @@ def _untold(operator: str, entries: int, done: float) -> None:
     """For whoever does not ask."""
 
 
-def write_savepoint(source: StateSource, target: Path, *, progress: Progress = _untold) -> Savepoint:
+def write_savepoint(source: StateSource, target: Path | Directory, *, progress: Progress = _untold) -> Savepoint:
     """Write the last final state of every operator of a source into a new or empty directory.
 
     An operator that has no final epoch yet is there with what it began with. Raises `CheckpointError` when the source
     has no final state yet, when the directory holds something, and when a file cannot be read or written; without its
     `savepoint.json` what was written is no savepoint.
     """
+    files = directory_of(target)
     try:
-        files = DurableDirectory(target)
+        files.make()
         if files.names():
-            raise CheckpointError(f"{target} is not empty; a savepoint needs a directory of its own")
+            raise CheckpointError(f"{files.path} is not empty; a savepoint needs a directory of its own")
         entries = _write_operators(files, source, progress)
         files.sync()
     except OSError as exc:
-        raise CheckpointError(f"cannot write the savepoint in {target}: {exc}") from exc
+        raise CheckpointError(f"cannot write the savepoint in {files.path}: {exc}") from exc
     manifest = {
         "format": FORMAT,
         "job": source.job,
@@ -68,20 +72,21 @@ def write_savepoint(source: StateSource, target: Path, *, progress: Progress = _
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "operators": entries,
     }
-    write_checked(target / SAVEPOINT_FILE, manifest)
-    return Savepoint(target, manifest)
+    write_checked(files, SAVEPOINT_FILE, manifest)
+    return Savepoint(files, manifest)
 
 
-def _write_operators(files: DurableDirectory, source: StateSource, progress: Progress) -> dict[str, Any]:
+def _write_operators(files: Directory, source: StateSource, progress: Progress) -> dict[str, Any]:
     """All operators; anew when a running job outruns the reading with its snapshots."""
     for attempt in range(MOST_ATTEMPTS):
-        operators = source.operators()
-        if all(stored.epoch == NO_EPOCH for stored in operators.values()):
-            raise CheckpointError(
-                f"{source.location} holds no committed state yet; try again after the first micro-batch"
-            )
-        names = {uid: f"{number:04d}.savepoint" for number, uid in enumerate(sorted(operators), 1)}
+        names: dict[str, str] = {}
         try:
+            operators = source.operators()
+            if all(stored.epoch == NO_EPOCH for stored in operators.values()):
+                raise CheckpointError(
+                    f"{source.location} holds no committed state yet; try again after the first micro-batch"
+                )
+            names = {uid: f"{number:04d}.savepoint" for number, uid in enumerate(sorted(operators), 1)}
             return {
                 uid: {"file": name, **_write_operator(files, name, source, operators[uid], progress)}
                 for uid, name in names.items()
@@ -91,11 +96,12 @@ def _write_operators(files: DurableDirectory, source: StateSource, progress: Pro
                 raise
             for name in names.values():
                 files.remove(name)
+            source.look_again()
     raise AssertionError("unreachable")
 
 
 def _write_operator(
-    files: DurableDirectory, name: str, source: StateSource, stored: StoredOperator, progress: Progress
+    files: Directory, name: str, source: StateSource, stored: StoredOperator, progress: Progress
 ) -> dict[str, Any]:
     header = {
         "format": FORMAT,
@@ -108,14 +114,15 @@ def _write_operator(
     }
     every = KeyGroupRange(0, source.max_parallelism)
     changes = source.state(stored.uid, every, stored.epoch, in_one_form(stored.states))
+    facts = states_fact(source.operator_states(stored.uid, stored.epoch))
     with files.create(name) as file:
         writer = SegmentWriter(file, header, ascending=True)
         writer.write_changes(_told(changes, partial(progress, stored.uid), source.max_parallelism))
-        seal = writer.write_footer()
+        seal = writer.write_footer(**facts)
         files.finish(file)
-    facts = asdict(stored)
-    del facts["uid"], facts["sealed"], facts["committed"]
-    return {**facts, "seal": seal, "entries": writer.entries}
+    described = asdict(stored)
+    del described["uid"], described["sealed"], described["committed"]
+    return {**described, "seal": seal, "entries": writer.entries}
 
 
 def _told(changes: Iterable[Change], told: Callable[[int, float], None], max_parallelism: int) -> Iterator[Change]:
@@ -131,29 +138,30 @@ def _told(changes: Iterable[Change], told: Callable[[int, float], None], max_par
 class Savepoint(StateSource):
     """A savepoint that was written whole."""
 
-    def __init__(self, root: Path, manifest: Mapping[str, Any]) -> None:
-        self.location = str(root)
+    def __init__(self, files: Directory, manifest: Mapping[str, Any]) -> None:
+        self.location = str(files.path)
         self.job = manifest["job"]
         self.max_parallelism = manifest["max_parallelism"]
         self.created: str = manifest["created"]
-        self._files = DurableDirectory(root)
+        self.directory = files
         self._operators: Mapping[str, Mapping[str, Any]] = manifest["operators"]
 
     @classmethod
-    def read(cls, root: Path) -> Savepoint | None:
+    def read(cls, root: Path | Directory) -> Savepoint | None:
         """The savepoint in a directory, None when there is none (such as one that was not written to its end).
 
         Raises `DamagedCheckpoint` when its manifest is not as it was written, `CheckpointError` for another format.
         """
-        manifest = read_checked(root / SAVEPOINT_FILE)
+        files = directory_of(root)
+        manifest = read_checked(files, SAVEPOINT_FILE)
         if manifest is None:
             return None
         if manifest.get("format") != FORMAT:
             raise CheckpointError(
-                f"{root / SAVEPOINT_FILE} has format {manifest.get('format')!r}, expected {FORMAT}: another version of "
-                "qstate wrote it; use that version"
+                f"{files.path / SAVEPOINT_FILE} has format {manifest.get('format')!r}, expected {FORMAT}: another "
+                "version of qstate wrote it; use that version"
             )
-        return cls(root, manifest)
+        return cls(files, manifest)
 
     def operators(self) -> dict[str, StoredOperator]:
         return {
@@ -185,6 +193,19 @@ class Savepoint(StateSource):
     def state(
         self, operator: str, groups: KeyGroupRange, upto: int, prepare: Prepare = lambda parts: parts
     ) -> Iterator[Change]:
+        stored = self._as_of(operator, upto)
+        part = Part(stored["epoch"], tuple(stored["states"]), self._changes(stored, groups), ascending=True)
+        return (change for change in merged_parts(prepare([part])) if change.group in groups)
+
+    def states(self, operator: str, upto: int) -> States:
+        return tuple(self._operators[operator]["states"])  # whatever the epoch, it has one form
+
+    def operator_states(self, operator: str, upto: int) -> list[OperatorState]:
+        stored = self._as_of(operator, upto)
+        with reading(self.directory, stored["file"]) as reader:
+            return operator_states_of(reader.sealed(stored["seal"]).footer)
+
+    def _as_of(self, operator: str, upto: int) -> Mapping[str, Any]:
         stored = self._operators[operator]
         if stored["epoch"] > upto:
             raise CheckpointError(
@@ -192,9 +213,8 @@ class Savepoint(StateSource):
                 f"goes on after epoch {upto}: restart with the checkpointLocation as it was when the savepoint was "
                 "taken, or with a new one"
             )
-        part = Part(stored["epoch"], tuple(stored["states"]), self._changes(stored, groups), ascending=True)
-        return (change for change in merged_parts(prepare([part])) if change.group in groups)
+        return stored
 
     def _changes(self, stored: Mapping[str, Any], groups: KeyGroupRange) -> Iterator[Change]:
-        with reading(self._files, stored["file"]) as reader:
+        with reading(self.directory, stored["file"]) as reader:
             yield from reader.changes(stored["seal"], groups)

@@ -38,7 +38,7 @@ from qstate.checkpoint.compression import compressor, decompressor
 from qstate.errors import CheckpointError, DamagedCheckpoint
 from qstate.keys import KeyGroupRange
 
-__all__ = ["WHAT_TO_DO", "Frame", "SegmentInfo", "SegmentReader", "SegmentWriter"]
+__all__ = ["LARGEST_BLOCK", "WHAT_TO_DO", "Frame", "SegmentInfo", "SegmentReader", "SegmentWriter"]
 
 #: What an output frame may be: anything with the buffer protocol, an Arrow buffer included.
 Frame = bytes | bytearray | memoryview
@@ -191,7 +191,7 @@ class SegmentReader:
         return ChangeBlocks(self._runs(seal, groups))
 
     def _runs(self, seal: int, groups: KeyGroupRange | None) -> Iterator[ChangeBlock]:
-        info = self._sealed(seal)
+        info = self.sealed(seal)
         index = info.footer.get("index")
         restored = decompressor(info.header.get("compression", "none"))
         found = self._body(info, Kind.CHANGES) if groups is None or index is None else self._blocks_of(index, groups)
@@ -209,9 +209,10 @@ class SegmentReader:
 
     def frames(self, seal: int) -> Iterator[bytes]:
         """The frames of the file sealed so, each checked before it is given."""
-        return self._body(self._sealed(seal), Kind.FRAME)
+        return self._body(self.sealed(seal), Kind.FRAME)
 
-    def _sealed(self, seal: int) -> SegmentInfo:
+    def sealed(self, seal: int) -> SegmentInfo:
+        """Header and footer of the file sealed so."""
         info = self.info()
         if info.seal != seal:
             raise self._damaged("is not the file that was sealed")

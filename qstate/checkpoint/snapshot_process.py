@@ -1,21 +1,22 @@
-"""The process that makes one snapshot; its arguments are DIRECTORY EPOCH RETAINED COMPRESSION.
+"""The process that makes one snapshot; its arguments are LOCATION EPOCH RETAINED COMPRESSION.
 
-Rules of this module: arguments in, an exit code and log lines out; the work is `snapshots`'. It ends at once when its
-standard input does, so it does not outlive the process that started it.
+Rules of this module: arguments in, an exit code and log lines out; the work is `snapshots`'. Its standard input brings
+the pickled options of the storage, as anybody can read arguments. It ends at once when its standard input does, so it
+does not outlive the process that started it.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import pickle
 import sys
 import threading
 from contextlib import suppress
-from pathlib import Path
 
-from qstate.checkpoint.durable_directory import DurableDirectory
+from qstate.checkpoint.locations import open_directory
 from qstate.checkpoint.snapshots import take_snapshot
-from qstate.errors import CheckpointError
+from qstate.errors import CheckpointError, ConfigError
 
 __all__ = ["main"]
 
@@ -27,17 +28,22 @@ BACKGROUND_NICENESS = 10
 
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        options = pickle.load(sys.stdin.buffer)
+    except EOFError:
+        sys.exit(1)
     threading.Thread(target=_end_with_standard_input, daemon=True).start()
     with suppress(OSError):
         os.nice(BACKGROUND_NICENESS)
-    directory, epoch, retained, compression = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+    location, epoch, retained, compression = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     try:
-        taken = take_snapshot(DurableDirectory(directory), upto=epoch, retained=retained, compression=compression)
-    except (CheckpointError, OSError) as exc:
+        files = open_directory(location, options)
+        taken = take_snapshot(files, upto=epoch, retained=retained, compression=compression)
+    except (CheckpointError, ConfigError, OSError) as exc:
         log.error("%s", exc)
         sys.exit(1)
     if taken is not None:
-        log.info("%s is the state as of epoch %d", directory / taken.name, taken.epoch)
+        log.info("%s is the state as of epoch %d", files.path / taken.name, taken.epoch)
 
 
 def _end_with_standard_input() -> None:

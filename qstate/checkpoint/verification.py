@@ -9,16 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from qstate.checkpoint.chain import LogIdentity, reading
-from qstate.checkpoint.durable_directory import DurableDirectory
+from qstate.checkpoint.directory import Directory
 from qstate.checkpoint.history import JobHistory, existing_chain
+from qstate.checkpoint.locations import NO_OPTIONS, open_directory
 from qstate.checkpoint.manifest import FINAL_FILE, MANIFEST_FILE, read_checked
 from qstate.checkpoint.origins import open_source
 from qstate.checkpoint.savepoint import SAVEPOINT_FILE, Savepoint
-from qstate.checkpoint.segment import SegmentInfo
+from qstate.checkpoint.segment import WHAT_TO_DO, SegmentInfo
 from qstate.errors import CheckpointError, DamagedCheckpoint
 
 __all__ = ["CheckedFile", "verify"]
@@ -36,28 +36,31 @@ class CheckedFile:
     damage: str | None = None
 
 
-def verify(location: str) -> Iterator[CheckedFile]:
-    """Every file that counts, as it is checked.
+def verify(location: str, options: Mapping[str, Any] = NO_OPTIONS) -> Iterator[CheckedFile]:
+    """Every file that counts, as it is checked. `options` are those of the storage.
 
     Raises `CheckpointError` when there is neither a checkpoint nor a savepoint, when a file cannot be read for other
     reasons than damage, and for files of another version.
     """
-    root = Path(location)
-    name = SAVEPOINT_FILE if (root / SAVEPOINT_FILE).exists() else MANIFEST_FILE
-    found = _checked_manifest(root / name)
+    root = open_directory(location, options)
+    try:
+        name = SAVEPOINT_FILE if root.exists(SAVEPOINT_FILE) else MANIFEST_FILE
+    except OSError as exc:
+        raise CheckpointError(f"cannot read {root.path}: {exc}") from exc
+    found = _checked_manifest(root, name)
     if found.damage is not None:
         yield found
         return
-    source = open_source(location)
+    source = open_source(location, options)
     yield found
     if isinstance(source, Savepoint):
         yield from _files_of(source)
     elif isinstance(source, JobHistory):
-        yield from _history(root, source)
+        yield from _history(root, source, options)
 
 
 def _files_of(savepoint: Savepoint) -> Iterator[CheckedFile]:
-    files = DurableDirectory(Path(savepoint.location))
+    files = savepoint.directory
     for name, seal in savepoint.files():
         path = files.path / name
         try:
@@ -70,9 +73,9 @@ def _files_of(savepoint: Savepoint) -> Iterator[CheckedFile]:
             yield CheckedFile(str(path), 0, str(exc))
 
 
-def _history(root: Path, source: JobHistory) -> Iterator[CheckedFile]:
-    if (root / FINAL_FILE).exists():
-        yield _checked_manifest(root / FINAL_FILE)
+def _history(root: Directory, source: JobHistory, options: Mapping[str, Any]) -> Iterator[CheckedFile]:
+    if root.exists(FINAL_FILE):
+        yield _checked_manifest(root, FINAL_FILE)
     sound = True
     for uid in sorted(source.manifest.operators):
         for _, directory, identity in source.directories(uid):
@@ -82,7 +85,7 @@ def _history(root: Path, source: JobHistory) -> Iterator[CheckedFile]:
     if sound:  # each file by itself: is any missing?
         yield from _whole(source)
     if source.needs_origin() and source.manifest.restored_from is not None:
-        yield from verify(source.manifest.restored_from)
+        yield from verify(source.manifest.restored_from, options)
 
 
 def _whole(source: JobHistory) -> Iterator[CheckedFile]:
@@ -99,15 +102,15 @@ def _whole(source: JobHistory) -> Iterator[CheckedFile]:
         yield CheckedFile(source.location, 0, str(exc))
 
 
-def _log(directory: Path, identity: LogIdentity) -> Iterator[CheckedFile]:
+def _log(files: Directory, identity: LogIdentity) -> Iterator[CheckedFile]:
     """The files of one epoch log, each by itself and then as a history.
 
     Those declared void do not count, nor stored results that no epoch names: they are being written, or left over.
     """
-    files = DurableDirectory(directory)
     checked: list[CheckedFile] = []
     void: set[str] = set()
     outputs: set[str] = set()
+    snapshots: dict[int, SegmentInfo] = {}
     for name in sorted(filter(_LOG_FILE.fullmatch, files.names()), reverse=True):  # an epoch before its results
         if name in void or (name.endswith(".output") and name not in outputs):
             continue
@@ -118,18 +121,35 @@ def _log(directory: Path, identity: LogIdentity) -> Iterator[CheckedFile]:
         if info is not None:
             number = int(name[:12])
             void.update(f"{one:012d}.log" for one in range(number - info.header.get("void", 0), number))
+            if info.header["kind"] == "snapshot":
+                snapshots[number] = info
             if info.footer.get("output") is not None:
                 outputs.add(f"{number:012d}-{info.header['writer']:012d}.output")
+    for found in _without_base(files, snapshots):
+        checked.append(found)
+        yield found
     try:
-        existing_chain(directory, identity)
+        existing_chain(files, identity)
     except CheckpointError as exc:  # a sound file in the wrong place is damage, too
         if not any(found.damage is not None and found.path in str(exc) for found in checked):
-            yield CheckedFile(str(directory), 0, str(exc))
+            yield CheckedFile(str(files.path), 0, str(exc))
 
 
-def _checked(
-    files: DurableDirectory, name: str, identity: LogIdentity
-) -> tuple[CheckedFile | None, SegmentInfo | None]:
+def _without_base(files: Directory, snapshots: Mapping[int, SegmentInfo]) -> Iterator[CheckedFile]:
+    """The sound snapshots that do not stand on what they should, though the state may be there without them.
+
+    One that is damaged has been told of. Those that a job replaces meanwhile are removed before what they stand on.
+    """
+    for number, info in snapshots.items():
+        below, seal = info.header.get("since") or (number, info.seal)
+        own, name = f"{number:012d}.snapshot", f"{below:012d}.snapshot"
+        path = files.path / own
+        damaged = below not in snapshots and files.exists(name)
+        if not damaged and (below not in snapshots or snapshots[below].seal != seal) and files.exists(own):
+            yield CheckedFile(str(path), 0, f"{path} stands on {name}, which is missing or another one; {WHAT_TO_DO}")
+
+
+def _checked(files: Directory, name: str, identity: LogIdentity) -> tuple[CheckedFile | None, SegmentInfo | None]:
     """A file of a log and what it says of itself; None for one that was dropped meanwhile."""
     path = files.path / name
     try:
@@ -144,7 +164,7 @@ def _checked(
                 reader.verify()
             return CheckedFile(str(path), reader.size), info
     except DamagedCheckpoint as exc:
-        return CheckedFile(str(path), 0, str(exc)) if path.exists() else None, None
+        return CheckedFile(str(path), 0, str(exc)) if files.exists(name) else None, None
 
 
 def _belongs(header: Mapping[str, Any], name: str, identity: LogIdentity) -> bool:
@@ -153,9 +173,12 @@ def _belongs(header: Mapping[str, Any], name: str, identity: LogIdentity) -> boo
     return header.get("kind") in kinds and all(header.get(fact) == value for fact, value in facts.items())
 
 
-def _checked_manifest(path: Path) -> CheckedFile:
+def _checked_manifest(files: Directory, name: str) -> CheckedFile:
+    path = str(files.path / name)
     try:
-        read_checked(path)
+        read_checked(files, name)
+        return CheckedFile(path, len(files.read(name)))
     except DamagedCheckpoint as exc:
-        return CheckedFile(str(path), 0, str(exc))
-    return CheckedFile(str(path), path.stat().st_size if path.exists() else 0)
+        return CheckedFile(path, 0, str(exc))
+    except FileNotFoundError:
+        return CheckedFile(path, 0)

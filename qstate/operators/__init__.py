@@ -18,6 +18,7 @@ from qstate.operators.handles import (
     ValueState,
 )
 from qstate.operators.operator import KeyedOperator, OperatorSpec
+from qstate.operators.operator_state import OperatorListState
 from qstate.operators.sinks import QueryableReducingSink, QueryableStateSink, QueryableValueSink
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "KeyedProcessFunction",
     "ListState",
     "MapState",
+    "OperatorListState",
     "OperatorSpec",
     "QueryableReducingSink",
     "QueryableStateSink",

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TypeVar
 
 from qstate.backends.contract import StateBackend, StateTable
+from qstate.checkpoint.operator_state import Distribution
 from qstate.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -31,6 +32,7 @@ from qstate.operators.handles import (
     StateHandle,
     ValueState,
 )
+from qstate.operators.operator_state import OperatorLists, OperatorListState
 
 __all__ = ["RuntimeContext", "Subtask"]
 
@@ -65,6 +67,7 @@ class RuntimeContext:
         self._backend = backend
         self._descriptors: dict[str, StateDescriptor] = {}
         self._cursor = ElementContext()
+        self._lists = OperatorLists(operator, f"operator {operator!r} subtask {subtask.index}")
         self._sealed = False
 
     @property
@@ -107,6 +110,17 @@ class RuntimeContext:
         """The handle of an aggregating state."""
         return self._handle(AggregatingState, AggregatingStateDescriptor, descriptor)
 
+    def get_operator_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
+        """The handle of a list of this subtask that belongs to no key.
+
+        With another parallelism the elements of all subtasks are split evenly among the new ones.
+        """
+        return self._operator_list(descriptor, Distribution.SPLIT)
+
+    def get_union_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
+        """The same, but with another parallelism, or restored from elsewhere, every subtask has the elements of all."""
+        return self._operator_list(descriptor, Distribution.UNION)
+
     def get_tables(self, descriptor: StateDescriptor) -> Callable[[Namespace], StateTable]:
         """The tables of a state by namespace, for functions that process whole batches.
 
@@ -120,6 +134,11 @@ class RuntimeContext:
         """Where the operator sets the current key and the handles find it."""
         return self._cursor
 
+    @property
+    def operator_lists(self) -> OperatorLists:
+        """For the operator: the lists that the function asked for."""
+        return self._lists
+
     def seal(self) -> tuple[StateDescriptor, ...]:
         """End the time of asking for states; gives the descriptors that were asked for."""
         self._sealed = True
@@ -130,14 +149,28 @@ class RuntimeContext:
             raise JobError(f"operator {self._operator!r}: expected a {expected.__name__}, got {descriptor!r}")
         return handle(descriptor, self._cursor, self.get_tables(descriptor))
 
-    def _declare(self, descriptor: StateDescriptor) -> None:
+    def _operator_list(self, descriptor: ListStateDescriptor, distribution: Distribution) -> OperatorListState:
+        if not isinstance(descriptor, ListStateDescriptor):
+            raise JobError(f"operator {self._operator!r}: expected a ListStateDescriptor, got {descriptor!r}")
+        if descriptor.queryable_name is not None:
+            raise JobError(
+                f"operator {self._operator!r}: operator state {descriptor.name!r} cannot be queried, it belongs to no "
+                f"key; leave the queryable name {descriptor.queryable_name!r} out, or use keyed state"
+            )
+        self._check_name(descriptor)
+        return self._lists.declare(descriptor, distribution)
+
+    def _check_name(self, descriptor: StateDescriptor) -> None:
         if self._sealed:
             raise JobError(
                 f"operator {self._operator!r}: state {descriptor.name!r} was asked for after open(); "
                 "get the handle in open() and keep it"
             )
-        if descriptor.name in self._descriptors:
+        if descriptor.name in self._descriptors or descriptor.name in self._lists.names:
             raise JobError(f"operator {self._operator!r}: the function has two states named {descriptor.name!r}")
+
+    def _declare(self, descriptor: StateDescriptor) -> None:
+        self._check_name(descriptor)
         for other in self._descriptors.values():
             if descriptor.queryable_name is not None and other.queryable_name == descriptor.queryable_name:
                 raise JobError(

@@ -3,7 +3,7 @@
 Rules of this module: rows in, state access, rows out. It knows Arrow, the function and the backend's tables; it
 must not know of Spark, sockets or epochs' fate: who begins, seals and rolls back an epoch is the caller.
 
-    open() -> [restore the backend] -> per epoch: process(batch)* -> finish() -> ... -> close()
+    open() -> [restore the backend, fill the lists] -> per epoch: process(batch)* -> finish() -> ... -> close()
                                           abandoned epoch: discard()
 
 Rows are processed as they come and their output is returned at once. With order_by columns they are held until
@@ -26,6 +26,7 @@ from qstate.keys import ColumnType, Key
 from qstate.operators.context import RuntimeContext, Subtask
 from qstate.operators.functions import KeyedBatch, KeyedBatchFunction, KeyedFunction, KeyedProcessFunction
 from qstate.operators.handles import NO_KEY
+from qstate.operators.operator_state import OperatorLists
 from qstate.operators.rows import OutputRows, RowMaker, column_values
 
 __all__ = ["KeyedOperator", "OperatorSpec"]
@@ -137,6 +138,11 @@ class KeyedOperator:
     def descriptors(self) -> tuple[StateDescriptor, ...]:
         """The states that the function asked for in `open`."""
         return self._descriptors
+
+    @property
+    def lists(self) -> OperatorLists:
+        """The operator state. Once open, it has to be filled before the first row."""
+        return self._context.operator_lists
 
     def open(self) -> None:
         """Open the function. Its states are known to the backend afterwards, which can then be restored."""

@@ -19,7 +19,6 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass, replace
 from enum import Enum
-from pathlib import Path
 
 from qstate.config import JobConfig
 from qstate.errors import FencedError
@@ -56,7 +55,10 @@ class Bootstrap:
     job_manager: tuple[str, int]
     secret: bytes
     config: JobConfig
-    checkpoint_dir: Path
+    #: Its location: a path, or a URL.
+    checkpoint_dir: str
+    #: What `CheckpointHome.owner` says.
+    owner: str
     layout: int
     parallelism: int
     local: bool

@@ -1,9 +1,7 @@
 """The checkpoint directory of a job, as its driver sees it: made, held by one job at a time, and whose it is.
 
-Rules of this module: it owns the directory, its manifest (`qstate.checkpoint.manifest`) and a lock. What the epoch logs
-beside them hold is none of its business.
-
-    job.lock    locked (flock) by the driver that uses the directory; the system unlocks it when the driver dies
+Rules of this module: it owns the directory, its manifest (`qstate.checkpoint.manifest`) and a claim on it
+(`qstate.runtime.claim`). What the epoch logs beside them hold is none of its business.
 
 A query's id comes from its checkpointLocation. Spark numbers the epochs of each query from 0, so state that was made
 by one query would take another's epochs for its own: it would skip rows, or replay old ones, without a word.
@@ -11,51 +9,53 @@ by one query would take another's epochs for its own: it would skip rows, or rep
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import logging
-import re
 import shutil
 import tempfile
 import threading
 from collections.abc import Collection, Mapping
-from pathlib import Path
-from typing import IO
+from typing import Any
 
+from qstate.checkpoint.directory import Directory
 from qstate.checkpoint.history import StoredOperator
+from qstate.checkpoint.locations import absolute, open_directory
 from qstate.checkpoint.manifest import JobManifest, read_final, write_final
 from qstate.checkpoint.origins import open_source
 from qstate.config import JobConfig
 from qstate.errors import CheckpointError, ConfigError, JobError
+from qstate.runtime.claim import claimed
+from qstate.runtime.old_layouts import OldLayouts
 
 __all__ = ["CheckpointHome"]
 
 log = logging.getLogger(__name__)
-
-LOCK_FILE = "job.lock"
-
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 class CheckpointHome:
     """Made by the job manager; `close` lets go of the directory, and removes it if it was a temporary one.
 
     The config's `checkpoint_dir`: `~` is expanded, a relative path is the driver's. Raises `ConfigError` when it cannot
-    be a directory on a disk, cannot be written, another running job has it, or it belongs to another job or another
-    max_parallelism; `CheckpointError` when its manifest, or what the job is to be restored from, cannot be read.
+    be made or written, is in a store that cannot fence writers, another running job has it, or it belongs to another
+    job or another max_parallelism; `CheckpointError` when its manifest, or what the job is to be restored from, cannot
+    be read.
     """
 
     def __init__(self, job: str, config: JobConfig, parallelism: int) -> None:
         setting = config.checkpoint_dir
         self._temporary = not setting
         self._allow_non_restored = config.allow_non_restored_state
-        self.path = Path(tempfile.mkdtemp(prefix=f"qstate-{job}-")) if not setting else _made(setting)
-        self._lock = self._locked()
+        self._options = config.checkpoint_storage_options
+        self._files = _made(setting or tempfile.mkdtemp(prefix=f"qstate-{job}-"), self._options)
+        #: Where it is: a `Path`, unless it is in an object store.
+        self.path: Any = self._files.path
+        self._claim = claimed(self._files)
         self._bound: dict[str, str] = {}
-        self._final = read_final(self.path)
         self._finalizing = threading.Lock()
+        self._binding = threading.Lock()
         self._restored: Mapping[str, StoredOperator] = {}
+        self._old_layouts = OldLayouts(self._files)
         try:
+            self._final = read_final(self._files)
             self.manifest = self._opened(job, config, parallelism)
         except BaseException:
             self.close()
@@ -64,8 +64,13 @@ class CheckpointHome:
     def bind(self, operator: str, query: str, known: Collection[str]) -> None:
         """An operator's state belongs to one streaming query, for good. Raises `JobError` for another one.
 
-        `known` are the operators that the job has. State of one that it has not is refused with the first epoch.
+        `known` are the operators that the job has. State of one that it has not is refused with the first epoch. Any
+        thread: it may wait for the storage.
         """
+        with self._binding:
+            self._bind(operator, query, known)
+
+    def _bind(self, operator: str, query: str, known: Collection[str]) -> None:
         running, stored = self._bound.get(operator), self.manifest.operators.get(operator)
         if running is not None and running != query:
             raise JobError(
@@ -82,10 +87,11 @@ class CheckpointHome:
             )
         if running is None:
             self._check_claimed(query, known)
-        self._bound[operator] = query
+        self._bound = {**self._bound, operator: query}  # replaced whole: readers need no lock
         if stored is None:
+            self._claim.check()
             manifest = self.manifest.with_operator(operator, query)
-            manifest.write(self.path)
+            manifest.write(self._files)
             self.manifest = manifest
 
     def finalize(self, query: str, epoch: int) -> None:
@@ -98,9 +104,10 @@ class CheckpointHome:
                 return
             self._final[query] = epoch
             try:
-                write_final(self.path, self._final)
+                write_final(self._files, self._final)
             except CheckpointError as exc:  # readers are behind for longer; nothing else depends on it
                 log.warning("%s", exc)
+        self._old_layouts.epoch_is_final(self.manifest, self.operators_of(query), epoch)
 
     def final(self, operator: str) -> int:
         """The newest epoch of an operator that Spark is known to have committed, -1 when none is."""
@@ -108,41 +115,26 @@ class CheckpointHome:
 
     def operators_of(self, query: str) -> list[str]:
         """The operators that this query drives in this job."""
-        return [operator for operator, bound in self._bound.items() if bound == query]
+        return [operator for operator, bound in list(self._bound.items()) if bound == query]
 
     def bound(self) -> list[str]:
         """The operators that have been driven in this job."""
         return list(self._bound)
 
-    def fileno(self) -> int:
-        """The descriptor that holds the lock."""
-        return self._lock.fileno()
+    @property
+    def owner(self) -> str:
+        """What the task managers show that the directory is still this job's: see `qstate.runtime.claim`."""
+        return self._claim.owner
 
     def close(self) -> None:
         """Idempotent."""
-        self._lock.close()
+        self._old_layouts.close()
+        self._claim.close()
         if self._temporary:
             shutil.rmtree(self.path, ignore_errors=True)
 
-    def _locked(self) -> IO[bytes]:
-        try:
-            lock = (self.path / LOCK_FILE).open("ab")
-        except OSError as exc:
-            raise ConfigError(f"checkpoint_dir {self.path} cannot be written: {exc.strerror}") from exc
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as exc:
-            if exc.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                lock.close()
-                raise ConfigError(
-                    f"checkpoint_dir {self.path} is in use by another running job; stop that job, or give this one a "
-                    "directory of its own"
-                ) from exc
-            log.warning("checkpoint_dir %s cannot be locked (%s): make sure that one job uses it", self.path, exc)
-        return lock
-
     def _opened(self, job: str, config: JobConfig, parallelism: int) -> JobManifest:
-        manifest = JobManifest.read(self.path)
+        manifest = JobManifest.read(self._files)
         if manifest is None:
             manifest = JobManifest(job, config.max_parallelism, (parallelism,), restored_from=self._origin(config))
         elif (manifest.job, manifest.max_parallelism) != (job, config.max_parallelism):
@@ -151,7 +143,7 @@ class CheckpointHome:
                 f"{manifest.max_parallelism}, but this is job {job!r} with {config.max_parallelism}; keep both, or "
                 "give every job a directory of its own"
             )
-        elif config.restore_from and _absolute(config.restore_from) != manifest.restored_from:
+        elif config.restore_from and absolute(config.restore_from) != manifest.restored_from:
             raise ConfigError(
                 f"checkpoint_dir {self.path} holds a job that was not started from {config.restore_from}; restore_from "
                 "needs an empty checkpoint_dir, and without restore_from the job goes on with what this one holds"
@@ -160,14 +152,14 @@ class CheckpointHome:
             if parallelism != manifest.parallelism:
                 log.info("rescaling from parallelism %d to %d", manifest.parallelism, parallelism)
             manifest = manifest.with_parallelism(parallelism)
-        manifest.write(self.path)
+        manifest.write(self._files)
         return manifest
 
     def _origin(self, config: JobConfig) -> str | None:
         """Where the job is restored from, checked and remembered: until all subtasks have their state, it is needed."""
         if not config.restore_from:
             return None
-        source = open_source(_absolute(config.restore_from))
+        source = open_source(absolute(config.restore_from), self._options)
         if source.max_parallelism != config.max_parallelism:
             raise ConfigError(
                 f"{source.location} has max_parallelism {source.max_parallelism}, the config {config.max_parallelism}; "
@@ -190,18 +182,10 @@ class CheckpointHome:
             )
 
 
-def _absolute(location: str) -> str:
-    return str(Path(location).expanduser().absolute())
-
-
-def _made(setting: str) -> Path:
-    if _URL.match(setting):
-        raise ConfigError(
-            f"checkpoint_dir must be a directory that the driver and the executors mount, got the URL {setting!r}"
-        )
+def _made(setting: str, options: Mapping[str, Any]) -> Directory:
     try:
-        path = Path(setting).expanduser().absolute()
-        path.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError) as exc:  # RuntimeError: the ~ of a user that does not exist
+        files = open_directory(absolute(setting), options)
+        files.make()
+    except (ConfigError, OSError) as exc:
         raise ConfigError(f"checkpoint_dir {setting!r} cannot be made: {exc}") from exc
-    return path
+    return files

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
+from qstate.checkpoint.locations import open_directory
 from qstate.errors import JobError, QStateError
 from qstate.operators.operator import OperatorSpec
 from qstate.runtime.assignment import Bootstrap
@@ -30,6 +31,7 @@ class HeldSubtasks:
 
     def __init__(self, bootstrap: Bootstrap, scratch: Path, registry: StateRegistry, job_manager: RpcPeer) -> None:
         self._bootstrap = bootstrap
+        self._checkpoint_dir = open_directory(bootstrap.checkpoint_dir, bootstrap.config.checkpoint_storage_options)
         self._scratch = scratch
         self._registry = registry
         self._job_manager = job_manager
@@ -123,7 +125,8 @@ class HeldSubtasks:
             index,
             bootstrap.parallelism,
             bootstrap.config,
-            bootstrap.checkpoint_dir,
+            self._checkpoint_dir,
+            bootstrap.owner,
             bootstrap.layout,
             self._scratch,
         )

@@ -191,7 +191,9 @@ class JobManager:
             "locate": self._locate,
             "describe": self._describe,
         }
-        peer = RpcPeer(sock, handlers, threaded=frozenset({"acquire"}), on_close=self._closed)
+        # These may wait for the checkpoints' storage, and a heartbeat must not wait behind them.
+        waiting = frozenset({"acquire", "begun", "bind_query"})
+        peer = RpcPeer(sock, handlers, threaded=waiting, on_close=self._closed)
         handlers["acquire"] = lambda *args: self._acquire(peer, *args)
         handlers["register"] = lambda address: self._register(peer, address)
         handlers["heartbeat"] = lambda index, incarnation: self._heartbeat(index, incarnation)
@@ -332,7 +334,8 @@ class JobManager:
             self.address,
             self.secret,
             self.config,
-            self.checkpoint_dir,
+            str(self.checkpoint_dir),
+            self._home.owner,
             self._home.manifest.layout,
             self.parallelism,
             self._local,
@@ -375,15 +378,16 @@ class JobManager:
         `epoch` is the one that Spark asks for. Gives the newest one that Spark is known to have committed.
         """
         with self._lock:
-            self._home.bind(uid, query, self._operators)
-            final = self._home.final(uid)
-            if epoch <= final:
-                raise JobError(
-                    f"operator {uid!r}: epoch {epoch} is due, but its state in {self.checkpoint_dir} is from the "
-                    f"future: Spark had committed epoch {final} already. The query's checkpointLocation is older than "
-                    "the state; bring back the one that belongs to it, or start from a savepoint of that time"
-                )
-            return final
+            known = list(self._operators)
+        self._home.bind(uid, query, known)
+        final = self._home.final(uid)
+        if epoch <= final:
+            raise JobError(
+                f"operator {uid!r}: epoch {epoch} is due, but its state in {self.checkpoint_dir} is from the "
+                f"future: Spark had committed epoch {final} already. The query's checkpointLocation is older than "
+                "the state; bring back the one that belongs to it, or start from a savepoint of that time"
+            )
+        return final
 
     def _begun(self, query: str, epoch: int) -> None:
         """A subtask goes on to an epoch, which proves the one before committed.

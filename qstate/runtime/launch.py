@@ -11,9 +11,11 @@ import os
 import pickle
 import subprocess
 import sys
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from qstate.checkpoint.locations import is_url
 from qstate.runtime import detach
 from qstate.runtime.assignment import Bootstrap
 
@@ -25,8 +27,15 @@ KILLED_STATUS = detach.KILLED_STATUS
 
 def log_path(bootstrap: Bootstrap) -> Path:
     """The log of one incarnation."""
-    directory = Path(bootstrap.config.log_dir) if bootstrap.config.log_dir else bootstrap.checkpoint_dir / "logs"
-    return directory / f"{bootstrap.job}-task-manager-{bootstrap.index}-{bootstrap.incarnation}.log"
+    return _log_directory(bootstrap) / f"{bootstrap.job}-task-manager-{bootstrap.index}-{bootstrap.incarnation}.log"
+
+
+def _log_directory(bootstrap: Bootstrap) -> Path:
+    if bootstrap.config.log_dir:
+        return Path(bootstrap.config.log_dir)
+    if is_url(bootstrap.checkpoint_dir):  # nothing can be appended to an object
+        return Path(tempfile.gettempdir()) / f"qstate-{bootstrap.job}-logs-{bootstrap.owner}"
+    return Path(bootstrap.checkpoint_dir) / "logs"
 
 
 def start_task_manager(bootstrap: Bootstrap) -> subprocess.Popen[bytes]:

@@ -8,6 +8,7 @@ ends with the task manager, whichever way that ends: it watches its standard inp
 from __future__ import annotations
 
 import logging
+import pickle
 import signal
 import subprocess
 import sys
@@ -15,6 +16,8 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
+from qstate.checkpoint.directory import Directory
+from qstate.checkpoint.locations import directory_of
 from qstate.config import JobConfig
 
 __all__ = ["Snapshotter"]
@@ -25,8 +28,8 @@ log = logging.getLogger(__name__)
 class Snapshotter:
     """Told of each final epoch by the operator's thread; `snapshot_interval` of them make a snapshot."""
 
-    def __init__(self, directory: Path, config: JobConfig) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path | Directory, config: JobConfig) -> None:
+        self._location = str(directory_of(directory).path)
         self._config = config
         self._epochs = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -39,14 +42,16 @@ class Snapshotter:
         if not interval or self._epochs < interval or (self._waiting and self._waiting.is_alive()):
             return
         config = self._config
-        arguments = [str(self._directory), str(epoch), str(config.retained_snapshots), config.checkpoint_compression]
+        arguments = [self._location, str(epoch), str(config.retained_snapshots), config.checkpoint_compression]
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "qstate.checkpoint.snapshot_process", *arguments], stdin=subprocess.PIPE
             )
         except OSError as exc:
-            log.warning("no snapshot of epoch %d in %s: %s", epoch, self._directory, exc)
+            log.warning("no snapshot of epoch %d in %s: %s", epoch, self._location, exc)
             return
+        with suppress(OSError):  # it has failed already: its exit status says so
+            self._tell(self._process)
         self._epochs = 0
         # A daemon: when the user's function keeps the subtask from being closed, the process must end all the same.
         self._waiting = threading.Thread(
@@ -61,6 +66,12 @@ class Snapshotter:
         if self._waiting is not None:
             self._waiting.join()
 
+    def _tell(self, process: subprocess.Popen[bytes]) -> None:
+        """Not by arguments, which anybody on the host can read: credentials may be among the options."""
+        assert process.stdin is not None
+        process.stdin.write(pickle.dumps(dict(self._config.checkpoint_storage_options)))
+        process.stdin.flush()
+
     def _wait(self, process: subprocess.Popen[bytes], epoch: int) -> None:
         try:
             status = process.wait(self._config.snapshot_timeout_s)
@@ -72,4 +83,4 @@ class Snapshotter:
             with suppress(OSError):
                 process.stdin.close()
         if status not in (0, -signal.SIGKILL):  # what it was has been logged by the process itself
-            log.warning("no snapshot of epoch %d in %s", epoch, self._directory)
+            log.warning("no snapshot of epoch %d in %s", epoch, self._location)

@@ -25,6 +25,7 @@ from qstate.backends.catalog import check_backend
 from qstate.checkpoint.chain import NO_EPOCH
 from qstate.checkpoint.following import FollowedOperator
 from qstate.checkpoint.history import JobHistory, StateSource
+from qstate.checkpoint.locations import absolute, open_directory
 from qstate.checkpoint.manifest import MANIFEST_FILE, JobManifest, read_final
 from qstate.checkpoint.savepoint import Savepoint
 from qstate.config import JobConfig
@@ -99,8 +100,9 @@ class StandbyOracle:
 class Standby:
     """Serves what is committed in a checkpoint directory, and follows it; or a savepoint. `close` it, or use `with`.
 
-    `config`: the settings of a job's proxies, state servers and backend are those of the standby's; the others do
-    not concern it. `interval_s` is the pause between two looks. Raises `ConfigError` for settings that cannot work.
+    `config`: the settings of a job's proxies, state servers and backend are those of the standby's, and it reads the
+    location with the `checkpoint_storage_options`; the others do not concern it. `interval_s` is the pause between two
+    looks. Raises `ConfigError` for settings that cannot work.
     """
 
     def __init__(
@@ -112,7 +114,7 @@ class Standby:
         interval_s: float = DEFAULT_INTERVAL_S,
         descriptors: Iterable[StateDescriptor] = (),
     ) -> None:
-        self._root = Path(location).expanduser().absolute()
+        self._root = open_directory(absolute(location), config.checkpoint_storage_options)
         self._config = config
         self._interval_s = interval_s
         self._descriptors = tuple(descriptors)
@@ -211,7 +213,7 @@ class Standby:
         except (CheckpointError, OSError) as exc:
             return str(exc)
         except Exception as exc:
-            log.exception("a look at %s failed", self._root)
+            log.exception("a look at %s failed", self._root.path)
             return f"{type(exc).__name__}: {exc}"
         finally:
             if self._oracle is not None:
@@ -223,7 +225,7 @@ class Standby:
             manifest = JobManifest.read(self._root)
             if manifest is None:
                 if not self._looks:
-                    log.info("waiting for a checkpoint in %s", self._root)
+                    log.info("waiting for a checkpoint in %s", self._root.path)
                 return None
             source = JobHistory(self._root, manifest)
         log.info("serving job %s from %s", source.job, source.location)
@@ -235,9 +237,11 @@ class Standby:
         started_at = time.monotonic()
         manifest = JobManifest.read(self._root)
         if manifest is None:
-            raise CheckpointError(f"{self._root} has no {MANIFEST_FILE} any more")
+            raise CheckpointError(f"{self._root.path} has no {MANIFEST_FILE} any more")
         if manifest.job != job:
-            raise CheckpointError(f"{self._root} belongs to job {manifest.job!r} now; restart the standby to serve it")
+            raise CheckpointError(
+                f"{self._root.path} belongs to job {manifest.job!r} now; restart the standby to serve it"
+            )
         committed = dict(read_final(self._root))
         looked: dict[str, FollowedOperator] = {}
         wrong: list[str] = []
@@ -286,7 +290,7 @@ class Standby:
                 raise _Incomplete("not every subtask has begun since the job was restored")
             raise DamagedCheckpoint(
                 f"epoch logs of some of its key groups are missing, although epoch {committed} was committed; bring "
-                f"the directory {self._root} back from a copy"
+                f"the directory {self._root.path} back from a copy"
             )
         if history.sealed > served.epoch:
             raise _Incomplete(f"epoch {history.sealed} is sealed, and not known to be committed")
@@ -322,7 +326,7 @@ class Standby:
             if failure is not None:
                 log.warning("%s; what was served before goes on being served", failure)
             else:
-                log.info("%s can be read again", self._root)
+                log.info("%s can be read again", self._root.path)
         self._failure = failure
 
     # -- parts ------------------------------------------------------------------------------------------------

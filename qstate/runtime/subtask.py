@@ -30,10 +30,11 @@ from qstate.backends.contract import Capability, Change, Isolation, StateBackend
 from qstate.backends.replay import replay_epoch
 from qstate.checkpoint.attempts import EpochAttempts, Process
 from qstate.checkpoint.chain import LogIdentity, Part, Snapshot, read_chain
-from qstate.checkpoint.durable_directory import DurableDirectory
+from qstate.checkpoint.directory import Directory
 from qstate.checkpoint.epoch_log import EpochLog, OutputSpool
 from qstate.checkpoint.manifest import MANIFEST_FILE, JobManifest, subtask_directory
-from qstate.checkpoint.opening import DeclaredStates, open_epoch_log
+from qstate.checkpoint.opening import DeclaredStates, convert_log, open_epoch_log
+from qstate.checkpoint.operator_state import OperatorState
 from qstate.checkpoint.origins import origin_of
 from qstate.config import JobConfig
 from qstate.errors import DamagedCheckpoint, FencedError, JobError
@@ -41,6 +42,7 @@ from qstate.keys import KeyGroupRange
 from qstate.operators.context import Subtask as OperatorSubtask
 from qstate.operators.operator import KeyedOperator, OperatorSpec
 from qstate.runtime.assignment import RestoredSubtask
+from qstate.runtime.claim import check_owner
 from qstate.runtime.data_channel import FrameKind, SessionRequest, TaskChannel
 from qstate.runtime.registry import StateInstance
 from qstate.runtime.snapshotter import Snapshotter
@@ -65,7 +67,8 @@ class SubtaskPlace:
     subtask: int
     parallelism: int
     config: JobConfig
-    checkpoint_dir: Path
+    checkpoint_dir: Directory
+    owner: str
     layout: int
     scratch_dir: Path
 
@@ -80,13 +83,12 @@ class SubtaskPlace:
     def identity(self, operator: str) -> LogIdentity:
         return LogIdentity(self.job, operator, self.subtask, self.parallelism, self.config.max_parallelism)
 
-    def log_directory(self, operator: str) -> Path:
+    def log_directory(self, operator: str) -> Directory:
         return subtask_directory(self.checkpoint_dir, operator, self.layout, self.subtask)
 
     def begins_elsewhere(self, operator: str) -> bool:
         """Whether the state has to be fetched from another layout, a savepoint or another job's checkpoint."""
-        directory = self.log_directory(operator)
-        if directory.exists() and read_chain(DurableDirectory(directory), self.identity(operator)) is not None:
+        if read_chain(self.log_directory(operator), self.identity(operator)) is not None:
             return False
         manifest = self.manifest()
         return len(manifest.layouts) > 1 or manifest.restored_from is not None
@@ -95,8 +97,8 @@ class SubtaskPlace:
         found = JobManifest.read(self.checkpoint_dir)
         if found is None:
             raise JobError(
-                f"{self.checkpoint_dir} has no {MANIFEST_FILE} here, which the driver has written: checkpoint_dir has "
-                "to be on storage that the driver and all executors share"
+                f"{self.checkpoint_dir.path} has no {MANIFEST_FILE} here, which the driver has written: checkpoint_dir "
+                "has to be on storage that the driver and all executors share"
             )
         return found
 
@@ -254,6 +256,8 @@ class Subtask:
                 self._take_back()
             if decision.gap:
                 self._skipped(request)
+            if self._log.unconverted:
+                convert_log(self._log, self._declared)  # what was sealed last is committed now
             self._log.drop_output(before_epoch=request.epoch)
             if self._attempts.sealed is not None and decision.rollback is False:
                 self._snapshotter.epoch_is_final(self._attempts.sealed)
@@ -266,11 +270,12 @@ class Subtask:
                 output.append(frame)
                 channel.send(FrameKind.OUTPUT, memoryview(frame))
             self._check_current(request, channel)
+            lists = self._operator.lists.packed()
             changes = self._backend.commit(request.epoch)
         except BaseException:
             self._abandon(request, output)
             raise
-        self._seal(request, changes, output)
+        self._seal(request, changes, output, lists)
 
     def _skipped(self, request: SessionRequest) -> None:
         """Epochs are missing between the last sealed one and this one: their rows are not in the state."""
@@ -330,18 +335,22 @@ class Subtask:
     def _note(self, base: Snapshot | None, parts: list[Part], pending: Part | None) -> None:
         held = [*parts, *([pending] if pending is not None else [])]
         if held:
-            directory = self._place.log_directory(self.spec.uid)
-            source = str(directory / base.name if base is not None and len(held) == 1 else directory)
+            directory = self._place.log_directory(self.spec.uid).path
+            source = str(directory / base.name if base is not None and held[-1].ascending else directory)
             self.restored = RestoredSubtask(self.spec.uid, self._place.subtask, held[-1].epoch, source)
 
     def _take_back(self) -> None:
         """Undo what an attempt wrote that was not sealed; at least once, it stays, and the next attempt adds to it."""
         if self._place.config.exactly_once:
             self._backend.rollback()
+            self._operator.lists.rollback()
 
-    def _seal(self, request: SessionRequest, changes: Iterable[Change], output: OutputSpool) -> None:
+    def _seal(
+        self, request: SessionRequest, changes: Iterable[Change], output: OutputSpool, lists: OperatorState
+    ) -> None:
         try:
-            self._log.seal(request.epoch, changes, output)
+            self._log.seal(request.epoch, changes, output, operator_state=lists)
+            self._operator.lists.sealed(lists)
             self._uncommitted_since = time.monotonic()  # Spark cannot commit it before this attempt says SEALED
             self._attempts.seal(request.epoch, request.attempt)
         except FencedError as exc:
@@ -407,21 +416,31 @@ class Subtask:
 
     def _open_log(self, restart: Restart) -> EpochLog:
         place, uid = self._place, self.spec.uid
+        check_owner(place.checkpoint_dir, place.owner)
         self._declared = DeclaredStates(
             uid,
             self._operator.descriptors,
             self.spec.key_types,
             allow_non_restored=place.config.allow_non_restored_state,
+            lists=self._operator.lists.declared(allow_non_restored=place.config.allow_non_restored_state),
         )
         origin = None
         if restart.first_epoch is not None and place.begins_elsewhere(uid):
-            origin = origin_of(place.checkpoint_dir, place.manifest(), uid, place.key_groups, restart.first_epoch)
+            origin = origin_of(
+                place.checkpoint_dir,
+                place.manifest(),
+                uid,
+                place.key_groups,
+                restart.first_epoch,
+                options=place.config.checkpoint_storage_options,
+            )
         return open_epoch_log(
             place.log_directory(uid),
             place.identity(uid),
             self._declared,
             origin,
             first_epoch=restart.first_epoch,
+            final=restart.final,
             compression=place.config.checkpoint_compression,
         )
 
@@ -431,6 +450,7 @@ class Subtask:
         pending = parts.pop() if parts and parts[-1].epoch > final and not parts[-1].ascending else None
         if parts:
             self._backend.restore(parts[-1].epoch, chained(part.changes for part in parts))
+        self._operator.lists.fill(self._declared.lists(self._log.operator_state()))
         self._note(base, parts, pending)
         if pending is not None:
             descriptors = {descriptor.name: descriptor for descriptor in self._operator.descriptors}

@@ -18,6 +18,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 
 from qstate.backends.catalog import check_backend
 from qstate.checkpoint import Savepoint, open_source, write_savepoint
+from qstate.checkpoint.locations import absolute, open_directory
 from qstate.config import JobConfig
 from qstate.errors import ClosedError, ConfigError
 from qstate.runtime.assignment import RestoredSubtask
@@ -106,13 +107,16 @@ class Job:
         return self._manager
 
     def savepoint(self, path: str | Path) -> Savepoint:
-        """Write a savepoint of the running job into a new or empty directory: the state as of the last committed epoch.
+        """Write a savepoint of the running job, as of the last committed epoch, into a new or empty directory.
 
-        The job goes on meanwhile. Raises `CheckpointError` before the first epoch was committed, when the directory
-        holds something and when it cannot be written; what was written then is no savepoint.
+        `path` may be a URL, too. The job goes on meanwhile. Raises `CheckpointError` before the first epoch was
+        committed, when the directory holds something and when it cannot be written; what was written then is no
+        savepoint.
         """
         self._check_running()
-        return write_savepoint(open_source(str(self._manager.checkpoint_dir)), Path(path).expanduser().absolute())
+        options = self.config.checkpoint_storage_options
+        source = open_source(str(self._manager.checkpoint_dir), options)
+        return write_savepoint(source, open_directory(absolute(path), options))
 
     def stop(self) -> None:
         """End the task managers and free everything. State in a configured `checkpoint_dir` stays.

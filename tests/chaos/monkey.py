@@ -306,7 +306,14 @@ class _Driver:
             self.descendants = psutil.Process(self.process.pid).children(recursive=True)
 
     def jvm(self) -> psutil.Process:
-        return next(one for one in psutil.Process(self.process.pid).children() if one.name().startswith("java"))
+        """Its JVM; the one to come, when two faults wanted one at once and the second meets the next driver."""
+        deadline = time.monotonic() + END_TIMEOUT_S
+        while time.monotonic() < deadline:
+            for child in psutil.Process(self.process.pid).children():
+                if child.name().startswith("java"):
+                    return child
+            threading.Event().wait(PAUSE_S)
+        raise AssertionError(f"driver {self.process.pid} has no JVM:\n{self.log_tail()}")
 
     def log_tail(self) -> str:
         return self._log.read_text(errors="replace")[-6000:]

@@ -50,10 +50,10 @@ def _place_in_task_manager() -> tuple[Place, int]:
 
 def _noting_the_epoch(seal: Callable[..., None]) -> Callable[..., None]:
     @wraps(seal)
-    def noting(log: EpochLog, epoch: int, *args: Any) -> None:
+    def noting(log: EpochLog, epoch: int, *args: Any, **kwargs: Any) -> None:
         _now.epoch = epoch
         try:
-            seal(log, epoch, *args)
+            seal(log, epoch, *args, **kwargs)
         finally:
             _now.epoch = None
 

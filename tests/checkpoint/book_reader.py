@@ -16,7 +16,14 @@ from urllib.parse import quote
 import msgpack
 from xxhash import xxh64, xxh64_hexdigest
 
-__all__ = ["Entry", "final_epoch", "read_checkpoint", "read_savepoint"]
+__all__ = [
+    "Entry",
+    "final_epoch",
+    "read_checkpoint",
+    "read_operator_state",
+    "read_savepoint",
+    "read_savepoint_operator_states",
+]
 
 PUT, DELETE, MAP_PUT, MAP_REMOVE, LIST_ADD = 1, 2, 3, 4, 5
 
@@ -40,6 +47,7 @@ class File(NamedTuple):
     header: dict[str, Any]
     changes: list[Entry]
     seal: int
+    footer: dict[str, Any]
 
 
 def read_json(path: Path) -> Any:
@@ -66,7 +74,7 @@ def read_file(path: Path) -> File:
     footer = msgpack.unpackb(payload)
     payload, checksum, at = block_at(data, 8, 1, 0)
     header = msgpack.unpackb(payload)
-    assert header["format"] == 2 and "compression" not in header
+    assert header["format"] == (3 if "since" in header else 2) and "compression" not in header
     digest = xxh64(struct.pack("<Q", checksum))
     changes: list[Entry] = []
     for index in range(footer["blocks"]):
@@ -75,7 +83,7 @@ def read_file(path: Path) -> File:
         changes += changes_of(payload)
     assert (at, digest.intdigest()) == (footer_at, footer["digest"])
     assert len(changes) == footer["entries"]
-    return File(header, changes, seal)
+    return File(header, changes, seal, footer)
 
 
 def changes_of(payload: bytes) -> Iterator[Entry]:
@@ -107,19 +115,32 @@ def history(directory: Path) -> tuple[dict[int, File], dict[int, File]]:
     for number, file in list(logs.items()):
         for void in range(number - file.header.get("void", 0), number):
             logs.pop(void, None)
-    before = snapshots[min(snapshots)].header["previous"] if snapshots else 0
-    for number in sorted(number for number in logs if not snapshots or number > min(snapshots)):
+    # Snapshots that others only stand on come before the logs that are left.
+    start = min((number for number in snapshots if number + 1 in logs), default=max(snapshots, default=0))
+    before = snapshots[start].header["previous"] if snapshots else 0
+    for number in sorted(number for number in logs if number > start):
         assert logs[number].header["previous"] == before, number
         before = logs[number].seal
     return snapshots, logs
+
+
+def stack_of(snapshots: dict[int, File], number: int) -> list[File]:
+    """The snapshots that make one state together: the whole one first, the one of this number last."""
+    file = snapshots[number]
+    if "since" not in file.header:
+        return [file]
+    below, seal = file.header["since"]
+    assert snapshots[below].seal == seal
+    return [*stack_of(snapshots, below), file]
 
 
 def state_of(directory: Path, upto: int, groups: range) -> State:
     snapshots, logs = history(directory)
     bases = [number for number, file in snapshots.items() if file.header["epoch"] <= upto]
     base = max(bases, default=0)
+    assert not any(number > base for number in snapshots) or base + 1 in logs, "nothing as old as that"
     state: State = {}
-    files = [snapshots[base]] if bases else []
+    files = stack_of(snapshots, base) if bases else []
     files += [logs[number] for number in sorted(logs) if number > base and logs[number].header["epoch"] <= upto]
     for change in (change for file in files for change in file.changes):
         if change.group in groups:
@@ -161,6 +182,26 @@ def read_checkpoint(root: Path, uid: str, epoch: int) -> State:
     for groups, directory in subtasks(root, uid):
         state |= state_of(directory, epoch, groups)
     return state
+
+
+def lists_of(stored: list[dict[str, Any]]) -> list[tuple[str, str, list[bytes]]]:
+    assert all(one["schema"]["kind"] == "list" for one in stored)
+    return [(one["schema"]["name"], one["distribution"], one["elements"]) for one in stored]
+
+
+def read_operator_state(directory: Path, epoch: int) -> list[tuple[str, str, list[bytes]]]:
+    """Name, distribution and elements of a subtask's lists."""
+    snapshots, logs = history(directory)
+    found = [(number, file) for number, file in snapshots.items() if file.header["epoch"] <= epoch]
+    found += [(number, file) for number, file in logs.items() if -1 < file.header["epoch"] <= epoch]
+    newest = [file for number, file in found if number == max(number for number, _ in found)]
+    assert all(file.footer.get("operator_state") == newest[0].footer.get("operator_state") for file in newest)
+    return lists_of(newest[0].footer.get("operator_state", []))
+
+
+def read_savepoint_operator_states(root: Path, uid: str) -> list[list[tuple[str, str, list[bytes]]]]:
+    stored = read_json(root / "savepoint.json")["operators"][uid]
+    return [lists_of(state) for state in read_file(root / stored["file"]).footer.get("operator_states", [])]
 
 
 def read_savepoint(root: Path, uid: str) -> list[Entry]:

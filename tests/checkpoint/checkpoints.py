@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from qstate.backends.answers import pack_elements, unpack_elements
 from qstate.backends.contract import Change, ChangeOp
 from qstate.checkpoint.chain import LogIdentity, Snapshot
-from qstate.checkpoint.durable_directory import DurableDirectory
+from qstate.checkpoint.directory import Directory
 from qstate.checkpoint.epoch_log import EpochLog
+from qstate.checkpoint.locations import directory_of
 from qstate.checkpoint.manifest import JobManifest, subtask_directory, write_final
 from qstate.checkpoint.origins import origin_of
-from qstate.checkpoint.snapshots import take_snapshot, write_snapshot
+from qstate.checkpoint.snapshots import WHOLE_BYTES, take_snapshot, write_snapshot
 from qstate.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor, ValueStateDescriptor
 from qstate.evolution import StateSchema
 from qstate.keys import KeyGroupRange, Namespace, encode_key, key_group
@@ -25,9 +27,11 @@ __all__ = [
     "QUERY",
     "SCHEMAS",
     "UID",
+    "Reversed",
     "StoredJob",
     "begin_with",
     "changes_of",
+    "filled_state_after",
     "identity_of",
     "state_after",
 ]
@@ -35,6 +39,7 @@ __all__ = [
 MAX_PARALLELISM = 8
 QUERY, UID = "query-1", "totals"
 KEYS = [f"key {number}" for number in range(12)]
+FILLERS, FILLER_BYTES = 60, 150
 
 
 class Reversed(Serializer):
@@ -100,20 +105,31 @@ def state_after(epoch: int) -> dict[tuple[str, bytes, bytes, bytes], bytes]:
     return found
 
 
+def fillers() -> list[Change]:
+    """Entries that no epoch changes, so many that an epoch changes little of all."""
+    return [_change(ChangeOp.PUT, "secret", f"filler {number}", b"x" * FILLER_BYTES) for number in range(FILLERS)]
+
+
+def filled_state_after(epoch: int) -> dict[tuple[str, bytes, bytes, bytes], bytes]:
+    """`state_after`, with what a filled epoch put as well."""
+    puts = {(change.state, change.namespace, change.key, change.map_key): change.data for change in fillers()}
+    return {**state_after(epoch), **puts}
+
+
 def identity_of(manifest: JobManifest, subtask: int) -> LogIdentity:
     return LogIdentity(manifest.job, UID, subtask, manifest.parallelism, MAX_PARALLELISM)
 
 
-def begin_with(files: DurableDirectory, identity: LogIdentity, epoch: int, changes: Iterable[Change]) -> None:
+def begin_with(files: Directory, identity: LogIdentity, epoch: int, changes: Iterable[Change]) -> None:
     """Write the snapshot that a log begins with when its state comes from elsewhere."""
-    write_snapshot(files, identity, Snapshot(0, 0, 0, epoch, 0, SCHEMAS), changes)
+    write_snapshot(files, identity, Snapshot(0, 0, 0, epoch, 0, SCHEMAS), changes, operator_state=())
 
 
 class StoredJob:
     """A checkpoint directory that is written epoch by epoch. `restart` goes on with another parallelism."""
 
-    def __init__(self, root: Path, *, parallelism: int = 2, job: str = "job") -> None:
-        root.mkdir(parents=True, exist_ok=True)
+    def __init__(self, root: Path | Directory, *, parallelism: int = 2, job: str = "job") -> None:
+        directory_of(root).make()
         self.root = root
         self.manifest = JobManifest(job, MAX_PARALLELISM, (parallelism,), {UID: QUERY})
         self.manifest.write(root)
@@ -122,22 +138,23 @@ class StoredJob:
     def identity(self, subtask: int) -> LogIdentity:
         return identity_of(self.manifest, subtask)
 
-    def directory(self, subtask: int) -> Path:
+    def directory(self, subtask: int) -> Any:
         return subtask_directory(self.root, UID, self.manifest.layout, subtask)
 
-    def run(self, epochs: Iterable[int], *, commit: bool = True) -> None:
+    def run(self, epochs: Iterable[int], *, commit: bool = True, filled: bool = False) -> None:
         """Seal epochs in every subtask, with an output frame each; Spark commits each of them, or none."""
         for epoch in epochs:
             for subtask, log in enumerate(self.logs):
                 groups = KeyGroupRange.of_subtask(subtask, len(self.logs), MAX_PARALLELISM)
                 log.drop_output(before_epoch=epoch)
-                log.seal(epoch, [one for one in changes_of(epoch) if one.group in groups], [b"frame %d" % epoch])
+                changes = [*changes_of(epoch), *(fillers() if filled else ())]
+                log.seal(epoch, [one for one in changes if one.group in groups], [b"frame %d" % epoch])
             if commit:
                 write_final(self.root, {QUERY: epoch})
 
-    def snapshot(self, *, retained: int = 2) -> None:
+    def snapshot(self, *, retained: int = 2, whole_bytes: int = WHOLE_BYTES) -> None:
         for subtask in range(self.manifest.parallelism):
-            take_snapshot(DurableDirectory(self.directory(subtask)), retained=retained)
+            take_snapshot(directory_of(self.directory(subtask)), retained=retained, whole_bytes=whole_bytes)
 
     def restart(self) -> None:
         self.logs = self._open()
@@ -151,7 +168,9 @@ class StoredJob:
             origin = origin_of(self.root, self.manifest, UID, identity.key_groups, first_epoch)
             assert origin is not None
             changes = origin.source.state(UID, identity.key_groups, origin.upto)
-            begin_with(DurableDirectory(self.directory(subtask)), identity, origin.epoch, changes)
+            files = directory_of(self.directory(subtask))
+            files.make()
+            begin_with(files, identity, origin.epoch, changes)
 
     def _open(self) -> list[EpochLog]:
         return [

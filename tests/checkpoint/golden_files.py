@@ -10,19 +10,41 @@ import json
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
+
+import msgpack
 
 from qstate.checkpoint.durable_directory import DurableDirectory
+from qstate.checkpoint.manifest import write_final
+from qstate.checkpoint.operator_state import Distribution, OperatorList, OperatorState
 from qstate.checkpoint.origins import open_source
 from qstate.checkpoint.savepoint import write_savepoint
 from qstate.checkpoint.snapshots import take_snapshot
-from tests.checkpoint.checkpoints import StoredJob
+from qstate.descriptors import ListStateDescriptor
+from qstate.evolution import StateSchema
+from tests.checkpoint.checkpoints import QUERY, StoredJob
 
-__all__ = ["COMPRESSED", "GOLDEN", "LAST", "plain_files", "unpack", "write_compressed", "write_plain"]
+__all__ = [
+    "COMPRESSED",
+    "GOLDEN",
+    "LAST",
+    "STACKED",
+    "noted",
+    "plain_files",
+    "unpack",
+    "write_compressed",
+    "write_lists",
+    "write_plain",
+]
 
 GOLDEN = Path(__file__).parent / "golden"
 #: Its bytes depend on the codec's version, so it is read and not written again.
 COMPRESSED = "compressed"
+#: It has partial snapshots, whose format number is their own; the other directories are as before there were any.
+STACKED = "stacked"
 LAST = 5
+#: The name and type of each operator state.
+LISTS: tuple[tuple[str, Any], ...] = (("positions", int), ("labels", str))
 #: Bytes per line of hexadecimal text.
 WIDTH = 32
 
@@ -36,6 +58,36 @@ def write_plain(root: Path) -> None:
     job.run(range(3, LAST + 1))
     job.run([LAST + 1], commit=False)
     write_savepoint(open_source(str(job.root)), root / "savepoint")
+    stacked = StoredJob(root / STACKED)
+    stacked.run([0], filled=True)
+    stacked.snapshot(whole_bytes=0)
+    stacked.run(range(1, 5))
+    stacked.snapshot(whole_bytes=0)
+    stacked.run([LAST])
+    stacked.snapshot(whole_bytes=0)
+    stacked.run([LAST + 1], commit=False)
+
+
+def noted(epoch: int, subtask: int) -> OperatorState:
+    """The operator state of a subtask as of an epoch."""
+    split, union = (StateSchema.of(ListStateDescriptor(name, kind)).to_plain() for name, kind in LISTS)
+    positions = tuple(msgpack.packb(10 * epoch + one) for one in range(subtask, 3))
+    return (
+        OperatorList(split, Distribution.SPLIT, positions),
+        OperatorList(union, Distribution.UNION, (msgpack.packb(f"{epoch} of {subtask}"),)),
+    )
+
+
+def write_lists(root: Path) -> None:
+    """A checkpoint directory with operator state, in epochs and in a snapshot, and a savepoint of it."""
+    job = StoredJob(root / "lists" / "checkpoint")
+    for epoch in range(LAST + 1):
+        for subtask, log in enumerate(job.logs):
+            log.seal(epoch, [], operator_state=noted(epoch, subtask))
+        if epoch == LAST - 2:
+            job.snapshot(retained=1)
+    write_final(job.root, {QUERY: LAST})
+    write_savepoint(open_source(str(job.root)), root / "lists" / "savepoint")
 
 
 def write_compressed(root: Path) -> None:
@@ -78,6 +130,7 @@ def main() -> None:
     shutil.rmtree(GOLDEN, ignore_errors=True)
     with tempfile.TemporaryDirectory() as scratch:
         write_plain(Path(scratch))
+        write_lists(Path(scratch))
         write_compressed(Path(scratch))
         for path in (path for path in Path(scratch).rglob("*") if path.is_file()):
             name = path.relative_to(scratch)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from qstate.checkpoint.durable_directory import DurableDirectory
 
-__all__ = ["Crash", "MortalDirectory"]
+__all__ = ["Crash", "MortalDirectory", "dies_in"]
 
 Result = TypeVar("Result")
 
@@ -83,3 +83,14 @@ class MortalDirectory(DurableDirectory):
                 path.write_bytes(data[: len(data) // 2])
         for path in lost_names:
             path.unlink(missing_ok=True)
+
+
+def dies_in(act: Callable[..., object], files: MortalDirectory, **arguments: Any) -> bool:
+    """Let a process act on its directory; whether it died of that. Its files are closed either way."""
+    try:
+        act(files, **arguments)
+    except Crash:
+        return True
+    finally:
+        files.bury()
+    return False

@@ -6,11 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from qstate.checkpoint.operator_state import OperatorState
 from qstate.checkpoint.origins import open_source
 from qstate.keys import KeyGroupRange
-from tests.checkpoint.book_reader import final_epoch, read_checkpoint, read_savepoint
-from tests.checkpoint.checkpoints import MAX_PARALLELISM, UID, StoredJob, state_after
-from tests.checkpoint.golden_files import LAST, unpack
+from tests.checkpoint.book_reader import (
+    final_epoch,
+    read_checkpoint,
+    read_operator_state,
+    read_savepoint,
+    read_savepoint_operator_states,
+)
+from tests.checkpoint.checkpoints import MAX_PARALLELISM, UID, StoredJob, filled_state_after, state_after
+from tests.checkpoint.golden_files import LAST, STACKED, noted, unpack
 
 
 @pytest.fixture
@@ -26,6 +33,13 @@ def test_checkpoint_read_by_the_book_is_the_state(golden: Path) -> None:
         assert read_checkpoint(root, UID, epoch) == state_after(epoch)
 
 
+def test_stack_read_by_the_book_is_the_state(golden: Path) -> None:
+    root = golden / STACKED
+    assert final_epoch(root, UID) == LAST
+    for epoch in range(4, LAST + 2):
+        assert read_checkpoint(root, UID, epoch) == filled_state_after(epoch)
+
+
 def test_savepoint_read_by_the_book_is_in_the_neutral_order(golden: Path) -> None:
     found = read_savepoint(golden / "savepoint", UID)
     assert {(one.state, one.namespace, one.key, one.map_key): one.data for one in found} == state_after(LAST)
@@ -33,6 +47,19 @@ def test_savepoint_read_by_the_book_is_in_the_neutral_order(golden: Path) -> Non
     assert order == sorted(order)
     changes = open_source(str(golden / "savepoint")).state(UID, KeyGroupRange(0, MAX_PARALLELISM), LAST)
     assert [(one.op, one.key, one.data) for one in found] == [(one.op.value, one.key, one.data) for one in changes]
+
+
+def plainly(state: OperatorState) -> list[tuple[str, str, list[bytes]]]:
+    return [(one.name, one.distribution.value, list(one.elements)) for one in state]
+
+
+def test_operator_state_is_read_by_the_book(golden: Path) -> None:
+    for subtask in range(2):
+        (directory,) = (golden / "lists" / "checkpoint").glob(f"*/000/{subtask:05d}")
+        for epoch in range(LAST - 2, LAST + 1):
+            assert read_operator_state(directory, epoch) == plainly(noted(epoch, subtask))
+    found = read_savepoint_operator_states(golden / "lists" / "savepoint", UID)
+    assert found == [plainly(noted(LAST, subtask)) for subtask in range(2)]
 
 
 def test_void_file_does_not_count_by_the_book(tmp_path: Path) -> None:

@@ -10,8 +10,17 @@ from qstate.checkpoint.history import StateSource
 from qstate.checkpoint.origins import open_source
 from qstate.checkpoint.verification import verify
 from qstate.keys import KeyGroupRange
-from tests.checkpoint.checkpoints import MAX_PARALLELISM, UID, state_after
-from tests.checkpoint.golden_files import COMPRESSED, LAST, plain_files, unpack, write_plain
+from tests.checkpoint.checkpoints import MAX_PARALLELISM, UID, filled_state_after, state_after
+from tests.checkpoint.golden_files import (
+    COMPRESSED,
+    LAST,
+    STACKED,
+    noted,
+    plain_files,
+    unpack,
+    write_lists,
+    write_plain,
+)
 
 
 @pytest.fixture
@@ -27,6 +36,7 @@ def held(source: StateSource, epoch: int) -> dict[tuple[str, bytes, bytes, bytes
 
 def test_same_inputs_give_the_same_bytes(golden: Path, tmp_path: Path) -> None:
     write_plain(tmp_path / "today")
+    write_lists(tmp_path / "today")
     wanted = {name: text for name, text in plain_files(golden).items() if not name.startswith(COMPRESSED)}
     found = plain_files(tmp_path / "today")
     assert sorted(found) == sorted(wanted)
@@ -42,6 +52,13 @@ def test_golden_checkpoint_is_read(golden: Path) -> None:
         assert held(source, epoch) == state_after(epoch)
 
 
+def test_golden_stacks_are_read(golden: Path) -> None:
+    source = open_source(str(golden / STACKED))
+    assert {len(base.stack) for _, chain in source.subtasks(UID) if (base := chain.bases[0])} == {3}  # type: ignore[attr-defined]
+    for epoch in range(4, LAST + 2):
+        assert held(source, epoch) == filled_state_after(epoch)
+
+
 @pytest.mark.parametrize("what", ["savepoint", COMPRESSED])
 def test_golden_savepoint_and_compressed_snapshots_are_read(golden: Path, what: str) -> None:
     if what == COMPRESSED:
@@ -49,7 +66,17 @@ def test_golden_savepoint_and_compressed_snapshots_are_read(golden: Path, what: 
     assert held(open_source(str(golden / what)), LAST) == state_after(LAST)
 
 
-@pytest.mark.parametrize("what", ["checkpoint", "savepoint", COMPRESSED])
+def test_golden_operator_state_is_read(golden: Path) -> None:
+    source = open_source(str(golden / "lists" / "checkpoint"))
+    for epoch in range(LAST - 2, LAST + 1):
+        assert source.operator_states(UID, epoch) == [noted(epoch, 0), noted(epoch, 1)]
+    savepoint = open_source(str(golden / "lists" / "savepoint"))
+    assert savepoint.operator_states(UID, LAST) == [noted(LAST, 0), noted(LAST, 1)]
+
+
+@pytest.mark.parametrize(
+    "what", ["checkpoint", "savepoint", "lists/checkpoint", "lists/savepoint", COMPRESSED, STACKED]
+)
 def test_golden_files_are_sound(golden: Path, what: str) -> None:
     found = {file.path: file.damage for file in verify(str(golden / what))}
     assert set(found.values()) == {None}

@@ -18,6 +18,7 @@ from qstate.checkpoint.entries import read_entries
 from qstate.checkpoint.epoch_log import EpochLog
 from qstate.checkpoint.history import JobHistory, StateSource, in_one_form
 from qstate.checkpoint.manifest import FINAL_FILE, JobManifest, subtask_directory, write_final
+from qstate.checkpoint.merge import merged_parts
 from qstate.checkpoint.origins import open_source, origin_of
 from qstate.checkpoint.savepoint import Savepoint, write_savepoint
 from qstate.checkpoint.verification import verify
@@ -264,3 +265,46 @@ def test_reading_holds_a_block_and_not_the_state(tmp_path: Path) -> None:
             tracemalloc.stop()
         assert found == count
         assert peak < 0.25 * count * len(value), location
+
+
+def widened() -> list[dict[str, Any]]:
+    """The states of a program that declares the totals as floats and does not ask for the secret any more."""
+    found = [dict(plain) for plain in SCHEMAS if plain["name"] != "secret"]
+    return [{**plain, "value_type": "float"} if plain["name"] == "total" else plain for plain in found]
+
+
+def go_on_converted(job: StoredJob, subtasks: range) -> None:
+    """What opening a log with another schema does, but for the bytes of values, which readers do not look at."""
+    for subtask in subtasks:
+        log = EpochLog.open(job.directory(subtask), job.identity(subtask), lambda _: widened())
+        log.write_base(change for change in merged_parts(log.parts(log.bases[0])) if change.state != "secret")
+        job.logs[subtask] = log
+
+
+def test_epochs_from_before_a_conversion_are_read_in_their_own_form(job: StoredJob) -> None:
+    job.run(range(3))
+    go_on_converted(job, range(2))
+    for subtask, log in enumerate(job.logs):
+        groups = KeyGroupRange.of_subtask(subtask, 2, MAX_PARALLELISM)
+        log.seal(3, [one for one in changes_of(3) if one.group in groups and one.state != "secret"])
+    source = open_source(str(job.root))
+    for epoch in range(4):
+        found = {(one.state, one.key): one for one in read_entries(source, UID, epoch=epoch)}
+        assert ("secret" in {state for state, _ in found}) is (epoch < 2), "as of the last one, it is converted"
+        forms = {str(plain["name"]): plain["value_type"] for plain in source.states(UID, epoch)}
+        assert forms["total"] == ("int" if epoch < 2 else "float")
+        if epoch < 2:
+            assert {one.decoded for (state, _), one in found.items() if state == "secret"} == {False}
+            assert len(list(read_entries(source, UID, epoch=epoch))) == len(state_after(epoch))
+
+
+def test_epoch_of_two_forms_says_which_ones_can_be_read(job: StoredJob) -> None:
+    job.run(range(3))
+    job.logs[0].seal(3, [one for one in changes_of(3) if one.group < 4])  # this one is ahead, and converts as of 3
+    go_on_converted(job, range(2))
+    for log in job.logs:
+        log.seal(4, [])
+    source = open_source(str(job.root))
+    with pytest.raises(CheckpointError, match=r"in two forms, .* ask for an earlier epoch, or for a later one"):
+        list(read_entries(source, UID, epoch=2))
+    assert list(read_entries(source, UID, epoch=1)) and list(read_entries(source, UID, epoch=4))

@@ -16,7 +16,7 @@ from qstate.checkpoint.snapshots import remove_unneeded, take_snapshot
 from qstate.errors import CheckpointError
 from qstate.keys import KeyGroupRange
 from tests.checkpoint.logs import change, held, open_log
-from tests.checkpoint.mortal_directory import Crash, MortalDirectory
+from tests.checkpoint.mortal_directory import MortalDirectory, dies_in
 
 #: More than the calls that the scenario makes.
 MOST_CALLS = 60
@@ -189,14 +189,7 @@ def test_crash_at_every_call_of_a_snapshot_loses_nothing(tmp_path: Path, after: 
         take_snapshot(DurableDirectory(directory), retained=1)
         wanted = epochs(log, 3, 5)
         files = MortalDirectory(directory, call, after)
-        died = False
-        try:
-            take_snapshot(files, retained=1)
-        except Crash:
-            died = True
-        finally:
-            files.bury()
-        if not died:
+        if not dies_in(take_snapshot, files, retained=1):
             break
         assert read_with_any_base(open_log(directory)) == wanted
         take_snapshot(DurableDirectory(directory), retained=1)
@@ -213,14 +206,7 @@ def test_power_loss_at_every_call_of_a_snapshot_loses_nothing(tmp_path: Path) ->
         log = open_log(directory)
         wanted = epochs(log, 0, 5)
         files = MortalDirectory(directory, call, True)
-        died = False
-        try:
-            take_snapshot(files, retained=1)
-        except Crash:
-            died = True
-        finally:
-            files.bury()
-        if not died:
+        if not dies_in(take_snapshot, files, retained=1):
             break
         files.lose_power(files.unsynced_names)
         assert read_with_any_base(open_log(directory)) == wanted

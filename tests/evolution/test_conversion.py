@@ -11,7 +11,9 @@ import pytest
 
 from qstate.backends.answers import pack_elements, unpack_elements
 from qstate.backends.contract import Change, ChangeOp, Isolation
+from qstate.checkpoint.chain import Part
 from qstate.checkpoint.conversion import converted
+from qstate.checkpoint.opening import DeclaredStates
 from qstate.descriptors import (
     AggregateFunction,
     AggregatingStateDescriptor,
@@ -23,7 +25,7 @@ from qstate.descriptors import (
 )
 from qstate.errors import JobError
 from qstate.evolution import Evolution, StateSchema, plan_evolution
-from qstate.keys import encode_key
+from qstate.keys import ColumnType, encode_key
 from qstate.serializers import MessagePackSerializer
 from tests.backends.factories import ALL_GROUPS, open_named
 
@@ -207,3 +209,26 @@ def test_a_fault_names_the_state_and_the_key(name: str) -> None:
     assert next(found) == good
     with pytest.raises(JobError, match=message):
         next(found)
+
+
+def test_part_is_converted_by_its_own_plan_when_it_is_read_after_later_ones() -> None:
+    """A merge reads snapshots when it has read the epochs over them, which may lack a state that these have."""
+    dumps = MessagePackSerializer().dumps
+    names = ("one", "other")
+    stored = {
+        descriptor.name: {**StateSchema.of(descriptor).to_plain(), "key_types": ["string"]}
+        for descriptor in (ValueStateDescriptor(name, int) for name in names)
+    }
+    declared = DeclaredStates("it", [ValueStateDescriptor(name, float) for name in names], [ColumnType.STRING])
+    parts = [
+        Part(
+            epoch,
+            [stored[name] for name in held],
+            [Change(ChangeOp.PUT, name, 0, encode_key(None), encode_key("k"), b"", dumps(epoch)) for name in held],
+            ascending=epoch == 0,
+        )
+        for epoch, held in enumerate((names, names[:1]))
+    ]
+    first, last = declared.prepare(parts)
+    assert [(one.state, one.data) for one in last.changes] == [("one", dumps(1.0))]
+    assert [(one.state, one.data) for one in first.changes] == [("one", dumps(0.0)), ("other", dumps(0.0))]

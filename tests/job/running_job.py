@@ -115,7 +115,8 @@ class RunningJob:
 
     def logs(self) -> list[Path]:
         """The task managers' log files."""
-        return sorted((self.manager.checkpoint_dir / "logs").glob("*.log"))
+        directory = Path(self.config.log_dir) if self.config.log_dir else self.manager.checkpoint_dir / "logs"
+        return sorted(directory.glob("*.log"))
 
     def log_text(self) -> str:
         return "".join(file.read_text() for file in self.logs())

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from qstate.checkpoint.durable_directory import DurableDirectory
 from qstate.checkpoint.manifest import JobManifest, read_final
 from qstate.config import JobConfig
 from qstate.errors import CheckpointError, ConfigError, JobError
 from qstate.runtime.checkpoint_home import CheckpointHome
+from qstate.runtime.claim import LockedDirectory
 from tests.job.functions import Totals
 from tests.job.running_job import RunningJob, rows_batch
 
@@ -82,7 +84,10 @@ def test_a_relative_path_is_the_drivers_and_a_tilde_its_home(tmp_path: Path, mon
 @pytest.mark.parametrize(
     ("setting", "complaint"),
     [
-        ("s3://bucket/state", "must be a directory .* got the URL 's3://bucket/state'"),
+        ("s3:/bucket/state", "'s3:/bucket/state' is no location: expected a path, or a URL such as s3://"),
+        ("memory://state", "in the memory of one process"),
+        ("nothing://bucket/state", "nothing:// is no protocol that fsspec knows"),
+        ("ftp://me:secret@host/state", r"must not hold a password.*\(ftp://host/state\)"),
         ("{tmp_path}/file/below", "below' cannot be made"),
         ("~nobody-of-this-name/x", "cannot be made"),
         ("{tmp_path}/locked", "locked cannot be written"),
@@ -103,11 +108,11 @@ def test_a_temporary_directory_goes_with_the_job() -> None:
 
 
 def test_a_lock_does_not_pass_to_processes_that_the_driver_starts(tmp_path: Path) -> None:
-    home = home_of(str(tmp_path))
+    lock = LockedDirectory(DurableDirectory(tmp_path))
     try:
-        assert not os.get_inheritable(home.fileno())
+        assert not os.get_inheritable(lock.fileno())
     finally:
-        home.close()
+        lock.close()
 
 
 def test_a_job_goes_on_where_the_one_before_was_stopped(job_of: JobOf) -> None:

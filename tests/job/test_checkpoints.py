@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from qstate.backends.contract import Change
+from qstate.checkpoint.entries import read_entries
 from qstate.checkpoint.origins import open_source
 from qstate.checkpoint.savepoint import Savepoint, write_savepoint
 from qstate.descriptors import ReducingStateDescriptor, ValueStateDescriptor
@@ -295,6 +296,33 @@ def test_epoch_that_spark_has_not_committed_does_not_show_as_committed_after_a_r
     job.manager.finalize(QUERY, 1)
     epoch_of_all(job, 2)
     assert committed(job, KEYS[0]) == (2, 1)
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_epoch_that_spark_has_not_committed_does_not_show_though_the_schema_has_changed(
+    job_of: JobOf, backend: str
+) -> None:
+    job = job_of(Totals(), backend=backend)
+    for epoch in range(2):
+        epoch_of_all(job, epoch)
+    job.stop()
+    job = job_of(AsFloat(), backend=backend)
+    assert epoch_of_all(job, 1) == all_are(2), "the stored results"
+    assert committed(job, KEYS[0]) == (1, 0)
+    assert not list(job.epoch_log().glob("*.snapshot")), "the old program can still go on from here"
+    job.stop()
+    job = job_of(AsFloat(), backend=backend, snapshot_interval=1)
+    assert epoch_of_all(job, 1) == all_are(2)
+    assert epoch_of_all(job, 2) == all_are(3)
+    assert committed(job, KEYS[0]) == (2, 1)
+    job.wait_for_snapshots()
+    assert epoch_of_all(job, 3) == all_are(4)
+    job.wait_for_snapshots()
+    assert len(list(job.epoch_log().glob("*.snapshot"))) == 2, "the converted state, and a snapshot on it"
+    job.manager.finalize(QUERY, 3)
+    assert len(list(read_entries(open_source(str(job.manager.checkpoint_dir)), "it"))) == len(KEYS)
+    job.stop()
+    assert epoch_of_all(job_of(AsFloat(), backend=backend), 4) == all_are(5)
 
 
 def fail_once(tmp_path: Path) -> Totals:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -80,12 +81,25 @@ def test_failed_snapshot_is_said_and_the_next_one_tried(tmp_path: Path, caplog: 
     snapshotter.close()
 
 
+def test_options_of_the_storage_are_no_arguments(tmp_path: Path) -> None:
+    sealed_log(tmp_path)
+    config = JobConfig(snapshot_interval=1, checkpoint_storage_options={"secret": "of nobody"})
+    snapshotter = Snapshotter(tmp_path, config)
+    snapshotter.epoch_is_final(0)
+    assert snapshotter._process is not None
+    assert str(tmp_path) in snapshotter._process.args
+    assert "of nobody" not in str(snapshotter._process.args)
+    until(lambda: len(snapshots(tmp_path)) == 1, "it is made with them")
+    snapshotter.close()
+
+
 def test_process_ends_with_its_standard_input(tmp_path: Path) -> None:
     """What a killed task manager leaves is the end of a pipe."""
     sealed_log(tmp_path, entries=200_000)
     command = [sys.executable, "-m", "qstate.checkpoint.snapshot_process", str(tmp_path), "0", "2", "none"]
     process = subprocess.Popen(command, stdin=subprocess.PIPE)
     assert process.stdin is not None
+    process.stdin.write(pickle.dumps({}))
     process.stdin.close()
     assert process.wait(30) == 1
     assert snapshots(tmp_path) == []

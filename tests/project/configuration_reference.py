@@ -17,7 +17,9 @@ Every setting can be given in Python, `Job(spark, "alerts", backend="rocksdb", p
 ones.
 
 An option of the chosen backend is an entry of `backend_options` in Python, and `spark.qstate.backend.<option>` in the
-Spark conf.
+Spark conf. An option of the object store of checkpoints and savepoints (see
+[Keep checkpoints in an object store](../how-to/object-stores.md)) is an entry of `checkpoint_storage_options`, and
+`spark.qstate.checkpoint.storage.<option>`.
 
 Ports are a list of ports and ranges, tried in order: `9069,9100-9299`; `0` is any free port.
 

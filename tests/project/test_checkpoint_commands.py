@@ -16,9 +16,22 @@ import msgpack
 import pytest
 
 from qstate import cli
-from qstate.checkpoint import Savepoint, open_source, read_entries
+from qstate.checkpoint import Savepoint, open_source, read_entries, read_operator_state
+from qstate.checkpoint.manifest import write_final
+from qstate.checkpoint.operator_state import Distribution, OperatorList
+from qstate.descriptors import ListStateDescriptor
+from qstate.evolution import StateSchema
 from qstate.keys import KeyGroupRange, key_group
-from tests.checkpoint.checkpoints import KEYS, MAX_PARALLELISM, QUERY, UID, StoredJob, state_after
+from tests.checkpoint.checkpoints import (
+    KEYS,
+    MAX_PARALLELISM,
+    QUERY,
+    UID,
+    Reversed,
+    StoredJob,
+    changes_of,
+    state_after,
+)
 from tests.project.test_command_line import ROOT, assert_one_line_error, run
 from tests.project.test_public_surface import OPTIONAL
 
@@ -75,6 +88,26 @@ def test_show_prints_a_page_for_people(written: Path) -> None:
     (row,) = [line.split() for line in text.splitlines() if "1 of 2" in line]
     assert row == ["1", "of", "2", "4-7", f"0-{LAST}", "3", "-"]
     assert "savepoint of job 'job', created 20" in run("checkpoint", "show", str(written / "savepoint")).stdout
+
+
+def test_show_tells_the_files_that_the_newest_snapshot_is_made_of(tmp_path: Path) -> None:
+    job = StoredJob(tmp_path, parallelism=1)
+    for epoch in range(2):
+        job.run([epoch], filled=epoch == 0)
+        job.snapshot(whole_bytes=0)
+    (operator,) = json.loads(run("checkpoint", "show", str(tmp_path), "--epochs", "--json").stdout)["operators"]
+    (subtask,) = operator["subtasks"]
+    names = ["000000000002.snapshot", "000000000003.snapshot"]
+    assert subtask["stack"] == [
+        {"file": name, "epoch": epoch, "bytes": (job.directory(0) / name).stat().st_size, "since": since}
+        for epoch, (name, since) in enumerate(zip(names, [None, names[0]], strict=True))
+    ]
+    text = run("checkpoint", "show", str(tmp_path), "--epochs").stdout
+    rows = [line.split() for line in text.splitlines() if ".snapshot" in line]
+    assert [row[1:3] + row[4:] for row in rows] == [
+        [names[0], "0", "all"],
+        [names[1], "1", "changes", "since", names[0]],
+    ]
 
 
 @pytest.mark.parametrize("what", ["checkpoint", "savepoint"])
@@ -136,6 +169,68 @@ def test_python_reads_the_same_entries(written: Path) -> None:
         (one["state"], one["key"], one["group"]) for one in lines(source.location, "--key-groups", "0-3")
     ]
     assert {one.decoded for one in found if one.state == "secret"} == {False}
+
+
+def noted(epoch: int, subtask: int) -> list[OperatorList]:
+    position = ListStateDescriptor("position", int)
+    secret = ListStateDescriptor("secret list", str, serializer=Reversed())
+    return [
+        OperatorList(StateSchema.of(position).to_plain(), Distribution.SPLIT, (msgpack.packb(10 * epoch + subtask),)),
+        OperatorList(StateSchema.of(secret).to_plain(), Distribution.UNION, (b"terces", b"")),
+    ]
+
+
+@pytest.fixture(scope="module")
+def with_lists(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint directory of an operator with operator state, and a savepoint of it."""
+    root = tmp_path_factory.mktemp("lists")
+    job = StoredJob(root / "checkpoint")
+    for epoch in range(3):
+        for subtask, log in enumerate(job.logs):
+            log.seal(epoch, changes_of(epoch)[:1] if subtask == 0 else [], operator_state=noted(epoch, subtask))
+    write_final(job.root, {QUERY: 2})
+    assert run("savepoint", str(root / "checkpoint"), str(root / "savepoint")).returncode == 0
+    return root
+
+
+@pytest.mark.parametrize("what", ["checkpoint", "savepoint"])
+def test_operator_state_is_shown_and_dumped(with_lists: Path, what: str) -> None:
+    location = str(with_lists / what)
+    (operator,) = json.loads(run("checkpoint", "show", location, "--json").stdout)["operators"]
+    assert [
+        (one["name"], one["distribution"], one["value_type"], one["elements"], one["bytes"])
+        for one in operator["operator_states"]
+    ] == [("position", "split", "int", 2, 2), ("secret list", "union", "str", 4, 12)]
+    text = run("checkpoint", "show", location).stdout
+    (row,) = [line.split() for line in text.splitlines() if line.startswith("  position ")]
+    assert row == ["position", "split", "int", "msgpack", "2", "2"]
+    found = lines(location, "--state", "position")
+    common = {"operator": UID, "state": "position", "distribution": "split"}
+    assert found == [{**common, "subtask": 0, "value": 20}, {**common, "subtask": 1, "value": 21}]
+    assert [one["bytes"] for one in lines(location, "--state", "secret list")] == ["dGVyY2Vz", ""] * 2
+    assert all("subtask" not in one for one in lines(location, "--key-groups", "0-7")), "it is of no key group"
+    assert [one["subtask"] for one in lines(location) if "subtask" in one] == [0, 0, 0, 1, 1, 1]
+
+
+def test_operator_state_in_messagepack_has_the_stored_bytes(with_lists: Path) -> None:
+    location = str(with_lists / "checkpoint")
+    answer = subprocess.run(
+        [sys.executable, "-m", "qstate.cli", "checkpoint", "dump", location, "--format", "msgpack", "--epoch", "1"],
+        capture_output=True,
+        timeout=60,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    found = [one for one in msgpack.Unpacker(io.BytesIO(answer.stdout)) if "subtask" in one]
+    common = {"operator": UID, "state": "position", "distribution": "split"}
+    assert found[0] == {**common, "subtask": 0, "value": 10}
+    assert [one.get("bytes") for one in found if one["state"] == "secret list"] == [b"terces", b""] * 2
+    read = list(read_operator_state(open_source(location), UID, epoch=1))
+    assert [(one.subtask, one.value, one.decoded) for one in read if one.state == "position"] == [
+        (0, 10, True),
+        (1, 11, True),
+    ]
+    assert {one.decoded for one in read if one.state == "secret list"} == {False}
 
 
 def test_reader_that_goes_away_is_quiet(written: Path) -> None:

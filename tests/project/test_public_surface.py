@@ -15,7 +15,7 @@ import qstate
 
 PACKAGE = Path(qstate.__file__).parent
 #: Everything that only an extra brings.
-OPTIONAL = ("matplotlib", "numpy", "pandas", "psutil", "py4j", "pyarrow", "pyspark", "rich", "rocksdict")
+OPTIONAL = ("fsspec", "matplotlib", "numpy", "pandas", "psutil", "py4j", "pyarrow", "pyspark", "rich", "rocksdict")
 #: The packages of the core: a client, a third-party backend or a checkpoint tool imports these.
 CORE = [
     "qstate",

@@ -92,6 +92,17 @@ class Total(KeyedProcessFunction):
         yield row.key, self.total.get()
 
 
+class Notes(KeyedProcessFunction):
+    """Notes the number of every row, whatever its key."""
+
+    def open(self, context: Any) -> None:
+        self.numbers = context.get_operator_list_state(ListStateDescriptor("numbers", int))
+
+    def process_element(self, row: Any, context: Any) -> Any:
+        self.numbers.add(row.at)
+        yield row.key, row.amount
+
+
 def kill_this_process(flag: Path) -> None:
     """What kill -9 does to a task manager, at a row of the test's choice."""
     os.kill(os.getpid(), signal.SIGKILL)

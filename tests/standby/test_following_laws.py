@@ -23,7 +23,7 @@ from qstate.checkpoint.history import JobHistory
 from qstate.checkpoint.manifest import JobManifest, subtask_directory, write_final
 from qstate.checkpoint.opening import DeclaredStates, open_epoch_log
 from qstate.checkpoint.origins import origin_of
-from qstate.checkpoint.snapshots import take_snapshot
+from qstate.checkpoint.snapshots import WHOLE_BYTES, take_snapshot
 from qstate.config import JobConfig
 from qstate.descriptors import ReducingStateDescriptor
 from qstate.keys import ColumnType, encode_key, key_group
@@ -34,6 +34,8 @@ from qstate.serializers import MessagePackSerializer
 JOB, UID, QUERY = "job", "it", "query"
 MAX_PARALLELISM = 8
 KEYS = [f"key {number}" for number in range(10)]
+#: Keys of the first epoch that nobody asks for, so many that a later one changes little: snapshots may be partial.
+FILLERS = [f"filler {number:050d}" for number in range(60)]
 TOTAL = ReducingStateDescriptor("total", int, reduce_function=add).queryable("totalAmount")
 NO_EPOCH = -1
 #: What an epoch does with keys: a new value each, None to delete it.
@@ -89,7 +91,10 @@ class FollowedJob(RuleBasedStateMachine):
         if waiting:
             groups = self.place(waiting[0])[1].key_groups
             own = {key: value for key, value in writes.items() if key_group(key, MAX_PARALLELISM) in groups}
-            self.log(waiting[0]).seal(self.newest + 1, [change(key, value) for key, value in own.items()])
+            filled = {
+                key: 0 for key in FILLERS if self.newest == NO_EPOCH and key_group(key, MAX_PARALLELISM) in groups
+            }
+            self.log(waiting[0]).seal(self.newest + 1, [change(*one) for one in {**filled, **own}.items()])
             self.sealed[waiting[0]] = own
 
     @rule(writes=WRITES)
@@ -111,11 +116,12 @@ class FollowedJob(RuleBasedStateMachine):
             self.told = self.newest
             write_final(self.root, {QUERY: self.told})
 
-    @rule(retained=st.integers(1, 2))
-    def snapshot(self, retained: int) -> None:
+    @rule(retained=st.integers(1, 2), whole_bytes=st.sampled_from([0, WHOLE_BYTES]))
+    def snapshot(self, retained: int, whole_bytes: int) -> None:
         """As the snapshots' process does for epochs that are final."""
         for subtask in self.logs:
-            take_snapshot(DurableDirectory(self.place(subtask)[0]), upto=self.newest, retained=retained)
+            files = DurableDirectory(self.place(subtask)[0])
+            take_snapshot(files, upto=self.newest, retained=retained, whole_bytes=whole_bytes)
 
     @rule()
     def restart(self) -> None:

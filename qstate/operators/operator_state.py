@@ -1,0 +1,132 @@
+"""Operator state handles: named lists that belong to a subtask and to no key.
+
+Rules of this module: it holds the elements as Python objects while an epoch runs and turns them into bytes when it is
+sealed; where those go, and what a subtask begins with, is `qstate.checkpoint.operator_state`'s. The backend has no part
+in it, and neither have queries.
+
+    declare* -> fill -> per epoch: the function's calls, packed() -> sealed() ... ; abandoned epoch: rollback()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from qstate.checkpoint.operator_state import DeclaredLists, Distribution, OperatorList, OperatorState, check_size
+from qstate.descriptors import ListStateDescriptor
+from qstate.errors import JobError
+from qstate.evolution import StateSchema
+
+__all__ = ["OperatorListState", "OperatorLists"]
+
+
+class OperatorListState:
+    """A list of the subtask, whatever the current key. It can be used when `open` has returned."""
+
+    __slots__ = ("_elements", "_name")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._elements: list[Any] | None = None
+
+    def get(self) -> list[Any]:
+        """The elements in their order, in a list of the caller's. Those that are changed in place are stored so."""
+        return list(self._held())
+
+    def add(self, value: Any) -> None:
+        """Add one element at the end."""
+        self._held().append(self._checked(value, "add()"))
+
+    def add_all(self, values: Iterable[Any]) -> None:
+        """Add elements at the end, in their order."""
+        self._held().extend([self._checked(value, "add_all()") for value in values])
+
+    def update(self, values: Iterable[Any]) -> None:
+        """Replace the elements."""
+        held, found = self._held(), [self._checked(value, "update()") for value in values]
+        held[:] = found
+
+    def clear(self) -> None:
+        """Remove all elements."""
+        self._held().clear()
+
+    def fill(self, elements: list[Any]) -> None:
+        """For the operator: what the list holds from now on."""
+        self._elements = elements
+
+    def _held(self) -> list[Any]:
+        if self._elements is None:
+            raise JobError(
+                f"operator state {self._name!r} was used in open(), before there is any; use it inside process_element "
+                "or process_batch"
+            )
+        return self._elements
+
+    def _checked(self, value: Any, operation: str) -> Any:
+        if value is None:
+            raise JobError(f"operator state {self._name!r}: {operation} got None, which is not a value")
+        return value
+
+
+class OperatorLists:
+    """The operator state of one subtask: what its function has asked for, and what was sealed last."""
+
+    def __init__(self, operator: str, owner: str) -> None:
+        """`owner` is how errors name the subtask."""
+        self._operator = operator
+        self._owner = owner
+        self._declared: dict[str, tuple[ListStateDescriptor, Distribution]] = {}
+        self._schemas: dict[str, dict[str, Any]] = {}
+        self._handles: dict[str, OperatorListState] = {}
+        self._sealed: OperatorState = ()
+
+    @property
+    def names(self) -> Iterable[str]:
+        """The names that are taken."""
+        return self._handles.keys()
+
+    def declare(self, descriptor: ListStateDescriptor, distribution: Distribution) -> OperatorListState:
+        """A handle of a list that nobody has asked for before."""
+        self._declared[descriptor.name] = (descriptor, distribution)
+        self._schemas[descriptor.name] = StateSchema.of(descriptor).to_plain()
+        handle = self._handles[descriptor.name] = OperatorListState(descriptor.name)
+        return handle
+
+    def declared(self, *, allow_non_restored: bool) -> DeclaredLists:
+        """What stored lists are compared with."""
+        return DeclaredLists(self._operator, self._declared, allow_non_restored)
+
+    def fill(self, state: OperatorState) -> None:
+        """Begin with lists in the declared form. Raises `JobError` for an element that the serializer refuses."""
+        self._sealed = state
+        stored = {one.name: one.elements for one in state}
+        for name, handle in self._handles.items():
+            loads = self._declared[name][0].serializer.loads
+            try:
+                handle.fill([loads(element) for element in stored.get(name, ())])
+            except Exception as exc:
+                raise self._fault(name, "cannot be read", exc) from exc
+
+    def packed(self) -> OperatorState:
+        """The lists as they are now. Raises `JobError` when they cannot be stored: wrong values, or too much."""
+        found = []
+        for name, (descriptor, distribution) in self._declared.items():
+            try:
+                elements = tuple(map(descriptor.serializer.dumps, self._handles[name].get()))
+            except Exception as exc:
+                raise self._fault(name, "cannot be stored", exc) from exc
+            found.append(OperatorList(self._schemas[name], distribution, elements))
+        check_size(found, self._owner)
+        return tuple(found)
+
+    def sealed(self, state: OperatorState) -> None:
+        """These lists are durable: what a rollback leads to from now on."""
+        self._sealed = state
+
+    def rollback(self) -> None:
+        """The lists as they were sealed last, elements that were changed in place included."""
+        if self._handles:
+            self.fill(self._sealed)
+
+    def _fault(self, name: str, how: str, exc: Exception) -> JobError:
+        return JobError(f"{self._owner}: an element of operator state {name!r} {how}: {type(exc).__name__}: {exc}")

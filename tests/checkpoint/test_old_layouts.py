@@ -1,0 +1,182 @@
+"""Earlier layouts go when nothing is read from them any more, and at no moment does anything read wrong."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qstate.backends.contract import Change
+from qstate.checkpoint.chain import read_chain
+from qstate.checkpoint.durable_directory import DurableDirectory
+from qstate.checkpoint.epoch_log import EpochLog
+from qstate.checkpoint.history import JobHistory, OutrunCheckpoint, StateSource
+from qstate.checkpoint.manifest import operator_directory, write_final
+from qstate.checkpoint.old_layouts import removal_order, remove_layout, superseded_layouts
+from qstate.checkpoint.origins import open_source
+from qstate.checkpoint.savepoint import write_savepoint
+from qstate.checkpoint.verification import verify
+from qstate.errors import DamagedCheckpoint
+from qstate.keys import KeyGroupRange
+from tests.checkpoint.book_reader import read_checkpoint
+from tests.checkpoint.checkpoints import MAX_PARALLELISM, QUERY, SCHEMAS, UID, StoredJob, state_after
+from tests.checkpoint.mortal_directory import Crash
+
+EVERY = KeyGroupRange(0, MAX_PARALLELISM)
+
+
+def held(source: StateSource, epoch: int) -> dict[tuple[str, bytes, bytes, bytes], bytes]:
+    return {(one.state, one.namespace, one.key, one.map_key): one.data for one in source.state(UID, EVERY, epoch)}
+
+
+def rescaled(job: StoredJob, parallelism: int, first_epoch: int) -> None:
+    """All subtasks of another layout have begun and sealed an epoch."""
+    job.rescale(parallelism, first_epoch, range(parallelism))
+    job.logs = [
+        EpochLog.open(job.directory(subtask), job.identity(subtask), lambda _: SCHEMAS)
+        for subtask in range(parallelism)
+    ]
+    job.run([first_epoch])
+
+
+def superseded(job: StoredJob, final: int) -> list[str]:
+    found = superseded_layouts(DurableDirectory(job.root), job.manifest, UID, final)
+    return [str(directory.path).rpartition("/")[2] for directory in found]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> StoredJob:
+    job = StoredJob(tmp_path / "checkpoint")
+    job.run(range(3))
+    return job
+
+
+def test_layout_stays_as_long_as_one_subtask_has_not_begun_the_next(job: StoredJob) -> None:
+    job.rescale(3, 3, [0, 2])
+    assert superseded(job, 9) == []
+    job.rescale(1, 3, [])
+    assert superseded(job, 9) == []
+
+
+def test_layout_stays_until_the_next_one_has_a_final_epoch_of_its_own(job: StoredJob) -> None:
+    job.rescale(3, 3, range(3))
+    assert superseded(job, 2) == []
+    logs = [EpochLog.open(job.directory(subtask), job.identity(subtask), lambda _: SCHEMAS) for subtask in range(3)]
+    for log in logs[:2]:
+        log.seal(3, [])
+    assert superseded(job, 3) == []
+    logs[2].seal(3, [])
+    assert superseded(job, 2) == []
+    assert superseded(job, 3) == ["000"]
+
+
+def test_only_layouts_below_the_newest_whole_one_go(job: StoredJob) -> None:
+    rescaled(job, 3, 3)
+    job.rescale(4, 4, [1])
+    assert superseded(job, 3) == ["000"]
+
+
+def test_snapshots_alone_are_as_good_as_epochs(job: StoredJob) -> None:
+    rescaled(job, 3, 3)
+    job.run([4])
+    job.snapshot(retained=1)
+    assert superseded(job, 4) == ["000"]
+
+
+def test_removal_leaves_what_there_is_or_what_is_refused() -> None:
+    names = ["000000000002.log", "000000000003-1.output", "000000000002.snapshot", "000000000001.log", "x.tmp"]
+    assert removal_order(names) == [
+        "000000000002.snapshot",
+        "000000000001.log",
+        "000000000002.log",
+        "000000000003-1.output",
+        "x.tmp",
+    ]
+
+
+def test_crash_at_any_file_reads_right_and_the_rest_goes_later(job: StoredJob, tmp_path: Path) -> None:
+    job.snapshot()
+    rescaled(job, 3, 3)
+    write_final(job.root, {QUERY: 3})
+    files = sum(1 for path in (operator_directory(job.root, UID) / "000").rglob("*") if path.is_file())
+    assert files > 4
+    for survived in range(files + 1):
+        root = Path(shutil.copytree(job.root, tmp_path / f"crash {survived}"))
+        calls = iter([False] * survived)
+
+        def die(calls: Iterator[bool] = calls) -> bool:
+            for call in calls:
+                return call
+            raise Crash
+
+        layout = operator_directory(root, UID) / "000"
+        if survived < files:
+            with pytest.raises(Crash):
+                remove_layout(DurableDirectory(layout), die)
+            assert sum(1 for path in layout.rglob("*") if path.is_file()) == files - survived
+            _check_old_layout(layout)
+        source = open_source(str(root))
+        assert source.operators()[UID].epoch == 3
+        assert held(source, 3) == read_checkpoint(root, UID, 3) == state_after(3)
+        assert {found.damage for found in verify(str(root))} == {None}
+        for directory in superseded_layouts(DurableDirectory(root), job.manifest, UID, 3):
+            remove_layout(directory)
+        assert [path.name for path in operator_directory(root, UID).iterdir()] == ["001"]
+        assert held(open_source(str(root)), 3) == state_after(3)
+
+
+def _check_old_layout(layout: Path) -> None:
+    """What is left of it is its last state, or nothing, or refused: never an older state."""
+    for subtask in layout.iterdir():
+        try:
+            chain = read_chain(DurableDirectory(subtask))
+        except DamagedCheckpoint:
+            continue
+        assert chain is None or chain.latest() == 2
+
+
+class Moved(JobHistory):
+    """While it is read, the job goes on with another parallelism, and the layout that is read is removed."""
+
+    def __init__(self, job: StoredJob) -> None:
+        super().__init__(job.root, job.manifest)
+        self._job = job
+        self.moved = 0
+
+    def state(self, operator: str, groups: KeyGroupRange, upto: int, prepare: Any = iter) -> Iterator[Change]:
+        found = super().state(operator, groups, upto, prepare)
+        if not self.moved:
+            self.moved += 1
+            rescaled(self._job, 3, 3)
+            (directory,) = superseded_layouts(DurableDirectory(self._job.root), self._job.manifest, UID, 3)
+            remove_layout(directory)
+        return found
+
+
+def test_savepoint_of_a_job_that_moved_on_is_begun_anew(job: StoredJob, tmp_path: Path) -> None:
+    source = Moved(job)
+    savepoint = write_savepoint(source, tmp_path / "savepoint")
+    assert (source.moved, savepoint.operators()[UID].epoch) == (1, 3)
+    assert held(savepoint, 3) == state_after(3)
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_reader_of_a_removed_layout_is_told_to_try_again(job: StoredJob, left: int) -> None:
+    before = open_source(str(job.root))
+    rescaled(job, 3, 3)
+    begun = before.state(UID, EVERY, 2)
+    next(begun)  # the first subtask's files are open, the second's are not
+    files = iter([False] * 5 * (3 - left))
+    (directory,) = superseded_layouts(DurableDirectory(job.root), job.manifest, UID, 3)
+    remove_layout(directory, lambda: next(files, left > 0))
+    with pytest.raises(OutrunCheckpoint):
+        list(begun)
+    with pytest.raises(OutrunCheckpoint, match="try again"):
+        list(before.state(UID, EVERY, 2))
+    with pytest.raises(OutrunCheckpoint):
+        before.operator_states(UID, 2)
+    before.look_again()
+    assert held(before, 3) == state_after(3)
