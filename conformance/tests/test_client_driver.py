@@ -12,7 +12,9 @@ import pytest
 
 from qstate_conformance.client import driver as driver_module
 from qstate_conformance.client.driver import FEATURES, Driver, DriverFailure, driver_for, end_drivers
-from qstate_conformance.client.peer import Peer
+from qstate_conformance.client.frames import LOCATE
+from qstate_conformance.client.peer import JOB, STATE, Peer
+from qstate_conformance.client.requests import Request
 from qstate_conformance.client.tagged import TAGS
 from qstate_conformance.client.unobservable import UNOBSERVABLE
 from qstate_conformance.laws import find_laws
@@ -131,6 +133,14 @@ def test_a_peer_leaves_no_thread_when_its_client_stays() -> None:
     with Peer() as peer, driver_for((sys.executable, "-m", "qstate_conformance.client.python_driver")) as driver:
         client = driver.open(peer.address)
         assert client.get("key").value == "key"
+
+
+def test_a_peer_that_closes_answers_what_it_still_has() -> None:
+    # Its threads may be at work on a request while it closes; an error there would be laid to the client.
+    look_up = Request(0.0, 0, b"", (LOCATE, 5, 1000, JOB, STATE))
+    with Peer() as peer:
+        answers = list(peer.honest(look_up))
+    assert answers and list(peer.honest(look_up)) == answers
 
 
 def test_the_page_has_every_feature_and_every_tag() -> None:

@@ -50,6 +50,6 @@ def test_a_defect_is_caught(name: str) -> None:
 @pytest.mark.parametrize("module", SOUND, ids=lambda module: module.rpartition(".")[2])
 def test_a_sound_client_passes(module: str) -> None:
     outcome = run(Plan(ClientSubject((sys.executable, "-m", module)), profile="dev", seed=len(module)))
-    assert [found.law for found in outcome.laws if found.verdict is Verdict.FAILED] == []
+    assert {found.law: found.message for found in outcome.laws if found.verdict is Verdict.FAILED} == {}
     assert outcome.exit_code == 0
     assert Verdict.SKIPPED not in {found.verdict for found in outcome.laws}

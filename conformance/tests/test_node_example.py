@@ -52,7 +52,7 @@ def programs() -> Iterator[None]:
 
 def test_it_conforms(installed: Path) -> None:
     outcome = run(Plan(ClientSubject(("node", str(installed / "driver.js"))), profile="dev"))
-    assert [law.law for law in outcome.laws if law.verdict is Verdict.FAILED] == []
+    assert {law.law: law.message for law in outcome.laws if law.verdict is Verdict.FAILED} == {}
     assert outcome.exit_code == 0
     skipped = {law.law.split(".")[1] for law in outcome.laws if law.verdict is Verdict.SKIPPED}
     assert skipped == {"routing"}

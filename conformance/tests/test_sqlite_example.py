@@ -35,6 +35,6 @@ def test_the_entry_point_of_the_guide_is_the_packages() -> None:
 def test_the_example_conforms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLE))
     outcome = outcome_of(tmp_path, "backend", "qstate_sqlite:SQLiteBackend", "--profile", "dev")
-    assert [law.law for law in outcome.laws if law.verdict is Verdict.FAILED] == []
+    assert {law.law: law.message for law in outcome.laws if law.verdict is Verdict.FAILED} == {}
     assert outcome.exit_code == 0
     assert all(capability.claimed and capability.proved_by for capability in outcome.capabilities)

@@ -58,12 +58,9 @@ class Peer:
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._closing = False
+        #: Told also while the peer closes: a request that came just before is still answered with it.
+        self.address: tuple[str, int] = self._listener.getsockname()
         self._spawn(self._accept)
-
-    @property
-    def address(self) -> tuple[str, int]:
-        host, port = self._listener.getsockname()
-        return host, port
 
     def honest(self, request: Any) -> Iterable[Reply]:
         if isinstance(request, Get):
@@ -155,14 +152,10 @@ class RawPeer:
     def __init__(self, behave: Callable[[socket.socket], None]) -> None:
         self._behave = behave
         self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address: tuple[str, int] = self._listener.getsockname()
         self._current: socket.socket | None = None
         self._thread = threading.Thread(target=self._run, name="raw peer", daemon=True)
         self._thread.start()
-
-    @property
-    def address(self) -> tuple[str, int]:
-        host, port = self._listener.getsockname()
-        return host, port
 
     def _run(self) -> None:
         while True:

@@ -135,12 +135,9 @@ class Peer:
         self._closing = False
         self._threads: list[threading.Thread] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
+        #: Told also while the peer closes: a request that came just before is still answered with it.
+        self.address: tuple[str, int] = self._listener.getsockname()
         self._spawn(self._accept)
-
-    @property
-    def address(self) -> tuple[str, int]:
-        host, port = self._listener.getsockname()
-        return host, port
 
     @property
     def gets(self) -> list[Request]:
