@@ -24,6 +24,7 @@ from typing import Any
 from qstate.errors import ClosedError
 from qstate.protocol import Values
 from qstate.runtime.errand import Errand, GetErrand
+from qstate.runtime.keen_poll import KeenPoll
 from qstate.runtime.known_states import KnownStates
 from qstate.runtime.link import Link, LinkSettings, LinkState
 from qstate.runtime.routing import Ask, LookUp
@@ -209,7 +210,7 @@ class SyncLinks:
         self._leading = False
         self._closed: str | None = None
         # One thread at a time polls, the others may register meanwhile: they wake it up to see that.
-        self._poll = select.poll()
+        self._poll = KeenPoll()
         self._polled: dict[int, SyncLink] = {}
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._wake_reader.setblocking(False)
@@ -379,7 +380,7 @@ class SyncLinks:
         self.lock.release()
         ready: list[tuple[int, int]] = []
         try:
-            ready = self._poll.poll(timeout_s * 1000)
+            ready = self._poll.wait(timeout_s)
         finally:
             self.lock.acquire()
             self._leading = False
@@ -396,6 +397,7 @@ class SyncLinks:
                 self._wake_reader.recv(4096)
 
     def _sleep(self, errand: Errand, timeout_s: float) -> None:
+        self._poll.company()
         bed = threading.Lock()
         bed.acquire()
         self._sleepers[bed] = None
