@@ -57,6 +57,7 @@ _TABLE_CLASSES: dict[StateKind, Callable[[HeapState, Namespace], HeapTable]] = {
     StateKind.MAP: HeapMapTable,
 }
 _LIST, _MAP = StateKind.LIST, StateKind.MAP
+_NONE = type(None)
 
 
 class HeapBackend(StateBackend):
@@ -225,7 +226,8 @@ class _LiveReader(StateReader):
             value = table.live.get(keys[0])
             return ReadResult(epoch, [_answer(descriptor, _dumper(descriptor, 1), value)])
         values = list(map(table.live.get, keys))
-        if IMMUTABLE.issuperset(map(type, values)) and None not in values:
+        types = set(map(type, values))
+        if _NONE not in types and types <= IMMUTABLE:
             with suppress(Exception):  # then each value is looked at by itself
                 return ReadResult(epoch, descriptor.dump_results(values))
         dump = _dumper(descriptor, len(keys))
