@@ -239,8 +239,8 @@ class ServedOperator:
         except BaseException:
             generation.close()
             raise
+        self.fills += 1  # before it shows: closing what was served until now can take a while
         self._replace(generation)
-        self.fills += 1
 
     def close(self) -> None:
         """Idempotent."""

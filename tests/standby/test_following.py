@@ -14,6 +14,7 @@ import pytest
 
 from qstate.client import QueryableStateClient
 from qstate.errors import QueryError, TooStale, UnknownJob
+from qstate.runtime.standby_operator import Generation
 from qstate.standby import Standby
 from tests.job.functions import Totals
 from tests.job.running_job import JOB, QUERY, RunningJob, kill, rows_batch, until
@@ -112,6 +113,28 @@ def test_queries_never_fail_and_never_go_back_while_backends_are_replaced(
     assert standby.status().fills == 4
     assert all(value == epoch + 1 for value, epoch in answers)
     assert [epoch for _, epoch in answers] == sorted(epoch for _, epoch in answers)
+
+
+def test_state_that_was_read_anew_is_counted_before_what_was_served_is_closed(
+    job_of: JobOf, standby_of: StandbyOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_of(Totals(), parallelism=2)
+    feed(job, 0)
+    standby = standby_of()
+    readers_left, close = threading.Event(), Generation.close
+
+    def close_when_readers_left(generation: Generation) -> None:
+        assert readers_left.wait(30.0)
+        close(generation)
+
+    monkeypatch.setattr(Generation, "close", close_when_readers_left)
+    try:
+        job.stop()
+        feed(job_of(Totals(), parallelism=1), 1)
+        reached(standby, 1)
+        assert standby.status().fills == 2
+    finally:
+        readers_left.set()
 
 
 def test_standby_that_missed_files_which_snapshots_replaced_reads_the_state_anew(
