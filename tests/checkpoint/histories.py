@@ -19,20 +19,21 @@ DATA = st.binary(max_size=3)
 VALUE, LIST, MAP = "value", "list", "märz"
 
 
-def _change(op: ChangeOp, state: str, namespace: bytes, key: bytes, map_key: bytes, data: bytes) -> Change:
+def _change(op: ChangeOp, state: str, place: tuple[bytes, bytes], map_key: bytes, data: bytes) -> Change:
+    namespace, key = place
     return Change(op, state, KEYS.index(key), namespace, key, map_key, data)
 
 
-places = (st.sampled_from(NAMESPACES), st.sampled_from(KEYS))
+places = st.tuples(st.sampled_from(NAMESPACES), st.sampled_from(KEYS))
 elements = st.lists(DATA, min_size=1, max_size=3).map(pack_elements)
 changes = st.one_of(
-    st.builds(_change, st.just(ChangeOp.PUT), st.just(VALUE), *places, st.just(b""), DATA),
-    st.builds(_change, st.just(ChangeOp.PUT), st.just(LIST), *places, st.just(b""), elements),
-    st.builds(_change, st.just(ChangeOp.LIST_ADD), st.just(LIST), *places, st.just(b""), elements),
-    st.builds(_change, st.just(ChangeOp.MAP_PUT), st.just(MAP), *places, st.sampled_from(MAP_KEYS), DATA),
-    st.builds(_change, st.just(ChangeOp.MAP_REMOVE), st.just(MAP), *places, st.sampled_from(MAP_KEYS), st.just(b"")),
+    st.builds(_change, st.just(ChangeOp.PUT), st.just(VALUE), places, st.just(b""), DATA),
+    st.builds(_change, st.just(ChangeOp.PUT), st.just(LIST), places, st.just(b""), elements),
+    st.builds(_change, st.just(ChangeOp.LIST_ADD), st.just(LIST), places, st.just(b""), elements),
+    st.builds(_change, st.just(ChangeOp.MAP_PUT), st.just(MAP), places, st.sampled_from(MAP_KEYS), DATA),
+    st.builds(_change, st.just(ChangeOp.MAP_REMOVE), st.just(MAP), places, st.sampled_from(MAP_KEYS), st.just(b"")),
     st.builds(
-        _change, st.just(ChangeOp.DELETE), st.sampled_from([VALUE, LIST, MAP]), *places, st.just(b""), st.just(b"")
+        _change, st.just(ChangeOp.DELETE), st.sampled_from([VALUE, LIST, MAP]), places, st.just(b""), st.just(b"")
     ),
 )
 histories = st.lists(changes, max_size=30)
