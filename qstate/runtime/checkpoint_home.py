@@ -115,7 +115,7 @@ class CheckpointHome:
 
     def operators_of(self, query: str) -> list[str]:
         """The operators that this query drives in this job."""
-        return [operator for operator, bound in list(self._bound.items()) if bound == query]
+        return [operator for operator, bound in self._bound.items() if bound == query]
 
     def bound(self) -> list[str]:
         """The operators that have been driven in this job."""
