@@ -438,6 +438,35 @@ class ViewMaker:
             for data, epoch in zip(results, epochs, strict=True)
         ]
 
+    def expect(self, keys: Sequence[Key], isolation: str) -> dict[Key, ReadOnlyState | None] | None:
+        """A view for each key, made while the answer is on its way: `fill` puts the values into them.
+
+        They are of the epoch of the last answer, as the next one nearly always is. None when there has been no answer
+        yet, and when a key comes twice.
+        """
+        reading = self._readings.get(isolation)
+        if reading is None:
+            return None
+        views: dict[Key, ReadOnlyState | None] = dict(
+            zip(keys, map(self._view, repeat(b""), repeat(reading)), strict=False)
+        )
+        return views if len(views) == len(keys) else None
+
+    @staticmethod
+    def fill(expected: dict[Key, ReadOnlyState | None], results: Sequence[bytes | None], epochs: Sequence[int]) -> bool:
+        """Put the answer into the views of `expect`; a key without a value gets None in place of its view.
+
+        False, and nothing is done, when the answer is of another epoch, or of more than one.
+        """
+        views: Iterable[Any] = expected.values()
+        if epochs.count(next(iter(views)).epoch) != len(expected):
+            return False
+        for view, data in zip(views, results, strict=True):
+            view._data = data
+        if None in results:
+            expected.update((key, None) for key, data in zip(tuple(expected), results, strict=True) if data is None)
+        return True
+
     def _reading(self, epoch: int, isolation: str) -> _Reading:
         # The latest one of each isolation is kept: an epoch has many queries.
         reading = self._readings.get(isolation)

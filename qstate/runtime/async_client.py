@@ -226,7 +226,7 @@ class AsyncQueryableStateClient:
             demands=demands(min_epoch, max_staleness_s),
         )
         await self._finish(errand)
-        return dict(zip(asked, errand.result(), strict=True))
+        return errand.by_key()
 
     async def jobs(self, *, timeout_s: float | None = None) -> list[str]:
         """The names of the jobs that the proxy serves."""

@@ -231,7 +231,7 @@ class QueryableStateClient:
                 self._links.get(errand, time.monotonic())
             else:
                 self._links.run(errand)
-        return dict(zip(asked, errand.result(), strict=True))
+        return errand.by_key()
 
     def jobs(self, *, timeout_s: float | None = None) -> list[str]:
         """The names of the jobs that the proxy serves."""

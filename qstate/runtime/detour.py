@@ -246,6 +246,10 @@ class GetDetour(Detour):
                 raise entry
         return found
 
+    def by_key(self) -> dict[Key, ReadOnlyState | None]:
+        """`result`, with the keys."""
+        return dict(zip(self._keys, self.result(), strict=True))
+
     def results(self) -> list[Any]:
         """A view, None or a `QueryError` for each key. Raises the error of the request as a whole."""
         if self.error is not None:

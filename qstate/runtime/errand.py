@@ -30,7 +30,7 @@ from qstate.protocol.limits import MAX_DEADLINE_MS
 from qstate.runtime.known_states import KnownState, KnownStates
 from qstate.runtime.location import LocationTable, Owner
 from qstate.runtime.routing import ANY_NUMBER, PLAIN, Answer, Ask, Command, LookUp, Refuse, Result, RoutedGet
-from qstate.views import ReadOnlyState
+from qstate.views import ReadOnlyState, ViewMaker
 
 __all__ = ["LIVE", "NO_DEMANDS", "CallErrand", "Errand", "GetErrand", "LearnErrand", "Links"]
 
@@ -326,7 +326,7 @@ class LearnErrand(_StateErrand):
 class GetErrand(_StateErrand):
     """Get the values of keys. Its result is a view, or None, for each key."""
 
-    __slots__ = ("_answer", "_isolation", "_namespace", "_options", "_plain")
+    __slots__ = ("_answer", "_expected", "_isolation", "_namespace", "_options", "_plain")
 
     def __init__(
         self,
@@ -354,6 +354,7 @@ class GetErrand(_StateErrand):
         self._isolation = isolation
         self._options = demands if isolation == LIVE else {"isolation": isolation, **demands}
         self._answer: Answer | None = None
+        self._expected: dict[Key, ReadOnlyState | None] | None = None
         #: Whether it is known that no entry of the answer is a failure.
         self._plain = False
 
@@ -374,6 +375,11 @@ class GetErrand(_StateErrand):
         """Send the request to the usual owner; its id, or 0 and nothing is done."""
         target = owner.state_id or (self._job, self._state)
         return link.send_straight(self, self._ms_left(now), target, self._keys, now)
+
+    def expect(self) -> None:
+        """Make the views while the answer is on its way, as far as can be."""
+        if len(self._keys) > 1 and self._known is not None:
+            self._expected = self._known.maker.expect(self._keys, self._isolation)
 
     def answered_straight(self, values: Values) -> None:
         """The answer to it: every key has a value, or none."""
@@ -403,6 +409,15 @@ class GetErrand(_StateErrand):
             if isinstance(entry, QStateError):
                 raise entry
         return found
+
+    def by_key(self) -> dict[Key, ReadOnlyState | None]:
+        """`result`, with the keys."""
+        expected, self._expected = self._expected, None
+        if self._plain and expected is not None and self._answer is not None:
+            epochs, results = self._answer
+            if ViewMaker.fill(expected, results, epochs):  # type: ignore[arg-type]
+                return expected
+        return dict(zip(self._keys, self.result(), strict=True))
 
     def only_result(self) -> ReadOnlyState | None:
         """`result` for an errand of one key."""

@@ -237,6 +237,7 @@ class SyncLinks:
             request_id = errand.send_straight(link, owner, now)
             if request_id:
                 self._live.add(errand)
+                errand.expect()
                 self._await(errand, link, request_id, errand.deadline - now)
         if errand not in self._live and not errand.finished:
             self.start(errand)

@@ -93,6 +93,26 @@ def test_many_keys_come_back_by_key(client: QueryableStateClient) -> None:
     assert all(view.value() == key for key, view in found.items())
 
 
+def test_many_gets_in_a_row_tell_the_epoch_and_the_missing_keys_of_their_own_answer(
+    client: QueryableStateClient, peer: Peer
+) -> None:
+    client.get("job", "state", "JFK")
+    for epoch, missing in [(4, ""), (4, "b"), (5, "a"), (5, "abc"), (4, ""), (4, "c")]:
+
+        def script(request: Any, epoch: int = epoch, missing: str = missing) -> Iterable[Reply]:
+            if not isinstance(request, Get):
+                return peer.honest(request)
+            results = tuple(None if key in missing else msgpack.packb(key) for key in request.keys)
+            return [Values(request.id, (epoch,) * len(results), results)]
+
+        peer.script = script
+        for keys in (["a", "b", "c"], ["c", "a", "c"]):
+            found = client.get_many("job", "state", keys)
+            assert list(found) == list(dict.fromkeys(keys))
+            told = {key: view and (view.value(), view.epoch) for key, view in found.items()}
+            assert told == {key: None if key in missing else (key, epoch) for key in keys}
+
+
 def test_no_keys_give_nothing(client: QueryableStateClient) -> None:
     assert client.get_many("job", "state", []) == {}
 
