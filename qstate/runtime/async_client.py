@@ -4,7 +4,7 @@ Rules of this module: the public surface and the collecting of gets. How request
 are retried is `routing`, what comes back is `qstate.views`.
 
 Single gets of one state, namespace and isolation, with the same demands, that are made in one turn of the event loop
-become one request, or a few: each pays a share of a system call and a message instead of a whole one. Each still has
+become one request, or two: each pays a share of a system call and a message instead of a whole one. Each still has
 a result, an error and a cancellation of its own.
 """
 
@@ -33,8 +33,9 @@ from qstate.views import serializers_by_name
 
 __all__ = ["AsyncQueryableStateClient"]
 
-#: A request leaves with so many keys, so that the server works while more are asked for: with 64 gets in flight that
-#: is worth a third, and a larger request has little left to share.
+#: The first request of a turn leaves with so many keys, so that the server works while more are asked for: with 64 gets
+#: in flight that is worth a third. The others leave together: with 256 in flight, requests of 32 each gave a sixth to a
+#: quarter fewer gets a second.
 GATHERED_KEYS = 32
 #: Job, state, namespace, isolation, timeout and demands: what gets have in common that travel together.
 _Target = tuple[str, str, Namespace, str, float, int | None, float | None]
@@ -97,6 +98,8 @@ class AsyncQueryableStateClient:
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
         self._gatherings: dict[_Target, _Gathering] = {}
+        #: Whether this turn's first request has left.
+        self._sent_early = False
         self._learning: dict[tuple[str, str], LearnErrand] = {}
 
     @classmethod
@@ -192,7 +195,8 @@ class AsyncQueryableStateClient:
         gathering.futures.append(future)
         if deadline < gathering.deadline:
             gathering.deadline = deadline
-        if len(gathering.keys) >= GATHERED_KEYS:
+        if len(gathering.keys) == GATHERED_KEYS and not self._sent_early:
+            self._sent_early = True
             del self._gatherings[target]
             self._send(target, gathering)
         return await future
@@ -276,6 +280,7 @@ class AsyncQueryableStateClient:
 
     def _send_gathered(self) -> None:
         gatherings, self._gatherings = self._gatherings, {}
+        self._sent_early = False
         for target, gathering in gatherings.items():
             self._send(target, gathering)
 

@@ -68,14 +68,28 @@ def test_a_get_gives_a_view(run: Callable[[Scenario], None], peer: Peer, direct:
     assert (get.namespace, get.options, get.keys) == (("window", 1), {"isolation": "committed"}, ("JFK",))
 
 
-def test_gets_of_one_loop_turn_travel_together_up_to_a_number(run: Callable[[Scenario], None], peer: Peer) -> None:
+def test_gets_of_one_loop_turn_travel_in_one_request_or_two(run: Callable[[Scenario], None], peer: Peer) -> None:
     async def scenario(client: AsyncQueryableStateClient) -> None:
         await client.get("job", "state", "warm")
-        views = await asyncio.gather(*(client.get("job", "state", f"key-{number}") for number in range(50)))
-        assert [view.value() for view in views] == [f"key-{number}" for number in range(50)]
+        for count in (GATHERED_KEYS - 1, 200, 50):
+            views = await asyncio.gather(*(client.get("job", "state", f"key-{number}") for number in range(count)))
+            assert [view.value() for view in views] == [f"key-{number}" for number in range(count)]
 
     run(scenario)
-    assert [len(get.keys) for get in gets(peer)] == [1, GATHERED_KEYS, 50 - GATHERED_KEYS]
+    early = GATHERED_KEYS
+    assert [len(get.keys) for get in gets(peer)] == [1, early - 1, early, 200 - early, early, 50 - early]
+
+
+def test_more_gets_in_one_loop_turn_than_a_request_may_hold_are_split() -> None:
+    async def scenario(peer: Peer) -> None:
+        async with await AsyncQueryableStateClient.connect(*peer.address) as client:
+            await client.get("job", "state", "warm")
+            views = await asyncio.gather(*(client.get("job", "state", f"key-{number}") for number in range(200)))
+            assert [view.value() for view in views] == [f"key-{number}" for number in range(200)]
+
+    with Peer(max_keys=GATHERED_KEYS + 1) as peer:
+        asyncio.run(scenario(peer))
+        assert max(len(get.keys) for get in gets(peer)) <= GATHERED_KEYS + 1
 
 
 def test_only_gets_that_ask_alike_travel_together(run: Callable[[Scenario], None], peer: Peer) -> None:
