@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from benchmarks.bench import Bench
 from benchmarks.latencies import durations_us, percentile
-from benchmarks.optional_packages import optional
+from benchmarks.optional_packages import optional, run_async
 from benchmarks.redis_server import redis_server, unavailable
 from benchmarks.results import Comparison, Figure, Findings
 from benchmarks.rounds import interleaved
@@ -28,7 +28,7 @@ from benchmarks.sizes import Sizes
 from qstate.runtime.async_client import AsyncQueryableStateClient
 from qstate.runtime.client import QueryableStateClient
 
-__all__ = ["gets_per_s_in_flight", "run", "run_async"]
+__all__ = ["gets_per_s_in_flight", "run"]
 
 KEYS_PER_GET_MANY = 100
 IN_FLIGHT = 64
@@ -143,18 +143,6 @@ async def gets_per_s_in_flight(get: Callable[[str], Any], keys: Any, tasks: int,
     began = time.perf_counter()
     await asyncio.gather(*(ask() for _ in range(tasks)))
     return done / (time.perf_counter() - began)
-
-
-def run_async(main: Coroutine[Any, Any, Any]) -> Any:
-    """Run it on uvloop where that is installed."""
-    uvloop: Any = optional("uvloop")
-    if uvloop is None:
-        return asyncio.run(main)
-    loop = uvloop.new_event_loop()
-    try:
-        return loop.run_until_complete(main)
-    finally:
-        loop.close()
 
 
 def _many_gets(sizes: Sizes, proxy: tuple[str, int], port: int) -> Findings:

@@ -16,9 +16,10 @@ from typing import Any
 import pyarrow as pa
 
 from benchmarks.bench import Bench
-from benchmarks.gets import gets_per_s_in_flight, run_async
+from benchmarks.gets import gets_per_s_in_flight
 from benchmarks.inputs import ReadingFiles
 from benchmarks.latencies import durations_us, percentile
+from benchmarks.optional_packages import run_async
 from benchmarks.pipelines import alert_query
 from benchmarks.results import Curve, Findings
 from benchmarks.rounds import say

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.inputs import sensor_name
+from benchmarks.optional_packages import run_async
 from qstate.runtime.async_client import AsyncQueryableStateClient
 from qstate.runtime.client import QueryableStateClient
 
@@ -152,7 +153,7 @@ def main() -> None:
         with suppress(PermissionError):
             os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(os.sched_get_priority_min(os.SCHED_RR)))
     host, port, job, state, keys = sys.argv[1:]
-    asyncio.run(_Asker((host, int(port)), (job, state), int(keys)).serve())
+    run_async(_Asker((host, int(port)), (job, state), int(keys)).serve())
 
 
 if __name__ == "__main__":

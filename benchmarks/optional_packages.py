@@ -5,12 +5,14 @@ Rules of this module: it imports by name and explains what is missing.
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import importlib.util
+from collections.abc import Coroutine
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-__all__ = ["missing", "optional", "version_of"]
+__all__ = ["missing", "optional", "run_async", "version_of"]
 
 
 def optional(name: str) -> Any:
@@ -36,3 +38,15 @@ def version_of(distribution: str) -> str:
         return version(distribution)
     except PackageNotFoundError:
         return "-"
+
+
+def run_async(main: Coroutine[Any, Any, Any]) -> Any:
+    """Run it on uvloop where that is installed."""
+    uvloop: Any = optional("uvloop")
+    if uvloop is None:
+        return asyncio.run(main)
+    loop = uvloop.new_event_loop()
+    try:
+        return loop.run_until_complete(main)
+    finally:
+        loop.close()
