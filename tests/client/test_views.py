@@ -331,7 +331,7 @@ def test_views_of_many_results_keep_their_order_and_what_is_missing() -> None:
     assert [view and (view.epoch, view.isolation) for view in views] == [(3, "committed"), None, (4, "committed")]
 
 
-@given(st.lists(st.none() | st.integers(), min_size=1), st.integers(-1, 1), st.booleans())
+@given(st.lists(st.none() | st.integers(-9, 9), min_size=1), st.integers(-1, 1), st.booleans())
 def test_views_made_before_the_answer_are_those_made_after_it(
     values: list[int | None], later: int, mixed: bool
 ) -> None:
