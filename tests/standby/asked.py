@@ -60,6 +60,12 @@ def reached(standby: Standby, epoch: int, operator: str = "it") -> None:
     until(lambda: standby.status().epochs.get(operator, -1) >= epoch, f"the standby serves epoch {epoch}")
 
 
+def settled(address: tuple[str, int], epoch: int) -> None:
+    """Wait until every subtask of a job knows that Spark has committed the epoch: it is told, and does not confirm."""
+    with QueryableStateClient(*address, timeout_s=20.0) as client:
+        client.get_many(JOB, "totalAmount", KEYS, isolation="committed", min_epoch=epoch)
+
+
 def total(address: tuple[str, int], key: str = KEYS[0], **options: Any) -> tuple[int, int]:
     """What a client reads of `totalAmount`: the total and its epoch."""
     with QueryableStateClient(*address, timeout_s=20.0) as client:

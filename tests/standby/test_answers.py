@@ -25,7 +25,7 @@ from qstate.standby import Standby
 from tests.job.functions import Totals
 from tests.job.running_job import JOB, RunningJob
 from tests.serving.raw_client import RawClient
-from tests.standby.asked import KEYS, committed_answers, feed, in_any_order, reached, total
+from tests.standby.asked import KEYS, committed_answers, feed, in_any_order, reached, settled, total
 from tests.standby.functions import AGGREGATING, JSON, NAMES, EveryKind, window_of
 
 JobOf = Callable[..., RunningJob]
@@ -172,6 +172,7 @@ def test_savepoint_is_served_as_of_when_it_was_made(job_of: JobOf, standby_of: S
     write_savepoint(open_source(str(job.manager.checkpoint_dir)), tmp_path / "savepoint")
     standby = standby_of(tmp_path / "savepoint", descriptors=[AGGREGATING])
     proxy = job.manager.wait_for_proxy(20.0)
+    settled(proxy, len(AMOUNTS) - 1)
     for name in NAMES:
         assert in_any_order(committed_answers(standby.address, name)) == in_any_order(committed_answers(proxy, name))
     with (

@@ -18,7 +18,7 @@ from qstate.runtime.standby_operator import Generation
 from qstate.standby import Standby
 from tests.job.functions import Totals
 from tests.job.running_job import JOB, QUERY, RunningJob, kill, rows_batch, until
-from tests.standby.asked import KEYS, feed, reached, total
+from tests.standby.asked import KEYS, feed, reached, settled, total
 from tests.standby.functions import EveryKind, FloatTotals, Hidden
 
 ROOT = Path(__file__).parents[2]
@@ -232,6 +232,7 @@ def test_client_with_a_fallback_reads_from_the_standby_while_the_job_is_gone(
     feed(job, 0)
     reached(standby, 0)
     proxy = job.manager.wait_for_proxy(20.0)
+    settled(proxy, 0)
     with QueryableStateClient(*proxy, fallback=[standby.address], timeout_s=20.0) as client:
         assert client.get(JOB, "totalAmount", KEYS[0]).epoch == 0
         assert client.get(JOB, "totalAmount", KEYS[0], isolation="committed").get() == 1

@@ -14,7 +14,7 @@ from qstate.checkpoint.durable_directory import DurableDirectory
 from qstate.checkpoint.snapshots import take_snapshot
 from qstate.standby import Standby
 from tests.job.running_job import QUERY, RunningJob, rows_batch
-from tests.standby.asked import KEYS, committed_answers, in_any_order, reached
+from tests.standby.asked import KEYS, committed_answers, in_any_order, reached, settled
 from tests.standby.functions import AGGREGATING, NAMES, EveryKind, window_of
 
 JobOf = Callable[..., RunningJob]
@@ -51,8 +51,10 @@ def answers(address: tuple[str, int]) -> Mapping[Any, Mapping[str, Any]]:
     return found
 
 
-def committed_by(job: RunningJob) -> Mapping[Any, Mapping[str, Any]]:
-    return answers(job.manager.wait_for_proxy(20.0))
+def committed_by(job: RunningJob, epoch: int) -> Mapping[Any, Mapping[str, Any]]:
+    address = job.manager.wait_for_proxy(20.0)
+    settled(address, epoch)
+    return answers(address)
 
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
@@ -67,7 +69,7 @@ def test_job_restarts_from_a_stack_with_every_kind_of_state(
         reached(following[0], epoch)
         if epoch < len(EPOCHS) - 1:
             snapshot(job, epoch)
-    wanted = committed_by(job)
+    wanted = committed_by(job, len(EPOCHS) - 1)
     chain = read_chain(DurableDirectory(job.epoch_log()))
     assert chain is not None and chain.bases[0] is not None
     assert len(chain.bases[0].stack) >= 2
@@ -76,7 +78,7 @@ def test_job_restarts_from_a_stack_with_every_kind_of_state(
     again = job_of(EveryKind(), backend=backend, snapshot_interval=0)
     again.epoch(len(EPOCHS), rows_batch())
     again.manager.finalize(QUERY, len(EPOCHS))
-    assert committed_by(again) == wanted
+    assert committed_by(again, len(EPOCHS)) == wanted
     again.stop()
 
     assert answers(following[0].address) == wanted
@@ -102,4 +104,4 @@ def test_standby_that_missed_what_a_partial_snapshot_replaced_reads_the_state_an
     assert not list(job.epoch_log().glob("*.log")), "what it has not seen is gone"
     assert standby._look() is None  # its own next look is an hour away
     assert (standby.status().epochs, standby.status().fills) == ({"it": 2}, 2)
-    assert answers(standby.address) == committed_by(job)
+    assert answers(standby.address) == committed_by(job, 2)
