@@ -1,6 +1,6 @@
-"""Packages that a benchmark can do without: it then says what it could not measure, and why.
+"""Packages that a benchmark can do without: it then says what it could not measure, and why, or goes on with another.
 
-Rules of this module: it imports by name and explains what is missing.
+Rules of this module: it imports by name, and knows what to do when something is missing.
 """
 
 from __future__ import annotations
@@ -42,11 +42,4 @@ def version_of(distribution: str) -> str:
 
 def run_async(main: Coroutine[Any, Any, Any]) -> Any:
     """Run it on uvloop where that is installed."""
-    uvloop: Any = optional("uvloop")
-    if uvloop is None:
-        return asyncio.run(main)
-    loop = uvloop.new_event_loop()
-    try:
-        return loop.run_until_complete(main)
-    finally:
-        loop.close()
+    return (optional("uvloop") or asyncio).run(main)
