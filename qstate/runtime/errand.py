@@ -114,6 +114,11 @@ class Errand(ABC):
         return [self.error.code if isinstance(self.error, QueryError) else 0] * len(self._keys)
 
     @property
+    def knows_owners(self) -> bool:
+        """Whether somebody has told who owns the keys: a client that asks the owners itself has asked them then."""
+        return False
+
+    @property
     def wake_at(self) -> float:
         """When `on_time` is due; it may change with each event."""
         return self.deadline if self._machine is None else self._machine.wake_at
@@ -265,6 +270,10 @@ class _StateErrand(Errand):
         self._state = state
         self._known: KnownState | None = links.states.find(job, state)
         super().__init__(links, keys, deadline, None if self._known is None else self._known.table)
+
+    @property
+    def knows_owners(self) -> bool:
+        return self._known is not None
 
     def _locate(self, request_id: int, now: float) -> Locate:
         return Locate(request_id, self._ms_left(now), self._job, self._state)

@@ -94,7 +94,7 @@ def test_broken_frame_ends_only_its_connection(
 
 
 def test_silent_connection_is_closed_at_the_handshake_timeout(start_server: ServerFactory, state_id: bytes) -> None:
-    server = start_server(handshake_timeout_s=0.05)
+    server = start_server(handshake_timeout_s=0.3)
     with RawClient(server.address) as other, RawClient(server.address, hello=False) as client:
         assert client.farewell().code == FailureCode.DEADLINE_EXCEEDED
         assert isinstance(other.get(state_id, "a"), Values)
