@@ -170,6 +170,51 @@ def test_gets_refused_together_each_get_an_error_of_their_own(run: Callable[[Sce
     run(scenario)
 
 
+def test_submitted_gets_need_no_task_each(run: Callable[[Scenario], None], peer: Peer) -> None:
+    async def scenario(client: AsyncQueryableStateClient) -> None:
+        # Of a state that is not known yet, and of one that is.
+        assert (await client.submit("job", "state", "first", ("window", 1), "committed")).value() == "first"
+        futures = [client.submit("job", "state", f"key-{number}") for number in range(100)]
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert not any(future.done() for future in futures)
+        assert [(await future).value() for future in futures] == [f"key-{number}" for number in range(100)]
+
+    run(scenario)
+    assert [len(get.keys) for get in gets(peer)] == [1, GATHERED_KEYS, 100 - GATHERED_KEYS]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_what_a_submitted_get_comes_to_is_told_by_its_future(
+    run: Callable[[Scenario], None], peer: Peer, known: bool
+) -> None:
+    async def scenario(client: AsyncQueryableStateClient) -> None:
+        if known:
+            await client.get("job", "state", "warm")
+        asked: list[tuple[Any, Any]] = [("good", None), (1.5, None), ("other", None), ("good", 1.5)]
+        futures = [client.submit("job", "state", key, namespace) for key, namespace in asked]
+        cancelled = client.submit("job", "state", "nobody waits")
+        cancelled.cancel()
+        good, key_refused, other, namespace_refused = await asyncio.gather(*futures, return_exceptions=True)
+        assert (good.value(), other.value()) == ("good", "other")  # type: ignore[union-attr]
+        assert isinstance(key_refused, WrongKeyType)
+        assert isinstance(namespace_refused, WrongKeyType)
+        assert cancelled.cancelled()
+
+    run(scenario)
+
+
+def test_what_nothing_could_be_sent_with_is_refused_at_once(run: Callable[[Scenario], None]) -> None:
+    async def scenario(client: AsyncQueryableStateClient) -> None:
+        for options in ({"timeout_s": 0}, {"min_epoch": -1}, {"max_staleness_s": float("nan")}):
+            with pytest.raises(ConfigError):
+                client.submit("job", "state", "JFK", **options)
+        await client.close()
+        with pytest.raises(ClosedError):
+            client.submit("job", "state", "JFK")
+
+    run(scenario)
+
+
 def test_cancelling_one_waiter_harms_nobody(run: Callable[[Scenario], None]) -> None:
     async def scenario(client: AsyncQueryableStateClient) -> None:
         for _ in range(3):  # the first round also cancels the task that looks the state up
@@ -352,6 +397,22 @@ def test_close_wakes_all_waiters_with_closed_error(peer: Peer) -> None:
         await client.close()
         found = await asyncio.gather(*waiting, return_exceptions=True)
         assert [type(error) for error in found] == [ClosedError] * 10
+
+    asyncio.run(main(), debug=True)
+
+
+def test_close_just_after_a_look_up_was_answered_leaves_nobody_waiting(peer: Peer) -> None:
+    async def main() -> None:
+        client = await AsyncQueryableStateClient.connect(*peer.address)
+        waiting = asyncio.create_task(client.get("job", "state", "JFK"))
+        while not client._learning:
+            await asyncio.sleep(0)
+        closing: list[asyncio.Task[None]] = []
+        (look_up,) = client._learning.values()
+        look_up.waiters.append(lambda: closing.append(asyncio.create_task(client.close())))
+        with pytest.raises(ClosedError):
+            await asyncio.wait_for(waiting, 10)
+        await closing[0]
 
     asyncio.run(main(), debug=True)
 
