@@ -49,6 +49,7 @@ def test_query_state(tmp_path: Path) -> None:
         str(["msgpack"] * 6) + "\n",
         "{'JFK': 71.06}\n",
         "[71.06, None, None]\n",
+        "[71.06, None, None]\n",
         "True 71.06\n",
         "71.06\n",
     ]
