@@ -134,6 +134,8 @@ class HeapBackend(StateBackend):
             for table in self._sealed:
                 table.finalize()
             self._final = self._committed
+        for table in self._sealed:
+            table.settle()
         self._release(self._sealed)
         self._sealed = {}
 
@@ -222,10 +224,9 @@ class _LiveReader(StateReader):
         table = self._backend.find(descriptor, namespace)
         if table is None:
             return ReadResult(epoch, [None] * len(keys))
+        values = table.values(keys)
         if len(keys) == 1:
-            value = table.live.get(keys[0])
-            return ReadResult(epoch, [_answer(descriptor, _dumper(descriptor, 1), value)])
-        values = list(map(table.live.get, keys))
+            return ReadResult(epoch, [_answer(descriptor, _dumper(descriptor, 1), values[0])])
         types = set(map(type, values))
         if _NONE not in types and types <= IMMUTABLE:
             with suppress(Exception):  # then each value is looked at by itself

@@ -29,6 +29,7 @@ class HeapListTable(HeapTable):
 
     def __init__(self, state: HeapState, namespace: Namespace) -> None:
         super().__init__(state, namespace)
+        self.get = self.live.get
         self._before: dict[Key, int] = {}
         self._committed: dict[Key, list[bytes]] = {}
         self._staged: dict[Key, list[bytes]] = {}

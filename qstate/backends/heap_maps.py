@@ -34,6 +34,7 @@ class HeapMapTable(HeapTable):
 
     def __init__(self, state: HeapState, namespace: Namespace) -> None:
         super().__init__(state, namespace)
+        self.get = self.live.get
         self._before: dict[Key, set[Key]] = {}
         self._committed: dict[Key, dict[Key, bytes]] = {}
         self._staged: dict[Key, dict[Key, bytes | None]] = {}

@@ -3,6 +3,7 @@
 Rules of this module: it knows epochs only as layers of one table. It takes no lock; the heap does (see there).
 What a table tells about one key, newest layer first:
 
+    ahead       value tables that nobody reads by key: what was written and `live` does not have yet (`heap_values`)
     live        the objects that user code works on, in place; `get` is this dict's own `get`
     before      keys written since the last commit (S); a value table keeps the old object of each
     committed   bytes as of S; for value tables only of mutable values, for lists and maps of every element
@@ -19,7 +20,7 @@ and `live` second, so when `before` has nothing for the key, the object read ear
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -52,7 +53,7 @@ class HeapState(NamedTuple):
 class HeapTable(StateTable):
     """What the heap asks of a table of any kind."""
 
-    # A slot, so that each table can have its live dict's own `get`: no Python frame between operator and state.
+    # Of each table its live dict's own `get`: no Python frame between operator and state.
     __slots__ = ("get",)
     get: Callable[[Key], Any]  # type: ignore[assignment]  # mypy wants a method where a method was
 
@@ -60,7 +61,6 @@ class HeapTable(StateTable):
         self.state = state
         self.namespace = namespace
         self.live: dict[Key, Any] = {}
-        self.get = self.live.get
         self._name = state.descriptor.name
         self._dump = state.dump
         self._encode = state.encode
@@ -68,6 +68,10 @@ class HeapTable(StateTable):
         self._load = state.descriptor.serializer.loads
         self._load_all = state.descriptor.serializer.load_all
         self._encoded_namespace = state.encode(namespace)
+
+    def values(self, keys: Sequence[Key]) -> list[Any]:
+        """The live object, or None, of each key. Any thread."""
+        return list(map(self.live.get, keys))
 
     @abstractmethod
     def blocks(self) -> Iterator[ChangeBlock]:
@@ -80,6 +84,10 @@ class HeapTable(StateTable):
     @abstractmethod
     def finalize(self) -> None:
         """Forget the layer below the committed one."""
+
+    def settle(self) -> None:
+        """The second step of finalizing, for what takes its time: it must change nothing that readers see."""
+        return
 
     @abstractmethod
     def rollback(self) -> None:

@@ -2,12 +2,19 @@
 
 Rules of this module: as in `heap_table`, which explains the layers and the order of writes that committed
 reads rely on.
+
+The table of a queryable sink is written a batch at a time and never read by the operator. Until somebody reads it
+by key, or writes a single key, what `put_many` writes stays ahead of `live`, in a dict of the epoch's own: no old value
+is fetched and kept, the commit goes through that dict from front to end instead of looking each key up, a rollback
+drops it, and a final epoch is brought into `live` at the speed of `dict.update`. With half a million keys of which four
+fifths change in an epoch, in a model of both: 0.6 s instead of 1.0, for the dicts are far larger than the caches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import compress, islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import chain, compress, islice
 from typing import Any, NamedTuple, TypeVar
 
 from qstate.backends.admission import admit_values, none_refused
@@ -22,6 +29,8 @@ __all__ = ["HeapValueTable"]
 
 _MISSING: Any = object()
 _NONE = type(None)
+#: So many keys go into a dict at a time: a call into C lets no other thread run, and queries must not wait for it.
+_AT_A_TIME = 1024
 _Item = TypeVar("_Item")
 
 
@@ -42,6 +51,19 @@ class HeapValueTable(HeapTable):
         self._staged: dict[Key, bytes] = {}
         self._sealed: dict[Key, Any] = {}
         self._sealed_bytes: dict[Key, bytes] = {}
+        self._ahead: dict[Key, Any] = {}
+        self._sealed_ahead: dict[Key, Any] = {}
+        self._settling: dict[Key, Any] = {}
+        #: Those of the three that are not empty, oldest first: what live readers look into besides `live`.
+        self._layers: tuple[dict[Key, Any], ...] = ()
+        self._read_by_key = False
+
+    @cached_property
+    def get(self) -> Callable[[Key], Any]:  # type: ignore[override]
+        """`live`'s own `get`. Whoever has it may keep it, so from now on every write goes into `live` at once."""
+        self._catch_up()
+        self._read_by_key = True
+        return self.live.get
 
     def put(self, key: Key, value: Any) -> None:
         if value is None:
@@ -49,25 +71,28 @@ class HeapValueTable(HeapTable):
         before = self._before
         if key not in before:
             if not before:
-                self.state.touched(self)
-            before[key] = self.live.get(key)
+                self._first_write()
+            before.setdefault(key, self.live.get(key))  # the first write may have brought this key's
         self.live[key] = value
 
     def delete(self, key: Key) -> None:
         before = self._before
         if key not in before:
             if not before:
-                self.state.touched(self)
-            before[key] = self.live.get(key)
+                self._first_write()
+            before.setdefault(key, self.live.get(key))
         self.live.pop(key, None)
 
     def put_many(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         admit_values(values)
         if len(keys) != len(values):
             raise ValueError(f"put_many got {len(keys)} keys for {len(values)} values")
+        if self._may_go_ahead(values):
+            self._put_ahead(keys, values)
+            return
         before, live = self._before, self.live
         if not before:
-            self.state.touched(self)
+            self._first_write()
         # A loop beats `dict.update` here: the dicts are far larger than the processor's cache, so the time goes into
         # fetching each key's entries, and a key at a time fetches them once.
         get = live.get
@@ -76,12 +101,53 @@ class HeapValueTable(HeapTable):
                 before[key] = get(key)
             live[key] = value
 
+    def _may_go_ahead(self, values: Iterable[Any]) -> bool:
+        if self._read_by_key or self._before or self._committed:
+            return False
+        return IMMUTABLE.issuperset(map(type, values))
+
+    def _put_ahead(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        ahead = self._ahead
+        first = not ahead
+        for start in range(0, len(keys), _AT_A_TIME):
+            stop = start + _AT_A_TIME
+            ahead.update(zip(keys[start:stop], values[start:stop], strict=True))
+        if first:
+            self.state.touched(self)
+            self._show_layers()
+
+    def _first_write(self) -> None:
+        """A key of the running epoch is about to be written into `live`."""
+        self._catch_up()
+        self.state.touched(self)
+
+    def _catch_up(self) -> None:
+        """Bring what is ahead into `live`, and go on as if it had been written there."""
+        for ahead, old in ((self._sealed_ahead, self._sealed), (self._ahead, self._before)):
+            for key, value in ahead.items():
+                old[key] = self.live.get(key)
+                self.live[key] = value
+        self._sealed_ahead, self._ahead = {}, {}
+        self._show_layers()
+
+    def _show_layers(self) -> None:
+        self._layers = tuple(filter(None, (self._settling, self._sealed_ahead, self._ahead)))
+
+    def values(self, keys: Sequence[Key]) -> list[Any]:
+        layers = self._layers  # before `live`, into which they may be brought in the meantime
+        found: Iterable[Any] = map(self.live.get, keys)
+        for layer in layers:
+            found = map(layer.get, keys, found)
+        return list(found)
+
     def blocks(self) -> Iterator[ChangeBlock]:
         self._staged = {}
         count = FIRST_COUNT
-        remaining = iter(list(self._before))
+        changed = list(self._ahead or self._before)
+        remaining = iter(changed)
+        current = iter(self._ahead.values()) if self._ahead else map(self.live.get, changed)
         while keys := list(islice(remaining, count)):
-            values = list(map(self.live.get, keys))
+            values = list(islice(current, len(keys)))
             types = set(map(type, values))
             if _NONE in types:
                 pairs = list(zip(keys, values, strict=True))
@@ -112,6 +178,10 @@ class HeapValueTable(HeapTable):
         return column
 
     def seal(self) -> None:
+        if self._ahead and not (self._sealed or self._sealed_ahead):
+            self._sealed_ahead, self._ahead = self._ahead, {}
+            return
+        self._catch_up()
         before, committed = self._before, self._committed
         replaced = {key: committed.pop(key) for key in before.keys() & committed.keys()} if committed else {}
         if self._sealed:  # two commits without a finalize between them: the older image stands
@@ -125,6 +195,14 @@ class HeapValueTable(HeapTable):
 
     def finalize(self) -> None:
         self._sealed, self._sealed_bytes = {}, {}
+        self._settling, self._sealed_ahead = self._sealed_ahead, {}
+
+    def settle(self) -> None:
+        entries = iter(self._settling.items())
+        for _ in range(0, len(self._settling), _AT_A_TIME):
+            self.live.update(islice(entries, _AT_A_TIME))
+        self._settling = {}
+        self._show_layers()
 
     def rollback(self) -> None:
         live, load = self.live, self._load
@@ -137,16 +215,21 @@ class HeapValueTable(HeapTable):
             live[key] = load(data)
 
     def forget_epoch(self) -> None:
-        self._before, self._staged = {}, {}
+        self._before, self._staged, self._ahead = {}, {}, {}
+        self._show_layers()
 
     def image(self, key: Key) -> _Image | None:
+        settled = self._settling.get(key)
+        if settled is not None:
+            return _Image(None, settled)
+        value = self.live.get(key)  # before looking into `_before` and `_sealed`: see the module's rules
+        value = self._before.get(key, value)
         old = self._sealed.get(key, _MISSING)
         if old is not _MISSING:
             data = self._sealed_bytes.get(key)
         else:
             data = self._committed.get(key)
-            old = self.live.get(key)  # before looking into `_before`: see the module's rules
-            old = self._before.get(key, old)
+            old = value
         if data is not None:
             return _Image(data, None)
         return None if old is None else _Image(None, old)
@@ -155,13 +238,14 @@ class HeapValueTable(HeapTable):
         return dump(image.value) if image.data is None else accumulator_answer(descriptor, dump, image.data)
 
     def entries(self, groups: KeyGroupRange) -> Iterator[Change]:
-        for key in [*self.live, *(key for key in self._before if key not in self.live)]:
+        ahead = self._sealed_ahead
+        for key in [*self.live, *(key for key in chain(self._before, ahead) if key not in self.live)]:
             group = self._group_of(key)
             if group not in groups:
                 continue
             data = self._committed.get(key)
             if data is None:
-                value = self._before.get(key, _MISSING)
+                value = ahead.get(key, self._before.get(key, _MISSING))
                 value = self.live.get(key) if value is _MISSING else value
                 if value is None:
                     continue
@@ -187,4 +271,4 @@ class HeapValueTable(HeapTable):
                     committed[key] = stored
 
     def is_empty(self) -> bool:
-        return not (self.live or self._before or self._sealed)
+        return not (self.live or self._before or self._sealed or self._ahead or self._sealed_ahead)

@@ -1,0 +1,237 @@
+"""States that a job writes and never reads, as a queryable sink does: they are told by queries and commits alone.
+
+A backend may spare such a state what only a reading job needs, as the heap does; nobody may notice.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from qstate.backends import ChangeOp, Isolation, StateBackend
+from qstate.keys import Key, Namespace, decode_key
+from tests.backends.factories import ALL_GROUPS, FACTORIES, open_named
+from tests.backends.states import VALUE, canonical, read_answer
+from tests.backends.test_state_machine import KEYS as SOME_KEYS
+from tests.backends.test_state_machine import NAMESPACES, keys, namespaces, plain, values
+
+WAIT_S = 30.0
+#: More than go into a dict at a time.
+KEYS = [f"key-{number}" for number in range(3000)]
+
+#: (namespace, key) -> value
+Model = dict[tuple[Namespace, Key], Any]
+
+
+class WritingMachine(RuleBasedStateMachine):
+    """What the job has written, what the last commit sealed, and what is final."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._scratch = tempfile.TemporaryDirectory()
+        self._name = name
+        self._opened = count()
+        self.backend = self._open()
+        self.backend.begin(0)
+        self.epoch, self.final_epoch = 0, -1
+        self.running: Model = {}
+        self.sealed: Model = {}
+        self.final: Model = {}
+        #: What the running epoch wrote to.
+        self.written: set[tuple[Namespace, Key]] = set()
+        self.in_epoch = True
+
+    def _open(self) -> StateBackend:
+        backend = open_named(self._name, Path(self._scratch.name) / str(next(self._opened)))
+        backend.table(VALUE)
+        return backend
+
+    def teardown(self) -> None:
+        self.backend.close()
+        self._scratch.cleanup()
+
+    def _set(self, namespace: Namespace, key: Key, value: Any) -> None:
+        self.written.add((namespace, key))
+        if value is None:
+            self.running.pop((namespace, key), None)
+        else:
+            self.running[namespace, key] = value
+
+    @precondition(lambda self: self.in_epoch)
+    @rule(namespace=namespaces, pairs=st.lists(st.tuples(keys, plain), min_size=1))
+    def put_many(self, namespace: Namespace, pairs: list[tuple[Key, Any]]) -> None:
+        for key, value in pairs:
+            self._set(namespace, key, value)
+        self.backend.table(VALUE, namespace).put_many([key for key, _ in pairs], [value for _, value in pairs])
+
+    @precondition(lambda self: self.in_epoch)
+    @rule(namespace=namespaces, pairs=st.lists(st.tuples(keys, values), min_size=1))
+    def put_many_of_any_sort(self, namespace: Namespace, pairs: list[tuple[Key, Any]]) -> None:
+        self.put_many(namespace, pairs)
+
+    @precondition(lambda self: self.in_epoch)
+    @rule(namespace=namespaces, key=keys, value=values)
+    def put(self, namespace: Namespace, key: Key, value: Any) -> None:
+        self._set(namespace, key, value)
+        self.backend.table(VALUE, namespace).put(key, value)
+
+    @precondition(lambda self: self.in_epoch)
+    @rule(namespace=namespaces, key=keys)
+    def delete(self, namespace: Namespace, key: Key) -> None:
+        self._set(namespace, key, None)
+        self.backend.table(VALUE, namespace).delete(key)
+
+    @precondition(lambda self: self.in_epoch)
+    @rule()
+    def commit(self) -> None:
+        told = {}
+        for change in self.backend.commit(self.epoch):
+            assert change.op in (ChangeOp.PUT, ChangeOp.DELETE)
+            where = (decode_key(change.namespace), decode_key(change.key))
+            assert where not in told, "an entry is told twice"
+            told[where] = VALUE.serializer.loads(change.data) if change.op is ChangeOp.PUT else None
+        assert told.keys() <= self.written
+        for where in self.written & (self.running.keys() | self.sealed.keys()):
+            assert canonical(told[where]) == canonical(self.running.get(where)), where
+        self._sealed()
+
+    def _sealed(self) -> None:
+        self.sealed = dict(self.running)
+        self.written = set()
+        self.in_epoch = False
+
+    @precondition(lambda self: not self.in_epoch)
+    @rule()
+    def finalize(self) -> None:
+        self.backend.finalize(self.epoch)
+        self.final, self.final_epoch = dict(self.sealed), self.epoch
+
+    @precondition(lambda self: not self.in_epoch)
+    @rule()
+    def begin(self) -> None:
+        self.backend.begin(self.epoch + 1)
+        self.final, self.final_epoch = dict(self.sealed), self.epoch
+        self._next()
+
+    @precondition(lambda self: not self.in_epoch)
+    @rule()
+    def write_on_while_the_epoch_is_not_final(self) -> None:
+        self._next()
+
+    def _next(self) -> None:
+        self.epoch += 1
+        self.in_epoch = True
+
+    @rule()
+    def rollback(self) -> None:
+        self.backend.rollback()
+        self.running = dict(self.sealed)
+        self.written = set()
+
+    @rule(namespace=namespaces)
+    def read_by_key_after_all(self, namespace: Namespace) -> None:
+        get = self.backend.table(VALUE, namespace).get
+        for key in SOME_KEYS:
+            assert canonical(get(key)) == canonical(self.running.get((namespace, key)))
+
+    @rule()
+    def entries_are_the_last_commit(self) -> None:
+        with self._open() as backend:
+            backend.restore(0, list(self.backend.entries(ALL_GROUPS)))
+            self._check_reads(backend, Isolation.LIVE, self.sealed)
+
+    def _check_reads(self, backend: StateBackend, isolation: Isolation, model: Model) -> None:
+        reader = backend.reader(isolation)
+        for namespace in NAMESPACES:
+            for asked in (SOME_KEYS, SOME_KEYS[:1]):
+                for key, answer in zip(asked, reader.get(VALUE, namespace, asked).values, strict=True):
+                    found = read_answer(VALUE, answer) if isinstance(answer, bytes) else answer
+                    assert canonical(found) == canonical(model.get((namespace, key))), (isolation, namespace, key)
+
+    @invariant()
+    def queries_tell_what_was_written_and_what_is_final(self) -> None:
+        self.backend.publish()
+        self._check_reads(self.backend, Isolation.LIVE, self.running)
+        self._check_reads(self.backend, Isolation.COMMITTED, self.final)
+        assert self.backend.reader(Isolation.COMMITTED).get(VALUE, None, []).epoch == self.final_epoch
+
+
+@pytest.mark.parametrize("name", list(FACTORIES))
+def test_nobody_notices_that_a_state_is_never_read(name: str) -> None:
+    examples = settings().max_examples * (2 if "memory" in name or name == "heap" else 1)
+    run_state_machine_as_test(lambda: WritingMachine(name), settings=settings(max_examples=examples))
+
+
+# -- while other threads query
+
+
+@pytest.fixture
+def readers() -> Iterator[tuple[ThreadPoolExecutor, Event]]:
+    """Threads, and what ends them."""
+    over = Event()
+    with ThreadPoolExecutor(3) as pool:
+        try:
+            yield pool, over
+        finally:
+            over.set()
+
+
+def _write(backend: StateBackend, epoch: int) -> None:
+    """Set every key to the epoch's number, now by many keys, now by single ones, now by both."""
+    table = backend.table(VALUE)
+    whole, single = (KEYS, []) if epoch % 3 == 0 else (KEYS[:2000], KEYS[2000:]) if epoch % 3 == 1 else ([], KEYS)
+    if whole:
+        table.put_many(whole, [epoch] * len(whole))
+    for key in single:
+        table.put(key, epoch)
+
+
+@pytest.mark.parametrize("name", ["heap", "rocksdb"])
+def test_queries_in_other_threads_never_go_back_nor_mix_epochs(
+    name: str, tmp_path: Path, readers: tuple[ThreadPoolExecutor, Event]
+) -> None:
+    pool, over = readers
+
+    def read_committed(backend: StateBackend) -> int:
+        reader, latest = backend.reader(Isolation.COMMITTED), -1
+        while not over.is_set():
+            epoch, answers = reader.get(VALUE, None, KEYS)
+            assert epoch >= latest
+            assert {*answers} == {None if epoch < 0 else VALUE.serializer.dumps(epoch)}
+            latest = epoch
+        return latest
+
+    def read_live(backend: StateBackend) -> int:
+        reader, latest = backend.reader(Isolation.LIVE), [-1] * len(KEYS)
+        while not over.is_set():
+            answers = reader.get(VALUE, None, KEYS).values
+            found = [-1 if answer is None else read_answer(VALUE, answer) for answer in answers]
+            assert all(map(int.__le__, latest, found)), "a value went back"
+            latest = found
+        return min(latest)
+
+    with open_named(name, tmp_path) as backend:
+        backend.table(VALUE)
+        reading = [pool.submit(read_committed, backend), pool.submit(read_committed, backend)]
+        reading.append(pool.submit(read_live, backend))
+        for epoch in range(90):
+            backend.begin(epoch)
+            _write(backend, epoch)
+            backend.publish()
+            for _ in backend.commit(epoch):
+                pass
+            if epoch % 2:
+                backend.finalize(epoch)
+            assert not any(future.done() for future in reading), [future.result() for future in reading]
+        over.set()
+        assert all(future.result(WAIT_S) > 0 for future in reading)
