@@ -5,6 +5,7 @@ A backend may spare such a state what only a reading job needs, as the heap does
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -172,7 +173,124 @@ def test_nobody_notices_that_a_state_is_never_read(name: str) -> None:
     run_state_machine_as_test(lambda: WritingMachine(name), settings=settings(max_examples=examples))
 
 
+#: What a job may do in an order that matters to a backend which spares such states something.
+HISTORIES: dict[str, list[tuple[Any, ...]]] = {
+    "one of many put again by itself, taken back": [
+        ("put_many", None, [("a", 1), (1, 2)]),
+        ("commit",),
+        ("begin",),
+        ("put_many", None, [("a", 3), (1, 4)]),
+        ("put", None, "a", 5),
+        ("rollback",),
+    ],
+    "one of many deleted, taken back": [
+        ("put_many", None, [("a", 1), (1, 2)]),
+        ("commit",),
+        ("begin",),
+        ("put_many", None, [("a", 3)]),
+        ("delete", None, "a"),
+        ("rollback",),
+    ],
+    "one of many deleted": [("put_many", None, [("a", 1), (1, 2)]), ("delete", None, "a"), ("commit",), ("begin",)],
+    "many after a single one, and a single one after them": [
+        ("put", None, "a", 1),
+        ("put_many", None, [("a", 2), (1, 2)]),
+        ("put", None, "a", 3),
+        ("commit",),
+        ("begin",),
+    ],
+    "many plain ones in place of what can change": [
+        ("put", None, "a", [1]),
+        ("commit",),
+        ("begin",),
+        ("put_many", None, [("a", 2)]),
+        ("commit",),
+        ("begin",),
+        ("entries_are_the_last_commit",),
+    ],
+    "many that can change in place of plain ones": [
+        ("put_many", None, [("a", 1), (1, 2)]),
+        ("put_many", None, [("a", [1])]),
+        ("commit",),
+        ("begin",),
+        ("put_many", None, [(1, [2])]),
+        ("rollback",),
+        ("entries_are_the_last_commit",),
+    ],
+    "an epoch on another that is not final": [
+        ("put_many", None, [("a", 1), (b"a", 1)]),
+        ("commit",),
+        ("write_on_while_the_epoch_is_not_final",),
+        ("put_many", None, [("a", 2), (1, 2)]),
+        ("commit",),
+        ("entries_are_the_last_commit",),
+        ("finalize",),
+    ],
+    "single ones on many that are not final": [
+        ("put_many", None, [("a", 1), (b"a", 1)]),
+        ("commit",),
+        ("write_on_while_the_epoch_is_not_final",),
+        ("put", None, "a", 2),
+        ("rollback",),
+        ("delete", None, "a"),
+        ("commit",),
+        ("finalize",),
+    ],
+    "many on single ones that are not final": [
+        ("put", None, "a", 1),
+        ("commit",),
+        ("write_on_while_the_epoch_is_not_final",),
+        ("put_many", None, [("a", 2), (1, 2)]),
+        ("rollback",),
+        ("put_many", None, [("a", 3)]),
+        ("commit",),
+        ("finalize",),
+    ],
+    "read by key in the middle": [
+        ("put_many", None, [("a", 1), (b"a", 1)]),
+        ("commit",),
+        ("begin",),
+        ("put_many", None, [("a", 2)]),
+        ("read_by_key_after_all", None),
+        ("put_many", None, [("a", 3), (1, 3)]),
+        ("read_by_key_after_all", None),
+        ("rollback",),
+        ("read_by_key_after_all", None),
+    ],
+}
+
+
+@pytest.mark.parametrize("history", list(HISTORIES))
+@pytest.mark.parametrize("name", list(FACTORIES))
+def test_histories_of_states_that_are_never_read(name: str, history: str) -> None:
+    machine = WritingMachine(name)
+    try:
+        for step, *arguments in HISTORIES[history]:
+            getattr(machine, step)(*arguments)
+            machine.queries_tell_what_was_written_and_what_is_final()
+    finally:
+        machine.teardown()
+
+
+def test_whoever_keeps_the_get_of_a_table_reads_what_is_written_later(backend: StateBackend) -> None:
+    table = backend.table(VALUE)
+    backend.begin(0)
+    table.put_many(["a", "b"], [1, 1])
+    get = table.get
+    table.put_many(["b", "c"], [2, 2])
+    assert [get(key) for key in "abcd"] == [1, 2, 2, None]
+
+
 # -- while other threads query
+
+
+@pytest.fixture
+def hasty() -> Iterator[None]:
+    """Threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
 
 
 @pytest.fixture
@@ -198,7 +316,7 @@ def _write(backend: StateBackend, epoch: int) -> None:
 
 @pytest.mark.parametrize("name", ["heap", "rocksdb"])
 def test_queries_in_other_threads_never_go_back_nor_mix_epochs(
-    name: str, tmp_path: Path, readers: tuple[ThreadPoolExecutor, Event]
+    name: str, tmp_path: Path, hasty: None, readers: tuple[ThreadPoolExecutor, Event]
 ) -> None:
     pool, over = readers
 
