@@ -246,6 +246,17 @@ HISTORIES: dict[str, list[tuple[Any, ...]]] = {
         ("commit",),
         ("finalize",),
     ],
+    "single ones on many on single ones, none final": [
+        ("put", None, "a", 1),
+        ("commit",),
+        ("write_on_while_the_epoch_is_not_final",),
+        ("put_many", None, [("a", 2), (1, 2)]),
+        ("commit",),
+        ("write_on_while_the_epoch_is_not_final",),
+        ("put", None, "a", 3),
+        ("rollback",),
+        ("finalize",),
+    ],
     "read by key in the middle": [
         ("put_many", None, [("a", 1), (b"a", 1)]),
         ("commit",),
@@ -350,6 +361,7 @@ def test_queries_in_other_threads_never_go_back_nor_mix_epochs(
                 pass
             if epoch % 2:
                 backend.finalize(epoch)
-            assert not any(future.done() for future in reading), [future.result() for future in reading]
+            ended = [future for future in reading if future.done()]
+            assert not ended, [future.exception() for future in ended]
         over.set()
         assert all(future.result(WAIT_S) > 0 for future in reading)
