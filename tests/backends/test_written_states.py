@@ -255,6 +255,7 @@ HISTORIES: dict[str, list[tuple[Any, ...]]] = {
         ("write_on_while_the_epoch_is_not_final",),
         ("put", None, "a", 3),
         ("rollback",),
+        ("commit",),
         ("finalize",),
     ],
     "read by key in the middle": [
