@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from itertools import count
 from pathlib import Path
 from threading import Event
@@ -66,7 +67,7 @@ class WritingMachine(RuleBasedStateMachine):
         if value is None:
             self.running.pop((namespace, key), None)
         else:
-            self.running[namespace, key] = value
+            self.running[namespace, key] = deepcopy(value)
 
     @precondition(lambda self: self.in_epoch)
     @rule(namespace=namespaces, pairs=st.lists(st.tuples(keys, plain), min_size=1))
@@ -310,7 +311,7 @@ HISTORIES: dict[str, list[tuple[Any, ...]]] = {
 def test_histories_of_states_that_are_never_read(name: str, history: str) -> None:
     machine = WritingMachine(name)
     try:
-        for step, *arguments in HISTORIES[history]:
+        for step, *arguments in deepcopy(HISTORIES[history]):
             getattr(machine, step)(*arguments)
             machine.queries_tell_what_was_written_and_what_is_final()
     finally:
