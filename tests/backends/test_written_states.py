@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from itertools import count
@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from qstate.backends import ChangeOp, Isolation, StateBackend
+from qstate.backends.heap_values import HeapValueTable
 from qstate.keys import Key, Namespace, decode_key
 from tests.backends.factories import ALL_GROUPS, FACTORIES, open_named
 from tests.backends.states import VALUE, canonical, read_answer
@@ -327,6 +328,57 @@ def test_whoever_keeps_the_get_of_a_table_reads_what_is_written_later(backend: S
     get = table.get
     table.put_many(["b", "c"], [2, 2])
     assert [get(key) for key in "abcd"] == [1, 2, 2, None]
+
+
+# -- in the middle of what the heap does
+
+
+class _Watched(dict[Any, Any]):
+    """A dict that tells of each entry that is set, just after it."""
+
+    def __init__(self, told: Callable[[], None]) -> None:
+        self._told = told
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(key, value)
+        self._told()
+
+
+def test_the_heap_shows_a_final_epoch_before_it_has_brought_it_to_the_live_objects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle, seen = HeapValueTable.settle, []
+
+    def settle_after_a_look(table: HeapValueTable) -> None:
+        assert table.live == {}
+        seen.append([backend.reader(isolation).get(VALUE, None, ["a", "b"]) for isolation in Isolation])
+        settle(table)
+
+    monkeypatch.setattr(HeapValueTable, "settle", settle_after_a_look)
+    with open_named("heap", tmp_path) as backend:
+        backend.begin(0)
+        backend.table(VALUE).put_many(["a"], [1])
+        list(backend.commit(0))
+        backend.finalize(0)
+        assert seen == [[(0, [b"\x01", None])] * 2]
+
+
+def test_the_heap_keeps_the_old_value_before_it_sets_the_new_one(tmp_path: Path) -> None:
+    with open_named("heap", tmp_path) as backend:
+        table, reader, looks = backend.table(VALUE), backend.reader(Isolation.COMMITTED), count()
+
+        def look() -> None:
+            next(looks)
+            assert reader.get(VALUE, None, ["a", "b"]) == (-1, [None, None])
+
+        assert isinstance(table, HeapValueTable)
+        table.live = _Watched(look)
+        backend.begin(0)
+        table.put_many(["a", "b"], [1, 1])
+        list(backend.commit(0))
+        table.put_many(["b"], [2])
+        table.put("a", 3)  # brings both epochs to the live objects
+        assert next(looks) == 4
 
 
 # -- while other threads query
