@@ -156,6 +156,7 @@ class AsyncQueryableStateClient:
         target = (job, state, namespace, isolation, timeout_s, min_epoch, max_staleness_s)
         known = self._links.states.find(job, state)
         if known is None:
+            self._check(target)
             return await self._first_get(target, key)
         return await self._gather(known, target, key)
 
@@ -272,7 +273,6 @@ class AsyncQueryableStateClient:
 
     async def _first_get(self, target: _Target, key: Key) -> Any:
         """Get a value of a state of which the job has told nothing yet."""
-        self._check(target)
         job, state, namespace, isolation, timeout_s, min_epoch, max_staleness_s = target
         deadline = self._deadline(timeout_s)
         if self._ways is None or isolation != COMMITTED:

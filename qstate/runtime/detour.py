@@ -150,9 +150,8 @@ def _is_unheard(errand: Errand, states: KnownStates, now: float) -> bool:
     if error.code is FailureCode.UNAVAILABLE:
         return (error.details.get("host"), error.details.get("port")) == states.proxy
     # A proxy answers before the deadline that it was given; of an owner's silence it says nothing.
-    silent = error.code is FailureCode.DEADLINE_EXCEEDED and now >= errand.deadline
-    if silent and states.direct:
-        return not errand.knows_owners
+    asked_owners = states.direct and errand.knows_owners
+    silent = error.code is FailureCode.DEADLINE_EXCEEDED and now >= errand.deadline and not asked_owners
     return silent or error.code is FailureCode.SHUTTING_DOWN
 
 

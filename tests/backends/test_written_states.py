@@ -106,9 +106,6 @@ class WritingMachine(RuleBasedStateMachine):
         assert told.keys() <= self.written
         for where in self.written & (self.running.keys() | self.sealed.keys()):
             assert canonical(told[where]) == canonical(self.running.get(where)), where
-        self._sealed()
-
-    def _sealed(self) -> None:
         self.sealed = dict(self.running)
         self.written = set()
         self.in_epoch = False
