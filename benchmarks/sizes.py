@@ -28,7 +28,7 @@ class Sizes:
     gets_a_round: int = 3_000
     get_many_a_round: int = 400
     in_flight_s: float = 1.0
-    load_rounds: int = 8
+    load_rounds: int = 16
     load_gets_per_s: int = 10_000
     probe_rounds: int = 3
     probe_s: float = 4.0
@@ -60,7 +60,7 @@ QUICK = replace(
     gets_a_round=2_000,
     get_many_a_round=200,
     in_flight_s=0.5,
-    load_rounds=4,
+    load_rounds=8,
     probe_rounds=2,
     probe_s=2.0,
     probe_batches=3,
