@@ -21,7 +21,7 @@ from qstate.backends.admission import admit_values, none_refused
 from qstate.backends.answers import accumulator_answer
 from qstate.backends.change_blocks import FIRST_COUNT, ChangeBlock, next_count
 from qstate.backends.contract import Change, ChangeOp
-from qstate.backends.heap_table import IMMUTABLE, HeapState, HeapTable
+from qstate.backends.heap_table import IMMUTABLE, HeapState, HeapTable, find_all
 from qstate.descriptors import StateDescriptor
 from qstate.keys import Key, KeyGroupRange, Namespace, decode_keys
 
@@ -133,12 +133,13 @@ class HeapValueTable(HeapTable):
     def _show_layers(self) -> None:
         self._layers = tuple(filter(None, (self._settling, self._sealed_ahead, self._ahead)))
 
-    def values(self, keys: Sequence[Key]) -> list[Any]:
+    def values(self, keys: Sequence[Key]) -> Sequence[Any]:
         layers = self._layers  # before `live`, into which they may be brought in the meantime
-        found: Iterable[Any] = map(self.live.get, keys)
-        for layer in layers:
-            found = map(layer.get, keys, found)
-        return list(found)
+        live, *newer = (self.live, *layers) if self.live or not layers else layers
+        found = find_all(live, keys)
+        for layer in newer:
+            found = list(map(layer.get, keys, found))
+        return found
 
     def blocks(self) -> Iterator[ChangeBlock]:
         self._staged = {}
