@@ -15,13 +15,11 @@ from typing import Any
 import msgpack
 
 from qstate.errors import Detail, FailureCode, LocalProtocolError, QueryError, RemoteProtocolError, UnsupportedQuery
-from qstate.keys import Key
 from qstate.protocol import fields as field_rules
-from qstate.protocol.framing import HEADER_BYTES
-from qstate.protocol.limits import DEFAULT_LIMITS, MAX_DEADLINE_MS, MAX_ID, MAX_MAP_ENTRIES, STATE_ID_BYTES, Limits
-from qstate.protocol.messages import FORM_OF_CLASS, FORM_OF_NUMBER, Failure, Form, Get, Message, Target, Values
+from qstate.protocol.limits import DEFAULT_LIMITS, MAX_ID, MAX_MAP_ENTRIES, Limits
+from qstate.protocol.messages import FORM_OF_CLASS, FORM_OF_NUMBER, Failure, Form, Get, Message
 
-__all__ = ["BadContent", "decode", "encode", "pack_get", "pack_values", "unpack_get", "unpack_values"]
+__all__ = ["BadContent", "decode", "encode"]
 
 
 class BadContent(RemoteProtocolError):
@@ -35,18 +33,6 @@ class BadContent(RemoteProtocolError):
 
 _GET = FORM_OF_CLASS[Get]
 _KEYS_INDEX = _GET.size - 1
-_GET_NUMBER = _GET.prefix[0]
-_VALUES_NUMBER = FORM_OF_CLASS[Values].prefix[0]
-#: What their payloads begin with: the array's header and the type.
-_GET_START = bytes((0x90 | _GET.size, _GET_NUMBER))
-_VALUES_START = bytes((0x90 | FORM_OF_CLASS[Values].size, _VALUES_NUMBER))
-_NO_OPTIONS: Mapping[str, Detail] = {}
-_MAX_INT64 = (1 << 63) - 1
-#: A buffer for a small message: the default one, of 256 KiB, is mapped and unmapped each time.
-_SMALL_BUFFER = 1024
-#: The types of results that are no failures.
-_PLAIN = frozenset({bytes, type(None)})
-_INTEGERS = frozenset({int})
 
 
 def encode(message: Message, limits: Limits = DEFAULT_LIMITS) -> bytes:
@@ -74,92 +60,6 @@ def encode(message: Message, limits: Limits = DEFAULT_LIMITS) -> bytes:
             FailureCode.TOO_LARGE,
         )
     return payload
-
-
-def pack_get(request_id: int, deadline_ms: int, target: Target, keys: tuple[Key, ...]) -> bytes | None:
-    """`encode` of a Get without namespace and options whose fields are known to be sound; None if they are not."""
-    try:
-        payload: bytes = msgpack.packb(
-            (_GET_NUMBER, request_id, deadline_ms, target, None, _NO_OPTIONS, keys), buf_size=_SMALL_BUFFER
-        )
-    except (ValueError, TypeError, OverflowError):
-        return None
-    return payload
-
-
-def pack_values(values: Values, limits: Limits) -> bytes | None:
-    """`encode` of Values whose id is known to be sound; None unless each result is a value or nil, and all fits."""
-    _, epochs, results = values
-    if not (type(epochs) is type(results) is tuple and _are_plain(epochs, results, limits, own=True)):
-        return None
-    payload: bytes = msgpack.packb((_VALUES_NUMBER, *values), buf_size=_SMALL_BUFFER)
-    return payload if len(payload) <= limits.max_frame else None
-
-
-def unpack_get(data: bytes, limits: Limits) -> Get | None:
-    """The Get of bytes that are one whole frame of it, without namespace and options; None for all else.
-
-    It accepts nothing that `decode` would refuse; what it does not take, `decode` judges.
-    """
-    if not _is_frame(data, _GET_START, limits):
-        return None
-    try:
-        _, request_id, deadline_ms, target, namespace, options, keys = fields = msgpack.unpackb(
-            data[HEADER_BYTES:], use_list=False
-        )
-        if namespace is not None or options != _NO_OPTIONS or not _is_unsigned(request_id) or not request_id:
-            return None
-        if type(deadline_ms) is not int or not 0 <= deadline_ms <= MAX_DEADLINE_MS:
-            return None
-        if type(target) is not bytes or len(target) != STATE_ID_BYTES:
-            field_rules.check_target(target)
-        if type(keys) is not tuple or len(keys) != 1 or type(keys[0]) is not str:
-            field_rules.check_keys(keys, limits.max_keys)
-    except (ValueError, TypeError, msgpack.UnpackException, QueryError):
-        return None
-    return tuple.__new__(Get, fields[1:])
-
-
-def unpack_values(data: bytes, limits: Limits) -> Values | None:
-    """The Values of bytes that are one whole frame of them, each result a value or nil; None for all else.
-
-    It accepts nothing that `decode` would refuse; what it does not take, `decode` judges.
-    """
-    if not _is_frame(data, _VALUES_START, limits):
-        return None
-    try:
-        _, request_id, epochs, results = fields = msgpack.unpackb(data[HEADER_BYTES:], use_list=False)
-    except (ValueError, TypeError, msgpack.UnpackException):
-        return None
-    if not _is_unsigned(request_id) or not request_id or not type(epochs) is type(results) is tuple:
-        return None
-    return tuple.__new__(Values, fields[1:]) if _are_plain(epochs, results, limits) else None
-
-
-def _is_frame(data: bytes, start: bytes, limits: Limits) -> bool:
-    """Whether the bytes are one frame, no less and no more, and its payload begins like this."""
-    if data[HEADER_BYTES : HEADER_BYTES + len(start)] != start:
-        return False
-    length = len(data) - HEADER_BYTES
-    return length <= limits.max_frame and int.from_bytes(data[:HEADER_BYTES], "big") == length
-
-
-def _are_plain(epochs: tuple[Any, ...], results: tuple[Any, ...], limits: Limits, *, own: bool = False) -> bool:
-    """Whether these are sound results without a failure. In `own` ones, what equals an integer is one."""
-    count = len(results)
-    if count != len(epochs) or not 0 < count <= limits.max_keys:
-        return False
-    epoch = epochs[0]
-    if type(epoch) is not int or not -1 <= epoch <= _MAX_INT64:
-        return False
-    if count == 1:
-        return type(results[0]) in _PLAIN
-    if not _PLAIN.issuperset(map(type, results)):
-        return False
-    one_epoch = epochs.count(epoch) == count  # nearly always
-    if not (own and one_epoch) and not _INTEGERS.issuperset(map(type, epochs)):
-        return False
-    return one_epoch or (min(epochs) >= -1 and max(epochs) <= _MAX_INT64)
 
 
 def _check_odd_id(value: Any, form: Form) -> None:

@@ -27,7 +27,7 @@ from typing import NamedTuple, TypeAlias
 
 from qstate.errors import Detail, FailureCode, LocalProtocolError, ProtocolError, RemoteProtocolError
 from qstate.keys import Key
-from qstate.protocol.codec import BadContent, decode, encode, pack_get, pack_values, unpack_get, unpack_values
+from qstate.protocol.codec import BadContent, decode, encode
 from qstate.protocol.framing import FrameReader, frame
 from qstate.protocol.limits import (
     DEFAULT_MAX_FRAME,
@@ -53,6 +53,7 @@ from qstate.protocol.messages import (
     Values,
     Welcome,
 )
+from qstate.protocol.usual import pack_get, pack_values, unpack_get, unpack_values
 
 __all__ = [
     "Answer",

@@ -53,6 +53,8 @@ __all__ = [
 Target: TypeAlias = tuple[str, str] | bytes
 #: `(first key group, one past the last, host, port, state id)`
 Owned: TypeAlias = tuple[int, int, str, int, bytes]
+#: What stands for the epoch of a failure.
+NO_EPOCH = -1
 
 
 class Hello(NamedTuple):
@@ -90,6 +92,14 @@ class Values(NamedTuple):
     id: int
     epochs: tuple[int, ...]
     results: tuple[bytes | int | None, ...]
+
+    def with_failures_marked(self) -> Values:
+        """These Values with the epoch of each failure as it has to be."""
+        epochs = (
+            NO_EPOCH if isinstance(result, int) else epoch
+            for result, epoch in zip(self.results, self.epochs, strict=True)
+        )
+        return self._replace(epochs=tuple(epochs))
 
 
 class Locate(NamedTuple):

@@ -102,7 +102,7 @@ class StateServer:
             check_key(request.namespace)
         reader = _reader_of(instance, request)
         if instance.owns_all:
-            return _all_values(request, _read(reader, instance, request, request.keys))
+            return _values_of(request, *_read(reader, instance, request, request.keys))
         return _owned_values(request, instance, reader)
 
 
@@ -161,15 +161,8 @@ def _check_epoch(epoch: int, options: Mapping[str, Detail]) -> None:
         raise EpochNotReached(epoch=epoch, min_epoch=least)
 
 
-def _all_values(request: Get, found: ReadResult) -> Values:
-    epoch, values = found
-    if len(values) == 1:
-        value = values[0]
-        return Values(request.id, (NO_EPOCH if isinstance(value, int) else epoch,), (value,))
-    if FailureCode in set(map(type, values)):
-        return Values(
-            request.id, tuple(NO_EPOCH if isinstance(value, int) else epoch for value in values), tuple(values)
-        )
+def _values_of(request: Get, epoch: int, values: Sequence[bytes | int | None]) -> Values:
+    """The answer as far as it is usual; whoever sends it sees to the epochs of failures."""
     return Values(request.id, (epoch,) * len(values), tuple(values))
 
 
@@ -178,12 +171,13 @@ def _owned_values(request: Get, instance: StateInstance, reader: StateReader) ->
     keys = request.keys
     owned = [start <= group_of(key) < stop for key in keys]
     if all(owned):
-        return _all_values(request, _read(reader, instance, request, keys))
+        return _values_of(request, *_read(reader, instance, request, keys))
     mine = [key for key, own in zip(keys, owned, strict=True) if own]
     found: Sequence[bytes | int | None] = ()
     epoch = NO_EPOCH
     if mine:
         epoch, found = _read_own(reader, instance, request, mine)
     results = iter(found)
-    merged = tuple(next(results) if own else FailureCode.KEY_GROUP_NOT_OWNED for own in owned)
-    return Values(request.id, tuple(NO_EPOCH if isinstance(value, int) else epoch for value in merged), merged)
+    return _values_of(
+        request, epoch, [next(results) if own else FailureCode.KEY_GROUP_NOT_OWNED for own in owned]
+    )

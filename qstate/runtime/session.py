@@ -197,6 +197,7 @@ class Call:
             usual = connection.send_values(answer)
             if usual is not None:
                 return usual
+            answer = answer.with_failures_marked()
         try:
             data = connection.send(answer)
         except LocalProtocolError as exc:

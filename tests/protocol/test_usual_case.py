@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from qstate.errors import RemoteProtocolError
 from qstate.protocol import Get, Limits, Message, Values, decode, encode, frame
-from qstate.protocol.codec import pack_get, pack_values, unpack_get, unpack_values
+from qstate.protocol.usual import pack_get, pack_values, unpack_get, unpack_values
 from tests.protocol.strategies import almost_payloads, messages
 
 LIMITS = Limits()
