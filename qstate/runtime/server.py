@@ -178,6 +178,4 @@ def _owned_values(request: Get, instance: StateInstance, reader: StateReader) ->
     if mine:
         epoch, found = _read_own(reader, instance, request, mine)
     results = iter(found)
-    return _values_of(
-        request, epoch, [next(results) if own else FailureCode.KEY_GROUP_NOT_OWNED for own in owned]
-    )
+    return _values_of(request, epoch, [next(results) if own else FailureCode.KEY_GROUP_NOT_OWNED for own in owned])

@@ -327,6 +327,24 @@ def test_whoever_keeps_the_get_of_a_table_reads_what_is_written_later(backend: S
     assert [get(key) for key in "abcd"] == [1, 2, 2, None]
 
 
+@pytest.mark.parametrize(
+    "asked", [["a", "b"], ["c", "b"], ["a", "d"], ["d", "a", "a", "b", "c"], ["a"], ["d"], ["c"] * 20]
+)
+@pytest.mark.parametrize("final", [False, True])
+def test_a_read_of_many_keys_finds_each_wherever_it_is(backend: StateBackend, asked: list[Key], final: bool) -> None:
+    table = backend.table(VALUE)
+    backend.begin(0)
+    table.put_many(["a", "b"], [1, 1])
+    list(backend.commit(0))
+    if final:
+        backend.finalize(0)
+    backend.begin(1)
+    table.put_many(["b", "c"], [2, 2])
+    list(backend.commit(1))
+    current = {"a": b"\x01", "b": b"\x02", "c": b"\x02"}
+    assert backend.reader(Isolation.LIVE).get(VALUE, None, asked).values == [current.get(key) for key in asked]
+
+
 # -- in the middle of what the heap does
 
 

@@ -80,6 +80,25 @@ def test_gets_of_one_loop_turn_travel_in_one_request_or_two(run: Callable[[Scena
     assert [len(get.keys) for get in gets(peer)] == [1, early - 1, early, 200 - early, early, 50 - early]
 
 
+def test_gets_of_one_loop_turn_leave_together_where_several_servers_share_the_keys() -> None:
+    async def scenario(lower: Peer, upper: Peer) -> None:
+        async with await AsyncQueryableStateClient.connect(*lower.address, direct=True) as client:
+            await client.get("job", "state", "warm")
+            views = await asyncio.gather(*(client.get("job", "state", f"key-{number}") for number in range(200)))
+            assert [view.value() for view in views] == [f"key-{number}" for number in range(200)]
+
+    with Peer() as lower, Peer() as upper:
+        halves = ((0, 64, *lower.address, STATE_ID), (64, 128, *upper.address, STATE_ID))
+        lower.script = lambda request: (
+            [lower.location(request)._replace(owners=halves)] if isinstance(request, Locate) else lower.honest(request)
+        )
+        asyncio.run(scenario(lower, upper))
+        sizes = sorted(len(get.keys) for peer in (lower, upper) for get in gets(peer))
+    assert sizes[0] == 1
+    assert len(sizes) == 3
+    assert sum(sizes) == 201
+
+
 def test_more_gets_in_one_loop_turn_than_a_request_may_hold_are_split() -> None:
     async def scenario(peer: Peer) -> None:
         async with await AsyncQueryableStateClient.connect(*peer.address) as client:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from qstate.errors import RemoteProtocolError
@@ -42,7 +44,50 @@ near_misses = st.builds(altered, st.just(GET), st.integers(0, 6), nearly) | st.b
 )
 
 
-@given(messages.map(encode) | almost_payloads | near_misses)
+def of_many(array: bytes, epochs: list[bytes], *, results: int = 20, request_id: bytes = b"\x07") -> bytes:
+    """The payload of Values with many results, whose epochs and id are these bytes."""
+    return b"\x94\x03" + request_id + array + b"".join(epochs) + msgpack.packb((b"x",) * results)
+
+
+#: The same integer in every form that MessagePack has, larger ones, and what is no epoch or no integer at all.
+numbers = st.sampled_from(
+    [
+        b"\x05",
+        b"\xcc\x05",
+        b"\xcd\0\x05",
+        b"\xce\0\0\0\x05",
+        b"\xcf" + bytes(7) + b"\x05",
+        b"\xd0\x05",
+        b"\xd3" + bytes(8),
+    ]
+) | st.sampled_from(
+    [
+        b"\xcf\x7f" + b"\xff" * 7,
+        b"\xcf" + b"\xff" * 8,
+        b"\xff",
+        b"\xfe",
+        b"\xc0",
+        b"\xc3",
+        b"\xcb" + bytes(8),
+        b"\xa1a",
+        b"\xcd\0",
+    ]
+)
+arrays = st.sampled_from(
+    [b"\xdc\0\x14", b"\xdc\0\x13", b"\xdc\0\x15", b"\xdc\0\0", b"\xdd\0\0\0\x14", b"\x94", b"\xdc\0", b"\xc4\x14"]
+)
+epochs_of_many = st.builds(
+    lambda number, count: [number] * count, numbers, st.sampled_from([20, 20, 19, 21, 0])
+) | st.builds(
+    lambda number, odd, place: [*[number] * place, odd, *[number] * (19 - place)], numbers, numbers, st.integers(0, 19)
+)
+values_of_many = st.builds(
+    of_many, arrays, epochs_of_many, results=st.sampled_from([20, 20, 19, 0]), request_id=numbers
+)
+
+
+@given(messages.map(encode) | almost_payloads | near_misses | values_of_many)
+@example(of_many(b"\xdc\0\x14", [b"\x05"] * 20))
 def test_a_short_cut_reads_what_decode_reads_or_leaves_it_to_decode(payload: bytes) -> None:
     for found in (unpack_get(frame(payload), LIMITS), unpack_values(frame(payload), LIMITS)):
         if found is not None:
@@ -67,6 +112,41 @@ def test_the_usual_get_takes_the_short_cut_both_ways() -> None:
 def test_the_usual_answer_takes_the_short_cut_both_ways() -> None:
     values = Values(7, (3, -1), (b"x", None))
     assert unpack_values(frame(pack_values(values, LIMITS) or b""), LIMITS) == values
+
+
+@pytest.mark.parametrize("epoch", [0, 127, 128, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32, 2**63 - 1, -1])
+@pytest.mark.parametrize("count", [2, 15, 16, 100, 65_535, 65_536])
+def test_answers_of_many_keys_and_one_epoch_take_the_short_cut_both_ways(epoch: int, count: int) -> None:
+    limits = Limits(max_keys=100_000)
+    values = Values(2**32 - 1, (epoch,) * count, (b"x", None) * (count // 2) + (b"y",) * (count % 2))
+    payload = pack_values(values, limits)
+    assert payload == encode(values, limits)
+    assert unpack_values(frame(payload), limits) == values
+
+
+@pytest.mark.parametrize("odd", [5, 1.5, True, "a", (), {}])
+@pytest.mark.parametrize("size", [1, 100_000])
+def test_one_odd_result_or_key_among_many_is_left_to_decode(odd: object, size: int) -> None:
+    results = (*(b"x" * size,) * 30, odd)
+    assert unpack_values(frame(msgpack.packb((3, 7, (1,) * 31, results))), LIMITS) is None
+    keys = (*("x" * size,) * 30, odd)
+    payload = msgpack.packb((2, 7, 1000, STATE_ID, None, {}, keys))
+    found = unpack_get(frame(payload), LIMITS)
+    assert found == judged(payload)
+    assert (found is None) == (type(odd) not in (str, int))
+
+
+@pytest.mark.parametrize("odd", [bytearray(b"x"), "x", 5, 1.5])
+def test_only_values_and_nil_are_packed(odd: Any) -> None:
+    assert pack_values(Values(7, (1,) * 31, (*(b"x",) * 30, odd)), LIMITS) is None
+    assert pack_values(Values(7, (1,), (odd,)), LIMITS) is None
+
+
+@pytest.mark.parametrize(
+    "epochs", [(True,) * 31, (1.0,) * 31, (-2,) * 31, (2**63,) * 31, (1,) * 30 + ("a",), (1,) * 30]
+)
+def test_only_epochs_are_packed(epochs: Any) -> None:
+    assert pack_values(Values(7, epochs, (b"x",) * 31), LIMITS) is None
 
 
 @pytest.mark.parametrize("cut", [lambda data: data[:-1], lambda data: data + b"\0", lambda data: data + data])
