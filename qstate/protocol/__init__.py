@@ -29,6 +29,7 @@ from qstate.protocol.limits import (
     Limits,
 )
 from qstate.protocol.messages import (
+    NO_EPOCH,
     Describe,
     Description,
     Failure,
@@ -51,6 +52,7 @@ __all__ = [
     "DEFAULT_MAX_KEYS",
     "MAX_DEADLINE_MS",
     "MAX_ID",
+    "NO_EPOCH",
     "PROTOCOL_VERSIONS",
     "STATE_ID_BYTES",
     "Answer",

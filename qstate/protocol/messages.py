@@ -32,6 +32,7 @@ __all__ = [
     "FORMS",
     "FORM_OF_CLASS",
     "FORM_OF_NUMBER",
+    "NO_EPOCH",
     "Describe",
     "Description",
     "Failure",
@@ -53,7 +54,7 @@ __all__ = [
 Target: TypeAlias = tuple[str, str] | bytes
 #: `(first key group, one past the last, host, port, state id)`
 Owned: TypeAlias = tuple[int, int, str, int, bytes]
-#: What stands for the epoch of a failure.
+#: What stands for the epoch of a key that has no answer but a failure.
 NO_EPOCH = -1
 
 

@@ -112,17 +112,15 @@ def unpack_values(data: bytes, limits: Limits) -> Values | None:
     if not _is_frame(data, _VALUES_START, limits):
         return None
     try:
-        fields = _of_one_epoch(data)
-        if fields is None:
-            _, *fields = msgpack.unpackb(data[HEADER_BYTES:], use_list=False)
-        request_id, epochs, results = fields
+        one_epoch = _of_one_epoch(data)
+        request_id, epochs, results = fields = one_epoch or msgpack.unpackb(data[HEADER_BYTES:], use_list=False)[1:]
     except (ValueError, TypeError, msgpack.UnpackException):
         return None
     if not (_is_id(request_id) and type(epochs) is type(results) is tuple):
         return None
     if not (0 < len(results) <= limits.max_keys and len(epochs) == len(results)):
         return None
-    if not (_is_epoch(epochs[0]) if type(fields) is tuple else _are_epochs(epochs)):
+    if not (_is_epoch(epochs[0]) if one_epoch else _are_epochs(epochs)):
         return None
     return tuple.__new__(Values, fields) if _are_plain(results, len(data)) else None
 

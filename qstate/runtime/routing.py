@@ -30,14 +30,13 @@ from typing import NamedTuple
 
 from qstate.errors import ERROR_CLASSES, Detail, FailureCode, Retry, WrongKeyType
 from qstate.keys import Key, check_key
+from qstate.protocol import NO_EPOCH
 from qstate.runtime.location import LocationTable, Owner
 
 __all__ = ["ANY_NUMBER", "PLAIN", "Answer", "Ask", "Command", "LookUp", "Refuse", "Result", "RoutedGet", "backoff_s"]
 
 FIRST_BACKOFF_S = 0.005
 LONGEST_BACKOFF_S = 0.200
-#: The epoch of a key that has no answer.
-NO_EPOCH = -1
 
 #: Bytes: the serialized value. None: not found. An int: the failure code.
 Result = bytes | int | None

@@ -22,15 +22,12 @@ from qstate.errors import (
     UnsupportedQuery,
 )
 from qstate.keys import Key, check_key
-from qstate.protocol import Answer, Get, Values
+from qstate.protocol import NO_EPOCH, Answer, Get, Values
 from qstate.runtime.endpoint import Call, Endpoint, EndpointOptions
 from qstate.runtime.registry import StateInstance, StateRegistry
 from qstate.runtime.statistics import DisabledStatistics, RequestStatistics
 
 __all__ = ["StateServer"]
-
-#: The epoch of a key without an answer.
-NO_EPOCH = -1
 
 
 class StateServer:
