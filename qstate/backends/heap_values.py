@@ -135,6 +135,7 @@ class HeapValueTable(HeapTable):
 
     def values(self, keys: Sequence[Key]) -> Sequence[Any]:
         layers = self._layers  # before `live`, into which they may be brought in the meantime
+        # `live` has nothing until the first epoch is final: what is ahead of it is then looked into alone.
         live, *newer = (self.live, *layers) if self.live or not layers else layers
         found = find_all(live, keys)
         for layer in newer:

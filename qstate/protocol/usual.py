@@ -11,7 +11,6 @@ repeated, or compared with themselves repeated, instead of being packed and unpa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from struct import Struct
 from struct import error as StructError
 from typing import Any
@@ -67,7 +66,7 @@ def pack_values(values: Values, limits: Limits) -> bytes | None:
     if not (type(epochs) is type(results) is tuple and 0 < count <= limits.max_keys and count == len(epochs)):
         return None
     epoch = epochs[0]
-    if not (type(results[0]) in _PLAIN if count == 1 else _PLAIN.issuperset(map(type, results))):
+    if not _are_plain(results):
         return None
     payload: bytes
     if _LEAST_ARRAY16 <= count <= _MOST_ARRAY16 and _is_epoch(epoch) and epochs.count(epoch) == count:
@@ -100,7 +99,7 @@ def unpack_get(data: bytes, limits: Limits) -> Get | None:
             return None
         if type(target) is not bytes or len(target) != STATE_ID_BYTES:
             field_rules.check_target(target)
-        if not (type(keys) is tuple and 0 < len(keys) <= limits.max_keys and _are_texts(keys, len(data))):
+        if not (type(keys) is tuple and 0 < len(keys) <= limits.max_keys and _joins("", keys, len(data))):
             field_rules.check_keys(keys, limits.max_keys)
     except (ValueError, TypeError, msgpack.UnpackException, QueryError):
         return None
@@ -122,7 +121,8 @@ def unpack_values(data: bytes, limits: Limits) -> Values | None:
         return None
     if not (_is_epoch(epochs[0]) if one_epoch else _are_epochs(epochs)):
         return None
-    return tuple.__new__(Values, fields) if _are_plain(results, len(data)) else None
+    plain = _joins(b"", results, len(data)) or _are_plain(results)
+    return tuple.__new__(Values, fields) if plain else None
 
 
 def _of_one_epoch(data: bytes) -> tuple[int, tuple[int, ...], Any] | None:
@@ -171,23 +171,18 @@ def _are_epochs(epochs: tuple[Any, ...]) -> bool:
     return _INTEGERS.issuperset(map(type, epochs)) and min(epochs) >= -1 and max(epochs) <= _MAX_INT64
 
 
-def _are_plain(results: tuple[Any, ...], size: int) -> bool:
-    """Whether each result, just unpacked from so many bytes, is a value or nil."""
-    if len(results) == 1:
-        return type(results[0]) in _PLAIN
-    if size <= _JOINED_BYTES:
-        with suppress(TypeError):
-            b"".join(results)
-            return True
-    return _PLAIN.issuperset(map(type, results))
+def _are_plain(results: tuple[Any, ...]) -> bool:
+    """Whether each result is a value or nil."""
+    return type(results[0]) in _PLAIN if len(results) == 1 else _PLAIN.issuperset(map(type, results))
 
 
-def _are_texts(keys: tuple[Any, ...], size: int) -> bool:
-    """Whether each key, just unpacked from so many bytes, is text; False also when that is not easily seen."""
-    if len(keys) == 1:
-        return type(keys[0]) is str
-    if type(keys[0]) is str and size <= _JOINED_BYTES:
-        with suppress(TypeError):
-            "".join(keys)
-            return True
-    return False
+def _joins(empty: str | bytes, parts: tuple[Any, ...], size: int) -> bool:
+    """Whether each part, just unpacked from so many bytes, is of the type of `empty`; also False where that costs more."""
+    if type(parts[0]) is not type(empty) or size > _JOINED_BYTES:
+        return False
+    if len(parts) > 1:
+        try:
+            empty.join(parts)
+        except TypeError:
+            return False
+    return True
