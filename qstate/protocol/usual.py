@@ -177,7 +177,7 @@ def _are_plain(results: tuple[Any, ...]) -> bool:
 
 
 def _joins(empty: str | bytes, parts: tuple[Any, ...], size: int) -> bool:
-    """Whether each part, just unpacked from so many bytes, is of the type of `empty`; also False where that costs more."""
+    """Whether each part, just unpacked from so many bytes, has the type of `empty`; also False where it costs more."""
     if type(parts[0]) is not type(empty) or size > _JOINED_BYTES:
         return False
     if len(parts) > 1:
