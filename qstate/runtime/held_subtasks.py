@@ -10,6 +10,7 @@ import logging
 import pickle
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from qstate.checkpoint.locations import open_directory
@@ -37,6 +38,8 @@ class HeldSubtasks:
         self._job_manager = job_manager
         self._subtasks: dict[tuple[str, int], Subtask] = {}
         self._state_ids: dict[tuple[str, int], list[bytes]] = {}
+        #: By operator uid, the newest epoch that Spark is reported to have committed.
+        self._reported: dict[str, int] = {}
         self._opening = threading.Lock()
         self._closed = False
         self.server: tuple[str, int] = ("", 0)
@@ -74,7 +77,9 @@ class HeldSubtasks:
                 place = self._place(index)
                 if restart.first_epoch is None and place.begins_elsewhere(uid):
                     return None
-                opened = Subtask(self._load_spec(uid), place, restart)
+                # The report of an epoch may have overtaken what the job manager answered.
+                final = max(restart.final, self._reported.get(uid, restart.final))
+                opened = Subtask(self._load_spec(uid), place, replace(restart, final=final))
                 try:
                     self._publish(key, opened)
                 except BaseException:
@@ -103,6 +108,8 @@ class HeldSubtasks:
     def finalize(self, operators: list[str], epoch: int) -> None:
         """Spark has committed the epoch of these operators."""
         with self._opening:
+            for uid in operators:
+                self._reported[uid] = max(epoch, self._reported.get(uid, epoch))
             chosen = [subtask for (uid, _), subtask in self._subtasks.items() if uid in operators]
         for subtask in chosen:
             subtask.finalize(epoch)

@@ -124,6 +124,8 @@ class Subtask:
         self._newest = (-1, -1)
         self._closed = False
         self._sealed_by: tuple[int, int] | None = None
+        #: The newest epoch that Spark is reported to have committed.
+        self._reported = -1
         #: When the newest epoch was sealed, by `time.monotonic`, as long as it is not known to be committed.
         self._uncommitted_since: float | None = None
         #: The backend holds an epoch that could not be made durable: close this object and open another.
@@ -168,14 +170,10 @@ class Subtask:
             channel.send(FrameKind.SEALED)
 
     def finalize(self, epoch: int) -> None:
-        """Spark has committed the epoch. Ignored unless it is the one sealed last and nothing runs."""
-        if self._busy.acquire(blocking=False):
-            try:
-                if self._attempts.sealed == epoch and not (self._closed or self.broken):
-                    self._backend.finalize(epoch)
-                    self._uncommitted_since = None
-            finally:
-                self._busy.release()
+        """Spark has committed the epoch, and so all before: final at once, or when the session that runs has let go."""
+        with self._gate:
+            self._reported = max(self._reported, epoch)
+        self._make_final()
 
     def close(self) -> None:
         """Cut the running session off and free everything. Idempotent; what the function's close() raises is logged."""
@@ -191,6 +189,28 @@ class Subtask:
                 self._free()
         finally:
             self._busy.release()
+
+    def _make_final(self) -> None:
+        """Let the epoch sealed last be final when it is reported as committed.
+
+        Called after each report and by whoever has let go: of a report and a session's end at the same time, one
+        sees the other. Who takes the lock has something to do: else a report could come and go meanwhile.
+        """
+        if self._due() is not None and self._busy.acquire(blocking=False):
+            try:
+                epoch = self._due()
+                if epoch is not None and not (self._closed or self.broken):
+                    self._backend.finalize(epoch)
+                    self._uncommitted_since = None
+            finally:
+                self._busy.release()
+
+    def _due(self) -> int | None:
+        """The epoch sealed last, when it is reported as committed and not final yet."""
+        sealed = self._attempts.sealed
+        if sealed is None or sealed > self._reported or self._uncommitted_since is None:
+            return None
+        return sealed
 
     def _free(self) -> None:
         try:
@@ -228,6 +248,7 @@ class Subtask:
                 yield self._attempts.open(request.epoch, request.attempt)
             finally:
                 self._busy.release()
+                self._make_final()
         finally:
             with self._gate:
                 if self._current is channel:
