@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from operator import countOf
 from struct import Struct
 from typing import Any
 
@@ -155,7 +156,7 @@ def key_class(types: Sequence[ColumnType] | None) -> type | None:
 
 def all_of_class(keys: Sequence[Any], wanted: type) -> bool:
     """Whether keys, at least one, are sound and of that class, without a look at each (nor at surrogates in text)."""
-    if (type(keys[0]) is not wanted) if len(keys) == 1 else set(map(type, keys)) != {wanted}:
+    if type(keys[0]) is not wanted or (len(keys) > 1 and countOf(map(type, keys), wanted) != len(keys)):
         return False
     return wanted is not int or (min(keys) >= -_SIGN_BIT and max(keys) < _SIGN_BIT)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from operator import countOf
 from threading import Lock
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
@@ -227,10 +227,11 @@ class _LiveReader(StateReader):
         values = table.values(keys)
         if len(keys) == 1:
             return ReadResult(epoch, [_answer(descriptor, _dumper(descriptor, 1), values[0])])
-        types = set(map(type, values))
-        if _NONE not in types and types <= IMMUTABLE:
-            with suppress(Exception):  # then each value is looked at by itself
+        if _are_immutable(values):
+            try:
                 return ReadResult(epoch, descriptor.dump_results(values))
+            except Exception as exc:
+                _LOG.debug("state %r: each value is looked at by itself", descriptor.name, exc_info=exc)
         dump = _dumper(descriptor, len(keys))
         return ReadResult(epoch, [_answer(descriptor, dump, value) for value in values])
 
@@ -254,6 +255,15 @@ class _CommittedReader(StateReader):
                 _LOG.exception("state %r: a committed value cannot be serialized", descriptor.name)
                 values.append(FailureCode.INTERNAL)
         return ReadResult(epoch, values)
+
+
+def _are_immutable(values: Sequence[Any]) -> bool:
+    """Whether there is a value for each key that cannot change in place. Nearly always all are of one type."""
+    first = type(values[0])
+    if first in IMMUTABLE and first is not _NONE and countOf(map(type, values), first) == len(values):
+        return True
+    types = set(map(type, values))
+    return _NONE not in types and types <= IMMUTABLE
 
 
 def _dumper(descriptor: StateDescriptor, count: int) -> Callable[[Any], bytes]:

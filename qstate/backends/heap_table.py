@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from operator import itemgetter
@@ -50,9 +49,11 @@ def find_all(live: dict[Key, Any], keys: Sequence[Key]) -> Sequence[Any]:
     """
     if len(keys) > 1:
         hash(tuple(keys))  # text keeps its hash, and has none yet when it was just received
-        with suppress(KeyError):
+        try:
             found: tuple[Any, ...] = itemgetter(*keys)(live)
-            return found
+        except KeyError:
+            return list(map(live.get, keys))
+        return found
     return list(map(live.get, keys))
 
 

@@ -11,6 +11,7 @@ repeated, or compared with themselves repeated, instead of being packed and unpa
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import countOf
 from struct import Struct
 from struct import error as StructError
 from typing import Any
@@ -173,7 +174,9 @@ def _are_epochs(epochs: tuple[Any, ...]) -> bool:
 
 def _are_plain(results: tuple[Any, ...]) -> bool:
     """Whether each result is a value or nil."""
-    return type(results[0]) in _PLAIN if len(results) == 1 else _PLAIN.issuperset(map(type, results))
+    if len(results) == 1:
+        return type(results[0]) in _PLAIN
+    return countOf(map(type, results), bytes) == len(results) or _PLAIN.issuperset(map(type, results))
 
 
 def _joins(empty: str | bytes, parts: tuple[Any, ...], size: int) -> bool:

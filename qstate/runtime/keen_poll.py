@@ -20,9 +20,9 @@ from collections.abc import Callable
 __all__ = ["KeenPoll"]
 
 #: What comes within this time comes at once, in seconds; nobody stays awake for longer.
-AT_ONCE_S = 200e-6
+AT_ONCE_S = 500e-6
 #: What takes longer counts as this long, so that a single slow answer is soon forgotten.
-LONG_S = 0.001
+LONG_S = 5 * AT_ONCE_S
 #: How much of the usual time each wait is.
 SHARE = 1 / 8
 #: So many waits without company make a thread lonely.
