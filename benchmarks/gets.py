@@ -159,7 +159,7 @@ def _many_gets(sizes: Sizes, proxy: tuple[str, int], port: int) -> Findings:
             calls["redis bytes"] = mget
             calls["redis values"] = lambda keys: dict(zip(keys, map(float, mget(keys)), strict=True))
         contenders = {name: _keys_per_s(call, chunks, sizes.get_many_a_round) for name, call in calls.items()}
-        samples = interleaved(contenders, rounds=sizes.get_rounds)
+        samples = interleaved(contenders, rounds=sizes.get_many_rounds)
     comparison = Comparison(
         "P6", "keys/s", samples["views"], samples.get("redis bytes", []), "Redis MGET", "", unavailable()
     )

@@ -26,6 +26,8 @@ class Sizes:
     held_keys: int = 20_000
     get_rounds: int = 7
     gets_a_round: int = 3_000
+    #: Many and short: how long a get of many keys takes goes up and down by a half within a second.
+    get_many_rounds: int = 40
     get_many_a_round: int = 400
     in_flight_s: float = 1.0
     load_rounds: int = 16
@@ -58,6 +60,7 @@ QUICK = replace(
     sink_warm_rounds=2,
     get_rounds=3,
     gets_a_round=2_000,
+    get_many_rounds=10,
     get_many_a_round=200,
     in_flight_s=0.5,
     load_rounds=8,
@@ -88,6 +91,7 @@ TINY = Sizes(
     held_keys=500,
     get_rounds=1,
     gets_a_round=20,
+    get_many_rounds=1,
     get_many_a_round=5,
     in_flight_s=0.05,
     load_rounds=1,
