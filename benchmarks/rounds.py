@@ -14,13 +14,15 @@ __all__ = ["interleaved", "say"]
 def interleaved(contenders: Mapping[str, Callable[[], float]], *, rounds: int, warm: int = 1) -> dict[str, list[float]]:
     """One sample per contender and round, after `warm` rounds that do not count.
 
-    Each round begins with another contender: nobody always runs after the same one.
+    Each round begins with another contender, and when each has begun once the order turns around: nobody always runs
+    after the same one.
     """
     names = list(contenders)
     samples: dict[str, list[float]] = {name: [] for name in names}
     for number in range(warm + rounds):
-        shift = number % len(names)
-        for name in names[shift:] + names[:shift]:
+        turn, shift = divmod(number, len(names))
+        order = names[shift:] + names[:shift]
+        for name in reversed(order) if turn % 2 else order:
             sample = contenders[name]()
             if number >= warm:
                 samples[name].append(sample)
