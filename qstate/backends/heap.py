@@ -258,10 +258,10 @@ class _CommittedReader(StateReader):
 
 
 def _are_immutable(values: Sequence[Any]) -> bool:
-    """Whether there is a value for each key that cannot change in place. Nearly always all are of one type."""
-    first = type(values[0])
-    if first in IMMUTABLE and first is not _NONE and countOf(map(type, values), first) == len(values):
-        return True
+    """Whether there is a value for each key that cannot change in place."""
+    first = type(values[0]) if values else _NONE
+    if countOf(map(type, values), first) == len(values) > 0:  # as nearly always; it takes less time than a set
+        return first is not _NONE and first in IMMUTABLE
     types = set(map(type, values))
     return _NONE not in types and types <= IMMUTABLE
 

@@ -12,7 +12,7 @@ from qstate.backends.answers import list_answer, map_answer
 from qstate.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor, ValueStateDescriptor
 from qstate.errors import FailureCode
 from qstate.serializers import Serializer
-from tests.backends.states import AGGREGATING, LIST, MAP, VALUE, committed, live
+from tests.backends.states import AGGREGATING, DESCRIPTORS, LIST, MAP, REDUCING, VALUE, committed, live
 
 
 class Reversed(Serializer):
@@ -82,6 +82,41 @@ def test_answers_come_in_the_order_of_the_keys(backend: StateBackend) -> None:
     backend.publish()
     result = backend.reader(Isolation.LIVE).get(VALUE, None, ["b", "missing", "a", "b"])
     assert result.values == [b"\x02", None, b"\x01", b"\x02"]
+
+
+@pytest.mark.parametrize("descriptor", DESCRIPTORS, ids=lambda descriptor: descriptor.kind.value)
+@pytest.mark.parametrize("isolation", list(Isolation))
+def test_no_keys_have_no_values(backend: StateBackend, descriptor: StateDescriptor, isolation: Isolation) -> None:
+    contents = {VALUE: 1, LIST: [1], MAP: {"a": 1}, REDUCING: 1, AGGREGATING: [1.0, 1]}[descriptor]
+    backend.table(descriptor).put("k", contents)
+    list(backend.commit(0))
+    backend.finalize(0)
+    assert backend.reader(isolation).get(descriptor, None, []) == (0, [])
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {},
+        {"a": 1},
+        {"a": 1, "b": 2},
+        {"a": 1, "b": 2.5, "c": "x"},
+        {"a": 1, "b": None},
+        {"a": None, "b": None},
+        {"a": [1], "b": [2]},
+        {"a": [1], "b": 2, "c": None},
+    ],
+    ids=repr,
+)
+def test_values_of_one_type_of_several_and_of_none_are_answered_alike(
+    backend: StateBackend, found: dict[str, Any]
+) -> None:
+    for key, value in found.items():
+        if value is not None:
+            backend.table(VALUE).put(key, value)
+    backend.publish()
+    values = backend.reader(Isolation.LIVE).get(VALUE, None, list(found)).values
+    assert list(values) == [None if value is None else msgpack.packb(value) for value in found.values()]
 
 
 def test_a_state_or_namespace_that_nobody_opened_has_no_values(backend: StateBackend) -> None:
