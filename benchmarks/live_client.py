@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,8 @@ class _Asker:
         self._target = target
         self._random = random.Random(7)
         self._keys = [sensor_name(number) for number in range(keys)]
+        # In an order made beforehand: choosing a key is no part of getting its value.
+        self._load_keys = cycle(self._random.sample(self._keys, keys))
 
     async def serve(self) -> None:
         """Do what each line says, until there is none."""
@@ -126,10 +129,9 @@ class _Asker:
         async with client:
             while not ending.is_set():
                 due = int((time.perf_counter() - began) * gets_per_s) - asked
-                keys = self._random.choices(self._keys, k=due)
                 asked += due
                 # A task for each get would take as much of the processors as the job does to answer it.
-                for future in [client.submit(*self._target, key) for key in keys]:
+                for future in [client.submit(*self._target, key) for key in islice(self._load_keys, due)]:
                     await future
                 answered += due
                 await asyncio.sleep(TICK_S)

@@ -30,7 +30,7 @@ class Sizes:
     get_many_rounds: int = 40
     get_many_a_round: int = 400
     in_flight_s: float = 1.0
-    load_rounds: int = 16
+    load_rounds: int = 24
     load_gets_per_s: int = 10_000
     probe_rounds: int = 3
     probe_s: float = 4.0

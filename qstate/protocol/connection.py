@@ -215,20 +215,23 @@ class ClientConnection:
         self._waiting[number] = _Expected(Values, len(keys))
         return number, frame(payload)
 
-    def receive_values(self, data: bytes, request_id: int) -> Values | None:
+    def receive_values(self, data: bytes, request_id: int | None = None) -> Values | None:
         """`receive` for the usual case: the bytes are the whole answer to a get, and every key has a value or none.
 
-        None, without effect, when they are anything else: give them to `receive`, which checks and judges.
+        None, without effect, when they are anything else, or the answer to another request than the one given: give
+        them to `receive`, which checks and judges.
         """
         if self.state is not ConnectionState.OPEN or self._reader.buffered:
             return None
-        expected = self._waiting.get(request_id)
+        values = unpack_values(data, self._limits)
+        if values is None or (request_id is not None and values.id != request_id):
+            return None
+        expected = self._waiting.get(values.id)
         if expected is None or not expected.wanted or expected.answer is not Values:
             return None
-        values = unpack_values(data, self._limits)
-        if values is None or values.id != request_id or len(values.results) != expected.size:
+        if len(values.results) != expected.size:
             return None
-        self._waiting.pop(request_id, None)
+        self._waiting.pop(values.id, None)
         return values
 
     def abandon(self, request_id: int) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import struct
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
@@ -28,6 +29,7 @@ from qstate.runtime.client import DEFAULT_TIMEOUT_S, check_timeout, demands, lin
 from qstate.runtime.detour import COMMITTED, CallDetour, GetDetour, Ways, get_errand
 from qstate.runtime.errand import LIVE, NO_DEMANDS, CallErrand, Errand, GetErrand, LearnErrand
 from qstate.runtime.known_states import KnownState, KnownStates
+from qstate.runtime.location import LocationTable, Owner
 from qstate.serializers import Serializer
 from qstate.views import serializers_by_name
 
@@ -40,10 +42,12 @@ __all__ = ["AsyncQueryableStateClient"]
 GATHERED_KEYS = 32
 #: Job, state, namespace, isolation, timeout and demands: what gets have in common that travel together.
 _Target = tuple[str, str, Namespace, str, float | None, int | None, float | None]
+#: An owner, if there is one, the keys that it has, and a future for each.
+_Share = tuple[Owner | None, tuple[Key, ...], Sequence[asyncio.Future[Any]]]
 
 
 class _Gathering:
-    """The single gets of one turn of the loop that will become one request."""
+    """The single gets of one turn of the loop that will become one request to each server that has some of the keys."""
 
     __slots__ = ("deadline", "futures", "keys")
 
@@ -53,16 +57,35 @@ class _Gathering:
         self.keys: list[Key] = []
         self.futures: list[asyncio.Future[Any]] = []
 
+    def shares(self, table: LocationTable | None) -> Iterable[_Share]:
+        """The gets by who has their keys: none waits for the server of another's key, nor for its restart."""
+        keys, futures = self.keys, self.futures
+        if table is None or table.sole_owner is not None:
+            return [(None if table is None else table.sole_owner, tuple(keys), futures)]
+        try:
+            shares = table.split(keys)
+        except (TypeError, ValueError, struct.error):
+            # An unsound key is refused by name where gets are routed.
+            return [(None, tuple(keys), futures)]
+        return [(owner, tuple([keys[at] for at in found]), [futures[at] for at in found]) for owner, found in shares]
+
 
 class _GatheredGet(GetErrand):
-    """A get whose keys each have a future of their own, told as soon as the answer is there."""
+    """A get whose keys each have a future of their own, told as soon as the answer is there.
 
-    __slots__ = ("futures",)
-    futures: list[asyncio.Future[Any]]
+    `owner` is who has all of them, if somebody has.
+    """
+
+    __slots__ = ("futures", "owner")
+    futures: Sequence[asyncio.Future[Any]]
+    owner: Owner | None
 
     def deliver(self) -> None:
         """Give each future its view or error."""
         _deliver(self, self.futures)
+
+    def _only_owner(self) -> Owner | None:
+        return self.owner
 
 
 def _deliver(errand: GetErrand | GetDetour, futures: Sequence[asyncio.Future[Any]]) -> None:
@@ -329,26 +352,28 @@ class AsyncQueryableStateClient:
         job, state, namespace, isolation, timeout_s, min_epoch, max_staleness_s = target
         wanted = NO_DEMANDS if min_epoch is None and max_staleness_s is None else demands(min_epoch, max_staleness_s)
         deadline = min(gathering.deadline, self._deadline(timeout_s))
-        keys = tuple(gathering.keys)
         if self._ways is not None and isolation == COMMITTED:
+            keys = tuple(gathering.keys)
             detour = GetDetour(
                 self._links, self._ways, (job, state), keys, deadline=deadline, namespace=namespace, demands=wanted
             )
             detour.waiters.append(partial(_deliver, detour, gathering.futures))
             self._links.start(detour)
             return
-        errand = _GatheredGet(
-            self._links,
-            (job, state),
-            keys,
-            deadline=deadline,
-            namespace=namespace,
-            isolation=isolation,
-            demands=wanted,
-        )
-        errand.futures = gathering.futures
-        errand.waiters.append(errand.deliver)
-        self._links.start(errand)
+        known = self._links.states.find(job, state)
+        for owner, keys, futures in gathering.shares(None if known is None else known.table):
+            errand = _GatheredGet(
+                self._links,
+                (job, state),
+                keys,
+                deadline=deadline,
+                namespace=namespace,
+                isolation=isolation,
+                demands=wanted,
+            )
+            errand.owner, errand.futures = owner, futures
+            errand.waiters.append(errand.deliver)
+            self._links.get(errand)
 
     async def _finish(self, errand: Errand) -> None:
         """Send the errand off and wait for its end."""

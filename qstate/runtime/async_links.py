@@ -13,7 +13,7 @@ from random import Random
 from typing import cast
 
 from qstate.errors import ClosedError
-from qstate.runtime.errand import Errand
+from qstate.runtime.errand import Errand, GetErrand
 from qstate.runtime.known_states import KnownStates
 from qstate.runtime.link import Link, LinkSettings, LinkState
 from qstate.runtime.routing import Ask, LookUp
@@ -94,6 +94,19 @@ class AsyncLinks:
             raise ClosedError("the client is closed")
         self._live.add(errand)
         errand.start()
+
+    def get(self, errand: GetErrand) -> None:
+        """`start` the errand, the shortest way when nothing stands in it."""
+        owner = None if self.closed else errand.usual_owner
+        link = None if owner is None else self._links.get(owner.address)
+        now = time.monotonic()
+        if owner is None or link is None or link.state is not LinkState.READY or now >= errand.deadline:
+            self.start(errand)
+        elif errand.send_straight(link, owner, now):
+            self._live.add(errand)
+            self.progressed(errand)
+        else:
+            self.start(errand)
 
     async def close(self) -> None:
         """Close every connection and wait until each is gone; who waits gets `ClosedError`. Idempotent."""

@@ -151,8 +151,7 @@ class Errand(ABC):
         if type(message) is Values:
             _, epochs, results = message
             if self._machine is None and PLAIN.issuperset(map(type, results)):
-                self._answered(Answer(epochs, results))
-                self.finished = True
+                self.answered_straight(message)
                 self._links.finished(self)
                 return
             commands = self._routed(now).on_values(part, epochs, results, now)
@@ -166,6 +165,10 @@ class Errand(ABC):
             self._keep(message)
             commands = self._routed(now).on_values(part, (0,), (b"",), now)
         self._run(commands, now)
+
+    def answered_straight(self, values: Values) -> None:
+        """The answer to the one request that went the straight way: every key has a value, or none."""
+        self.finished = True
 
     def on_lost(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> None:
         """The connection that carried the part is gone; the code says why."""
@@ -391,7 +394,6 @@ class GetErrand(_StateErrand):
             self._expected = self._known.maker.expect(self._keys, self._isolation)
 
     def answered_straight(self, values: Values) -> None:
-        """The answer to it: every key has a value, or none."""
         self._answer = Answer(values.epochs, values.results)
         self._plain = True
         self.finished = True

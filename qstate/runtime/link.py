@@ -117,6 +117,12 @@ class Link(ABC):
     def received(self, data: bytes, now: float) -> None:
         """Bytes from the peer."""
         self._heard_at = now
+        values = self._wire.receive_values(data)
+        if values is not None:
+            entry = self._pending.pop(values.id, None)
+            if entry is not None:
+                entry[0].on_answer(entry[1], values, now)
+            return
         broken: BrokenConnection | None = None
         try:
             events = self._wire.receive(data)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from itertools import filterfalse
 from random import Random
 from typing import Any
 
@@ -23,6 +25,7 @@ from qstate.errors import (
     UnknownJob,
     WrongKeyType,
 )
+from qstate.keys import key_group
 from qstate.protocol import Failure, Get, Locate, Location, Values
 from qstate.runtime.async_client import GATHERED_KEYS
 from tests.client.peer import CLOSE, STATE_ID, VALUE_STATE, Peer, Reply
@@ -80,23 +83,111 @@ def test_gets_of_one_loop_turn_travel_in_one_request_or_two(run: Callable[[Scena
     assert [len(get.keys) for get in gets(peer)] == [1, early - 1, early, 200 - early, early, 50 - early]
 
 
-def test_gets_of_one_loop_turn_leave_together_where_several_servers_share_the_keys() -> None:
-    async def scenario(lower: Peer, upper: Peer) -> None:
-        async with await AsyncQueryableStateClient.connect(*lower.address, direct=True) as client:
-            await client.get("job", "state", "warm")
-            views = await asyncio.gather(*(client.get("job", "state", f"key-{number}") for number in range(200)))
-            assert [view.value() for view in views] == [f"key-{number}" for number in range(200)]
-
-    with Peer() as lower, Peer() as upper:
-        halves = ((0, 64, *lower.address, STATE_ID), (64, 128, *upper.address, STATE_ID))
-        lower.script = lambda request: (
-            [lower.location(request)._replace(owners=halves)] if isinstance(request, Locate) else lower.honest(request)
+@pytest.fixture
+def halves(peer: Peer) -> Iterator[tuple[Peer, Peer]]:
+    """Two servers, of the lower and of the upper key groups; the first is the proxy, too."""
+    with Peer() as other:
+        owners = ((0, 64, *peer.address, STATE_ID), (64, 128, *other.address, STATE_ID))
+        peer.script = lambda request: (
+            [peer.location(request)._replace(owners=owners)] if isinstance(request, Locate) else peer.honest(request)
         )
-        asyncio.run(scenario(lower, upper))
-        sizes = sorted(len(get.keys) for peer in (lower, upper) for get in gets(peer))
+        yield peer, other
+
+
+def is_upper(key: str) -> bool:
+    return key_group(key, 128) >= 64
+
+
+async def gets_of_halves(lower: Peer, scenario: Scenario) -> None:
+    async with await AsyncQueryableStateClient.connect(*lower.address, direct=True, random=Random(3)) as client:
+        await client.get("job", "state", next(filterfalse(is_upper, map(str, range(128)))))
+        await scenario(client)
+
+
+def test_gets_of_one_loop_turn_leave_together_where_several_servers_share_the_keys(halves: tuple[Peer, Peer]) -> None:
+    async def scenario(client: AsyncQueryableStateClient) -> None:
+        views = await asyncio.gather(*(client.get("job", "state", f"key-{number}") for number in range(200)))
+        assert [view.value() for view in views] == [f"key-{number}" for number in range(200)]
+
+    asyncio.run(gets_of_halves(halves[0], scenario))
+    sizes = sorted(len(get.keys) for peer in halves for get in gets(peer))
     assert sizes[0] == 1
     assert len(sizes) == 3
     assert sum(sizes) == 201
+
+
+def test_gets_of_one_loop_turn_do_not_wait_for_another_server(halves: tuple[Peer, Peer]) -> None:
+    lower, upper = halves
+    answered = threading.Event()
+
+    def late(request: Any) -> Iterable[Reply]:
+        if isinstance(request, Get):
+            answered.wait(10)
+        return lower.honest(request)
+
+    async def scenario(client: AsyncQueryableStateClient) -> None:
+        futures = {key: client.submit("job", "state", key) for key in (f"key-{number}" for number in range(100))}
+        for key, future in futures.items():
+            if not is_upper(key):
+                assert (await future).value() == key
+        assert not any(future.done() for key, future in futures.items() if is_upper(key))
+        answered.set()
+        for key, future in futures.items():
+            assert (await future).value() == key
+
+    upper.script = late
+    asyncio.run(gets_of_halves(lower, scenario))
+
+
+def test_gets_that_a_server_does_not_own_any_more_are_sent_to_the_one_that_does(halves: tuple[Peer, Peer]) -> None:
+    lower, upper = halves
+
+    def disown(request: Any) -> Iterable[Reply]:
+        if not isinstance(request, Get):
+            return lower.honest(request)
+        everything = [lower.location(Locate(1, 1, "job", "state"))]
+        lower.script = lambda request: (
+            [everything[0]._replace(id=request.id)] if isinstance(request, Locate) else lower.honest(request)
+        )
+        codes = (int(FailureCode.KEY_GROUP_NOT_OWNED),) * (len(request.keys) - 1)
+        return [Values(request.id, (-1,) * len(codes) + (1,), (*codes, msgpack.packb(request.keys[-1])))]
+
+    async def scenario(client: AsyncQueryableStateClient) -> None:
+        futures = {key: client.submit("job", "state", key) for key in (f"key-{number}" for number in range(100))}
+        for key, future in futures.items():
+            assert (await future).value() == key
+
+    upper.script = disown
+    asyncio.run(gets_of_halves(lower, scenario))
+    (refused,) = gets(upper)
+    assert all(map(is_upper, refused.keys))
+    assert gets(lower)[-1].keys == refused.keys[:-1]
+
+
+def test_gets_of_key_groups_without_a_server_wait_alone(peer: Peer) -> None:
+    located = 0
+
+    def script(request: Any) -> Iterable[Reply]:
+        nonlocal located
+        if not isinstance(request, Locate):
+            return peer.honest(request)
+        located += 1
+        owners = ((0, 64 if located < 3 else 128, *peer.address, STATE_ID),)
+        return [peer.location(request)._replace(owners=owners)]
+
+    async def scenario(client: AsyncQueryableStateClient) -> None:
+        futures = {key: client.submit("job", "state", key) for key in (f"key-{number}" for number in range(100))}
+        done = []
+        for key, future in futures.items():
+            future.add_done_callback(lambda _, key=key: done.append(key))
+        for key, future in futures.items():
+            assert (await future).value() == key
+        await asyncio.sleep(0)
+        assert list(map(is_upper, done)) == sorted(map(is_upper, done))
+
+    peer.script = script
+    asyncio.run(gets_of_halves(peer, scenario))
+    assert located == 3
 
 
 def test_more_gets_in_one_loop_turn_than_a_request_may_hold_are_split() -> None:
