@@ -30,9 +30,10 @@ class Sizes:
     get_many_rounds: int = 40
     get_many_a_round: int = 400
     in_flight_s: float = 1.0
-    load_rounds: int = 24
+    #: Micro-batches take a tenth more or less each: the ratio of so many is good for two hundredths.
+    load_rounds: int = 48
     load_gets_per_s: int = 10_000
-    probe_rounds: int = 3
+    probe_rounds: int = 6
     probe_s: float = 4.0
     probe_batches: int = 5
     checkpoint_keys: int = 1_000_000
