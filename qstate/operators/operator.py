@@ -12,7 +12,7 @@ Rows are processed as they come and their output is returned at once. With order
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,11 +114,25 @@ class OperatorSpec:
         )
 
 
-class KeyedOperator:
-    """One subtask of an operator. Everything runs on the caller's thread, the backend's writer."""
+#: Gives on the rows of a batch, of which there are so many.
+InTurns = Callable[[Iterator[Any], int], Iterator[Any]]
 
-    def __init__(self, spec: OperatorSpec, subtask: Subtask, backend: StateBackend) -> None:
+
+def _at_a_stretch(rows: Iterator[Any], count: int) -> Iterator[Any]:
+    return rows
+
+
+class KeyedOperator:
+    """One subtask of an operator. Everything runs on the caller's thread, the backend's writer.
+
+    `in_turns` is given the rows of a batch and their number; it gives them on as they are, and may pause in between.
+    """
+
+    def __init__(
+        self, spec: OperatorSpec, subtask: Subtask, backend: StateBackend, in_turns: InTurns = _at_a_stretch
+    ) -> None:
         self._spec = spec
+        self._in_turns = in_turns
         self._function = spec.function
         self._source = f"operator {spec.uid!r}, function {spec.function.display_name}"
         self._context = RuntimeContext(spec.job, spec.uid, subtask, backend)
@@ -206,11 +220,11 @@ class KeyedOperator:
         return self._run_rows(self._function, keys, self._row_maker.rows(list(columns.values())))
 
     def _run_rows(
-        self, function: KeyedProcessFunction, keys: Iterable[Key], rows: Iterable[Any]
+        self, function: KeyedProcessFunction, keys: Sequence[Key], rows: Iterable[Any]
     ) -> list[pa.RecordBatch]:
         batches: list[pa.RecordBatch] = []
         found: list[Any] = []
-        keyed_rows = zip(keys, rows, strict=True)
+        keyed_rows = self._in_turns(zip(keys, rows, strict=True), len(keys))
         more = True
         while more:
             more = self._fill(function, keyed_rows, found)

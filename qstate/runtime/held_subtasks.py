@@ -20,6 +20,7 @@ from qstate.runtime.assignment import Bootstrap
 from qstate.runtime.location import Owner
 from qstate.runtime.registry import StateRegistry
 from qstate.runtime.rpc import RpcPeer
+from qstate.runtime.short_turns import ShortTurns
 from qstate.runtime.subtask import Restart, Subtask, SubtaskPlace
 
 __all__ = ["HeldSubtasks"]
@@ -30,11 +31,19 @@ log = logging.getLogger(__name__)
 class HeldSubtasks:
     """By operator uid and subtask index. `server` is the address that owners are published with."""
 
-    def __init__(self, bootstrap: Bootstrap, scratch: Path, registry: StateRegistry, job_manager: RpcPeer) -> None:
+    def __init__(
+        self,
+        bootstrap: Bootstrap,
+        scratch: Path,
+        registry: StateRegistry,
+        job_manager: RpcPeer,
+        in_turns: ShortTurns,
+    ) -> None:
         self._bootstrap = bootstrap
         self._checkpoint_dir = open_directory(bootstrap.checkpoint_dir, bootstrap.config.checkpoint_storage_options)
         self._scratch = scratch
         self._registry = registry
+        self._in_turns = in_turns
         self._job_manager = job_manager
         self._subtasks: dict[tuple[str, int], Subtask] = {}
         self._state_ids: dict[tuple[str, int], list[bytes]] = {}
@@ -136,6 +145,7 @@ class HeldSubtasks:
             bootstrap.owner,
             bootstrap.layout,
             self._scratch,
+            self._in_turns,
         )
 
     def _load_spec(self, uid: str) -> OperatorSpec:

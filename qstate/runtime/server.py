@@ -42,6 +42,8 @@ class StateServer:
         self, registry: StateRegistry, options: EndpointOptions, statistics: RequestStatistics | None = None
     ) -> None:
         self._registry = registry
+        #: When the last get of one key came in, by `time.monotonic`.
+        self.asked_alone_at = -math.inf
         self._statistics = statistics or DisabledStatistics()
         self._endpoint = Endpoint(
             "Queryable State Server", options, self, workers=options.query_threads, statistics=self._statistics
@@ -95,6 +97,8 @@ class StateServer:
         if instance is None:
             raise UnknownStateId(state_id=state_id.hex())
         instance.check_keys(request.keys)
+        if len(request.keys) == 1:
+            self.asked_alone_at = time.monotonic()
         if request.namespace is not None:
             check_key(request.namespace)
         reader = _reader_of(instance, request)

@@ -45,6 +45,7 @@ from qstate.runtime.assignment import RestoredSubtask
 from qstate.runtime.claim import check_owner
 from qstate.runtime.data_channel import FrameKind, SessionRequest, TaskChannel
 from qstate.runtime.registry import StateInstance
+from qstate.runtime.short_turns import ShortTurns
 from qstate.runtime.snapshotter import Snapshotter
 
 __all__ = ["Restart", "Subtask", "SubtaskPlace"]
@@ -61,7 +62,7 @@ MOST_OPENINGS = 2
 
 @dataclass(frozen=True, slots=True)
 class SubtaskPlace:
-    """Where a subtask stands: which job, which part of the key groups, which directories."""
+    """Where a subtask stands: which job, which part of the key groups, which directories, and how it makes way."""
 
     job: str
     subtask: int
@@ -71,6 +72,7 @@ class SubtaskPlace:
     owner: str
     layout: int
     scratch_dir: Path
+    in_turns: ShortTurns
 
     @property
     def operator_subtask(self) -> OperatorSubtask:
@@ -391,7 +393,7 @@ class Subtask:
             undo.callback(shutil.rmtree, self._directory, ignore_errors=True)
             self._open_backend()
             undo.callback(lambda: self._backend.close())
-            self._operator = KeyedOperator(self.spec, place.operator_subtask, self._backend)
+            self._operator = KeyedOperator(self.spec, place.operator_subtask, self._backend, place.in_turns)
             self._operator.open()
             undo.callback(lambda: self._operator.close())
             self._open_and_fill(restart)
@@ -432,7 +434,8 @@ class Subtask:
         self._operator.close()
         self._backend.close()
         self._open_backend()
-        self._operator = KeyedOperator(self.spec, self._place.operator_subtask, self._backend)
+        place = self._place
+        self._operator = KeyedOperator(self.spec, place.operator_subtask, self._backend, place.in_turns)
         self._operator.open()
 
     def _open_log(self, restart: Restart) -> EpochLog:

@@ -37,6 +37,7 @@ from qstate.runtime.registry import StateRegistry
 from qstate.runtime.rpc import RpcListener, RpcPeer, connect
 from qstate.runtime.scratch import ScratchDirectory
 from qstate.runtime.server import StateServer
+from qstate.runtime.short_turns import ShortTurns
 from qstate.runtime.statistics import DisabledStatistics, InMemoryStatistics, RequestStatistics
 from qstate.runtime.subtask import Restart, Subtask
 from qstate.runtime.time_slice import shorten_time_slice
@@ -64,9 +65,10 @@ class TaskManager:
             on_close=lambda _: self.end("the job manager is gone"),
         )
         self._scratch = ScratchDirectory()
-        self._subtasks = HeldSubtasks(bootstrap, self._scratch.path, self._registry, self._job_manager)
         self._host = "127.0.0.1" if bootstrap.local else self._job_manager.local_host
-        self._server = StateServer(self._registry, self._endpoint("server"), self._statistics())
+        self._server = server = StateServer(self._registry, self._endpoint("server"), self._statistics())
+        in_turns = ShortTurns(lambda: server.asked_alone_at)
+        self._subtasks = HeldSubtasks(bootstrap, self._scratch.path, self._registry, self._job_manager, in_turns)
         self._proxy: ClientProxy | None = None
         if bootstrap.config.proxy_enabled:
             self._proxy = ClientProxy(self._endpoint("proxy"), self._statistics(), local=self._server)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import socket
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from qstate.runtime.data_channel import FrameKind, RelayChannel, SessionRequest,
 from qstate.runtime.held_subtasks import HeldSubtasks
 from qstate.runtime.registry import StateRegistry
 from qstate.runtime.rpc import RpcPeer
+from qstate.runtime.short_turns import ShortTurns
 from qstate.runtime.subtask import Restart, Subtask
 from tests.job.functions import Totals
 from tests.job.running_job import INPUT, JOB, OUTPUT, QUERY, rows_batch
@@ -61,7 +63,9 @@ class Held:
     def successor(self) -> HeldSubtasks:
         """The subtasks of another task manager in its place."""
         bootstrap = Bootstrap(JOB, 0, 0, ("", 0), b"", self.config, str(self.directory), "", 0, 1, True)
-        subtasks = HeldSubtasks(bootstrap, self.directory / "scratch", StateRegistry(), self._peer)
+        subtasks = HeldSubtasks(
+            bootstrap, self.directory / "scratch", StateRegistry(), self._peer, ShortTurns(lambda: -math.inf)
+        )
         self._closing.callback(subtasks.close)
         return subtasks
 
