@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import struct
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
@@ -29,7 +28,7 @@ from qstate.runtime.client import DEFAULT_TIMEOUT_S, check_timeout, demands, lin
 from qstate.runtime.detour import COMMITTED, CallDetour, GetDetour, Ways, get_errand
 from qstate.runtime.errand import LIVE, NO_DEMANDS, CallErrand, Errand, GetErrand, LearnErrand
 from qstate.runtime.known_states import KnownState, KnownStates
-from qstate.runtime.location import LocationTable, Owner
+from qstate.runtime.location import UNSOUND_KEY, LocationTable, Owner
 from qstate.serializers import Serializer
 from qstate.views import serializers_by_name
 
@@ -64,7 +63,7 @@ class _Gathering:
             return [(None if table is None else table.sole_owner, tuple(keys), futures)]
         try:
             shares = table.split(keys)
-        except (TypeError, ValueError, struct.error):
+        except UNSOUND_KEY:
             # An unsound key is refused by name where gets are routed.
             return [(None, tuple(keys), futures)]
         return [(owner, tuple([keys[at] for at in found]), [futures[at] for at in found]) for owner, found in shares]

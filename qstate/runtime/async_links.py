@@ -100,9 +100,8 @@ class AsyncLinks:
         owner = None if self.closed else errand.usual_owner
         link = None if owner is None else self._links.get(owner.address)
         now = time.monotonic()
-        if owner is None or link is None or link.state is not LinkState.READY or now >= errand.deadline:
-            self.start(errand)
-        elif errand.send_straight(link, owner, now):
+        ready = link is not None and link.state is LinkState.READY and now < errand.deadline
+        if owner is not None and link is not None and ready and errand.send_straight(link, owner, now):
             self._live.add(errand)
             self.progressed(errand)
         else:

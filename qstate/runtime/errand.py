@@ -7,7 +7,6 @@ routing into a result or an error. Whoever drives the links sees to it that one 
 
 from __future__ import annotations
 
-import struct
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -28,7 +27,7 @@ from qstate.protocol import Answer as WireAnswer
 from qstate.protocol import Describe, Description, Failure, Get, Locate, Location, Ping, Request, Target, Values
 from qstate.protocol.limits import MAX_DEADLINE_MS
 from qstate.runtime.known_states import KnownState, KnownStates
-from qstate.runtime.location import LocationTable, Owner
+from qstate.runtime.location import UNSOUND_KEY, LocationTable, Owner
 from qstate.runtime.routing import ANY_NUMBER, PLAIN, Answer, Ask, Command, LookUp, Refuse, Result, RoutedGet
 from qstate.views import ReadOnlyState, ViewMaker
 
@@ -206,7 +205,7 @@ class Errand(ABC):
             return table.sole_owner
         try:
             return table.owner_of_key(keys[0])
-        except (TypeError, ValueError, struct.error):
+        except UNSOUND_KEY:
             return None
 
     def _routing(self) -> RoutedGet:

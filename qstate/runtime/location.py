@@ -6,6 +6,7 @@ found (an oracle is only an interface here) or what is done with it (`routing` d
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -23,7 +24,10 @@ from qstate.keys import (
 )
 from qstate.protocol.messages import Location
 
-__all__ = ["LocationOracle", "LocationTable", "Owner"]
+__all__ = ["UNSOUND_KEY", "LocationOracle", "LocationTable", "Owner"]
+
+#: What hashing raises when a key is unsound.
+UNSOUND_KEY = (TypeError, ValueError, struct.error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,7 @@ class LocationTable:
     def split(self, keys: Sequence[Key]) -> list[tuple[Owner | None, list[int]]]:
         """The positions of `keys` by owner, None standing for keys that have no owner at the moment.
 
-        Raises what hashing raises (TypeError, ValueError, struct.error) when a key is unsound.
+        Raises one of `UNSOUND_KEY` when a key is unsound.
         """
         slots, group = self._slots, self._group
         # One list per owner and, at -1, one for the groups without: list indexing beats hashing owners.

@@ -15,7 +15,6 @@ so there is one place that decides.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
@@ -24,7 +23,7 @@ from qstate.errors import Detail, FailureCode, QueryError, Retry, UnknownJob, Un
 from qstate.keys import Key
 from qstate.protocol import Answer, Description, Failure, Get, Locate, Values
 from qstate.runtime.endpoint import Call, Endpoint, EndpointOptions
-from qstate.runtime.location import LocationOracle, LocationTable, Owner
+from qstate.runtime.location import UNSOUND_KEY, LocationOracle, LocationTable, Owner
 from qstate.runtime.location_cache import LocationCache
 from qstate.runtime.peer import Forward, Peer
 from qstate.runtime.reactor import Reactor, Timer
@@ -134,7 +133,7 @@ def _owner_of_all(table: LocationTable, keys: Sequence[Key]) -> Owner | None:
         return table.sole_owner
     try:
         shares = table.split(keys)
-    except (TypeError, ValueError, struct.error):  # `routing` finds out which key is unsound
+    except UNSOUND_KEY:  # `routing` finds out which key is unsound
         return None
     return shares[0][0] if len(shares) == 1 else None
 

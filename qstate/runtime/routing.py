@@ -23,7 +23,6 @@ What happens to a key, by its latest answer:
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping, Sequence
 from random import Random
 from typing import NamedTuple
@@ -31,7 +30,7 @@ from typing import NamedTuple
 from qstate.errors import ERROR_CLASSES, Detail, FailureCode, Retry, WrongKeyType
 from qstate.keys import Key, check_key
 from qstate.protocol import NO_EPOCH
-from qstate.runtime.location import LocationTable, Owner
+from qstate.runtime.location import UNSOUND_KEY, LocationTable, Owner
 
 __all__ = ["ANY_NUMBER", "PLAIN", "Answer", "Ask", "Command", "LookUp", "Refuse", "Result", "RoutedGet", "backoff_s"]
 
@@ -268,7 +267,7 @@ class RoutedGet:
         part = part._replace(table=table)
         try:
             shares = table.split([self._keys[position] for position in part.positions])
-        except (TypeError, ValueError, struct.error):
+        except UNSOUND_KEY:
             part = part._replace(positions=[position for position in part.positions if self._is_sound(position)])
             shares = table.split([self._keys[position] for position in part.positions])
         commands: list[Command] = []
