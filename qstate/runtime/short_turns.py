@@ -1,7 +1,7 @@
 """Short turns of an operator's thread on a crowded machine, while single gets come in.
 
 Rules of this module: it gives rows on as they are and in their order, and decides when the thread that works on them
-pauses. It knows nothing of what is in them.
+pauses, and asks for beats. It knows nothing of what is in them.
 
 Where more threads are busy than there are processors, the kernel takes an operator's processor away at a tick of its
 clock and gives it back at another, 4 ms later. The operator has the interpreter's lock then, for which a query's
@@ -43,23 +43,26 @@ SCHEDSTAT = "/proc/thread-self/schedstat"
 class ShortTurns:
     """Gives rows on, in turns with pauses in between while that lets gets be answered sooner.
 
-    `asked_at` says when the last get of one key came in, by `time.monotonic`.
+    `asked_at` says when the last get of one key came in, by `time.monotonic`. `beat` is called by the thread that works
+    on the rows, once a turn, for that its processor is given out more often: see `qstate.runtime.metronome`.
     """
 
-    def __init__(self, asked_at: Callable[[], float]) -> None:
+    def __init__(self, asked_at: Callable[[], float], beat: Callable[[], None]) -> None:
         self._asked_at = asked_at
+        self._beat = beat
 
     def __call__(self, rows: Iterator[Row], count: int) -> Iterator[Row]:
         """The rows, of which there are `count`, for the calling thread. Whether it pauses is decided here, once."""
         if time.monotonic() - self._asked_at() > LATELY_S or not _is_crowded():
             return rows
-        return chain.from_iterable(_turns(rows, count))
+        return chain.from_iterable(_turns(rows, count, self._beat))
 
 
-def _turns(rows: Iterator[Row], count: int) -> Iterator[Iterator[Row]]:
+def _turns(rows: Iterator[Row], count: int, beat: Callable[[], None]) -> Iterator[Iterator[Row]]:
     """Rows for about `TURN_S` each; whoever asks for the next ones pauses first."""
     size = FIRST_ROWS
     while True:
+        beat()
         began = time.thread_time()
         yield islice(rows, size)
         count -= size

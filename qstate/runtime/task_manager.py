@@ -31,6 +31,7 @@ from qstate.runtime.data_channel import FrameKind, SessionRequest, TaskChannel
 from qstate.runtime.endpoint import EndpointOptions
 from qstate.runtime.held_subtasks import HeldSubtasks
 from qstate.runtime.job_oracle import JobManagerOracle
+from qstate.runtime.metronome import Metronome
 from qstate.runtime.proxy import ClientProxy
 from qstate.runtime.query_ports import endpoint_options
 from qstate.runtime.registry import StateRegistry
@@ -67,7 +68,8 @@ class TaskManager:
         self._scratch = ScratchDirectory()
         self._host = "127.0.0.1" if bootstrap.local else self._job_manager.local_host
         self._server = server = StateServer(self._registry, self._endpoint("server"), self._statistics())
-        in_turns = ShortTurns(lambda: server.asked_alone_at)
+        self._metronome = Metronome()
+        in_turns = ShortTurns(lambda: server.asked_alone_at, self._metronome.beat)
         self._subtasks = HeldSubtasks(bootstrap, self._scratch.path, self._registry, self._job_manager, in_turns)
         self._proxy: ClientProxy | None = None
         if bootstrap.config.proxy_enabled:
@@ -144,6 +146,7 @@ class TaskManager:
         """Free everything, the one whatever becomes of the other."""
         with ExitStack() as steps:  # from the last to the first
             steps.callback(self._scratch.remove)
+            steps.callback(self._metronome.close)
             steps.callback(self._job_manager.close)
             steps.callback(self._subtasks.close)
             steps.callback(self._server.shutdown, DRAIN_TIMEOUT_S)

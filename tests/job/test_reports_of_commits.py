@@ -64,7 +64,11 @@ class Held:
         """The subtasks of another task manager in its place."""
         bootstrap = Bootstrap(JOB, 0, 0, ("", 0), b"", self.config, str(self.directory), "", 0, 1, True)
         subtasks = HeldSubtasks(
-            bootstrap, self.directory / "scratch", StateRegistry(), self._peer, ShortTurns(lambda: -math.inf)
+            bootstrap,
+            self.directory / "scratch",
+            StateRegistry(),
+            self._peer,
+            ShortTurns(lambda: -math.inf, lambda: None),
         )
         self._closing.callback(subtasks.close)
         return subtasks

@@ -17,15 +17,19 @@ from qstate.runtime.short_turns import FIRST_ROWS, MOST_ROWS, SCHEDSTAT, ShortTu
 LONG_S = 30.0
 
 
+def _no_beat() -> None:
+    """For those who look at the rows."""
+
+
 @pytest.mark.parametrize("count", [1, FIRST_ROWS - 1, FIRST_ROWS, FIRST_ROWS + 1, 3 * MOST_ROWS])
 def test_all_rows_come_in_their_order(count: int) -> None:
-    assert list(chain.from_iterable(_turns(iter(range(count)), count))) == list(range(count))
+    assert list(chain.from_iterable(_turns(iter(range(count)), count, _no_beat))) == list(range(count))
 
 
 def test_a_slow_row_makes_the_next_turns_short() -> None:
     sizes = []
     rows = iter(range(4 * MOST_ROWS))
-    for turn in _turns(rows, 4 * MOST_ROWS):
+    for turn in _turns(rows, 4 * MOST_ROWS, _no_beat):
         sizes.append(len(list(turn)))
         if len(sizes) < 3:
             until = time.thread_time() + 0.02
@@ -39,13 +43,25 @@ def test_what_is_wrong_with_the_rows_is_still_found() -> None:
     count = 2 * FIRST_ROWS
     rows = zip(range(count), range(count + 1), strict=True)
     with pytest.raises(ValueError, match="longer"):
-        list(chain.from_iterable(_turns(rows, count)))
+        list(chain.from_iterable(_turns(rows, count, _no_beat)))
 
 
 def test_rows_nobody_asks_beside_are_given_on_as_they_are() -> None:
     rows = iter(range(10))
     asked_at = time.monotonic() - 1.0
-    assert ShortTurns(lambda: asked_at)(rows, 10) is rows
+    beats: list[int] = []
+    assert ShortTurns(lambda: asked_at, lambda: beats.append(threading.get_ident()))(rows, 10) is rows
+    assert not beats
+
+
+def test_every_turn_asks_for_beats_where_the_rows_are_worked_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qstate.runtime.short_turns._is_crowded", lambda: True)
+    beats: list[int] = []
+    in_turns = ShortTurns(time.monotonic, lambda: beats.append(threading.get_ident()))
+    count = 3 * MOST_ROWS
+    assert list(in_turns(iter(range(count)), count)) == list(range(count))
+    assert len(beats) > 2
+    assert set(beats) == {threading.get_ident()}
 
 
 @pytest.fixture
@@ -68,7 +84,7 @@ def test_another_thread_gets_the_lock_between_turns(lock_kept_for_long: None) ->
     seen: list[int] = []
     thread = threading.Thread(target=note)
     thread.start()
-    for row in chain.from_iterable(_turns(iter(range(200_000)), 200_000)):
+    for row in chain.from_iterable(_turns(iter(range(200_000)), 200_000, _no_beat)):
         seen.append(row)
     done.set()
     thread.join(LONG_S)
