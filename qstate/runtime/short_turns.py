@@ -53,7 +53,7 @@ class ShortTurns:
 
     def __call__(self, rows: Iterator[Row], count: int) -> Iterator[Row]:
         """The rows, of which there are `count`, for the calling thread. Whether it pauses is decided here, once."""
-        if time.monotonic() - self._asked_at() > LATELY_S or not _is_crowded():
+        if count <= FIRST_ROWS or time.monotonic() - self._asked_at() > LATELY_S or not _is_crowded():
             return rows
         return chain.from_iterable(_turns(rows, count, self._beat))
 

@@ -46,11 +46,15 @@ def test_what_is_wrong_with_the_rows_is_still_found() -> None:
         list(chain.from_iterable(_turns(rows, count, _no_beat)))
 
 
-def test_rows_nobody_asks_beside_are_given_on_as_they_are() -> None:
-    rows = iter(range(10))
-    asked_at = time.monotonic() - 1.0
+@pytest.mark.parametrize(("count", "asked_s_ago"), [(MOST_ROWS, 1.0), (FIRST_ROWS, 0.0)], ids=["not asked", "few rows"])
+def test_rows_that_nobody_has_to_wait_for_are_given_on_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, count: int, asked_s_ago: float
+) -> None:
+    monkeypatch.setattr("qstate.runtime.short_turns._is_crowded", lambda: True)
+    rows = iter(range(count))
     beats: list[int] = []
-    assert ShortTurns(lambda: asked_at, lambda: beats.append(threading.get_ident()))(rows, 10) is rows
+    in_turns = ShortTurns(lambda: time.monotonic() - asked_s_ago, lambda: beats.append(threading.get_ident()))
+    assert in_turns(rows, count) is rows
     assert not beats
 
 
