@@ -102,13 +102,12 @@ def main() -> None:
     """The process: standard input says on which processor to beat, and ends it."""
     until, processor = 0.0, -1
     while True:
-        now = time.monotonic()
-        if not select.select([0], [], [], PERIOD_S if now < until else None)[0]:
+        if not select.select([0], [], [], PERIOD_S if time.monotonic() < until else None)[0]:
             continue
         told = os.read(0, _PIPE_BYTES)
         if not told:
             return
-        until = now + LEASE_S
+        until = time.monotonic() + LEASE_S
         newest = _PROCESSOR.unpack(told[-_PROCESSOR.size :])[0]
         if newest != processor:
             processor = newest
