@@ -55,14 +55,12 @@ def _wake_ups_within(process: psutil.Process, seconds: float) -> int:
 
 def test_one_word_is_good_for_many_beats_however_long_there_was_none(metronome: Metronome) -> None:
     def are_many_after_a_rest() -> bool:
-        words.append(1)
         if _wake_ups_within(process, 2 * LEASE_S) > 2 * LEASE_S / PERIOD_S + 1:
             raise AssertionError("it beats without a pause")
         metronome._told = -1
         metronome.beat()
         return _wake_ups_within(process, LEASE_S) >= 5  # in place of a hundred: the machine may be busy
 
-    words: list[int] = []
     metronome.beat()
     process = _process(metronome)
     assert _comes(lambda: _wake_ups(process) > 0)
