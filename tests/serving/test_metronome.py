@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from qstate.runtime.metronome import LEASE_S, PERIOD_S, Metronome
+from tests.job.running_job import until
 
 TIMEOUT_S = 20.0
 
@@ -38,17 +39,9 @@ def _wake_ups(process: psutil.Process) -> int:
     return process.num_ctx_switches().voluntary
 
 
-def _comes(what: Callable[[], bool]) -> bool:
-    until = time.monotonic() + TIMEOUT_S
-    while time.monotonic() < until:
-        if what():
-            return True
-    return False
-
-
 def _wake_ups_within(process: psutil.Process, seconds: float) -> int:
-    before, until = _wake_ups(process), time.monotonic() + seconds
-    while time.monotonic() < until:
+    before, end = _wake_ups(process), time.monotonic() + seconds
+    while time.monotonic() < end:
         pass
     return _wake_ups(process) - before
 
@@ -63,14 +56,14 @@ def test_one_word_is_good_for_many_beats_however_long_there_was_none(metronome: 
 
     metronome.beat()
     process = _process(metronome)
-    assert _comes(lambda: _wake_ups(process) > 0)
-    assert _comes(are_many_after_a_rest)
+    until(lambda: _wake_ups(process) > 0, "it is up")
+    until(are_many_after_a_rest, "one word is good for many beats")
 
 
 def test_it_rests_when_nobody_asks_any_more(metronome: Metronome) -> None:
     metronome.beat()
     process = _process(metronome)
-    assert _comes(lambda: _wake_ups_within(process, 2 * LEASE_S) == 0)
+    until(lambda: _wake_ups_within(process, 2 * LEASE_S) == 0, "it rests")
 
 
 def test_it_is_where_the_thread_is_that_asks(metronome: Metronome) -> None:
@@ -80,7 +73,8 @@ def test_it_is_where_the_thread_is_that_asks(metronome: Metronome) -> None:
             os.sched_setaffinity(0, {processor})
             metronome.beat()
             process = _process(metronome)
-            assert _comes(lambda there=[processor], process=process: process.cpu_affinity() == there)  # type: ignore[misc]
+            there = [processor]
+            until(lambda there=there, process=process: process.cpu_affinity() == there, "it is there")  # type: ignore[misc]
     finally:
         os.sched_setaffinity(0, allowed)
 
@@ -162,4 +156,4 @@ def test_it_does_not_outlive_its_owner() -> None:
         process = psutil.Process(int(owner.stdout.readline()))
     owner.send_signal(signal.SIGKILL)
     owner.wait(TIMEOUT_S)
-    assert _comes(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
+    until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE, "it ends")
