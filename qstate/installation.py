@@ -21,6 +21,9 @@ from qstate.errors import InstallationError
 
 __all__ = ["FEATURES", "Finding", "check_installation", "find_java", "require"]
 
+#: What is installed: the name `qstate` on the package index is another project, with the same import name.
+DISTRIBUTION = "spark-qstate"
+FOREIGN_DISTRIBUTION = "qstate"
 MINIMUM_PYTHON = (3, 10)
 MINIMUM_JAVA = 17
 JAVA_TIMEOUT_S = 30.0
@@ -60,7 +63,7 @@ class Finding:
 def check_installation(features: Iterable[str] = tuple(FEATURES)) -> list[Finding]:
     """Look for Python, Java and the packages of these features, and of what they build on."""
     wanted = _with_included(features)
-    findings = [_python()]
+    findings = [_python(), *_foreign_distribution()]
     if _NEED_JAVA & set(wanted):
         findings.append(_java())
     findings += [
@@ -105,6 +108,19 @@ def _python() -> Finding:
     return Finding("core", "Python", found, remedy)
 
 
+def _foreign_distribution() -> list[Finding]:
+    """The other project of the package index, when it is installed: its package lies where this one should."""
+    try:
+        found = version(FOREIGN_DISTRIBUTION)
+    except PackageNotFoundError:
+        return []
+    remedy = (
+        f"the distribution {FOREIGN_DISTRIBUTION!r} is another project with the same import name: "
+        f"`pip uninstall {FOREIGN_DISTRIBUTION}`, then install {DISTRIBUTION} again"
+    )
+    return [Finding("core", FOREIGN_DISTRIBUTION, f"{found} is installed", remedy)]
+
+
 def _java() -> Finding:
     java = find_java()
     home = os.environ.get("JAVA_HOME")
@@ -143,7 +159,7 @@ def _java_major(text: str) -> int | None:
 
 
 def _package(feature: str, name: str, lowest: str, beyond: str | None) -> Finding:
-    install = f'pip install "qstate[{feature}]"' if feature != "core" else "pip install qstate"
+    install = f'pip install "{DISTRIBUTION}[{feature}]"' if feature != "core" else f"pip install {DISTRIBUTION}"
     wanted = f">= {lowest}" + (f" and < {beyond}" if beyond else "")
     try:
         found = version(name)

@@ -79,7 +79,7 @@ class Plan:
     def _versions(self) -> dict[str, str]:
         found = {
             "qstate-conformance": qstate_conformance.__version__,
-            "qstate": _version("qstate"),
+            "spark-qstate": _version("spark-qstate"),
             "python": f"{platform.python_implementation()} {platform.python_version()}",
             "system": f"{platform.system()} {platform.machine()}",
         }

@@ -2,7 +2,7 @@
 
     python docs/explanation/measurements.py [order] [workers] [executors] [state-access] [switch] [messages]
 
-Needs `qstate[spark]`, and for `state-access` nothing but PySpark's sources. Each part prints one line or a small
+Needs `spark-qstate[spark]`, and for `state-access` nothing but PySpark's sources. Each part prints one line or a small
 table; without arguments all parts run, in a few minutes.
 """
 

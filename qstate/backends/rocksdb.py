@@ -30,7 +30,9 @@ from qstate.errors import ClosedError, InstallationError, JobError, QStateError
 try:
     import rocksdict
 except ImportError as exc:
-    raise InstallationError("the rocksdb backend needs the package rocksdict: pip install 'qstate[rocksdb]'") from exc
+    raise InstallationError(
+        "the rocksdb backend needs the package rocksdict: pip install 'spark-qstate[rocksdb]'"
+    ) from exc
 
 __all__ = ["RocksDBBackend", "RocksDBStore"]
 

@@ -51,6 +51,6 @@ def _codec(name: str) -> Any:
         import pyarrow  # noqa: PLC0415  # optional: reading what is not compressed needs nothing of it
     except ImportError as exc:
         raise InstallationError(
-            f"reading a checkpoint with {name} compression needs PyArrow: pip install 'qstate[spark]'"
+            f"reading a checkpoint with {name} compression needs PyArrow: pip install 'spark-qstate[spark]'"
         ) from exc
     return pyarrow.Codec(_CODECS[name])

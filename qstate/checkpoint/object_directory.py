@@ -49,7 +49,7 @@ UPLOAD_TIMEOUT_S_PER_BYTE = 1 / (1 << 20)
 
 _CONFLICT, _PRECONDITION_FAILED = 409, 412
 
-_INSTALL = "pip install 'qstate[remote]'"
+_INSTALL = "pip install 'spark-qstate[remote]'"
 #: The packages whose conditional put is one request, not a look before a put.
 _FIT_FOR_WRITING = "S3 (s3fs), Google Cloud Storage (gcsfs) and Azure Blob Storage (adlfs)"
 

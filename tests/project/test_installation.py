@@ -96,14 +96,26 @@ def test_package_of_the_wrong_version_is_named(
     monkeypatch.setitem(installation.FEATURES, "rocksdb", {"msgpack": (lowest, beyond)})  # type: ignore[arg-type]
     with pytest.raises(InstallationError, match=named) as failure:
         require("rocksdb")
-    assert 'pip install "qstate[rocksdb]"' in str(failure.value)
+    assert 'pip install "spark-qstate[rocksdb]"' in str(failure.value)
 
 
 def test_missing_package_is_named_with_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
     needs = {"no-such-package-here": ("1", None)}
     monkeypatch.setitem(installation.FEATURES, "rocksdb", needs)  # type: ignore[arg-type]
-    with pytest.raises(InstallationError, match=r'no-such-package-here: not installed.*"qstate\[rocksdb\]"'):
+    with pytest.raises(InstallationError, match=r'no-such-package-here: not installed.*"spark-qstate\[rocksdb\]"'):
         require("rocksdb")
+
+
+def test_other_project_of_the_same_import_name_is_named_when_it_is_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert "qstate" not in {finding.subject for finding in check_installation(["core"])}
+    metadata = tmp_path / "qstate-1.3.1.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text("Metadata-Version: 2.1\nName: qstate\nVersion: 1.3.1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InstallationError, match=r"qstate: 1\.3\.1 is installed.*pip uninstall qstate"):
+        require("core")
 
 
 def test_what_a_feature_builds_on_is_checked_too() -> None:

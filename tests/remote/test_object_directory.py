@@ -194,7 +194,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"abfs:// needs another package.*adlfs"):
         open_directory("abfs://container/state")
     monkeypatch.setitem(sys.modules, "fsspec", None)
-    with pytest.raises(ConfigError, match=r"needs fsspec: pip install 'qstate\[remote\]'"):
+    with pytest.raises(ConfigError, match=r"needs fsspec: pip install 'spark-qstate\[remote\]'"):
         open_directory(f"s3://{BUCKET}/state")
 
 
