@@ -83,7 +83,13 @@ class JobConfig:
     max_connections: int = _option(1024, "client connections per server or proxy; one more is refused")
     max_frame_bytes: int = _option(16 * 1024 * 1024, "largest frame accepted or sent on the query port")
     max_queued_requests: int = _option(10_000, "requests a server or proxy queues before it answers 'overloaded'")
-    statistics: bool = _option(True, "count connections, requests, failures and durations")
+    statistics: bool = _option(
+        True, "count connections, requests, failures and durations: for Job.statistics() and for metrics"
+    )
+    metrics_ports: str = _option(
+        "", "ports of the driver for Prometheus metrics of all task managers, tried in order; empty: none"
+    )
+    metrics_bind: str = _option("127.0.0.1", "address that the metrics listen on")
     auth_token: str = field(default="", repr=False, metadata={"doc": "token that clients must present; empty: none"})
     allow_open_query_port: bool = _option(False, "permit a query port beyond loopback without a token")
     lease_s: float = _option(10.0, "a task manager that cannot reach its job manager for so long ends itself")

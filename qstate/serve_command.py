@@ -43,6 +43,9 @@ def add_serve_command(commands: Any) -> None:
         help=f"listen beyond loopback without a token; a token is taken from ${TOKEN_VARIABLE}",
     )
     serve.add_argument(
+        "--metrics-port", default="", metavar="PORTS", help="ports for Prometheus metrics on --host (default: none)"
+    )
+    serve.add_argument(
         "--interval",
         type=float,
         default=DEFAULT_INTERVAL_S,
@@ -70,6 +73,8 @@ def _serve(arguments: argparse.Namespace) -> int:
     config = JobConfig(
         proxy_ports=arguments.port,
         server_ports=arguments.server_port,
+        metrics_ports=arguments.metrics_port,
+        metrics_bind=arguments.host,
         auth_token=os.environ.get(TOKEN_VARIABLE, ""),
         allow_open_query_port=arguments.allow_open_query_port,
         backend=arguments.backend,

@@ -15,6 +15,8 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from typing import Any
 
@@ -28,6 +30,7 @@ from qstate.runtime.launch import log_path, start_task_manager
 from qstate.runtime.location import LocationTable, Owner
 from qstate.runtime.published import PublishedStates
 from qstate.runtime.rpc import RpcListener, RpcPeer
+from qstate.runtime.statistics import ProcessStatistics
 from qstate.runtime.trust import new_secret
 
 __all__ = ["JobManager"]
@@ -36,6 +39,8 @@ log = logging.getLogger(__name__)
 
 #: How long a task manager may take to answer when a relay reports it lost.
 PROBE_TIMEOUT_S = 2.0
+#: How long all task managers together may take to give their statistics.
+STATISTICS_TIMEOUT_S = 2.0
 STOP_TIMEOUT_S = 10.0
 #: How long the system may take to end a process that was killed.
 KILL_TIMEOUT_S = 5.0
@@ -105,6 +110,14 @@ class JobManager:
         """What the subtasks began with when they were opened last, those that had state."""
         with self._lock:
             return [found for _, found in sorted(self._restored.items())]
+
+    def statistics(self) -> list[ProcessStatistics]:
+        """What each task manager has counted, in the order of their indexes; each is asked now."""
+        with self._lock:
+            peers = sorted(self._peers.items())
+        deadline = time.monotonic() + STATISTICS_TIMEOUT_S
+        asked = [(index, _asked_for_statistics(peer)) for index, peer in peers]
+        return [_answered(str(index), answer, deadline - time.monotonic()) for index, answer in asked]
 
     def wait_for_proxy(self, timeout_s: float) -> tuple[str, int]:
         """The address of a client proxy, as soon as there is one. Raises `TimeoutError`."""
@@ -418,3 +431,20 @@ class JobManager:
     def _describe(self) -> list[Mapping[str, Any]]:
         with self._lock:
             return self._published.describe()
+
+
+def _asked_for_statistics(peer: RpcPeer) -> Future[ProcessStatistics] | None:
+    try:
+        return peer.submit("statistics")
+    except ConnectionError:
+        return None
+
+
+def _answered(name: str, answer: Future[ProcessStatistics] | None, timeout_s: float) -> ProcessStatistics:
+    """The answer of a task manager; without one in time, what says so."""
+    try:
+        if answer is not None:
+            return answer.result(max(0.0, timeout_s))
+    except (FutureTimeout, ConnectionError) as exc:
+        log.debug("task manager %s gave no statistics: %s", name, exc)
+    return ProcessStatistics(name, None, None, reachable=False)

@@ -42,13 +42,14 @@ from qstate.errors import (
 from qstate.keys import KeyGroupRange
 from qstate.runtime.listener import parse_ports
 from qstate.runtime.location import LocationTable
+from qstate.runtime.metrics import MetricsServer
 from qstate.runtime.proxy import ClientProxy
 from qstate.runtime.query_ports import check_exposure, endpoint_options, reachable
 from qstate.runtime.registry import StateRegistry
 from qstate.runtime.scratch import ScratchDirectory
 from qstate.runtime.server import StateServer
 from qstate.runtime.standby_operator import ServedOperator, ServingSettings
-from qstate.runtime.statistics import DisabledStatistics, InMemoryStatistics, RequestStatistics
+from qstate.runtime.statistics import ProcessStatistics, process_statistics, request_statistics
 
 __all__ = ["DEFAULT_INTERVAL_S", "Standby", "StandbyStatus", "serve_checkpoint"]
 
@@ -120,9 +121,12 @@ class Standby:
         self._descriptors = tuple(descriptors)
         self._check(host)
         self._registry = StateRegistry()
-        self._server = StateServer(self._registry, endpoint_options(config, "server", host), self._statistics())
+        self._server_statistics = request_statistics(config.statistics)
+        self._proxy_statistics = request_statistics(config.statistics)
+        self._server = StateServer(self._registry, endpoint_options(config, "server", host), self._server_statistics)
         proxy_options = endpoint_options(config, "proxy", host)
-        self._proxy = ClientProxy(proxy_options, self._statistics(), local=self._server)
+        self._proxy = ClientProxy(proxy_options, self._proxy_statistics, local=self._server)
+        self._metrics: MetricsServer | None = None
         self._oracle: StandbyOracle | None = None
         self._source: StateSource | None = None
         self._settings: ServingSettings | None = None
@@ -142,6 +146,14 @@ class Standby:
         """Listen, and look at the directory from now on. Raises `ConfigError` when no port is free: close it then."""
         self._server.start()
         self._proxy.start()
+        if self._config.metrics_ports:
+            self._metrics = MetricsServer(
+                self._job_name,
+                lambda: [self.statistics()],
+                bind=self._config.metrics_bind,
+                ports=self._config.metrics_ports,
+            )
+            self._closing.callback(self._metrics.close)
         self._scratch = ScratchDirectory()
         self._settings = ServingSettings(
             self._config, self._scratch.path, reachable(self._server.address), self._descriptors, self._stop.is_set
@@ -165,6 +177,11 @@ class Standby:
         """The host and port of the state server."""
         return reachable(self._server.address)
 
+    @property
+    def metrics_address(self) -> tuple[str, int] | None:
+        """The host and port of the Prometheus metrics; None without `metrics_ports`, and before `start`."""
+        return None if self._metrics is None else self._metrics.address
+
     def status(self) -> StandbyStatus:
         """What it is doing at the moment. Any thread."""
         served = dict(self._served)
@@ -177,6 +194,10 @@ class Standby:
             fills=sum(operator.fills for operator in served.values()),
         )
 
+    def statistics(self) -> ProcessStatistics:
+        """What the state server and the client proxy have counted. Any thread."""
+        return process_statistics("standby", self._server_statistics, self._proxy_statistics)
+
     def close(self) -> None:
         """Serve no longer; requests in flight may finish. Idempotent."""
         self._closing.pop_all().close()
@@ -186,6 +207,9 @@ class Standby:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+    def _job_name(self) -> str:
+        return "" if self._source is None else self._source.job
 
     # -- looking ----------------------------------------------------------------------------------------------
 
@@ -335,12 +359,9 @@ class Standby:
         if not 0 < self._interval_s <= threading.TIMEOUT_MAX:
             raise ConfigError(f"the interval between two looks must be seconds above zero, got {self._interval_s!r}")
         check_backend(self._config.backend, self._config.backend_options)
-        for ports in (self._config.proxy_ports, self._config.server_ports):
+        for ports in (self._config.proxy_ports, self._config.server_ports, self._config.metrics_ports or "0"):
             parse_ports(ports)
         check_exposure(self._config, host)
-
-    def _statistics(self) -> RequestStatistics:
-        return InMemoryStatistics() if self._config.statistics else DisabledStatistics()
 
     def _free_state(self) -> None:
         for operator in self._served.values():

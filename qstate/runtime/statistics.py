@@ -1,21 +1,28 @@
 """What a server or proxy counts: connections, requests, successes with their duration, failures by code.
 
-Rules of this module: it counts and renders. It must not know what a request is for. Counting happens on the
-threads that serve, once per request, so it is a lock, a few additions and a bisection, and nothing is formatted
-before someone asks.
+Rules of this module: it counts and adds up. It must not know what a request is for, nor how counts are shown.
+Counting happens on the threads that serve, once per request, so it is a lock, a few additions and a bisection.
 """
 
 from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import add
 from typing import Protocol
 
-from qstate.errors import FailureCode
-
-__all__ = ["DURATION_BUCKETS_S", "DisabledStatistics", "InMemoryStatistics", "RequestStatistics", "StatisticsSnapshot"]
+__all__ = [
+    "DURATION_BUCKETS_S",
+    "DisabledStatistics",
+    "InMemoryStatistics",
+    "ProcessStatistics",
+    "RequestStatistics",
+    "StatisticsSnapshot",
+    "process_statistics",
+    "request_statistics",
+]
 
 #: Upper bounds of the duration histogram, in seconds.
 DURATION_BUCKETS_S = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0)
@@ -61,7 +68,12 @@ class DisabledStatistics:
 
 @dataclass(frozen=True, slots=True)
 class StatisticsSnapshot:
-    """The counts of one moment. `durations` has a count per bucket, the last one for what is longer than all."""
+    """The counts of one moment, since the endpoint started.
+
+    `connections` are open now, `connections_accepted` all that ever were. `successes` are requests answered with a
+    result, `duration_s` the seconds from their receipt to their answer, added up. `durations` has a count per bucket
+    of `DURATION_BUCKETS_S`, and a last one for what took longer. `failures` counts by failure code.
+    """
 
     connections: int
     connections_accepted: int
@@ -72,29 +84,35 @@ class StatisticsSnapshot:
     durations: tuple[int, ...]
     failures: Mapping[int, int]
 
-    def rows(self, name: str) -> Sequence[tuple[str, str, str, Sequence[tuple[str, float]]]]:
-        """(metric, type, help, samples) for Prometheus; a sample is (name with labels, value)."""
-        return (
-            (f"{name}_connections", "gauge", "open connections", [("", self.connections)]),
-            (f"{name}_connections_total", "counter", "connections accepted", [("", self.connections_accepted)]),
-            (f"{name}_requests_total", "counter", "requests received", [("", self.requests)]),
-            (f"{name}_keys_total", "counter", "keys asked for", [("", self.keys)]),
-            (
-                f"{name}_failures_total",
-                "counter",
-                "requests and connections refused, by failure code",
-                [(f'{{code="{_code_name(code)}"}}', count) for code, count in sorted(self.failures.items())],
-            ),
-            (f"{name}_request_seconds", "histogram", "from receipt to answer", self._duration_samples()),
+    def __add__(self, other: StatisticsSnapshot) -> StatisticsSnapshot:
+        """The counts of both, as of one endpoint."""
+        failures = dict(self.failures)
+        for code, count in other.failures.items():
+            failures[code] = failures.get(code, 0) + count
+        return StatisticsSnapshot(
+            connections=self.connections + other.connections,
+            connections_accepted=self.connections_accepted + other.connections_accepted,
+            requests=self.requests + other.requests,
+            keys=self.keys + other.keys,
+            successes=self.successes + other.successes,
+            duration_s=self.duration_s + other.duration_s,
+            durations=tuple(map(add, self.durations, other.durations)),
+            failures=failures,
         )
 
-    def _duration_samples(self) -> list[tuple[str, float]]:
-        samples: list[tuple[str, float]] = []
-        total = 0
-        for bound, count in zip((*DURATION_BUCKETS_S, "+Inf"), self.durations, strict=True):
-            total += count
-            samples.append((f'_bucket{{le="{bound}"}}', total))
-        return [*samples, ("_sum", self.duration_s), ("_count", total)]
+
+@dataclass(frozen=True, slots=True)
+class ProcessStatistics:
+    """What the endpoints of one process have counted since it started.
+
+    `name` says which process: a task manager's index, or "standby". `server` and `proxy` are None where there is none,
+    where counting is switched off, and where the process did not answer (`reachable` is False then).
+    """
+
+    name: str
+    server: StatisticsSnapshot | None
+    proxy: StatisticsSnapshot | None
+    reachable: bool = True
 
 
 class InMemoryStatistics:
@@ -148,17 +166,16 @@ class InMemoryStatistics:
                 failures=dict(self._failures),
             )
 
-    def prometheus(self, name: str = "qstate") -> str:
-        """The counts in Prometheus' text format, every metric's name starting with `name`."""
-        lines: list[str] = []
-        for metric, kind, meaning, samples in self.snapshot().rows(name):
-            lines += [f"# HELP {metric} {meaning}", f"# TYPE {metric} {kind}"]
-            lines += [f"{metric}{label} {value}" for label, value in samples]
-        return "\n".join(lines) + "\n"
+
+def request_statistics(enabled: bool) -> RequestStatistics:
+    """What counts the requests of one endpoint, or takes no notice of them."""
+    return InMemoryStatistics() if enabled else DisabledStatistics()
 
 
-def _code_name(code: int) -> str:
-    try:
-        return FailureCode(code).name.lower()
-    except ValueError:
-        return str(code)
+def process_statistics(name: str, server: RequestStatistics, proxy: RequestStatistics | None) -> ProcessStatistics:
+    """The counts of a process that runs a state server and perhaps a client proxy."""
+    return ProcessStatistics(name, _counted(server), _counted(proxy))
+
+
+def _counted(statistics: RequestStatistics | None) -> StatisticsSnapshot | None:
+    return statistics.snapshot() if isinstance(statistics, InMemoryStatistics) else None

@@ -39,7 +39,7 @@ from qstate.runtime.rpc import RpcListener, RpcPeer, connect
 from qstate.runtime.scratch import ScratchDirectory
 from qstate.runtime.server import StateServer
 from qstate.runtime.short_turns import ShortTurns
-from qstate.runtime.statistics import DisabledStatistics, InMemoryStatistics, RequestStatistics
+from qstate.runtime.statistics import ProcessStatistics, process_statistics, request_statistics
 from qstate.runtime.subtask import Restart, Subtask
 from qstate.runtime.time_slice import shorten_time_slice
 
@@ -61,19 +61,26 @@ class TaskManager:
         self._registry = StateRegistry()
         self._job_manager = RpcPeer(
             connect(*bootstrap.job_manager, bootstrap.secret),
-            {"ping": self._ping, "stop": lambda: self.end("stopped by the job manager"), "finalize": self._finalize},
+            {
+                "ping": self._ping,
+                "stop": lambda: self.end("stopped by the job manager"),
+                "finalize": self._finalize,
+                "statistics": self._counted,
+            },
             threaded=frozenset({"finalize"}),
             on_close=lambda _: self.end("the job manager is gone"),
         )
         self._scratch = ScratchDirectory()
         self._host = "127.0.0.1" if bootstrap.local else self._job_manager.local_host
-        self._server = server = StateServer(self._registry, self._endpoint("server"), self._statistics())
+        self._server_statistics = request_statistics(bootstrap.config.statistics)
+        self._proxy_statistics = request_statistics(bootstrap.config.statistics)
+        self._server = server = StateServer(self._registry, self._endpoint("server"), self._server_statistics)
         self._metronome = Metronome()
         in_turns = ShortTurns(lambda: server.asked_alone_at, self._metronome.beat)
         self._subtasks = HeldSubtasks(bootstrap, self._scratch.path, self._registry, self._job_manager, in_turns)
         self._proxy: ClientProxy | None = None
         if bootstrap.config.proxy_enabled:
-            self._proxy = ClientProxy(self._endpoint("proxy"), self._statistics(), local=self._server)
+            self._proxy = ClientProxy(self._endpoint("proxy"), self._proxy_statistics, local=self._server)
 
     def end(self, reason: str) -> None:
         """Let `run` return. Any thread may call it; the first reason is logged."""
@@ -209,8 +216,9 @@ class TaskManager:
     def _endpoint(self, which: str) -> EndpointOptions:
         return endpoint_options(self._bootstrap.config, which, self._host)
 
-    def _statistics(self) -> RequestStatistics:
-        return InMemoryStatistics() if self._bootstrap.config.statistics else DisabledStatistics()
+    def _counted(self) -> ProcessStatistics:
+        proxy = self._proxy_statistics if self._proxy is not None else None
+        return process_statistics(str(self._bootstrap.index), self._server_statistics, proxy)
 
     def _advertised(self, address: tuple[str, int]) -> tuple[str, int]:
         host, port = address

@@ -24,8 +24,10 @@ from qstate.errors import ClosedError, ConfigError
 from qstate.runtime.assignment import RestoredSubtask
 from qstate.runtime.job_manager import JobManager
 from qstate.runtime.listener import parse_ports
+from qstate.runtime.metrics import MetricsServer
 from qstate.runtime.query_ports import check_exposure
 from qstate.runtime.relay import JobTicket
+from qstate.runtime.statistics import ProcessStatistics
 from qstate.spark.keyed_stream import KeyedStream
 from qstate.spark.progress import EpochListener
 
@@ -57,7 +59,7 @@ class Job:
         self.name = name
         self.config = JobConfig.from_spark(dict(context.getConf().getAll()), **settings)
         check_backend(self.config.backend, self.config.backend_options)
-        for ports in (self.config.proxy_ports, self.config.server_ports):
+        for ports in (self.config.proxy_ports, self.config.server_ports, self.config.metrics_ports or "0"):
             parse_ports(ports)
         self.parallelism = self.config.parallelism or min(context.defaultParallelism, self.config.max_parallelism)
         local = bool(_LOCAL_MASTER.match(context.master or ""))
@@ -71,9 +73,18 @@ class Job:
         self._listener = EpochListener(self._manager.finalize)
         self._stopping = threading.Lock()
         self._stopped = False
+        self._metrics: MetricsServer | None = None
         try:
+            if self.config.metrics_ports:
+                self._metrics = MetricsServer(
+                    lambda: name,
+                    self._manager.statistics,
+                    bind=self.config.metrics_bind,
+                    ports=self.config.metrics_ports,
+                )
             spark.streams.addListener(self._listener)
         except BaseException:
+            self._close_metrics()
             self._manager.stop()
             raise
         atexit.register(self.stop)
@@ -100,6 +111,21 @@ class Job:
         A subtask is opened with the first micro-batch of its query, so before that the list is empty.
         """
         return self._manager.restored()
+
+    def statistics(self) -> list[ProcessStatistics]:
+        """What the state server and the client proxy of each task manager have counted since they started.
+
+        One entry for each task manager that is up, in the order of their indexes; empty before the first
+        micro-batch. One that does not answer within two seconds is `reachable=False`. The counts of a task manager
+        begin at zero when it is started again, and are None with `statistics=False`. Any thread may ask.
+        """
+        self._check_running()
+        return self._manager.statistics()
+
+    @property
+    def metrics_address(self) -> tuple[str, int] | None:
+        """(host, port) of the Prometheus metrics, `http://host:port/metrics`; None without `metrics_ports`."""
+        return None if self._metrics is None else self._metrics.address
 
     @property
     def manager(self) -> JobManager:
@@ -129,6 +155,7 @@ class Job:
             self._stopped = True
             atexit.unregister(self.stop)
             self._listener.detach(self._spark)
+            self._close_metrics()
             self._manager.stop()
 
     def __enter__(self) -> Job:
@@ -136,6 +163,10 @@ class Job:
 
     def __exit__(self, *exc_info: object) -> None:
         self.stop()
+
+    def _close_metrics(self) -> None:
+        if self._metrics is not None:
+            self._metrics.close()
 
     def _ticket(self) -> JobTicket:
         return JobTicket(
