@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import io
+import json
+import socket
 import threading
 import time
-from contextlib import redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pyarrow as pa
 import pytest
+import uvicorn
 
 from qstate.errors import QueryError
 from qstate.spark import Job
@@ -22,8 +28,10 @@ from tests.spark.streams import LOCAL, FileStream, start_spark
 README = Page("README.md")
 QUERY = Page("docs/how-to/query-state.md")
 CHOOSE = Page("docs/how-to/choose-a-backend.md")
+LATEST_ROW = Page("docs/how-to/latest-row.md")
+FASTAPI = Page("docs/how-to/fastapi.md")
 #: These need a session, a stream or a running job; the rest needs nothing.
-ACTED_OUT = {README, QUERY, CHOOSE}
+ACTED_OUT = {README, QUERY, CHOOSE, LATEST_ROW, FASTAPI}
 ALONE = [page for page in pages() if page.programs() and page not in ACTED_OUT]
 TIMEOUT_S = 60.0
 
@@ -64,6 +72,55 @@ def test_choose_a_backend(spark: Any) -> None:
     assert isinstance(job, Job)
     job.stop()
     assert job.config.backend_options == {"flush_interval_s": 0.1}
+
+
+@pytest.mark.spark
+def test_latest_row(spark: Any, tmp_path: Path) -> None:
+    readings = FileStream(spark, tmp_path / "input")
+    readings.add(_readings([60.0, 95.0]))
+    namespace = _namespace(spark=spark, readings=readings.read())
+    printed = []
+    for block in LATEST_ROW.programs():
+        text = block.text.replace('"checkpoints/', f'"{tmp_path}/progress/')
+        printed.append(_printed(LATEST_ROW, Block("python", None, text, block.line), namespace))
+    assert printed == ["", "95.0\n", ""]
+
+
+def test_fastapi(tmp_path: Path) -> None:
+    (block,) = FASTAPI.programs()
+    with serve(tmp_path, job="alerts", committed=True) as proxy:
+        namespace = _namespace()
+        run_program(FASTAPI, block, namespace)
+        namespace["PROXY"] = proxy
+        with _running(namespace["app"]) as address:
+            found = json.loads(_answer(f"{address}/sensors/JFK/temperature?min_epoch=0"))
+            assert found == {"sensor": "JFK", "temperature": 71.06, "epoch": 0}
+            for path, status in (("LGA/temperature", 404), ("JFK/temperature?min_epoch=7", 504)):
+                with pytest.raises(HTTPError) as failure:
+                    _answer(f"{address}/sensors/{path}")
+                assert failure.value.code == status
+                failure.value.close()
+
+
+@contextmanager
+def _running(app: Any) -> Iterator[str]:
+    """A web application on a server of its own; its address."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(TIMEOUT_S)
+    assert not thread.is_alive()
+
+
+def _answer(url: str) -> bytes:
+    with urlopen(url, timeout=TIMEOUT_S) as answer:
+        data: bytes = answer.read()
+    return data
 
 
 @pytest.mark.spark
@@ -113,7 +170,7 @@ def _ask_until(block: Block, namespace: dict[str, object], running: threading.Th
         threading.Event().wait(0.1)
 
 
-def _printed(page: Page, block: Block, namespace: dict[str, object], proxy: tuple[str, int]) -> str:
+def _printed(page: Page, block: Block, namespace: dict[str, object], proxy: tuple[str, int] | None = None) -> str:
     with redirect_stdout(io.StringIO()) as output:
         run_program(page, block, namespace, proxy)
     return output.getvalue()
