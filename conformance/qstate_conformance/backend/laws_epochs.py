@@ -15,7 +15,7 @@ from qstate.descriptors import StateDescriptor
 from qstate.errors import JobError, SerializationError
 from qstate_conformance.backend.contents import all_places, check_reads, check_tables
 from qstate_conformance.backend.instances import Instances, opened, sealed
-from qstate_conformance.backend.model import Model, same
+from qstate_conformance.backend.model import Model, check_same
 from qstate_conformance.backend.replica import Replica
 from qstate_conformance.backend.states import AGGREGATING, KINDS, LIST, MAP, REDUCING, VALUE
 from qstate_conformance.backend.strategies import programs
@@ -71,7 +71,7 @@ def test_rollback_brings_back_what_was_deleted(
         if published:
             backend.publish()
         backend.rollback()
-        assert same(table.get("k"), start if committed else None)
+        check_same(table.get("k"), start if committed else None)
 
 
 @law("B4", "T8")
@@ -143,7 +143,7 @@ def test_committed_and_failed_epochs_add_up(
             else:
                 backend.rollback()
             check_tables(backend, model, places)
-        assert same(replica.model().entries, model.entries)
+        check_same(replica.model().entries, model.entries)
 
 
 @law("B8")
@@ -215,10 +215,10 @@ def test_a_value_that_does_not_fit_fails_the_epoch_and_no_more(
             if last:
                 backend.table(good).put("j", deepcopy(_START[good]))
             sealed(backend, 1)
-        assert same(_entries(backend).entries, {(kind.name, None, "k"): _START[kind] for kind in KINDS})
+        check_same(_entries(backend).entries, {(kind.name, None, "k"): _START[kind] for kind in KINDS})
         backend.rollback()
         for kind in KINDS:
-            assert same(backend.table(kind).get("k"), _START[kind]), kind.name
+            check_same(backend.table(kind).get("k"), _START[kind], kind.name)
             assert [backend.table(kind).get(key) for key in ("j", "bad", "worse")] == [None] * 3
         backend.begin(1)
         backend.table(good).put("j", deepcopy(_START[good]))
@@ -249,7 +249,7 @@ def test_a_failed_commit_still_holds_the_epoch(
         for holder in (backend, restored):
             for kind in KINDS:
                 for key in ("j", "k"):
-                    assert same(holder.table(kind).get(key), _START[kind]), f"{kind.name}, {key}"
+                    check_same(holder.table(kind).get(key), _START[kind], f"{kind.name}, {key}")
                 assert [holder.table(kind).get(key) for key in ("bad", "worse")] == [None] * 2
 
 
@@ -269,7 +269,7 @@ def test_entries_are_those_of_the_last_commit(
         apply(program[-1], backend, model.copy())
         if published:
             backend.publish()
-        assert same(_entries(backend).entries, model.entries)
+        check_same(_entries(backend).entries, model.entries)
 
 
 @law("B5")

@@ -9,7 +9,7 @@ from qstate.descriptors import StateDescriptor
 from qstate.keys import Key, Namespace
 from qstate_conformance.backend.contents import check_tables
 from qstate_conformance.backend.instances import Instances, opened, sealed
-from qstate_conformance.backend.model import Model, same
+from qstate_conformance.backend.model import Model, check_same
 from qstate_conformance.backend.states import KINDS, LIST, MAP, STATES, TWIN, TWIN_LIST, TWIN_MAP, VALUE, numbered
 from qstate_conformance.backend.strategies import key_lists, keys, map_keys, namespaces
 from qstate_conformance.laws import law
@@ -34,12 +34,12 @@ def test_keys_do_not_see_each_other(subject: BackendSubject, chosen: list[Key], 
             table.put(key, numbered(descriptor, number))
         for epoch in (0, 1):
             for number, key in enumerate(chosen):
-                assert same(table.get(key), numbered(descriptor, number)), key
+                check_same(table.get(key), numbered(descriptor, number), key)
             sealed(backend, epoch)
             backend.begin(epoch + 1)
         table.delete(chosen[0])
         found = [table.get(key) for key in chosen]
-        assert same(found, [None, *(numbered(descriptor, number) for number in range(1, len(chosen)))])
+        check_same(found, [None, *(numbered(descriptor, number) for number in range(1, len(chosen)))])
 
 
 @law("T3")
@@ -76,7 +76,7 @@ def test_namespaces_do_not_see_each_other(subject: BackendSubject, spaces: list[
             for descriptor in KINDS:
                 found = [holder.table(descriptor, space).get(key) for space in spaces]
                 expected = [None, *(numbered(descriptor, number) for number in range(1, len(spaces)))]
-                assert same(found, expected), descriptor.name
+                check_same(found, expected, descriptor.name)
 
 
 @law("T3")
@@ -96,7 +96,7 @@ def test_states_do_not_see_each_other(
         sealed(backend, 1)
         backend.begin(2)
         backend.table(one, namespace).delete(key)
-        assert same(backend.table(other, namespace).get(key), numbered(other, 2))
+        check_same(backend.table(other, namespace).get(key), numbered(other, 2))
 
 
 @law("T3")
@@ -126,9 +126,9 @@ def test_map_keys_do_not_see_each_other(subject: BackendSubject, map_key: Key, o
         table.map_put("k\x00", other, 2)
         table.map_put(("k", "l"), other, 3)
         for epoch in (0, 1):
-            assert same(table.get("k"), {map_key: 1})
-            assert same(table.get("k\x00"), {other: 2})
-            assert same(table.get(("k", "l")), {other: 3})
+            check_same(table.get("k"), {map_key: 1})
+            check_same(table.get("k\x00"), {other: 2})
+            check_same(table.get(("k", "l")), {other: 3})
             sealed(backend, epoch)
             backend.begin(epoch + 1)
 

@@ -15,7 +15,7 @@ from qstate.errors import JobError
 from qstate.keys import KeyGroupRange, encode_key, key_group
 from qstate_conformance.backend.contents import all_places, check_reads, check_tables
 from qstate_conformance.backend.instances import Instances, sealed
-from qstate_conformance.backend.model import Model, Place, same
+from qstate_conformance.backend.model import Model, Place, check_same
 from qstate_conformance.backend.replica import Replica
 from qstate_conformance.backend.states import KINDS, LIST, MAP, STATES, VALUE, numbered
 from qstate_conformance.backend.strategies import cuts, parallelisms, programs
@@ -63,7 +63,7 @@ def test_another_instance_goes_on_from_a_snapshot(
         replica = Replica()
         replica.load(chain(changes, sealed(other, 7)))
         check_tables(other, model, places)
-        assert same(replica.model().entries, model.entries)
+        check_same(replica.model().entries, model.entries)
 
 
 @law("B13")
@@ -80,7 +80,7 @@ def test_restore_keeps_its_own_key_groups_only(
         check_tables(backend, expected, all_places(model.entries))
         replica = Replica()
         replica.load(backend.entries(ALL))
-        assert same(replica.model().entries, expected.entries)
+        check_same(replica.model().entries, expected.entries)
 
 
 @law("B5")
@@ -101,7 +101,7 @@ def test_entries_are_of_exactly_the_asked_key_groups(
         for groups in asked:
             replica = Replica(max_parallelism)
             replica.load(backend.entries(groups))
-            assert same(replica.model().entries, _part(model, groups, max_parallelism)), groups
+            check_same(replica.model().entries, _part(model, groups, max_parallelism), groups)
 
 
 @law("B5", "B13")

@@ -12,7 +12,7 @@ from qstate.descriptors import StateDescriptor
 from qstate.keys import Key, Namespace
 from qstate_conformance.backend.contents import all_places, check_tables
 from qstate_conformance.backend.instances import Instances, opened, sealed
-from qstate_conformance.backend.model import Model, canonical, same
+from qstate_conformance.backend.model import Model, canonical, check_same
 from qstate_conformance.backend.states import FRAMED, KINDS, LIST, MAP, VALUE, numbered
 from qstate_conformance.backend.strategies import contents_of, key_lists, keys, map_keys, namespaces, programs, values
 from qstate_conformance.backend.writes import Write, apply
@@ -35,11 +35,11 @@ def test_get_gives_what_was_put(subject: BackendSubject, key: Key, value: Any) -
             backend.begin(epoch)
             table = backend.table(descriptor)
             table.put(key, deepcopy(value))
-            assert same(table.get(key), value), f"before the commit: {table.get(key)!r}"
+            check_same(table.get(key), value, "before the commit")
             changes += sealed(backend, epoch)
-            assert same(table.get(key), value), f"after the commit: {table.get(key)!r}"
+            check_same(table.get(key), value, "after the commit")
             found = instances.restored(epoch, changes).table(descriptor).get(key)
-            assert same(found, value), f"restored: {found!r}"
+            check_same(found, value, "restored")
 
 
 @law("T1")
@@ -53,12 +53,12 @@ def test_the_last_put_counts(
         table = backend.table(descriptor)
         for number, expected in enumerate(contents):
             table.put(key, deepcopy(expected))
-            assert same(table.get(key), expected)
+            check_same(table.get(key), expected)
             if number == 1:
                 sealed(backend, 0)
                 backend.begin(1)
         sealed(backend, 1)
-        assert same(backend.table(descriptor).get(key), contents[-1])
+        check_same(backend.table(descriptor).get(key), contents[-1])
 
 
 @law("T2")
@@ -114,8 +114,8 @@ def test_a_value_changed_in_place_counts_when_it_is_put_again(
         table.put("k", found)
         changes += sealed(backend, 1)
         expected = [*value, element]
-        assert same(table.get("k"), expected)
-        assert same(instances.restored(1, changes).table(VALUE).get("k"), expected)
+        check_same(table.get("k"), expected)
+        check_same(instances.restored(1, changes).table(VALUE).get("k"), expected)
 
 
 @law("T4")
@@ -131,7 +131,7 @@ def test_a_value_changed_in_place_and_not_put_is_undone_by_rollback(subject: Bac
         table.get("k").append("not put")
         table.put("other", 1)
         backend.rollback()
-        assert same(table.get("k"), value)
+        check_same(table.get("k"), value)
 
 
 @law("T5")
@@ -202,10 +202,10 @@ def test_list_add_adds_at_the_end_in_order(subject: BackendSubject, parts: list[
                 epoch += 1
                 backend.begin(epoch)
             if number % 2:
-                assert same(table.get("k"), expected or None)
+                check_same(table.get("k"), expected or None)
         changes += sealed(backend, epoch)
-        assert same(table.get("k"), expected or None)
-        assert same(instances.restored(epoch, changes).table(LIST).get("k"), expected or None)
+        check_same(table.get("k"), expected or None)
+        check_same(instances.restored(epoch, changes).table(LIST).get("k"), expected or None)
 
 
 @law("T8")
