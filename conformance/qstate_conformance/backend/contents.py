@@ -19,7 +19,7 @@ from qstate.serializers import MessagePackSerializer
 from qstate_conformance.backend.model import Model, Place, check_same
 from qstate_conformance.backend.states import AGGREGATING, KINDS, STATES
 
-__all__ = ["all_places", "check_reads", "check_tables", "query", "query_one", "read_answer"]
+__all__ = ["all_places", "answered", "check_reads", "check_tables", "query", "query_one", "read_answer"]
 
 
 def read_answer(descriptor: StateDescriptor, answer: bytes) -> Any:

@@ -297,6 +297,33 @@ def test_committed_answers_are_of_one_final_epoch_however_threads_interleave(sub
 
 
 @law("R3", needs=[Capability.COMMITTED_READS])
+def test_a_committed_answer_of_a_thousand_keys_is_of_one_epoch(subject: BackendSubject) -> None:
+    """However many keys a committed query has, and however long it takes, they are all of the epoch that it names."""
+    keys = list(range(1_000))
+    with opened(subject) as backend:
+        table = backend.table(VALUE)
+
+        def run_epoch(epoch: int) -> None:
+            table.put_many(keys, [epoch] * len(keys))
+            sealed(backend, epoch)
+            backend.finalize(epoch)
+
+        def read() -> None:
+            epoch, answers = reader.get(VALUE, None, keys)
+            found = set(answers)
+            assert found == {VALUE.serializer.dumps(epoch)}, f"as of epoch {epoch}, of {len(found)} epochs"
+
+        run_epoch(0)
+        reader = backend.reader(Isolation.COMMITTED)
+        with tiny_switch_interval(), Readers(read, read) as readers:
+            for epoch in range(1, 31):
+                backend.begin(epoch)
+                run_epoch(epoch)
+                if epoch % 5 == 0:
+                    readers.one_more()
+
+
+@law("R3", needs=[Capability.COMMITTED_READS])
 @pytest.mark.parametrize("move", ["write", "commit", "finalize", "rollback"])
 def test_a_committed_answer_does_not_move_while_it_is_made(subject: BackendSubject, move: str) -> None:
     """An answer whose first key takes its time gives the others as of the same epoch, whatever the operator does."""
