@@ -56,7 +56,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     subject, arguments = _subject(options)
     waivers = read_waivers(options.waivers) if options.waivers else ()
-    plan = Plan(subject, tuple(options.select), options.profile, options.seed, waivers, arguments, options.name)
+    plan = Plan(
+        subject,
+        tuple(options.select),
+        options.profile,
+        options.seed,
+        waivers,
+        arguments,
+        options.name,
+        options.maxfail,
+    )
     progress = Progress(sys.stderr)
     outcome = run(plan, progress)
     progress.finished()
@@ -83,9 +92,12 @@ def _token_arguments(options: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _list(options: argparse.Namespace) -> int:
-    for area in options.areas or AREAS:
-        for law in find_laws(area):
-            print(f"{law.id} [{', '.join(law.requirements)}] {law.text}")
+    laws = [law for area in options.areas or AREAS for law in find_laws(area)]
+    if options.json:
+        print(json.render_laws(laws), end="")
+        return 0
+    for law in laws:
+        print(f"{law.id} [{', '.join(law.requirements)}] {law.text}")
     return 0
 
 
@@ -125,6 +137,7 @@ def _parser() -> argparse.ArgumentParser:
         _add_area(commands.add_parser(area, help=_HELP_OF_AREAS[area]), area)
     listing = commands.add_parser("list", help="every law, with its id and the rules that it checks; runs nothing")
     listing.add_argument("areas", nargs="*", metavar="AREA", choices=[*AREAS, []], help=", ".join(AREAS))
+    listing.add_argument("--json", action="store_true", help="as JSON, with all that is known of each law")
     listing.set_defaults(execute=_list)
     _add_report(commands.add_parser("report", help="make reports from JSON reports, several subjects in one"))
     printing = commands.add_parser("fixture", help="print the state that a server must hold for the server laws")
@@ -149,10 +162,20 @@ def _add_area(command: argparse.ArgumentParser, area: str) -> None:
     )
     command.add_argument("--profile", choices=list(PROFILES), default=DEFAULT_PROFILE, help="how hard to try")
     command.add_argument("--seed", type=int, default=0, help="the same seed gives the same examples (0)")
+    command.add_argument(
+        "--maxfail", type=_positive, metavar="N", help="stop when N laws have failed; the run is then a partial one"
+    )
     command.add_argument("--waivers", type=Path, metavar="FILE", help="laws that need not hold, with reasons (TOML)")
     command.add_argument("--report", type=Path, metavar="DIR", help="where text, JSON, JUnit and HTML reports go")
     command.add_argument("--name", default="", help="how the reports call the subject, in place of what was given")
     command.set_defaults(execute=_run, area=area)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
 
 
 def _add_report(command: argparse.ArgumentParser) -> None:

@@ -36,13 +36,15 @@ class _Mark:
     requirements: tuple[str, ...]
     needs: frozenset[Capability]
     proves: frozenset[Capability]
+    soak: bool
 
 
 @dataclass(frozen=True)
 class Law:
     """One test of the suite.
 
-    `id` is `area.module.name`, such as `backend.tables.get_gives_what_was_put`; `text` the law in one sentence.
+    `id` is `area.module.name`, such as `backend.tables.get_gives_what_was_put`; `text` the law in one sentence. A
+    `soak` law takes thousands of operations and runs only in the profiles that have the time.
     """
 
     id: str
@@ -51,6 +53,7 @@ class Law:
     needs: frozenset[Capability]
     proves: frozenset[Capability]
     function: Callable[..., None]
+    soak: bool = False
 
     @property
     def area(self) -> str:
@@ -62,14 +65,17 @@ class Law:
         return self.id.split(".")[1]
 
 
-def law(*requirements: str, needs: Iterable[Capability] = (), proves: Iterable[Capability] = ()) -> Callable[[F], F]:
+def law(
+    *requirements: str, needs: Iterable[Capability] = (), proves: Iterable[Capability] = (), soak: bool = False
+) -> Callable[[F], F]:
     """Marks a module-level function `test_*` as a law: the MUSTs it checks (T1, R2, B3, P-GET-4 ...).
 
     The first line of its docstring is the law in one sentence. Without the capabilities that it `needs`, the law is
-    skipped, and the report says so. Those that it `proves` (and so needs) are proved when it passes.
+    skipped, and the report says so. Those that it `proves` (and so needs) are proved when it passes. A `soak` law is
+    skipped in the quick profiles.
     """
     proved = frozenset(proves)
-    mark = _Mark(requirements, frozenset(needs) | proved, proved)
+    mark = _Mark(requirements, frozenset(needs) | proved, proved, soak)
 
     def marked(function: F) -> F:
         setattr(function, _MARK, mark)
@@ -103,7 +109,8 @@ def law_of(function: Any) -> Law:
         raise TypeError(f"{module}.{name} is no law: it needs @law with the ids that it checks, and a docstring")
     area, group = module.split(".")[-2:]
     identifier = f"{area}.{group.removeprefix(_FILES)}.{name.removeprefix(_FUNCTIONS)}"
-    return Law(identifier, text.splitlines()[0].strip(), mark.requirements, mark.needs, mark.proves, function)
+    sentence = text.splitlines()[0].strip()
+    return Law(identifier, sentence, mark.requirements, mark.needs, mark.proves, function, mark.soak)
 
 
 def is_laws_module(name: str) -> bool:

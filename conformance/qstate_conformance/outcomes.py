@@ -6,6 +6,7 @@ report looks. The rules, in one place:
     a law that fails fails the run, unless a waiver names it
     a waiver that names no law, or a law that passes, fails the run
     a claimed capability that no passed law proved fails the run (of a whole area; a selection proves what it can)
+    a run that left laws out, or ended before its last one, is partial: it may fail, and never conforms
 """
 
 from __future__ import annotations
@@ -97,7 +98,11 @@ class Run:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A run and what it gave. `problems` are the broken rules of the run itself, one sentence each."""
+    """A run and what it gave.
+
+    `problems` are the broken rules of the run itself, one sentence each. `partial` says how much of its area the run
+    was, and is empty for a run of all laws.
+    """
 
     run: Run
     laws: tuple[LawOutcome, ...]
@@ -105,6 +110,7 @@ class Outcome:
     problems: tuple[str, ...] = ()
     seconds: float = 0.0
     interrupted: bool = False
+    partial: str = ""
 
     def of(self, verdict: Verdict) -> list[LawOutcome]:
         return [law for law in self.laws if law.verdict is verdict]
@@ -117,7 +123,7 @@ class Outcome:
 
     @property
     def conforms(self) -> bool:
-        return self.exit_code == 0
+        return self.exit_code == 0 and not self.partial
 
     def by_requirement(self) -> dict[str, list[LawOutcome]]:
         """The laws that check each MUST."""
@@ -149,6 +155,7 @@ class Outcome:
             problems=tuple(data["problems"]),
             seconds=data["seconds"],
             interrupted=data["interrupted"],
+            partial=data["partial"],
         )
 
 

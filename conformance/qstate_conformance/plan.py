@@ -29,7 +29,8 @@ class Plan:
 
     `selection` are ids of laws, globs over them (`backend.tables.*`) or ids of MUSTs (`T3`); empty means all.
     `arguments` are further arguments of the command line that belong to the subject, as they were given. `label` is
-    how reports call the subject, where its name says little to others (an address, a path).
+    how reports call the subject, where its name says little to others (an address, a path). The run stops when
+    `maxfail` laws have failed.
     """
 
     subject: Subject
@@ -39,6 +40,7 @@ class Plan:
     waivers: tuple[Waiver, ...] = ()
     arguments: tuple[str, ...] = ()
     label: str = ""
+    maxfail: int | None = None
 
     @property
     def area(self) -> Area:
@@ -60,6 +62,8 @@ class Plan:
         for wanted in laws or self.selection:
             words += ["--select", wanted]
         words += ["--profile", self.profile, "--seed", str(self.seed), *self.arguments]
+        if self.maxfail is not None and not laws:
+            words += ["--maxfail", str(self.maxfail)]
         if isinstance(self.subject, ClientSubject):
             words += ["--", *self.subject.command]
         return shlex.join(words)

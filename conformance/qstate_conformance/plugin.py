@@ -24,6 +24,7 @@ import pytest
 
 import qstate_conformance
 from qstate_conformance import profiles, subjects
+from qstate_conformance.differences import labelled
 from qstate_conformance.failures import failure_message
 from qstate_conformance.laws import AREAS, Law, find_laws, forget_laws, is_laws_module, law_of, laws_of
 from qstate_conformance.plan import Plan
@@ -44,6 +45,7 @@ class Session:
         self.recordings = recordings
         self.own = own
         self.reports = reports
+        self.in_a_law = False
 
 
 class LawsModule(pytest.Module):
@@ -149,11 +151,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     meant: set[str] = set()
     for area, recording in config.stash[_SESSION].recordings.items():
         cases = [law for law in laws.values() if law.area == area]
-        meant |= recording.expect(cases, _known(recording, cases))
+        of_area = recording.expect(cases, _known(recording, cases))
+        if of_area and (why := _unusable(recording.plan.subject)):
+            recording.unusable = why
+            if not config.stash[_SESSION].own:
+                raise pytest.UsageError(why)
+            continue
+        meant |= of_area
     dropped = [item for item, law in laws.items() if law.id not in meant]
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = [item for item in items if item not in laws or laws[item].id in meant]
+
+
+def _unusable(subject: subjects.Subject) -> str:
+    """Why no law can be asked of the subject: a client's program that does not start. The laws go on with it."""
+    if not isinstance(subject, subjects.ClientSubject):
+        return ""
+    driver = import_module(f"{qstate_conformance.__name__}.client.driver")  # whose assertions speak: see above
+    try:
+        with driver.driver_for(subject.command):
+            return ""
+    except driver.DriverFailure as exc:
+        return str(exc)
 
 
 def _known(recording: Recording, cases: Sequence[Law]) -> set[str]:
@@ -169,18 +189,32 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
     law = law_of_item(item)
     if law is None:
         return (yield)
-    recording = recording_of(item)
+    session, recording = item.config.stash[_SESSION], recording_of(item)
     recording.begins(law)
-    with profiles.active(recording.plan.profile, recording.plan.seed):
-        result = yield
+    session.in_a_law = True
+    try:
+        with profiles.active(recording.plan.profile, recording.plan.seed):
+            result = yield
+    finally:
+        session.in_a_law = False
     recording.ends(law)
+    if recording.enough_failed():
+        item.session.shouldfail = f"stopped after {recording.plan.maxfail} laws that failed"
     return result
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_assertrepr_compare(config: pytest.Config, op: str, left: object, right: object) -> list[str] | None:
+    """In a law, what is compared is what was found, and then what was expected."""
+    if op not in ("==", "is") or not config.stash[_SESSION].in_a_law:
+        return None
+    return [f"found {op} expected", *labelled(left, right)]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     law = law_of_item(item)
-    if law is not None and (reason := recording_of(item).not_claimed(law)) is not None:
+    if law is not None and (reason := recording_of(item).inapplicable(law)) is not None:
         pytest.skip(reason)
 
 
@@ -222,6 +256,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     found = session.config.stash[_SESSION]
     for recording in found.recordings.values():
         recording.interrupted = exitstatus == pytest.ExitCode.INTERRUPTED
+        recording.stopped = bool(session.shouldfail or session.shouldstop)
     if found.own:
         return
     outcomes = [recording.outcome() for recording in found.recordings.values()]

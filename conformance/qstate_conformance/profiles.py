@@ -13,11 +13,13 @@ from typing import Any
 
 from hypothesis import HealthCheck, Phase, core, settings
 
-__all__ = ["DEFAULT_PROFILE", "PROFILES", "active", "examples"]
+__all__ = ["DEFAULT_PROFILE", "PROFILES", "SOAKING", "active", "examples"]
 
 #: Examples per law. `nightly` is twenty times `ci`.
 PROFILES = {"dev": 20, "ci": 100, "nightly": 2_000}
 DEFAULT_PROFILE = "ci"
+#: The profiles that have the time for soak laws.
+SOAKING = frozenset({"nightly"})
 _PREFIX = "qstate-conformance-"
 
 for _name, _examples in PROFILES.items():
@@ -31,6 +33,8 @@ for _name, _examples in PROFILES.items():
         # The seed decides, not a digest of the test's source.
         derandomize=False,
         print_blob=True,
+        # Of several defects the first is shown and shrunk: the others are found when it is mended.
+        report_multiple_bugs=False,
         # Without `explain`: it runs failures under a tracer to say which parts do not matter; shrinking takes four
         # times as long then.
         phases=[Phase.explicit, Phase.generate, Phase.target, Phase.shrink],

@@ -23,6 +23,7 @@ from qstate_conformance.outcomes import (
     waiver_problems,
 )
 from qstate_conformance.plan import Plan
+from qstate_conformance.profiles import SOAKING
 
 __all__ = ["Listener", "Recording"]
 
@@ -46,6 +47,10 @@ class Recording:
     def __init__(self, plan: Plan, listener: Listener | None = None) -> None:
         self.plan = plan
         self.interrupted = False
+        #: It ended before its last law, because enough had failed.
+        self.stopped = False
+        #: Why the subject cannot be used: nothing runs then.
+        self.unusable = ""
         #: Entries of the selection that mean no law: nothing runs then.
         self.unknown: list[str] = []
         self._listener = listener or Listener()
@@ -74,10 +79,19 @@ class Recording:
         """Something that fails the run and is not a law's failure."""
         self._problems.append(sentence)
 
-    def not_claimed(self, law: Law) -> str | None:
-        """Why the law is skipped, when it needs a capability that the subject does not claim."""
+    def inapplicable(self, law: Law) -> str | None:
+        """Why the law is skipped: it needs a capability that the subject does not claim, or more time."""
         missing = sorted(entry.name.lower() for entry in law.needs - self.plan.subject.capabilities)
-        return f"{self.plan.subject.name} does not claim {', '.join(missing)}" if missing else None
+        if missing:
+            return f"{self.plan.subject.name} does not claim {', '.join(missing)}"
+        if law.soak and self.plan.profile not in SOAKING:
+            return f"takes long: it runs with --profile {' or '.join(sorted(SOAKING))}"
+        return None
+
+    def enough_failed(self) -> bool:
+        """Whether the plan wants no further law to run."""
+        most = self.plan.maxfail
+        return most is not None and self._failed() >= most
 
     def waiver(self, law: Law) -> str | None:
         """Why the law is waived, when it is."""
@@ -112,9 +126,10 @@ class Recording:
         laws = tuple(self._of(law) for law in self._laws.values())
         capabilities = self._capabilities(laws)
         problems = [*self._problems, *waiver_problems(self.plan.waivers, self._known_to_waivers(), laws)]
-        if self._laws.keys() >= self._known and not self.interrupted:
+        partial = self._partial(laws)
+        if not partial:
             problems += capability_problems(capabilities)
-        if not self.interrupted:
+        if not self.interrupted and not self.stopped:
             problems += [f"{law.law} was not run" for law in laws if law.verdict is Verdict.NOT_RUN]
         return Outcome(
             run=self.plan.run(),
@@ -123,7 +138,22 @@ class Recording:
             problems=tuple(problems),
             seconds=round(time.monotonic() - self._started, 1),
             interrupted=self.interrupted,
+            partial=partial,
         )
+
+    def _partial(self, laws: tuple[LawOutcome, ...]) -> str:
+        """How much of the area was run, and why no more."""
+        ran = sum(law.verdict is not Verdict.NOT_RUN for law in laws)
+        share = f"{ran} of {len(self._known)} laws"
+        if self.interrupted:
+            return f"{share}, then interrupted"
+        if self.stopped and ran < len(laws):
+            return f"{share}, stopped after {self._failed()} that failed"
+        return "" if self._laws.keys() >= self._known else f"{share}, as selected"
+
+    def _failed(self) -> int:
+        ended = [law for law in self._laws.values() if not self._cases_left[law.id]]
+        return sum(self._of(law).verdict is Verdict.FAILED for law in ended)
 
     def _capabilities(self, laws: tuple[LawOutcome, ...]) -> tuple[CapabilityOutcome, ...]:
         """Backends declare capabilities; a server tells those of each state, which its laws ask for."""

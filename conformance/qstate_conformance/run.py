@@ -20,6 +20,7 @@ from qstate_conformance.outcomes import Outcome
 from qstate_conformance.plan import Plan
 from qstate_conformance.plugin import Session
 from qstate_conformance.recording import Listener, Recording
+from qstate_conformance.subjects import SubjectError
 
 __all__ = ["SelectionError", "run"]
 
@@ -43,7 +44,10 @@ class SelectionError(Exception):
 
 
 def run(plan: Plan, listener: Listener | None = None) -> Outcome:
-    """Run the laws that the plan means, on its subject. Raises `SelectionError` before anything runs."""
+    """Run the laws that the plan means, on its subject.
+
+    Raises `SelectionError`, or `SubjectError` for a client that does not start, before anything runs.
+    """
     recording = Recording(plan, listener)
     session = Session({plan.area: recording}, own=True)
     package = f"{qstate_conformance.__name__}.{plan.area}"
@@ -52,6 +56,8 @@ def run(plan: Plan, listener: Listener | None = None) -> Outcome:
         status = pytest.main(arguments, plugins=[session])
     if recording.unknown:
         raise SelectionError(_no_law(plan, recording.unknown))
+    if recording.unusable:
+        raise SubjectError(recording.unusable)
     if status == pytest.ExitCode.INTERNAL_ERROR:
         recording.problem("pytest itself failed; its message is above")
     return recording.outcome()

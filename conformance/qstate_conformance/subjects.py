@@ -184,18 +184,20 @@ def read_token(path: Path) -> bytes:
 def _registered(name: str) -> type[StateBackend]:
     try:
         return backend_class(name)
-    except (QStateError, ImportError) as exc:
+    except QStateError as exc:
         known = ", ".join(backend_names())
         raise SubjectError(
             f"{exc}\nA backend is one of {known}, or module:attribute such as my_pkg:make_backend"
         ) from exc
+    except (Exception, SystemExit) as exc:  # whatever its module does when it is imported
+        raise SubjectError(f"the backend {name} cannot be imported: {type(exc).__name__}: {exc}") from exc
 
 
 def _loaded(name: str) -> Any:
     module_name, _, path = name.partition(":")
     try:
         found: Any = import_module(module_name)
-    except Exception as exc:  # whatever the module does when it is imported
+    except (Exception, SystemExit) as exc:  # whatever the module does when it is imported
         raise SubjectError(f"cannot import {module_name!r} for {name}: {type(exc).__name__}: {exc}") from exc
     for attribute in path.split("."):
         try:

@@ -46,6 +46,29 @@ class Forgetful(HeapBackend):
         return _ForgetfulTable(super().table(descriptor, namespace))
 
 
+class _RaisingTable(_Wrapped):
+    def put(self, key: Key, value: Any) -> None:
+        return self._kept(value)
+
+    def _kept(self, value: Any) -> None:
+        try:
+            self._looked_up(value)
+        except KeyError as exc:
+            raise LookupError("no room") from exc
+
+    def _looked_up(self, value: Any) -> None:
+        raise KeyError(type(value).__name__)
+
+
+class Raising(HeapBackend):
+    """Fails at every put, because something of its own failed before."""
+
+    name = "raising"
+
+    def table(self, descriptor: StateDescriptor, namespace: Namespace = None) -> Any:
+        return _RaisingTable(super().table(descriptor, namespace))
+
+
 class _NotingTable(_Wrapped):
     def put(self, key: Key, value: Any) -> None:
         Noting.puts.append(repr((key, value)))

@@ -13,8 +13,12 @@ from qstate_conformance.subjects import BackendSubject
 from qstate_conformance.waivers import Waiver
 
 
-def made_up_law(name: str, *, needs: Iterable[Capability] = (), proves: Iterable[Capability] = ()) -> Law:
-    return Law(f"backend.made_up.{name}", f"About {name}.", ("T1",), frozenset(needs), frozenset(proves), lambda: None)
+def made_up_law(
+    name: str, *, needs: Iterable[Capability] = (), proves: Iterable[Capability] = (), soak: bool = False
+) -> Law:
+    return Law(
+        f"backend.made_up.{name}", f"About {name}.", ("T1",), frozenset(needs), frozenset(proves), lambda: None, soak
+    )
 
 
 def made_up_recording(
@@ -23,6 +27,7 @@ def made_up_recording(
     claims: Iterable[Capability] = (),
     waivers: tuple[Waiver, ...] = (),
     selection: tuple[str, ...] = (),
+    profile: str = "dev",
 ) -> Recording:
     """The recording of a run of these laws that has begun."""
 
@@ -30,7 +35,7 @@ def made_up_recording(
         name = "made_up"
         capabilities = frozenset(claims)
 
-    recording = Recording(Plan(BackendSubject("made_up", MadeUp), selection, "dev", 0, waivers))
+    recording = Recording(Plan(BackendSubject("made_up", MadeUp), selection, profile, 0, waivers))
     found = list(laws)
     recording.expect(found, [law.id for law in found])
     return recording

@@ -31,6 +31,8 @@ SOUND = [
     "tests.defects.backends.sound:DictBackend",
     "tests.defects.backends.sound:PlainBackend",
     "tests.defects.backends.sound:StrictBackend",
+    "tests.defects.backends.different:EagerBackend",
+    "tests.defects.backends.different:TalkativeBackend",
     "tests.defects.backends.lives:made_by_a_factory",
     *(["rocksdb"] if find_spec("rocksdict") else []),
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from qstate_conformance.recording import Listener
 from qstate_conformance.run import SelectionError, run
 from qstate_conformance.subjects import backend_subject
 from tests.framework_backends import BROKEN_LAW, KEPT_LAW
-from tests.suite_command import suite
+from tests.suite_command import ROOT, suite
 
 
 def run_backend(name: str, *selection: str, profile: str = "dev", seed: int = 0) -> Outcome:
@@ -39,7 +40,7 @@ def test_assertions_of_laws_say_what_they_compared() -> None:
     """They do only when pytest has rewritten the laws' modules."""
     ran = suite("backend", "tests.framework_backends:Forgetful", "--select", BROKEN_LAW, "--profile", "dev")
     assert ran.returncode == 1
-    assert " where " in ran.stdout
+    assert "expected: " in ran.stdout
 
 
 @pytest.mark.parametrize(
@@ -112,6 +113,7 @@ def test_a_factory_is_a_subject() -> None:
     [
         (("backend", "no_such_name"), "heap, rocksdb"),
         (("backend", "no_such_module:thing"), "cannot import 'no_such_module'"),
+        (("backend", "tests.framework_that_exits:thing"), "cannot import 'tests.framework_that_exits'"),
         (("backend", "tests.framework_backends:nothing"), "has no 'nothing'"),
         (("backend", "tests.framework_backends:NOT_A_BACKEND"), "neither a StateBackend class nor a factory"),
         (("backend", "tests.framework_backends:make_nothing"), "gave None, which is not a StateBackend"),
@@ -124,6 +126,9 @@ def test_a_factory_is_a_subject() -> None:
         (("server", "localhost:1"), "no server answers at localhost:1"),
         (("server", "localhost:1", "--token-file", "no-such-file"), "cannot read the token"),
         (("client", "--", "no-such-program"), "there is no program 'no-such-program'"),
+        (("client", "--", sys.executable, "-c", "raise SystemExit(3)"), "has exited with code 3"),
+        (("client", "--", sys.executable, "-m", "no_such_driver"), "No module named no_such_driver"),
+        (("client", "--", sys.executable, "-c", "print('hello')"), "wrote a line that is no JSON"),
         (("report", "no-such-file.json"), "no-such-file.json"),
         (("report", "pyproject.toml"), "not a JSON report"),
     ],
@@ -134,6 +139,20 @@ def test_what_cannot_be_run_is_said_in_one_line(arguments: tuple[str, ...], says
     assert says in ran.stderr
     assert "Traceback" not in ran.stderr
     assert ran.stdout == ""
+
+
+def test_a_registered_backend_that_cannot_be_imported_is_no_verdict(tmp_path: Path) -> None:
+    """Whatever its module does when it is imported."""
+    (tmp_path / "broken_backend.py").write_text("raise ValueError('this needs a licence')\n")
+    info = tmp_path / "broken_backend-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-backend\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[qstate.backends]\nbroken = broken_backend:Backend\n")
+    paths = os.pathsep.join([str(tmp_path), str(ROOT), *sys.path])
+    ran = suite("backend", "broken", PYTHONPATH=paths)
+    assert ran.returncode == USAGE
+    assert "this needs a licence" in ran.stderr
+    assert "Traceback" not in ran.stderr
 
 
 def test_an_interrupted_run_reports_what_it_has_and_gives_no_verdict() -> None:

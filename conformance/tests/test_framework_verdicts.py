@@ -133,8 +133,8 @@ def test_a_selection_need_not_prove_what_it_leaves_out() -> None:
 
 def test_a_law_that_needs_what_is_not_claimed_says_so() -> None:
     recording = made_up_recording([PROOF], claims=[Capability.COMMITTED_READS])
-    assert recording.not_claimed(PROOF) == "made_up does not claim snapshot_reads"
-    assert recording.not_claimed(ONE) is None
+    assert recording.inapplicable(PROOF) == "made_up does not claim snapshot_reads"
+    assert recording.inapplicable(ONE) is None
 
 
 def test_laws_of_what_is_not_claimed_are_skipped_and_listed() -> None:

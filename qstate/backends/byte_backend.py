@@ -234,8 +234,9 @@ class ByteStoreBackend(StateBackend):
 
     def restore(self, epoch: int, changes: Iterable[Change]) -> None:
         self._check_open()
-        if self._committed.epoch != NO_EPOCH or self._touched:
+        if self._committed.epoch != NO_EPOCH or any(table.wrote() for table in self._touched):
             raise JobError("only an empty backend can be restored")
+        self._forget_tables()  # what they read was that there is nothing
         batch: Batch = {}
         for number, block in enumerate(blocks_of(changes)):
             wanted = block.within(self._key_groups)

@@ -114,6 +114,9 @@ class ByteListTable(ByteTable):
             elif next(committed.scan(prefix, stop_of(prefix)), None) is not None:
                 yield self.change(ChangeOp.DELETE, group, encoded)
 
+    def wrote(self) -> bool:
+        return bool(self._unwritten or self._changed)
+
     def forget(self) -> None:
         self._cache, self._unwritten, self._changed = {}, {}, {}
 

@@ -151,6 +151,9 @@ class ByteMapTable(ByteTable):
                 elif committed.get(prefix + sub_key) is not None:
                     yield self.change(ChangeOp.MAP_REMOVE, group, encoded, b"", sub_key)
 
+    def wrote(self) -> bool:
+        return bool(self._unwritten or self._changed)
+
     def forget(self) -> None:
         self._cache, self._unwritten, self._changed = {}, {}, {}
 

@@ -39,6 +39,8 @@ class ByteStore(ABC):
     S3: a snapshot MUST NOT change after `snapshot` returned.
     S4: after `close`, every method of the store and its snapshots MUST raise `ClosedError` or answer as before; it
         MUST NOT crash the process, whichever thread calls.
+    S5: keys of any length up to a MiB, and values of any length, MUST come back as they were, and keys MUST differ
+        wherever their bytes do.
     """
 
     @abstractmethod

@@ -93,6 +93,10 @@ class ByteTable(StateTable):
         """Flush, and tell what the epoch changed against the last committed snapshot."""
 
     @abstractmethod
+    def wrote(self) -> bool:
+        """Whether the epoch wrote anything, to the store or to what is unwritten."""
+
+    @abstractmethod
     def forget(self) -> None:
         """Drop everything decoded and every trace of the epoch. Unwritten values are lost."""
 

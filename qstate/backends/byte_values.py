@@ -110,6 +110,9 @@ class ByteValueTable(ByteTable):
         elif committed.get(entry_key) is not None:
             yield self.change(ChangeOp.DELETE, group, encoded)
 
+    def wrote(self) -> bool:
+        return bool(self._unwritten or self._changed)
+
     def forget(self) -> None:
         self._unwritten, self._read, self._changed = {}, {}, {}
 

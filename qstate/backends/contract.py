@@ -131,16 +131,18 @@ class StateTable(ABC):
     T1: `get` after `put` MUST give an equal value of equal types, as the descriptor's serializer gives it back, until
         `delete`, another `put` or a rollback.
     T2: `get` MUST give None for a key that has no value.
-    T3: namespaces, states and keys MUST NOT see each other's entries.
+    T3: namespaces, states and keys MUST NOT see each other's entries, however long they are and however alike.
     T4: A value given to `put` belongs to the backend: the caller may mutate it only if it puts it again.
         A value that `get` returned may be the stored object itself; the same holds for it.
     T5: An empty list and an empty map MUST read as no value (None from `get`).
     T6: `put`, `delete`, `list_add`, `map_put` and `map_remove` MUST be covered by the next `commit` or undone by
         the next `rollback`.
     T7: `put_many` MUST do what `put` of each pair does, in their order: of equal keys the last one counts.
-    T8: `list_add` MUST keep the list's elements and their order and add at the end, each element once.
+    T8: `list_add` MUST keep the list's elements and their order and add at the end, each element once. The order is
+        the job's: `get`, answers, changes, entries and restored backends of any make MUST have it.
     T9: `map_put` and `map_remove` MUST change their entry and no other; `map_get` and `map_items` MUST tell what `get`
-        tells, and later writes MUST NOT show in what `map_items` gave.
+        tells. What `map_items` gave MUST stay as it was through later writes, a commit and a rollback. A map has no
+        order: a backend MAY give, answer and tell its entries in any.
     T10: What could not be given back unchanged MUST raise `SerializationError`, from the write or from the commit:
         None as a value, an element or a map's value; a map key that is not a key; what the serializer refuses.
 
@@ -187,7 +189,7 @@ class StateTable(ABC):
             self.put(key, rest) if rest else self.delete(key)
 
     def map_items(self, key: Key) -> Sequence[tuple[Key, Any]]:
-        """The entries of the key's map as they are now, in no particular order; later writes do not show."""
+        """The entries of the key's map as they are now, in any order; nothing that comes later shows."""
         return list((self.get(key) or {}).items())
 
 
@@ -196,13 +198,16 @@ class StateReader(ABC):
 
     R1: `get` MUST answer for each key, in order, and never raise because of what one key holds.
     R2: With SNAPSHOT_READS, no answer is torn. Without, a torn value is answered as it was read, or as
-        `CONCURRENT_MODIFICATION`; the stored state MUST be unharmed either way.
-    R3: A committed reader MUST show exactly the last finalized epoch, and its epoch number MUST NOT go back. Before
-        the first it shows what was restored as of epoch -1, which may be nothing.
+        `CONCURRENT_MODIFICATION`; the stored state MUST be unharmed either way. Keys of one live `get` MAY be answered
+        as of different moments.
+    R3: A committed reader MUST show exactly the last finalized epoch, the same one for all keys of a `get`, however
+        many, and its epoch number MUST NOT go back. Before the first it shows what was restored as of epoch -1, which
+        may be nothing.
     R4: After `close` of the backend, `get` MUST raise `ClosedError` or answer as before, never crash.
     R5: An answer MUST have the form that `get` describes, which is the same for every backend.
-    R6: A live reader MUST show every write that a `publish`, `commit` or `restore` came after. Its epoch MUST be that
-        of the last `begin`, `commit` or `restore`; after `rollback`, that of the last `commit` or `restore`.
+    R6: A live reader MUST show every write that a `publish`, `commit` or `restore` came after, also when it was opened
+        before. Its epoch MUST be that of the last `begin`, `commit` or `restore`; after `rollback`, that of the last
+        `commit` or `restore`.
     R7: The answer for a key without a value, and for a state or namespace that holds nothing, MUST be None.
     """
 
@@ -219,18 +224,23 @@ class StateReader(ABC):
 class StateBackend(ABC):
     """Holds the keyed state of one operator subtask.
 
-    B1: Opening MUST NOT touch anything outside `context.directory`.
+    B1: Opening MUST NOT touch anything outside `context.directory`, and MUST work whatever that is called.
     B2: `table` MUST give the same entries for equal descriptor names and namespaces, and raise `JobError` when a
         name comes again with another kind.
     B3: Replaying the changes of every `commit`, in order, into an empty backend MUST give the same state.
-    B4: After `rollback` every table and live reader MUST show the state of the last `commit` (or `restore`).
-    B5: `entries` MUST give the committed state of exactly the requested key groups, as changes that build it.
+    B4: After `rollback` every table and live reader MUST show the state of the last `commit` (or `restore`), whether
+        anything was written since or not.
+    B5: `entries` MUST give the committed state of exactly the requested key groups, as changes that build it. They MAY
+        be read while the next epoch writes, which MUST NOT show; the caller is done with them before the next
+        `commit`, `rollback` or `close`.
     B6: `close` MUST be idempotent and free every resource; tables raise `ClosedError` or nothing afterwards,
         but MUST NOT crash the process. What this class declares, `close` and `publish` aside, MUST raise `ClosedError`.
     B7: An operation that is not declared in `capabilities` MUST raise `UnsupportedOperation`.
     B8: `begin` and `commit` MUST raise `JobError` for an epoch that is not later than the last committed one.
-    B9: `commit` MUST tell each entry that the epoch changed once, with its last value, and no entry that nobody wrote;
-        a map's DELETE comes before its MAP_PUTs.
+    B9: `commit` MUST tell each entry that the epoch changed once, with its last value, and no entry that nobody wrote.
+        A map's DELETE MUST come before its MAP_PUTs; all other changes of an epoch MAY come in any order. An entry that
+        was written and is what it was MAY be told, and a list or map that was written MAY be told whole: a list by
+        PUT, a map by DELETE and MAP_PUTs.
     B10: Every backend MUST encode a change as `Change` says, so that any other can load it.
     B11: When `commit` raises `SerializationError`, nothing MUST be sealed, the epoch's writes MUST still be there, and
         `rollback` MUST work.
@@ -246,6 +256,10 @@ class StateBackend(ABC):
     B17: With LARGER_THAN_MEMORY, memory MUST stay bounded while the state grows.
     B18: A process that was killed at any moment MUST NOT keep a new instance from opening in another directory and
         being restored.
+    B19: Values of any size, and any number of states, namespaces, keys and changes in an epoch MUST be kept, told and
+        restored whole, as far as memory reaches (with LARGER_THAN_MEMORY, disk).
+    B20: What a backend occupies (memory, disk, open files, threads) MUST be bounded by its state and by what its last
+        epochs wrote, however many epochs, writes and reads came before.
 
     A third party with an ordered key-value store does not subclass this but `qstate.backends.ByteStore`.
     """
@@ -312,7 +326,7 @@ class StateBackend(ABC):
 
     @abstractmethod
     def entries(self, key_groups: KeyGroupRange) -> Iterator[Change]:
-        """The last committed state of these key groups as PUT, MAP_PUT changes, in no particular order."""
+        """The last committed state of these key groups as PUT and MAP_PUT changes, each entry once, in any order."""
 
     @abstractmethod
     def close(self) -> None:

@@ -16,10 +16,10 @@ from qstate.descriptors import StateDescriptor, StateKind
 from qstate.errors import FailureCode
 from qstate.keys import Key, Namespace
 from qstate.serializers import MessagePackSerializer
-from qstate_conformance.backend.model import Model, Place, canonical
+from qstate_conformance.backend.model import Model, Place, check_same
 from qstate_conformance.backend.states import AGGREGATING, KINDS, STATES
 
-__all__ = ["all_places", "check_reads", "check_tables", "query", "query_one", "read_answer"]
+__all__ = ["all_places", "answered", "check_reads", "check_tables", "query", "query_one", "read_answer"]
 
 
 def read_answer(descriptor: StateDescriptor, answer: bytes) -> Any:
@@ -93,13 +93,13 @@ def check_tables(backend: StateBackend, model: Model, places: Iterable[Place]) -
         name, namespace, key = place
         table, expected = backend.table(STATES[name], namespace), model.get(place)
         found = table.get(key)
-        assert canonical(found) == canonical(expected), f"{place}: expected {expected!r}, got {found!r}"
+        check_same(found, expected, place)
         if STATES[name].kind is StateKind.MAP:
             items = dict(table.map_items(key))
-            assert canonical(items) == canonical(expected or {}), f"{place}: map_items gave {items!r}"
+            check_same(items, expected or {}, f"map_items of {place}")
             for map_key, value in (expected or {}).items():
                 entry = table.map_get(key, map_key)
-                assert canonical(entry) == canonical(value), f"{place}: map_get({map_key!r}) gave {entry!r}"
+                check_same(entry, value, f"map_get({map_key!r}) of {place}")
 
 
 def check_reads(backend: StateBackend, isolation: Isolation, model: Model, places: Iterable[Place]) -> None:
@@ -111,10 +111,7 @@ def check_reads(backend: StateBackend, isolation: Isolation, model: Model, place
         _, found = query(backend, isolation, STATES[name], keys, namespace)
         for key, contents in zip(keys, found, strict=True):
             expected = answered(model.get((name, namespace, key)), STATES[name])
-            assert canonical(contents) == canonical(expected), (
-                f"{isolation.value} query of {name!r}, namespace {namespace!r}, key {key!r}: expected {expected!r}, "
-                f"got {contents!r}"
-            )
+            check_same(contents, expected, f"{isolation.value} query of {(name, namespace, key)}")
 
 
 def answered(contents: Any, descriptor: StateDescriptor) -> Any:

@@ -17,8 +17,14 @@ from qstate_conformance.laws import law
 from qstate_conformance.subjects import BackendSubject
 
 _PREFIX = b"law"
+#: After every key of these laws.
+_END = _PREFIX + b"\xff" * 40
+#: The longest keys of some stores, a byte more, and what the contract asks for.
+_LENGTHS = (255, 256, 511, 512, 1023, 1024, 1978, 4096, 65_535, 65_536, 2**20)
 #: Suffixes with the bytes that orders and text forms get wrong, and values with the empty one.
-_suffixes = st.one_of(st.sampled_from([b"", b"\x00", b"\xff", b"\xff\xff", b"a\x00", b"\x80"]), st.binary(max_size=6))
+_suffixes = st.one_of(
+    st.sampled_from([b"", b"\x00", b"\xff", b"\xff\xff", b"a\x00", b"\x80", b"\xff" * 20]), st.binary(max_size=6)
+)
 _keys = _suffixes.map(lambda suffix: _PREFIX + suffix)
 _batches = st.lists(st.dictionaries(_keys, st.one_of(st.none(), st.binary(max_size=8)), max_size=6), max_size=5)
 
@@ -41,6 +47,28 @@ def _written(batches: list[Mapping[bytes, bytes | None]]) -> dict[bytes, bytes]:
     return {key: value for key, value in sorted(merged.items()) if value is not None}
 
 
+@law("S5")
+def test_long_keys_and_values_come_back_as_they_were(subject: BackendSubject) -> None:
+    """Keys up to a MiB that differ in their last byte alone are different keys; values have any length, or none."""
+    with _store(subject) as store:
+        for length in _LENGTHS:
+            for last in (b"a", b"b"):
+                store.write({_PREFIX.ljust(length - 1, b"k") + last: last * (length - 256)})
+        store.write({_PREFIX: b"v" * (4 * 1024 * 1024 + 1), _PREFIX + b"c": b""})
+        snapshot = store.snapshot()
+        sources: list[ByteStore | ByteSnapshot] = [store, snapshot]
+        for source in sources:
+            for length in _LENGTHS:
+                for last in (b"a", b"b"):
+                    found = source.get(_PREFIX.ljust(length - 1, b"k") + last)
+                    assert found == last * (length - 256), f"the value of a key of {length:,} bytes"
+            assert source.get(_PREFIX) == b"v" * (4 * 1024 * 1024 + 1)
+            assert source.get(_PREFIX + b"c") == b""
+            lengths = [len(key) for key, _ in source.scan(_PREFIX, _PREFIX + b"\xff")]
+            assert lengths == [3, 4, *(length for length in _LENGTHS for _ in "ab")]
+        snapshot.close()
+
+
 @law("S1", "S2")
 @given(batches=_batches, bounds=st.tuples(_keys, _keys))
 def test_a_scan_gives_the_entries_between_its_bounds_in_order(
@@ -57,7 +85,7 @@ def test_a_scan_gives_the_entries_between_its_bounds_in_order(
         sources: list[ByteStore | ByteSnapshot] = [store, snapshot]
         for source in sources:
             assert list(source.scan(start, stop)) == inside
-            assert list(source.scan(_PREFIX, _PREFIX + b"\xff" * 9)) == list(expected.items())
+            assert list(source.scan(_PREFIX, _END)) == list(expected.items())
             for key in {key for batch in batches for key in batch}:
                 assert source.get(key) == expected.get(key)
         snapshot.close()
@@ -78,7 +106,7 @@ def test_a_snapshot_does_not_change(
             snapshots.append(store.snapshot())
         for number, snapshot in enumerate(snapshots):
             expected = _written([*batches, *later[:number]])
-            assert list(snapshot.scan(_PREFIX, _PREFIX + b"\xff" * 9)) == list(expected.items())
+            assert list(snapshot.scan(_PREFIX, _END)) == list(expected.items())
             for key in {key for batch in (*batches, *later) for key in batch}:
                 assert snapshot.get(key) == expected.get(key)
         for snapshot in snapshots:

@@ -21,7 +21,7 @@ from qstate.errors import FailureCode
 from qstate.keys import Key
 from qstate_conformance.backend.contents import query, read_answer
 from qstate_conformance.backend.instances import Instances, opened, sealed
-from qstate_conformance.backend.model import same
+from qstate_conformance.backend.model import check_same, same
 from qstate_conformance.backend.schedules import (
     PausingMean,
     PausingSerializer,
@@ -98,15 +98,15 @@ def test_a_read_during_a_change_in_place_does_no_harm(
         answer = _change_during_read(backend, change)
         assert isinstance(answer, bytes) or answer is FailureCode.CONCURRENT_MODIFICATION, answer
         table = backend.table(descriptor)
-        assert same(table.get("k"), after)
+        check_same(table.get("k"), after)
         changes = sealed(backend, 0)
         backend.begin(1)
         table.delete("k")
         backend.rollback()
-        assert same(table.get("k"), after)
+        check_same(table.get("k"), after)
         other.table(descriptor)
         other.restore(0, changes)
-        assert same(other.table(descriptor).get("k"), after)
+        check_same(other.table(descriptor).get("k"), after)
 
 
 @law("R2", proves=[Capability.SNAPSHOT_READS])
@@ -226,7 +226,7 @@ def test_live_reads_never_fail_while_the_job_writes(subject: BackendSubject) -> 
         restored = instances.restored(89, changes)
         for descriptor in kinds:
             for key in _KEYS:
-                assert same(restored.table(descriptor).get(key), backend.table(descriptor).get(key))
+                check_same(restored.table(descriptor).get(key), backend.table(descriptor).get(key))
         assert backend.table(LIST).get("a") == [88, 88]
 
 
@@ -294,6 +294,33 @@ def test_committed_answers_are_of_one_final_epoch_however_threads_interleave(sub
                     readers.one_more()
         backend.finalize(119)
         assert query(backend, Isolation.COMMITTED, VALUE, ["a"]) == (119, [119])
+
+
+@law("R3", needs=[Capability.COMMITTED_READS])
+def test_a_committed_answer_of_a_thousand_keys_is_of_one_epoch(subject: BackendSubject) -> None:
+    """However many keys a committed query has, and however long it takes, they are all of the epoch that it names."""
+    keys = list(range(1_000))
+    with opened(subject) as backend:
+        table = backend.table(VALUE)
+
+        def run_epoch(epoch: int) -> None:
+            table.put_many(keys, [epoch] * len(keys))
+            sealed(backend, epoch)
+            backend.finalize(epoch)
+
+        def read() -> None:
+            epoch, answers = reader.get(VALUE, None, keys)
+            found = set(answers)
+            assert found == {VALUE.serializer.dumps(epoch)}, f"as of epoch {epoch}, of {len(found)} epochs"
+
+        run_epoch(0)
+        reader = backend.reader(Isolation.COMMITTED)
+        with tiny_switch_interval(), Readers(read, read) as readers:
+            for epoch in range(1, 31):
+                backend.begin(epoch)
+                run_epoch(epoch)
+                if epoch % 5 == 0:
+                    readers.one_more()
 
 
 @law("R3", needs=[Capability.COMMITTED_READS])

@@ -12,7 +12,7 @@ from qstate.backends import Change, StateBackend
 from qstate.keys import KeyGroupRange
 from qstate_conformance.backend.contents import all_places, check_tables
 from qstate_conformance.backend.instances import Instances, sealed
-from qstate_conformance.backend.model import Model, same
+from qstate_conformance.backend.model import Model, check_same
 from qstate_conformance.backend.replica import Replica
 from qstate_conformance.backend.strategies import programs
 from qstate_conformance.backend.writes import Write, apply
@@ -59,7 +59,7 @@ def test_every_other_backend_loads_what_this_one_tells(
         told, places = list(backend.entries(ALL)) if by_entries else changes, all_places(model.entries)
         replica = Replica()
         replica.load(told)
-        assert same(replica.model().entries, model.entries)
+        check_same(replica.model().entries, model.entries)
         for other in _others():
             target = instances.open(of=other)
             target.restore(2, told)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from qstate.descriptors import StateDescriptor
-from qstate.keys import Key, Namespace
-from qstate_conformance.backend.contents import check_tables
+from qstate.backends import Isolation
+from qstate.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor, ValueStateDescriptor
+from qstate.keys import MAX_PARALLELISM_LIMIT, Key, KeyGroupRange, Namespace
+from qstate_conformance.backend.contents import check_reads, check_tables, query
 from qstate_conformance.backend.instances import Instances, opened, sealed
-from qstate_conformance.backend.model import Model, same
+from qstate_conformance.backend.model import Model, check_same
+from qstate_conformance.backend.replica import Replica
 from qstate_conformance.backend.states import KINDS, LIST, MAP, STATES, TWIN, TWIN_LIST, TWIN_MAP, VALUE, numbered
 from qstate_conformance.backend.strategies import key_lists, keys, map_keys, namespaces
+from qstate_conformance.backend.writes import Write, apply
 from qstate_conformance.laws import law
 from qstate_conformance.subjects import ALL, BackendSubject
 
@@ -21,6 +25,17 @@ _ALIKE: list[tuple[Key, Key]] = [
     ("1", 1), (1, b"1"), ("", b""), ("a", "A"), ("\u00e9", "e\u0301"), ("a", "a\x00"), (("a", "b"), "ab"),
     (("a", "b", 1), ("ab", 1)), (("", "a"), ("a", "")), (-1, 2**63 - 1), (-(2**63), 2**63 - 1), (0, 2**32),
     (b"\x01", 1), (("1", 1), (1, "1")), ("None", "none"), (255, -1),
+]  # fmt: skip
+#: Integers that one of fewer bits, without a sign or with a float's precision takes for a neighbour.
+_NEIGHBOURS = sorted(
+    number
+    for power in (7, 8, 15, 16, 24, 31, 32, 53, 63)
+    for number in (sign * 2**power + step for sign in (-1, 1) for step in (-1, 0, 1))
+    if -(2**63) <= number < 2**63
+)
+#: Keys whose encodings are the last of their kind: a range whose end is computed badly leaves them out.
+_LAST: list[Key] = [
+    -1, 2**63 - 1, b"\xff", b"\xff" * 16, b"\xff" * 255, b"\xff" * 300, "\U0010ffff" * 8, (-1, -1), (b"\xff" * 9, -1),
 ]  # fmt: skip
 
 
@@ -34,12 +49,12 @@ def test_keys_do_not_see_each_other(subject: BackendSubject, chosen: list[Key], 
             table.put(key, numbered(descriptor, number))
         for epoch in (0, 1):
             for number, key in enumerate(chosen):
-                assert same(table.get(key), numbered(descriptor, number)), key
+                check_same(table.get(key), numbered(descriptor, number), key)
             sealed(backend, epoch)
             backend.begin(epoch + 1)
         table.delete(chosen[0])
         found = [table.get(key) for key in chosen]
-        assert same(found, [None, *(numbered(descriptor, number) for number in range(1, len(chosen)))])
+        check_same(found, [None, *(numbered(descriptor, number) for number in range(1, len(chosen)))])
 
 
 @law("T3")
@@ -56,6 +71,53 @@ def test_keys_that_look_alike_are_different_keys(subject: BackendSubject) -> Non
         for holder in (backend, instances.restored(0, changes)):
             assert [holder.table(VALUE).get(key) for _, key in chosen] == list(range(len(chosen)))
             assert [holder.table(MAP).map_get("k", key) for _, key in chosen] == list(range(len(chosen)))
+
+
+@law("T3")
+def test_neighbouring_integers_are_different_keys(subject: BackendSubject) -> None:
+    """Integers beside 2**31, 2**53 and 2**63 are different keys, namespaces and map keys, in tuples too."""
+    with Instances(subject) as instances:
+        backend = instances.open()
+        backend.begin(0)
+        for number in _NEIGHBOURS:
+            backend.table(VALUE).put(number, number)
+            backend.table(VALUE).put(("k", number), number)
+            backend.table(VALUE, number).put("k", number)
+            backend.table(MAP).map_put("k", number, number)
+            backend.table(MAP).map_put("k", ("m", number), number)
+        changes, numbers = sealed(backend, 0), _NEIGHBOURS
+        for holder in (backend, instances.restored(0, changes)):
+            assert [holder.table(VALUE).get(number) for number in numbers] == numbers
+            assert [holder.table(VALUE).get(("k", number)) for number in numbers] == numbers
+            assert [holder.table(VALUE, number).get("k") for number in numbers] == numbers
+            assert [holder.table(MAP).map_get("k", number) for number in numbers] == numbers
+            assert [holder.table(MAP).map_get("k", ("m", number)) for number in numbers] == numbers
+            assert query(holder, Isolation.LIVE, VALUE, numbers)[1] == numbers
+
+
+@law("T3", "B5")
+@pytest.mark.parametrize("max_parallelism", [1, 128, MAX_PARALLELISM_LIMIT])
+def test_keys_of_the_last_bytes_are_told_and_read(subject: BackendSubject, max_parallelism: int) -> None:
+    """Keys, namespaces and map keys of 0xff bytes are in every read, in `entries` and after a restore."""
+    model, everything = Model(), KeyGroupRange(0, max_parallelism)
+    with Instances(subject) as instances:
+        backend, other = (instances.open(max_parallelism=max_parallelism) for _ in range(2))
+        backend.begin(0)
+        for number, key in enumerate(_LAST):
+            for space in (None, -1, b"\xff" * 16, (-1, -1)):
+                writes = [Write("put", VALUE.name, space, key, (number,))]
+                writes += [Write("list_add", LIST.name, space, key, ([number],)) for _ in range(3)]
+                writes += [Write("map_put", MAP.name, space, key, (map_key, number)) for map_key in _LAST]
+                apply(writes, backend, model)
+        sealed(backend, 0)
+        entries = list(backend.entries(everything))
+        replica = Replica(max_parallelism)
+        replica.load(entries)
+        check_same(replica.model().entries, model.entries)
+        other.restore(0, entries)
+        for holder in (backend, other):
+            check_tables(holder, model, model.entries)
+            check_reads(holder, Isolation.LIVE, model, model.entries)
 
 
 @law("T3")
@@ -76,7 +138,32 @@ def test_namespaces_do_not_see_each_other(subject: BackendSubject, spaces: list[
             for descriptor in KINDS:
                 found = [holder.table(descriptor, space).get(key) for space in spaces]
                 expected = [None, *(numbered(descriptor, number) for number in range(1, len(spaces)))]
-                assert same(found, expected), descriptor.name
+                check_same(found, expected, descriptor.name)
+
+
+@law("T3", "B2")
+@pytest.mark.parametrize("length", [32, 64, 128, 255])
+@pytest.mark.parametrize("letter", ["x", "\u00e9"])
+def test_names_that_differ_in_their_last_letter_are_different_states(
+    subject: BackendSubject, length: int, letter: str
+) -> None:
+    """States of the longest names that are alike but for the end are different ones, in changes and restored too."""
+    names = [letter * (length - 1) + last for last in "ab"] + [letter * (length - 1), letter * length]
+    kinds = [ValueStateDescriptor, ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor]
+    states = [make(name) for make, name in zip(kinds, names, strict=True)]
+    with Instances(subject) as instances:
+        backend, other = instances.open(), instances.open()
+        backend.begin(0)
+        for number, state in enumerate(states):
+            backend.table(state).put("k", numbered(state, number))
+            other.table(state)
+        changes = sealed(backend, 0)
+        assert {change.state for change in changes} == set(names)
+        other.restore(0, changes)
+        for holder in (backend, other):
+            for number, state in enumerate(states):
+                check_same(holder.table(state).get("k"), numbered(state, number))
+                check_same(query(holder, Isolation.LIVE, state, ["k"])[1], [numbered(state, number)])
 
 
 @law("T3")
@@ -96,7 +183,7 @@ def test_states_do_not_see_each_other(
         sealed(backend, 1)
         backend.begin(2)
         backend.table(one, namespace).delete(key)
-        assert same(backend.table(other, namespace).get(key), numbered(other, 2))
+        check_same(backend.table(other, namespace).get(key), numbered(other, 2))
 
 
 @law("T3")
@@ -126,9 +213,9 @@ def test_map_keys_do_not_see_each_other(subject: BackendSubject, map_key: Key, o
         table.map_put("k\x00", other, 2)
         table.map_put(("k", "l"), other, 3)
         for epoch in (0, 1):
-            assert same(table.get("k"), {map_key: 1})
-            assert same(table.get("k\x00"), {other: 2})
-            assert same(table.get(("k", "l")), {other: 3})
+            check_same(table.get("k"), {map_key: 1})
+            check_same(table.get("k\x00"), {other: 2})
+            check_same(table.get(("k", "l")), {other: 3})
             sealed(backend, epoch)
             backend.begin(epoch + 1)
 

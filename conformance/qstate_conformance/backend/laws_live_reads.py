@@ -15,7 +15,7 @@ from qstate.keys import Key, Namespace
 from qstate.serializers import MessagePackSerializer
 from qstate_conformance.backend.contents import all_places, check_reads, query, query_one
 from qstate_conformance.backend.instances import Instances, opened, sealed
-from qstate_conformance.backend.model import Model, same
+from qstate_conformance.backend.model import Model, check_same
 from qstate_conformance.backend.states import (
     AGGREGATING,
     FRAMED,
@@ -107,7 +107,7 @@ def test_answers_come_in_the_order_of_the_keys(
         sealed(backend, 0)
         asked = [*range(len(chosen)), *(number % len(chosen) for number in repeated)]
         _, found = query(backend, Isolation.LIVE, descriptor, [chosen[number] for number in asked])
-        assert same(found, [expected[number] for number in asked])
+        check_same(found, [expected[number] for number in asked])
         assert query(backend, Isolation.LIVE, descriptor, [])[1] == []
 
 

@@ -21,7 +21,7 @@ from qstate.descriptors import (
 from qstate.errors import JobError, SerializationError, WrongKeyType
 from qstate.keys import Namespace
 from qstate_conformance.backend.instances import Instances, opened, sealed
-from qstate_conformance.backend.model import same
+from qstate_conformance.backend.model import check_same
 from qstate_conformance.backend.states import FRAMED, FRAMED_LIST, FRAMED_MAP, KINDS, LIST, MAP, VALUE, Mean
 from qstate_conformance.backend.strategies import contents_of, namespaces, values
 from qstate_conformance.laws import law
@@ -52,9 +52,9 @@ def test_equal_descriptors_mean_the_same_entries(
     again = replace(descriptor, queryable_name="else")
     with opened(subject) as backend:
         backend.table(descriptor, namespace).put("k", contents)
-        assert same(backend.table(again, namespace).get("k"), contents)
+        check_same(backend.table(again, namespace).get("k"), contents)
         sealed(backend, 0)
-        assert same(backend.table(again, namespace).get("k"), contents)
+        check_same(backend.table(again, namespace).get("k"), contents)
         backend.begin(1)
         backend.table(again, namespace).delete("k")
         assert backend.table(descriptor, namespace).get("k") is None
@@ -149,9 +149,9 @@ def test_the_descriptors_serializer_is_the_one_that_is_used(subject: BackendSubj
         assert told[FRAMED.name] == told[FRAMED_MAP.name] == framed
         assert framed in told[FRAMED_LIST.name]
         other = instances.restored(0, changes)
-        assert same(other.table(FRAMED).get("k"), value)
-        assert same(other.table(FRAMED_LIST).get("k"), [value])
-        assert same(other.table(FRAMED_MAP).get("k"), {"m": value})
+        check_same(other.table(FRAMED).get("k"), value)
+        check_same(other.table(FRAMED_LIST).get("k"), [value])
+        check_same(other.table(FRAMED_MAP).get("k"), {"m": value})
 
 
 @dataclass(frozen=True)

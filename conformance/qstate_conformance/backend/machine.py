@@ -16,7 +16,7 @@ from qstate.backends import Capability, Change, Isolation, StateBackend
 from qstate.keys import Key, KeyGroupRange, Namespace, key_group
 from qstate_conformance.backend.contents import check_reads, check_tables, query
 from qstate_conformance.backend.instances import Instances
-from qstate_conformance.backend.model import Model, Place, same
+from qstate_conformance.backend.model import Model, Place, check_same
 from qstate_conformance.backend.replica import Replica
 from qstate_conformance.backend.states import AGGREGATING, FRAMED_LIST, KINDS, LIST, MAP, REDUCING, TWIN, VALUE
 from qstate_conformance.backend.strategies import elements, values
@@ -200,11 +200,11 @@ class BackendMachine(RuleBasedStateMachine):
 
     @rule()
     def entries_are_the_last_commit(self) -> None:
-        assert same(_read_out(self.backend.entries(ALL)).entries, self.sealed.entries)
+        check_same(_read_out(self.backend.entries(ALL)).entries, self.sealed.entries)
 
     @rule()
     def the_log_is_the_last_commit(self) -> None:
-        assert same(_read_out(self.log).entries, self.sealed.entries)
+        check_same(_read_out(self.log).entries, self.sealed.entries)
 
     @invariant()
     def committed_queries_tell_the_final_epoch(self) -> None:

@@ -11,8 +11,9 @@ from datetime import datetime, timezone
 from typing import Any
 
 from qstate.keys import Key, Namespace
+from qstate_conformance.differences import labelled
 
-__all__ = ["Model", "Place", "canonical", "same"]
+__all__ = ["Model", "Place", "canonical", "check_same", "same"]
 
 #: Where an entry is: the state's name, the namespace and the key.
 Place = tuple[str, Namespace, Key]
@@ -68,3 +69,9 @@ def canonical(value: Any) -> Any:
 
 def same(one: Any, other: Any) -> bool:
     return bool(canonical(one) == canonical(other))
+
+
+def check_same(found: Any, expected: Any, where: object = "") -> None:
+    """Fail unless the two are the same; `where` says what was looked at."""
+    if not same(found, expected):
+        raise AssertionError("\n".join([str(where), *labelled(found, expected)]).strip())

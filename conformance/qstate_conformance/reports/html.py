@@ -11,7 +11,7 @@ from html import escape
 from importlib.resources import files
 
 from qstate_conformance.laws import AREAS
-from qstate_conformance.outcomes import LawOutcome, Outcome, Verdict
+from qstate_conformance.outcomes import INTERRUPTED, LawOutcome, Outcome, Verdict
 
 __all__ = ["render"]
 
@@ -74,20 +74,27 @@ def _summary(columns: Sequence[tuple[int, Outcome]]) -> Iterator[str]:
     yield "".join(f"<th>{verdict.value}</th>" for verdict in Verdict)
     yield "<th>capabilities</th><th>run</th></tr></thead><tbody>"
     for _, outcome in columns:
-        run, conforms = outcome.run, outcome.conforms
-        verdict = _badge(Verdict.PASSED if conforms else Verdict.FAILED)
+        run = outcome.run
+        verdict = _badge(_whole_verdict(outcome))
         yield f"<tr><th>{escape(run.subject)}</th><td>{verdict} {_conclusion(outcome)}</td>"
         yield "".join(f"<td>{len(outcome.of(verdict))}</td>" for verdict in Verdict)
         yield f"<td>{_claims(outcome)}</td><td>{_circumstances(outcome)}</td></tr>"
     yield "</tbody></table>"
 
 
+def _whole_verdict(outcome: Outcome) -> Verdict:
+    if outcome.conforms:
+        return Verdict.PASSED
+    return Verdict.FAILED if outcome.exit_code == 1 else Verdict.NOT_RUN
+
+
 def _conclusion(outcome: Outcome) -> str:
-    if outcome.interrupted:
-        return "interrupted"
-    if not outcome.conforms:
-        return "does not conform"
-    return "keeps what was selected" if outcome.run.selection else "conforms"
+    share = f" (partial run: {escape(outcome.partial)})" if outcome.partial else ""
+    if outcome.exit_code == INTERRUPTED:
+        return f"interrupted{share}"
+    if outcome.exit_code != 0:
+        return f"does not conform{share}"
+    return f"keeps the laws that ran{share}" if outcome.partial else "conforms"
 
 
 def _claims(outcome: Outcome) -> str:

@@ -29,7 +29,8 @@ def render(outcomes: Sequence[Outcome]) -> str:
 
 def _suite(root: ElementTree.Element, outcome: Outcome) -> None:
     run = outcome.run
-    name = f"qstate-conformance {run.area} {run.subject}"
+    partial = {"partial": outcome.partial} if outcome.partial else {}
+    name = f"qstate-conformance {run.area} {run.subject}" + "".join(f" (partial: {why})" for why in partial.values())
     suite = ElementTree.SubElement(
         root,
         "testsuite",
@@ -41,7 +42,8 @@ def _suite(root: ElementTree.Element, outcome: Outcome) -> None:
         time=f"{outcome.seconds:.3f}",
     )
     properties = ElementTree.SubElement(suite, "properties")
-    for key, value in {"profile": run.profile, "seed": str(run.seed), "command": run.command, **run.versions}.items():
+    facts = {"profile": run.profile, "seed": str(run.seed), "command": run.command, **partial, **run.versions}
+    for key, value in facts.items():
         ElementTree.SubElement(properties, "property", name=key, value=_clean(value))
     for law in outcome.laws:
         _case(suite, law)

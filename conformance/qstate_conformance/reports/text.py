@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from textwrap import indent
 
-from qstate_conformance.outcomes import LawOutcome, Outcome, Verdict
+from qstate_conformance.outcomes import INTERRUPTED, LawOutcome, Outcome, Verdict
 
 __all__ = ["render", "summarize"]
 
@@ -94,7 +94,7 @@ def _capabilities(outcome: Outcome) -> Iterator[str]:
         elif entry.proved:
             says = f"claimed, proved by {_count(len(entry.proved_by), 'law')}"
         else:
-            says = "claimed, not proved by what was selected" if outcome.run.selection else "claimed, NOT PROVED"
+            says = "claimed, not proved by what was run" if outcome.partial else "claimed, NOT PROVED"
         yield f"{_MARGIN}{entry.name:<20} {says}"
 
 
@@ -104,13 +104,15 @@ def _verdict(outcome: Outcome) -> Iterator[str]:
     broken = [name for name, laws in outcome.by_requirement().items() if any(_failed(law) for law in laws)]
     if broken:
         yield f"broken rules: {', '.join(sorted(broken))}"
+    if outcome.partial:
+        yield f"PARTIAL RUN: {outcome.partial}"
     subject = outcome.run.subject
-    if outcome.interrupted:
+    if outcome.exit_code == INTERRUPTED:
         yield f"{subject}: interrupted, no verdict"
-    elif not outcome.conforms:
+    elif outcome.exit_code != 0:
         yield f"{subject} does NOT conform"
-    elif outcome.run.selection:
-        yield f"{subject} keeps the laws that were selected"
+    elif outcome.partial:
+        yield f"{subject} keeps the laws that ran"
     else:
         yield f"{subject} conforms" + (", but for what is waived" if outcome.of(Verdict.WAIVED) else "")
 
