@@ -63,6 +63,19 @@ def uses_an_id_again_after_its_deadline() -> None:
     Link.send = send_anew  # type: ignore[method-assign]
 
 
+@defect("deadlines.a_late_answer_does_not_end_the_connection")
+def frees_an_id_at_its_deadline() -> None:
+    send = Link.send
+
+    def send_and_forget(self: Any, errand: Any, command: Any, now: float) -> None:
+        for number in [number for number, (other, _, _) in self._pending.items() if other.finished]:
+            del self._pending[number]
+            del self._wire._waiting[number]
+        send(self, errand, command, now)
+
+    Link.send = send_and_forget  # type: ignore[method-assign]
+
+
 @defect("messages.no_frame_is_larger_than_the_welcome_allows")
 def ignores_max_frame() -> None:
     _with_limits(lambda limits: Limits(1 << 24, limits.max_keys, limits.max_array))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,28 @@ from tests.defects.clients.seeds import defect
 def locates_for_every_get() -> None:
     KnownStates.find = lambda self, job, state: None  # type: ignore[method-assign]
     KnownStates.find_target = lambda self, target: None  # type: ignore[method-assign]
+
+
+@defect("delivery.names_that_run_together_are_kept_apart")
+def knows_states_by_their_names_put_together() -> None:
+    _knows_states_by("".join)
+
+
+@defect("delivery.names_that_run_together_are_kept_apart")
+def knows_states_by_their_names_with_a_slash_between() -> None:
+    _knows_states_by("/".join)
+
+
+def _knows_states_by(key_of: Callable[[tuple[str, str]], str]) -> None:
+    find, learn = KnownStates.find, KnownStates.learn
+    KnownStates.find = lambda self, job, state: find(self, "", key_of((job, state)))  # type: ignore[method-assign]
+    KnownStates.find_target = lambda self, target: find(self, "", key_of(target))  # type: ignore[method-assign]
+
+    def learn_by_key(self: Any, job: str, state: str, location: Any) -> Any:
+        known = self._known["", key_of((job, state))] = learn(self, job, state, location)
+        return known
+
+    KnownStates.learn = learn_by_key  # type: ignore[method-assign]
 
 
 @defect("routing.a_state_that_moved_is_looked_up_again")
