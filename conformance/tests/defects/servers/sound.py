@@ -50,4 +50,4 @@ class EndsLate(Spoiler):
             self.link.server.write_eof()
 
 
-SOUND = (Spoiler, AnswersTheOtherWayRound, EndsLate)
+SOUND = (AnswersTheOtherWayRound, EndsLate)
