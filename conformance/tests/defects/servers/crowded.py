@@ -54,13 +54,13 @@ class ForgetsDeadlinesUnderLoad(_Counts):
 
 @seeded
 class SwapsAnswersAtTheLimit(_Counts):
-    """With as many requests in flight as may be, two get each other's answers."""
+    """With half as many requests in flight on a connection as may be on all, two get each other's answers."""
 
     full = False
     held: Sequence[Any] | None = None
 
     def get(self, fields: Sequence[Any], payload: bytes) -> list[bytes]:
-        self.full = self.full or len(self.in_flight) == LIMITS.max_requests
+        self.full = self.full or len(self.in_flight) == LIMITS.max_requests // 2
         return [payload]
 
     def answer(self, fields: Sequence[Any], payload: bytes) -> list[bytes]:
