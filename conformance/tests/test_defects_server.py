@@ -76,7 +76,6 @@ CAUGHT_BY = {
     "ComparesTokensWithoutCase": "handshake.every_bit_of_a_token_counts",
     "TakesNamesWithoutCase": "get.names_are_taken_as_they_are",
     "TakesKeysWithoutCase": "keys.keys_are_taken_as_they_are",
-    "ReadsIntegersAsFloats": "keys.keys_are_taken_as_they_are",
     "CommittedIsLive": "get.a_committed_read_shows_nothing_of_a_later_epoch",
     "TakesAHelloForTheEnd": "requests.a_type_that_is_no_request_is_unsupported",
     "ForgetsDeadlinesUnderLoad": "deadlines.a_server_with_much_to_do_keeps_deadlines",

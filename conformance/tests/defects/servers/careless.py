@@ -31,8 +31,10 @@ class _ChangesGets(Spoiler):
         if fields[0] != Type.GET or len(fields) != 7 or not isinstance(fields[6], tuple):
             return [payload]
         target = self.target(fields[3])
-        keys = [self.key(key, target) for key in fields[6]]
-        return [pack((*fields[:3], target, *fields[4:6], keys))]
+        keys = tuple(self.key(key, target) for key in fields[6])
+        # What is as it was is passed on as it came, unsound or not in the shortest form.
+        same = (target, keys) == (fields[3], fields[6])
+        return [payload] if same else [pack((*fields[:3], target, *fields[4:6], keys))]
 
 
 @seeded
@@ -79,14 +81,6 @@ class TakesKeysWithoutCase(_ChangesGets):
         if not isinstance(key, str) or key in held:
             return key
         return next((found for found in held if isinstance(found, str) and found.casefold() == key.casefold()), key)
-
-
-@seeded
-class ReadsIntegersAsFloats(_ChangesGets):
-    """A key that is an integer has 53 bits."""
-
-    def key(self, key: Any, target: Any) -> Any:
-        return min(int(float(key)), (1 << 63) - 1) if type(key) is int and key >= 1 << 53 else key
 
 
 @seeded

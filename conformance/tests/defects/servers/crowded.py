@@ -67,8 +67,8 @@ class SwapsAnswersAtTheLimit(_Counts):
         if not self.full or fields[0] != Type.VALUES:
             return [payload]
         if self.held is None:
-            self.held = fields
-            return []
+            self.held = fields if len(self.in_flight) > 1 else None
+            return [] if self.held else [payload]
         held, self.held, self.full = self.held, None, False
         return [pack((Type.VALUES, held[1], *fields[2:])), pack((Type.VALUES, fields[1], *held[2:]))]
 
@@ -118,6 +118,8 @@ class AnswersARepeatedPingOnce(Spoiler):
         self.seen: set[int] = set()
 
     def from_client(self, fields: Sequence[Any], payload: bytes) -> list[bytes]:
-        again = fields[0] == Type.PING and len(fields) == 2 and fields[1] in self.seen
+        if fields[0] != Type.PING or len(fields) != 2 or not fields[1]:
+            return [payload]
+        again = fields[1] in self.seen
         self.seen.add(fields[1])
         return [] if again else [payload]
