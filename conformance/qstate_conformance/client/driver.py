@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from itertools import count
@@ -95,10 +95,6 @@ class Pending:
     @property
     def done(self) -> bool:
         return self._answer.done()
-
-    def ends_within(self, timeout_s: float) -> bool:
-        """Whether something has come of it after so long."""
-        return bool(wait([self._answer], timeout_s).done)
 
     def outcome(self) -> Outcome:
         """What came of it. Raises `DriverFailure` when nothing has by its deadline and the time of grace.
