@@ -41,9 +41,7 @@ def test_a_dead_connection_is_given_up(subject: ClientSubject) -> None:
             outcome = waiting.outcome()
             assert outcome.code in IN_VAIN or outcome.value == "waiting", outcome
         for side in (peer, unwelcome):
-            assert has_left(side, connection(side)), (
-                "the client keeps a dead connection open, on which no request waits"
-            )
+            assert has_left(side, connection(side)), "the client keeps a dead connection on which no request waits"
 
 
 @law("P-DEADLINE-5", "P-DEADLINE-4", "P-ROUTE-1")

@@ -65,15 +65,15 @@ def uses_an_id_again_after_its_deadline() -> None:
 
 @defect("deadlines.a_late_answer_does_not_end_the_connection")
 def frees_an_id_at_its_deadline() -> None:
-    send = Link.send
+    received = Link.received
 
-    def send_and_forget(self: Any, errand: Any, command: Any, now: float) -> None:
-        for number in [number for number, (other, _, _) in self._pending.items() if other.finished]:
+    def receive(self: Any, data: bytes, now: float) -> None:
+        for number in [number for number, (errand, _, _) in self._pending.items() if errand.finished]:
             del self._pending[number]
             del self._wire._waiting[number]
-        send(self, errand, command, now)
+        received(self, data, now)
 
-    Link.send = send_and_forget  # type: ignore[method-assign]
+    Link.received = receive  # type: ignore[method-assign]
 
 
 @defect("messages.no_frame_is_larger_than_the_welcome_allows")
