@@ -50,9 +50,9 @@ class Channel:
 
     `on_data(bytes)` and `on_close(reason)` run on the driving thread; `on_close` runs exactly once, also when a
     connect fails, with the error or None for an orderly end. `on_end`, where `on_data` runs, says that the peer sends
-    nothing more: the owner then calls `close_when_sent`, at once or later. Without it the channel is closed. A peer that does not read is bounded: over
-    `HIGH_WATER_BYTES` unsent the channel stops reading (back-pressure), over `max_unsent_bytes` it is closed
-    with `SlowReader`.
+    nothing more: the owner calls `close_when_sent`, at once or later. Without an `on_end` the channel is closed then.
+    A peer that does not read is bounded: over `HIGH_WATER_BYTES` unsent the channel stops reading (back-pressure),
+    over `max_unsent_bytes` it is closed with `SlowReader`.
     """
 
     __slots__ = (
