@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -93,15 +94,14 @@ def waits_for_the_welcome_without_a_limit() -> None:
 def _gives_up_after(connections: int, counts: Callable[[Any], bool]) -> None:
     """A client that makes no more connections when so many of those that count are lost."""
     send, lost = SyncLinks.send, Link.lost
-    gone: list[Any] = []
+    gone: Counter[Any] = Counter()
 
     def count(self: Any, code: int, details: Any, now: float) -> None:
-        if counts(self):
-            gone.append(self)
+        gone[self._links] += counts(self)
         lost(self, code, details, now)
 
     def send_at_most(self: Any, errand: Any, command: Any, now: float, proxy: Any = None) -> None:
-        if len(gone) >= connections and any(link.state is LinkState.LOST for link in self._links.values()):
+        if gone[self] >= connections and any(link.state is LinkState.LOST for link in self._links.values()):
             errand.on_lost(getattr(command, "part", 0), 20, {}, now)
         else:
             send(self, errand, command, now, proxy)

@@ -30,16 +30,24 @@ def knows_states_by_their_names_with_a_slash_between() -> None:
     _knows_states_by("/".join)
 
 
-def _knows_states_by(key_of: Callable[[tuple[str, str]], str]) -> None:
-    find, learn = KnownStates.find, KnownStates.learn
-    KnownStates.find = lambda self, job, state: find(self, "", key_of((job, state)))  # type: ignore[method-assign]
-    KnownStates.find_target = lambda self, target: find(self, "", key_of(target))  # type: ignore[method-assign]
+def _knows_states_by(join: Callable[[tuple[str, str]], str]) -> None:
+    class Joined(dict[Any, Any]):
+        def get(self, names: Any, default: Any = None) -> Any:
+            return super().get(join(names), default)
 
-    def learn_by_key(self: Any, job: str, state: str, location: Any) -> Any:
-        known = self._known["", key_of((job, state))] = learn(self, job, state, location)
-        return known
+        def __setitem__(self, names: Any, known: Any) -> None:
+            super().__setitem__(join(names), known)
 
-    KnownStates.learn = learn_by_key  # type: ignore[method-assign]
+        def __delitem__(self, names: Any) -> None:
+            super().__delitem__(join(names))
+
+    make = KnownStates.__init__
+
+    def make_joined(self: Any, *args: Any, **kwargs: Any) -> None:
+        make(self, *args, **kwargs)
+        self._known = Joined()
+
+    KnownStates.__init__ = make_joined  # type: ignore[method-assign]
 
 
 @defect("routing.a_state_that_moved_is_looked_up_again")
