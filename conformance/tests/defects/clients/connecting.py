@@ -120,12 +120,12 @@ def gives_a_server_up_that_turned_it_away_twenty_times() -> None:
     _gives_up_after(20, lambda link: link.state is LinkState.CONNECTING)
 
 
-@defect("silence.a_dead_connection_is_given_up")
+@defect("connections.a_dead_connection_is_given_up")
 def keeps_dead_connections() -> None:
     Link.gave_up = lambda self, errand, now: None  # type: ignore[method-assign]
 
 
-@defect("silence.a_dead_connection_is_given_up")
+@defect("connections.a_dead_connection_is_given_up")
 def gives_a_dead_connection_up_after_a_long_deadline_alone() -> None:
     gave_up = Link.gave_up
 
@@ -136,7 +136,7 @@ def gives_a_dead_connection_up_after_a_long_deadline_alone() -> None:
     Link.gave_up = give_up  # type: ignore[method-assign]
 
 
-@defect("silence.a_dead_connection_to_an_owner_is_given_up")
+@defect("routing.a_dead_connection_to_an_owner_is_given_up")
 def keeps_dead_connections_to_owners() -> None:
     gave_up = SyncLinks.gave_up
 
