@@ -13,10 +13,14 @@ from qstate_conformance.laws import Law, find_laws, forget_laws
 from qstate_conformance.server import fixture
 from qstate_conformance.server.reference_server import reference_server
 from qstate_conformance.subjects import ServerSubject
+from tests.defects.servers import careless, crowded
 from tests.defects.servers.meddler import Meddler, Spoiler
+from tests.defects.servers.sound import SOUND
 from tests.defects.servers.spoilers import SPOILERS
 from tests.unshrunk import UNSHRUNK
 
+#: Importing them fills the register.
+MODULES = (careless, crowded)
 #: The law that must catch each defect.
 CAUGHT_BY = {
     "WrongId": "requests.every_request_is_answered_once_with_its_own_answer",
@@ -66,8 +70,20 @@ CAUGHT_BY = {
     "BrokenStreamEndsOthers": "broken.damage_anywhere_in_a_session_harms_nobody_else",
     "LeaksPlaces": "broken.broken_connections_give_their_places_back",
     "BadRequestEndsTheConnection": "messages.what_breaks_a_rule_of_types_or_sizes_is_malformed",
-    "HalfClosedForEver": "peers.a_half_closed_connection_ends",
+    "HalfClosedForEver": "peers.a_half_closed_connection_is_answered_and_ends",
     "IdZeroIsARequest": "broken.a_stream_without_meaning_is_malformed",
+    "ComparesTheFirstHalfOfIds": "owners.every_byte_of_a_state_id_counts",
+    "ComparesTokensWithoutCase": "handshake.every_bit_of_a_token_counts",
+    "TakesNamesWithoutCase": "get.names_are_taken_as_they_are",
+    "TakesKeysWithoutCase": "keys.keys_are_taken_as_they_are",
+    "CommittedIsLive": "get.a_committed_read_shows_nothing_of_a_later_epoch",
+    "TakesAHelloForTheEnd": "requests.a_type_that_is_no_request_is_unsupported",
+    "ForgetsDeadlinesUnderLoad": "deadlines.a_server_with_much_to_do_keeps_deadlines",
+    "SwapsAnswersAtTheLimit": "limits.at_the_limit_of_requests_each_has_its_own_answer",
+    "MixesUpResultsLateInALargeGet": "get.a_large_get_has_every_result_in_its_place",
+    "StopsAfterTenThousandRequests": "limits.twenty_thousand_requests_of_one_connection_are_answered",
+    "LosesAnswersAtHalfClose": "broken.damage_at_every_place_of_a_session_harms_nobody_else",
+    "AnswersARepeatedPingOnce": "broken.damage_at_every_place_of_a_session_harms_nobody_else",
 }
 
 
@@ -91,6 +107,7 @@ def spoiled(spoiler: type[Spoiler]) -> Iterator[ServerSubject]:
 
 
 def test_every_defect_has_a_law_that_is_meant_for_it() -> None:
+    assert MODULES
     assert {spoiler.__name__ for spoiler in SPOILERS} == CAUGHT_BY.keys()
 
 
@@ -109,3 +126,14 @@ def test_a_defect_is_caught_by_its_law(spoiler: type[Spoiler], laws: dict[str, L
 def test_a_law_that_catches_a_defect_holds_without_it(name: str, laws: dict[str, Law]) -> None:
     with spoiled(Spoiler) as subject:
         laws[f"server.{name}"].function(subject=subject)
+
+
+@pytest.mark.parametrize("sound", SOUND, ids=lambda sound: sound.__name__)
+@pytest.mark.parametrize("group", ["broken", "frames", "peers", "requests"])
+def test_laws_of_streams_hold_for_servers_that_take_other_liberties(
+    group: str, sound: type[Spoiler], laws: dict[str, Law]
+) -> None:
+    with spoiled(sound) as subject:
+        for law in laws.values():
+            if law.group == group:
+                law.function(subject=subject)

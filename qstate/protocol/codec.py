@@ -142,7 +142,7 @@ def _refuse_extension(code: int, data: bytes) -> Any:
 
 
 def _is_taken(form: Form, takes: tuple[type, ...] | None) -> bool:
-    return takes is None or not form.has_id or form.message in takes
+    return takes is None or form.message in takes
 
 
 def _without_later_elements(payload: bytes) -> bytes | None:

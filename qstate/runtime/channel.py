@@ -49,20 +49,24 @@ class Channel:
     """A connection whose sends never block.
 
     `on_data(bytes)` and `on_close(reason)` run on the driving thread; `on_close` runs exactly once, also when a
-    connect fails, with the error or None for an orderly end. A peer that does not read is bounded: over
-    `HIGH_WATER_BYTES` unsent the channel stops reading (back-pressure), over `max_unsent_bytes` it is closed
-    with `SlowReader`.
+    connect fails, with the error or None for an orderly end. `on_end`, where `on_data` runs, says that the peer sends
+    nothing more: the owner calls `close_when_sent`, at once or later. Without an `on_end` the channel is closed then.
+    A peer that does not read is bounded: over `HIGH_WATER_BYTES` unsent the channel stops reading (back-pressure),
+    over `max_unsent_bytes` it is closed with `SlowReader`.
     """
 
     __slots__ = (
+        "_closing",
         "_collected",
         "_ended",
+        "_input_ended",
         "_interest",
         "_linger",
         "_lock",
         "_max_unsent",
         "_on_close",
         "_on_data",
+        "_on_end",
         "_paused",
         "_reactor",
         "_reason",
@@ -79,10 +83,12 @@ class Channel:
         on_data: Callable[[bytes], Any],
         on_close: Callable[[BaseException | None], None],
         max_unsent_bytes: int,
+        on_end: Callable[[], None] | None = None,
     ) -> None:
         self._reactor = reactor
         self._sock = sock
         self._on_data = on_data
+        self._on_end = on_end
         self._on_close = on_close
         self._max_unsent = max_unsent_bytes
         self._lock = threading.Lock()
@@ -91,6 +97,8 @@ class Channel:
         self._paused = False
         self._linger: Timer | None = None
         self._ended = False
+        self._input_ended = False
+        self._closing = False
         self._collected: list[bytes] = []
         self._reason: BaseException | None = None
         self.state = ChannelState.OPEN
@@ -169,6 +177,15 @@ class Channel:
         with self._lock:
             self._close_locked(reason)
 
+    def close_when_sent(self) -> None:
+        """Close as soon as the peer has taken what is queued. Any thread, any number of times."""
+        if self._reactor.in_driver():
+            self._send_collected()
+        with self._lock:
+            self._closing = True
+            if not self._unsent:
+                self._close_locked(None)
+
     def finish(self, linger_s: float = LINGER_S, last: bytes = b"") -> None:
         """Send what is queued and `last`, then close. Any thread. Nothing that comes in is delivered any more, and
         nothing else is sent: not even what another thread is about to.
@@ -242,7 +259,8 @@ class Channel:
         """Read unless over the high water; once over it, not before a quarter of it, not to go to and fro."""
         limit = LOW_WATER_BYTES if self._paused else HIGH_WATER_BYTES
         self._paused = self.state is ChannelState.OPEN and len(self._unsent) > limit
-        return self._write_interest() if self._paused else self._write_interest() | selectors.EVENT_READ
+        deaf = self._paused or (self._input_ended and self.state is ChannelState.OPEN)
+        return self._write_interest() if deaf else self._write_interest() | selectors.EVENT_READ
 
     def _write_interest(self) -> int:
         return selectors.EVENT_WRITE if self._unsent or self.state is ChannelState.CONNECTING else 0
@@ -267,9 +285,18 @@ class Channel:
         except (BlockingIOError, InterruptedError):
             return
         if not data:
-            self.close()
+            self._on_input_ended()
+            self._watch()
         elif self.state is ChannelState.OPEN:
             self._on_data(data)
+
+    def _on_input_ended(self) -> None:
+        """The peer sends nothing more, but may still read."""
+        self._input_ended = True
+        if self._on_end is None or self.state is not ChannelState.OPEN:
+            self.close()
+        else:
+            self._on_end()
 
     def _write_ready(self) -> None:
         if self.state is ChannelState.CONNECTING:
@@ -287,6 +314,8 @@ class Channel:
                 except (BlockingIOError, InterruptedError):
                     break
                 del self._unsent[:sent]
+            if self._closing and not self._unsent:
+                self._close_locked(None)
         if self.state is ChannelState.FINISHING:
             self._shut_writing()
         self._watch()

@@ -36,10 +36,13 @@ class CrewChannel(Channel):
         *,
         crew: Crew,
         on_data: Callable[[bytes], Callable[[], None] | None],
+        on_end: Callable[[], None],
         on_close: Callable[[BaseException | None], None],
         max_unsent_bytes: int,
     ) -> None:
-        super().__init__(reactor, sock, on_data=on_data, on_close=on_close, max_unsent_bytes=max_unsent_bytes)
+        super().__init__(
+            reactor, sock, on_data=on_data, on_end=on_end, on_close=on_close, max_unsent_bytes=max_unsent_bytes
+        )
         self._crew = crew
         # Held while data is read and delivered, and while the socket is closed.
         self._reading = threading.Lock()
@@ -51,12 +54,12 @@ class CrewChannel(Channel):
     def read_ready(self, ended: bool) -> None:
         data, work = b"", None
         with self._reading:
-            if self._ended or self._paused:
+            if self._ended or self._paused or (self._input_ended and self.state is ChannelState.OPEN):
                 return
             try:
                 data = self._sock.recv(RECEIVE_BYTES)
                 if not data:
-                    self.close()
+                    self._on_input_ended()
                 elif self.state is ChannelState.OPEN:
                     work = self._on_data(data)
             except (BlockingIOError, InterruptedError):

@@ -264,6 +264,7 @@ class Endpoint:
         with self._lock:
             draining, overloaded = self._draining, self._in_flight >= self.options.max_queued
             self._in_flight += 1
+            call.session.in_flight += 1
         if draining:
             call.fail(FailureCode.SHUTTING_DOWN)
         elif overloaded:
@@ -279,8 +280,10 @@ class Endpoint:
             self._statistics.report_failed_request(call.failure)
         with self._lock:
             self._in_flight -= 1
+            call.session.in_flight -= 1
             if self._draining and not self._in_flight:
                 self._changed.notify_all()
+        call.session.answered()
 
     def refused(self, code: int) -> None:
         self._statistics.report_failed_request(code)

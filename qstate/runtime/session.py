@@ -78,17 +78,28 @@ class Session:
         self.reactor = reactor
         self.connection = connection
         self.channel = (
-            Channel(reactor, sock, on_data=self._on_data, on_close=self._on_close, max_unsent_bytes=max_unsent_bytes)
+            Channel(
+                reactor,
+                sock,
+                on_data=self._on_data,
+                on_end=self._on_end,
+                on_close=self._on_close,
+                max_unsent_bytes=max_unsent_bytes,
+            )
             if crew is None
             else CrewChannel(
                 reactor,
                 sock,
                 crew=crew,
                 on_data=self._on_data_of_crew,
+                on_end=self._on_end,
                 on_close=self._on_close,
                 max_unsent_bytes=max_unsent_bytes,
             )
         )
+        #: The requests that were admitted and not answered; the owner counts them.
+        self.in_flight = 0
+        self._ended = False
         self._owner = owner
         self._handshake: Timer | None = None
 
@@ -113,6 +124,16 @@ class Session:
             self.channel.send_soon(data)
         else:
             self.channel.send(data)
+
+    def answered(self) -> None:
+        """One request less is in flight, by the owner's count. Any thread."""
+        if self._ended and not self.in_flight:
+            self.channel.close_when_sent()
+
+    def _on_end(self) -> None:
+        # In this order: a request that is answered meanwhile finds the end, or else is not in flight here.
+        self._ended = True
+        self.answered()
 
     def _on_data_of_crew(self, data: bytes) -> Callable[[], None] | None:
         get = self.connection.receive_get(data)

@@ -289,7 +289,7 @@ def raw(*fields: object) -> bytes:
         (raw(77, 9, "from a newer client"), FailureCode.UNSUPPORTED),
         (raw(3, 9, (1,), (None,)), FailureCode.UNSUPPORTED),
         (raw(10, 9, 1, {}), FailureCode.UNSUPPORTED),
-        (raw(0, 9, (1,), None, ""), FailureCode.MALFORMED),
+        (raw(0, 9, (1,), None, ""), FailureCode.UNSUPPORTED),
     ],
     ids=["no keys", "float key", "option", "too many keys", "type", "answer", "failure", "hello with an id"],
 )

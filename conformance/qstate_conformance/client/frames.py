@@ -81,13 +81,14 @@ def message(*elements: Any, choose: Choose = shortest) -> bytes:
 def welcome(
     version: int = 1,
     *,
+    server: str = "conformance suite",
     features: tuple[Any, ...] = (),
     max_frame: int = MAX_FRAME,
     max_keys: int = MAX_KEYS,
     more: tuple[Any, ...] = (),
 ) -> bytes:
     """Welcome; `more` are the elements that a newer server appends."""
-    return message(WELCOME, 0, version, "conformance suite", features, max_frame, max_keys, *more)
+    return message(WELCOME, 0, version, server, features, max_frame, max_keys, *more)
 
 
 def values(

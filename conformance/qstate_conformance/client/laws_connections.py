@@ -1,22 +1,38 @@
-"""Connections that end: what that means for requests in flight, and that later requests have a new one."""
+"""Connections that end, or are dead: what that means for requests in flight, and that later ones have another."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from functools import partial
+from itertools import cycle
 
 from qstate_conformance.client import frames
 from qstate_conformance.client.driver import GRACE_S
 from qstate_conformance.client.frames import CODES
-from qstate_conformance.client.peer import CLOSE, HANG_UP, Peer
+from qstate_conformance.client.peer import CLOSE, HANG_UP, Connection, Peer
 from qstate_conformance.client.requests import Request
-from qstate_conformance.client.stage import answering_gets, client_of, connection, has_left, keeps_working, needs
+from qstate_conformance.client.stage import (
+    BRIEFLY_S,
+    answering_gets,
+    are_answered_again,
+    client_of,
+    connection,
+    declares,
+    fall_silent,
+    has_left,
+    keeps_working,
+    needs,
+)
 from qstate_conformance.laws import law
 from qstate_conformance.packing import pack
 from qstate_conformance.subjects import ClientSubject
 
 MARK = "after the end"
+#: More often than a client may have been made to bear.
+OFTEN = 21
+MOMENT_S = 0.1
 
 
 @law("P-CLOSE-1", "P-RETRY-5", "P-BROKEN-3")
@@ -30,6 +46,37 @@ def test_a_connection_that_was_closed_while_idle_is_made_again(subject: ClientSu
                     made.hang_up() if rough else made.close()
             keeps_working(subject, peer, client)
             assert len(peer.connections) >= 2
+
+
+@law("P-RETRY-6", "P-BROKEN-2", "P-CLOSE-1")
+def test_a_client_connects_again_as_often_as_it_has_to(subject: ClientSubject) -> None:
+    """However many connections have been closed, reset or broken before, a later request has a new one."""
+    ends: Iterator[Callable[[Connection], None]] = cycle(
+        [Connection.close, Connection.hang_up, lambda made: made.send(frames.frame(b"\xc1"))]
+    )
+    with Peer() as peer, client_of(subject, peer) as client:
+        for number in range(OFTEN):
+            keeps_working(subject, peer, client, f"key {number}")
+            end = next(ends)
+            for made in peer.connections:
+                end(made)
+        keeps_working(subject, peer, client)
+        assert len(peer.connections) > OFTEN
+
+
+@law("P-RETRY-6", "P-HELLO-7", "P-RETRY-1")
+def test_a_server_that_turned_a_client_away_often_is_tried_again(subject: ClientSubject) -> None:
+    """However many connections have ended before their Welcome, a later request has a new one."""
+    with Peer() as peer, client_of(subject, peer) as client:
+        assert client.get("before").value == "before"
+        welcomed = len(peer.connections)
+        peer.greet = lambda made: [CLOSE] if made.number < welcomed + OFTEN else [frames.welcome()]
+        for made in peer.connections:
+            made.close()
+        for _ in range(OFTEN):
+            if len(peer.connections) < welcomed + OFTEN:
+                client.get("meanwhile", timeout_s=MOMENT_S)
+        keeps_working(subject, peer, client)
 
 
 @law("P-RETRY-5", "P-CLOSE-1")
@@ -99,6 +146,29 @@ def test_a_connection_with_a_failure_of_its_own_is_not_used_again(subject: Clien
             keeps_working(subject, peer, client)
             assert peer.gets[0].connection not in [get.connection for get in peer.gets[1:]]
             assert has_left(peer, connection(peer, peer.gets[0].connection)), "the client keeps the connection open"
+
+
+@law("P-DEADLINE-5", "P-DEADLINE-4", "P-RETRY-5", "P-HELLO-7")
+def test_a_dead_connection_is_given_up(subject: ClientSubject) -> None:
+    """A connection on which nothing comes, or no Welcome, is left after a second; later requests have a new one."""
+    with ExitStack() as stack:
+        peer, unwelcome = stack.enter_context(Peer()), stack.enter_context(Peer(greet=_welcomes_the_second))
+        client = stack.enter_context(client_of(subject, peer))
+        other = stack.enter_context(client_of(subject, unwelcome, timeout_s=BRIEFLY_S))
+        assert client.get("before").value == "before"
+        fall_silent(peer)
+        # A request that has more time may wait for it on the old connection, and keeps no other there.
+        waiting = client.start_get("waiting", namespace=1, timeout_s=1.5) if declares(subject, "async") else None
+        are_answered_again(subject, (peer, client), (unwelcome, other))
+        if waiting is not None:
+            outcome = waiting.outcome()
+            assert outcome.code in ("DEADLINE_EXCEEDED", "UNAVAILABLE") or outcome.value == "waiting", outcome
+        for side in (peer, unwelcome):
+            assert has_left(side, connection(side)), "the client keeps a dead connection on which no request waits"
+
+
+def _welcomes_the_second(made: Connection) -> Iterable[object]:
+    return [frames.welcome()] if made.number else []
 
 
 @law("P-CLOSE-1")

@@ -125,6 +125,32 @@ def test_a_late_answer_is_dropped_and_its_id_not_used_again(subject: ClientSubje
         assert peer.faults == []
 
 
+@law("P-REQ-7", "P-REQ-6")
+def test_a_late_answer_does_not_end_the_connection(subject: ClientSubject) -> None:
+    """An answer that comes after its request's deadline goes to nobody, and the connection serves other requests."""
+    silent: list[Request] = []
+    with Peer() as peer:
+
+        def answer(request: Request) -> Iterable[object]:
+            if request.keys[0] != "silent":
+                return peer.honest(request)
+            silent.append(request)
+            return []
+
+        answering_gets(peer, answer)
+        with client_of(subject, peer) as client:
+            assert client.get("first").value == "first"
+            assert client.get("silent", timeout_s=0.1).code in IN_VAIN
+            _ask_others(client, 1)
+            # A client may have given the connection up; one that has not uses it, and has heard that the server lives.
+            kept = [request for request in silent if request.connection == peer.gets[-1].connection]
+            for request in kept:
+                peer.connection_of(request).answer(request, frames.values(request.id, [pack(LATE)] * len(request.keys)))
+            _ask_others(client, 3)
+            left = [request for request in kept if peer.connection_of(request).left_at is not None]
+            assert not left, f"the late answer to {left} ended the connection"
+
+
 def _ask_others(client: Client, number: int) -> None:
     for index in range(number):
         outcome = client.get(f"key {index}")

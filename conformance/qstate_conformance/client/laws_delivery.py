@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -10,16 +12,20 @@ from hypothesis import strategies as st
 
 from qstate_conformance.client import frames
 from qstate_conformance.client.driver import Outcome
-from qstate_conformance.client.frames import CODES
+from qstate_conformance.client.frames import CODES, DESCRIBE, GET, LOCATE
 from qstate_conformance.client.peer import Peer, state_map
 from qstate_conformance.client.requests import Request
-from qstate_conformance.client.stage import answering_gets, client_of, needs, when_quiet
+from qstate_conformance.client.stage import answering_gets, client_of, declares, needs, when_quiet
 from qstate_conformance.client.strategies import cuts
 from qstate_conformance.laws import law
 from qstate_conformance.packing import pack
 from qstate_conformance.profiles import examples
 from qstate_conformance.subjects import ClientSubject
 
+#: What stands between two names when somebody puts them together; nothing, most of all.
+SEPARATORS = ("", "/", ".", ":", "-", "_", " ", ",", "|", "\0")
+#: Of so many keys a large get consists, and of so many gets a long run.
+LARGE_GET, LONG_RUN = 5_000, 20_000
 #: What the keys that begin with `failed` fail with.
 FATAL_CODE = "FORBIDDEN"
 
@@ -158,6 +164,65 @@ def test_states_of_different_kinds_are_not_mixed_up(subject: ClientSubject) -> N
 
 def _contents(request: Request, contents: dict[str, Any]) -> Any:
     return contents[request.target[1].removeprefix("a ")]
+
+
+@law("P-GET-1", "P-MSG-5")
+def test_names_that_run_together_are_kept_apart(subject: ClientSubject) -> None:
+    """What is known of a job's state is not used for another whose names, put together, read the same."""
+    for between in SEPARATORS:
+        # Of one pair the state is a list, of the other a map.
+        pairs = [("a", f"b{between}c"), (f"a{between}b", "c")]
+        with Peer() as peer:
+            peer.answer = partial(_lists_and_maps, peer, pairs)
+            with client_of(subject, peer) as client:
+                for _ in range(2):
+                    found = [client.get("key", job=job, state=state).value for job, state in pairs]
+                    assert found == [[1, 2], {"$map": [["a", 1]]}], f"{pairs} became {found}"
+
+
+def _lists_and_maps(peer: Peer, pairs: list[tuple[str, str]], request: Request) -> Iterable[object]:
+    """A list for the first of two pairs of a job and a state, a map for the second."""
+    if request.type == GET:
+        return [frames.values(request.id, [pack([1, 2] if request.target == pairs[0] else {"a": 1})])]
+    if request.type == LOCATE:
+        job, state = request.elements[3:]
+        described = state_map(state, kind="list" if (job, state) == pairs[0] else "map")
+        return [frames.location(request.id, described, [peer.owner()])]
+    if request.type == DESCRIBE and request.elements[3] is not None:
+        kinds = zip(pairs, ("list", "map"), strict=True)
+        states = [state_map(name, kind=kind) for (job, name), kind in kinds if job == request.elements[3]]
+        return [frames.description(request.id, states)]
+    return peer.explain(request)
+
+
+@law("P-GET-1", "P-GET-3", "P-REQ-4")
+def test_every_result_of_a_large_get_is_in_its_place(subject: ClientSubject) -> None:
+    """A get of thousands of keys, with a value or without, gives each key its own result, in however many requests."""
+    needs(subject, "batch")
+    wanted = [f"{('value', 'none', 'value')[number % 3]} {number}" for number in range(LARGE_GET)]
+    with Peer(max_keys=LARGE_GET // 2 - 1) as peer:
+        answering_gets(peer, lambda request: [_right(request)])
+        with client_of(subject, peer) as client:
+            outcome = client.get_many(wanted)
+        assert peer.faults == []
+    assert not outcome.failed, outcome
+    for key, entry in zip(wanted, outcome.body["results"], strict=True):
+        _check(Outcome(entry), key, None)
+
+
+@law("P-REQ-1", "P-REQ-2", "P-MSG-2")
+def test_twenty_thousand_gets_of_one_client_are_answered(subject: ClientSubject) -> None:
+    """A client gets its last of 20,000 values as it did the first, over the connection that it has."""
+    at_once = 32 if declares(subject, "async") else 1
+    with Peer() as peer, client_of(subject, peer) as client:
+        for start in range(0, LONG_RUN, at_once):
+            keys = [f"key {number}" for number in range(start, start + at_once)]
+            pending = [client.start_get(key, namespace=start) for key in keys]
+            for key, operation in zip(keys, pending, strict=True):
+                outcome = operation.outcome()
+                assert outcome.value == key, f"the get of {key!r} became {outcome}"
+        assert len(peer.connections) == len({get.connection for get in peer.gets}), "a connection was made for nothing"
+        assert peer.faults == []
 
 
 @law("P-MSG-2", "P-REQ-1")

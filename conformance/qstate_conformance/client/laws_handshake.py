@@ -39,6 +39,7 @@ BROKEN_GREETINGS = {
     "features that are no array": frames.message(1, 0, 1, "", "scan", 65536, 10),
     "a feature that is no name": frames.message(1, 0, 1, "", [1], 65536, 10),
     "too many features": frames.welcome(features=tuple(f"feature {number}" for number in range(33))),
+    "a server of 256 characters": frames.welcome(server="é" * 256),
     "a server that is binary": frames.message(1, 0, 1, b"x", [], 65536, 10),
     "a Failure with an id": frames.failure(1, 19),
     "a Failure without details": frames.message(10, 0, 19),
@@ -99,6 +100,15 @@ def test_what_a_newer_server_adds_to_its_welcome_is_ignored(
     assume(len(greeting) <= 65536)
     with Peer(greet=always(greeting)) as peer, client_of(subject, peer) as client:
         assert client.get("key").value == "key"
+
+
+@law("P-MSG-5", "P-HELLO-5")
+def test_a_server_names_itself_as_it_likes(subject: ClientSubject) -> None:
+    """A Welcome is sound with any text of at most 255 characters as the server's name, counted in code points."""
+    for name in ("", "x" * 255, "é" * 255, "\U0001f600" * 255, "\0", "\r\n"):
+        with Peer(greet=always(frames.welcome(server=name))) as peer, client_of(subject, peer) as client:
+            outcome = client.get("key")
+        assert outcome.value == "key", f"with the server {name[:9]!r} of {len(name)} characters, a get gives {outcome}"
 
 
 @law("P-HELLO-7", "P-FAIL-1", "P-FAIL-3")

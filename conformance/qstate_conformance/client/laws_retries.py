@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from qstate_conformance.client import frames
-from qstate_conformance.client.driver import Outcome
+from qstate_conformance.client.driver import Client, Outcome
 from qstate_conformance.client.frames import CODES, FATAL_ANSWERS, LOOK_UP_AGAIN, RETRY_HERE
 from qstate_conformance.client.peer import Peer
 from qstate_conformance.client.requests import Request
@@ -33,6 +34,8 @@ EARLY_S = 0.005
 AFTERWARDS_S = 0.25
 SHORT_S = 0.4
 LONG_S = 1.2
+#: Longer than most caps that a client may have put on a wait. Who knows that it is in vain need not wait at all.
+PATIENT_S = 6.0
 
 
 def _per_key(code: int) -> Callable[[Request], bytes]:
@@ -97,16 +100,29 @@ def _fails_twice(peer: Peer, answer: Callable[[Request], bytes]) -> Callable[[Re
 @law("P-RETRY-1")
 def test_no_try_comes_after_the_deadline(subject: ClientSubject) -> None:
     """A request that keeps failing ends by its deadline with a code that it met, and is not tried any more."""
-    for name in ("RESTORING", "OVERLOADED", "UNAVAILABLE", "EPOCH_NOT_REACHED", "TOO_STALE"):
-        with Peer() as peer:
+    names = ("RESTORING", "OVERLOADED", "UNAVAILABLE", "EPOCH_NOT_REACHED", "TOO_STALE")
+    with _refusing(subject, names) as refused:
+        asked = [client.start_get("key", timeout_s=0.1) for _, client in refused.values()]
+        for name, operation in zip(refused, asked, strict=True):
+            outcome = operation.outcome()
+            assert outcome.code in (name, "DEADLINE_EXCEEDED"), f"{name} became {outcome}"
+        until = time.monotonic() + AFTERWARDS_S
+        tries = {name: len(peer.gets) for name, (peer, _) in refused.items()}
+        for name, (peer, _) in refused.items():
+            more = more_gets_come(peer, tries[name], max(0.0, until - time.monotonic()))
+            assert not more, f"after it had ended with {name} it was sent again"
+
+
+@contextmanager
+def _refusing(subject: ClientSubject, names: Iterable[str]) -> Iterator[dict[str, tuple[Peer, Client]]]:
+    """Of each code a peer that refuses every Get with it, and a client of that peer."""
+    with ExitStack() as stack:
+        refused = {}
+        for name in names:
+            peer = stack.enter_context(Peer())
             refuses_gets(peer, _whole(CODES[name]))
-            with client_of(subject, peer) as client:
-                outcome = client.get("key", timeout_s=0.1)
-                tries = len(peer.gets)
-                assert outcome.code in (name, "DEADLINE_EXCEEDED"), f"{name} became {outcome}"
-                assert not more_gets_come(peer, tries, AFTERWARDS_S), (
-                    f"after it had ended with {name} it was sent again"
-                )
+            refused[name] = (peer, stack.enter_context(client_of(subject, peer)))
+        yield refused
 
 
 @law("P-RETRY-1")
@@ -126,11 +142,10 @@ def test_no_connection_is_made_after_the_deadline(subject: ClientSubject) -> Non
 @law("P-RETRY-2")
 def test_the_waits_between_tries_grow(subject: ClientSubject) -> None:
     """Between tries a client waits, longer each time."""
-    for code in ("RESTORING", "CONCURRENT_MODIFICATION"):
-        with Peer() as peer:
-            refuses_gets(peer, _whole(CODES[code]))
-            with client_of(subject, peer) as client:
-                assert client.get("key", timeout_s=LONG_S).failed
+    with _refusing(subject, ("RESTORING", "CONCURRENT_MODIFICATION")) as refused:
+        asked = [client.start_get("key", timeout_s=LONG_S) for _, client in refused.values()]
+        assert all(operation.outcome().failed for operation in asked)
+        for peer, _ in refused.values():
             assert_growing([get.at for get in peer.gets])
 
 
@@ -167,6 +182,18 @@ def test_a_wait_beyond_the_deadline_is_not_shortened(subject: ClientSubject) -> 
         with client_of(subject, peer) as client:
             assert client.get("key", timeout_s=SHORT_S).code in ("OVERLOADED", "DEADLINE_EXCEEDED")
         assert len(peer.gets) <= 1
+
+
+@law("P-RETRY-3", "P-RETRY-1")
+def test_a_long_wait_is_a_wait(subject: ClientSubject) -> None:
+    """A retry_after_ms of many seconds, or of more than a timer may hold, is not cut short."""
+    beyond = round(PATIENT_S * 1000) + 1000
+    for wait_ms, timeout_s in ((beyond, PATIENT_S), (1 << 31, SHORT_S), (1 << 32, SHORT_S), ((1 << 63) - 1, SHORT_S)):
+        with Peer() as peer:
+            refuses_gets(peer, _whole(CODES["OVERLOADED"], {"retry_after_ms": wait_ms}))
+            with client_of(subject, peer) as client:
+                assert client.get("key", timeout_s=timeout_s).code in ("OVERLOADED", "DEADLINE_EXCEEDED")
+            assert len(peer.gets) <= 1, f"told to come back after {wait_ms} ms, the client came within {timeout_s} s"
 
 
 @law("P-FAIL-1", "P-RETRY-3")

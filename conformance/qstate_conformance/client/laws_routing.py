@@ -15,7 +15,16 @@ from qstate_conformance.client.driver import Client
 from qstate_conformance.client.frames import CODES, FATAL_ANSWERS, GET, LOCATE, LOOK_UP_AGAIN
 from qstate_conformance.client.peer import CLOSE, Peer, Reply, state_map
 from qstate_conformance.client.requests import Request
-from qstate_conformance.client.stage import assert_growing, client_of, connection, has_left, needs, refuses_gets
+from qstate_conformance.client.stage import (
+    are_answered_again,
+    assert_growing,
+    client_of,
+    connection,
+    fall_silent,
+    has_left,
+    needs,
+    refuses_gets,
+)
 from qstate_conformance.client.strategies import bigints, texts
 from qstate_conformance.corpus import corpus
 from qstate_conformance.key_groups import group_of
@@ -205,6 +214,19 @@ def test_an_owner_that_is_gone_is_looked_up_again(subject: ClientSubject) -> Non
         with _direct(subject, proxy) as client:
             assert client.get("key").value == "key"
         assert {get.target for get in new.gets} == {NEW_ID}
+
+
+@law("P-DEADLINE-5", "P-DEADLINE-4", "P-ROUTE-1")
+def test_a_dead_connection_to_an_owner_is_given_up(subject: ClientSubject) -> None:
+    """A connection to an owner on which nothing comes any more is left, and later requests have a new one."""
+    needs(subject, "direct")
+    with Peer() as proxy, Peer() as owner:
+        _locating_one(proxy, owner.owner())
+        with _direct(subject, proxy) as client:
+            assert client.get("before").value == "before"
+            fall_silent(owner)
+            are_answered_again(subject, (proxy, client))
+            assert has_left(owner, connection(owner)), "the client keeps the dead connection open"
 
 
 def _refusal(code: int, request: Request) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgpack
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 from qstate_conformance.client import frames
 from qstate_conformance.client.driver import Outcome
 from qstate_conformance.client.peer import JOB, Peer, state_map
-from qstate_conformance.client.stage import answering_gets, client_of, needs
+from qstate_conformance.client.requests import Request
+from qstate_conformance.client.stage import answering_gets, client_of, has_left, needs
 from qstate_conformance.client.strategies import map_states, maps_with_array_keys, texts, values
 from qstate_conformance.client.tagged import differs
 from qstate_conformance.corpus import corpus
@@ -23,6 +25,10 @@ from qstate_conformance.subjects import ClientSubject
 SINGLE_KINDS = ("value", "reducing", "aggregating")
 #: A serializer that no client can know.
 UNKNOWN_SERIALIZER = "conformance-unheard-of"
+#: Entries of a Description.
+MOST_ENTRIES = 32_768
+#: The deadline of an answer of megabytes.
+SLOWLY_S = 20.0
 
 
 def _read(subject: ClientSubject, state: dict[str, Any], answer: bytes, epoch: int = 1) -> Outcome:
@@ -214,6 +220,51 @@ def test_jobs_are_listed(subject: ClientSubject, jobs: list[str]) -> None:
         )
         with client_of(subject, peer) as client:
             assert client.describe().body.get("jobs") == jobs
+
+
+@law("P-DESC-3", "P-DESC-1", "P-FRAME-4")
+def test_as_many_entries_as_a_description_may_have_are_listed(subject: ClientSubject) -> None:
+    """A Description of 32768 entries, of jobs or of states, is listed whole."""
+    for job, name in ((None, "jobs"), (JOB, "states")):
+        with Peer() as peer:
+            peer.answer = partial(_many_entries, peer, MOST_ENTRIES)
+            with client_of(subject, peer) as client:
+                found = client.describe(job, timeout_s=SLOWLY_S)
+        assert not found.failed, found
+        listed = [entry if job is None else entry["name"] for entry in found.body[name]]
+        assert listed == [_name(number) for number in range(MOST_ENTRIES)], f"{len(listed)} {name} are listed"
+
+
+@law("P-DESC-3", "P-BROKEN-2")
+def test_more_entries_than_a_description_may_have_end_the_connection(subject: ClientSubject) -> None:
+    """A Description of 32769 entries breaks its table: the client closes, and lists nothing of it."""
+    with Peer() as peer:
+
+        def answer(request: Request) -> list[object]:
+            first = peer.of_type(frames.DESCRIBE)[:1] == [request]
+            return _many_entries(peer, MOST_ENTRIES + 1, request) if first else [*peer.honest(request)]
+
+        peer.answer = answer
+        with client_of(subject, peer) as client:
+            asked = client.start_describe(None, timeout_s=SLOWLY_S)
+            assert peer.wait_for(lambda: bool(peer.of_type(frames.DESCRIBE)), SLOWLY_S)
+            assert has_left(peer, peer.connection_of(peer.of_type(frames.DESCRIBE)[0])), "the connection stays open"
+            outcome = asked.outcome()
+            assert outcome.failed or outcome.body["jobs"] == [JOB], f"{len(outcome.body['jobs'])} jobs are listed"
+
+
+def _name(number: int) -> str:
+    return f"name {number:05d}"
+
+
+def _many_entries(peer: Peer, count: int, request: Request) -> list[object]:
+    """A Description of so many jobs or states. Packing each of them would take seconds."""
+    if request.type != frames.DESCRIBE:
+        return [*peer.honest(request)]
+    entry = pack({"job": _name(0)} if request.elements[3] is None else state_map(_name(0)))
+    entries = (entry.replace(_name(0).encode(), _name(number).encode()) for number in range(count))
+    opening = b"\x93" + pack(frames.DESCRIPTION) + pack(request.id) + b"\xdd" + count.to_bytes(4, "big")
+    return [frames.frame(opening + b"".join(entries))]
 
 
 def _pairs(entries: Any) -> Pairs:

@@ -21,11 +21,15 @@ from qstate_conformance.client.requests import Request
 from qstate_conformance.subjects import ClientSubject
 
 __all__ = [
+    "BRIEFLY_S",
     "always",
     "answering_gets",
+    "are_answered_again",
     "assert_growing",
     "client_of",
     "connection",
+    "declares",
+    "fall_silent",
     "has_left",
     "keeps_working",
     "more_gets_come",
@@ -38,16 +42,23 @@ __all__ = [
 QUIET_S = 0.05
 #: The deadline of a later request, of which there are three at most.
 AFTERWARDS_S = 2.0
+#: How long nothing may come before a connection counts as dead (P-DEADLINE-5), and a deadline far below.
+SILENCE_S, BRIEFLY_S = 1.0, 0.2
 #: Codes that a later request may meet once more on a connection that the client did not know was gone.
 _GONE = {"UNAVAILABLE", "SHUTTING_DOWN", "OVERLOADED", "DEADLINE_EXCEEDED"}
 
 
 def needs(subject: ClientSubject, *features: str) -> None:
     """Skip the law when the driver does not declare these features."""
-    with driver_for(subject.command) as driver:
-        missing = set(features) - driver.features
+    missing = {feature for feature in features if not declares(subject, feature)}
     if missing:
         pytest.skip(f"the driver does not declare the feature {', '.join(sorted(missing))}")
+
+
+def declares(subject: ClientSubject, feature: str) -> bool:
+    """Whether the driver declares this feature."""
+    with driver_for(subject.command) as driver:
+        return feature in driver.features
 
 
 @contextmanager
@@ -95,6 +106,34 @@ def keeps_working(subject: ClientSubject, peer: Peer, client: Client, key: str =
             break
     assert outcome.found, f"a later get fails: {outcome.code}: {outcome.text}"
     assert outcome.value == key, f"a later get of {key!r} gives {outcome.value!r}"
+
+
+def fall_silent(peer: Peer) -> None:
+    """Have the peer answer nothing any more on the connections that there are, which it leaves open."""
+    dead = len(peer.connections)
+    peer.answer = lambda request: [] if request.connection < dead else peer.honest(request)
+
+
+def are_answered_again(subject: ClientSubject, *left: tuple[Peer, Client]) -> None:
+    """Assert that each client has an answer as soon as its connection to a peer was silent for long enough.
+
+    Each is asked over and over, with less time than a server may be silent: short deadlines must not hide a death.
+    """
+    until = time.monotonic() + SILENCE_S + GRACE_S
+    with driver_for(subject.command) as driver:
+        while left:
+            assert time.monotonic() < until, f"after {SILENCE_S + GRACE_S:.0f} s, a dead connection is still in use"
+            # One that connects when it is opened could not be opened.
+            asked = [
+                (peer, client if client.number is not None else driver.open(peer.address, timeout_s=BRIEFLY_S))
+                for peer, client in left
+            ]
+            opened = [(peer, client) for peer, client in asked if client.number is not None]
+            pending = [client.start_get("afterwards", timeout_s=BRIEFLY_S) for _, client in opened]
+            outcomes = [operation.outcome() for operation in pending]
+            assert all(outcome.found or outcome.code in _GONE for outcome in outcomes), outcomes
+            answered = [peer for (peer, _), outcome in zip(opened, outcomes, strict=True) if outcome.found]
+            left = tuple((peer, client) for peer, client in asked if peer not in answered)
 
 
 def always(*replies: Reply) -> Callable[[Any], Iterable[Reply]]:

@@ -17,10 +17,11 @@ from qstate_conformance.key_groups import Column, Key, group_of
 from qstate_conformance.server.packing import array_of, map_of, pack
 
 __all__ = [
-    "EPOCH",
+    "COMMITTED_EPOCH",
     "GAP",
     "JOB",
     "LIMITS",
+    "LIVE_EPOCH",
     "MAX_PARALLELISM",
     "MOVED",
     "OWNED",
@@ -28,6 +29,7 @@ __all__ = [
     "STATES",
     "TOKEN",
     "UNREACHABLE",
+    "Before",
     "Contents",
     "Entry",
     "Limits",
@@ -43,8 +45,10 @@ Contents = bytes | tuple[bytes, ...] | tuple[tuple[Key, bytes], ...]
 
 JOB = "conformance"
 MAX_PARALLELISM = 128
-#: The epoch that every entry is from. It is final: committed reads show it.
-EPOCH = 7
+#: The last epoch that Spark has committed: committed reads are of it.
+COMMITTED_EPOCH = 7
+#: The one after it, which is sealed and not committed yet: live reads are of it.
+LIVE_EPOCH = 8
 #: The key groups with an owner, [start, stop) each, and those without.
 OWNED = ((0, 40), (40, 64), (80, 128))
 GAP = (64, 80)
@@ -62,8 +66,8 @@ UNREACHABLE = "unreachable"
 class Limits:
     """What the proxy is to be configured with, so that laws can reach every limit."""
 
-    max_frame: int = 8192
-    max_keys: int = 100
+    max_frame: int = 49_152
+    max_keys: int = 10_000
     max_connections: int = 64
     #: Requests in flight, of all connections together; one more is OVERLOADED.
     max_requests: int = 64
@@ -82,9 +86,21 @@ class Entry:
     namespace: Key | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What a state held for one key at the end of the committed epoch, which the epoch after it changed.
+
+    `contents` is None for nothing.
+    """
+
+    key: Key
+    contents: Contents | None
+    namespace: Key | None = None
+
+
 @dataclass(frozen=True)
 class State:
-    """A queryable state of the job."""
+    """A queryable state of the job. `entries` are what it holds now, `before` is what it held in their place."""
 
     name: str
     kind: str
@@ -92,6 +108,7 @@ class State:
     entries: tuple[Entry, ...]
     serializer: str = MSGPACK
     value_type: str = "object"
+    before: tuple[Before, ...] = ()
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         # In a failing example, a state is its name, not all of its entries.
@@ -106,6 +123,13 @@ class State:
     def homeless(self) -> Key:
         """A key whose group has no owner."""
         return _key_in("homeless", self.key_types, range(*GAP))
+
+    @property
+    def committed(self) -> tuple[Entry, ...]:
+        """What it held at the end of the committed epoch."""
+        changed = {(found.namespace, found.key): found.contents for found in self.before}
+        same = [entry for entry in self.entries if (entry.namespace, entry.key) not in changed]
+        return (*same, *(Entry(key, held, space) for (space, key), held in changed.items() if held is not None))
 
     def answer_of(self, entry: Entry) -> bytes:
         """What a Get of this entry is answered with. A map's entries may come in another order."""
@@ -138,6 +162,10 @@ def key_with_owner(what: str, key_types: tuple[str, ...], owner: int | None = No
     """A key of these types, made from this text, whose group is in `OWNED`, or in that range of it."""
     ranges = OWNED if owner is None else (OWNED[owner],)
     return _key_in(what, key_types, (group for start, stop in ranges for group in range(start, stop)))
+
+
+def _has_owner(key: Key) -> bool:
+    return not GAP[0] <= group_of(key, MAX_PARALLELISM) < GAP[1]
 
 
 def _reversed(text: str) -> bytes:
@@ -184,6 +212,14 @@ STATES: tuple[State, ...] = (
             Entry("JFK", pack(-3.5), _WINDOW),
             Entry("JFK", pack("under binary"), b"\x00\xff"),
             Entry("N14228", pack("only here"), "2013-07-18"),
+            Entry(_placed("changed"), pack("the running epoch's")),
+            Entry(_placed("new"), pack("of the running epoch alone")),
+        ),
+        before=(
+            Before(_placed("changed"), pack("what was committed")),
+            Before(_placed("new"), None),
+            Before(_placed("deleted"), pack("committed alone")),
+            Before("N14228", pack("what was committed in a namespace"), "2013-07-18"),
         ),
     ),
     State(
@@ -194,9 +230,11 @@ STATES: tuple[State, ...] = (
             *(Entry(entry.key, _reversed(f"label of {entry.key!s}")) for entry in _corpus_entries(*_NUMBER)),
             Entry(key_with_owner("empty", _NUMBER), b""),
             Entry(42, _reversed("in a namespace"), 60),
+            Entry(key_with_owner("changed", _NUMBER), b""),
         ),
         OWN_SERIALIZER,
         "str",
+        before=(Before(key_with_owner("changed", _NUMBER), _reversed("what was committed")),),
     ),
     State(
         "delays",
@@ -207,6 +245,13 @@ STATES: tuple[State, ...] = (
             Entry("N14228", (pack([1, "a"]), pack({"late": True}), pack(b"\x00"))),
             Entry(_placed("long"), tuple(pack(number) for number in range(300))),
             Entry("JFK", (pack("in a window"),), _WINDOW),
+            Entry(_placed("grown"), (pack("committed"), pack("not yet"))),
+            Entry(_placed("replaced"), (pack("not yet"),)),
+        ),
+        before=(
+            Before(_placed("grown"), (pack("committed"),)),
+            Before(_placed("replaced"), (pack(1), pack(2), pack(3))),
+            Before(_placed("cleared"), (pack("committed alone"),)),
         ),
     ),
     State(
@@ -228,6 +273,11 @@ STATES: tuple[State, ...] = (
             Entry("JFK", (("LAX", pack(2)),)),
             Entry("", (("LAX", pack(2)), ("SFO", pack([1, 2])), ("Zürich", pack("seen")), ("", pack(0)))),
             Entry("JFK", (("BOS", pack(1)),), 60),
+            Entry(_placed("touched"), (("LAX", pack(3)), ("BOS", pack(1)))),
+        ),
+        before=(
+            Before(_placed("touched"), (("LAX", pack(2)), ("SFO", pack(5)))),
+            Before(_placed("cleared"), (("LAX", pack("committed alone")),)),
         ),
     ),
     State(
@@ -248,8 +298,12 @@ STATES: tuple[State, ...] = (
         (
             *(Entry(entry.key, pack(number * 1000)) for number, entry in enumerate(_corpus_entries(*_NUMBER))),
             Entry(42, pack(12_345), "2013-07-18"),
+            Entry(key_with_owner("summed", _NUMBER), pack(700)),
+            # Short keys and values, of which a large Get may ask for thousands.
+            *(Entry(number, pack(3 * number)) for number in range(2, 30) if _has_owner(number)),
         ),
         value_type="int",
+        before=(Before(key_with_owner("summed", _NUMBER), pack(400)),),
     ),
     State(
         "meanDelay",
@@ -258,8 +312,10 @@ STATES: tuple[State, ...] = (
         (
             *(Entry(entry.key, pack(2.5)) for entry in _corpus_entries(*_PLACE)),
             Entry(("EWR", 1545), pack(-1.25), _WINDOW),
+            Entry(key_with_owner("meant", _PLACE), pack(3.5)),
         ),
         value_type="float",
+        before=(Before(key_with_owner("meant", _PLACE), pack(1.5)),),
     ),
     State("Höhe über NN ✈", "value", ("binary",), _corpus_entries("binary")),
     State("byTwoTexts", "value", ("string", "string"), _corpus_entries("string", "string")),
@@ -271,10 +327,10 @@ STATES: tuple[State, ...] = (
         _TEXT,
         (
             # One frame holds `fits`, but not `half` and `other half` together, nor `whole` at all.
-            Entry(_placed("fits"), pack(b"f" * 8000)),
-            Entry(_placed("half"), pack(b"h" * 5000)),
-            Entry(_placed("other half"), pack(b"o" * 5000)),
-            Entry(_placed("whole"), pack(b"w" * 9000)),
+            Entry(_placed("fits"), pack(b"f" * 48_000)),
+            Entry(_placed("half"), pack(b"h" * 30_000)),
+            Entry(_placed("other half"), pack(b"o" * 30_000)),
+            Entry(_placed("whole"), pack(b"w" * 50_000)),
         ),
         value_type="bytes",
     ),
@@ -296,7 +352,8 @@ def as_json() -> str:
     document = {
         "about": "The state that a server under test holds. docs/reference/conformance-fixture.md explains it.",
         "job": JOB,
-        "epoch": EPOCH,
+        "committed_epoch": COMMITTED_EPOCH,
+        "live_epoch": LIVE_EPOCH,
         "max_parallelism": MAX_PARALLELISM,
         "owned": OWNED,
         "gap": GAP,
@@ -318,16 +375,19 @@ def _state_as_json(found: State) -> dict[str, Any]:
         "value_type": found.value_type,
         "absent_key": found.absent,
         "homeless_key": found.homeless,
-        "entries": [
-            {
-                "namespace": entry.namespace,
-                "key": entry.key,
-                "group": group_of(entry.key, MAX_PARALLELISM),
-                "contents": entry.contents,
-                "answer": found.answer_of(entry),
-            }
-            for entry in found.entries
-        ],
+        "entries": [_entry_as_json(found, entry) for entry in found.entries],
+        "before": [_entry_as_json(found, before) for before in found.before],
+    }
+
+
+def _entry_as_json(found: State, entry: Entry | Before) -> dict[str, Any]:
+    held = None if entry.contents is None else Entry(entry.key, entry.contents)
+    return {
+        "namespace": entry.namespace,
+        "key": entry.key,
+        "group": group_of(entry.key, MAX_PARALLELISM),
+        "contents": entry.contents,
+        "answer": held and found.answer_of(held),
     }
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from qstate_conformance.codes import Code, Type
 from qstate_conformance.laws import law
 from qstate_conformance.profiles import examples
-from qstate_conformance.server.fixture import JOB, UNREACHABLE, state
+from qstate_conformance.server.fixture import JOB, LIMITS, UNREACHABLE, state
 from qstate_conformance.server.messages import Failure, Values, Violation
 from qstate_conformance.server.probes import KNOWN, TEMPERATURE, check_known
 from qstate_conformance.server.wire import connect
@@ -76,6 +76,24 @@ def test_each_request_has_its_own_deadline(subject: ServerSubject) -> None:
         asked = [session.ask(Type.GET, ms, TEMPERATURE, None, {}, (homeless,)) for ms in deadlines]
         for number, deadline_ms in reversed(list(zip(asked, deadlines, strict=True))):
             session.answer(number)
+            took = time.monotonic() - started
+            if took > deadline_ms / 1000 + _GRACE_S:
+                raise Violation(f"P-DEADLINE-1: the answer to a Get of {deadline_ms} ms came after {took:.3f} s")
+
+
+@law("P-DEADLINE-1", "P-DEADLINE-3", "P-REQ-2")
+def test_a_server_with_much_to_do_keeps_deadlines(subject: ServerSubject) -> None:
+    """With nearly as many requests in flight as may be, each is answered by its own deadline, or found too late."""
+    homeless = state("temperature").homeless
+    with connect(subject) as one, connect(subject) as other:
+        deadlines = [100 + 3 * number for number in range(LIMITS.max_requests - 8)]
+        started = time.monotonic()
+        asked = [
+            ((one, other)[number % 2].ask(Type.GET, deadline_ms, TEMPERATURE, None, {}, (homeless,)), deadline_ms)
+            for number, deadline_ms in enumerate(deadlines)
+        ]
+        for number, (request, deadline_ms) in enumerate(asked):
+            (one, other)[number % 2].answer(request)
             took = time.monotonic() - started
             if took > deadline_ms / 1000 + _GRACE_S:
                 raise Violation(f"P-DEADLINE-1: the answer to a Get of {deadline_ms} ms came after {took:.3f} s")

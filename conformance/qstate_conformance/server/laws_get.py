@@ -8,14 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstate_conformance.codes import Code, Type
+from qstate_conformance.key_groups import Key
 from qstate_conformance.laws import law
 from qstate_conformance.profiles import examples
 from qstate_conformance.server import strategies
 from qstate_conformance.server.fixture import (
-    EPOCH,
+    COMMITTED_EPOCH,
     JOB,
     LIMITS,
+    LIVE_EPOCH,
     MOVED,
+    OWNED,
     STATES,
     UNREACHABLE,
     Entry,
@@ -25,14 +28,23 @@ from qstate_conformance.server.fixture import (
 )
 from qstate_conformance.server.messages import Description, Failure, Values, Violation
 from qstate_conformance.server.packing import pack
-from qstate_conformance.server.probes import TEMPERATURE, check_answer, check_each, target_of
-from qstate_conformance.server.wire import DEADLINE_MS, Session, connect
+from qstate_conformance.server.probes import (
+    TEMPERATURE,
+    check_answer,
+    check_each,
+    many_keys,
+    near_texts,
+    owner_sessions,
+    target_of,
+)
+from qstate_conformance.server.wire import DEADLINE_MS, Session, Target, connect
 from qstate_conformance.subjects import ServerSubject
 
 #: Long enough to be met, short enough to wait for.
 _SHORT_MS = 150
 _BLOBS = (JOB, "blobs")
 _SMALL_STATES = [found for found in STATES if found.name != "blobs"]
+_DISTANCE = state("distance")
 
 
 def _blob(name: str) -> Entry:
@@ -60,7 +72,9 @@ def test_every_entry_of_the_fixture_is_answered_byte_for_byte(subject: ServerSub
                 values = session.get(target_of(found), entry.key, namespace=entry.namespace)
                 assert isinstance(values, Values), f"{values} for {found.name}[{entry.key!r}]"
                 check_answer(found, entry, values.results[0])
-                assert values.epochs == (EPOCH,), f"P-GET-2: epoch {values.epochs[0]} for {found.name}[{entry.key!r}]"
+                assert values.epochs == (LIVE_EPOCH,), (
+                    f"P-GET-2: epoch {values.epochs[0]} for {found.name}[{entry.key!r}]"
+                )
 
 
 @law("P-GET-1", "P-GET-2", "P-GET-3")
@@ -76,7 +90,7 @@ def test_results_are_in_the_order_of_the_keys(subject: ServerSubject, data: st.D
     for key, epoch, result in zip(keys, values.epochs, values.results, strict=True):
         if key in here:
             check_answer(found, here[key], result)
-            assert epoch == EPOCH, f"P-GET-2: epoch {epoch} for {key!r}"
+            assert epoch == LIVE_EPOCH, f"P-GET-2: epoch {epoch} for {key!r}"
         else:
             assert result is None, f"P-GET-3: {result!r} for {key!r}, which has no value"
 
@@ -125,6 +139,20 @@ def test_an_unknown_state_is_unknown(subject: ServerSubject, name: str, which: s
     with connect(subject) as session:
         found = session.get((JOB, wanted), "JFK") if which == "get" else session.locate(JOB, wanted)
         _expect(found, Code.UNKNOWN_STATE)
+
+
+@law("P-GET-6", "P-MSG-5")
+def test_names_are_taken_as_they_are(subject: ServerSubject) -> None:
+    """A name that differs in a letter's case, in space around it, in its end or its Unicode form is another one."""
+    known = {MOVED, UNREACHABLE, *(found.name for found in STATES)}
+    with connect(subject) as session:
+        for job in near_texts(JOB):
+            _expect(session.get((job, "temperature"), "JFK"), Code.UNKNOWN_JOB)
+            _expect(session.locate(job, "temperature"), Code.UNKNOWN_JOB)
+            _expect(session.describe(job), Code.UNKNOWN_JOB)
+        for name in {near for found in STATES for near in near_texts(found.name)} - known:
+            _expect(session.get((JOB, name), "JFK"), Code.UNKNOWN_STATE)
+            _expect(session.locate(JOB, name), Code.UNKNOWN_STATE)
 
 
 @law("P-GET-6", "P-GET-2", "P-LOC-2")
@@ -214,7 +242,7 @@ def test_an_unknown_isolation_is_not_ignored(subject: ServerSubject, value: Any)
 
 @law("P-GET-4", "P-GET-2")
 def test_committed_reads_are_served_by_states_that_offer_them(subject: ServerSubject) -> None:
-    """The committed isolation gives the final epoch where the description offers it, and UNSUPPORTED elsewhere."""
+    """The committed isolation gives the committed epoch where the description offers it, and UNSUPPORTED elsewhere."""
     with connect(subject) as session:
         offering = _states_that_offer(session, "committed_reads")
         for found in _SMALL_STATES:
@@ -227,7 +255,36 @@ def test_committed_reads_are_served_by_states_that_offer_them(subject: ServerSub
                 continue
             assert isinstance(get, Values), f"P-GET-4: {get} for a committed read of {found.name}"
             check_answer(found, entry, get.results[0])
-            assert get.epochs == (EPOCH,), f"P-GET-2: {get.epochs} for a committed read"
+            assert get.epochs == (COMMITTED_EPOCH,), f"P-GET-2: {get.epochs} for a committed read"
+
+
+@law("P-GET-14", "P-GET-2", "P-GET-3")
+def test_a_committed_read_shows_nothing_of_a_later_epoch(subject: ServerSubject) -> None:
+    """What an epoch wrote that is not committed is in live reads alone: values, elements, map entries and deletes."""
+    with connect(subject) as session:
+        offering = _states_that_offer(session, "committed_reads")
+        for found in _SMALL_STATES:
+            for namespace in {before.namespace for before in found.before}:
+                keys = [before.key for before in found.before if before.namespace == namespace]
+                _check_all(session, found, namespace, keys, found.entries, LIVE_EPOCH)
+                if found.name in offering:
+                    _check_all(session, found, namespace, keys, found.committed, COMMITTED_EPOCH)
+
+
+def _check_all(
+    session: Session, found: State, namespace: Key | None, keys: list[Key], held: tuple[Entry, ...], epoch: int
+) -> None:
+    """The keys have in this namespace what is held, and the epoch; the others among them have nothing."""
+    options = {"isolation": "committed" if epoch == COMMITTED_EPOCH else "live"}
+    values = session.get(target_of(found), *keys, namespace=namespace, options=options)
+    assert isinstance(values, Values), f"P-GET-14: {values} for {keys} of {found.name} with {options}"
+    assert set(values.epochs) == {epoch}, f"P-GET-14: {values.epochs} for {keys} of {found.name} with {options}"
+    here = {entry.key: entry for entry in held if entry.namespace == namespace}
+    for key, result in zip(keys, values.results, strict=True):
+        if key in here:
+            check_answer(found, here[key], result)
+        elif result is not None:
+            raise Violation(f"P-GET-14: {result!r} for {key!r} of {found.name} with {options}, which has no value")
 
 
 def _states_that_offer(session: Session, capability: str) -> set[str]:
@@ -241,12 +298,32 @@ def _states_that_offer(session: Session, capability: str) -> set[str]:
 @given(count=st.integers(1, LIMITS.max_keys))
 def test_as_many_keys_may_be_asked_for_as_the_welcome_says(subject: ServerSubject, count: int) -> None:
     """A Get of up to max_keys keys has a result for each; repeated keys are asked for as often as they stand there."""
-    present, absent = ("JFK", state("temperature").absent)
+    held = {entry.key: entry.contents for entry in _DISTANCE.entries if entry.namespace is None}
+    present, absent = next(iter(held)), _DISTANCE.absent
     keys = [present if number % 3 else absent for number in range(count - 1)] + [present]
     with connect(subject) as session:
-        found = session.get(TEMPERATURE, *keys)
+        found = session.get(target_of(_DISTANCE), *keys)
     assert isinstance(found, Values), f"{found} for {count} keys"
-    assert [result is None for result in found.results] == [key == absent for key in keys]
+    assert found.results == tuple(map(held.get, keys)), f"P-GET-1: {found!r:.200} for {count} keys"
+
+
+@law("P-GET-1", "P-GET-2", "P-GET-3")
+def test_a_large_get_has_every_result_in_its_place(subject: ServerSubject) -> None:
+    """A Get of max_keys keys, each with a value or without, has every result in its place, at a proxy and an owner."""
+    with connect(subject) as session:
+        _check_places(session, target_of(_DISTANCE), many_keys(OWNED))
+    with owner_sessions(subject, _DISTANCE.name) as owners:
+        for owner, session in owners:
+            _check_places(session, owner.state_id, many_keys(((owner.start, owner.stop),)))
+
+
+def _check_places(session: Session, target: Target, keys: list[int]) -> None:
+    held = {entry.key: entry.contents for entry in _DISTANCE.entries if entry.namespace is None}
+    found = session.get(target, *keys)
+    assert isinstance(found, Values), f"P-GET-1: {found!r:.200} for {len(keys)} keys"
+    for place, (key, epoch, result) in enumerate(zip(keys, found.epochs, found.results, strict=True)):
+        if (epoch, result) != (LIVE_EPOCH, held.get(key)):
+            raise Violation(f"P-GET-1: {result!r} of epoch {epoch} for {key}, number {place} of {len(keys)} keys")
 
 
 @law("P-REQ-4", "P-REQ-3")

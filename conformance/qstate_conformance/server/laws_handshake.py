@@ -17,7 +17,8 @@ from qstate_conformance.server.fixture import LIMITS
 from qstate_conformance.server.messages import Failure, Violation, Welcome
 from qstate_conformance.server.packing import pack
 from qstate_conformance.server.probes import TEMPERATURE, await_room, check_each, check_untouched
-from qstate_conformance.server.wire import HANDSHAKE_MAX_FRAME, Session, Stream, connect, frame, hello
+from qstate_conformance.server.streams import HANDSHAKE_MAX_FRAME
+from qstate_conformance.server.wire import Session, Stream, connect, frame, hello
 from qstate_conformance.subjects import ServerSubject
 
 _UNKNOWN_VERSION = 64_999
@@ -126,6 +127,30 @@ def test_a_wrong_token_or_none_is_refused(subject: ServerSubject, data: st.DataO
     with _open(subject) as stream:
         stream.send(hello(token=wrong))
         stream.receive_farewell(Code.UNAUTHENTICATED)
+
+
+@law("P-HELLO-2", "P-HELLO-6")
+def test_every_bit_of_a_token_counts(subject: ServerSubject) -> None:
+    """A token that differs from the right one in a letter's case, in space around it or in any one byte is refused."""
+    if (token := subject.token) is None:
+        pytest.skip("the server wants no token: run the suite once more with one that does")
+    near = {token.swapcase(), token.lower(), token.upper(), token.title(), token.strip(), token[::-1]}
+    near |= {
+        b" " + token,
+        token + b" ",
+        token + b"\n",
+        b"\xef\xbb\xbf" + token,
+        token + b"\0",
+        token.replace(b" ", b""),
+    }
+    near |= {token[:place] + bytes((token[place] ^ 1,)) + token[place + 1 :] for place in range(len(token))}
+
+    def check(wrong: bytes) -> None:
+        with _open(subject) as stream:
+            stream.send(hello(token=wrong))
+            stream.receive_farewell(Code.UNAUTHENTICATED)
+
+    check_each({repr(wrong): wrong for wrong in sorted(near - {token})}, check)
 
 
 @law("P-HELLO-6")

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from qstate_conformance.codes import Code
 from qstate_conformance.corpus import corpus, value_of
-from qstate_conformance.key_groups import Key, group_of
+from qstate_conformance.key_groups import Column, Key, group_of
 from qstate_conformance.laws import law
 from qstate_conformance.server import strategies
 from qstate_conformance.server.fixture import GAP, JOB, MAX_PARALLELISM, STATES, State, state_by_key_types
 from qstate_conformance.server.messages import Failure, Values, Violation
-from qstate_conformance.server.probes import owner_sessions
+from qstate_conformance.server.probes import near_texts, owner_sessions
 from qstate_conformance.server.wire import connect
 from qstate_conformance.subjects import ServerSubject
 
@@ -74,6 +74,47 @@ def test_a_proxy_finds_the_group_of_any_key(subject: ServerSubject, data: st.Dat
             raise Violation(f"P-GET-6: {result!r} for {key!r}, whose group has no owner")
         if not lost and result == Code.UNKNOWN_KEY_GROUP_LOCATION:
             raise Violation(f"P-KEY-4: {key!r} has an owner, but the proxy found none")
+
+
+@law("P-KEY-5", "P-GET-3")
+def test_keys_are_taken_as_they_are(subject: ServerSubject) -> None:
+    """A key that differs from one with a value in case, space, length or a bit anywhere has no value itself."""
+    with connect(subject) as session:
+        for found in STATES:
+            held = {entry.key for entry in found.entries if entry.namespace is None}
+            near = [key for key in {near for key in held for near in _near(key)} - held if not _is_lost(key)]
+            for start in range(0, len(near), _KEYS_AT_ONCE):
+                keys = near[start : start + _KEYS_AT_ONCE]
+                values = session.get((JOB, found.name), *keys)
+                assert isinstance(values, Values), f"{values!r:.200} for keys of {found.name}"
+                for key, result in zip(keys, values.results, strict=True):
+                    if result is not None:
+                        raise Violation(f"P-KEY-5: {result!r:.200} for {key!r} of {found.name}, which has no value")
+
+
+#: So many keys of any kind fit a frame.
+_KEYS_AT_ONCE = 200
+
+
+def _is_lost(key: Key) -> bool:
+    return GAP[0] <= group_of(key, MAX_PARALLELISM) < GAP[1]
+
+
+def _near(key: Key) -> set[Key]:
+    """Keys of the same types that a careless comparison takes for this one."""
+    if not isinstance(key, tuple):
+        return {*_near_columns(key)}
+    columns = enumerate(map(_near_columns, key))
+    return {(*key[:place], near, *key[place + 1 :]) for place, found in columns for near in found}
+
+
+def _near_columns(column: Column) -> set[Column]:
+    if isinstance(column, str):
+        return {*near_texts(column)}
+    if isinstance(column, bytes):
+        return {column + b"\0", b"\0" + column, column[:-1], column.swapcase(), column + column[-1:]}
+    near = {column ^ (1 << bit) for bit in range(63)} | {-column, ~column, column + 1, column - 1}
+    return {number for number in near if -(1 << 63) <= number < 1 << 63}
 
 
 @law("P-KEY-5", "P-KEY-3")

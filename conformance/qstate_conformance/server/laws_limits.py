@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+from collections import deque
+from functools import partial
+from itertools import cycle
 from typing import Any
 
 from qstate_conformance.codes import Code, Type
+from qstate_conformance.key_groups import group_of
 from qstate_conformance.laws import law
-from qstate_conformance.server.fixture import LIMITS, state
-from qstate_conformance.server.messages import Failure, Violation
-from qstate_conformance.server.probes import TEMPERATURE, check_known, check_untouched
-from qstate_conformance.server.wire import connect
+from qstate_conformance.server.fixture import LIMITS, MAX_PARALLELISM, STATES, Entry, State, state
+from qstate_conformance.server.messages import Failure, Pong, Values, Violation
+from qstate_conformance.server.probes import (
+    TEMPERATURE,
+    check_answer,
+    check_known,
+    check_untouched,
+    owner_sessions,
+    target_of,
+)
+from qstate_conformance.server.wire import DEADLINE_MS, Session, Target, connect
 from qstate_conformance.subjects import ServerSubject
 
 #: So long the requests that fill the server stay in flight.
 _FILLING_MS = 400
+#: Of so many requests a long run consists.
+_LONG_RUN = 20_000
+#: Many in flight, and fewer than a connection may have.
+_AT_ONCE = 24
 
 
 @law("P-REQ-2", "P-REQ-3", "P-BROKEN-3")
@@ -38,6 +53,35 @@ def test_requests_over_the_limit_are_overloaded_and_the_rest_answered(subject: S
         session.end()
 
 
+@law("P-REQ-1", "P-REQ-2", "P-GET-1")
+def test_at_the_limit_of_requests_each_has_its_own_answer(subject: ServerSubject) -> None:
+    """With as many requests in flight as may be, each asking for another key, each has the answer to its own."""
+    questions = [(found, entry) for found in STATES if found.name != "blobs" for entry in found.entries]
+    homeless = state("temperature").homeless
+    with connect(subject) as full, connect(subject) as session:
+        for waiting in (0, LIMITS.max_requests // 2):
+            fields: tuple[Any, ...] = (_FILLING_MS // 4, TEMPERATURE, None, {}, (homeless,))
+            asked = [full.ask(Type.GET, *fields) for _ in range(waiting)]
+            chosen = questions[: LIMITS.max_requests // 2]
+            numbers = [session.next_id() for _ in chosen]
+            session.send(b"".join(map(partial(_asking, session), numbers, chosen)))
+            for number, (found, entry) in zip(numbers, chosen, strict=True):
+                values = session.answer(number)
+                # A request that was in flight before this law may take a place of these.
+                if not (isinstance(values, Failure) and values.code == Code.OVERLOADED):
+                    assert isinstance(values, Values), f"P-REQ-2: {values} for {found.name}[{entry.key!r}]"
+                    check_answer(found, entry, values.results[0])
+            for number in asked:
+                full.answer(number)
+        session.end()
+
+
+def _asking(session: Session, number: int, question: tuple[State, Entry]) -> bytes:
+    found, entry = question
+    fields: tuple[Any, ...] = (DEADLINE_MS, target_of(found), entry.namespace, {}, (entry.key,))
+    return session.request(Type.GET, number, *fields)
+
+
 @law("P-PING-1", "P-REQ-2")
 def test_a_ping_is_answered_while_gets_wait(subject: ServerSubject) -> None:
     """A Ping among Gets that wait for an owner is answered, on their connection and on others."""
@@ -59,3 +103,39 @@ def test_a_long_run_of_requests_is_answered_to_the_end(subject: ServerSubject) -
             for number in numbers:
                 check_known(session, number)
         session.end()
+
+
+@law("P-REQ-1", "P-REQ-2", "P-GET-1", "P-PING-1")
+def test_twenty_thousand_requests_of_one_connection_are_answered(subject: ServerSubject) -> None:
+    """A connection, to a proxy or an owner, answers its last of 20,000 requests as it did the first, each by itself."""
+    found = state("temperature")
+    with connect(subject) as session:
+        _ask_on_and_on(session, TEMPERATURE, found, [entry for entry in found.entries if entry.namespace is None])
+    with owner_sessions(subject, found.name) as owners:
+        owner, session = owners[0]
+        groups = range(owner.start, owner.stop)
+        mine = [entry for entry in found.entries if group_of(entry.key, MAX_PARALLELISM) in groups]
+        _ask_on_and_on(session, owner.state_id, found, [entry for entry in mine if entry.namespace is None])
+
+
+def _ask_on_and_on(session: Session, target: Target, found: State, entries: list[Entry]) -> None:
+    """Ask for these entries over and over, and Ping in between, with many in flight all the while."""
+    questions = cycle([*entries, None])
+    asked: deque[tuple[int, Entry | None]] = deque()
+    for number in range(_LONG_RUN + _AT_ONCE):
+        if number < _LONG_RUN:
+            entry = next(questions)
+            fields: tuple[Any, ...] = (DEADLINE_MS, target, None, {}, (entry.key,)) if entry else ()
+            asked.append((session.ask(Type.GET if entry else Type.PING, *fields), entry))
+        if number >= _AT_ONCE:
+            _check_one(session, found, *asked.popleft())
+    session.end()
+
+
+def _check_one(session: Session, found: State, number: int, entry: Entry | None) -> None:
+    answer = session.answer(number)
+    if entry is None:
+        assert isinstance(answer, Pong), f"P-PING-1: {answer} for Ping {number}"
+        return
+    assert isinstance(answer, Values), f"P-REQ-2: {answer} for request {number}"
+    check_answer(found, entry, answer.results[0])

@@ -12,7 +12,17 @@ from qstate_conformance.key_groups import Key, group_of
 from qstate_conformance.laws import law
 from qstate_conformance.profiles import examples
 from qstate_conformance.server import strategies
-from qstate_conformance.server.fixture import EPOCH, JOB, MAX_PARALLELISM, MOVED, STATES, State, state
+from qstate_conformance.server.fixture import (
+    COMMITTED_EPOCH,
+    JOB,
+    LIMITS,
+    LIVE_EPOCH,
+    MAX_PARALLELISM,
+    MOVED,
+    STATES,
+    State,
+    state,
+)
 from qstate_conformance.server.messages import Description, Failure, Owner, Pong, Values, Violation
 from qstate_conformance.server.packing import pack
 from qstate_conformance.server.probes import TEMPERATURE, check_answer, check_each, located, owner_sessions
@@ -44,7 +54,7 @@ def test_every_entry_of_the_fixture_is_at_its_owner(subject: ServerSubject) -> N
                     if owner is at[0]:
                         assert isinstance(values, Values), f"{values} for {found.name}[{entry.key!r}]"
                         check_answer(found, entry, values.results[0])
-                        assert values.epochs == (EPOCH,), f"P-GET-2: {values.epochs}"
+                        assert values.epochs == (LIVE_EPOCH,), f"P-GET-2: {values.epochs}"
                     else:
                         _expect_not_owned(values)
 
@@ -89,6 +99,22 @@ def test_an_unknown_state_id_is_unknown(subject: ServerSubject, state_id: bytes,
             near = bytes((owner.state_id[0] ^ 1,)) + owner.state_id[1:]
             for unknown in {state_id, near} - ids:
                 _expect(session.get(unknown, "JFK", options={"isolation": isolation}), Code.UNKNOWN_STATE_ID)
+            session.ping()
+
+
+@law("P-GET-5", "P-LOC-3")
+def test_every_byte_of_a_state_id_counts(subject: ServerSubject) -> None:
+    """An id that differs from one that the server holds in any one byte, or shares a half with it, is unknown."""
+    with connect(subject) as session:
+        others = [owner.state_id for found in STATES for owner in located(session, found.name).owners]
+    with owner_sessions(subject, "temperature") as owners:
+        for owner, session in owners:
+            held = owner.state_id
+            unknown = {held[:place] + bytes((held[place] ^ 1,)) + held[place + 1 :] for place in range(len(held))}
+            unknown |= {held[:8] + other[8:] for other in others} | {other[:8] + held[8:] for other in others}
+            unknown |= {held[:8] + bytes(8), bytes(8) + held[8:], held[8:] + held[:8], held[::-1]}
+            for state_id in unknown - {*others}:
+                _expect(session.get(state_id, "JFK"), Code.UNKNOWN_STATE_ID)
             session.ping()
 
 
@@ -140,7 +166,7 @@ def test_an_owner_does_not_ignore_options(subject: ServerSubject) -> None:
             _expect(session.get(owner.state_id, entry.key, options={"isolation": "snapshot"}), Code.UNSUPPORTED)
             committed = session.get(owner.state_id, entry.key, options={"isolation": "committed"})
             if "temperature" in offering:
-                assert isinstance(committed, Values) and committed.epochs == (EPOCH,), f"P-GET-4: {committed}"
+                assert isinstance(committed, Values) and committed.epochs == (COMMITTED_EPOCH,), f"P-GET-4: {committed}"
             else:
                 _expect(committed, Code.UNSUPPORTED)
 
@@ -197,14 +223,14 @@ def test_an_owner_tells_what_is_wrong_with_a_request(subject: ServerSubject) -> 
     """A state server gives unsound requests the codes that a proxy gives them, and each fails alone."""
     with owner_sessions(subject, "temperature") as owners:
         owner, session = owners[0]
-        state_id = owner.state_id
+        state_id, many = owner.state_id, ("JFK",) * (LIMITS.max_keys + 1)
         cases: dict[str, tuple[tuple[Any, ...], Code]] = {
             "a float as deadline": ((Type.GET, 900, 1.0, state_id, None, {}, ("JFK",)), Code.MALFORMED),
             "no keys": ((Type.GET, 900, 1000, state_id, None, {}, ()), Code.MALFORMED),
             "a field more": ((Type.GET, 900, 1000, state_id, None, {}, ("JFK",), 1), Code.MALFORMED),
             "a nil key": ((Type.GET, 900, 1000, state_id, None, {}, (None,)), Code.WRONG_KEY_TYPE),
             "a float namespace": ((Type.GET, 900, 1000, state_id, 0.5, {}, ("JFK",)), Code.WRONG_KEY_TYPE),
-            "too many keys": ((Type.GET, 900, 1000, state_id, None, {}, ("JFK",) * 101), Code.TOO_LARGE),
+            "too many keys": ((Type.GET, 900, 1000, state_id, None, {}, many), Code.TOO_LARGE),
             "an unknown type": ((55, 900), Code.UNSUPPORTED),
         }
 

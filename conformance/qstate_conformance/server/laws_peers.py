@@ -12,12 +12,14 @@ from qstate_conformance.server.fixture import JOB, LIMITS, STATES, key_with_owne
 from qstate_conformance.server.messages import Values, Violation
 from qstate_conformance.server.packing import pack
 from qstate_conformance.server.probes import (
+    KNOWN,
     TEMPERATURE,
     ask_known,
     await_room,
     check_answer,
     check_known,
     check_untouched,
+    owner_sessions,
     target_of,
 )
 from qstate_conformance.server.wire import DEADLINE_MS, Session, Stream, connect, frame, hello
@@ -56,13 +58,20 @@ def test_a_client_that_reads_slowly_gets_whole_frames(subject: ServerSubject) ->
             assert isinstance(values, Values) and values.results == (found.contents,), f"{values!r:.200}"
 
 
-@law("P-CLOSE-1", "P-BROKEN-3", "P-REQ-2")
-def test_a_half_closed_connection_ends(subject: ServerSubject) -> None:
-    """When a client says that it sends nothing more, the server ends the connection, after answers or without."""
+@law("P-CLOSE-5", "P-REQ-2", "P-BROKEN-3")
+def test_a_half_closed_connection_is_answered_and_ends(subject: ServerSubject) -> None:
+    """A client that says that it sends nothing more gets all the answers that are due, and then the end."""
+    homeless = state("temperature").homeless
     for before in (0, 1, 10):
         with connect(subject) as session:
             for _ in range(before):
                 ask_known(session)
+                session.ask(Type.GET, 100, TEMPERATURE, None, {}, (homeless,))
+            session.end()
+    with owner_sessions(subject, "temperature") as owners:
+        for owner, session in owners:
+            for _ in range(10):
+                session.ask(Type.GET, DEADLINE_MS, owner.state_id, None, {}, (KNOWN.key,))
             session.end()
     with Stream((subject.host, subject.port)) as stream:
         stream.send(hello(token=subject.token)[:7])

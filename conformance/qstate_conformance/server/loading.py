@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from operator import add
 from typing import Any
 
-from qstate.backends.contract import StateBackend, StateTable
+from qstate.backends.contract import StateBackend
 from qstate.descriptors import (
     AggregateFunction,
     AggregatingStateDescriptor,
@@ -23,7 +23,7 @@ from qstate.descriptors import (
 from qstate.keys import KeyGroupRange, key_group
 from qstate.serializers import MessagePackSerializer, Serializer
 from qstate_conformance.server import fixture
-from qstate_conformance.server.fixture import Entry, State
+from qstate_conformance.server.fixture import Before, Entry, State
 
 __all__ = ["Latest", "ReversedText", "descriptor_of", "load"]
 
@@ -79,22 +79,41 @@ _DESCRIPTORS: Mapping[str, Callable[[str, type, Serializer], StateDescriptor]] =
 
 
 def load(backend: StateBackend, key_groups: KeyGroupRange) -> None:
-    """Write the entries of these key groups, in one epoch that is final afterwards."""
-    backend.begin(fixture.EPOCH)
+    """Write the entries of these key groups: in an epoch that is final, and in one after it that is not."""
+    backend.begin(fixture.COMMITTED_EPOCH)
     for found in fixture.STATES:
-        descriptor = descriptor_of(found)
-        backend.table(descriptor)
+        backend.table(descriptor_of(found))
+        for entry in found.committed:
+            _write(backend, key_groups, found, entry)
+    _seal(backend, fixture.COMMITTED_EPOCH)
+    backend.finalize(fixture.COMMITTED_EPOCH)
+    backend.begin(fixture.LIVE_EPOCH)
+    for found in fixture.STATES:
+        for before in found.before:
+            _delete(backend, key_groups, found, before)
+        changed = {(before.namespace, before.key) for before in found.before}
         for entry in found.entries:
-            if key_group(entry.key, fixture.MAX_PARALLELISM) in key_groups:
-                _write(backend.table(descriptor, entry.namespace), descriptor, found, entry)
-    for _ in backend.commit(fixture.EPOCH):
+            if (entry.namespace, entry.key) in changed:
+                _write(backend, key_groups, found, entry)
+    _seal(backend, fixture.LIVE_EPOCH)
+
+
+def _seal(backend: StateBackend, epoch: int) -> None:
+    for _ in backend.commit(epoch):
         pass
-    backend.finalize(fixture.EPOCH)
 
 
-def _write(table: StateTable, descriptor: StateDescriptor, found: State, entry: Entry) -> None:
+def _delete(backend: StateBackend, key_groups: KeyGroupRange, found: State, before: Before) -> None:
+    if key_group(before.key, fixture.MAX_PARALLELISM) in key_groups:
+        backend.table(descriptor_of(found), before.namespace).delete(before.key)
+
+
+def _write(backend: StateBackend, key_groups: KeyGroupRange, found: State, entry: Entry) -> None:
+    if key_group(entry.key, fixture.MAX_PARALLELISM) not in key_groups:
+        return
     contents: Any = entry.contents
-    loads = descriptor.serializer.loads
+    descriptor = descriptor_of(found)
+    table, loads = backend.table(descriptor, entry.namespace), descriptor.serializer.loads
     if found.kind == "list":
         table.list_add(entry.key, [loads(element) for element in contents])
     elif found.kind == "map":

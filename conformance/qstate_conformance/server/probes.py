@@ -5,13 +5,18 @@ Rules of this module: questions and their answers on the fixture. It makes no fr
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import lru_cache
+from itertools import count
+from random import Random
 from typing import TypeVar
 
 from qstate_conformance.codes import Type
+from qstate_conformance.key_groups import group_of
 from qstate_conformance.server import fixture
-from qstate_conformance.server.fixture import EPOCH, JOB, Entry, State
+from qstate_conformance.server.fixture import JOB, LIMITS, LIVE_EPOCH, MAX_PARALLELISM, Entry, State
 from qstate_conformance.server.messages import Location, Owner, Values, Violation
 from qstate_conformance.server.packing import pairs_of
 from qstate_conformance.server.wire import DEADLINE_MS, Session, connect
@@ -27,6 +32,8 @@ __all__ = [
     "check_known",
     "check_untouched",
     "located",
+    "many_keys",
+    "near_texts",
     "owner_sessions",
     "target_of",
 ]
@@ -51,8 +58,8 @@ def ask_known(session: Session) -> int:
 def check_known(session: Session, number: int) -> None:
     """See that the answer is the known one."""
     found = session.answer(number)
-    if not isinstance(found, Values) or (found.epochs, found.results) != ((EPOCH,), (KNOWN.contents,)):
-        raise Violation(f"P-BROKEN-3: {found} for a key whose value is {KNOWN.contents!r} of epoch {EPOCH}")
+    if not isinstance(found, Values) or (found.epochs, found.results) != ((LIVE_EPOCH,), (KNOWN.contents,)):
+        raise Violation(f"P-BROKEN-3: {found} for a key whose value is {KNOWN.contents!r} of epoch {LIVE_EPOCH}")
 
 
 def check_untouched(subject: ServerSubject, *sessions: Session) -> None:
@@ -99,6 +106,32 @@ def located(session: Session, name: str) -> Location:
     if not isinstance(found, Location):
         raise Violation(f"P-REQ-2: {found} for a Locate of {name}")
     return found
+
+
+def near_texts(text: str) -> set[str]:
+    """Texts that a careless comparison takes for this one: it minds no case, no space, no end, no Unicode form."""
+    near = {text.swapcase(), text.lower(), text.upper(), text.casefold(), text.strip(), text[:-1], text + text[-1:]}
+    near |= {f" {text}", f"{text} ", f"{text}\n", f"{text}\0", f"\ufeff{text}"}
+    near |= {unicodedata.normalize(form, text) for form in ("NFC", "NFD", "NFKC", "NFKD")}
+    return {found for found in near if found and found != text}
+
+
+def many_keys(ranges: tuple[tuple[int, int], ...]) -> list[int]:
+    """As many keys of the state `distance` as one Get may have, all with an owner in these ranges of key groups.
+
+    In no order, some of them have values and stand there many times; of the others, each stands there once.
+    """
+    groups = {group for start, stop in ranges for group in range(start, stop)}
+    held = [entry.key for entry in fixture.state("distance").entries if entry.namespace is None]
+    mine = [key for key in held if type(key) is int and 0 <= key < 1000 and _group_of(key) in groups]
+    absent = (key for key in count(1000) if key not in held and _group_of(key) in groups)
+    draw = Random(LIMITS.max_keys)
+    return [draw.choice(mine) if draw.random() < 0.5 else next(absent) for _ in range(LIMITS.max_keys)]
+
+
+@lru_cache(None)
+def _group_of(key: int) -> int:
+    return group_of(key, MAX_PARALLELISM)
 
 
 @contextmanager

@@ -29,14 +29,13 @@ from qstate_conformance.server.messages import (
 )
 from qstate_conformance.server.packing import pack
 from qstate_conformance.server.patience import Patience
+from qstate_conformance.server.streams import HANDSHAKE_MAX_FRAME
 from qstate_conformance.subjects import ServerSubject
 
 __all__ = ["DEADLINE_MS", "Ended", "Session", "Stream", "Target", "connect", "frame", "hello"]
 
 #: A deadline that a healthy server meets by far.
 DEADLINE_MS = 10_000
-#: What neither side may exceed before the Welcome.
-HANDSHAKE_MAX_FRAME = 65_536
 _RECEIVE_BYTES = 65_536
 #: Ids from here on are chosen by laws that try large ones; `next_id` does not come so far.
 _LARGE_ID = 1 << 31
@@ -291,11 +290,13 @@ class Session(Stream):
         return self._answers.pop(number)
 
     def end(self) -> None:
-        """Half-close, and see that nothing comes that was not asked for until the server closes."""
+        """Half-close, and see that the answers that are due come, and nothing else, until the server closes."""
         self.half_close()
         for found in self.receive_rest():
             if not (isinstance(found, Failure) and found.id == 0):
                 self._take(found)
+        if self._waiting:
+            raise Violation(f"P-CLOSE-5: the connection ended without answers to {sorted(self._waiting)}")
 
     def _take(self, found: ServerMessage) -> None:
         if isinstance(found, Welcome):

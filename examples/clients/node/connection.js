@@ -85,10 +85,12 @@ export class Connection {
   }
 
   #gaveUp(id) {
-    const { reject, sentAt } = this.#waiting.get(id);
-    reject(new QueryError("DEADLINE_EXCEEDED"));
-    const since = Math.max(sentAt, this.#heardAt);
-    if (this.#heardAt <= sentAt && performance.now() - since >= SILENCE_MS) this.end(unavailable("no answer"));
+    const request = this.#waiting.get(id);
+    request.late = true;
+    request.reject(new QueryError("DEADLINE_EXCEEDED"));
+    // The oldest comes first. Short deadlines must not hide that nothing comes any more (P-DEADLINE-5).
+    const { sentAt } = [...this.#waiting.values()].find(({ late }) => late);
+    if (performance.now() - Math.max(sentAt, this.#heardAt) >= SILENCE_MS) this.end(unavailable("no answer"));
   }
 
   #received(chunk) {

@@ -46,7 +46,7 @@ export class QueryError extends Error {
   /** How long the server wants to be left alone. A detail may be missing or be anything. */
   get retryAfterMs() {
     const wish = this.code === "OVERLOADED" ? this.details.get("retry_after_ms") : 0;
-    return typeof wish === "number" && wish > 0 ? wish : 0;
+    return ["number", "bigint"].includes(typeof wish) && wish > 0 ? Number(wish) : 0;
   }
 }
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
 from qstate.client import QueryableStateClient
 from qstate.errors import SerializationError
-from qstate.protocol import ClientConnection, Welcome, connection
+from qstate.protocol import ClientConnection, Welcome, connection, messages
 from qstate.protocol.framing import FrameReader
 from qstate.runtime.async_client import _GatheredGet
 from qstate.runtime.link import Link
@@ -156,3 +157,79 @@ def has_one_epoch_for_all() -> None:
     ViewMaker.views = lambda self, results, epochs, isolation: views(  # type: ignore[method-assign]
         self, results, [epochs[0]] * len(epochs), isolation
     )
+
+
+@defect("hostile.what_is_no_message_ends_the_connection")
+def passes_over_a_handshake_with_an_id() -> None:
+    receive = ClientConnection.receive
+
+    def receive_others(self: Any, data: Any) -> Any:
+        # Of a read that is one frame: behind its length and the header of the array, the type and the id.
+        kind, number = data[5:6], data[6:7]
+        late = self.state is connection.ConnectionState.OPEN and kind in (b"\0", b"\1") and number != b"\0"
+        return receive(self, data[4 + int.from_bytes(data[:4], "big") :] if late else data)
+
+    ClientConnection.receive = receive_others  # type: ignore[method-assign]
+
+
+@defect("handshake.a_server_names_itself_as_it_likes")
+def takes_servers_of_short_names_alone() -> None:
+    on_handshake = ClientConnection._on_handshake
+
+    def shake(self: Any, message: Any, events: Any) -> None:
+        if type(message) is Welcome and len(message.server.encode()) > 255:
+            raise connection.RemoteProtocolError("the server's name is long")
+        on_handshake(self, message, events)
+
+    ClientConnection._on_handshake = shake  # type: ignore[method-assign]
+
+
+@defect("values.as_many_entries_as_a_description_may_have_are_listed")
+def lists_ten_thousand_entries() -> None:
+    jobs = QueryableStateClient.jobs
+
+    class Brief(QueryableStateClient):
+        def jobs(self, *args: Any, **kwargs: Any) -> Any:
+            return jobs(self, *args, **kwargs)[:10_000]
+
+    PythonDriver.make_client = Brief
+
+
+@defect("values.more_entries_than_a_description_may_have_end_the_connection")
+def takes_descriptions_of_any_length() -> None:
+    form = messages.FORM_OF_CLASS[messages.Description]
+    lenient = form._replace(check=lambda message, limits: None)
+    messages.FORM_OF_CLASS[messages.Description] = messages.FORM_OF_NUMBER[form.prefix[0]] = lenient
+    on_handshake = ClientConnection._on_handshake
+
+    def shake(self: Any, message: Any, events: Any) -> None:
+        on_handshake(self, message, events)
+        self._limits = replace(self._limits, max_array=1 << 20)
+
+    ClientConnection._on_handshake = shake  # type: ignore[method-assign]
+
+
+@defect("delivery.every_result_of_a_large_get_is_in_its_place")
+def mixes_up_results_late_in_a_large_get() -> None:
+    class Mixing(QueryableStateClient):
+        def get_many(self, *args: Any, **kwargs: Any) -> Any:
+            found = super().get_many(*args, **kwargs)
+            if len(found) >= 4000:
+                keys = [*found]
+                one, other = keys[len(keys) // 2 : len(keys) // 2 + 2]
+                found[one], found[other] = found[other], found[one]
+            return found
+
+    PythonDriver.make_client = Mixing
+
+
+@defect("delivery.twenty_thousand_gets_of_one_client_are_answered")
+def gives_an_old_value_after_fifteen_thousand() -> None:
+    class Tired(QueryableStateClient):
+        found: ClassVar[list[Any]] = []
+
+        def get(self, *args: Any, **kwargs: Any) -> Any:
+            self.found.append(super().get(*args, **kwargs))
+            return self.found[min(len(self.found), 15_000) - 1]
+
+    PythonDriver.make_client = Tired

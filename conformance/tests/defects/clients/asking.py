@@ -63,6 +63,19 @@ def uses_an_id_again_after_its_deadline() -> None:
     Link.send = send_anew  # type: ignore[method-assign]
 
 
+@defect("deadlines.a_late_answer_does_not_end_the_connection")
+def frees_an_id_at_its_deadline() -> None:
+    received = Link.received
+
+    def receive(self: Any, data: bytes, now: float) -> None:
+        for number in [number for number, (errand, _, _) in self._pending.items() if errand.finished]:
+            del self._pending[number]
+            del self._wire._waiting[number]
+        received(self, data, now)
+
+    Link.received = receive  # type: ignore[method-assign]
+
+
 @defect("messages.no_frame_is_larger_than_the_welcome_allows")
 def ignores_max_frame() -> None:
     _with_limits(lambda limits: Limits(1 << 24, limits.max_keys, limits.max_array))

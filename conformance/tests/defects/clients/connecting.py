@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from qstate.protocol import ClientConnection, Failure, connection
-from qstate.runtime.link import Link, LinkState
+from qstate.runtime.link import SILENCE_S, Link, LinkState
 from qstate.runtime.sync_links import SyncLink, SyncLinks
 from tests.defects.clients.seeds import defect
 
@@ -87,3 +89,62 @@ def waits_for_the_welcome_without_a_limit() -> None:
         return wait(self, errand, until)
 
     SyncLinks.wait = wait_for_welcome  # type: ignore[method-assign]
+
+
+def _gives_up_after(connections: int, counts: Callable[[Any], bool]) -> None:
+    """A client that makes no more connections when so many of those that count are lost."""
+    send, lost = SyncLinks.send, Link.lost
+    gone: Counter[Any] = Counter()
+
+    def count(self: Any, code: int, details: Any, now: float) -> None:
+        gone[self._links] += counts(self)
+        lost(self, code, details, now)
+
+    def send_at_most(self: Any, errand: Any, command: Any, now: float, proxy: Any = None) -> None:
+        if gone[self] >= connections and any(link.state is LinkState.LOST for link in self._links.values()):
+            errand.on_lost(getattr(command, "part", 0), 20, {}, now)
+        else:
+            send(self, errand, command, now, proxy)
+
+    Link.lost = count  # type: ignore[method-assign]
+    SyncLinks.send = send_at_most  # type: ignore[method-assign]
+
+
+@defect("connections.a_client_connects_again_as_often_as_it_has_to")
+def reconnects_twenty_times() -> None:
+    _gives_up_after(20, lambda link: link.state is LinkState.READY)
+
+
+@defect("connections.a_server_that_turned_a_client_away_often_is_tried_again")
+def gives_a_server_up_that_turned_it_away_twenty_times() -> None:
+    _gives_up_after(20, lambda link: link.state is LinkState.CONNECTING)
+
+
+@defect("connections.a_dead_connection_is_given_up")
+def keeps_dead_connections() -> None:
+    Link.gave_up = lambda self, errand, now: None  # type: ignore[method-assign]
+
+
+@defect("connections.a_dead_connection_is_given_up")
+def gives_a_dead_connection_up_after_a_long_deadline_alone() -> None:
+    gave_up = Link.gave_up
+
+    def give_up(self: Any, errand: Any, now: float) -> None:
+        if any(other is errand and now - sent >= SILENCE_S for other, _, sent in self._pending.values()):
+            gave_up(self, errand, now)
+
+    Link.gave_up = give_up  # type: ignore[method-assign]
+
+
+@defect("routing.a_dead_connection_to_an_owner_is_given_up")
+def keeps_dead_connections_to_owners() -> None:
+    gave_up = SyncLinks.gave_up
+
+    def give_up(self: Any, errand: Any, now: float) -> None:
+        owners = {address: link for address, link in self._links.items() if address != self._proxy}
+        for address in owners:
+            del self._links[address]
+        gave_up(self, errand, now)
+        self._links.update(owners)
+
+    SyncLinks.gave_up = give_up  # type: ignore[method-assign]

@@ -70,6 +70,18 @@ def comes_back_at_its_deadline_instead_of_later() -> None:
     routing._retry_after_s = lambda details: min(0.2, details.get("retry_after_ms", 0) / 1000)  # type: ignore[operator]
 
 
+@defect("retries.a_long_wait_is_a_wait")
+def waits_a_second_at_most() -> None:
+    retry_after_s = routing._retry_after_s
+    routing._retry_after_s = lambda details: min(1.0, retry_after_s(details))
+
+
+@defect("retries.a_long_wait_is_a_wait")
+def takes_a_wait_of_more_than_31_bits_for_none() -> None:
+    retry_after_s = routing._retry_after_s
+    routing._retry_after_s = lambda details: found if (found := retry_after_s(details)) < (1 << 31) / 1000 else 0.0
+
+
 @defect("retries.details_are_not_depended_on")
 def depends_on_a_detail() -> None:
     routing._retry_after_s = lambda details: details["retry_after_ms"] / 1000  # type: ignore[operator]

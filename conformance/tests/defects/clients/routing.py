@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,36 @@ from tests.defects.clients.seeds import defect
 def locates_for_every_get() -> None:
     KnownStates.find = lambda self, job, state: None  # type: ignore[method-assign]
     KnownStates.find_target = lambda self, target: None  # type: ignore[method-assign]
+
+
+@defect("delivery.names_that_run_together_are_kept_apart")
+def knows_states_by_their_names_put_together() -> None:
+    _knows_states_by("".join)
+
+
+@defect("delivery.names_that_run_together_are_kept_apart")
+def knows_states_by_their_names_with_a_slash_between() -> None:
+    _knows_states_by("/".join)
+
+
+def _knows_states_by(join: Callable[[tuple[str, str]], str]) -> None:
+    class Joined(dict[Any, Any]):
+        def get(self, names: Any, default: Any = None) -> Any:
+            return super().get(join(names), default)
+
+        def __setitem__(self, names: Any, known: Any) -> None:
+            super().__setitem__(join(names), known)
+
+        def __delitem__(self, names: Any) -> None:
+            super().__delitem__(join(names))
+
+    make = KnownStates.__init__
+
+    def make_joined(self: Any, *args: Any, **kwargs: Any) -> None:
+        make(self, *args, **kwargs)
+        self._known = Joined()
+
+    KnownStates.__init__ = make_joined  # type: ignore[method-assign]
 
 
 @defect("routing.a_state_that_moved_is_looked_up_again")

@@ -77,6 +77,10 @@ class Spoiler:
         """The client sends nothing more. Gives whether the server is told."""
         return True
 
+    def server_ended(self) -> list[bytes]:
+        """The server sends nothing more. Gives what has been held back."""
+        return []
+
 
 class Cutter:
     """Cuts bytes into payloads, up to a limit; what is over it comes out as it is."""
@@ -142,6 +146,10 @@ class Link:
                 self.server.write(self._requests.rest())
                 self.server.write_eof()
 
+    def server_ended(self) -> None:
+        for payload in self.spoiler.server_ended():
+            self.to_client(payload)
+
     def from_server(self, data: bytes) -> None:
         for payload in self._answers.feed(data):
             fields = unpack(payload)
@@ -200,6 +208,7 @@ class Meddler:
         for start, stop, host, port, state_id in fields[4]:
             address = self.shared.setdefault("ports", {}).get((host, port), (host, port))
             owners.append((start, stop, *address, state_id))
+            self.shared.setdefault("ids", set()).add(state_id)
         return pack((*fields[:4], owners))
 
     def _run(self, work: Any) -> Any:
@@ -245,11 +254,11 @@ class Meddler:
         receiving = asyncio.ensure_future(_pump(from_server, link.from_server))
         try:
             await asyncio.wait({sending, receiving}, return_when=asyncio.FIRST_COMPLETED)
-            if sending.done() and not receiving.done():
-                if sending.exception() is None:
-                    link.client_ended()
-                    await receiving
-            elif receiving.exception() is None:
+            if sending.done() and not receiving.done() and sending.exception() is None:
+                link.client_ended()
+                await receiving
+            if receiving.done() and receiving.exception() is None:
+                link.server_ended()
                 await link.client.drain()
         finally:
             for pump in (sending, receiving):

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from qstate_conformance.codes import Code, Type
-from qstate_conformance.server.fixture import EPOCH, LIMITS, TOKEN
+from qstate_conformance.server.fixture import LIMITS, LIVE_EPOCH, TOKEN
 from tests.defects.servers.meddler import Spoiler, pack
 
 __all__ = ["SPOILERS"]
@@ -121,7 +121,7 @@ class FailureWithAnEpoch(Spoiler):
     def from_server(self, fields: Sequence[Any], payload: bytes) -> list[bytes]:
         if fields[0] != Type.VALUES:
             return [payload]
-        return [pack((*fields[:2], [EPOCH] * len(fields[2]), fields[3]))]
+        return [pack((*fields[:2], [LIVE_EPOCH] * len(fields[2]), fields[3]))]
 
 
 @seeded
@@ -292,7 +292,7 @@ class WantsALaterEpoch(_ChangesOptions):
     """The very epoch that is demanded is not late enough."""
 
     def changed(self, options: dict[Any, Any]) -> dict[Any, Any]:
-        more = 1 if options.get("min_epoch") == EPOCH else 0
+        more = 1 if options.get("min_epoch") == LIVE_EPOCH else 0
         return {name: value + more if name == "min_epoch" else value for name, value in options.items()}
 
 
@@ -498,7 +498,7 @@ class AnswersOverTheLimit(Spoiler):
 
     def from_server(self, fields: Sequence[Any], payload: bytes) -> list[bytes]:
         if fields[0] == Type.FAILURE and fields[2] == Code.TOO_LARGE and fields[1]:
-            return [pack((Type.VALUES, fields[1], (EPOCH,), (b"x" * (LIMITS.max_frame + 1),)))]
+            return [pack((Type.VALUES, fields[1], (LIVE_EPOCH,), (b"x" * (LIMITS.max_frame + 1),)))]
         return [payload]
 
 
