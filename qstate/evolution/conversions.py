@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from qstate.errors import SerializationError
+from qstate.evolution.value_checks import Misfit
 from qstate.evolution.value_types import (
     OBJECT,
     ClassType,
@@ -47,18 +47,6 @@ _FLOAT = ScalarType("float")
 
 class Refusal(Exception):
     """One type cannot become the other; the text says why, from the inside out."""
-
-
-class Misfit(SerializationError):
-    """A value is not what its declared type says. `path` leads to the part that is not."""
-
-    def __init__(self, expected: str, value: Any) -> None:
-        super().__init__(expected, value)
-        self.expected, self.value, self.path = expected, value, ""
-
-    def __str__(self) -> str:
-        where = f"at {self.path}: " if self.path else ""
-        return f"{where}expected {self.expected}, got {self.value!r:.80}"
 
 
 def conversion_between(stored: ValueType, wanted: ValueType) -> Conversion | None:
