@@ -4,7 +4,7 @@ Rules of this module: it turns values into bytes and back, and knows nothing of 
 default is language-neutral; Python's own types that MessagePack lacks travel as extension types, which a
 client in another language may read as their payload:
 
-    ext -1  MessagePack's timestamp    datetime with a time zone (read back in UTC)
+    ext -1  MessagePack's timestamp    datetime with a time zone, in UTC
     ext  1  MessagePack array          tuple
     ext  2  ISO 8601 text              datetime without a time zone
     ext  3  ISO 8601 text              date
@@ -41,7 +41,7 @@ _ARRAY = Struct(">BI")
 
 
 class Serializer(ABC):
-    """Turns the values of one state into bytes and back.
+    """Turns the values of one state into bytes and back: `loads` gives an equal value of equal types.
 
     `name` travels in the state's description: a client that meets a name other than `msgpack` must be given
     a serializer of that name. Instances are used by several threads at once and shipped to the task managers

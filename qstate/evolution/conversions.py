@@ -1,8 +1,8 @@
 """What becomes of a value when the declared type of its state changes.
 
 Rules of this module: values in, values out, by the types of a schema; no bytes, no states. A conversion is decided
-from two types before there is a value. It touches what changed and nothing else, since no type is enforced when a
-value is written: a field that is declared as float and holds an int stays as it is, until its type changes.
+from two types before there is a value. It touches what changed and nothing else: what an older qstate stored was not
+checked, so a field that is declared as float and holds an int stays as it is, until its type changes.
 
     stored             wanted             what happens
     T                  T, T | ..., object   nothing: the value is as good under the wanted type
