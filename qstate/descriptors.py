@@ -70,11 +70,13 @@ class StateDescriptor:
     that is unique in the job. `serializer` replaces the default one of the declared type, for each value of a
     value, list (element) or map (entry) state, and for the accumulator of an aggregating state.
 
-    `value_type` is a class or a generic such as `list[int]` or `float | None`. It decides the default serializer, and
-    is stored with the state: a program that declares another type gets the state only if the values can be taken
-    over. When they cannot, raise `schema_version` and give a `migration`: called once for each stored value (element,
-    map value, accumulator) with the old value, a record as a dict of its fields, and the schema version that it
-    was stored with; gives the new value.
+    `value_type` is a class or a generic such as `list[int]` or `float | None`: the type of a value, of a list's
+    element, of a map's value, of an accumulator. It decides the default serializer. What a function writes has to be of
+    that type, or the commit raises `SerializationError`; `object` takes anything that comes back as it is. The type is
+    stored with the state: a program that declares another one gets the state only if the values can be taken over. When
+    they cannot, raise `schema_version` and give a `migration`: called once for each stored value (element, map value,
+    accumulator) with the old value, a record as a dict of its fields, and the schema version that it was stored with;
+    gives the new value.
     """
 
     kind: ClassVar[StateKind]
@@ -136,7 +138,7 @@ class ListStateDescriptor(StateDescriptor):
 
 @dataclass(frozen=True, kw_only=True)
 class MapStateDescriptor(StateDescriptor):
-    """A map per key; `map_key_type` is str, bytes, int or a tuple of those, `value_type` any value."""
+    """A map per key; `map_key_type` is str, bytes, int, a tuple of those, or object for all of them."""
 
     map_key_type: type = str
 

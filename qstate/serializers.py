@@ -4,7 +4,7 @@ Rules of this module: it turns values into bytes and back, and knows nothing of 
 default is language-neutral; Python's own types that MessagePack lacks travel as extension types, which a
 client in another language may read as their payload:
 
-    ext -1  MessagePack's timestamp    datetime with a time zone (read back in UTC)
+    ext -1  MessagePack's timestamp    datetime with a time zone, in UTC
     ext  1  MessagePack array          tuple
     ext  2  ISO 8601 text              datetime without a time zone
     ext  3  ISO 8601 text              date
@@ -18,6 +18,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
+from functools import partial
+from inspect import signature
+from reprlib import repr as shown  # bounded: a value may be of any size and depth
 from struct import Struct
 from typing import Any, ClassVar
 
@@ -25,16 +28,20 @@ import msgpack
 
 from qstate.errors import ConfigError, SerializationError
 
-__all__ = ["MessagePackSerializer", "RecordSerializer", "Serializer", "decode_extension", "serializer_for"]
+__all__ = ["MOST_TUPLES", "MessagePackSerializer", "RecordSerializer", "Serializer", "serializer_for", "unpacker"]
 
 TUPLE_EXT, DATETIME_EXT, DATE_EXT, DECIMAL_EXT = 1, 2, 3, 4
+
+#: Tuples within tuples that are read. Each is a MessagePack of its own, for which the unpacker takes 42 KiB of the
+#: thread's stack: 190 of them end a process whose stacks have 8 MiB.
+MOST_TUPLES = 100
 
 #: The beginning of a MessagePack array of up to 2**32 - 1 items.
 _ARRAY = Struct(">BI")
 
 
 class Serializer(ABC):
-    """Turns the values of one state into bytes and back.
+    """Turns the values of one state into bytes and back: `loads` gives an equal value of equal types.
 
     `name` travels in the state's description: a client that meets a name other than `msgpack` must be given
     a serializer of that name. Instances are used by several threads at once and shipped to the task managers
@@ -90,12 +97,12 @@ class MessagePackSerializer(Serializer):
             packed: bytes = msgpack.packb(value, **_PACKING)
         except SerializationError:
             raise
-        except (TypeError, ValueError, OverflowError, RecursionError) as exc:
-            raise SerializationError(f"cannot write {_shown(value)} as MessagePack: {exc}") from exc
+        except _REFUSALS as exc:
+            raise SerializationError(f"cannot write {shown(value)} as MessagePack: {exc}") from exc
         return packed
 
     def loads(self, data: bytes) -> Any:
-        return _unpack(data)
+        return _read(data)
 
     def dumper(self) -> Callable[[Any], bytes]:
         # A subclass that overrides `dumps` alone must not be bypassed.
@@ -104,18 +111,12 @@ class MessagePackSerializer(Serializer):
     def dump_all(self, values: Iterable[Any]) -> list[bytes]:
         if type(self).dumper is not MessagePackSerializer.dumper or type(self).dumps is not MessagePackSerializer.dumps:
             return super().dump_all(values)
-        pack = msgpack.Packer(**_PACKING).pack
-        try:
-            return list(map(pack, values))
-        except SerializationError:
-            raise
-        except (TypeError, ValueError, OverflowError, RecursionError) as exc:
-            raise SerializationError(f"cannot write a value as MessagePack: {exc}") from exc
+        return _pack_all(values)
 
     def load_all(self, data: Sequence[bytes]) -> list[Any]:
         if type(self).loads is not MessagePackSerializer.loads:
             return super().load_all(data)
-        return _unpack_all(data)
+        return _read_all(data)
 
 
 class RecordSerializer(MessagePackSerializer):
@@ -138,21 +139,29 @@ class RecordSerializer(MessagePackSerializer):
         pack, mapping = _packer(), self._mapping
         return lambda value: pack(mapping(value))
 
+    def dump_all(self, values: Iterable[Any]) -> list[bytes]:
+        if type(self).dumper is not RecordSerializer.dumper or type(self).dumps is not RecordSerializer.dumps:
+            return super().dump_all(values)
+        found, names = list(values), self._names
+        if set(map(type, found)) - {self._record}:
+            return list(map(self.dumps, found))  # which raises for the first that is no record
+        return _pack_all([{name: getattr(value, name) for name in names} for value in found])
+
     def _mapping(self, value: Any) -> dict[str, Any]:
         if type(value) is not self._record:
-            raise SerializationError(f"expected a {self._record.__name__}, got {_shown(value)}")
+            raise SerializationError(f"expected a {self._record.__name__}, got {shown(value)}")
         return {name: getattr(value, name) for name in self._names}
 
     def loads(self, data: bytes) -> Any:
         found = super().loads(data)
         if not isinstance(found, dict):
-            raise SerializationError(f"the bytes are not a {self._record.__name__}: got {_shown(found)}")
+            raise SerializationError(f"the bytes are not a {self._record.__name__}: got {shown(found)}")
         return self.record(found)
 
     def load_all(self, data: Sequence[bytes]) -> list[Any]:
         if type(self).loads is not RecordSerializer.loads:
             return super().load_all(data)
-        found = _unpack_all(data)
+        found = _read_all(data)
         if set(map(type, found)) != {dict}:
             return super().load_all(data)  # which raises for the first that is no record
         return list(map(self.record, found))
@@ -160,7 +169,7 @@ class RecordSerializer(MessagePackSerializer):
     def record(self, found: Mapping[str, Any]) -> Any:
         """The record of these fields. Raises `SerializationError` when one is missing that has no default."""
         if not self._required <= found.keys():
-            raise SerializationError(f"the bytes are not a {self._record.__name__}: got {_shown(found)}")
+            raise SerializationError(f"the bytes are not a {self._record.__name__}: got {shown(found)}")
         return self._record(**{name: found[name] for name in self._names if name in found})
 
 
@@ -169,12 +178,40 @@ def serializer_for(value_type: type) -> Serializer:
     if isinstance(value_type, type) and is_dataclass(value_type):
         if any(not field.init for field in fields(value_type)):
             raise ConfigError(f"{value_type.__name__} has fields outside __init__, so it cannot be read back")
+        try:
+            signature(value_type).bind(**{field.name: None for field in fields(value_type)})
+        except TypeError as exc:
+            raise ConfigError(
+                f"{value_type.__name__} cannot be made of its fields, so it cannot be read back: {exc}"
+            ) from None
         return RecordSerializer(value_type)
     return MessagePackSerializer()
 
 
-def decode_extension(code: int, data: bytes, unpack: Callable[[bytes], Any]) -> Any:
-    """The value of one of the extension types above; an unknown one stays a `msgpack.ExtType`."""
+def unpacker(**options: Any) -> Callable[[bytes], Any]:
+    """A function that reads MessagePack, with these options of `msgpack.unpackb` and the extension types above.
+
+    It raises `SerializationError` for what is no MessagePack, and for more than `MOST_TUPLES` tuples in each other. An
+    unknown extension type stays a `msgpack.ExtType`.
+    """
+    unpack: Callable[[bytes], Any] = _refuse_depth
+    for _ in range(MOST_TUPLES + 1):
+        extension = partial(_extended, unpack)
+        unpack = partial(msgpack.unpackb, ext_hook=extension, strict_map_key=False, timestamp=3, **options)
+    return partial(_whole, unpack)
+
+
+def _whole(unpack: Callable[[bytes], Any], data: bytes) -> Any:
+    try:
+        return unpack(data)
+    except SerializationError:
+        raise
+    except (ValueError, TypeError, msgpack.UnpackException, OverflowError, RecursionError) as exc:
+        raise SerializationError(f"the bytes are not MessagePack: {exc}") from exc
+
+
+def _extended(unpack: Callable[[bytes], Any], code: int, data: bytes) -> Any:
+    """The value of an extension type; `unpack` reads what a tuple holds."""
     try:
         if code == TUPLE_EXT:
             return tuple(unpack(data))
@@ -184,9 +221,17 @@ def decode_extension(code: int, data: bytes, unpack: Callable[[bytes], Any]) -> 
             return date.fromisoformat(data.decode())
         if code == DECIMAL_EXT:
             return Decimal(data.decode())
-    except (ValueError, InvalidOperation, TypeError) as exc:
+    except (ValueError, InvalidOperation, TypeError, msgpack.UnpackException) as exc:
         raise SerializationError(f"extension type {code} has an unreadable payload") from exc
     return msgpack.ExtType(code, data)
+
+
+def _refuse_depth(data: bytes) -> Any:
+    raise SerializationError(f"more than {MOST_TUPLES} tuples are in each other")
+
+
+#: What msgpack raises for values that it cannot write.
+_REFUSALS = (TypeError, ValueError, OverflowError, RecursionError)
 
 
 def _packer() -> Callable[[Any], bytes]:
@@ -197,10 +242,20 @@ def _packer() -> Callable[[Any], bytes]:
             return pack(value)
         except SerializationError:
             raise
-        except (TypeError, ValueError, OverflowError, RecursionError) as exc:
-            raise SerializationError(f"cannot write {_shown(value)} as MessagePack: {exc}") from exc
+        except _REFUSALS as exc:
+            raise SerializationError(f"cannot write {shown(value)} as MessagePack: {exc}") from exc
 
     return dump
+
+
+def _pack_all(values: Iterable[Any]) -> list[bytes]:
+    pack = msgpack.Packer(**_PACKING).pack
+    try:
+        return list(map(pack, values))
+    except SerializationError:
+        raise
+    except _REFUSALS as exc:
+        raise SerializationError(f"cannot write a value as MessagePack: {exc}") from exc
 
 
 def _extension(value: Any) -> msgpack.ExtType:
@@ -223,36 +278,17 @@ def _extension(value: Any) -> msgpack.ExtType:
 _PACKING: dict[str, Any] = {"default": _extension, "strict_types": True, "datetime": True}
 
 
-def _unpack(data: bytes) -> Any:
-    try:
-        return msgpack.unpackb(data, **_UNPACKING)
-    except SerializationError:
-        raise
-    except (ValueError, TypeError, msgpack.UnpackException, OverflowError, RecursionError) as exc:
-        raise SerializationError(f"the stored bytes are not MessagePack: {exc}") from exc
+_read = unpacker()
 
 
-def _unpack_all(data: Sequence[bytes]) -> list[Any]:
-    """`_unpack` of each, read as one array."""
+def _read_all(data: Sequence[bytes]) -> list[Any]:
+    """`_read` of each, read as one array."""
     try:
-        found: list[Any] = msgpack.unpackb(_ARRAY.pack(0xDD, len(data)) + b"".join(data), **_UNPACKING)
-    except Exception:  # one by one the first bad one is told
-        return list(map(_unpack, data))
+        found: list[Any] = _read(_ARRAY.pack(0xDD, len(data)) + b"".join(data))
+    except SerializationError:  # one by one the first bad one is told
+        return list(map(_read, data))
     return found
-
-
-def _read_extension(code: int, data: bytes) -> Any:
-    return decode_extension(code, data, _unpack)
-
-
-#: How values are read.
-_UNPACKING: dict[str, Any] = {"ext_hook": _read_extension, "strict_map_key": False, "timestamp": 3}
 
 
 def _has_default(field: Field[Any]) -> bool:
     return field.default is not MISSING or field.default_factory is not MISSING
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."

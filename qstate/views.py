@@ -20,12 +20,10 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, ClassVar, NoReturn, TypeVar
 
-import msgpack
-
 from qstate.descriptors import StateKind
 from qstate.errors import ConfigError, SerializationError, UnsupportedOperation
 from qstate.keys import Key
-from qstate.serializers import MessagePackSerializer, Serializer, decode_extension
+from qstate.serializers import MessagePackSerializer, Serializer, unpacker
 
 __all__ = [
     "ReadOnlyAggregatingState",
@@ -156,24 +154,7 @@ def freeze(value: Any) -> Any:
     return value
 
 
-def _unpack_frozen(data: bytes) -> Any:
-    try:
-        return msgpack.unpackb(
-            data,
-            ext_hook=_frozen_extension,
-            list_hook=_read_only_list,
-            object_pairs_hook=_read_only_pairs,
-            strict_map_key=False,
-            timestamp=3,
-        )
-    except SerializationError:
-        raise
-    except (ValueError, TypeError, msgpack.UnpackException, OverflowError, RecursionError) as exc:
-        raise SerializationError(f"the answer is not MessagePack: {exc}") from exc
-
-
-def _frozen_extension(code: int, data: bytes) -> Any:
-    return decode_extension(code, data, _unpack_frozen)
+_unpack_frozen = unpacker(list_hook=_read_only_list, object_pairs_hook=_read_only_pairs)
 
 
 @dataclass(slots=True)

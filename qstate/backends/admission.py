@@ -8,13 +8,22 @@ of 64 bits and tuples of them; True is refused because Python cannot tell it fro
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from reprlib import repr as shown  # bounded: a key may be of any size
 from typing import Any
 
 from qstate.descriptors import StateDescriptor
 from qstate.errors import JobError, SerializationError, WrongKeyType
-from qstate.keys import check_key
+from qstate.keys import Key, Namespace, check_key
 
-__all__ = ["admit_descriptor", "admit_list", "admit_map", "admit_map_key", "admit_values", "none_refused"]
+__all__ = [
+    "admit_descriptor",
+    "admit_list",
+    "admit_map",
+    "admit_map_key",
+    "admit_values",
+    "none_refused",
+    "refused_write",
+]
 
 _INT64 = 1 << 63
 _NONE = type(None)
@@ -70,3 +79,12 @@ def admit_map(value: Any) -> dict[Any, Any]:
 
 def none_refused() -> SerializationError:
     return SerializationError("None is not a value (nor an element, nor a map's value): clear() or remove it instead")
+
+
+def refused_write(
+    state: str, namespace: Namespace, key: Any, exc: Exception, map_key: Key | None = None
+) -> SerializationError:
+    """The error of an entry that cannot be written: it says which one."""
+    places = [("key", key), ("namespace", namespace), ("map key", map_key)]
+    where = "".join(f", {what} {shown(place)}" for what, place in places if place is not None)
+    return SerializationError(f"state {state!r}{where}: {exc}")

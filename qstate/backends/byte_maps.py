@@ -130,9 +130,9 @@ class ByteMapTable(ByteTable):
         try:
             sub_key = self.state.encode(map_key)
         except Exception as exc:
-            raise self.failure(key, exc) from exc
+            raise self.failure(key, exc, map_key) from exc
         value = cached.known[map_key]
-        return sub_key, None if value is None else self.dump(key, value)
+        return sub_key, None if value is None else self.dump(key, value, map_key)
 
     def changes(self, committed: ByteSnapshot) -> Iterator[Change]:
         self.flush()

@@ -16,6 +16,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from qstate.backends.admission import refused_write
 from qstate.backends.byte_layout import prefix_of
 from qstate.backends.byte_store import ByteSnapshot, ByteStore
 from qstate.backends.contract import Change, ChangeOp, StateTable
@@ -79,6 +80,7 @@ class ByteTable(StateTable):
         self.namespace = namespace
         self._store = state.store
         self._dump = state.dump
+        self._dump_all = state.descriptor.serializer.dump_all
         self._load = state.descriptor.serializer.loads
         self._clock = state.clock
         self._encoded_namespace = state.encode(namespace)
@@ -128,17 +130,17 @@ class ByteTable(StateTable):
             raise self.failure(key, exc) from exc
         return group, encoded, self.prefix(group, encoded)
 
-    def dump(self, key: Key, value: Any) -> bytes:
+    def dump(self, key: Key, value: Any, map_key: Key | None = None) -> bytes:
         try:
             return self._dump(value)
         except Exception as exc:
-            raise self.failure(key, exc) from exc
+            raise self.failure(key, exc, map_key) from exc
 
     def change(self, op: ChangeOp, group: int, key: bytes, data: bytes = b"", map_key: bytes = b"") -> Change:
         return Change(op, self.state.descriptor.name, group, self._encoded_namespace, key, map_key, data)
 
-    def failure(self, key: Any, exc: Exception) -> SerializationError:
-        return SerializationError(f"state {self.state.descriptor.name!r}, key {key!r}: {exc}")
+    def failure(self, key: Any, exc: Exception, map_key: Key | None = None) -> SerializationError:
+        return refused_write(self.state.descriptor.name, self.namespace, key, exc, map_key)
 
     def write(self, batch: Batch, at_least: int = 1) -> None:
         """Write and empty the batch if it has that many entries."""

@@ -80,10 +80,10 @@ class ByteValueTable(ByteTable):
 
     def _write_out(self) -> list[tuple[Key, int, bytes, bytes, bytes | None]]:
         """Write; gives (key, group, encoded key, store key, data or None) of each entry written."""
+        dumped = iter(self._dumped())
         written = []
         for key, value in self._unwritten.items():
-            data = None if value is None else self.dump(key, value)
-            written.append((key, *self.locate(key), data))
+            written.append((key, *self.locate(key), None if value is None else next(dumped)))
         self._changed.update(dict.fromkeys(self._unwritten))
         batch: Batch = {}
         for _, _, _, entry_key, data in written:
@@ -93,6 +93,13 @@ class ByteValueTable(ByteTable):
         self._read.update(self._unwritten)
         self._unwritten = {}
         return written
+
+    def _dumped(self) -> list[bytes]:
+        """The bytes of each unwritten value, removals left out."""
+        try:
+            return self._dump_all([value for value in self._unwritten.values() if value is not None])
+        except Exception:  # one by one, the error says which key it is
+            return [self.dump(key, value) for key, value in self._unwritten.items() if value is not None]
 
     def changes(self, committed: ByteSnapshot) -> Iterator[Change]:
         earlier = self._changed.keys() - self._unwritten.keys()

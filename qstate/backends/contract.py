@@ -128,8 +128,8 @@ class BackendContext:
 class StateTable(ABC):
     """The entries of one state in one namespace, by key. Only the operator's thread may use it.
 
-    T1: `get` after `put` MUST give an equal value of equal types, as the descriptor's serializer gives it back, until
-        `delete`, another `put` or a rollback.
+    T1: `get` after `put` MUST give an equal value of equal types, as the descriptor's serializer gives it back, in this
+        epoch and in every later one, until `delete`, another `put` or a rollback.
     T2: `get` MUST give None for a key that has no value.
     T3: namespaces, states and keys MUST NOT see each other's entries, however long they are and however alike.
     T4: A value given to `put` belongs to the backend: the caller may mutate it only if it puts it again.
@@ -145,6 +145,11 @@ class StateTable(ABC):
         order: a backend MAY give, answer and tell its entries in any.
     T10: What could not be given back unchanged MUST raise `SerializationError`, from the write or from the commit:
         None as a value, an element or a map's value; a map key that is not a key; what the serializer refuses.
+    T11: Each entry that an epoch changed MUST be written by the serializer of the descriptor that the table was asked
+        for with, before the epoch is sealed. It refuses what is not of the declared type and what would not come back
+        as it is; a backend has no other duty in that.
+    T12: What was restored MUST be read and kept as it is, also when the serializer would refuse to write it: a program
+        may have declared its types, or begun to have them enforced, after the state was stored.
 
     Three methods make a table. The list and map operations have defaults that rewrite the whole value; a
     backend that can append or address entries overrides them.

@@ -94,7 +94,8 @@ class HeapBackend(StateBackend):
     def _state(self, descriptor: StateDescriptor) -> HeapState:
         state = self._states.get(descriptor.name)
         if state is None:
-            state = HeapState(descriptor, descriptor.serializer.dumper(), self._group_of, self._encode, self._touch)
+            dump, dump_all = descriptor.serializer.dumper(), descriptor.serializer.dump_all
+            state = HeapState(descriptor, dump, dump_all, self._group_of, self._encode, self._touch)
             self._states[descriptor.name] = state
         admit_descriptor(descriptor, held=state.descriptor)
         return state

@@ -97,10 +97,12 @@ class HeapMapTable(HeapTable):
     def _changes(self) -> Iterator[Change]:
         self._staged = {}
         key: Any = None
+        map_key: Any = None
         dump, encode, change, live_get = self._dump, self._encode, self.change, self.live.get
         put, remove = ChangeOp.MAP_PUT, ChangeOp.MAP_REMOVE
         try:
             for key, marks in list(self._before.items()):
+                map_key = None
                 group, encoded = self._group_of(key), encode(key)
                 entries, standing = live_get(key, _NOTHING), self._committed.get(key, _NOTHING)
                 staged: dict[Key, bytes | None] = {}
@@ -117,7 +119,7 @@ class HeapMapTable(HeapTable):
                         staged[map_key] = None
                         yield change(remove, group, encoded, b"", encode(map_key))
         except Exception as exc:
-            raise self._failure(key, exc) from exc
+            raise self._failure(key, exc, map_key) from exc
 
     def seal(self) -> None:
         committed, sealed = self._committed, self._sealed

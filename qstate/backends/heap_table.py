@@ -26,6 +26,7 @@ from decimal import Decimal
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from qstate.backends.admission import refused_write
 from qstate.backends.change_blocks import ChangeBlock
 from qstate.backends.contract import Change, ChangeOp, StateTable
 from qstate.descriptors import StateDescriptor
@@ -62,6 +63,7 @@ class HeapState(NamedTuple):
 
     descriptor: StateDescriptor
     dump: Callable[[Any], bytes]
+    dump_all: Callable[[list[Any]], list[bytes]]
     group_of: Callable[[Key], int]
     encode: Callable[[Namespace], bytes]
     #: Called with a table when the first key of an epoch is written: the heap then holds it.
@@ -139,5 +141,5 @@ class HeapTable(StateTable):
         # The named tuple's own `__new__` is a Python function that does this: skipping it makes commits a fifth faster.
         return _NEW(Change, (op, self._name, group, self._encoded_namespace, key, map_key, data))
 
-    def _failure(self, key: Any, exc: Exception) -> SerializationError:
-        return SerializationError(f"state {self.state.descriptor.name!r}, key {key!r}: {exc}")
+    def _failure(self, key: Any, exc: Exception, map_key: Key | None = None) -> SerializationError:
+        return refused_write(self._name, self.namespace, key, exc, map_key)

@@ -160,7 +160,7 @@ class HeapValueTable(HeapTable):
                     yield self._block(ChangeOp.DELETE, gone, None)
                 if not keys:
                     continue
-            data = self._column(self._dump, values, keys)
+            data = self._dumped(keys, values)
             if not types <= IMMUTABLE:
                 mutable = (type(value) not in IMMUTABLE for value in values)
                 self._staged.update(compress(zip(keys, data, strict=True), mutable))
@@ -170,6 +170,12 @@ class HeapValueTable(HeapTable):
     def _block(self, op: ChangeOp, keys: list[Key], data: list[bytes] | None) -> ChangeBlock:
         groups, encoded = self._column(self._group_of, keys, keys), self._column(self._encode, keys, keys)
         return ChangeBlock(op, self._name, self._encoded_namespace, groups, encoded, None, data)
+
+    def _dumped(self, keys: list[Key], values: list[Any]) -> list[bytes]:
+        try:
+            return self.state.dump_all(values)
+        except Exception:  # one by one, the error says which key it is
+            return self._column(self._dump, values, keys)
 
     def _column(self, convert: Callable[[Any], _Item], items: list[Any], keys: list[Key]) -> list[_Item]:
         column: list[_Item] = []

@@ -1,8 +1,8 @@
 """What becomes of a value when the declared type of its state changes.
 
 Rules of this module: values in, values out, by the types of a schema; no bytes, no states. A conversion is decided
-from two types before there is a value. It touches what changed and nothing else, since no type is enforced when a
-value is written: a field that is declared as float and holds an int stays as it is, until its type changes.
+from two types before there is a value. It touches what changed and nothing else: what an older qstate stored was not
+checked, so a field that is declared as float and holds an int stays as it is, until its type changes.
 
     stored             wanted             what happens
     T                  T, T | ..., object   nothing: the value is as good under the wanted type
@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from qstate.errors import SerializationError
+from qstate.evolution.value_checks import Misfit
 from qstate.evolution.value_types import (
     OBJECT,
     ClassType,
@@ -47,18 +47,6 @@ _FLOAT = ScalarType("float")
 
 class Refusal(Exception):
     """One type cannot become the other; the text says why, from the inside out."""
-
-
-class Misfit(SerializationError):
-    """A value is not what its declared type says. `path` leads to the part that is not."""
-
-    def __init__(self, expected: str, value: Any) -> None:
-        super().__init__(expected, value)
-        self.expected, self.value, self.path = expected, value, ""
-
-    def __str__(self) -> str:
-        where = f"at {self.path}: " if self.path else ""
-        return f"{where}expected {self.expected}, got {self.value!r:.80}"
 
 
 def conversion_between(stored: ValueType, wanted: ValueType) -> Conversion | None:

@@ -4,7 +4,8 @@ Rules of this module: a decision, made of a stored schema and a descriptor befor
 acts on it. It must not know where the state is stored. `conversions` has the rules for the types of values.
 The rest, in this order:
 
-    kind, map key type, serializer name    must be the same
+    kind, serializer name                  must be the same
+    map key type                           must be the same or a wider one, such as object
     serializer version, schema version     must not be older than the stored one
     an older stored schema version         the descriptor's migration, if it has one, takes the place of the
                                            rules for types
@@ -19,8 +20,9 @@ from typing import Any
 
 from qstate.descriptors import StateDescriptor, StateKind
 from qstate.errors import JobError, SerializationError
-from qstate.evolution.conversions import Conversion, Misfit, Refusal, admission_to, conversion_between
+from qstate.evolution.conversions import Conversion, Refusal, admission_to, conversion_between
 from qstate.evolution.schema import StateSchema
+from qstate.evolution.value_checks import Misfit
 from qstate.evolution.value_types import DictType, RecordType, ValueType
 from qstate.serializers import MessagePackSerializer, RecordSerializer, Serializer
 
@@ -80,11 +82,12 @@ _MIGRATE = (
 def _check_frame(stored: StateSchema, wanted: StateSchema) -> None:
     for what, old, new in (
         ("kind", stored.kind.value, wanted.kind.value),
-        ("map key type", stored.map_key_type, wanted.map_key_type),
         ("serializer", stored.serializer, wanted.serializer),
     ):
         if old != new:
             raise Refusal(f"its {what} was {old} and is {new}; {_NEW_NAME}")
+    if stored.map_key_type and wanted.map_key_type and not _is_as_good(stored.map_key_type, wanted.map_key_type):
+        raise Refusal(f"its map key type was {stored.map_key_type} and is {wanted.map_key_type}; {_NEW_NAME}")
     for what, stored_version, version in (
         ("serializer", stored.serializer_version, wanted.serializer_version),
         ("schema", stored.schema_version, wanted.schema_version),
@@ -94,6 +97,14 @@ def _check_frame(stored: StateSchema, wanted: StateSchema) -> None:
                 f"it was stored with {what} version {stored_version}, which is newer than this program's {version}; "
                 "run the program that stored it, or a newer one"
             )
+
+
+def _is_as_good(stored: ValueType, wanted: ValueType) -> bool:
+    """Whether map keys of the one type are of the other, too. They are never converted."""
+    try:
+        return conversion_between(stored, wanted) is None
+    except Refusal:
+        return False
 
 
 def _step(stored: StateSchema, wanted: StateSchema, descriptor: StateDescriptor) -> Conversion | None:

@@ -22,6 +22,7 @@ from qstate.descriptors import (
     ValueStateDescriptor,
 )
 from qstate.errors import JobError
+from qstate.evolution.write_checks import WriteChecks
 from qstate.keys import KeyGroupRange, Namespace
 from qstate.operators.handles import (
     AggregatingState,
@@ -67,7 +68,8 @@ class RuntimeContext:
         self._backend = backend
         self._descriptors: dict[str, StateDescriptor] = {}
         self._cursor = ElementContext()
-        self._lists = OperatorLists(operator, f"operator {operator!r} subtask {subtask.index}")
+        self._checks = WriteChecks()
+        self._lists = OperatorLists(operator, f"operator {operator!r} subtask {subtask.index}", self._checks)
         self._sealed = False
 
     @property
@@ -127,7 +129,7 @@ class RuntimeContext:
         Only keys of the batch at hand may be used: the tables of this subtask hold no others.
         """
         self._declare(descriptor)
-        return partial(self._backend.table, descriptor)
+        return partial(self._backend.table, self._checks.of(descriptor))
 
     @property
     def element_context(self) -> ElementContext:
@@ -138,6 +140,10 @@ class RuntimeContext:
     def operator_lists(self) -> OperatorLists:
         """For the operator: the lists that the function asked for."""
         return self._lists
+
+    def check_writes(self) -> None:
+        """For the operator: what comes now is written by the function, and has to be what it declared."""
+        self._checks.on = True
 
     def seal(self) -> tuple[StateDescriptor, ...]:
         """End the time of asking for states; gives the descriptors that were asked for."""

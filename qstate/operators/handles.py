@@ -13,11 +13,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NoReturn, TypeVar
 
 from qstate.backends.contract import StateTable
-from qstate.descriptors import AggregatingStateDescriptor, ReducingStateDescriptor, StateDescriptor
-from qstate.errors import JobError
+from qstate.descriptors import (
+    AggregatingStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateDescriptor,
+)
+from qstate.errors import JobError, SerializationError
+from qstate.evolution.value_checks import Misfit, Rule, rule_of
+from qstate.evolution.value_types import value_type_of
 from qstate.keys import Key, Namespace, check_key
 
 __all__ = [
@@ -171,9 +179,12 @@ class ListState(StateHandle):
 class MapState(StateHandle):
     """A map per key. An empty map and no map are the same."""
 
-    __slots__ = ("_items", "_map_get", "_map_put", "_map_remove")
+    __slots__ = ("_items", "_key_classes", "_key_rule", "_map_get", "_map_put", "_map_remove")
 
     def _bind(self, table: StateTable) -> None:
+        assert isinstance(self._descriptor, MapStateDescriptor)
+        self._key_rule = _rule_of_map_keys(self._descriptor.map_key_type)
+        self._key_classes = self._key_rule.exact
         self._map_get = table.map_get
         self._map_put = table.map_put
         self._map_remove = table.map_remove
@@ -184,16 +195,20 @@ class MapState(StateHandle):
         return self._map_get(self._cursor.current_key, map_key)
 
     def put(self, map_key: Key, value: Any) -> None:
-        """Set the value of an entry."""
+        """Set the value of an entry. Raises `SerializationError` for a map key that is not of the declared type."""
         if value is None:
             self._refuse_none("put()")
+        if type(map_key) not in self._key_classes:
+            self._check_map_key(map_key)
         self._map_put(self._cursor.current_key, map_key, value)
 
     def put_all(self, entries: Mapping[Any, Any]) -> None:
-        """Set the values of several entries; None among them raises before any is set."""
-        for value in entries.values():
+        """Set the values of several entries; what `put` refuses among them raises before any is set."""
+        for map_key, value in entries.items():
             if value is None:
                 self._refuse_none("put_all()")
+            if type(map_key) not in self._key_classes:
+                self._check_map_key(map_key)
         key = self._cursor.current_key
         for map_key, value in entries.items():
             self._map_put(key, map_key, value)
@@ -221,6 +236,12 @@ class MapState(StateHandle):
     def is_empty(self) -> bool:
         """Whether there is no entry."""
         return not self._items(self._cursor.current_key)
+
+    def _check_map_key(self, map_key: Any) -> None:
+        try:
+            self._key_rule.check(map_key)
+        except Misfit as exc:
+            raise SerializationError(f"state {self._descriptor.name!r}, map_key_type: {exc}") from None
 
 
 class ReducingState(StateHandle):
@@ -279,3 +300,9 @@ class AggregatingState(StateHandle):
         if accumulator is None:
             raise JobError(f"state {self._descriptor.name!r}: the aggregate function's add() returned None")
         self._put(key, accumulator)
+
+
+@lru_cache(maxsize=256)
+def _rule_of_map_keys(map_key_type: Any) -> Rule:
+    """Made once for each type: a handle is made for each namespace. What no type is declared for, the table checks."""
+    return rule_of(value_type_of(map_key_type), None) or Rule(frozenset(), lambda map_key: None)

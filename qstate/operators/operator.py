@@ -175,6 +175,7 @@ class KeyedOperator:
         """
         self._check_usable()
         self._check_batch(batch)
+        self._context.check_writes()
         if self._spec.order_by:
             self._held.append(batch)
             return []

@@ -14,8 +14,10 @@ from typing import Any
 
 from qstate.checkpoint.operator_state import DeclaredLists, Distribution, OperatorList, OperatorState, check_size
 from qstate.descriptors import ListStateDescriptor
-from qstate.errors import JobError
+from qstate.errors import JobError, SerializationError
 from qstate.evolution import StateSchema
+from qstate.evolution.write_checks import WriteChecks
+from qstate.serializers import Serializer
 
 __all__ = ["OperatorListState", "OperatorLists"]
 
@@ -71,12 +73,14 @@ class OperatorListState:
 class OperatorLists:
     """The operator state of one subtask: what its function has asked for, and what was sealed last."""
 
-    def __init__(self, operator: str, owner: str) -> None:
+    def __init__(self, operator: str, owner: str, checks: WriteChecks) -> None:
         """`owner` is how errors name the subtask."""
+        self._checks = checks
         self._operator = operator
         self._owner = owner
         self._declared: dict[str, tuple[ListStateDescriptor, Distribution]] = {}
         self._schemas: dict[str, dict[str, Any]] = {}
+        self._serializers: dict[str, Serializer] = {}
         self._handles: dict[str, OperatorListState] = {}
         self._sealed: OperatorState = ()
 
@@ -89,6 +93,7 @@ class OperatorLists:
         """A handle of a list that nobody has asked for before."""
         self._declared[descriptor.name] = (descriptor, distribution)
         self._schemas[descriptor.name] = StateSchema.of(descriptor).to_plain()
+        self._serializers[descriptor.name] = self._checks.of(descriptor).serializer
         handle = self._handles[descriptor.name] = OperatorListState(descriptor.name)
         return handle
 
@@ -112,12 +117,29 @@ class OperatorLists:
         found = []
         for name, (descriptor, distribution) in self._declared.items():
             try:
-                elements = tuple(map(descriptor.serializer.dumps, self._handles[name].get()))
+                elements = self._packed_list(descriptor)
             except Exception as exc:
                 raise self._fault(name, "cannot be stored", exc) from exc
             found.append(OperatorList(self._schemas[name], distribution, elements))
         check_size(found, self._owner)
         return tuple(found)
+
+    def _packed_list(self, descriptor: ListStateDescriptor) -> tuple[bytes, ...]:
+        elements, dumps = self._handles[descriptor.name].get(), self._serializers[descriptor.name].dumps
+        try:
+            return tuple(map(dumps, elements))
+        except SerializationError:
+            return tuple(self._packed_element(descriptor, element) for element in elements)
+
+    def _packed_element(self, descriptor: ListStateDescriptor, element: Any) -> bytes:
+        """Its bytes. The whole list is written each time: what is not as declared may stay if it was stored so."""
+        try:
+            return self._serializers[descriptor.name].dumps(element)
+        except SerializationError:
+            packed = descriptor.serializer.dumps(element)
+            if any(packed in one.elements for one in self._sealed if one.name == descriptor.name):
+                return packed
+            raise
 
     def sealed(self, state: OperatorState) -> None:
         """These lists are durable: what a rollback leads to from now on."""

@@ -37,7 +37,7 @@ from qstate.checkpoint.opening import DeclaredStates, convert_log, open_epoch_lo
 from qstate.checkpoint.operator_state import OperatorState
 from qstate.checkpoint.origins import origin_of
 from qstate.config import JobConfig
-from qstate.errors import DamagedCheckpoint, FencedError, JobError
+from qstate.errors import DamagedCheckpoint, FencedError, JobError, SerializationError
 from qstate.keys import KeyGroupRange
 from qstate.operators.context import Subtask as OperatorSubtask
 from qstate.operators.operator import KeyedOperator, OperatorSpec
@@ -166,7 +166,12 @@ class Subtask:
         with self._turn(request, channel) as decision:
             channel.send(FrameKind.SCHEMA, self.spec.output_schema.serialize())
             if isinstance(decision, Process):
-                self._process(request, channel, decision, begun)
+                try:
+                    self._process(request, channel, decision, begun)
+                except SerializationError as exc:  # it names the state and the key
+                    raise SerializationError(
+                        f"operator {self.spec.uid!r} subtask {self._place.subtask}: {exc}"
+                    ) from exc
             else:
                 self._replay(request, channel)
             channel.send(FrameKind.SEALED)

@@ -177,7 +177,8 @@ FAULTS: dict[str, tuple[StateDescriptor, StateDescriptor, Change, str]] = {
         ValueStateDescriptor("s", float),
         change(ChangeOp.PUT, "s", dumps("x")),
         r"state 's', key \('JFK', 7\), namespace 'w': the stored value cannot be converted: SerializationError: the "
-        "stored value 'x' does not fit: expected float, got 'x'. No state was changed and no row was processed",
+        "stored value 'x' does not fit: expected float, got 'x' of type str. No state was changed and no row was "
+        "processed",
     ),
     "element": (
         ListStateDescriptor("s", int),
@@ -196,7 +197,7 @@ FAULTS: dict[str, tuple[StateDescriptor, StateDescriptor, Change, str]] = {
         ValueStateDescriptor("s", int),
         ValueStateDescriptor("s", float),
         change(ChangeOp.PUT, "s", b"\xc1"),
-        "SerializationError: the stored bytes are not MessagePack",
+        "SerializationError: the bytes are not MessagePack",
     ),
 }
 

@@ -118,7 +118,7 @@ def test_map_entries_are_those_of_the_moment(handles: Handles) -> None:
 
 
 def test_map_keys_are_checked(handles: Handles) -> None:
-    with pytest.raises(SerializationError, match="a map key is text"):
+    with pytest.raises(SerializationError, match=r"expected str, got 1\.5 of type float"):
         handles.map.put(1.5, 1)  # type: ignore[arg-type]  # the point of the test
 
 

@@ -96,6 +96,25 @@ def test_deep_and_large_values_are_read(subject: ClientSubject) -> None:
         _reads(subject, state_map(), pack(value), value)
 
 
+@law("P-VALUE-4")
+def test_tuples_within_tuples_without_end_harm_nothing(subject: ClientSubject) -> None:
+    """A value of extension type 1 within itself, 500 deep, is read or is unreadable; the client goes on."""
+    nested = pack([])
+    for _ in range(500):
+        nested = pack([Ext(1, nested)])
+    with Peer() as peer:
+        answering_gets(
+            peer,
+            lambda request: (
+                [frames.values(request.id, [nested])] if request.keys[0] == "nested" else peer.honest(request)
+            ),
+        )
+        with client_of(subject, peer) as client:
+            outcome = client.get("nested")
+            assert outcome.found or outcome.code == "UNREADABLE", outcome
+            assert client.get("afterwards").value == "afterwards"
+
+
 @law("P-VALUE-2")
 def test_names_that_a_language_keeps_for_itself_are_read_as_data(subject: ClientSubject) -> None:
     """Text that looks like code, and map keys that mean something to a language, are data like any other."""

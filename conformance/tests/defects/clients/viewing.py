@@ -6,6 +6,8 @@ from typing import Any
 
 from qstate import views
 from qstate.client import QueryableStateClient
+from qstate.errors import SerializationError
+from qstate.serializers import unpacker
 from qstate_conformance.client.python_driver import PythonDriver
 from tests.defects.clients.seeds import defect
 
@@ -22,12 +24,12 @@ def has_a_map_view_whose_remove_does_nothing() -> None:
 
 @defect("views.what_is_inside_a_view_refuses_too")
 def hands_out_lists_that_can_be_changed() -> None:
-    views._read_only_list = list  # type: ignore[assignment]
+    views._unpack_frozen = unpacker(list_hook=list, object_pairs_hook=views._read_only_pairs)
 
 
 @defect("views.what_is_inside_a_view_refuses_too")
 def hands_out_dicts_that_can_be_changed() -> None:
-    views._read_only_pairs = dict  # type: ignore[assignment]
+    views._unpack_frozen = unpacker(list_hook=views._read_only_list)
 
 
 @defect("views.no_attempt_changes_what_is_read")
@@ -45,6 +47,20 @@ def takes_nil_for_nothing() -> None:
             return None if is_nil else view
 
     PythonDriver.make_client = Hasty
+
+
+@defect("values.tuples_within_tuples_without_end_harm_nothing")
+def takes_what_is_too_deep_for_nothing() -> None:
+    class Shallow(QueryableStateClient):
+        def get(self, *args: Any, **kwargs: Any) -> Any:
+            view = super().get(*args, **kwargs)
+            try:
+                view.value()
+            except SerializationError:
+                return None
+            return view
+
+    PythonDriver.make_client = Shallow
 
 
 @defect("values.numbers_at_the_edges_are_read_exactly")

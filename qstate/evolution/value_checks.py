@@ -1,0 +1,298 @@
+"""Whether a value is what its state declares, and would come back from storage as it is.
+
+Rules of this module: values in, `Misfit` out or nothing; no bytes, no states. A rule is made once from a declared type,
+and a value of the usual class then costs one look-up in a set. Classes are exact, as they are when values come back:
+
+    declared          takes
+    a scalar          values of exactly that class: float takes no int, int no bool, and neither takes NumPy's
+    T | U             what one of them takes; None where None is one of them
+    list, dict, tuple exactly these classes, and in them what was declared for their items
+    a dataclass       its objects, if each field has what is declared for it; within a value also a dict of its fields
+    another class     objects of a class of that name, or derived from one
+    object            anything. With the serializer `msgpack`: any plain value
+
+A plain value is what MessagePack gives back with equal parts of equal classes: None, bool, int, float, str, bytes,
+date, Decimal, a datetime that is in UTC or has no time zone, and lists, dicts and tuples of these, `DEEPEST` deep at
+most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import is_dataclass
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from operator import attrgetter
+from reprlib import repr as shown  # bounded: what is shown may be of any size and depth
+from typing import Any, NamedTuple
+
+from qstate.errors import SerializationError
+from qstate.evolution.value_types import (
+    ClassType,
+    DictType,
+    ListType,
+    RecordType,
+    ScalarType,
+    TupleOfType,
+    TupleType,
+    UnionType,
+    ValueType,
+)
+
+__all__ = ["PLAIN", "Misfit", "Rule", "rule_of"]
+
+#: Lists, dicts and tuples within each other, and tuples within tuples, that a plain value may have.
+DEEPEST, DEEPEST_TUPLES = 128, 32
+
+_PLAIN_SCALARS: frozenset[type] = frozenset((type(None), bool, int, float, str, bytes, date, Decimal))
+_PLAIN_TEXT = "a plain value (None, bool, int, float, str, bytes, date, datetime, Decimal, or lists, dicts, tuples)"
+_are_scalars = _PLAIN_SCALARS.issuperset
+_NO_OFFSET = timedelta(0)
+
+
+class Misfit(SerializationError):
+    """A value is not what its declared type says. `path` leads to the part that is not."""
+
+    def __init__(self, expected: str, value: Any, advice: str = "") -> None:
+        super().__init__(expected, value, advice)
+        self.expected, self.value, self.advice, self.path = expected, value, advice, ""
+
+    def __str__(self) -> str:
+        where = f"at {self.path}: " if self.path else ""
+        advice = f"; {self.advice}" if self.advice else ""
+        return f"{where}expected {self.expected}, got {shown(self.value)} of type {type(self.value).__name__}{advice}"
+
+
+class Rule(NamedTuple):
+    """What is taken. Values of exactly the classes in `exact` are; `check` raises `Misfit` for others that are not."""
+
+    exact: frozenset[type]
+    check: Callable[[Any], None]
+
+
+def rule_of(declared: ValueType, anything: Rule | None) -> Rule | None:
+    """The rule of a declared type; `anything` is that of `object`. None takes everything."""
+    match declared:
+        case ScalarType("object"):
+            return anything
+        case ScalarType("datetime") if anything is PLAIN:
+            return Rule(frozenset(), _check_moment)
+        case ScalarType():
+            return Rule(frozenset((declared.python_class,)), _refusal(str(declared)))
+        case ListType():
+            return _container(list, str(declared), rule_of(declared.item, anything))
+        case TupleOfType():
+            return _container(tuple, str(declared), rule_of(declared.item, anything))
+        case TupleType():
+            return _fixed_tuple(str(declared), [rule_of(item, anything) for item in declared.items])
+        case DictType():
+            return _dict(str(declared), rule_of(declared.key, anything), rule_of(declared.value, anything))
+        case UnionType():
+            return _union(str(declared), [rule_of(kind, anything) for kind in declared.alternatives])
+        case RecordType():
+            return _record(declared, {field.name: rule_of(field.type, anything) for field in declared.fields})
+        case ClassType():
+            return _named(declared.name, anything)
+    raise AssertionError(declared)
+
+
+def _part(place: Any, rule: Rule | None, part: Any) -> None:
+    if rule is not None and type(part) not in rule.exact:
+        try:
+            rule.check(part)
+        except Misfit as exc:
+            exc.path = f"[{place!r}]{exc.path}"
+            raise
+
+
+def _parts(parts: Iterable[Any], places: Iterable[Any], rule: Rule | None) -> None:
+    for place, part in zip(places, parts, strict=True):
+        _part(place, rule, part)
+
+
+def _all_of(rule: Rule | None) -> Callable[[Iterable[type]], bool]:
+    """Whether parts of these classes need no look, asked in one call: most values have such parts alone."""
+    return rule.exact.issuperset if rule is not None else lambda kinds: True
+
+
+def _refusal(expected: str) -> Callable[[Any], None]:
+    def check(value: Any) -> None:
+        raise Misfit(expected, value, _advice(expected, value))
+
+    return check
+
+
+def _container(container: type[list[Any]] | type[tuple[Any, ...]], expected: str, item: Rule | None) -> Rule:
+    usual = _all_of(item)
+
+    def check(value: Any) -> None:
+        if type(value) is not container:
+            raise Misfit(expected, value, _advice(container.__name__, value))
+        if not usual(map(type, value)):
+            _parts(value, range(len(value)), item)
+
+    return Rule(frozenset(() if item else (container,)), check)
+
+
+def _fixed_tuple(expected: str, items: list[Rule | None]) -> Rule:
+    def check(value: Any) -> None:
+        if type(value) is not tuple or len(value) != len(items):
+            raise Misfit(expected, value, _advice("tuple", value))
+        for place, (rule, part) in enumerate(zip(items, value, strict=True)):
+            _part(place, rule, part)
+
+    return Rule(frozenset(), check)
+
+
+def _dict(expected: str, key: Rule | None, item: Rule | None) -> Rule:
+    usual_key, usual_item = _all_of(key), _all_of(item)
+
+    def check(value: Any) -> None:
+        if type(value) is not dict:
+            raise Misfit(expected, value, _advice("dict", value))
+        if not usual_key(map(type, value)):
+            _parts(value, value, key)
+        if not usual_item(map(type, value.values())):
+            _parts(value.values(), value, item)
+
+    return Rule(frozenset(() if key or item else (dict,)), check)
+
+
+def _takes(rule: Rule, value: Any) -> bool:
+    try:
+        if type(value) not in rule.exact:
+            rule.check(value)
+    except Misfit:
+        return False
+    return True
+
+
+def _union(expected: str, alternatives: list[Rule | None]) -> Rule | None:
+    rules = [rule for rule in alternatives if rule is not None]
+    if len(rules) < len(alternatives):
+        return None
+
+    def check(value: Any) -> None:
+        if not any(_takes(rule, value) for rule in rules):
+            raise Misfit(expected, value, _advice(expected, value))
+
+    return Rule(frozenset().union(*(rule.exact for rule in rules)), check)
+
+
+def _record(declared: RecordType, fields: dict[str, Rule | None]) -> Rule:
+    of_class = _named(declared.name, None).check
+    required = [field.name for field in declared.fields if not field.default]
+    # As nearly always: each field has the one class that is declared for it. The getter gives a tuple of two or more.
+    usual = [next(iter(rule.exact), None) if rule is not None else None for rule in fields.values()]
+    get = attrgetter(*fields) if len(fields) > 1 else None
+
+    def check(value: Any) -> None:
+        if type(value) is dict:
+            missing = [name for name in required if name not in value]
+            if missing:
+                raise Misfit(f"{declared.name} with {', '.join(map(repr, missing))}", value)
+            found = {name: value[name] for name in fields if name in value}
+        else:
+            of_class(value)
+            if get is not None and list(map(type, get(value))) == usual:
+                return
+            found = {name: getattr(value, name) for name in fields}
+        for name, part in found.items():
+            _part(name, fields[name], part)
+
+    return Rule(frozenset(), check)
+
+
+def _named(name: str, anything: Rule | None) -> Rule:
+    def check(value: Any) -> None:
+        if type(value).__name__ != name and all(base.__name__ != name for base in type(value).__mro__):
+            raise Misfit(name, value, _advice(name, value))
+        if anything is not None:
+            anything.check(value)
+
+    return Rule(frozenset(), check)
+
+
+def _check_plain(value: Any) -> None:
+    kind = type(value)
+    if kind is dict:  # the usual cases, without a look at each part
+        if _are_scalars(map(type, value.values())) and _are_scalars(map(type, value)):
+            return
+    elif (kind is list or kind is tuple) and _are_scalars(map(type, value)):
+        return
+    _check_nested(value, DEEPEST, DEEPEST_TUPLES)
+
+
+def _check_nested(value: Any, levels: int, tuples: int) -> None:
+    kind = type(value)
+    if kind in _PLAIN_SCALARS:
+        return
+    if kind is datetime:
+        _check_moment(value)
+    elif not (levels and tuples):
+        raise Misfit(f"values within each other {DEEPEST} deep at most, tuples {DEEPEST_TUPLES}", value)
+    elif kind is list:
+        _nested_parts(value, range(len(value)), levels - 1, tuples)
+    elif kind is dict:
+        _nested_parts(value, value, levels - 1, tuples)
+        _nested_parts(value.values(), value, levels - 1, tuples)
+    elif kind is tuple:
+        _nested_parts(value, range(len(value)), levels - 1, tuples - 1)
+    else:
+        raise Misfit(_PLAIN_TEXT, value, _advice("", value))
+
+
+def _nested_parts(parts: Iterable[Any], places: Iterable[Any], levels: int, tuples: int) -> None:
+    if not _are_scalars(map(type, parts)):
+        for place, part in zip(places, parts, strict=True):
+            try:
+                _check_nested(part, levels, tuples)
+            except Misfit as exc:
+                exc.path = f"[{place!r}]{exc.path}"
+                raise
+
+
+#: The rule of `object` with the serializer `msgpack`.
+PLAIN = Rule(_PLAIN_SCALARS, _check_plain)
+
+
+def _check_moment(value: Any) -> None:
+    if type(value) is not datetime:
+        raise Misfit("datetime", value, _advice("datetime", value))
+    if value.tzinfo is not None and not _is_utc(value):
+        advice = "give value.astimezone(timezone.utc), the form in which a moment is stored"
+        raise Misfit("a datetime in UTC, or without a time zone", value, advice)
+
+
+def _is_utc(value: datetime) -> bool:
+    """Whether its time zone has no offset at any time of the year."""
+    assert value.tzinfo is not None
+    try:
+        return value.tzinfo.utcoffset(None) == _NO_OFFSET
+    except Exception:  # any code can stand in a time zone, and some cannot do without a datetime
+        return False
+
+
+def _advice(expected: str, value: Any) -> str:
+    """How to make what can be stored of a value, where that is known."""
+    if isinstance(value, bytearray | memoryview):
+        return "give bytes(value)"
+    if hasattr(value, "tolist"):  # NumPy's scalars and arrays, and what is made after them
+        return "give value.tolist()"
+    if isinstance(value, Enum):
+        return "give value.value"
+    if isinstance(value, set | frozenset):
+        return "give list(value)"
+    if expected == "float" and type(value) is int:
+        return "give float(value), or declare int | float"
+    if expected == "int" and type(value) is bool:
+        return "give int(value), or declare bool"
+    for base in (str, int, float, bytes, list, dict, tuple):
+        if isinstance(value, base) and type(value) is not base and type(value) is not bool:
+            return f"give {base.__name__}(value)"
+    if is_dataclass(value):
+        return "declare its class as the state's type, or give dataclasses.asdict(value)"
+    if type(value) is datetime or type(value) in _PLAIN_SCALARS or type(value) in (list, dict, tuple):
+        return "write what is declared, or declare what is written"
+    return "give a plain value, or give the descriptor a serializer"

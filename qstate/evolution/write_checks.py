@@ -1,0 +1,101 @@
+"""Checks on what a function writes into its states: values are what was declared, and will come back as they are.
+
+Rules of this module: descriptors in, descriptors out. The check is part of the serializer that a backend gets with the
+descriptor: so every backend makes it, whatever it is made of, for each entry that an epoch changed, and nobody
+makes it for what is read. What is stored already is taken as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from qstate.descriptors import StateDescriptor
+from qstate.errors import SerializationError
+from qstate.evolution.value_checks import PLAIN, Misfit, Rule, rule_of
+from qstate.evolution.value_types import OBJECT, ValueType, value_type_of
+from qstate.serializers import MessagePackSerializer, RecordSerializer, Serializer
+
+__all__ = ["CheckedSerializer", "WriteChecks", "checked"]
+
+#: How the default serializers write. One that overrides it has rules of its own.
+_DEFAULT_FORMS = (MessagePackSerializer.dumps, RecordSerializer.dumps)
+
+
+class WriteChecks:
+    """The checks of one function's states, which begin when they are turned on: with its first row."""
+
+    def __init__(self, *, on: bool = False) -> None:
+        self.on = on
+
+    def of(self, descriptor: StateDescriptor) -> StateDescriptor:
+        """The descriptor with a serializer that refuses what must not be written."""
+        declared = value_type_of(descriptor.value_type)
+        rule = rule_of(declared, PLAIN if type(descriptor.serializer).dumps in _DEFAULT_FORMS else None)
+        if rule is None:
+            return descriptor
+        return replace(descriptor, serializer=CheckedSerializer(descriptor.serializer, declared, rule, self))
+
+
+def checked(descriptor: StateDescriptor) -> StateDescriptor:
+    """The descriptor as a backend gets it while a function runs: its serializer refuses what must not be written."""
+    return WriteChecks(on=True).of(descriptor)
+
+
+class CheckedSerializer(Serializer):
+    """A serializer that writes what was declared and nothing else. It reads as the one that it stands for."""
+
+    def __init__(self, inner: Serializer, declared: ValueType, rule: Rule, checks: WriteChecks) -> None:
+        self.name = inner.name  # type: ignore[misc]  # that of a class, elsewhere
+        self.version = inner.version  # type: ignore[misc]
+        self.loads = inner.loads  # type: ignore[method-assign]  # without a frame of their own: they are called per read
+        self.load_all = inner.load_all  # type: ignore[method-assign]
+        self._inner = inner
+        self._declared = declared
+        self._rule = rule
+        self._checks = checks
+
+    def dumps(self, value: Any) -> bytes:
+        if type(value) not in self._rule.exact:
+            try:
+                self._rule.check(value)
+            except Misfit as misfit:
+                self._refuse(misfit)
+        return self._inner.dumps(value)
+
+    def loads(self, data: bytes) -> Any:
+        return self._inner.loads(data)
+
+    def loads_version(self, data: bytes, version: int) -> Any:
+        return self._inner.loads_version(data, version)
+
+    def dumper(self) -> Callable[[Any], bytes]:
+        exact, check, dump, refuse = *self._rule, self._inner.dumper(), self._refuse
+
+        def dump_checked(value: Any) -> bytes:
+            if type(value) not in exact:
+                try:
+                    check(value)
+                except Misfit as misfit:
+                    refuse(misfit)
+            return dump(value)
+
+        return dump_checked
+
+    def dump_all(self, values: Iterable[Any]) -> list[bytes]:
+        found: Sequence[Any] = values if isinstance(values, list) else list(values)
+        exact, check = self._rule
+        if not exact.issuperset(map(type, found)):
+            try:
+                for value in found:
+                    if type(value) not in exact:
+                        check(value)
+            except Misfit as misfit:
+                self._refuse(misfit)
+        return self._inner.dump_all(found)
+
+    def _refuse(self, misfit: Misfit) -> None:
+        if self._checks.on:
+            declared = "" if self._declared == OBJECT else f"it is declared as {self._declared}: "
+            raise SerializationError(f"{declared}{misfit}") from None
