@@ -49,12 +49,12 @@ def open_regular(path: Path) -> int:
     return _checked(os.open(path, os.O_RDONLY | _GUARDED), path)
 
 
-def open_own(path: Path) -> int:
-    """A descriptor that reads and writes a regular file of this user's; it is not made.
+def open_own(path: Path, flags: int = 0) -> int:
+    """A descriptor that reads and writes a regular file of this user's; it is not made. `flags`: more of `os.open`'s.
 
     Raises `NotRegular`, `PermissionError` for another user's, and `OSError`, as for a link.
     """
-    found = _checked(os.open(path, os.O_RDWR | os.O_NOFOLLOW | _GUARDED), path)
+    found = _checked(os.open(path, os.O_RDWR | os.O_NOFOLLOW | flags | _GUARDED), path)
     if os.fstat(found).st_uid != os.geteuid():
         os.close(found)
         raise PermissionError(errno.EPERM, "belongs to another user", str(path))

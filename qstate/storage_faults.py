@@ -10,7 +10,7 @@ import errno
 import os
 from pathlib import Path
 
-__all__ = ["BY_CHECKPOINT_DIR", "BY_LOG_DIR", "BY_TMPDIR", "storage_fault"]
+__all__ = ["BY_CHECKPOINT_DIR", "BY_LOG_DIR", "BY_TMPDIR", "FULL", "storage_fault"]
 
 #: What makes room, by what is written.
 BY_CHECKPOINT_DIR = (
@@ -20,8 +20,8 @@ BY_CHECKPOINT_DIR = (
 BY_LOG_DIR = "make room there, or name a directory on a larger file system with log_dir"
 BY_TMPDIR = "make room there, or start driver and executors with TMPDIR set to a directory on a larger file system"
 
-#: What the system has no words for.
-_MEANING = {errno.ENOSPC: "", errno.EDQUOT: "", errno.EROFS: "", errno.EFBIG: " for this process (ulimit -f)"}
+#: The system's codes for a place that takes no more.
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 def storage_fault(exc: OSError, path: object, remedy: str) -> str:
@@ -29,9 +29,10 @@ def storage_fault(exc: OSError, path: object, remedy: str) -> str:
 
     Of a file system that is full: how much of it is free, and `remedy`.
     """
-    if exc.errno not in _MEANING or not isinstance(path, Path):
+    if exc.errno not in FULL or not isinstance(path, Path):
         return str(exc)
-    return f"{os.strerror(exc.errno)}{_MEANING[exc.errno]} ({_room(path)}); {remedy}"
+    whose = " for this process (ulimit -f)" if exc.errno == errno.EFBIG else ""
+    return f"{os.strerror(exc.errno)}{whose} ({_room(path)}); {remedy}"
 
 
 def _room(path: Path) -> str:

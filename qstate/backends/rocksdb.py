@@ -18,7 +18,6 @@ What was checked of rocksdict 0.3.29, and is relied on:
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -29,7 +28,7 @@ from qstate.backends.byte_backend import ByteStoreBackend
 from qstate.backends.byte_store import ByteSnapshot, ByteStore
 from qstate.backends.contract import BackendContext, BackendOption, Capability
 from qstate.errors import ClosedError, InstallationError, JobError, QStateError
-from qstate.storage_faults import BY_TMPDIR, storage_fault
+from qstate.storage_faults import BY_TMPDIR, FULL, storage_fault
 
 try:
     import rocksdict
@@ -183,9 +182,8 @@ class _RocksDBSnapshot(ByteSnapshot):
 
 def _failed(exc: Exception, path: Path) -> JobError:
     """RocksDB says its failures in text only."""
-    room = ""
-    if os.strerror(errno.ENOSPC) in str(exc):
-        room = f" ({storage_fault(OSError(errno.ENOSPC, ''), path, BY_TMPDIR)})"
+    code = next((code for code in FULL if os.strerror(code) in str(exc)), None)
+    room = "" if code is None else f"; {storage_fault(OSError(code, ''), path, BY_TMPDIR)}"
     return JobError(f"the RocksDB database in {path} failed: {exc}{room}")
 
 
