@@ -108,8 +108,8 @@ class JobConfig:
     switch_interval_s: float = _option(0.0005, "the interpreter's switch interval in task managers")
     log_dir: str = _option(
         "",
-        "directory for the task managers' logs; empty: inside the checkpoint directory, or where that is a URL in the "
-        "temporary directory of each host",
+        "directory for the task managers' logs, on each host; empty: a directory qstate-logs-... in its temporary "
+        "directory, which is the user's own",
     )
 
     def __post_init__(self) -> None:

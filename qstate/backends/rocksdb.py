@@ -18,7 +18,9 @@ What was checked of rocksdict 0.3.29, and is relied on:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from threading import Lock
 from typing import Any, ClassVar
 
@@ -26,6 +28,7 @@ from qstate.backends.byte_backend import ByteStoreBackend
 from qstate.backends.byte_store import ByteSnapshot, ByteStore
 from qstate.backends.contract import BackendContext, BackendOption, Capability
 from qstate.errors import ClosedError, InstallationError, JobError, QStateError
+from qstate.storage_faults import BY_TMPDIR, FULL, storage_fault
 
 try:
     import rocksdict
@@ -70,7 +73,11 @@ class RocksDBStore(ByteStore):
     """A RocksDB database in rocksdict's raw mode: bytes in, bytes out."""
 
     def __init__(self, path: str, settings: Mapping[str, Any]) -> None:
-        self._database = rocksdict.Rdict(path, _options(settings))
+        self._path = Path(path)
+        try:
+            self._database = rocksdict.Rdict(path, _options(settings))
+        except Exception as exc:
+            raise _failed(exc, self._path) from exc
         # Any, because the stub declares a method where the extension has a property.
         unlogged: Any = rocksdict.WriteOptions()
         unlogged.disable_wal = True
@@ -117,7 +124,7 @@ class RocksDBStore(ByteStore):
             self._database.close()
 
     def _translated(self, exc: Exception) -> QStateError:
-        return _closed() if self._closing else JobError(f"the RocksDB database failed: {exc}")
+        return _closed() if self._closing else _failed(exc, self._path)
 
 
 class _RocksDBSnapshot(ByteSnapshot):
@@ -171,6 +178,13 @@ class _RocksDBSnapshot(ByteSnapshot):
         # The database frees both with the last reference to them.
         with self._lock:
             self._snapshot = self._cursor = None
+
+
+def _failed(exc: Exception, path: Path) -> JobError:
+    """RocksDB says its failures in text only."""
+    code = next((code for code in FULL if os.strerror(code) in str(exc)), None)
+    room = "" if code is None else f"; {storage_fault(OSError(code, ''), path, BY_TMPDIR)}"
+    return JobError(f"the RocksDB database in {path} failed: {exc}{room}")
 
 
 def _held(found: Iterator[Any], bound: rocksdict.ReadOptions) -> Iterator[tuple[bytes, bytes]]:

@@ -53,6 +53,7 @@ from qstate.checkpoint.operator_state import OF_SUBTASK, OperatorState, operator
 from qstate.checkpoint.segment import WHAT_TO_DO, SegmentInfo, SegmentReader
 from qstate.errors import CheckpointError, DamagedCheckpoint
 from qstate.keys import KeyGroupRange
+from qstate.private_files import NotRegular
 
 __all__ = [
     "NO_EPOCH",
@@ -309,6 +310,8 @@ def reading(files: Directory, name: str) -> Iterator[SegmentReader]:
             yield SegmentReader(file, str(path))
     except FileNotFoundError as exc:
         raise DamagedCheckpoint(f"{path} is missing, or was dropped; {WHAT_TO_DO}") from exc
+    except NotRegular as exc:
+        raise DamagedCheckpoint(f"{path} is no regular file; {WHAT_TO_DO}") from exc
     except OSError as exc:
         raise CheckpointError(f"cannot read {path}: {exc}") from exc
 

@@ -17,6 +17,7 @@ from typing import BinaryIO
 from uuid import uuid4
 
 from qstate.checkpoint.directory import TEMPORARY_SUFFIX, Directory
+from qstate.private_files import create_file, make_directories, open_lock, open_regular
 
 __all__ = ["DurableDirectory"]
 
@@ -40,9 +41,7 @@ class DurableDirectory(Directory):
         return DurableDirectory(self.path.joinpath(*parts), make=False)
 
     def make(self) -> None:
-        missing = [parent for parent in (self.path, *self.path.parents) if not parent.exists()]
-        self.path.mkdir(parents=True, exist_ok=True)
-        for made in missing:
+        for made in make_directories(self.path):
             _sync_directory(made.parent)
 
     def names(self) -> list[str]:
@@ -55,13 +54,13 @@ class DurableDirectory(Directory):
         return (self.path / name).exists()
 
     def open(self, name: str) -> BinaryIO:
-        return (self.path / name).open("rb", buffering=BUFFER_BYTES)
+        return os.fdopen(open_regular(self.path / name), "rb", buffering=BUFFER_BYTES)
 
     def modified_at(self, name: str) -> float:
         return (self.path / name).stat().st_mtime
 
     def create(self, name: str) -> BinaryIO:
-        return (self.path / name).open("xb", buffering=BUFFER_BYTES)
+        return os.fdopen(create_file(self.path / name), "wb", buffering=BUFFER_BYTES)
 
     def finish(self, file: BinaryIO) -> None:
         """Put what was written to a created file on disk, and close it."""
@@ -86,7 +85,7 @@ class DurableDirectory(Directory):
     def replace(self, name: str, data: bytes, *, durable: bool = True) -> None:
         temporary = self.path / f"{name}-{uuid4().hex}{TEMPORARY_SUFFIX}"
         try:
-            with temporary.open("xb") as file:
+            with os.fdopen(create_file(temporary), "wb") as file:
                 file.write(data)
                 file.flush()
                 if durable:
@@ -97,6 +96,10 @@ class DurableDirectory(Directory):
         except OSError:
             temporary.unlink(missing_ok=True)
             raise
+
+    def open_lock(self, name: str) -> int:
+        """The descriptor of a file to be locked, which is made unless it is there. Raises `OSError`."""
+        return open_lock(self.path / name)
 
     def remove(self, name: str) -> None:
         (self.path / name).unlink(missing_ok=True)

@@ -55,6 +55,7 @@ from qstate.checkpoint.operator_state import OperatorState, state_fact
 from qstate.checkpoint.segment import Frame, SegmentWriter
 from qstate.checkpoint.snapshots import write_snapshot
 from qstate.errors import CheckpointError, FencedError
+from qstate.storage_faults import BY_CHECKPOINT_DIR, storage_fault
 
 __all__ = ["EpochLog", "OutputSpool"]
 
@@ -81,7 +82,7 @@ class OutputSpool:
         try:
             self._writer.write_frame(frame)
         except OSError as exc:
-            raise CheckpointError(f"cannot write {self._files.path / self.name}: {exc}") from exc
+            raise _not_written(self._files, self.name, exc) from exc
 
     def finish(self) -> Mapping[str, int] | None:
         """Make the frames durable; gives what the epoch's footer says of them, None when there are none."""
@@ -137,8 +138,8 @@ class EpochLog:
         written, `DamagedCheckpoint` when what is left of it leads nowhere, naming the file, and what `admit` raises;
         nothing has changed then.
         """
+        files = directory_of(directory)
         try:
-            files = directory_of(directory)
             files.make()
             for _ in range(OPENING_RACES):
                 found = read_chain(files, identity)
@@ -153,7 +154,8 @@ class EpochLog:
                     opened._remove_leftovers()
                     return opened
         except OSError as exc:
-            raise CheckpointError(f"cannot open the epoch log: {exc}") from exc
+            why = storage_fault(exc, files.path, BY_CHECKPOINT_DIR)
+            raise CheckpointError(f"cannot open the epoch log in {files.path}: {why}") from exc
         raise CheckpointError(f"cannot open the epoch log in {files.path}: other writers keep opening it")
 
     @property
@@ -195,7 +197,8 @@ class EpochLog:
         except BaseException as exc:
             self._withdraw(temporary, spool)
             if isinstance(exc, OSError):
-                raise CheckpointError(f"cannot seal epoch {epoch} in {self._files.path}: {exc}") from exc
+                why = storage_fault(exc, self._files.path, BY_CHECKPOINT_DIR)
+                raise CheckpointError(f"cannot seal epoch {epoch} in {self._files.path}: {why}") from exc
             raise
         self._last = self._epochs[epoch] = sealed
         self._latest = epoch
@@ -255,7 +258,7 @@ class EpochLog:
         try:
             return OutputSpool(self._files, name, self._header("output", NO_EPOCH))
         except OSError as exc:
-            raise CheckpointError(f"cannot write {self._files.path / name}: {exc}") from exc
+            raise _not_written(self._files, name, exc) from exc
 
     def output(self, epoch: int) -> Iterator[bytes]:
         """The output frames of a sealed epoch. Raises `CheckpointError` when they were dropped or are damaged."""
@@ -349,6 +352,10 @@ class EpochLog:
                 self._outputs[referred[name]] = name
             else:
                 self._files.remove(name)
+
+
+def _not_written(files: Directory, name: str, exc: OSError) -> CheckpointError:
+    return CheckpointError(f"cannot write {files.path / name}: {storage_fault(exc, files.path, BY_CHECKPOINT_DIR)}")
 
 
 def _claim(chain: Chain, states: States) -> Sealed | None:

@@ -29,6 +29,8 @@ from xxhash import xxh64_hexdigest
 from qstate.checkpoint.directory import AnyDirectory, Directory
 from qstate.checkpoint.locations import directory_of
 from qstate.errors import CheckpointError, DamagedCheckpoint
+from qstate.private_files import NotRegular
+from qstate.storage_faults import BY_CHECKPOINT_DIR, storage_fault
 
 __all__ = [
     "FINAL_FILE",
@@ -45,6 +47,8 @@ __all__ = [
 MANIFEST_FILE = "job.json"
 FINAL_FILE = "final.json"
 FORMAT = 1
+
+_BRING_BACK = "bring it back from a copy of the checkpoint directory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +136,8 @@ def read_checked(files: Directory, name: str) -> dict[str, Any] | None:
         data = files.read(name)
     except FileNotFoundError:
         return None
+    except NotRegular as exc:
+        raise DamagedCheckpoint(f"{files.path / name} is no regular file; {_BRING_BACK}") from exc
     except OSError as exc:
         raise CheckpointError(f"cannot read {files.path / name}: {exc}") from exc
     try:
@@ -141,9 +147,7 @@ def read_checked(files: Directory, name: str) -> dict[str, Any] | None:
             return manifest
     except (ValueError, KeyError, TypeError):
         pass
-    raise DamagedCheckpoint(
-        f"{files.path / name} is not as it was written; bring it back from a copy of the checkpoint directory"
-    )
+    raise DamagedCheckpoint(f"{files.path / name} is not as it was written; {_BRING_BACK}")
 
 
 def write_checked(files: Directory, name: str, manifest: Mapping[str, Any], *, durable: bool = True) -> None:
@@ -152,7 +156,8 @@ def write_checked(files: Directory, name: str, manifest: Mapping[str, Any], *, d
     try:
         files.replace(name, data, durable=durable)
     except OSError as exc:
-        raise CheckpointError(f"cannot write {files.path / name}: {exc}") from exc
+        why = storage_fault(exc, files.path, BY_CHECKPOINT_DIR)
+        raise CheckpointError(f"cannot write {files.path / name}: {why}") from exc
 
 
 def _checksum(manifest: Mapping[str, Any]) -> str:

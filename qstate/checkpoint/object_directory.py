@@ -23,6 +23,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 from uuid import uuid4
 from weakref import finalize
@@ -30,6 +31,7 @@ from weakref import finalize
 from qstate.checkpoint.directory import TEMPORARY_SUFFIX, Directory
 from qstate.checkpoint.remote_file import RemoteFile
 from qstate.errors import ConfigError
+from qstate.storage_faults import BY_TMPDIR, storage_fault
 
 __all__ = ["ObjectDirectory", "Url"]
 
@@ -67,8 +69,12 @@ class _Spool:
     """A file without a name on the local disk, and the object that writes it."""
 
     def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `close`
-        self.writer: BinaryIO = os.fdopen(os.dup(self._file.fileno()), "wb", BUFFER_BYTES)
+        try:
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `close`
+        except OSError as exc:
+            raise _no_spool(exc) from exc
+        raw = _SpoolFile(os.dup(self._file.fileno()), "wb")
+        self.writer: BinaryIO = cast("BinaryIO", io.BufferedWriter(raw, BUFFER_BYTES))
         #: Frees it, which happens by itself, too, when its writer has given up and nobody knows it any more.
         self.close = finalize(self, _close, self.writer, self._file)
 
@@ -82,6 +88,21 @@ class _Spool:
     def size(self) -> int:
         """How many bytes it has."""
         return os.fstat(self._file.fileno()).st_size
+
+
+class _SpoolFile(io.FileIO):
+    """What goes wrong with it is the temporary directory's fault, not the store's."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as exc:
+            raise _no_spool(exc) from exc
+
+
+def _no_spool(exc: OSError) -> OSError:
+    where = Path(tempfile.gettempdir())
+    return OSError(exc.errno, f"no copy for the upload in {where}: {storage_fault(exc, where, BY_TMPDIR)}")
 
 
 def _close(*files: IO[bytes]) -> None:

@@ -35,6 +35,7 @@ from qstate.descriptors import StateDescriptor
 from qstate.errors import CheckpointError, DamagedCheckpoint, JobError
 from qstate.evolution import Evolution, StateSchema, plan_evolution
 from qstate.keys import ColumnType
+from qstate.storage_faults import BY_CHECKPOINT_DIR, storage_fault
 
 __all__ = ["DeclaredStates", "Origin", "convert_log", "open_epoch_log"]
 
@@ -138,11 +139,12 @@ def open_epoch_log(
     that the operator cannot take up, `DamagedCheckpoint` when the newest file is damaged and Spark does not, or not
     yet, ask for what it held, and as `EpochLog.open` does; nothing stored has changed then.
     """
+    files = directory_of(directory)
     try:
-        files = directory_of(directory)
         files.make()
     except OSError as exc:
-        raise CheckpointError(f"cannot open the epoch log: {exc}") from exc
+        why = storage_fault(exc, files.path, BY_CHECKPOINT_DIR)
+        raise CheckpointError(f"cannot open the epoch log in {files.path}: {why}") from exc
     if origin is not None and read_chain(files, identity) is None:
         _begin_with(files, identity, declared, origin, compression)
     stored: list[States] = []

@@ -31,6 +31,7 @@ from qstate.checkpoint.operator_state import OperatorState, operator_states_of, 
 from qstate.checkpoint.segment import SegmentWriter
 from qstate.errors import CheckpointError
 from qstate.keys import KeyGroupRange
+from qstate.storage_faults import BY_CHECKPOINT_DIR, storage_fault
 
 __all__ = ["SAVEPOINT_FILE", "Savepoint", "write_savepoint"]
 
@@ -64,7 +65,8 @@ def write_savepoint(source: StateSource, target: Path | Directory, *, progress: 
         entries = _write_operators(files, source, progress)
         files.sync()
     except OSError as exc:
-        raise CheckpointError(f"cannot write the savepoint in {files.path}: {exc}") from exc
+        why = storage_fault(exc, files.path, BY_CHECKPOINT_DIR)
+        raise CheckpointError(f"cannot write the savepoint in {files.path}: {why}") from exc
     manifest = {
         "format": FORMAT,
         "job": source.job,

@@ -58,6 +58,7 @@ from qstate.checkpoint.merge import merged_changes, merged_parts
 from qstate.checkpoint.operator_state import OperatorState, state_fact
 from qstate.checkpoint.segment import SegmentWriter
 from qstate.errors import CheckpointError, DamagedCheckpoint
+from qstate.storage_faults import BY_CHECKPOINT_DIR, storage_fault
 
 __all__ = ["remove_unneeded", "take_snapshot", "write_snapshot"]
 
@@ -175,7 +176,8 @@ def write_snapshot(
             files.publish(temporary, snapshot.name)
         files.sync()
     except OSError as exc:
-        raise CheckpointError(f"cannot write {files.path / snapshot.name}: {exc}") from exc
+        why = storage_fault(exc, files.path, BY_CHECKPOINT_DIR)
+        raise CheckpointError(f"cannot write {files.path / snapshot.name}: {why}") from exc
     finally:
         with suppress(OSError):  # what stays of a failure is removed by the next opening
             files.remove(temporary)

@@ -63,6 +63,8 @@ class Bootstrap:
     parallelism: int
     local: bool
     executor_pid: int = 0
+    #: Where its standard output and standard error go.
+    log_file: str = ""
 
 
 #: A loss so long after the one before has nothing to do with it.

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-import tempfile
 import threading
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -25,6 +24,8 @@ from qstate.config import JobConfig
 from qstate.errors import CheckpointError, ConfigError, JobError
 from qstate.runtime.claim import claimed
 from qstate.runtime.old_layouts import OldLayouts
+from qstate.runtime.scratch import temporary_directory
+from qstate.storage_faults import BY_CHECKPOINT_DIR, storage_fault
 
 __all__ = ["CheckpointHome"]
 
@@ -45,7 +46,7 @@ class CheckpointHome:
         self._temporary = not setting
         self._allow_non_restored = config.allow_non_restored_state
         self._options = config.checkpoint_storage_options
-        self._files = _made(setting or tempfile.mkdtemp(prefix=f"qstate-{job}-"), self._options)
+        self._files = _made(setting or str(temporary_directory(f"qstate-{job}-")), self._options)
         #: Where it is: a `Path`, unless it is in an object store.
         self.path: Any = self._files.path
         self._claim = claimed(self._files)
@@ -185,7 +186,11 @@ class CheckpointHome:
 def _made(setting: str, options: Mapping[str, Any]) -> Directory:
     try:
         files = open_directory(absolute(setting), options)
-        files.make()
-    except (ConfigError, OSError) as exc:
+    except ConfigError as exc:
         raise ConfigError(f"checkpoint_dir {setting!r} cannot be made: {exc}") from exc
+    try:
+        files.make()
+    except OSError as exc:
+        why = storage_fault(exc, files.path, BY_CHECKPOINT_DIR)
+        raise ConfigError(f"checkpoint_dir {setting!r} cannot be made: {why}") from exc
     return files

@@ -20,8 +20,10 @@ import json
 import logging
 import os
 import socket
+import stat
 from abc import ABC, abstractmethod
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -29,6 +31,7 @@ from qstate.checkpoint.directory import Directory
 from qstate.checkpoint.durable_directory import DurableDirectory
 from qstate.checkpoint.object_directory import ObjectDirectory
 from qstate.errors import CheckpointError, ConfigError, JobError
+from qstate.storage_faults import BY_CHECKPOINT_DIR, storage_fault
 
 __all__ = ["LOCK_FILE", "Claim", "LockedDirectory", "OwnedDirectory", "check_owner", "claimed"]
 
@@ -61,7 +64,8 @@ def claimed(files: Directory) -> Claim:
         assert isinstance(files, DurableDirectory)
         return LockedDirectory(files)
     except OSError as exc:
-        raise ConfigError(f"checkpoint_dir {files.path} cannot be written: {exc.strerror or exc}") from exc
+        why = storage_fault(exc, files.path, BY_CHECKPOINT_DIR)
+        raise ConfigError(f"checkpoint_dir {files.path} cannot be written: {why}") from exc
 
 
 def check_owner(files: Directory, owner: str) -> None:
@@ -83,7 +87,8 @@ class LockedDirectory(Claim):
     """Locked by the system, as long as this process lives."""
 
     def __init__(self, files: DurableDirectory) -> None:
-        self._lock = (files.path / LOCK_FILE).open("ab")
+        _warn_of_others(files.path)
+        self._lock = os.fdopen(files.open_lock(LOCK_FILE), "rb")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as exc:
@@ -131,6 +136,15 @@ class OwnedDirectory(Claim):
         with suppress(OSError):  # the next one warns of a driver that has not closed it
             if _noted(self._files).get("owner") == self.owner:
                 self._files.remove(LOCK_FILE)
+
+
+def _warn_of_others(path: Path) -> None:
+    """A directory that the user has made stays as it is, but what others write there is what the job restores."""
+    found = path.stat()
+    if found.st_mode & stat.S_IWOTH:
+        log.warning("every user of this host can change the checkpoints in %s: chmod o-w is missing there", path)
+    elif found.st_uid not in (os.geteuid(), 0) and not found.st_mode & stat.S_ISGID:
+        log.warning("the checkpoints in %s can be changed by another user, to whom that directory belongs", path)
 
 
 def _noted(files: Directory) -> dict[str, Any]:

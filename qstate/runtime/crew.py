@@ -29,11 +29,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from qstate.runtime.line_limit import limited
 from qstate.runtime.poller import EdgePoller
 
 __all__ = ["Crew", "Readable"]
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 
 class Readable(Protocol):

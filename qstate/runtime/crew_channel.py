@@ -13,11 +13,12 @@ from collections.abc import Callable
 
 from qstate.runtime.channel import HIGH_WATER_BYTES, LOW_WATER_BYTES, RECEIVE_BYTES, Channel, ChannelState
 from qstate.runtime.crew import Crew
+from qstate.runtime.line_limit import limited
 from qstate.runtime.reactor import Reactor
 
 __all__ = ["CrewChannel"]
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 
 class CrewChannel(Channel):

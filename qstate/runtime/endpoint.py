@@ -40,6 +40,7 @@ from qstate.protocol import (
 )
 from qstate.runtime.channel import Channel
 from qstate.runtime.crew import Crew
+from qstate.runtime.line_limit import limited
 from qstate.runtime.listener import Listener, host_and_port, listen
 from qstate.runtime.reactor import Reactor
 from qstate.runtime.session import Call, Session
@@ -47,7 +48,7 @@ from qstate.runtime.statistics import DisabledStatistics, RequestStatistics
 
 __all__ = ["Call", "Endpoint", "EndpointOptions", "Service"]
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 #: Answers to pipelined requests of one connection are written together, up to this size and this delay.
 GATHER_BYTES = 64 * 1024

@@ -22,11 +22,13 @@ from typing import Any
 
 import psutil
 
+from qstate.checkpoint.locations import absolute, is_url
 from qstate.config import JobConfig
 from qstate.errors import ClosedError, ConfigError, FencedError, JobError
 from qstate.runtime.assignment import Assignments, Bootstrap, RestoredSubtask, TaskManagerAddress, host_id
 from qstate.runtime.checkpoint_home import CheckpointHome
-from qstate.runtime.launch import log_path, start_task_manager
+from qstate.runtime.launch import StartedTaskManager, start_task_manager
+from qstate.runtime.line_limit import report_withheld
 from qstate.runtime.location import LocationTable, Owner
 from qstate.runtime.published import PublishedStates
 from qstate.runtime.rpc import RpcListener, RpcPeer
@@ -55,7 +57,7 @@ class JobManager:
 
     def __init__(self, job: str, config: JobConfig, *, parallelism: int, host: str, local: bool) -> None:
         self.job = job
-        self.config = config
+        self.config = config.merged(log_dir=_log_dir(config.log_dir))
         self.parallelism = parallelism
         self.secret = new_secret()
         self._host = host
@@ -70,7 +72,7 @@ class JobManager:
         self._orders: dict[RpcPeer, tuple[int, int]] = {}
         self._beats: dict[int, float] = {}
         self._restarts: dict[int, float] = {}
-        self._starting: list[tuple[Bootstrap, subprocess.Popen[bytes]]] = []
+        self._starting: list[StartedTaskManager] = []
         self._processes: list[psutil.Process] = []
         self._stopping = False
         self._stop_lock = threading.Lock()
@@ -182,12 +184,13 @@ class JobManager:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         psutil.wait_procs(stuck, timeout=KILL_TIMEOUT_S)  # a killed process is gone only when the system says so
-        for _, child in starting:
+        for started in starting:
+            started.log.close()
             try:
-                child.wait(max(1.0, deadline - time.monotonic()))
+                started.process.wait(max(1.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                os.killpg(child.pid, signal.SIGKILL)  # a session of its own: the task manager is in it
-                child.wait()
+                os.killpg(started.process.pid, signal.SIGKILL)  # a session of its own: the task manager is in it
+                started.process.wait()
 
     # -- connections ------------------------------------------------------------------------------------------
 
@@ -257,14 +260,15 @@ class JobManager:
             return
         bootstrap = self._bootstrap(index, incarnation)
         try:
-            self._starting.append((bootstrap, start_task_manager(bootstrap)))
-        except OSError as exc:
+            self._starting.append(start_task_manager(bootstrap))
+        except (OSError, ConfigError) as exc:
             log.error("task manager %d cannot be started here: %s", index, exc)
             self._assignments.gone(index, incarnation, now)
 
     def _watch(self) -> None:
         """Look after leases and restarts until the job is stopped."""
         while True:
+            report_withheld()
             with self._lock:
                 if not self._stopping:
                     self._lock.wait(min(WATCH_INTERVAL_S, self.config.lease_s / 4))
@@ -283,14 +287,17 @@ class JobManager:
 
     def _reap_starts(self) -> None:
         """With the lock held: a process started here ends when its task manager is up, or has failed."""
-        ended = [(order, child) for order, child in self._starting if child.poll() is not None]
-        self._starting = [start for start in self._starting if start not in ended]
-        for order, child in ended:
-            if child.returncode:
-                log.error("task manager %d failed to start; see %s", order.index, log_path(order))
+        ended = [started for started in self._starting if started.process.poll() is not None]
+        self._starting = [started for started in self._starting if started not in ended]
+        for started in ended:
+            order = started.order
+            if started.process.returncode:
+                tail = started.log.tail()
+                log.error("task manager %d failed to start; %s ends with:\n%s", order.index, order.log_file, tail)
                 if self._assignments.gone(order.index, order.incarnation, time.monotonic()):
                     self._restart(order.index)
                 self._lock.notify_all()
+            started.log.close()
 
     # -- calls from relays ------------------------------------------------------------------------------------
 
@@ -448,3 +455,10 @@ def _answered(name: str, answer: Future[ProcessStatistics] | None, timeout_s: fl
     except (FutureTimeout, ConnectionError) as exc:
         log.debug("task manager %s gave no statistics: %s", name, exc)
     return ProcessStatistics(name, None, None, reachable=False)
+
+
+def _log_dir(setting: str) -> str:
+    """Any process of the job may start a task manager: a relative path is the driver's."""
+    if is_url(setting):
+        raise ConfigError(f"log_dir is a directory, to which lines can be added, and cannot be at {setting}")
+    return absolute(setting) if setting else ""

@@ -12,11 +12,12 @@ import socket
 from collections.abc import Callable, Sequence
 
 from qstate.errors import ConfigError
+from qstate.runtime.line_limit import limited
 from qstate.runtime.reactor import Reactor
 
 __all__ = ["Listener", "host_and_port", "listen", "parse_ports"]
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 BACKLOG = 1024
 #: Accepted in one turn, so that a storm of connects does not keep the open connections waiting.

@@ -16,12 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from qstate.errors import InternalFailure, QueryError, UnknownJob
+from qstate.runtime.line_limit import limited
 from qstate.runtime.location import LocationOracle, LocationTable
 from qstate.runtime.worker_pool import WorkerPool
 
 __all__ = ["LocationCache"]
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 #: A lookup without an answer for so long is given up by those who come later: they start another.
 PATIENCE_S = 2.0

@@ -15,12 +15,13 @@ from qstate.errors import Detail, FailureCode, LocalProtocolError
 from qstate.keys import Key, Namespace
 from qstate.protocol import BrokenConnection, ClientConnection, Failure, Get, Values, Welcome
 from qstate.runtime.channel import Channel
+from qstate.runtime.line_limit import limited
 from qstate.runtime.reactor import Reactor, Timer
 from qstate.runtime.worker_pool import WorkerPool
 
 __all__ = ["Forward", "Outcome", "Peer"]
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 #: How long a connect and handshake may take; the requests that wait for it are lost then.
 CONNECT_TIMEOUT_S = 2.0

@@ -20,9 +20,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from qstate.runtime.line_limit import limited
+
 __all__ = ["Reactor", "Timer"]
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 #: Cancelled timers are swept out of the heap when there are more of them than this, and than live ones.
 SWEEP_TIMERS = 512

@@ -30,7 +30,7 @@ from xxhash import xxh3_128_digest
 from qstate.errors import FencedError, JobError
 from qstate.runtime.assignment import Bootstrap, TaskManagerAddress, host_id
 from qstate.runtime.data_channel import Frame, FrameKind, RelayChannel, SessionRequest, open_channel
-from qstate.runtime.launch import KILLED_STATUS, log_path, start_task_manager
+from qstate.runtime.launch import KILLED_STATUS, StartedTaskManager, start_task_manager
 from qstate.runtime.rpc import RpcPeer, connect
 
 __all__ = ["JobTicket", "relay"]
@@ -45,7 +45,6 @@ MAX_LOSSES = 5
 RECONNECT_PAUSE_S = 0.025
 #: The low bits of an attempt number that count the relay's own reconnections.
 RECONNECTION_BITS = 8
-LOG_TAIL_BYTES = 2000
 #: The least time that a started process gets to say how it went.
 REAP_TIMEOUT_S = 5.0
 
@@ -242,7 +241,7 @@ class _RelaySession:
     def _acquire(self) -> TaskManagerAddress:
         """The subtask's task manager, started by this process if the job manager says so."""
         ticket = self._ticket
-        started: tuple[Bootstrap, subprocess.Popen[bytes]] | None = None
+        started: StartedTaskManager | None = None
         with self._job_manager() as job_manager:
             deadline = time.monotonic() + ticket.start_timeout_s
             try:
@@ -252,18 +251,17 @@ class _RelaySession:
                         return found
                     if isinstance(found, Bootstrap):
                         started = _start(replace(found, executor_pid=_executor_pid()))
-                    elif started is not None and (status := started[1].poll()):
-                        order = started[0]
-                        job_manager.call("start_failed", self._request.subtask, order.incarnation)
+                    elif started is not None and (status := started.process.poll()):
+                        job_manager.call("start_failed", self._request.subtask, started.order.incarnation)
                         if status != KILLED_STATUS:
-                            raise JobError(
-                                f"a task manager ended as it started; its log ends with:\n{_log_tail(order)}"
-                            )
+                            raise JobError(f"a task manager ended as it started; {_log_of(started)}")
+                        started.log.close()
+                        started = None
+                late = f"; {_log_of(started)}" if started is not None else ""
             finally:
                 _reap(started, max(REAP_TIMEOUT_S, deadline - time.monotonic()))
         raise JobError(
-            f"no task manager of job {ticket.job!r} came up within {ticket.start_timeout_s} s (start_timeout_s)"
-            + (f"; its log ends with:\n{_log_tail(started[0])}" if started is not None else "")
+            f"no task manager of job {ticket.job!r} came up within {ticket.start_timeout_s} s (start_timeout_s){late}"
         )
 
     @contextmanager
@@ -303,30 +301,26 @@ class _Lost(ConnectionError):
     """The task manager is not the current one any more."""
 
 
-def _start(order: Bootstrap) -> tuple[Bootstrap, subprocess.Popen[bytes]]:
+def _start(order: Bootstrap) -> StartedTaskManager:
     try:
-        return order, start_task_manager(order)
+        return start_task_manager(order)
     except OSError as exc:
         raise JobError(f"task manager {order.index} cannot be started on {host_id()}: {exc}") from exc
 
 
-def _reap(started: tuple[Bootstrap, subprocess.Popen[bytes]] | None, timeout_s: float) -> None:
+def _reap(started: StartedTaskManager | None, timeout_s: float) -> None:
     """Wait for the process that started a task manager; it ends when the task manager is up or has failed."""
     if started is None:
         return
-    order, process = started
+    started.log.close()
     try:
-        process.wait(timeout_s)
+        started.process.wait(timeout_s)
     except subprocess.TimeoutExpired:
-        log.warning("task manager %d is still restoring its state", order.index)
+        log.warning("task manager %d is still restoring its state", started.order.index)
 
 
-def _log_tail(order: Bootstrap) -> str:
-    try:
-        data = log_path(order).read_bytes()
-    except OSError as exc:
-        return f"({log_path(order)} cannot be read: {exc})"
-    return data[-LOG_TAIL_BYTES:].decode(errors="replace")
+def _log_of(started: StartedTaskManager) -> str:
+    return f"its log, {started.log.path} on {host_id()}, ends with:\n{started.log.tail()}"
 
 
 def _executor_pid() -> int:

@@ -24,11 +24,12 @@ from struct import Struct
 from typing import Any
 
 from qstate.errors import JobError, QStateError
+from qstate.runtime.line_limit import limited
 from qstate.runtime.trust import authenticate_accepted, authenticate_opened, receive_exactly
 
 __all__ = ["RpcListener", "RpcPeer", "connect"]
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 _LENGTH = Struct(">Q")
 #: A user's function travels in one message; anything larger is a mistake, not a function.

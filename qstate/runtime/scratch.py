@@ -1,18 +1,28 @@
 """The scratch directory of a task manager, and the clearing away of those whose owners were killed.
 
 Rules of this module: directories, files and locks; it knows nothing of what is kept in them. A directory belongs to
-whoever holds the lock on the file in it; the system lets go of that with the process, whichever way it ends.
+the process that holds the lock on the file in it; the system lets go of that with the process, whichever way it ends.
+
+The temporary directory is everybody's. So only directories of this user are looked at, and nothing is made in one that
+this process has not made itself (see `qstate.private_files`).
 """
 
 from __future__ import annotations
 
 import fcntl
 import logging
+import os
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
-__all__ = ["ScratchDirectory"]
+from qstate.errors import ConfigError
+from qstate.private_files import create_file, make_directories, open_own, own_directories
+from qstate.storage_faults import BY_TMPDIR, storage_fault
+
+__all__ = ["ScratchDirectory", "temporary_directory"]
 
 log = logging.getLogger(__name__)
 
@@ -23,27 +33,60 @@ LOCK_FILE = "owner.lock"
 class ScratchDirectory:
     """A new directory, private to the user. `remove` frees it; what a killed owner left, the next one removes.
 
-    Raises `OSError` when it cannot be made.
+    Raises `ConfigError` when it cannot be made.
     """
 
     def __init__(self) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
-        self._lock = (self.path / LOCK_FILE).open("ab")
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        _remove_abandoned()
+        self.path = temporary_directory(PREFIX)
+        try:
+            self._lock = _locked(self.path)
+            _remove_abandoned()
+        except OSError as exc:
+            raise ConfigError(f"cannot write {self.path}: {storage_fault(exc, self.path, BY_TMPDIR)}") from exc
 
     def remove(self) -> None:
         """Idempotent."""
-        shutil.rmtree(self.path, ignore_errors=True)
-        self._lock.close()
+        if not self._lock.closed:
+            _remove(self.path)
+            self._lock.close()
+
+
+def temporary_directory(prefix: str, parent: Path | None = None) -> Path:
+    """A new directory, private to the user, in the temporary directory or in `parent`. Raises `ConfigError`."""
+    try:
+        if parent is not None:
+            make_directories(parent)
+        return Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    except OSError as exc:
+        where = Path(exc.filename).parent if exc.filename else parent
+        raise ConfigError(f"no directory can be made in {where}: {storage_fault(exc, where, BY_TMPDIR)}") from exc
+
+
+def _locked(directory: Path) -> BinaryIO:
+    """Locked before the file gets the name that others look for: nobody finds it without its owner."""
+    unnamed = directory / f"{LOCK_FILE}.new"
+    lock = os.fdopen(create_file(unnamed), "wb")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    unnamed.rename(directory / LOCK_FILE)
+    return lock
 
 
 def _remove_abandoned() -> None:
-    for directory in Path(tempfile.gettempdir()).glob(PREFIX + "*"):
+    for directory in own_directories(PREFIX):
         try:
-            with (directory / LOCK_FILE).open("ab") as lock:
+            with os.fdopen(open_own(directory / LOCK_FILE), "rb") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(directory, ignore_errors=True)
-        except OSError as exc:  # in use, another user's, half made, or being removed
+                _remove(directory)
+        except OSError as exc:  # in use, half made, or being removed
             log.debug("scratch directory %s is left alone: %s", directory, exc)
-            continue
+
+
+def _remove(directory: Path) -> None:
+    """The lock comes last: while anything is left, the directory can be told from one that is just being made."""
+    with suppress(OSError):
+        for entry in directory.iterdir():
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry, ignore_errors=True)
+            elif entry.name != LOCK_FILE:
+                entry.unlink(missing_ok=True)
+        shutil.rmtree(directory, ignore_errors=True)

@@ -30,11 +30,12 @@ from qstate.protocol import (
 from qstate.runtime.channel import LINGER_S, Channel
 from qstate.runtime.crew import Crew
 from qstate.runtime.crew_channel import CrewChannel
+from qstate.runtime.line_limit import limited
 from qstate.runtime.reactor import Reactor, Timer
 
 __all__ = ["Call", "Session", "SessionOwner"]
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 
 class SessionOwner(Protocol):

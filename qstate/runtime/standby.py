@@ -40,6 +40,7 @@ from qstate.errors import (
     UnknownState,
 )
 from qstate.keys import KeyGroupRange
+from qstate.runtime.line_limit import limited
 from qstate.runtime.listener import parse_ports
 from qstate.runtime.location import LocationTable
 from qstate.runtime.metrics import MetricsServer
@@ -53,7 +54,7 @@ from qstate.runtime.statistics import ProcessStatistics, process_statistics, req
 
 __all__ = ["DEFAULT_INTERVAL_S", "Standby", "StandbyStatus", "serve_checkpoint"]
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 DEFAULT_INTERVAL_S = 0.5
 DRAIN_TIMEOUT_S = 2.0

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +30,7 @@ from qstate.evolution import StateSchema
 from qstate.keys import KeyGroupRange
 from qstate.runtime.location import LocationTable, Owner
 from qstate.runtime.registry import StateInstance, StateRegistry
+from qstate.runtime.scratch import temporary_directory
 from qstate.runtime.stored_states import RefusingReader, RetiringReader, StoredState, stored_states
 
 __all__ = ["Generation", "ServedOperator", "ServingSettings"]
@@ -78,7 +78,7 @@ class Generation:
         self._held = {state.name: state.descriptor for state in states if state.refusal is None}
         self._forms = {state.name: state.form for state in states if state.refusal is None}
         self._shares: list[_Share] = []
-        self._directory = Path(tempfile.mkdtemp(prefix="standby-", dir=settings.scratch_dir))
+        self._directory = temporary_directory("standby-", settings.scratch_dir)
 
     def fill(self, source: StateSource, operator: str, epoch: int, ranges: Iterable[KeyGroupRange]) -> None:
         """Restore every range as of the epoch. Raises what the source and the backend raise: close it then."""
@@ -140,7 +140,7 @@ class Generation:
             config.backend,
             key_groups=groups,
             max_parallelism=self._max_parallelism,
-            directory=Path(tempfile.mkdtemp(dir=self._directory)),
+            directory=temporary_directory("", self._directory),
             options=config.backend_options,
         )
         for descriptor in self._held.values():

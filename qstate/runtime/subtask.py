@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -45,6 +44,7 @@ from qstate.runtime.assignment import RestoredSubtask
 from qstate.runtime.claim import check_owner
 from qstate.runtime.data_channel import FrameKind, SessionRequest, TaskChannel
 from qstate.runtime.registry import StateInstance
+from qstate.runtime.scratch import temporary_directory
 from qstate.runtime.short_turns import ShortTurns
 from qstate.runtime.snapshotter import Snapshotter
 
@@ -392,8 +392,7 @@ class Subtask:
     def _restore(self, restart: Restart) -> None:
         """The log opened as its only writer, a backend with the last sealed epoch, an operator on it."""
         place = self._place
-        place.scratch_dir.mkdir(parents=True, exist_ok=True)
-        self._directory = Path(tempfile.mkdtemp(prefix=f"backend-{place.subtask}-", dir=place.scratch_dir))
+        self._directory = temporary_directory(f"backend-{place.subtask}-", place.scratch_dir)
         with ExitStack() as undo:
             undo.callback(shutil.rmtree, self._directory, ignore_errors=True)
             self._open_backend()
@@ -430,7 +429,7 @@ class Subtask:
             place.config.backend,
             key_groups=place.key_groups,
             max_parallelism=place.config.max_parallelism,
-            directory=Path(tempfile.mkdtemp(dir=self._directory)),
+            directory=temporary_directory("", self._directory),
             options=place.config.backend_options,
         )
 

@@ -31,7 +31,9 @@ from qstate.runtime.data_channel import FrameKind, SessionRequest, TaskChannel
 from qstate.runtime.endpoint import EndpointOptions
 from qstate.runtime.held_subtasks import HeldSubtasks
 from qstate.runtime.job_oracle import JobManagerOracle
+from qstate.runtime.line_limit import report_withheld
 from qstate.runtime.metronome import Metronome
+from qstate.runtime.process_log import ProcessLog
 from qstate.runtime.proxy import ClientProxy
 from qstate.runtime.query_ports import endpoint_options
 from qstate.runtime.registry import StateRegistry
@@ -248,6 +250,9 @@ def main() -> None:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # what the user's code printed is there when the process is killed
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log.info("task manager %d, incarnation %d: process %d", bootstrap.index, bootstrap.incarnation, os.getpid())
+    if bootstrap.log_file:
+        ProcessLog(Path(bootstrap.log_file)).start(report_withheld)
     sys.setswitchinterval(bootstrap.config.switch_interval_s)
     shorten_time_slice()
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -9,18 +9,26 @@ from typing import Any
 import pytest
 
 from qstate.operators.functions import KeyedFunction
+from qstate.runtime.line_limit import count_again
 from tests.job.running_job import RunningJob
 
 
 @pytest.fixture
 def job_of(tmp_path: Path) -> Iterator[Callable[..., RunningJob]]:
-    """`job_of(function, **settings)`: a running job with that operator, over `tmp_path / "checkpoint"`."""
+    """`job_of(function, **settings)`: a running job with that operator, over `tmp_path / "checkpoint"` and "logs"."""
     jobs: list[RunningJob] = []
 
     def make(function: KeyedFunction, **settings: Any) -> RunningJob:
-        jobs.append(RunningJob(function, **{"checkpoint_dir": str(tmp_path / "checkpoint"), **settings}))
+        places = {"checkpoint_dir": str(tmp_path / "checkpoint"), "log_dir": str(tmp_path / "logs")}
+        jobs.append(RunningJob(function, **{**places, **settings}))
         return jobs[-1]
 
     yield make
     for job in jobs:
         job.stop()
+
+
+@pytest.fixture(autouse=True)
+def lines_of_other_tests_do_not_count() -> None:
+    """What a test looks for in the log must not be withheld because tests before it logged the same."""
+    count_again()

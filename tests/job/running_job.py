@@ -18,11 +18,13 @@ import pyarrow as pa
 from qstate.config import JobConfig
 from qstate.operators.functions import KeyedFunction
 from qstate.operators.operator import OperatorSpec
+from qstate.private_files import own_directory
 from qstate.runtime import metronome
 from qstate.runtime.assignment import TaskManagerAddress
 from qstate.runtime.client import QueryableStateClient
 from qstate.runtime.data_channel import SessionRequest
 from qstate.runtime.job_manager import JobManager
+from qstate.runtime.launch import LOGS_PREFIX
 from qstate.runtime.relay import JobTicket, relay
 
 JOB = "job"
@@ -116,8 +118,8 @@ class RunningJob:
 
     def logs(self) -> list[Path]:
         """The task managers' log files."""
-        directory = Path(self.config.log_dir) if self.config.log_dir else self.manager.checkpoint_dir / "logs"
-        return sorted(directory.glob("*.log"))
+        directory = Path(self.config.log_dir) if self.config.log_dir else own_directory(LOGS_PREFIX)
+        return sorted(directory.glob(f"{JOB}-*.log"))
 
     def log_text(self) -> str:
         return "".join(file.read_text() for file in self.logs())

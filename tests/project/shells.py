@@ -43,6 +43,9 @@ class Shells:
         python = shlex.quote(sys.executable)
         _script(commands / "python", f'exec {python} "$@"')
         _script(commands / "qstate", f'exec {python} -m qstate.cli "$@" ${{PROXY:+--proxy $PROXY}}')
+        #: Where the job's logs are.
+        self._temporary = directory / "tmp"
+        self._temporary.mkdir()
         self._path = f"{commands}{os.pathsep}{os.environ['PATH']}"
 
     def act_out(self, page: Page) -> None:
@@ -129,12 +132,14 @@ class Shells:
 
     def _proxy(self) -> str:
         """The proxy that the job started last logged, or nothing while there is none."""
-        logged = [found for log in self._directory.glob("*/logs/*.log") for found in _STARTED.findall(log.read_text())]
+        logs = self._temporary.glob("qstate-logs-*/*.log")
+        logged = [found for log in logs for found in _STARTED.findall(log.read_text())]
         at, address = max(logged, default=("", ""))
         return address if at and datetime.strptime(at, _LOG_TIME) >= self._started_at else ""
 
     def _environment(self) -> dict[str, str]:
-        return {**os.environ, "PATH": self._path, "PYTHONPATH": str(ROOT), "PROXY": self._proxy()}
+        own = {"PATH": self._path, "PYTHONPATH": str(ROOT), "PROXY": self._proxy(), "TMPDIR": str(self._temporary)}
+        return {**os.environ, **own}
 
 
 def _script(path: Path, command: str) -> None:

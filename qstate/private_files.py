@@ -1,0 +1,147 @@
+"""The safe ways of making and opening files, where other users of the host may have been before.
+
+Rules of this module: calls of the operating system; it knows no file's contents. Whoever makes or opens a file of
+qstate's in a directory that others can reach does it through here. Errors are `OSError`.
+
+    made        directories 0700, files 0600, whatever the umask says, and never through a link. In a directory with
+                the set-group-ID bit (`chmod g+s`) the group gets what it has of that directory
+    read        regular files only: opening a FIFO waits for its other end, a device may never come to its end
+    found       in a shared directory, such as the temporary one: what belongs to this user and nobody else can write
+
+Opening does not wait (O_NONBLOCK) and the descriptor is not inherited (O_CLOEXEC).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+__all__ = [
+    "NotRegular",
+    "create_file",
+    "make_directories",
+    "open_lock",
+    "open_own",
+    "open_regular",
+    "own_directories",
+    "own_directory",
+]
+
+OWNER_BITS = 0o700
+GROUP_BITS = 0o070
+#: A file is not a program.
+FILE_BITS = 0o660
+
+_GUARDED = os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class NotRegular(OSError):
+    """What has the name is a directory, a FIFO, a socket or a device."""
+
+
+def open_regular(path: Path) -> int:
+    """A descriptor that reads a regular file; a link to one is followed. Raises `NotRegular`, `OSError`."""
+    _check_regular(path.stat(), path)  # before opening: that alone can make a device act
+    return _checked(os.open(path, os.O_RDONLY | _GUARDED), path)
+
+
+def open_own(path: Path, flags: int = 0) -> int:
+    """A descriptor that reads and writes a regular file of this user's; it is not made. `flags`: more of `os.open`'s.
+
+    Raises `NotRegular`, `PermissionError` for another user's, and `OSError`, as for a link.
+    """
+    found = _checked(os.open(path, os.O_RDWR | os.O_NOFOLLOW | flags | _GUARDED), path)
+    if os.fstat(found).st_uid != os.geteuid():
+        os.close(found)
+        raise PermissionError(errno.EPERM, "belongs to another user", str(path))
+    return found
+
+
+def open_lock(path: Path) -> int:
+    """A descriptor of a file that is there to be locked; it is made unless it is there. Raises as `open_own`."""
+    try:
+        return create_file(path)
+    except FileExistsError:
+        return _checked(os.open(path, os.O_RDWR | os.O_NOFOLLOW | _GUARDED), path)
+
+
+def create_file(path: Path, flags: int = 0) -> int:
+    """A descriptor that reads and writes a new file; `flags` are more of `os.open`'s. Raises `FileExistsError`."""
+    found = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | flags | _GUARDED, OWNER_BITS & FILE_BITS)
+    group = _group_bits(path.parent)
+    if group:
+        os.fchmod(found, (OWNER_BITS | group) & FILE_BITS)
+    return found
+
+
+def make_directories(path: Path) -> list[Path]:
+    """Let a directory be there, with its parents; one that is there stays as it is. Gives what was made, the outer
+    ones first. Raises `OSError`."""
+    missing = [path] if not path.is_dir() else []
+    while missing and not missing[-1].parent.is_dir():
+        missing.append(missing[-1].parent)
+    missing.reverse()
+    for directory in missing:
+        try:
+            directory.mkdir(OWNER_BITS)
+        except FileExistsError:
+            if not directory.is_dir():
+                raise
+        else:
+            _share(directory)
+    return missing
+
+
+def own_directory(prefix: str) -> Path:
+    """This user's directory of that prefix in the temporary directory; made when there is none. Raises `OSError`.
+
+    Its name cannot be taken by anybody else: what others have put there under such a name does not count.
+    """
+    found = own_directories(prefix)
+    return found[0] if found else Path(tempfile.mkdtemp(prefix=prefix))
+
+
+def own_directories(prefix: str) -> list[Path]:
+    """All of them, by name. Raises `OSError`."""
+    found = []
+    with os.scandir(tempfile.gettempdir()) as entries:
+        for entry in entries:
+            if entry.name.startswith(prefix):
+                with suppress(FileNotFoundError):  # it was removed meanwhile
+                    if _is_own_directory(entry.stat(follow_symlinks=False)):
+                        found.append(Path(entry.path))
+    return sorted(found)
+
+
+def _is_own_directory(found: os.stat_result) -> bool:
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+
+
+def _checked(descriptor: int, path: Path) -> int:
+    try:
+        _check_regular(os.fstat(descriptor), path)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _check_regular(found: os.stat_result, path: Path) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise NotRegular(errno.EINVAL, "is no regular file", str(path))
+
+
+def _group_bits(directory: Path) -> int:
+    """What the group of a directory may do with what is made in it."""
+    mode = directory.stat().st_mode
+    return mode & GROUP_BITS if mode & stat.S_ISGID else 0
+
+
+def _share(directory: Path) -> None:
+    group = _group_bits(directory.parent)
+    if group:
+        directory.chmod(OWNER_BITS | group | (directory.stat().st_mode & stat.S_ISGID))

@@ -1,0 +1,46 @@
+"""What to say of a file system that takes no more: where, how much room there is, and what makes room.
+
+Rules of this module: errors of the operating system in, words out. It looks at a file system's figures and changes
+nothing. Everything that writes a file says its failures in these words.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+__all__ = ["BY_CHECKPOINT_DIR", "BY_LOG_DIR", "BY_TMPDIR", "FULL", "storage_fault"]
+
+#: What makes room, by what is written.
+BY_CHECKPOINT_DIR = (
+    "make room there, or use a directory on a larger file system (copy a stopped job's there, and name it with "
+    "checkpoint_dir)"
+)
+BY_LOG_DIR = "make room there, or name a directory on a larger file system with log_dir"
+BY_TMPDIR = "make room there, or start driver and executors with TMPDIR set to a directory on a larger file system"
+
+#: The system's codes for a place that takes no more.
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+
+
+def storage_fault(exc: OSError, path: object, remedy: str) -> str:
+    """What went wrong with `path`, a `Path` or another location, which the caller has named.
+
+    Of a file system that is full: how much of it is free, and `remedy`.
+    """
+    if exc.errno not in FULL or not isinstance(path, Path):
+        return str(exc)
+    whose = " for this process (ulimit -f)" if exc.errno == errno.EFBIG else ""
+    return f"{os.strerror(exc.errno)}{whose} ({_room(path)}); {remedy}"
+
+
+def _room(path: Path) -> str:
+    there = next(place for place in (path, *path.absolute().parents) if place.exists())
+    try:
+        found = os.statvfs(there)
+    except OSError as exc:
+        return f"its free space is not known: {exc.strerror}"
+    room = f"{found.f_bavail * found.f_frsize:,} of {found.f_blocks * found.f_frsize:,} bytes are free"
+    # Some file systems have no table of files that could be full, and say 0 of 0.
+    return f"{room}, and no more files can be added" if found.f_files and not found.f_favail else room
