@@ -92,7 +92,15 @@ class Job:
     def key_by(self, stream: DataFrame, *columns: str | Column) -> KeyedStream:
         """The stream keyed by one or more columns, of type string, binary or an integer type.
 
-        Raises `JobError` for an unknown column or one whose type cannot be a key.
+        Names are resolved as by Spark's `select`: `"st.a"` is a field of a struct, a name with a dot in it is written
+        in backticks, and case counts where `spark.sql.caseSensitive` says so. An expression is the key as it was
+        written, whatever its result is called.
+
+        The rows that a function sees have the columns of the stream, as they were. Key expressions are no part of them,
+        except those with a name of their own, which no column and no other expression has:
+        `F.upper("id").alias("name")` is `row.name` as well, and `F.upper("id").alias("id")` leaves `row.id` alone.
+
+        Raises `JobError` for what Spark cannot resolve.
         """
         self._check_running()
         return KeyedStream(self._manager, self._ticket(), stream, columns)

@@ -168,3 +168,17 @@ class Unpicklable(KeyedProcessFunction):
 
     def process_element(self, row: Any, context: Any) -> Any:
         return None
+
+
+class Echo(KeyedProcessFunction):
+    """Emits what it is given, the key and the row, and keeps the number of each key's rows under a queryable name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def open(self, context: Any) -> None:
+        self.echoed = context.get_state(ValueStateDescriptor("echoed", int).queryable(self._name))
+
+    def process_element(self, row: Any, context: Any) -> Any:
+        self.echoed.update((self.echoed.value() or 0) + 1)
+        yield repr(context.current_key), repr(row._asdict())
