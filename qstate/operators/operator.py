@@ -23,11 +23,12 @@ from qstate.backends.contract import StateBackend
 from qstate.descriptors import StateDescriptor
 from qstate.errors import ClosedError, JobError
 from qstate.keys import ColumnType, Key
+from qstate.operators.column_values import column_values
 from qstate.operators.context import RuntimeContext, Subtask
 from qstate.operators.functions import KeyedBatch, KeyedBatchFunction, KeyedFunction, KeyedProcessFunction
 from qstate.operators.handles import NO_KEY
 from qstate.operators.operator_state import OperatorLists
-from qstate.operators.rows import OutputRows, RowMaker, column_values
+from qstate.operators.rows import OutputRows, RowMaker
 
 __all__ = ["KeyedOperator", "OperatorSpec"]
 

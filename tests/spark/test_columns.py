@@ -239,6 +239,37 @@ def test_two_values_of_one_name_are_refused(job: Job, rows: DataFrame) -> None:
         job.key_by(rows, "id").as_queryable_state("s", uid="s", value=["a", "st.a"])
 
 
+@pytest.fixture
+def with_maps(rows: DataFrame) -> DataFrame:
+    """Maps of their own, in arrays of structs, with keys of other types, and null."""
+    named = F.create_map(F.lit("at"), "at", F.lit("twice"), F.col("at") * 2)
+    return rows.select(
+        "at",
+        F.when(F.col("at") > 0, named).alias("named"),
+        F.array(F.struct(F.create_map("at", "id").alias("by_number"))).alias("deep"),
+        F.create_map("st", F.lit(True)).alias("by_struct"),
+    )
+
+
+MAPS = [
+    {
+        "named": {"at": n, "twice": 2 * n} if n else None,
+        "deep": [{"by_number": {n: row["id"]}}],
+        "by_struct": {tuple(row["st"].values()): True},
+    }
+    for n, row in enumerate(ROWS.to_pylist())
+]
+
+
+def test_maps_are_dicts_in_rows(with_maps: DataFrame, echoed: Any) -> None:
+    _, seen, _ = echoed(with_maps, "at")
+    assert seen == [{"at": n, **maps} for n, maps in enumerate(MAPS)]
+
+
+def test_maps_are_dicts_where_clients_read_them(with_maps: DataFrame, stored: Any) -> None:
+    assert stored(with_maps, "at", [(0, None), (1, None), (2, None)]) == MAPS
+
+
 @contextmanager
 def setting(spark: Any, name: str, value: str) -> Iterator[None]:
     before = spark.conf.get(name)
