@@ -26,6 +26,7 @@ from qstate.config import JobConfig
 from qstate.errors import ClosedError, ConfigError, FencedError, JobError
 from qstate.runtime.assignment import Assignments, Bootstrap, RestoredSubtask, TaskManagerAddress, host_id
 from qstate.runtime.checkpoint_home import CheckpointHome
+from qstate.runtime.declarations import Declaration, Declarations
 from qstate.runtime.launch import log_path, start_task_manager
 from qstate.runtime.location import LocationTable, Owner
 from qstate.runtime.published import PublishedStates
@@ -63,7 +64,7 @@ class JobManager:
         self._lock = threading.Condition()
         self._assignments = Assignments(parallelism, config.slots, config.start_timeout_s)
         self._published = PublishedStates(job, config.max_parallelism)
-        self._operators: dict[str, bytes] = {}
+        self._declarations = Declarations(job)
         self._restored: dict[tuple[str, int], RestoredSubtask] = {}
         self._peers: dict[int, RpcPeer] = {}
         self._visitors: set[RpcPeer] = set()
@@ -90,17 +91,22 @@ class JobManager:
     def address(self) -> tuple[str, int]:
         return self._host, self._listener.port
 
-    def add_operator(self, uid: str, spec: bytes) -> None:
-        """Make an operator known. `JobError` when the uid is taken."""
+    def declare(self, uid: str, declaration: Declaration, running: Mapping[str, str | None]) -> None:
+        """Make an operator known, in the place of an earlier declaration of it.
+
+        `running` are the streaming queries that run, with their names. `JobError` when one of them drives the operator.
+        """
         with self._lock:
-            if uid in self._operators:
-                raise JobError(f"two operators have the uid {uid!r}; give each process() call a uid of its own")
-            self._operators[uid] = spec
+            self._declarations.declare(uid, declaration, self._home.query_of(uid), running)
 
     def has_operator(self, uid: str) -> bool:
         """Whether a uid is taken."""
         with self._lock:
-            return uid in self._operators
+            return uid in self._declarations
+
+    def queries(self) -> set[str]:
+        """The streaming queries that have driven operators of this job."""
+        return self._home.queries()
 
     def task_managers(self) -> list[TaskManagerAddress]:
         with self._lock:
@@ -379,19 +385,20 @@ class JobManager:
                 raise FencedError(f"incarnation {incarnation} of task manager {index} is not the current one")
             self._beats[index] = time.monotonic()
 
-    def _operator(self, uid: str) -> bytes:
+    def _operator(self, uid: str, token: str | None) -> Declaration:
+        """The declaration that counts; with a token, it has to be that one."""
         with self._lock:
-            if uid not in self._operators:
-                raise JobError(f"job {self.job!r} has no operator {uid!r}")
-            return self._operators[uid]
+            return self._declarations.newest(uid) if token is None else self._declarations.current(uid, token)
 
-    def _bind_query(self, uid: str, query: str, epoch: int) -> int:
+    def _bind_query(self, uid: str, query: str, epoch: int, token: str) -> int:
         """An operator's state belongs to one streaming query: two would count every row twice.
 
-        `epoch` is the one that Spark asks for. Gives the newest one that Spark is known to have committed.
+        `epoch` is the one that Spark asks for, `token` that of the declaration that the query was made of. Gives the
+        newest epoch that Spark is known to have committed.
         """
         with self._lock:
-            known = list(self._operators)
+            self._declarations.current(uid, token)
+            known = self._declarations.uids()
         self._home.bind(uid, query, known)
         final = self._home.final(uid)
         if epoch <= final:
@@ -411,8 +418,7 @@ class JobManager:
 
     def _claim(self, uid: str, states: Sequence[Mapping[str, Any]]) -> None:
         with self._lock:
-            for state in states:
-                self._published.claim(uid, state)
+            self._published.claim(uid, states)
 
     def _noted(self, restored: RestoredSubtask) -> None:
         with self._lock:

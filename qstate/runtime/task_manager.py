@@ -181,9 +181,11 @@ class TaskManager:
         subtask: Subtask | None = None
         restart = Restart()
         try:
-            final = self._job_manager.call("bind_query", request.operator, request.query, request.epoch)
+            final = self._job_manager.call(
+                "bind_query", request.operator, request.query, request.epoch, request.declaration
+            )
             restart = Restart(max(final, request.epoch - 1), request.epoch)
-            subtask = self._subtasks.open(request.operator, request.subtask, restart)
+            subtask = self._subtasks.open(request.operator, request.subtask, restart, request.declaration)
             assert subtask is not None  # with a first epoch, nothing has to wait
             subtask.run(request, channel, lambda: self._job_manager.call("begun", request.query, request.epoch))
         except FencedError as exc:

@@ -30,6 +30,7 @@ from qstate.runtime.relay import JobTicket
 from qstate.runtime.statistics import ProcessStatistics
 from qstate.spark.keyed_stream import KeyedStream
 from qstate.spark.progress import EpochListener
+from qstate.spark.queries import StreamingQueries
 
 __all__ = ["Job"]
 
@@ -67,6 +68,7 @@ class Job:
         check_exposure(self.config, "127.0.0.1" if local else "the host's address")
         _use_this_interpreter(context, local=local)
         self._spark = spark
+        self._queries = StreamingQueries(spark)
         self._manager = JobManager(
             name, self.config, parallelism=self.parallelism, host=host or "127.0.0.1", local=local
         )
@@ -103,7 +105,8 @@ class Job:
         Raises `JobError` for what Spark cannot resolve.
         """
         self._check_running()
-        return KeyedStream(self._manager, self._ticket(), stream, columns)
+        self._queries.include(stream.sparkSession)
+        return KeyedStream(self._manager, self._ticket(), self._queries, stream, columns)
 
     @property
     def proxy_address(self) -> tuple[str, int]:

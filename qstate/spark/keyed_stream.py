@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from itertools import chain, count
 from typing import Any
+from uuid import uuid4
 
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import Column, DataFrame
@@ -26,9 +27,12 @@ from qstate.operators.combine import LatestRowPerKey
 from qstate.operators.functions import FlatMapWithState, KeyedFunction, KeyedProcessFunction
 from qstate.operators.operator import OperatorSpec
 from qstate.operators.sinks import QueryableReducingSink, QueryableValueSink
+from qstate.runtime.declarations import Declaration
 from qstate.runtime.job_manager import JobManager
 from qstate.runtime.relay import JobTicket
 from qstate.spark.columns import ColumnsOrNames, OperatorColumns, StreamColumns
+from qstate.spark.event_time import with_watermark_of
+from qstate.spark.queries import StreamingQueries
 from qstate.spark.relay_task import SUBTASK_COLUMN, RelayTask
 from qstate.spark.sink import QueryableStateStream
 
@@ -42,7 +46,12 @@ class KeyedStream:
     """A stream whose rows have a key. Made by `Job.key_by`."""
 
     def __init__(
-        self, manager: JobManager, ticket: JobTicket, stream: DataFrame, columns: Sequence[str | Column]
+        self,
+        manager: JobManager,
+        ticket: JobTicket,
+        queries: StreamingQueries,
+        stream: DataFrame,
+        columns: Sequence[str | Column],
     ) -> None:
         if not stream.isStreaming:
             raise JobError("key_by needs a streaming DataFrame, one that comes from spark.readStream")
@@ -50,6 +59,7 @@ class KeyedStream:
             raise JobError("key_by needs at least one column")
         self._manager = manager
         self._ticket = ticket
+        self._queries = queries
         self._stream = stream
         self._columns = StreamColumns(stream)
         self._keys = self._columns.resolve("key_by", columns)
@@ -61,20 +71,32 @@ class KeyedStream:
         *,
         uid: str = "",
         order_by: ColumnsOrNames = (),
+        event_time_column: str = "",
     ) -> DataFrame:
         """Run a function on every row, with keyed state; the result is an ordinary streaming DataFrame.
 
         `output_schema` is a DDL text or a StructType of the rows that the function yields. `uid` names the
         operator: its state belongs to that name, so keep it when the program changes. Without one it is made of
-        the function's and the key columns' names, with a warning: renaming those would lose the state. `order_by` names
-        event-time columns, in the way of `key_by`: each key's rows of one epoch then reach the function in that order
-        (nulls last). Without it their order within an epoch is unspecified: Spark's shuffle does not keep it.
+        the function's and the key columns' names, with a warning: renaming those would lose the state. While its query
+        does not run, a uid may be declared again, as when a notebook's cell is run once more: a query of the last
+        result goes on with the state, a query of an earlier one is refused.
 
-        Raises `JobError` for an unknown column, a uid in use, or a function that cannot be pickled.
+        `order_by` names event-time columns, in the way of `key_by`: each key's rows of one epoch then reach the
+        function in that order (nulls last). Without it their order within an epoch is unspecified: Spark's shuffle does
+        not keep it.
+
+        `event_time_column` names the column of the result that carries on the stream's watermark (`withWatermark`
+        before `key_by`), for Spark's windows, joins and deduplication behind the operator. Rows whose time there is
+        older than the watermark are late for them. Without it the result has no watermark.
+
+        Raises `JobError` for an unknown column, a uid whose query runs, a function that cannot be pickled, or an
+        `event_time_column` without a watermark.
         """
         if not isinstance(function, KeyedProcessFunction):
             raise JobError(f"process() needs a KeyedProcessFunction, got {type(function).__name__}")
         schema = _parsed_schema(output_schema)
+        if event_time_column:
+            schema = with_watermark_of(self._stream, schema, event_time_column)
         columns = OperatorColumns(self._columns, self._columns.with_new(self._keys))
         order = columns.add(self._columns.resolve("order_by", order_by))
         return self._operator(function, schema, uid, columns, order_by=order)
@@ -87,12 +109,19 @@ class KeyedStream:
         uid: str = "",
         state: ValueStateDescriptor,
         order_by: ColumnsOrNames = (),
+        event_time_column: str = "",
     ) -> DataFrame:
         """The shortcut for one value per key: `function(row, value)` gives (rows to emit, new value).
 
         `value` is None for a key without state; a new value of None clears it.
         """
-        return self.process(FlatMapWithState(function, state), output_schema, uid=uid, order_by=order_by)
+        return self.process(
+            FlatMapWithState(function, state),
+            output_schema,
+            uid=uid,
+            order_by=order_by,
+            event_time_column=event_time_column,
+        )
 
     def as_queryable_state(
         self,
@@ -115,8 +144,8 @@ class KeyedStream:
         `combine` drops a key's older rows before the shuffle, task by task: worth it where each key comes many times in
         a micro-batch, a loss where most keys come once. The last value counts, so it is not for a reducing descriptor.
 
-        Call `start()` on the result. Raises `JobError` for an unknown column, a uid in use, a type that cannot be a
-        key, or `combine` with a reducing descriptor.
+        Call `start()` on the result. Raises `JobError` for an unknown column, a uid whose query runs, a type that
+        cannot be a key, or `combine` with a reducing descriptor.
         """
         descriptor = ValueStateDescriptor(state) if isinstance(state, str) else state
         if not isinstance(descriptor, ValueStateDescriptor | ReducingStateDescriptor):
@@ -171,14 +200,14 @@ class KeyedStream:
             namespace_columns=namespaces,
             hidden_columns=columns.hidden,
         )
-        data = _pickled(spec)
+        declaration = Declaration(uuid4().hex, _pickled(spec))
         if latest_only:
             latest = LatestRowPerKey(columns.plan_names((*keys, *namespaces)), columns.plan_names(order_by))
             rows = rows.mapInArrow(latest, rows.schema)
         placed = rows.withColumn(SUBTASK_COLUMN, self._subtask_column(columns.plan_names(keys), spec.key_types))
-        task = RelayTask(self._ticket, uid, self._manager.parallelism, columns.names)
+        task = RelayTask(self._ticket, uid, declaration.token, self._manager.parallelism, columns.names)
         result = placed.repartitionById(self._manager.parallelism, F.col(SUBTASK_COLUMN)).mapInArrow(task, schema)
-        self._manager.add_operator(uid, data)  # last: what failed has not used the uid up
+        self._manager.declare(uid, declaration, self._queries.running())  # last: what failed has changed nothing
         return result
 
     def _derived_uid(self, function: KeyedFunction) -> str:

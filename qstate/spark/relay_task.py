@@ -26,11 +26,14 @@ QUERY_ID_PROPERTY = "sql.streaming.queryId"
 
 
 class RelayTask:
-    """The argument of `mapInArrow` for one operator; `names` are what the operator calls its columns."""
+    """The argument of `mapInArrow` for one declaration of an operator, which calls its columns by `names`."""
 
-    def __init__(self, ticket: JobTicket, operator: str, parallelism: int, names: Sequence[str]) -> None:
+    def __init__(
+        self, ticket: JobTicket, operator: str, declaration: str, parallelism: int, names: Sequence[str]
+    ) -> None:
         self._ticket = ticket
         self._operator = operator
+        self._declaration = declaration
         self._parallelism = parallelism
         self._names = list(names)
 
@@ -51,7 +54,8 @@ class RelayTask:
         subtask = context.partitionId()
         if subtask >= self._parallelism:
             raise self._misplaced(f"task {subtask} of {self._parallelism}")
-        return SessionRequest(self._operator, subtask, int(epoch), context.taskAttemptId(), query)
+        attempt = context.taskAttemptId()
+        return SessionRequest(self._operator, subtask, int(epoch), attempt, query, self._declaration)
 
     def _checked(self, batch: pa.RecordBatch, subtask: int) -> pa.RecordBatch:
         """The batch as the operator knows it, without the subtask column, which must say this subtask on every row.

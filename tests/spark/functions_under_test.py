@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -182,3 +183,13 @@ class Echo(KeyedProcessFunction):
     def process_element(self, row: Any, context: Any) -> Any:
         self.echoed.update((self.echoed.value() or 0) + 1)
         yield repr(context.current_key), repr(row._asdict())
+
+
+class Passes(KeyedProcessFunction):
+    """Gives its rows on, their times moved."""
+
+    def __init__(self, moved: timedelta = timedelta(0)) -> None:
+        self._moved = moved
+
+    def process_element(self, row: Any, context: Any) -> Any:
+        yield row.key, row.at + self._moved, row.n
