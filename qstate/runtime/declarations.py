@@ -63,6 +63,6 @@ class Declarations:
         if found.token != token:
             raise JobError(
                 f"operator {uid!r} has been declared again since this query was made: start a query of the result that "
-                "the last process() or as_queryable_state() of this uid gave. Two operators each need a uid of its own"
+                "the last process() or as_queryable_state() of this uid gave. Two operators need a uid each"
             )
         return found

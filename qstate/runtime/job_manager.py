@@ -74,13 +74,18 @@ class JobManager:
         self._starting: list[tuple[Bootstrap, subprocess.Popen[bytes]]] = []
         self._processes: list[psutil.Process] = []
         self._stopping = False
+        self._ended = False
+        #: The task managers that were alive when they were told to stop.
+        self._expected: set[int] = set()
         self._stop_lock = threading.Lock()
         self._home = CheckpointHome(job, config, parallelism)
         self.checkpoint_dir = self._home.path
         try:
             self._listener = RpcListener((host, 0), self.secret, self._accepted)
-        except OSError as exc:
+        except BaseException as exc:
             self._home.close()
+            if not isinstance(exc, OSError):
+                raise
             raise ConfigError(f"the job manager cannot listen on {host!r} (spark.driver.host): {exc}") from exc
         self._monitor = threading.Thread(target=self._watch, name="qstate-leases", daemon=True)
         self._monitor.start()
@@ -150,18 +155,21 @@ class JobManager:
             peer.cast("finalize", operators, epoch)
 
     def stop(self) -> None:
-        """End every task manager and free everything. Idempotent; a second caller waits for the first."""
+        """End every task manager and free everything. Idempotent; a second caller waits for the first.
+
+        A call that was interrupted is taken up again by the next.
+        """
         with self._stop_lock:
-            if self._stopping:
+            if self._ended:
                 return
             with self._lock:
                 self._stopping = True
                 peers = list(self._peers.values())
-                expected = {manager.pid for manager in self._assignments.alive()}
+                self._expected |= {manager.pid for manager in self._assignments.alive()}
                 self._lock.notify_all()
             for peer in peers:
                 peer.cast("stop")
-            self._await_ends(expected)
+            self._await_ends()
             self._listener.close()
             with self._lock:
                 visitors = list(self._visitors)
@@ -169,17 +177,17 @@ class JobManager:
                 visitor.close()
             self._monitor.join(5.0)
             self._home.close()
+            self._ended = True
 
-    def _await_ends(self, expected: set[int]) -> None:
+    def _await_ends(self) -> None:
         """Wait until the task managers ended; those on this host that will not, or cannot, are killed."""
         deadline = time.monotonic() + STOP_TIMEOUT_S
         with self._lock:
             while self._peers and self._lock.wait(max(0.0, deadline - time.monotonic())):
                 pass
-            processes, self._processes = self._processes, []
-            starting, self._starting = self._starting, []
+            processes, starting = list(self._processes), list(self._starting)
         for process in processes:
-            if process.pid not in expected:  # given up, and yet still there
+            if process.pid not in self._expected:  # given up, and yet still there
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
         _, stuck = psutil.wait_procs(processes, timeout=max(1.0, deadline - time.monotonic()))

@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from qstate.backends.catalog import check_backend
 from qstate.checkpoint import Savepoint, open_source, write_savepoint
 from qstate.checkpoint.locations import absolute, open_directory
 from qstate.config import JobConfig
-from qstate.errors import ClosedError, ConfigError
+from qstate.errors import ClosedError, ConfigError, JobError
 from qstate.runtime.assignment import RestoredSubtask
 from qstate.runtime.job_manager import JobManager
 from qstate.runtime.listener import parse_ports
@@ -29,6 +30,7 @@ from qstate.runtime.query_ports import check_exposure
 from qstate.runtime.relay import JobTicket
 from qstate.runtime.statistics import ProcessStatistics
 from qstate.spark.keyed_stream import KeyedStream
+from qstate.spark.live_jobs import LiveJobs
 from qstate.spark.progress import EpochListener
 from qstate.spark.queries import StreamingQueries
 
@@ -36,6 +38,9 @@ __all__ = ["Job"]
 
 _LOCAL_MASTER = re.compile(r"local(\[|$|-cluster\[)")
 _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_LIVE_JOBS = LiveJobs()
+#: How often a wait for the first proxy looks whether a query still runs.
+QUERIES_INTERVAL_S = 0.5
 
 
 class Job:
@@ -45,7 +50,11 @@ class Job:
     conf. Use it as a context manager, or call `stop()`: the task managers, and with them the state, live until
     then. Stop the queries first, or their next micro-batch fails.
 
-    Raises `ConfigError` for a setting that cannot work, before anything is started.
+    A job of the same name that is up in this driver is stopped first, so that a notebook's cell can be run once more;
+    with the same `checkpoint_dir` the new one goes on with its state.
+
+    Raises `ConfigError` for a setting that cannot work, before anything is started, and for the name of a job whose
+    query runs.
     """
 
     def __init__(self, spark: SparkSession, name: str, **settings: Any) -> None:
@@ -66,6 +75,7 @@ class Job:
         local = bool(_LOCAL_MASTER.match(context.master or ""))
         host = "127.0.0.1" if local else context.getConf().get("spark.driver.host", "127.0.0.1")
         check_exposure(self.config, "127.0.0.1" if local else "the host's address")
+        _LIVE_JOBS.make_way(name)
         _use_this_interpreter(context, local=local)
         self._spark = spark
         self._queries = StreamingQueries(spark)
@@ -75,8 +85,10 @@ class Job:
         self._listener = EpochListener(self._manager.finalize)
         self._stopping = threading.Lock()
         self._stopped = False
+        self._ended = False
         self._metrics: MetricsServer | None = None
         try:
+            _LIVE_JOBS.add(self)
             if self.config.metrics_ports:
                 self._metrics = MetricsServer(
                     lambda: name,
@@ -86,8 +98,7 @@ class Job:
                 )
             spark.streams.addListener(self._listener)
         except BaseException:
-            self._close_metrics()
-            self._manager.stop()
+            self.stop()
             raise
         atexit.register(self.stop)
 
@@ -111,9 +122,26 @@ class Job:
     @property
     def proxy_address(self) -> tuple[str, int]:
         """(host, port) of a client proxy; waits for the first one to come up, as task managers start with the
-        first micro-batch. Raises `TimeoutError` after `start_timeout_s`."""
+        first micro-batch.
+
+        Raises `JobError` when there is none and no streaming query runs that could start one, `TimeoutError` after
+        `start_timeout_s`."""
         self._check_running()
-        return self._manager.wait_for_proxy(self.config.start_timeout_s)
+        deadline = time.monotonic() + self.config.start_timeout_s
+        wait_s = 0.0
+        while True:
+            try:
+                return self._manager.wait_for_proxy(wait_s)
+            except TimeoutError:
+                if time.monotonic() > deadline:
+                    raise
+            if not self._queries.running():
+                raise JobError(
+                    f"job {self.name!r} has no client proxy yet and no streaming query runs: task managers, and the "
+                    "proxies in them, start with the first micro-batch; start the query of an operator first, and if "
+                    "it has ended, see why (query.exception())"
+                )
+            wait_s = QUERIES_INTERVAL_S
 
     @property
     def restored(self) -> list[RestoredSubtask]:
@@ -158,26 +186,35 @@ class Job:
     def stop(self) -> None:
         """End the task managers and free everything. State in a configured `checkpoint_dir` stays.
 
-        Idempotent, also from several threads: each returns when all has ended.
+        Idempotent, also from several threads: each returns when all has ended. One that was interrupted is taken up
+        again by the next.
         """
         with self._stopping:
-            if self._stopped:
+            if self._ended:
                 return
             self._stopped = True
-            atexit.unregister(self.stop)
             self._listener.detach(self._spark)
-            self._close_metrics()
+            if self._metrics is not None:
+                self._metrics.close()
             self._manager.stop()
+            _LIVE_JOBS.remove(self)
+            atexit.unregister(self.stop)
+            self._ended = True
+
+    def running_queries(self) -> dict[str, str | None]:
+        """The names, by id, of the streaming queries that run and have driven an operator of this job."""
+        driven = self._manager.queries()
+        return {query: name for query, name in self._queries.running().items() if query in driven}
+
+    def forgets(self) -> bool:
+        """Whether there is state that `stop` deletes: it is in a temporary directory."""
+        return not self.config.checkpoint_dir and bool(self._manager.queries())
 
     def __enter__(self) -> Job:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self.stop()
-
-    def _close_metrics(self) -> None:
-        if self._metrics is not None:
-            self._metrics.close()
 
     def _ticket(self) -> JobTicket:
         return JobTicket(

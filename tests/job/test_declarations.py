@@ -56,7 +56,7 @@ def test_a_query_made_of_an_earlier_declaration_is_refused(job_of: JobOf) -> Non
     earlier = job.declarations["it"]
     job.add_operator("it", Totals(fan_out=2))
     job.epoch(0, rows_batch(("a", 1)))
-    with pytest.raises(JobError, match=r"'it' has been declared again since.*each need a uid of its own"):
+    with pytest.raises(JobError, match=r"'it' has been declared again since.*need a uid each"):
         job.epoch(1, rows_batch(("a", 1)), declaration=earlier)
     assert job.totals("a") == {"a": 1}
     assert job.epoch(1, rows_batch(("a", 1))) == [("a", 2), ("a", 2)]

@@ -48,11 +48,15 @@ def test_an_unpicklable_function_is_named(spark: Any, stream_of: Any, job_of: An
         job_of(spark).key_by(stream, "key").process(Unpicklable(), SCHEMA, uid="lock-holder")
 
 
-def test_a_uid_is_used_once(spark: Any, stream_of: Any, job_of: Any) -> None:
+def test_of_two_operators_with_one_uid_the_first_cannot_be_started(
+    spark: Any, stream_of: Any, job_of: Any, tmp_path: Path
+) -> None:
     keyed = job_of(spark).key_by(stream_of(spark, rows(1)).read(), "key")
-    keyed.process(Total(), SCHEMA, uid="total")
-    with pytest.raises(JobError, match="two operators have the uid 'total'"):
-        keyed.process(Total(), SCHEMA, uid="total")
+    first = keyed.process(Total(), SCHEMA, uid="total")
+    second = keyed.process(Total(), SCHEMA, uid="total")
+    with pytest.raises(StreamingQueryException, match="Two operators need a uid each"):
+        run_to_end(first, tmp_path / "first")
+    assert [tuple(row) for row in run_to_end(second, tmp_path / "second")] == [("a", 1)]
 
 
 def test_an_operator_without_uid_gets_one_and_a_warning_that_says_why_to_set_it(
