@@ -28,6 +28,7 @@ import psutil
 from qstate.errors import FencedError, JobError, QStateError
 from qstate.runtime.assignment import Bootstrap, TaskManagerAddress, host_id
 from qstate.runtime.data_channel import FrameKind, SessionRequest, TaskChannel
+from qstate.runtime.driver_only import refuse_driver
 from qstate.runtime.endpoint import EndpointOptions
 from qstate.runtime.held_subtasks import HeldSubtasks
 from qstate.runtime.job_oracle import JobManagerOracle
@@ -252,6 +253,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     sys.setswitchinterval(bootstrap.config.switch_interval_s)
     shorten_time_slice()
+    refuse_driver()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         manager = TaskManager(bootstrap)

@@ -23,6 +23,7 @@ from qstate.checkpoint.locations import absolute, open_directory
 from qstate.config import JobConfig
 from qstate.errors import ClosedError, ConfigError, JobError
 from qstate.runtime.assignment import RestoredSubtask
+from qstate.runtime.driver_only import check_driver
 from qstate.runtime.job_manager import JobManager
 from qstate.runtime.listener import parse_ports
 from qstate.runtime.metrics import MetricsServer
@@ -58,6 +59,7 @@ class Job:
     """
 
     def __init__(self, spark: SparkSession, name: str, **settings: Any) -> None:
+        check_driver("makes a job")
         if not _JOB_NAME.fullmatch(name):
             raise ConfigError(f"a job name has 1 to 128 letters, digits, '.', '_' or '-', got {name!r}")
         if not isinstance(spark, SparkSession):

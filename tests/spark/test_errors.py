@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,33 @@ def test_a_second_query_on_one_operator_is_refused(spark: Any, stream_of: Any, j
     run_to_end(result, tmp_path / "one")
     with pytest.raises(StreamingQueryException, match=r"operator 'total' is driven by streaming query .* already"):
         run_to_end(result, tmp_path / "other")
+
+
+#: What a program that was written for a shell looks like: the driver gets the session that it has already.
+STARTS_SPARK = """
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+
+from tests.spark.functions_under_test import Total
+
+
+class OwnTotal(Total):
+    pass
+"""
+
+
+def test_a_module_that_starts_spark_when_imported_stops_the_query_at_once(
+    spark: Any, stream_of: Any, job_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "starts_spark.py").write_text(STARTS_SPARK)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    function = importlib.import_module("starts_spark").OwnTotal()
+    result = job_of(spark).key_by(stream_of(spark, rows(1)).read(), "key").process(function, SCHEMA, uid="total")
+    with pytest.raises(
+        StreamingQueryException, match=r"module 'starts_spark' \(.*, line 4\) starts Spark in a task man"
+    ):
+        run_to_end(result, tmp_path / "checkpoint")
 
 
 def test_merged_partitions_are_refused(spark: Any, stream_of: Any, job_of: Any, tmp_path: Path) -> None:
