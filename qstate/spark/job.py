@@ -60,7 +60,7 @@ class Job:
 
     def __init__(self, spark: SparkSession, name: str, **settings: Any) -> None:
         check_driver("makes a job")
-        if not _JOB_NAME.fullmatch(name):
+        if not isinstance(name, str) or not _JOB_NAME.fullmatch(name):
             raise ConfigError(f"a job name has 1 to 128 letters, digits, '.', '_' or '-', got {name!r}")
         if not isinstance(spark, SparkSession):
             raise ConfigError(
