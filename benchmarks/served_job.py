@@ -17,6 +17,7 @@ from qstate.keys import key_group, subtask_of
 from qstate.operators.operator import OperatorSpec
 from qstate.operators.sinks import QueryableValueSink
 from qstate.runtime.data_channel import SessionRequest
+from qstate.runtime.declarations import Declaration
 from qstate.runtime.job_manager import JobManager
 from qstate.runtime.relay import JobTicket, relay
 
@@ -45,7 +46,7 @@ class ServedJob:
             input_schema=self._schema,
             output_schema=pa.schema([("nothing", pa.int64())]),
         )
-        self._manager.add_operator(STATE, pickle.dumps(spec))
+        self._manager.declare(STATE, Declaration("", pickle.dumps(spec)), {})
 
     @property
     def proxy(self) -> tuple[str, int]:
@@ -61,7 +62,7 @@ class ServedJob:
             parts[subtask_of(key_group(key, groups), manager.parallelism, groups)].append(key)
         ticket = JobTicket(JOB, manager.address, manager.secret, config.start_timeout_s, config.replay_buffer_bytes)
         for subtask, keys in enumerate(parts):
-            request = SessionRequest(STATE, subtask, self._epoch, self._epoch + 1, "query")
+            request = SessionRequest(STATE, subtask, self._epoch, self._epoch + 1, "query", "")
             for _ in relay(ticket, request, self._batches(keys, values)):
                 raise RuntimeError("a sink gave a row")
         self._epoch += 1

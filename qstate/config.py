@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from qstate.errors import ConfigError
 from qstate.keys import DEFAULT_MAX_PARALLELISM, check_max_parallelism
+from qstate.setting_values import WORDS, setting_value
 
 __all__ = ["SPARK_PREFIX", "JobConfig", "option_table", "storage_option"]
 
@@ -24,6 +27,10 @@ BACKEND_OPTION_PREFIX = "backend."
 STORAGE_OPTION_PREFIX = "checkpoint.storage."
 #: Fields that are maps: in the Spark conf each of their entries has a key of its own.
 _MAPS = frozenset(("backend_options", "checkpoint_storage_options"))
+
+
+#: Fields that may be given as paths.
+_PLACES = frozenset(("checkpoint_dir", "restore_from", "log_dir"))
 
 
 def _option(default: Any, doc: str) -> Any:
@@ -113,6 +120,8 @@ class JobConfig:
     )
 
     def __post_init__(self) -> None:
+        for name in _FIELDS:
+            object.__setattr__(self, name, _checked(name, name, getattr(self, name)))
         check_max_parallelism(self.max_parallelism)
         for name in _AT_LEAST_ZERO:
             if getattr(self, name) < 0:
@@ -141,12 +150,12 @@ class JobConfig:
             elif name.startswith(STORAGE_OPTION_PREFIX):
                 options["checkpoint_storage_options"][name[len(STORAGE_OPTION_PREFIX) :]] = storage_option(text)
             else:
-                found[_field_of(name, key)] = _parsed(_field_of(name, key), key, text)
+                found[_field_of(name, key)] = _checked(_field_of(name, key), key, text)
         unknown = settings.keys() - _FIELDS.keys()
         if unknown:
             raise ConfigError(_unknown_setting(sorted(unknown)[0], list(_FIELDS)))
         for name, entries in options.items():
-            entries.update(settings.pop(name, {}))
+            entries.update(_checked(name, name, settings.pop(name, {})))
         return cls(**{**found, **settings, **options})
 
     def merged(self, **settings: Any) -> JobConfig:
@@ -210,11 +219,19 @@ def _unknown_setting(name: str, valid: list[str]) -> str:
     return f"unknown setting {name!r}{hint} Valid are: {', '.join(sorted(valid))}"
 
 
-def _parsed(name: str, key: str, text: str) -> Any:
-    kind: Any = type(_FIELDS[name].default)
-    try:
-        if kind is bool:
-            return {"true": True, "false": False}[text.strip().lower()]
-        return kind(text)
-    except (ValueError, KeyError):
-        raise ConfigError(f"{key} must be a {kind.__name__}, got {text!r}") from None
+def _checked(name: str, label: str, value: Any) -> Any:
+    """The value of a field as it has to be; `label` is what the user has called it."""
+    entry = _FIELDS[name]
+    shown = repr(value) if entry.repr else f"a value of type {type(value).__name__}"  # it may be a secret
+    if name in _MAPS:
+        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+            raise ConfigError(f"{label} must be a map from names to values, got {shown}")
+        return value
+    if name in _PLACES and isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    found = setting_value(type(entry.default), value)
+    if found is None or (isinstance(found, float) and not math.isfinite(found)):
+        example = f" such as {entry.default!r}" if isinstance(entry.default, str) and entry.default else ""
+        finite = ", and finite" if isinstance(found, float) else ""
+        raise ConfigError(f"{label} must be {WORDS[type(entry.default)]}{example}{finite}, got {shown}")
+    return found

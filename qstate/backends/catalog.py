@@ -17,6 +17,7 @@ from typing import Any
 from qstate.backends.contract import BackendContext, BackendOption, StateBackend
 from qstate.errors import ConfigError, InstallationError
 from qstate.keys import KeyGroupRange
+from qstate.setting_values import setting_value
 
 __all__ = ["ENTRY_POINT_GROUP", "backend_class", "backend_names", "check_backend", "open_backend"]
 
@@ -26,7 +27,6 @@ _BUILT_IN = {
     "heap": ("qstate.backends.heap", "HeapBackend"),
     "rocksdb": ("qstate.backends.rocksdb", "RocksDBBackend"),
 }
-_TRUTHS = {"true": True, "false": False}
 
 
 def backend_names() -> list[str]:
@@ -101,25 +101,9 @@ def _checked(backend: str, name: str, option: BackendOption, value: Any) -> Any:
         expected = f"one of {', '.join(map(str, option.choices))}"
     elif option.minimum is not None:
         expected += f" of at least {option.minimum}"
-    found = _converted(option.type, value)
+    found = setting_value(option.type, value)
     if found is None or (option.choices and found not in option.choices):
         raise ConfigError(f"option {name!r} of the backend {backend!r} must be {expected}, got {value!r}")
     if option.minimum is not None and not found >= option.minimum:
         raise ConfigError(f"option {name!r} of the backend {backend!r} must be {expected}, got {value!r}")
     return found
-
-
-def _converted(kind: type, value: Any) -> Any:
-    """The value as the declared type, or None when it is not one. True is not a number, 1 is a float."""
-    if type(value) is kind:
-        return value
-    if kind is float and type(value) is int:
-        return float(value)
-    if type(value) is not str:
-        return None
-    if kind is bool:
-        return _TRUTHS.get(value.strip().lower())
-    try:
-        return kind(value.strip())
-    except ValueError:
-        return None

@@ -44,8 +44,10 @@ class KeyedProcessFunction(KeyedFunction, ABC):
     def process_element(self, row: Any, context: ElementContext) -> Iterable[Any] | None:
         """Process one row; return the output rows, or None for none. May be a generator.
 
-        `row` has the input's columns as attributes. Output rows are tuples or lists in the order of the output
-        schema, or dicts or named rows with its column names.
+        `row` has the input's columns as attributes: structs and maps are dicts, arrays lists, timestamps are in UTC. A
+        map's key that is a struct or an array is a tuple; of equal keys in a map the last one counts.
+
+        Output rows are tuples or lists in the order of the output schema, or dicts or named rows with its column names.
         """
 
 

@@ -23,11 +23,12 @@ from qstate.backends.contract import StateBackend
 from qstate.descriptors import StateDescriptor
 from qstate.errors import ClosedError, JobError
 from qstate.keys import ColumnType, Key
+from qstate.operators.column_values import column_values
 from qstate.operators.context import RuntimeContext, Subtask
 from qstate.operators.functions import KeyedBatch, KeyedBatchFunction, KeyedFunction, KeyedProcessFunction
 from qstate.operators.handles import NO_KEY
 from qstate.operators.operator_state import OperatorLists
-from qstate.operators.rows import OutputRows, RowMaker, column_values
+from qstate.operators.rows import OutputRows, RowMaker
 
 __all__ = ["KeyedOperator", "OperatorSpec"]
 
@@ -41,6 +42,9 @@ SORTED_BATCH_ROWS = 10_000
 class OperatorSpec:
     """What an operator is: its uid, its function and the columns it works on.
 
+    A process function does not see the last `hidden_columns` of the input: keys and orders that are no columns of its
+    rows.
+
     Raises `JobError` for what cannot work, naming the operator and the column. The function is used as it is, so
     every subtask unpickles a spec of its own.
     """
@@ -53,6 +57,7 @@ class OperatorSpec:
     output_schema: pa.Schema
     order_by: tuple[str, ...] = ()
     namespace_columns: tuple[str, ...] = ()
+    hidden_columns: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.function, (KeyedProcessFunction, KeyedBatchFunction)):
@@ -66,9 +71,15 @@ class OperatorSpec:
                 f"operator {self.uid!r}: namespace columns are for queryable sinks; a process function chooses the "
                 "namespace itself, with in_namespace()"
             )
-        RowMaker(self.input_schema.names)
+        RowMaker(self.row_names)
         _ = self.key_types, self.namespace_types
         self._check_sortable()
+
+    @property
+    def row_names(self) -> list[str]:
+        """The columns that a function sees."""
+        names: list[str] = self.input_schema.names
+        return names[: len(names) - self.hidden_columns]
 
     @property
     def key_types(self) -> tuple[ColumnType, ...]:
@@ -93,7 +104,7 @@ class OperatorSpec:
     def _check_sortable(self) -> None:
         for name in self.order_by:
             try:
-                pc.sort_indices(self.input_schema.empty_table(), sort_keys=[(name, "ascending")])
+                pc.sort_indices(self.input_schema.empty_table(), sort_keys=_sort_keys([name]))
             except (pa.ArrowException, TypeError) as exc:
                 raise JobError(
                     f"operator {self.uid!r}: order_by column {name!r} is {self.input_schema.field(name).type}, "
@@ -137,7 +148,8 @@ class KeyedOperator:
         self._source = f"operator {spec.uid!r}, function {spec.function.display_name}"
         self._context = RuntimeContext(spec.job, spec.uid, subtask, backend)
         self._cursor = self._context.element_context
-        self._row_maker = RowMaker(spec.input_schema.names)
+        self._row_maker = RowMaker(spec.row_names)
+        self._width = len(spec.row_names)
         self._output = OutputRows(spec.output_schema, self._source)
         self._held: list[pa.RecordBatch] = []
         self._descriptors: tuple[StateDescriptor, ...] = ()
@@ -190,7 +202,7 @@ class KeyedOperator:
         table = pa.Table.from_batches(held)
         held.clear()
         # Stable, and nulls at the end, by default; newer Arrow warns when the placement is spelled out the old way.
-        order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in self._spec.order_by])
+        order = pc.sort_indices(table, sort_keys=_sort_keys(self._spec.order_by))
         for batch in table.take(order).to_batches(max_chunksize=SORTED_BATCH_ROWS):
             yield from self._run(batch)
 
@@ -215,10 +227,10 @@ class KeyedOperator:
             return []
         if isinstance(self._function, KeyedBatchFunction):
             return self._run_batch(self._function, batch)
-        columns = dict(zip(batch.schema.names, map(column_values, batch.columns), strict=True))
-        keys = _combined([columns[name] for name in self._spec.key_columns])
+        columns = list(map(column_values, batch.columns))
+        keys = _combined([columns[batch.schema.names.index(name)] for name in self._spec.key_columns])
         assert isinstance(self._function, KeyedProcessFunction)
-        return self._run_rows(self._function, keys, self._row_maker.rows(list(columns.values())))
+        return self._run_rows(self._function, keys, self._row_maker.rows(columns[: self._width]))
 
     def _run_rows(
         self, function: KeyedProcessFunction, keys: Sequence[Key], rows: Iterable[Any]
@@ -297,6 +309,11 @@ class KeyedOperator:
 
     def _fault(self, where: str, exc: Exception) -> JobError:
         return JobError(f"{self._source}, {where}: {type(exc).__name__}: {exc}")
+
+
+def _sort_keys(names: Sequence[str]) -> list[tuple[Any, str]]:
+    """Ascending by these columns. A name alone would be taken for a path where it begins with a dot."""
+    return [(pc.field(name), "ascending") for name in names]
 
 
 def _combined(columns: list[list[Any]]) -> list[Any]:

@@ -1,64 +1,29 @@
 """Between Arrow batches and Python rows.
 
-Rules of this module: it knows Arrow and Python values; it must not know of state, keys or epochs. What it gives
-out is plain Python (a timestamp with a time zone is a `datetime` in UTC, the zone in which state keeps it); what it
-takes back is checked here, because Arrow alone would cut 1.5 down to 1 and read bytes as text without a word.
+Rules of this module: it knows Arrow and Python values; it must not know of state, keys or epochs. What functions see
+is plain Python (`column_values`); what they give back is checked here, because Arrow alone would cut 1.5 down to 1 and
+read bytes as text without a word.
 """
 
 from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import date, datetime, timezone
+from datetime import date, datetime
 from functools import partial
 from numbers import Integral, Real
 from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from qstate.errors import JobError
 
-__all__ = ["OutputRows", "RowMaker", "column_values"]
+__all__ = ["OutputRows", "RowMaker"]
 
 Row = tuple[Any, ...]
 
 _ARROW_REFUSALS = (pa.ArrowException, TypeError, ValueError, OverflowError)
-_FIRST_TIME = datetime(1, 1, 1)
-_LAST_TIME = datetime(9999, 12, 31, 23, 59, 59, 999999)
-
-
-def column_values(array: pa.Array) -> list[Any]:
-    """The values of an Arrow array as Python objects, nulls as None."""
-    kind = array.type
-    if pa.types.is_timestamp(kind) and kind.unit != "ns":
-        return _timestamps(array)
-    if pa.types.is_date32(kind) or (_is_number(kind) and array.null_count == 0):
-        values: list[Any] = array.to_numpy(zero_copy_only=False).tolist()
-        return values
-    listed: list[Any] = array.to_pylist()
-    return listed
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
-
-
-def _timestamps(array: pa.Array) -> list[Any]:
-    """Datetimes by way of NumPy: `to_pylist` takes 3 us for one with a time zone, this a tenth of it."""
-    naive = array.cast(pa.timestamp(array.type.unit)) if array.type.tz else array
-    bounds = pc.min_max(naive)
-    limits = pa.array([_FIRST_TIME, _LAST_TIME], pa.timestamp("us")).cast(naive.type, safe=False)
-    if bounds["min"].is_valid and (bounds["min"].value < limits[0].value or bounds["max"].value > limits[1].value):
-        listed: list[Any] = array.to_pylist()  # NumPy would give bare integers for these; Arrow says what is wrong
-        return listed
-    values: list[Any] = naive.to_numpy(zero_copy_only=False).tolist()
-    if array.type.tz is None:
-        return values
-    # Whole columns of one moment are common (hourly readings, windows), and a datetime is immutable.
-    known = {value: value.replace(tzinfo=timezone.utc) for value in set(values) if value is not None}
-    return list(map(known.get, values))
 
 
 class RowMaker:

@@ -21,10 +21,10 @@ from qstate.backends.contract import StateTable
 from qstate.descriptors import ReducingStateDescriptor, StateDescriptor, ValueStateDescriptor
 from qstate.errors import JobError
 from qstate.keys import Key, Namespace
+from qstate.operators.column_values import column_values
 from qstate.operators.context import RuntimeContext
 from qstate.operators.functions import KeyedBatch, KeyedBatchFunction
 from qstate.operators.handles import Tables
-from qstate.operators.rows import column_values
 
 __all__ = ["QueryableReducingSink", "QueryableStateSink", "QueryableValueSink"]
 

@@ -118,6 +118,14 @@ class CheckpointHome:
         """The operators that this query drives in this job."""
         return [operator for operator, bound in self._bound.items() if bound == query]
 
+    def query_of(self, operator: str) -> str | None:
+        """The query that drives an operator in this job, None for none yet."""
+        return self._bound.get(operator)
+
+    def queries(self) -> set[str]:
+        """The queries that have driven operators in this job."""
+        return set(self._bound.values())
+
     def bound(self) -> list[str]:
         """The operators that have been driven in this job."""
         return list(self._bound)

@@ -65,6 +65,7 @@ class Frame:
 class SessionRequest:
     """What a relay asks of a subtask: take this epoch's rows, as this attempt of this query.
 
+    `declaration` is the token of the operator's declaration that the query was made of.
     `attempt` orders the attempts of one epoch: Spark's task attempt id (unique in a driver's life and rising) in
     the high bits, the relay's own count of reconnections in the low ones.
     """
@@ -74,6 +75,7 @@ class SessionRequest:
     epoch: int
     attempt: int
     query: str
+    declaration: str
 
 
 class TaskChannel:

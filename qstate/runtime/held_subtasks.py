@@ -17,6 +17,7 @@ from qstate.checkpoint.locations import open_directory
 from qstate.errors import JobError, QStateError
 from qstate.operators.operator import OperatorSpec
 from qstate.runtime.assignment import Bootstrap
+from qstate.runtime.declarations import Declaration
 from qstate.runtime.location import Owner
 from qstate.runtime.registry import StateRegistry
 from qstate.runtime.rpc import RpcPeer
@@ -46,6 +47,8 @@ class HeldSubtasks:
         self._in_turns = in_turns
         self._job_manager = job_manager
         self._subtasks: dict[tuple[str, int], Subtask] = {}
+        #: The token of the declaration that each was opened for.
+        self._declarations: dict[tuple[str, int], str] = {}
         self._state_ids: dict[tuple[str, int], list[bytes]] = {}
         #: By operator uid, the newest epoch that Spark is reported to have committed.
         self._reported: dict[str, int] = {}
@@ -76,27 +79,38 @@ class HeldSubtasks:
                 except (Exception, SystemExit) as exc:
                     log.exception("operator %s subtask %d cannot be restored: %s", uid, index, exc)
 
-    def open(self, uid: str, index: int, restart: Restart) -> Subtask | None:
-        """The subtask, opened and published on its first use; None when that has to wait for a session."""
+    def open(self, uid: str, index: int, restart: Restart, declaration: str | None = None) -> Subtask | None:
+        """The subtask, opened and published on its first use; None when that has to wait for a session.
+
+        With the token of a declaration, one that was opened for another one makes way.
+        """
         key = (uid, index)
         with self._opening:
             if self._closed:
                 raise ConnectionError("the task manager is ending")
-            if key not in self._subtasks:
-                place = self._place(index)
-                if restart.first_epoch is None and place.begins_elsewhere(uid):
-                    return None
-                # The report of an epoch may have overtaken what the job manager answered.
-                final = max(restart.final, self._reported.get(uid, restart.final))
-                opened = Subtask(self._load_spec(uid), place, replace(restart, final=final))
-                try:
-                    self._publish(key, opened)
-                except BaseException:
-                    self._unpublish(key)
-                    opened.close()
-                    raise
-                self._subtasks[key] = opened
-            return self._subtasks[key]
+            held = self._subtasks.get(key)
+            if held is not None and declaration in (None, self._declarations[key]):
+                return held
+            place = self._place(index)
+            if held is None and restart.first_epoch is None and place.begins_elsewhere(uid):
+                return None
+            spec, token = self._load_spec(uid, declaration)
+            if held is not None:
+                del self._subtasks[key]
+                self._unpublish(key)
+                held.close()
+            # The report of an epoch may have overtaken what the job manager answered.
+            final = max(restart.final, self._reported.get(uid, restart.final))
+            opened = Subtask(spec, place, replace(restart, final=final))
+            try:
+                self._publish(key, opened)
+            except BaseException:
+                self._unpublish(key)
+                opened.close()
+                raise
+            self._subtasks[key] = opened
+            self._declarations[key] = token
+            return opened
 
     def reopen(self, uid: str, index: int, broken: Subtask, restart: Restart) -> None:
         """Take a broken subtask out of service and put its successor in, so that its state can be queried again.
@@ -148,9 +162,10 @@ class HeldSubtasks:
             self._in_turns,
         )
 
-    def _load_spec(self, uid: str) -> OperatorSpec:
+    def _load_spec(self, uid: str, declaration: str | None) -> tuple[OperatorSpec, str]:
+        found: Declaration = self._job_manager.call("operator", uid, declaration)
         try:
-            spec: OperatorSpec = pickle.loads(self._job_manager.call("operator", uid))
+            spec: OperatorSpec = pickle.loads(found.spec)
         except (QStateError, ConnectionError):
             raise
         except Exception as exc:
@@ -158,7 +173,7 @@ class HeldSubtasks:
                 f"operator {uid!r} cannot be unpickled in the task manager: {type(exc).__name__}: {exc}; make the "
                 "modules that it uses importable on the executors (addPyFile, or install them)"
             ) from exc
-        return spec
+        return spec, found.token
 
     def _publish(self, key: tuple[str, int], opened: Subtask) -> None:
         uid, index = key

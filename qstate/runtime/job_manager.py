@@ -27,6 +27,7 @@ from qstate.config import JobConfig
 from qstate.errors import ClosedError, ConfigError, FencedError, JobError
 from qstate.runtime.assignment import Assignments, Bootstrap, RestoredSubtask, TaskManagerAddress, host_id
 from qstate.runtime.checkpoint_home import CheckpointHome
+from qstate.runtime.declarations import Declaration, Declarations
 from qstate.runtime.launch import StartedTaskManager, start_task_manager
 from qstate.runtime.line_limit import report_withheld
 from qstate.runtime.location import LocationTable, Owner
@@ -65,7 +66,7 @@ class JobManager:
         self._lock = threading.Condition()
         self._assignments = Assignments(parallelism, config.slots, config.start_timeout_s)
         self._published = PublishedStates(job, config.max_parallelism)
-        self._operators: dict[str, bytes] = {}
+        self._declarations = Declarations(job)
         self._restored: dict[tuple[str, int], RestoredSubtask] = {}
         self._peers: dict[int, RpcPeer] = {}
         self._visitors: set[RpcPeer] = set()
@@ -75,13 +76,18 @@ class JobManager:
         self._starting: list[StartedTaskManager] = []
         self._processes: list[psutil.Process] = []
         self._stopping = False
+        self._ended = False
+        #: The task managers that were alive when they were told to stop.
+        self._expected: set[int] = set()
         self._stop_lock = threading.Lock()
         self._home = CheckpointHome(job, config, parallelism)
         self.checkpoint_dir = self._home.path
         try:
             self._listener = RpcListener((host, 0), self.secret, self._accepted)
-        except OSError as exc:
+        except BaseException as exc:
             self._home.close()
+            if not isinstance(exc, OSError):
+                raise
             raise ConfigError(f"the job manager cannot listen on {host!r} (spark.driver.host): {exc}") from exc
         self._monitor = threading.Thread(target=self._watch, name="qstate-leases", daemon=True)
         self._monitor.start()
@@ -92,17 +98,22 @@ class JobManager:
     def address(self) -> tuple[str, int]:
         return self._host, self._listener.port
 
-    def add_operator(self, uid: str, spec: bytes) -> None:
-        """Make an operator known. `JobError` when the uid is taken."""
+    def declare(self, uid: str, declaration: Declaration, running: Mapping[str, str | None]) -> None:
+        """Make an operator known, in the place of an earlier declaration of it.
+
+        `running` are the streaming queries that run, with their names. `JobError` when one of them drives the operator.
+        """
         with self._lock:
-            if uid in self._operators:
-                raise JobError(f"two operators have the uid {uid!r}; give each process() call a uid of its own")
-            self._operators[uid] = spec
+            self._declarations.declare(uid, declaration, self._home.query_of(uid), running)
 
     def has_operator(self, uid: str) -> bool:
         """Whether a uid is taken."""
         with self._lock:
-            return uid in self._operators
+            return uid in self._declarations
+
+    def queries(self) -> set[str]:
+        """The streaming queries that have driven operators of this job."""
+        return self._home.queries()
 
     def task_managers(self) -> list[TaskManagerAddress]:
         with self._lock:
@@ -146,18 +157,21 @@ class JobManager:
             peer.cast("finalize", operators, epoch)
 
     def stop(self) -> None:
-        """End every task manager and free everything. Idempotent; a second caller waits for the first."""
+        """End every task manager and free everything. Idempotent; a second caller waits for the first.
+
+        A call that was interrupted is taken up again by the next.
+        """
         with self._stop_lock:
-            if self._stopping:
+            if self._ended:
                 return
             with self._lock:
                 self._stopping = True
                 peers = list(self._peers.values())
-                expected = {manager.pid for manager in self._assignments.alive()}
+                self._expected |= {manager.pid for manager in self._assignments.alive()}
                 self._lock.notify_all()
             for peer in peers:
                 peer.cast("stop")
-            self._await_ends(expected)
+            self._await_ends()
             self._listener.close()
             with self._lock:
                 visitors = list(self._visitors)
@@ -165,17 +179,17 @@ class JobManager:
                 visitor.close()
             self._monitor.join(5.0)
             self._home.close()
+            self._ended = True
 
-    def _await_ends(self, expected: set[int]) -> None:
+    def _await_ends(self) -> None:
         """Wait until the task managers ended; those on this host that will not, or cannot, are killed."""
         deadline = time.monotonic() + STOP_TIMEOUT_S
         with self._lock:
             while self._peers and self._lock.wait(max(0.0, deadline - time.monotonic())):
                 pass
-            processes, self._processes = self._processes, []
-            starting, self._starting = self._starting, []
+            processes, starting = list(self._processes), list(self._starting)
         for process in processes:
-            if process.pid not in expected:  # given up, and yet still there
+            if process.pid not in self._expected:  # given up, and yet still there
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
         _, stuck = psutil.wait_procs(processes, timeout=max(1.0, deadline - time.monotonic()))
@@ -386,19 +400,20 @@ class JobManager:
                 raise FencedError(f"incarnation {incarnation} of task manager {index} is not the current one")
             self._beats[index] = time.monotonic()
 
-    def _operator(self, uid: str) -> bytes:
+    def _operator(self, uid: str, token: str | None) -> Declaration:
+        """The declaration that counts; with a token, it has to be that one."""
         with self._lock:
-            if uid not in self._operators:
-                raise JobError(f"job {self.job!r} has no operator {uid!r}")
-            return self._operators[uid]
+            return self._declarations.newest(uid) if token is None else self._declarations.current(uid, token)
 
-    def _bind_query(self, uid: str, query: str, epoch: int) -> int:
+    def _bind_query(self, uid: str, query: str, epoch: int, token: str) -> int:
         """An operator's state belongs to one streaming query: two would count every row twice.
 
-        `epoch` is the one that Spark asks for. Gives the newest one that Spark is known to have committed.
+        `epoch` is the one that Spark asks for, `token` that of the declaration that the query was made of. Gives the
+        newest epoch that Spark is known to have committed.
         """
         with self._lock:
-            known = list(self._operators)
+            self._declarations.current(uid, token)
+            known = self._declarations.uids()
         self._home.bind(uid, query, known)
         final = self._home.final(uid)
         if epoch <= final:
@@ -418,8 +433,7 @@ class JobManager:
 
     def _claim(self, uid: str, states: Sequence[Mapping[str, Any]]) -> None:
         with self._lock:
-            for state in states:
-                self._published.claim(uid, state)
+            self._published.claim(uid, states)
 
     def _noted(self, restored: RestoredSubtask) -> None:
         with self._lock:

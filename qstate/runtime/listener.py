@@ -34,6 +34,8 @@ def parse_ports(text: str) -> list[range]:
 
     Raises `ConfigError` when the text is no such list.
     """
+    if not isinstance(text, str):
+        raise ConfigError(f"ports are text, a list of ports and ranges such as '9069,9100-9200', got {text!r}")
     ranges: list[range] = []
     for part in text.split(","):
         first, dash, last = (piece.strip() for piece in part.partition("-"))

@@ -1,12 +1,12 @@
 """The queryable states of one job and who owns their key groups: what the location oracle answers from.
 
 Rules of this module: plain bookkeeping, told by the job manager, with no sockets, threads or clocks. A queryable
-name belongs to one state of one operator for the life of the job.
+name belongs to one operator at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,17 +31,22 @@ class PublishedStates:
         self._max_parallelism = max_parallelism
         self._states: dict[str, _Published] = {}
 
-    def claim(self, operator: str, state: Mapping[str, Any]) -> None:
-        """Reserve a queryable name for an operator's state; `JobError` when another state has it."""
-        name = state["name"]
-        held = self._states.get(name)
-        if held is None:
-            self._states[name] = _Published(operator, dict(state))
-        elif held.operator != operator:
-            raise JobError(
-                f"two states have the queryable name {name!r}: one of operator {held.operator!r} and one of "
-                f"operator {operator!r}; queryable names are unique in a job, so rename one of them"
-            )
+    def claim(self, operator: str, states: Sequence[Mapping[str, Any]]) -> None:
+        """Reserve the queryable names of an operator, all that it has now; `JobError` when another one has a name."""
+        described = {str(state["name"]): dict(state) for state in states}
+        for name in described:
+            held = self._states.get(name)
+            if held is not None and held.operator != operator:
+                raise JobError(
+                    f"two states have the queryable name {name!r}: one of operator {held.operator!r} and one of "
+                    f"operator {operator!r}; queryable names are unique in a job, so rename one of them"
+                )
+        for name in [name for name, held in self._states.items() if held.operator == operator]:
+            if name not in described:  # of an earlier declaration of the operator
+                del self._states[name]
+        for name, state in described.items():
+            owners = self._states[name].owners if name in self._states else {}
+            self._states[name] = _Published(operator, state, owners)
 
     def publish(self, name: str, subtask: int, manager: int, owner: Owner) -> None:
         """A task manager serves a subtask's part of a claimed state."""

@@ -28,6 +28,7 @@ import psutil
 from qstate.errors import FencedError, JobError, QStateError
 from qstate.runtime.assignment import Bootstrap, TaskManagerAddress, host_id
 from qstate.runtime.data_channel import FrameKind, SessionRequest, TaskChannel
+from qstate.runtime.driver_only import refuse_driver
 from qstate.runtime.endpoint import EndpointOptions
 from qstate.runtime.held_subtasks import HeldSubtasks
 from qstate.runtime.job_oracle import JobManagerOracle
@@ -183,9 +184,11 @@ class TaskManager:
         subtask: Subtask | None = None
         restart = Restart()
         try:
-            final = self._job_manager.call("bind_query", request.operator, request.query, request.epoch)
+            final = self._job_manager.call(
+                "bind_query", request.operator, request.query, request.epoch, request.declaration
+            )
             restart = Restart(max(final, request.epoch - 1), request.epoch)
-            subtask = self._subtasks.open(request.operator, request.subtask, restart)
+            subtask = self._subtasks.open(request.operator, request.subtask, restart, request.declaration)
             assert subtask is not None  # with a first epoch, nothing has to wait
             subtask.run(request, channel, lambda: self._job_manager.call("begun", request.query, request.epoch))
         except FencedError as exc:
@@ -255,6 +258,7 @@ def main() -> None:
         ProcessLog(Path(bootstrap.log_file)).start(report_withheld)
     sys.setswitchinterval(bootstrap.config.switch_interval_s)
     shorten_time_slice()
+    refuse_driver()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         manager = TaskManager(bootstrap)

@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from qstate.backends.catalog import check_backend
 from qstate.checkpoint import Savepoint, open_source, write_savepoint
 from qstate.checkpoint.locations import absolute, open_directory
 from qstate.config import JobConfig
-from qstate.errors import ClosedError, ConfigError
+from qstate.errors import ClosedError, ConfigError, JobError
 from qstate.runtime.assignment import RestoredSubtask
+from qstate.runtime.driver_only import check_driver
 from qstate.runtime.job_manager import JobManager
 from qstate.runtime.listener import parse_ports
 from qstate.runtime.metrics import MetricsServer
@@ -29,12 +31,17 @@ from qstate.runtime.query_ports import check_exposure
 from qstate.runtime.relay import JobTicket
 from qstate.runtime.statistics import ProcessStatistics
 from qstate.spark.keyed_stream import KeyedStream
+from qstate.spark.live_jobs import LiveJobs
 from qstate.spark.progress import EpochListener
+from qstate.spark.queries import StreamingQueries
 
 __all__ = ["Job"]
 
 _LOCAL_MASTER = re.compile(r"local(\[|$|-cluster\[)")
 _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_LIVE_JOBS = LiveJobs()
+#: How often a wait for the first proxy looks whether a query still runs.
+QUERIES_INTERVAL_S = 0.5
 
 
 class Job:
@@ -44,11 +51,16 @@ class Job:
     conf. Use it as a context manager, or call `stop()`: the task managers, and with them the state, live until
     then. Stop the queries first, or their next micro-batch fails.
 
-    Raises `ConfigError` for a setting that cannot work, before anything is started.
+    A job of the same name that is up in this driver is stopped first, so that a notebook's cell can be run once more;
+    with the same `checkpoint_dir` the new one goes on with its state.
+
+    Raises `ConfigError` for a setting that cannot work, before anything is started, and for the name of a job whose
+    query runs.
     """
 
     def __init__(self, spark: SparkSession, name: str, **settings: Any) -> None:
-        if not _JOB_NAME.fullmatch(name):
+        check_driver("makes a job")
+        if not isinstance(name, str) or not _JOB_NAME.fullmatch(name):
             raise ConfigError(f"a job name has 1 to 128 letters, digits, '.', '_' or '-', got {name!r}")
         if not isinstance(spark, SparkSession):
             raise ConfigError(
@@ -65,16 +77,20 @@ class Job:
         local = bool(_LOCAL_MASTER.match(context.master or ""))
         host = "127.0.0.1" if local else context.getConf().get("spark.driver.host", "127.0.0.1")
         check_exposure(self.config, "127.0.0.1" if local else "the host's address")
+        _LIVE_JOBS.make_way(name)
         _use_this_interpreter(context, local=local)
         self._spark = spark
+        self._queries = StreamingQueries(spark)
         self._manager = JobManager(
             name, self.config, parallelism=self.parallelism, host=host or "127.0.0.1", local=local
         )
         self._listener = EpochListener(self._manager.finalize)
         self._stopping = threading.Lock()
         self._stopped = False
+        self._ended = False
         self._metrics: MetricsServer | None = None
         try:
+            _LIVE_JOBS.add(self)
             if self.config.metrics_ports:
                 self._metrics = MetricsServer(
                     lambda: name,
@@ -84,25 +100,50 @@ class Job:
                 )
             spark.streams.addListener(self._listener)
         except BaseException:
-            self._close_metrics()
-            self._manager.stop()
+            self.stop()
             raise
         atexit.register(self.stop)
 
     def key_by(self, stream: DataFrame, *columns: str | Column) -> KeyedStream:
         """The stream keyed by one or more columns, of type string, binary or an integer type.
 
-        Raises `JobError` for an unknown column or one whose type cannot be a key.
+        Names are resolved as by Spark's `select`: `"st.a"` is a field of a struct, a name with a dot in it is written
+        in backticks, and case counts where `spark.sql.caseSensitive` says so. An expression is the key as it was
+        written, whatever its result is called.
+
+        The rows that a function sees have the columns of the stream, as they were. Key expressions are no part of them,
+        except those with a name of their own, which no column and no other expression has:
+        `F.upper("id").alias("name")` is `row.name` as well, and `F.upper("id").alias("id")` leaves `row.id` alone.
+
+        Raises `JobError` for what Spark cannot resolve.
         """
         self._check_running()
-        return KeyedStream(self._manager, self._ticket(), stream, columns)
+        self._queries.include(stream.sparkSession)
+        return KeyedStream(self._manager, self._ticket(), self._queries, stream, columns)
 
     @property
     def proxy_address(self) -> tuple[str, int]:
         """(host, port) of a client proxy; waits for the first one to come up, as task managers start with the
-        first micro-batch. Raises `TimeoutError` after `start_timeout_s`."""
+        first micro-batch.
+
+        Raises `JobError` when there is none and no streaming query runs that could start one, `TimeoutError` after
+        `start_timeout_s`."""
         self._check_running()
-        return self._manager.wait_for_proxy(self.config.start_timeout_s)
+        deadline = time.monotonic() + self.config.start_timeout_s
+        wait_s = 0.0
+        while True:
+            try:
+                return self._manager.wait_for_proxy(wait_s)
+            except TimeoutError:
+                if time.monotonic() > deadline:
+                    raise
+            if not self._queries.running():
+                raise JobError(
+                    f"job {self.name!r} has no client proxy yet and no streaming query runs: task managers, and the "
+                    "proxies in them, start with the first micro-batch; start the query of an operator first, and if "
+                    "it has ended, see why (query.exception())"
+                )
+            wait_s = QUERIES_INTERVAL_S
 
     @property
     def restored(self) -> list[RestoredSubtask]:
@@ -147,26 +188,35 @@ class Job:
     def stop(self) -> None:
         """End the task managers and free everything. State in a configured `checkpoint_dir` stays.
 
-        Idempotent, also from several threads: each returns when all has ended.
+        Idempotent, also from several threads: each returns when all has ended. One that was interrupted is taken up
+        again by the next.
         """
         with self._stopping:
-            if self._stopped:
+            if self._ended:
                 return
             self._stopped = True
-            atexit.unregister(self.stop)
             self._listener.detach(self._spark)
-            self._close_metrics()
+            if self._metrics is not None:
+                self._metrics.close()
             self._manager.stop()
+            _LIVE_JOBS.remove(self)
+            atexit.unregister(self.stop)
+            self._ended = True
+
+    def running_queries(self) -> dict[str, str | None]:
+        """The names, by id, of the streaming queries that run and have driven an operator of this job."""
+        driven = self._manager.queries()
+        return {query: name for query, name in self._queries.running().items() if query in driven}
+
+    def forgets(self) -> bool:
+        """Whether there is state that `stop` deletes: it is in a temporary directory."""
+        return not self.config.checkpoint_dir and bool(self._manager.queries())
 
     def __enter__(self) -> Job:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self.stop()
-
-    def _close_metrics(self) -> None:
-        if self._metrics is not None:
-            self._metrics.close()
 
     def _ticket(self) -> JobTicket:
         return JobTicket(

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from itertools import chain, count
 from typing import Any
+from uuid import uuid4
 
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import Column, DataFrame
@@ -26,8 +27,12 @@ from qstate.operators.combine import LatestRowPerKey
 from qstate.operators.functions import FlatMapWithState, KeyedFunction, KeyedProcessFunction
 from qstate.operators.operator import OperatorSpec
 from qstate.operators.sinks import QueryableReducingSink, QueryableValueSink
+from qstate.runtime.declarations import Declaration
 from qstate.runtime.job_manager import JobManager
 from qstate.runtime.relay import JobTicket
+from qstate.spark.columns import ColumnsOrNames, OperatorColumns, StreamColumns
+from qstate.spark.event_time import with_watermark_of
+from qstate.spark.queries import StreamingQueries
 from qstate.spark.relay_task import SUBTASK_COLUMN, RelayTask
 from qstate.spark.sink import QueryableStateStream
 
@@ -41,7 +46,12 @@ class KeyedStream:
     """A stream whose rows have a key. Made by `Job.key_by`."""
 
     def __init__(
-        self, manager: JobManager, ticket: JobTicket, stream: DataFrame, columns: Sequence[str | Column]
+        self,
+        manager: JobManager,
+        ticket: JobTicket,
+        queries: StreamingQueries,
+        stream: DataFrame,
+        columns: Sequence[str | Column],
     ) -> None:
         if not stream.isStreaming:
             raise JobError("key_by needs a streaming DataFrame, one that comes from spark.readStream")
@@ -49,7 +59,10 @@ class KeyedStream:
             raise JobError("key_by needs at least one column")
         self._manager = manager
         self._ticket = ticket
-        self._names, self._stream = _named_columns(stream, columns)
+        self._queries = queries
+        self._stream = stream
+        self._columns = StreamColumns(stream)
+        self._keys = self._columns.resolve("key_by", columns)
 
     def process(
         self,
@@ -57,24 +70,36 @@ class KeyedStream:
         output_schema: str | StructType,
         *,
         uid: str = "",
-        order_by: str | Sequence[str] = (),
+        order_by: ColumnsOrNames = (),
+        event_time_column: str = "",
     ) -> DataFrame:
         """Run a function on every row, with keyed state; the result is an ordinary streaming DataFrame.
 
         `output_schema` is a DDL text or a StructType of the rows that the function yields. `uid` names the
         operator: its state belongs to that name, so keep it when the program changes. Without one it is made of
-        the function's and the key columns' names, with a warning: renaming those would lose the state. `order_by` names
-        event-time columns: each key's rows of one epoch then reach the function in that order (nulls last).
-        Without it their order within an epoch is unspecified: Spark's shuffle does not keep it.
+        the function's and the key columns' names, with a warning: renaming those would lose the state. While its query
+        does not run, a uid may be declared again, as when a notebook's cell is run once more: a query of the last
+        result goes on with the state, a query of an earlier one is refused.
 
-        Raises `JobError` for an unknown column, a uid in use, or a function that cannot be pickled.
+        `order_by` names event-time columns, in the way of `key_by`: each key's rows of one epoch then reach the
+        function in that order (nulls last). Without it their order within an epoch is unspecified: Spark's shuffle does
+        not keep it.
+
+        `event_time_column` names the column of the result that carries on the stream's watermark (`withWatermark`
+        before `key_by`), for Spark's windows, joins and deduplication behind the operator. Rows whose time there is
+        older than the watermark are late for them. Without it the result has no watermark.
+
+        Raises `JobError` for an unknown column, a uid whose query runs, a function that cannot be pickled, or an
+        `event_time_column` without a watermark.
         """
         if not isinstance(function, KeyedProcessFunction):
             raise JobError(f"process() needs a KeyedProcessFunction, got {type(function).__name__}")
         schema = _parsed_schema(output_schema)
-        order = _names(order_by)
-        self._check_columns("order_by", order)
-        return self._operator(function, schema, uid, order)
+        if event_time_column:
+            schema = with_watermark_of(self._stream, schema, event_time_column)
+        columns = OperatorColumns(self._columns, self._columns.with_new(self._keys))
+        order = columns.add(self._columns.resolve("order_by", order_by))
+        return self._operator(function, schema, uid, columns, order_by=order)
 
     def flat_map_with_state(
         self,
@@ -83,22 +108,29 @@ class KeyedStream:
         *,
         uid: str = "",
         state: ValueStateDescriptor,
-        order_by: str | Sequence[str] = (),
+        order_by: ColumnsOrNames = (),
+        event_time_column: str = "",
     ) -> DataFrame:
         """The shortcut for one value per key: `function(row, value)` gives (rows to emit, new value).
 
         `value` is None for a key without state; a new value of None clears it.
         """
-        return self.process(FlatMapWithState(function, state), output_schema, uid=uid, order_by=order_by)
+        return self.process(
+            FlatMapWithState(function, state),
+            output_schema,
+            uid=uid,
+            order_by=order_by,
+            event_time_column=event_time_column,
+        )
 
     def as_queryable_state(
         self,
         state: str | ValueStateDescriptor | ReducingStateDescriptor,
         *,
         uid: str = "",
-        value: str | Sequence[str] = (),
-        namespace: str | Sequence[str] = (),
-        order_by: str | Sequence[str] = (),
+        value: ColumnsOrNames = (),
+        namespace: ColumnsOrNames = (),
+        order_by: ColumnsOrNames = (),
         combine: bool = False,
     ) -> QueryableStateStream:
         """The queryable state sink: the stream's last value per key, or their reduction, for clients to read.
@@ -106,36 +138,38 @@ class KeyedStream:
         `state` is the queryable name, or a value descriptor (the last value counts), or a reducing descriptor
         (values are combined). A descriptor without a queryable name is queryable by its own name. `value`
         names the column to store, or several to store as a map from name to value; by default all but the key
-        and namespace columns. `namespace` names the column(s) that separate values of one key, such as a
-        window's start. `order_by` is that of `process`.
+        and namespace columns. `namespace` names the column(s) that separate values of one key, such as
+        `"window.start"`. `order_by` is that of `process`. All take names and expressions in the way of `key_by`.
 
         `combine` drops a key's older rows before the shuffle, task by task: worth it where each key comes many times in
         a micro-batch, a loss where most keys come once. The last value counts, so it is not for a reducing descriptor.
 
-        Call `start()` on the result. Raises `JobError` for an unknown column, a uid in use, a type that cannot be a
-        key, or `combine` with a reducing descriptor.
+        Call `start()` on the result. Raises `JobError` for an unknown column, a uid whose query runs, a type that
+        cannot be a key, or `combine` with a reducing descriptor.
         """
         descriptor = ValueStateDescriptor(state) if isinstance(state, str) else state
         if not isinstance(descriptor, ValueStateDescriptor | ReducingStateDescriptor):
             raise JobError(f"as_queryable_state takes a name, a value or a reducing descriptor, got {state!r}")
         if descriptor.queryable_name is None:
             descriptor = descriptor.queryable(descriptor.name)
-        spaces = _names(namespace)
-        order = _names(order_by)
-        identity = (*self._names, *spaces)
-        values = _names(value) or tuple(name for name in self._stream.columns if name not in identity)
-        self._check_columns("value", values)
-        self._check_columns("namespace", spaces)
-        self._check_columns("order_by", order)
+        resolve = self._columns.resolve
+        spaces = resolve("namespace", namespace)
+        values = resolve("value", value) or [
+            one for one in self._columns.all if not any(map(one.is_same, (*self._keys, *spaces)))
+        ]
+        columns = OperatorColumns(self._columns, values)
+        order = columns.add(resolve("order_by", order_by))
+        namespaces = columns.add(spaces)
         sink: KeyedFunction
         if isinstance(descriptor, ReducingStateDescriptor):
             if combine:
                 raise JobError("combine drops all but the last row of a key; a reducing descriptor needs every row")
-            sink = QueryableReducingSink(descriptor, values)
+            sink = QueryableReducingSink(descriptor, columns.names[: len(values)])
         else:
-            sink = QueryableValueSink(descriptor, values)
-        before_shuffle = LatestRowPerKey(identity, order) if combine else None
-        result = self._operator(sink, _NOTHING, uid, order, namespaces=spaces, before_shuffle=before_shuffle)
+            sink = QueryableValueSink(descriptor, columns.names[: len(values)])
+        result = self._operator(
+            sink, _NOTHING, uid, columns, order_by=order, namespaces=namespaces, latest_only=combine
+        )
         return QueryableStateStream(result, str(descriptor.queryable_name))
 
     # -- the plan ---------------------------------------------------------------------------------------------
@@ -145,35 +179,40 @@ class KeyedStream:
         function: KeyedFunction,
         schema: StructType,
         uid: str,
-        order: tuple[str, ...],
+        columns: OperatorColumns,
         *,
+        order_by: tuple[str, ...],
         namespaces: tuple[str, ...] = (),
-        before_shuffle: LatestRowPerKey | None = None,
+        latest_only: bool = False,
     ) -> DataFrame:
         uid = uid or self._derived_uid(function)
-        parallelism = self._manager.parallelism
+        keys = columns.add(self._keys)
+        rows = columns.plan()
         timezone = self._stream.sparkSession.conf.get("spark.sql.session.timeZone")
         spec = OperatorSpec(
             uid=uid,
             job=self._manager.job,
             function=function,
-            key_columns=self._names,
-            input_schema=to_arrow_schema(self._stream.schema, timezone=timezone),
+            key_columns=keys,
+            input_schema=to_arrow_schema(columns.schema(rows), timezone=timezone),
             output_schema=to_arrow_schema(schema, timezone=timezone),
-            order_by=order,
+            order_by=order_by,
             namespace_columns=namespaces,
+            hidden_columns=columns.hidden,
         )
-        data = _pickled(spec)
-        rows = self._stream if before_shuffle is None else self._stream.mapInArrow(before_shuffle, self._stream.schema)
-        placed = rows.withColumn(SUBTASK_COLUMN, self._subtask_column(spec.key_types, parallelism))
-        task = RelayTask(self._ticket, uid, parallelism)
-        result = placed.repartitionById(parallelism, F.col(SUBTASK_COLUMN)).mapInArrow(task, schema)
-        self._manager.add_operator(uid, data)  # last: what failed has not used the uid up
+        declaration = Declaration(uuid4().hex, _pickled(spec))
+        if latest_only:
+            latest = LatestRowPerKey(columns.plan_names((*keys, *namespaces)), columns.plan_names(order_by))
+            rows = rows.mapInArrow(latest, rows.schema)
+        placed = rows.withColumn(SUBTASK_COLUMN, self._subtask_column(columns.plan_names(keys), spec.key_types))
+        task = RelayTask(self._ticket, uid, declaration.token, self._manager.parallelism, columns.names)
+        result = placed.repartitionById(self._manager.parallelism, F.col(SUBTASK_COLUMN)).mapInArrow(task, schema)
+        self._manager.declare(uid, declaration, self._queries.running())  # last: what failed has changed nothing
         return result
 
     def _derived_uid(self, function: KeyedFunction) -> str:
         """A uid for an operator that was not given one: the same for the same program, whatever is queried first."""
-        name = f"{function.display_name} by {', '.join(self._names)}"
+        name = f"{function.display_name} by {', '.join(key.name for key in self._keys)}"
         uid = next(
             one for one in chain([name], (f"{name} {n}" for n in count(2))) if not self._manager.has_operator(one)
         )
@@ -184,44 +223,18 @@ class KeyedStream:
         )
         return uid
 
-    def _subtask_column(self, key_types: Sequence[ColumnType], parallelism: int) -> Column:
+    def _subtask_column(self, names: Sequence[str], key_types: Sequence[ColumnType]) -> Column:
         """`subtask_of(key_group)` in Spark SQL; integers are widened first, as `qstate.keys` says.
 
         The division is exact enough in doubles: its terms stay below 2**30 and its divisor below 2**15.
         """
         columns = [
-            F.col(_quoted(name)).cast("bigint") if kind is ColumnType.BIGINT else F.col(_quoted(name))
-            for name, kind in zip(self._names, key_types, strict=True)
+            F.col(name).cast("bigint") if kind is ColumnType.BIGINT else F.col(name)
+            for name, kind in zip(names, key_types, strict=True)
         ]
         groups = self._manager.config.max_parallelism
         group = F.pmod(F.xxhash64(*columns), F.lit(groups))
-        return F.floor(group * F.lit(parallelism) / F.lit(groups)).cast("int")
-
-    def _check_columns(self, what: str, names: Sequence[str]) -> None:
-        for name in names:
-            if name not in self._stream.columns:
-                raise JobError(f"{what}: no column {name!r}; the stream has {', '.join(self._stream.columns)}")
-
-
-def _named_columns(stream: DataFrame, columns: Sequence[str | Column]) -> tuple[tuple[str, ...], DataFrame]:
-    """The key columns' names; a Column expression becomes a column of its own first."""
-    names: list[str] = []
-    for column in columns:
-        if isinstance(column, str):
-            if column not in stream.columns:
-                raise JobError(f"key_by: no column {column!r}; the stream has {', '.join(stream.columns)}")
-            names.append(column)
-        else:
-            name = stream.select(column).columns[0]
-            if name not in stream.columns:
-                stream = stream.withColumn(name, column)
-            names.append(name)
-    return tuple(names), stream
-
-
-def _names(columns: str | Sequence[str]) -> tuple[str, ...]:
-    """One column name or several, as a tuple."""
-    return (columns,) if isinstance(columns, str) else tuple(columns)
+        return F.floor(group * F.lit(self._manager.parallelism) / F.lit(groups)).cast("int")
 
 
 def _parsed_schema(schema: str | StructType) -> StructType:
@@ -240,7 +253,3 @@ def _pickled(spec: OperatorSpec) -> bytes:
             "create connections, locks and the like in open(), which runs in the task manager"
         ) from exc
     return data
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

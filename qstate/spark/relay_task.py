@@ -6,7 +6,7 @@ nothing between tasks. It is pickled into Spark's closure, with the job's ticket
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 import pyarrow as pa
@@ -26,12 +26,16 @@ QUERY_ID_PROPERTY = "sql.streaming.queryId"
 
 
 class RelayTask:
-    """The argument of `mapInArrow` for one operator."""
+    """The argument of `mapInArrow` for one declaration of an operator, which calls its columns by `names`."""
 
-    def __init__(self, ticket: JobTicket, operator: str, parallelism: int) -> None:
+    def __init__(
+        self, ticket: JobTicket, operator: str, declaration: str, parallelism: int, names: Sequence[str]
+    ) -> None:
         self._ticket = ticket
         self._operator = operator
+        self._declaration = declaration
         self._parallelism = parallelism
+        self._names = list(names)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         request = self._request()
@@ -50,17 +54,18 @@ class RelayTask:
         subtask = context.partitionId()
         if subtask >= self._parallelism:
             raise self._misplaced(f"task {subtask} of {self._parallelism}")
-        return SessionRequest(self._operator, subtask, int(epoch), context.taskAttemptId(), query)
+        attempt = context.taskAttemptId()
+        return SessionRequest(self._operator, subtask, int(epoch), attempt, query, self._declaration)
 
     def _checked(self, batch: pa.RecordBatch, subtask: int) -> pa.RecordBatch:
-        """The batch without the subtask column, which must say this subtask on every row.
+        """The batch as the operator knows it, without the subtask column, which must say this subtask on every row.
 
         The shuffle gives each partition one subtask, so the first and last row of a batch speak for all.
         """
         column = batch.column(batch.num_columns - 1)
         if column[0].as_py() != subtask or column[-1].as_py() != subtask:
             raise self._misplaced(f"rows of subtask {column[0].as_py()} came to task {subtask}")
-        return batch.select(range(batch.num_columns - 1))
+        return pa.RecordBatch.from_arrays(batch.columns[:-1], self._names)
 
     def _misplaced(self, what: str) -> JobError:
         return JobError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -107,3 +108,18 @@ class Once:
         if not self.flag.exists():
             self.flag.touch()
             self._call()
+
+
+class Importing(Totals):
+    """Is unpickled by an import of a module, whose `function` it then is: what a class of that module would do."""
+
+    def __init__(self, module: str) -> None:
+        super().__init__()
+        self._module = module
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _imported_function, (self._module,)
+
+
+def _imported_function(module: str) -> Any:
+    return importlib.import_module(module).function

@@ -8,9 +8,11 @@ import pickle
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
+from uuid import uuid4
 
 import psutil
 import pyarrow as pa
@@ -23,6 +25,7 @@ from qstate.runtime import metronome
 from qstate.runtime.assignment import TaskManagerAddress
 from qstate.runtime.client import QueryableStateClient
 from qstate.runtime.data_channel import SessionRequest
+from qstate.runtime.declarations import Declaration
 from qstate.runtime.job_manager import JobManager
 from qstate.runtime.launch import LOGS_PREFIX
 from qstate.runtime.relay import JobTicket, relay
@@ -46,14 +49,21 @@ class RunningJob:
             }
         )
         self.manager = JobManager(JOB, self.config, parallelism=self.config.parallelism, host="127.0.0.1", local=True)
+        #: The tokens of the last declarations.
+        self.declarations: dict[str, str] = {}
         self.add_operator("it", function)
         self._attempts = itertools.count(1)
 
-    def add_operator(self, uid: str, function: KeyedFunction) -> None:
+    def add_operator(
+        self, uid: str, function: KeyedFunction, running: Mapping[str, str | None] = MappingProxyType({})
+    ) -> None:
+        """Declare it; `running` are the streaming queries that run, with their names."""
         spec = OperatorSpec(
             uid=uid, job=JOB, function=function, key_columns=("key",), input_schema=INPUT, output_schema=OUTPUT
         )
-        self.manager.add_operator(uid, pickle.dumps(spec))
+        declaration = Declaration(uuid4().hex, pickle.dumps(spec))
+        self.manager.declare(uid, declaration, running)
+        self.declarations[uid] = declaration.token
 
     def epoch(self, epoch: int, *batches: pa.RecordBatch, **settings: Any) -> list[tuple[str, int]]:
         """Run one task to its end and give the rows that it emitted."""
@@ -68,10 +78,12 @@ class RunningJob:
         query: str = QUERY,
         attempt: int | None = None,
         operator: str = "it",
+        declaration: str | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """What Spark iterates over: one attempt of one epoch, by default the newest attempt so far."""
         number = next(self._attempts) if attempt is None else attempt
-        return relay(self.ticket(), SessionRequest(operator, subtask, epoch, number, query), batches)
+        token = self.declarations[operator] if declaration is None else declaration
+        return relay(self.ticket(), SessionRequest(operator, subtask, epoch, number, query, token), batches)
 
     def ticket(self) -> JobTicket:
         return JobTicket(

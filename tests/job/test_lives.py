@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import threading
 from collections.abc import Callable
@@ -123,6 +124,38 @@ def test_stop_by_many_at_once_returns_when_all_has_ended(job_of: JobOf) -> None:
     for thread in stopping:
         thread.join(30)
     assert ended == [True] * 4
+
+
+def test_a_stop_that_was_interrupted_is_taken_up_again(
+    job_of: JobOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C in a notebook, while a task manager is still busy."""
+    monkeypatch.setattr(job_manager, "STOP_TIMEOUT_S", 4.0)
+    job = job_of(Totals(Once(tmp_path / "flag", Hold(tmp_path))))
+    running = Background(lambda: job.epoch(0, rows_batch(("mischief", 1))))
+    until((tmp_path / "reached").exists, "the function holds a row")
+    process = psutil.Process(job.task_manager().pid)
+
+    def stops() -> bool:
+        try:
+            job.manager.wait_for_proxy(0.0)
+        except ClosedError:
+            return True
+        return False
+
+    def interrupt() -> None:
+        until(stops, "the job is being stopped")
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    interrupting = Background(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        job.stop()
+    interrupting.result()
+    assert process.is_running()
+    job.stop()
+    assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    with pytest.raises(JobError, match="has been stopped"):
+        running.result()
 
 
 def test_stop_does_not_wait_for_ever_for_a_task_manager_that_starts(

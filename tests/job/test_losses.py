@@ -47,7 +47,7 @@ def test_a_loss_after_the_epoch_was_sealed_and_before_the_relay_heard_counts_onc
     job.epoch(0, rows_batch(("a", 1)))
     sealed = len(list(job.epoch_log().glob("*.log")))
     batch = rows_batch(("a", 2), ("b", 1))
-    request = pickle.dumps(SessionRequest("it", 0, 1, 500, QUERY))
+    request = pickle.dumps(SessionRequest("it", 0, 1, 500, QUERY, job.declarations["it"]))
     channel = open_channel(job.task_manager(), job.manager.secret, same_host=True, silent=lambda: None)
     try:
         frames = [

@@ -15,10 +15,29 @@ HIGH = Owner(KeyGroupRange(64, 128), "127.0.0.1", 9068, b"b" * 16)
 
 def test_two_operators_cannot_have_one_queryable_name() -> None:
     states = PublishedStates("job", 128)
-    states.claim("one", {"name": "total"})
-    states.claim("one", {"name": "total"})
+    states.claim("one", [{"name": "total"}])
+    states.claim("one", [{"name": "total"}])
     with pytest.raises(JobError, match=r"'total'.*'one'.*'other'"):
-        states.claim("other", {"name": "total"})
+        states.claim("other", [{"name": "total"}])
+
+
+def test_an_operators_states_are_those_that_it_claimed_last() -> None:
+    states = PublishedStates("job", 128)
+    states.claim("one", [{"name": "total", "kind": "value"}, {"name": "old"}])
+    states.publish("total", subtask=0, manager=0, owner=LOW)
+    states.claim("one", [{"name": "total", "kind": "list"}, {"name": "new"}])
+    assert states.describe() == [{"name": "new"}, {"name": "total", "kind": "list"}]
+    assert states.locate("total").owners == (LOW,)
+    states.claim("other", [{"name": "old"}])
+
+
+def test_a_claim_that_is_refused_changes_nothing() -> None:
+    states = PublishedStates("job", 128)
+    states.claim("one", [{"name": "total"}])
+    states.claim("other", [{"name": "mean"}])
+    with pytest.raises(JobError):
+        states.claim("other", [{"name": "total"}])
+    assert states.describe() == [{"name": "mean"}, {"name": "total"}]
 
 
 def test_an_unclaimed_name_is_an_unknown_state() -> None:
@@ -28,7 +47,7 @@ def test_an_unclaimed_name_is_an_unknown_state() -> None:
 
 def test_a_lost_task_manager_leaves_a_gap_and_its_successor_fills_it() -> None:
     states = PublishedStates("job", 128)
-    states.claim("one", {"name": "total"})
+    states.claim("one", [{"name": "total"}])
     states.publish("total", subtask=0, manager=0, owner=LOW)
     states.publish("total", subtask=1, manager=1, owner=HIGH)
     assert states.locate("total").owners == (LOW, HIGH)

@@ -18,6 +18,7 @@ from qstate.config import JobConfig
 from qstate.operators.operator import OperatorSpec
 from qstate.runtime.assignment import Bootstrap
 from qstate.runtime.data_channel import FrameKind, RelayChannel, SessionRequest, TaskChannel
+from qstate.runtime.declarations import Declaration
 from qstate.runtime.held_subtasks import HeldSubtasks
 from qstate.runtime.registry import StateRegistry
 from qstate.runtime.rpc import RpcPeer
@@ -54,7 +55,7 @@ class Held:
         self._closing = ExitStack()
         here, there = socket.socketpair()
         ignored: dict[str, Callable[..., Any]] = dict.fromkeys(("claim", "restored", "publish"), lambda *_: None)
-        self._driver = RpcPeer(there, {**ignored, "operator": lambda _: pickle.dumps(spec)}).start()
+        self._driver = RpcPeer(there, {**ignored, "operator": lambda *_: Declaration("", pickle.dumps(spec))}).start()
         self._closing.callback(self._driver.close)
         self._peer = RpcPeer(here, {}).start()
         self._closing.callback(self._peer.close)
@@ -86,7 +87,7 @@ class Held:
                 (FrameKind.END, b""),
             ):
                 assert not list(relay.exchange(kind, payload))
-            request = SessionRequest(UID, 0, epoch, attempt, QUERY)
+            request = SessionRequest(UID, 0, epoch, attempt, QUERY, "")
             self.opened(self.subtasks, Restart(epoch - 1, epoch)).run(request, channel, lambda: None)
         finally:
             relay.close()

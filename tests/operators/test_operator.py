@@ -182,6 +182,18 @@ def test_order_by_sorts_the_epoch_stably_with_nulls_last(batches: list[list[tupl
     assert seen == sorted((row for rows in numbered for row in rows), key=rank)
 
 
+@pytest.mark.parametrize("name", [".at", "a.t", "[at", "at AS key"])
+def test_hidden_columns_are_key_and_order_and_no_part_of_the_row(name: str) -> None:
+    schema = pa.schema([("text", pa.string()), ("a key", pa.int64()), (name, pa.int64())])
+    seen: list[Any] = []
+    function = Calls(lambda self, row, context: seen.append((context.current_key, row._asdict())))
+    changed = {"input_schema": schema, "key_columns": ("a key",), "order_by": (name,), "hidden_columns": 2}
+    with opened(function, **changed) as operator:
+        operator.process(batch([("late", 7, 2), ("early", 8, 1)], schema))
+        list(operator.finish())
+    assert seen == [(8, {"text": "early"}), (7, {"text": "late"})]
+
+
 def test_sorted_epoch_gives_output_while_it_is_processed() -> None:
     rows = [("a", 0.0, number) for number in range(2 * SORTED_BATCH_ROWS)]
     seen: list[int] = []

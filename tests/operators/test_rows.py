@@ -10,58 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from qstate.errors import JobError
-from qstate.operators.rows import OutputRows, RowMaker, column_values
+from qstate.operators.rows import OutputRows, RowMaker
 
 SCHEMA = pa.schema([("name", pa.string()), ("count", pa.int64()), ("mean", pa.float64())])
-NAIVE = st.datetimes()
-INT64 = st.integers(-(2**63), 2**63 - 1)
-
-COLUMNS = st.one_of(
-    st.tuples(st.just(pa.int64()), st.lists(st.none() | INT64)),
-    st.tuples(st.just(pa.int8()), st.lists(st.none() | st.integers(-128, 127))),
-    st.tuples(st.just(pa.float64()), st.lists(st.none() | st.floats(allow_nan=False))),
-    st.tuples(st.just(pa.string()), st.lists(st.none() | st.text())),
-    st.tuples(st.just(pa.binary()), st.lists(st.none() | st.binary())),
-    st.tuples(st.just(pa.bool_()), st.lists(st.none() | st.booleans())),
-    st.tuples(st.just(pa.date32()), st.lists(st.none() | st.dates())),
-    st.tuples(st.just(pa.timestamp("us")), st.lists(st.none() | NAIVE)),
-    st.tuples(st.just(pa.list_(pa.int64())), st.lists(st.none() | st.lists(INT64))),
-    st.tuples(st.just(pa.decimal128(10, 2)), st.lists(st.none() | st.decimals(-9999, 9999, places=2))),
-)
-
-
-@given(column=COLUMNS)
-def test_columns_become_the_values_that_arrow_gives(column: tuple[pa.DataType, list[Any]]) -> None:
-    kind, values = column
-    array = pa.array(values, kind)
-    found = column_values(array)
-    assert found == array.to_pylist() == values
-    assert list(map(type, found)) == list(map(type, array.to_pylist()))
-
-
-@given(values=st.lists(st.none() | NAIVE), zone=st.sampled_from(["UTC", "Europe/Berlin", "+05:30"]))
-def test_zoned_timestamps_become_datetimes_in_utc(values: list[datetime | None], zone: str) -> None:
-    moments = [value and value.replace(tzinfo=timezone.utc) for value in values]
-    found = column_values(pa.array(moments, pa.timestamp("us", zone)))
-    assert found == moments
-    assert all(value is None or value.tzinfo is timezone.utc for value in found)
-
-
-def test_sliced_columns_show_their_slice_only() -> None:
-    assert column_values(pa.array(range(10)).slice(3, 2)) == [3, 4]
-    assert column_values(pa.array([date(2013, 1, day) for day in range(1, 9)]).slice(6)) == [
-        date(2013, 1, 7),
-        date(2013, 1, 8),
-    ]
-
-
-def test_timestamp_beyond_python_is_an_error_and_not_a_number() -> None:
-    with pytest.raises((ValueError, OverflowError)):
-        column_values(pa.array([300_000_000_000_000_000], pa.timestamp("us")))
 
 
 def test_rows_have_names_and_positions() -> None:

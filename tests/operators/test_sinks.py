@@ -114,6 +114,21 @@ def test_several_value_columns_make_a_dict_by_name() -> None:
         }
 
 
+@pytest.mark.parametrize("columns", [["own"], ["own", "deep"]])
+def test_maps_are_stored_as_dicts(columns: list[str]) -> None:
+    kind = pa.map_(pa.string(), pa.int64())
+    schema = pa.schema([("key", pa.string()), ("own", kind), ("deep", pa.struct([("maps", pa.list_(kind))]))])
+    row = {"own": {"x": 1}, "deep": {"maps": [{"y": 2}, None]}}
+    sink = QueryableValueSink.named("last", columns)
+    with heap() as backend:
+        operator = operator_of(sink, backend, input_schema=schema)
+        operator.open()
+        operator.process(pa.RecordBatch.from_pylist([{"key": "a", **row}, {"key": "b"}], schema))
+        found = stored(backend, ValueStateDescriptor("last").queryable("last"))
+    assert found["a"] == (row["own"] if columns == ["own"] else row)
+    assert found.get("b") == (None if columns == ["own"] else {"own": None, "deep": None})
+
+
 def test_declared_dataclass_makes_records() -> None:
     descriptor = ValueStateDescriptor("last", Reading).queryable("last")
     with heap() as backend:

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -168,3 +169,27 @@ class Unpicklable(KeyedProcessFunction):
 
     def process_element(self, row: Any, context: Any) -> Any:
         return None
+
+
+class Echo(KeyedProcessFunction):
+    """Emits what it is given, the key and the row, and keeps the number of each key's rows under a queryable name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def open(self, context: Any) -> None:
+        self.echoed = context.get_state(ValueStateDescriptor("echoed", int).queryable(self._name))
+
+    def process_element(self, row: Any, context: Any) -> Any:
+        self.echoed.update((self.echoed.value() or 0) + 1)
+        yield repr(context.current_key), repr(row._asdict())
+
+
+class Passes(KeyedProcessFunction):
+    """Gives its rows on, their times moved."""
+
+    def __init__(self, moved: timedelta = timedelta(0)) -> None:
+        self._moved = moved
+
+    def process_element(self, row: Any, context: Any) -> Any:
+        yield row.key, row.at + self._moved, row.n

@@ -45,15 +45,15 @@ class FileStream:
 
     def __init__(self, session: SparkSession, directory: Path) -> None:
         self._session = session
-        self._directory = directory
+        self.directory = directory
         self._written = 0
         directory.mkdir()
 
     def add(self, rows: pa.Table) -> None:
         """One more micro-batch."""
-        hidden = self._directory / f".{self._written:04}.tmp"
+        hidden = self.directory / f".{self._written:04}.tmp"
         pq.write_table(rows, hidden)
-        target = self._directory / f"{self._written:04}.parquet"
+        target = self.directory / f"{self._written:04}.parquet"
         hidden.rename(target)
         self._written += 1
         # the file source orders by modification time, whose resolution may be coarse
@@ -65,7 +65,7 @@ class FileStream:
         return (
             self._session.readStream.schema(from_arrow_schema(self._schema))
             .option("maxFilesPerTrigger", 1)
-            .parquet(str(self._directory))
+            .parquet(str(self.directory))
         )
 
 

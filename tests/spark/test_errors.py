@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +49,15 @@ def test_an_unpicklable_function_is_named(spark: Any, stream_of: Any, job_of: An
         job_of(spark).key_by(stream, "key").process(Unpicklable(), SCHEMA, uid="lock-holder")
 
 
-def test_a_uid_is_used_once(spark: Any, stream_of: Any, job_of: Any) -> None:
+def test_of_two_operators_with_one_uid_the_first_cannot_be_started(
+    spark: Any, stream_of: Any, job_of: Any, tmp_path: Path
+) -> None:
     keyed = job_of(spark).key_by(stream_of(spark, rows(1)).read(), "key")
-    keyed.process(Total(), SCHEMA, uid="total")
-    with pytest.raises(JobError, match="two operators have the uid 'total'"):
-        keyed.process(Total(), SCHEMA, uid="total")
+    first = keyed.process(Total(), SCHEMA, uid="total")
+    second = keyed.process(Total(), SCHEMA, uid="total")
+    with pytest.raises(StreamingQueryException, match="Two operators need a uid each"):
+        run_to_end(first, tmp_path / "first")
+    assert [tuple(row) for row in run_to_end(second, tmp_path / "second")] == [("a", 1)]
 
 
 def test_an_operator_without_uid_gets_one_and_a_warning_that_says_why_to_set_it(
@@ -136,6 +141,33 @@ def test_a_second_query_on_one_operator_is_refused(spark: Any, stream_of: Any, j
     run_to_end(result, tmp_path / "one")
     with pytest.raises(StreamingQueryException, match=r"operator 'total' is driven by streaming query .* already"):
         run_to_end(result, tmp_path / "other")
+
+
+#: What a program that was written for a shell looks like: the driver gets the session that it has already.
+STARTS_SPARK = """
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+
+from tests.spark.functions_under_test import Total
+
+
+class OwnTotal(Total):
+    pass
+"""
+
+
+def test_a_module_that_starts_spark_when_imported_stops_the_query_at_once(
+    spark: Any, stream_of: Any, job_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "starts_spark.py").write_text(STARTS_SPARK)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    function = importlib.import_module("starts_spark").OwnTotal()
+    result = job_of(spark).key_by(stream_of(spark, rows(1)).read(), "key").process(function, SCHEMA, uid="total")
+    with pytest.raises(
+        StreamingQueryException, match=r"module 'starts_spark' \(.*, line 4\) starts Spark in a task man"
+    ):
+        run_to_end(result, tmp_path / "checkpoint")
 
 
 def test_merged_partitions_are_refused(spark: Any, stream_of: Any, job_of: Any, tmp_path: Path) -> None:

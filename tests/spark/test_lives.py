@@ -108,7 +108,7 @@ def test_a_new_query_over_an_old_checkpoint_directory_is_refused(
     job = job_of(spark, **settings)
     run_to_end(job.key_by(stream.read(), "key").process(Total(), SCHEMA, uid="total"), tmp_path / "checkpoint")
     with pytest.raises(ConfigError, match="in use by another running job"):
-        job_of(spark, **settings)
+        job_of(spark, "other", **settings)
     job.stop()
     result = job_of(spark, **settings).key_by(stream.read(), "key").process(Total(), SCHEMA, uid="total")
     with pytest.raises(StreamingQueryException, match="was made by streaming query"):

@@ -1,0 +1,125 @@
+"""The values of Arrow columns as plain Python objects.
+
+Rules of this module: it knows Arrow types and Python values; it must not know of rows, state or keys. A timestamp with
+a time zone is a `datetime` in UTC, the zone in which state keeps it, a map is a dict, wherever they are nested.
+
+A map's key that is a struct or an array is a tuple, as keys of a dict have to be hashable. Of equal keys, which
+Spark allows in maps that it did not make itself, the last one counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timezone
+from functools import lru_cache
+from itertools import pairwise, repeat
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = ["column_values"]
+
+_FIRST_TIME = datetime(1, 1, 1)
+_LAST_TIME = datetime(9999, 12, 31, 23, 59, 59, 999999)
+
+Reader = Callable[[pa.Array], list[Any]]
+
+
+def column_values(array: pa.Array) -> list[Any]:
+    """The values of an Arrow array, nulls as None."""
+    return _reader(array.type)(array)
+
+
+@lru_cache(maxsize=1024)
+def _reader(kind: pa.DataType) -> Reader:
+    """How arrays of a type are read: found out once, not for each batch."""
+    if pa.types.is_timestamp(kind) and kind.unit != "ns":
+        return _timestamps
+    if pa.types.is_date32(kind):
+        return _by_numpy
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return _numbers
+    if _arrow_reads(kind):
+        return _listed
+    if pa.types.is_map(kind):
+        return _maps
+    return _structs if pa.types.is_struct(kind) else _lists
+
+
+def _arrow_reads(kind: pa.DataType) -> bool:
+    """Whether `to_pylist`, three times as fast as the ways below, gives what this module promises."""
+    if pa.types.is_map(kind) or (pa.types.is_timestamp(kind) and kind.tz is not None and kind.unit != "ns"):
+        return False
+    if pa.types.is_struct(kind):
+        return all(_arrow_reads(field.type) for field in kind)
+    return _arrow_reads(kind.value_type) if pa.types.is_list(kind) or pa.types.is_large_list(kind) else True
+
+
+def _listed(array: pa.Array) -> list[Any]:
+    values: list[Any] = array.to_pylist()
+    return values
+
+
+def _by_numpy(array: pa.Array) -> list[Any]:
+    values: list[Any] = array.to_numpy(zero_copy_only=False).tolist()
+    return values
+
+
+def _numbers(array: pa.Array) -> list[Any]:
+    return _listed(array) if array.null_count else _by_numpy(array)
+
+
+def _timestamps(array: pa.Array) -> list[Any]:
+    """Datetimes by way of NumPy: `to_pylist` takes 3 us for one with a time zone, this a tenth of it."""
+    naive = array.cast(pa.timestamp(array.type.unit)) if array.type.tz else array
+    bounds = pc.min_max(naive)
+    limits = pa.array([_FIRST_TIME, _LAST_TIME], pa.timestamp("us")).cast(naive.type, safe=False)
+    if bounds["min"].is_valid and (bounds["min"].value < limits[0].value or bounds["max"].value > limits[1].value):
+        return _listed(array)  # NumPy would give bare integers for these; Arrow says what is wrong
+    values = _by_numpy(naive)
+    if array.type.tz is None:
+        return values
+    # Whole columns of one moment are common (hourly readings, windows), and a datetime is immutable.
+    known = {value: value.replace(tzinfo=timezone.utc) for value in set(values) if value is not None}
+    return list(map(known.get, values))
+
+
+def _structs(array: pa.Array) -> list[Any]:
+    names = [field.name for field in array.type]
+    columns = [column_values(array.field(position)) for position in range(len(names))]
+    return _with_nulls(array, list(map(dict, map(zip, repeat(names), zip(*columns, strict=True)))))
+
+
+def _lists(array: pa.Array) -> list[Any]:
+    offsets, first, length = _extent(array)
+    values = column_values(array.values.slice(first, length))
+    return _with_nulls(array, [values[start:stop] for start, stop in pairwise(offsets)])
+
+
+def _maps(array: pa.Array) -> list[Any]:
+    offsets, first, length = _extent(array)
+    keys = column_values(array.keys.slice(first, length))
+    if pa.types.is_nested(array.type.key_type):
+        keys = list(map(_hashable, keys))
+    entries = list(zip(keys, column_values(array.items.slice(first, length)), strict=True))
+    return _with_nulls(array, [dict(entries[start:stop]) for start, stop in pairwise(offsets)])
+
+
+def _extent(array: pa.Array) -> tuple[list[int], int, int]:
+    """Where each list of a (perhaps sliced) array begins among those of its elements that it uses; which these are."""
+    offsets: list[int] = array.offsets.to_numpy().tolist()
+    first = offsets[0]
+    return [offset - first for offset in offsets], first, offsets[-1] - first
+
+
+def _hashable(key: Any) -> Any:
+    if isinstance(key, dict):
+        return tuple(map(_hashable, key.values()))
+    return tuple(map(_hashable, key)) if isinstance(key, list) else key
+
+
+def _with_nulls(array: pa.Array, values: list[Any]) -> list[Any]:
+    if array.null_count == 0:
+        return values
+    return [value if valid else None for value, valid in zip(values, array.is_valid().to_pylist(), strict=True)]

@@ -1,0 +1,34 @@
+"""The values of settings: what a declared type takes, and text that means one.
+
+Rules of this module: types only. Text is how Spark's conf and command lines give any value, so it means the same
+everywhere.
+"""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import Any
+
+__all__ = ["WORDS", "setting_value"]
+
+#: What messages call the types.
+WORDS = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
+_TRUTHS = {"true": True, "false": False}
+
+
+def setting_value(kind: type, value: Any) -> Any:
+    """The value as a bool, int, float or str, or None when it is none. True is not a number, 1 is a float."""
+    if type(value) is kind:
+        return value
+    if kind is int and isinstance(value, Integral) and not isinstance(value, bool):
+        return int(value)
+    if kind is float and isinstance(value, Real) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is not str:
+        return None
+    if kind is bool:
+        return _TRUTHS.get(value.strip().lower())
+    try:
+        return kind(value.strip())
+    except ValueError:
+        return None

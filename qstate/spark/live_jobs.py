@@ -1,0 +1,72 @@
+"""The jobs of this driver that have not been stopped, by name.
+
+Rules of this module: a name belongs to one job at a time, because a name is all that clients have to tell jobs apart.
+A notebook's cell that makes a job is run again and again: the job of before makes way, unless a query needs it.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from typing import Protocol
+
+from qstate.errors import ConfigError
+
+__all__ = ["LiveJob", "LiveJobs"]
+
+
+class LiveJob(Protocol):
+    """What the registry needs to know of a job."""
+
+    name: str
+
+    def running_queries(self) -> dict[str, str | None]:
+        """The names, by id, of the streaming queries that drive its operators now."""
+
+    def forgets(self) -> bool:
+        """Whether it has state that `stop` deletes."""
+
+    def stop(self) -> None:
+        """Idempotent."""
+
+
+class LiveJobs:
+    """Any thread."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, LiveJob] = {}
+        self._lock = threading.Lock()
+
+    def make_way(self, name: str) -> None:
+        """Stop the job of this name, if there is one. Raises `ConfigError` when a query of it runs."""
+        with self._lock:
+            held = self._jobs.get(name)
+        if held is None:
+            return
+        running = held.running_queries()
+        if running:
+            queries = ", ".join(f"{label!r} ({query})" if label else query for query, label in running.items())
+            raise ConfigError(
+                f"a job {name!r} is up in this driver and its streaming query {queries} runs: stop the query "
+                "(query.stop()) and make the job again, call stop() of that job, or choose another name"
+            )
+        if held.forgets():
+            warnings.warn(
+                f"the job {name!r} of before is stopped, and its state is deleted with it, which was in a temporary "
+                "directory; with checkpoint_dir=... the new job would go on with it",
+                stacklevel=3,
+            )
+        held.stop()
+
+    def add(self, job: LiveJob) -> None:
+        """A job is up. Raises `ConfigError` when another one of its name is."""
+        with self._lock:
+            if job.name in self._jobs:
+                raise ConfigError(f"a job {job.name!r} is up in this driver: stop it first, or choose another name")
+            self._jobs[job.name] = job
+
+    def remove(self, job: LiveJob) -> None:
+        """A job has been stopped. Idempotent."""
+        with self._lock:
+            if self._jobs.get(job.name) is job:
+                del self._jobs[job.name]
