@@ -32,10 +32,13 @@ class PublishedStates:
         self._states: dict[str, _Published] = {}
 
     def claim(self, operator: str, state: Mapping[str, Any]) -> None:
-        """Reserve a queryable name for an operator's state; `JobError` when another state has it."""
+        """Reserve a queryable name for an operator's state; `JobError` when another state has it.
+
+        A state that is described in another way than before has no owners any more: what they hold is of another form.
+        """
         name = state["name"]
         held = self._states.get(name)
-        if held is None:
+        if held is None or (held.operator == operator and held.state != state):
             self._states[name] = _Published(operator, dict(state))
         elif held.operator != operator:
             raise JobError(
@@ -43,9 +46,12 @@ class PublishedStates:
                 f"operator {operator!r}; queryable names are unique in a job, so rename one of them"
             )
 
-    def publish(self, name: str, subtask: int, manager: int, owner: Owner) -> None:
-        """A task manager serves a subtask's part of a claimed state."""
-        self._states[name].owners[subtask] = (manager, owner)
+    def publish(self, state: Mapping[str, Any], subtask: int, manager: int, owner: Owner) -> None:
+        """A task manager serves a subtask's part of a claimed state; none of it is located if it is described in
+        another way by now."""
+        held = self._states[state["name"]]
+        if held.state == state:
+            held.owners[subtask] = (manager, owner)
 
     def withdraw(self, manager: int) -> None:
         """A task manager is gone, and with it all that it served."""

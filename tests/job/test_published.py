@@ -10,6 +10,7 @@ from qstate.runtime.location import Owner
 from qstate.runtime.published import PublishedStates
 
 LOW = Owner(KeyGroupRange(0, 64), "127.0.0.1", 9067, b"a" * 16)
+TOTAL = {"name": "total", "kind": "value"}
 HIGH = Owner(KeyGroupRange(64, 128), "127.0.0.1", 9068, b"b" * 16)
 
 
@@ -28,11 +29,23 @@ def test_an_unclaimed_name_is_an_unknown_state() -> None:
 
 def test_a_lost_task_manager_leaves_a_gap_and_its_successor_fills_it() -> None:
     states = PublishedStates("job", 128)
-    states.claim("one", {"name": "total"})
-    states.publish("total", subtask=0, manager=0, owner=LOW)
-    states.publish("total", subtask=1, manager=1, owner=HIGH)
+    states.claim("one", TOTAL)
+    states.publish(TOTAL, subtask=0, manager=0, owner=LOW)
+    states.publish(TOTAL, subtask=1, manager=1, owner=HIGH)
     assert states.locate("total").owners == (LOW, HIGH)
     states.withdraw(manager=0)
     assert states.locate("total").owners == (HIGH,)
-    states.publish("total", subtask=0, manager=0, owner=LOW)
+    states.publish(TOTAL, subtask=0, manager=0, owner=LOW)
     assert states.locate("total").owners == (LOW, HIGH)
+
+
+def test_a_state_that_is_described_in_another_way_has_the_owners_that_say_so_alone() -> None:
+    states = PublishedStates("job", 128)
+    states.claim("one", TOTAL)
+    states.publish(TOTAL, subtask=0, manager=0, owner=LOW)
+    another = {**TOTAL, "kind": "reducing"}
+    states.claim("one", another)
+    assert (states.locate("total").state, states.locate("total").owners) == (another, ())
+    states.publish(TOTAL, subtask=0, manager=0, owner=LOW)
+    states.publish(another, subtask=1, manager=1, owner=HIGH)
+    assert states.locate("total").owners == (HIGH,)
