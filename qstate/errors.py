@@ -340,11 +340,10 @@ class InternalFailure(QueryError):
 
 
 class Unavailable(QueryError):
-    """The peer could not be reached, or the connection broke before it answered."""
+    """The peer could not be reached, or the connection broke under the request, which is not sent again by itself."""
 
     code = FailureCode.UNAVAILABLE
-    retry = Retry.LOOK_UP_AGAIN
-    template = "the peer could not be reached or the connection broke before it answered"
+    template = "the peer could not be reached, or the connection broke under the request"
 
 
 class EpochNotReached(QueryError):

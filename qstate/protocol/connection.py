@@ -39,6 +39,7 @@ from qstate.protocol.limits import (
     Limits,
 )
 from qstate.protocol.messages import (
+    NO_EPOCH,
     Describe,
     Description,
     Failure,
@@ -123,20 +124,32 @@ _ANSWERS = (Values, Location, Description, Pong, Failure)
 
 
 class _Expected:
-    """What a client waits for; `wanted` turns False when it does not any more."""
+    """What a client waits for; `wanted` turns False when it does not any more. `least` is the epoch demanded."""
 
-    __slots__ = ("answer", "size", "wanted")
+    __slots__ = ("answer", "least", "size", "wanted")
 
-    def __init__(self, answer: type, size: int) -> None:
+    def __init__(self, answer: type, size: int, least: int = NO_EPOCH) -> None:
         self.answer = answer
         self.size = size
+        self.least = least
         self.wanted = True
 
     def check(self, message: Answer) -> None:
         if type(message) is not self.answer:
             raise RemoteProtocolError(f"{type(message).__name__} for a request that takes {self.answer.__name__}")
-        if isinstance(message, Values) and len(message.results) != self.size:
+        if not isinstance(message, Values):
+            return
+        if len(message.results) != self.size:
             raise RemoteProtocolError(f"{len(message.results)} results for {self.size} keys")
+        if self.least != NO_EPOCH:
+            for epoch, result in zip(message.epochs, message.results, strict=True):
+                if epoch < self.least and not isinstance(result, int):
+                    raise RemoteProtocolError(f"a result of epoch {epoch}, where min_epoch is {self.least}")
+
+
+def _expected_of(get: Get) -> _Expected:
+    least = get.options.get("min_epoch")
+    return _Expected(Values, len(get.keys), least if type(least) is int else NO_EPOCH)
 
 
 class ClientConnection:
@@ -196,7 +209,7 @@ class ClientConnection:
         if answer is None:
             raise LocalProtocolError(f"a client does not send {type(request).__name__}")
         data = frame(encode(request, self._limits))
-        expected = _Expected(answer, len(request.keys) if type(request) is Get else 0)
+        expected = _expected_of(request) if type(request) is Get else _Expected(answer, 0)
         if self._waiting.setdefault(request.id, expected) is not expected:
             raise LocalProtocolError(f"request id {request.id} is in use")
         return data
@@ -229,7 +242,7 @@ class ClientConnection:
         expected = self._waiting.get(values.id)
         if expected is None or not expected.wanted or expected.answer is not Values:
             return None
-        if len(values.results) != expected.size:
+        if len(values.results) != expected.size or (expected.least != NO_EPOCH and min(values.epochs) < expected.least):
             return None
         self._waiting.pop(values.id, None)
         return values

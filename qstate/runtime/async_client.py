@@ -147,7 +147,8 @@ class AsyncQueryableStateClient:
         serializers_known = serializers_by_name(serializers)
         states = KnownStates((host, port), direct=direct, serializers=serializers_known)
         ways = ways_of(states, fallback, serializers_known)
-        links = AsyncLinks(states, link_settings(token, max_frame), (host, port), random or Random())
+        known = (states,) if ways is None else ways.states
+        links = AsyncLinks(known, link_settings(token, max_frame), random or Random())
         client = cls(links, check_timeout(timeout_s), ways)
         try:
             await client._call_somewhere(Ping, None)
@@ -316,14 +317,19 @@ class AsyncQueryableStateClient:
         """Put a get to those of this turn of the loop. Raises `ClosedError`, `ConfigError`."""
         future = self._loop.create_future()
         namespace = target[2]
-        # A key of a wrong type would spoil the request for the gets that it travels with.
         if type(key) is not known.key_class or namespace is not None:
             try:
-                known.check_key(key)
-                if namespace is not None:
-                    check_key(namespace)
+                check_key(key)
+                check_key("" if namespace is None else namespace)
             except WrongKeyType as exc:
                 future.set_exception(exc)
+                return future
+            if not known.suits(key):
+                # It would spoil the request for the gets that it travels with, unless the state has changed meanwhile.
+                self._check(target)
+                alone = _Gathering()
+                alone.keys, alone.futures, alone.deadline = [key], [future], deadline
+                self._send(target, alone)
                 return future
         gathering = self._gatherings.get(target)
         if gathering is None:

@@ -8,13 +8,15 @@ fires, so an errand that is answered in time, as nearly all are, never costs a t
 from __future__ import annotations
 
 import asyncio
+import select
 import time
+from collections.abc import Sequence
 from random import Random
 from typing import cast
 
 from qstate.errors import ClosedError
 from qstate.runtime.errand import Errand, GetErrand
-from qstate.runtime.known_states import KnownStates
+from qstate.runtime.known_states import AddressBook, KnownStates
 from qstate.runtime.link import Link, LinkSettings, LinkState
 from qstate.runtime.routing import Ask, LookUp
 
@@ -24,9 +26,10 @@ __all__ = ["AsyncLinks"]
 class AsyncLink(Link, asyncio.Protocol):
     """A link that is an asyncio protocol."""
 
-    def __init__(self, host: str, port: int, settings: LinkSettings) -> None:
-        super().__init__(host, port, settings, time.monotonic())
+    def __init__(self, host: str, port: int, settings: LinkSettings, book: AddressBook) -> None:
+        super().__init__(host, port, settings, book, time.monotonic())
         self._transport: asyncio.Transport | None = None
+        self._poll = select.poll()
         self.connecting: asyncio.Task[None] | None = None
         #: Done when the transport is gone for good, or was never there.
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -43,6 +46,7 @@ class AsyncLink(Link, asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
         if self.state is LinkState.LOST:
             self._transport.abort()
             return
@@ -54,6 +58,14 @@ class AsyncLink(Link, asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._end()
         self.unreachable(str(exc) if exc else "the peer closed the connection", time.monotonic())
+
+    def notice_end(self) -> None:
+        """Of a link on which no answer is due: lose it when something has come, which can only be its end.
+
+        The loop tells that, too, but perhaps after a request was sent: it reads when it has run what is ready.
+        """
+        if self.idle and self._poll.poll(0):
+            self.unreachable("the peer ended the connection", time.monotonic())
 
     def _end(self) -> None:
         if not self.gone.done():
@@ -73,12 +85,14 @@ class AsyncLink(Link, asyncio.Protocol):
 class AsyncLinks:
     """All links of one asyncio client."""
 
-    def __init__(self, states: KnownStates, settings: LinkSettings, proxy: tuple[str, int], random: Random) -> None:
-        self.states = states
+    def __init__(self, ways: Sequence[KnownStates], settings: LinkSettings, random: Random) -> None:
+        """`ways`: what is known of the states at each address that may be asked, the job's own proxy first."""
+        self.states = ways[0]
+        self.book = AddressBook(ways)
         self.random = random
         self._loop = asyncio.get_running_loop()
         self._settings = settings
-        self._proxy = proxy
+        self._proxy = self.states.proxy
         self._links: dict[tuple[str, int], AsyncLink] = {}
         #: Every link whose transport may still be open, also the lost ones.
         self._open: set[AsyncLink] = set()
@@ -99,6 +113,8 @@ class AsyncLinks:
         """`start` the errand, the shortest way when nothing stands in it."""
         owner = None if self.closed else errand.usual_owner
         link = None if owner is None else self._links.get(owner.address)
+        if link is not None:
+            link.notice_end()
         now = time.monotonic()
         ready = link is not None and link.state is LinkState.READY and now < errand.deadline
         if owner is not None and link is not None and ready and errand.send_straight(link, owner, now):
@@ -115,7 +131,7 @@ class AsyncLinks:
             self._timer = None
         for errand in list(self._live):
             errand.fail(ClosedError("the client is closed"))
-        for link in list(self._links.values()):
+        for link in list(self._open):
             link.unreachable("the client is closed", time.monotonic())
         self._links.clear()
         await asyncio.gather(*self._connecting, return_exceptions=True)
@@ -126,7 +142,12 @@ class AsyncLinks:
         """Send over the link to the command's peer, which is made when there is none."""
         address = (command.owner.host, command.owner.port) if type(command) is Ask else proxy or self._proxy
         link = self._links.get(address)
-        if link is None or link.state is LinkState.LOST:
+        if link is not None:
+            link.notice_end()
+        if type(command) is Ask and not errand.is_current:
+            errand.on_outdated(command.part, now)
+            return
+        if link is None or not link.takes_requests:
             link = self._links[address] = self._connect(address)
         link.send(errand, command, now)
 
@@ -141,8 +162,8 @@ class AsyncLinks:
             self.gave_up(errand, now)
 
     def gave_up(self, errand: Errand, now: float) -> None:
-        """The errand has waited in vain: close the links to peers that are taken for dead."""
-        for link in list(self._links.values()):
+        """The errand has waited in vain: see which peers are to be taken for dead."""
+        for link in list(self._open):
             link.gave_up(errand, now)
 
     def progressed(self, errand: Errand) -> None:
@@ -152,7 +173,7 @@ class AsyncLinks:
             self._set_timer(wake_at)
 
     def _connect(self, address: tuple[str, int]) -> AsyncLink:
-        link = AsyncLink(*address, self._settings)
+        link = AsyncLink(*address, self._settings, self.book)
         self._open.add(link)
         link.gone.add_done_callback(lambda _: self._open.discard(link))
         task = link.connecting = self._loop.create_task(link.connect())

@@ -128,6 +128,18 @@ class Channel:
         """How many bytes wait for the peer to read."""
         return len(self._unsent)
 
+    def has_input(self) -> bool:
+        """Whether something has arrived that was not read, the end of the connection included. The driving thread."""
+        if self.state is not ChannelState.OPEN:
+            return True
+        try:
+            self._sock.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            return True
+        return True
+
     def send(self, data: bytes) -> bool:
         """Send, or queue what the socket does not take now. Any thread. False: the channel is not open any more."""
         with self._lock:

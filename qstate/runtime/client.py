@@ -114,7 +114,8 @@ class QueryableStateClient:
         serializers_known = serializers_by_name(serializers)
         states = KnownStates((host, port), direct=direct, serializers=serializers_known)
         self._ways = ways_of(states, fallback, serializers_known)
-        self._links = SyncLinks(states, link_settings(token, max_frame), (host, port), random or Random())
+        ways = (states,) if self._ways is None else self._ways.states
+        self._links = SyncLinks(ways, link_settings(token, max_frame), random or Random())
         self._timeout_s = check_timeout(timeout_s)
 
     def get(

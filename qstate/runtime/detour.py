@@ -115,7 +115,14 @@ class Detour(Errand):
             return
         unheard = _is_unheard(errand, self._ways.states[self._leg.way], now)
         self._under_way = None
-        self._leg = self._journey.ended(errand.codes, now, unheard=unheard, wait_s=_wish_s(errand.error))
+        self._leg = self._journey.ended(
+            errand.codes,
+            now,
+            unheard=unheard,
+            unreached=errand.unreached,
+            hopeless=errand.hopeless,
+            wait_s=_wish_s(errand.error),
+        )
         if self._leg is None:
             self.finished = True
             self._links.finished(self)
@@ -178,7 +185,7 @@ def get_errand(
     return GetErrand(links, target, keys, deadline=deadline, namespace=namespace, isolation=isolation, demands=demands)
 
 
-_MOVED = frozenset(code for code in FailureCode if code.retry is Retry.LOOK_UP_AGAIN)
+_MOVED = frozenset(code for code in FailureCode if code.retry is Retry.LOOK_UP_AGAIN) | {FailureCode.UNAVAILABLE}
 #: Of a leg, which is short: whoever is there at all has to be heard before it ends.
 LEG_MARGIN = 1 / 3
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from random import Random
 from typing import Any, Protocol
 
@@ -56,7 +56,8 @@ class Links(Protocol):
     def send(self, errand: Errand, command: Ask | LookUp, now: float, proxy: tuple[str, int] | None = None) -> None:
         """Send the errand's request for a command to its peer: an owner, or for a look-up `proxy`, or the client's.
 
-        What comes of it is told with `on_answer`, `on_lost` or `on_unsendable`, perhaps before this returns.
+        What comes of it is told with `on_answer`, `on_lost`, `on_unsent` or `on_unsendable`, perhaps before this
+        returns; with `on_outdated` when what the errand knows of the state ended with its connection.
         """
 
     def finished(self, errand: Errand) -> None:
@@ -118,6 +119,21 @@ class Errand(ABC):
         return False
 
     @property
+    def unreached(self) -> Collection[int]:
+        """The positions of keys that are UNAVAILABLE because no proxy was reached: nobody was asked for them."""
+        return () if self._machine is None else self._machine.unreached
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether its proxy refused the connection, and never was reached: waiting does not help."""
+        return self._machine is not None and self._machine.hopeless
+
+    @property
+    def is_current(self) -> bool:
+        """Whether what is known for it was told over the connections that there are now."""
+        return True
+
+    @property
     def wake_at(self) -> float:
         """When `on_time` is due; it may change with each event."""
         return self.deadline if self._machine is None else self._machine.wake_at
@@ -170,10 +186,31 @@ class Errand(ABC):
         self.finished = True
 
     def on_lost(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> None:
-        """The connection that carried the part is gone; the code says why."""
+        """The connection is gone over which the part had been sent; the code says why."""
+        if not self.finished:
+            self._on_failure(part, code, details, now)
+
+    def on_unsent(
+        self, part: int, code: int, details: Mapping[str, Detail], now: float, *, hopeless: bool = False
+    ) -> None:
+        """The part could not be sent; the code says why. `hopeless`: its peer refuses, and never was reached."""
         if self.finished:
             return
-        self._on_failure(part, code, details, now)
+        if code != FailureCode.UNAVAILABLE:
+            self._on_failure(part, code, details, now)
+        elif part == LOOK_UP:
+            self._run(self._routed(now).on_lookup_unreached(details, now, hopeless=hopeless), now)
+        else:
+            self._run(self._routed(now).on_unreached(part, details, now, hopeless=hopeless), now)
+
+    def on_outdated(self, part: int, now: float) -> None:
+        """The part was not sent: what is known of the state ended with the connection that had told it."""
+        if self.finished:
+            return
+        if part == LOOK_UP:
+            self._links.send(self, LookUp(None), now)
+        else:
+            self._run(self._routed(now).on_outdated(part, now), now)
 
     def on_unsendable(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> None:
         """The request of the part fits no message."""
@@ -237,9 +274,9 @@ class Errand(ABC):
         self.error = query_error(refusal.code, refusal.details)
 
     def _run(self, commands: list[Command], now: float) -> None:
-        if self.finished:
-            return
         for command in commands:
+            if self.finished:  # sending may fail at once, and that may be the end
+                return
             if type(command) is Ask:
                 self._links.send(self, command, now)
             elif type(command) is LookUp:
@@ -252,7 +289,6 @@ class Errand(ABC):
                 self.finished = True
                 self._links.finished(self)
                 return
-        # Sending may have failed at once, and may have been the last thing that this errand waited for.
         if not self.finished:
             self._links.progressed(self)
 
@@ -276,6 +312,12 @@ class _StateErrand(Errand):
     @property
     def knows_owners(self) -> bool:
         return self._known is not None
+
+    @property
+    def is_current(self) -> bool:
+        # A state id stands for one state as it was described with it, however long it is kept.
+        states = self._links.states
+        return states.direct or self._known is None or states.find(self._job, self._state) is self._known
 
     def _locate(self, request_id: int, now: float) -> Locate:
         return Locate(request_id, self._ms_left(now), self._job, self._state)

@@ -13,24 +13,26 @@ until a time of its own. `detour` carries the legs out and tells what came of th
 What happens to a key, by its latest answer:
 
     a value, or none               done
-    a failure about the request    done, whoever says it
+    a failure about the request    done, whoever says it; so is UNAVAILABLE of a request that was sent, for it may be
+                                   what its owner died of
     another fatal failure          of the job: done, unless it is one that jobs have while they start (`STARTING`)
                                    of a fallback, or `STARTING`: the next leg; done, when nobody said anything else
                                    in a whole round
     a failure that may pass        the next leg
     no answer in the leg's time    the next leg
+    nobody can be reached          after two rounds, when nobody ever was reached; else as long as there is time
     the deadline                   its latest failure at the job, or else at a fallback
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
 from qstate.errors import ERROR_CLASSES, FailureCode, Retry
-from qstate.runtime.routing import backoff_s
+from qstate.runtime.routing import LAST_TRY_S, backoff_s
 
 __all__ = ["JOB", "JobHealth", "Journey", "Leg"]
 
@@ -117,6 +119,7 @@ class Journey:
     __slots__ = (
         "_deadline",
         "_hopeful",
+        "_hopeless",
         "_job",
         "_not_before",
         "_order",
@@ -139,6 +142,8 @@ class Journey:
         self._not_before = [-math.inf] * ways
         #: Positions of keys that somebody did not refuse for good, in this round.
         self._hopeful: set[int] = set()
+        #: How many legs in a row came to an address that refuses, and never was reached.
+        self._hopeless = 0
         #: How much the failure that stands for each key tells.
         self._ranks = [-1] * keys
         self.verdicts = [0] * keys
@@ -150,25 +155,43 @@ class Journey:
             self._order.append(self._order.pop(JOB))
         return self._leg(range(len(self.verdicts)), now)
 
-    def ended(self, codes: Sequence[int], now: float, *, unheard: bool, wait_s: float = 0.0) -> Leg | None:
+    def ended(
+        self,
+        codes: Sequence[int],
+        now: float,
+        *,
+        unheard: bool,
+        unreached: Collection[int] = (),
+        hopeless: bool = False,
+        wait_s: float = 0.0,
+    ) -> Leg | None:
         """The latest leg has ended, with these failure codes, 0 for a key that has an answer.
 
-        `unheard` says that the address itself could not be reached or said nothing, `wait_s` how long it wants to be
-        left alone. Gives the next leg, or None at the end: every key has its verdict then.
+        `unheard` says that the address itself could not be reached or said nothing, `unreached` of which codes (by
+        their index) nobody was asked for that reason, `hopeless` that it never was reached, `wait_s` how long it wants
+        to be left alone. Gives the next leg, or None at the end: every key has its verdict then.
         """
         leg = self.legs[-1]
         self._not_before[leg.way] = now + wait_s
-        still = [place for place, code in zip(leg.positions, codes, strict=True) if self._stays_open(leg, place, code)]
+        self._hopeless = self._hopeless + 1 if hopeless else 0
+        still = [
+            place
+            for index, (place, code) in enumerate(zip(leg.positions, codes, strict=True))
+            if self._stays_open(leg, place, code, reached=index not in unreached)
+        ]
         if leg.way == JOB:
             if unheard:
                 self._job.unheard(leg.start, now)
             else:
                 self._job.answered(now, wanting=not _WANTING.isdisjoint(codes))
+        if self._hopeless == 2 * len(self._order):
+            return None
         start = now
         for _ in self._order:
             self._turn += 1
             if self._turn == len(self._order):
-                start += backoff_s(self._round, self._random)
+                nobody = self._hopeless == len(self._order)
+                start += LAST_TRY_S if nobody else backoff_s(self._round, self._random)
                 still = [place for place in still if place in self._hopeful]
                 self._hopeful.clear()
                 self._turn = 0
@@ -178,12 +201,14 @@ class Journey:
                 return self._leg(still, at) if still else None
         return None
 
-    def _stays_open(self, leg: Leg, position: int, code: int) -> bool:
+    def _stays_open(self, leg: Leg, position: int, code: int, *, reached: bool) -> bool:
         number = len(self.legs) - 1
         at_job = leg.way == JOB
-        fatal = code in _FATAL or code not in ERROR_CLASSES
+        lost = code == FailureCode.UNAVAILABLE
+        fatal = not lost and (code in _FATAL or code not in ERROR_CLASSES)
         late = code == FailureCode.DEADLINE_EXCEEDED
-        if not code or code in _ABOUT_THE_REQUEST or (fatal and at_job and not late and code not in STARTING):
+        settled = not code or code in _ABOUT_THE_REQUEST or (lost and reached)
+        if settled or (fatal and at_job and not late and code not in STARTING):
             self.verdicts[position] = number
             return False
         rank = 0 if late else 1 + at_job

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from qstate.checkpoint.locations import open_directory
 from qstate.errors import JobError, QStateError
@@ -182,12 +183,12 @@ class HeldSubtasks:
         if opened.restored is not None:
             self._job_manager.call("restored", opened.restored)
         host, port = self.server
-        owners: dict[str, Owner] = {}
+        owned: list[tuple[Mapping[str, Any], Owner]] = []
         for instance in instances:
             state_id = self._registry.register(instance)
             self._state_ids.setdefault(key, []).append(state_id)
-            owners[instance.name] = Owner(instance.key_groups, host, port, state_id)
-        self._job_manager.call("publish", self._bootstrap.index, index, owners)
+            owned.append((instance.describe(), Owner(instance.key_groups, host, port, state_id)))
+        self._job_manager.call("publish", self._bootstrap.index, index, owned)
 
     def _unpublish(self, key: tuple[str, int]) -> None:
         for state_id in self._state_ids.pop(key, ()):

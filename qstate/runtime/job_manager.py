@@ -440,10 +440,10 @@ class JobManager:
             self._restored[restored.operator, restored.subtask] = restored
         log.info("%s", restored)
 
-    def _publish(self, index: int, subtask: int, owners: Mapping[str, Owner]) -> None:
+    def _publish(self, index: int, subtask: int, owned: Sequence[tuple[Mapping[str, Any], Owner]]) -> None:
         with self._lock:
-            for name, owner in owners.items():
-                self._published.publish(name, subtask, index, owner)
+            for state, owner in owned:
+                self._published.publish(state, subtask, index, owner)
 
     def _locate(self, state: str) -> LocationTable:
         with self._lock:

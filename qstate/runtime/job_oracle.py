@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from qstate.errors import InternalFailure, QueryError, Unavailable
+from qstate.errors import InternalFailure, QueryError, UnknownKeyGroupLocation
 from qstate.runtime.location import LocationTable
 from qstate.runtime.rpc import RpcPeer
 
@@ -32,7 +32,7 @@ class JobManagerOracle:
         try:
             future = self._job_manager.submit(method, *args)
         except ConnectionError:
-            reply(Unavailable(peer="job manager"))
+            reply(_unreached())
             return
         future.add_done_callback(lambda done: reply(_outcome(done)))
 
@@ -43,4 +43,9 @@ def _outcome(done: Future[Any]) -> Any:
         return done.result()
     if isinstance(error, QueryError):
         return error
-    return Unavailable(peer="job manager") if isinstance(error, OSError) else InternalFailure(reason=str(error))
+    return _unreached() if isinstance(error, OSError) else InternalFailure(reason=str(error))
+
+
+def _unreached() -> QueryError:
+    """Nobody can say where the state is at the moment: to be asked again."""
+    return UnknownKeyGroupLocation(reason="the job manager cannot be reached")

@@ -1,23 +1,28 @@
 """What a client has learnt about states: where to ask for each, and how to read its answers.
 
-Rules of this module: a cache without I/O. It makes no decision about when an entry is stale; whoever finds out
-says so. Through the proxy a state is one pseudo-table that has the proxy as the owner of every key, so that
-the same routing serves both ways.
+Rules of this module: a cache without I/O. It makes no decision about when an entry is stale: the finder says so.
+Through the proxy a state is one pseudo-table that has the proxy as the owner of every key, so that the same
+routing serves both ways.
+
+What a proxy says of a state holds for the connection that it said it on: behind the next one there may be a job that
+was started again with another program. A client that asks the owners may keep it, for the state ids that it asks by
+stand for the state as it was described.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from qstate.errors import WrongKeyType
 from qstate.keys import ColumnType, Key, KeyGroupRange, check_key, key_class
 from qstate.protocol import Location
 from qstate.runtime.location import LocationTable, Owner
 from qstate.serializers import Serializer
 from qstate.views import ViewMaker
 
-__all__ = ["KnownState", "KnownStates"]
+__all__ = ["AddressBook", "KnownState", "KnownStates"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +34,13 @@ class KnownState:
     key_types: tuple[ColumnType, ...] | None
     key_class: type | None
 
-    def check_key(self, key: Key) -> None:
-        """Raise `WrongKeyType` unless the state can have that key. Types this client does not know pass."""
-        if type(key) is not self.key_class:
+    def suits(self, key: Key) -> bool:
+        """Whether the state could have that key when it was described. Types this client does not know pass."""
+        try:
             check_key(key, self.key_types)
+        except WrongKeyType:
+            return False
+        return True
 
 
 class KnownStates:
@@ -73,9 +81,37 @@ class KnownStates:
         if known is not None and (stale is None or known.table is stale):
             del self._known[job, state]
 
+    def forget(self) -> None:
+        """The connection to the proxy has ended, and with it what was said on it."""
+        if not self.direct:
+            self._known.clear()
+
     def at_proxy(self, job: str, state: Mapping[str, Any]) -> LocationTable:
         """A table that sends everything to the proxy."""
         return LocationTable(job, state, 1, (self._proxy,))
+
+
+class AddressBook:
+    """The proxies that a client may ask: what was learnt from each, and whether it was ever reached."""
+
+    def __init__(self, states: Sequence[KnownStates]) -> None:
+        self._states: dict[tuple[str, int], list[KnownStates]] = {}
+        for known in states:
+            self._states.setdefault(known.proxy, []).append(known)
+        self._reached: set[tuple[str, int]] = set()
+
+    def is_new(self, host: str, port: int) -> bool:
+        """Whether this is a proxy that was never reached."""
+        return (host, port) in self._states and (host, port) not in self._reached
+
+    def reached(self, host: str, port: int) -> None:
+        """The address has answered in the protocol."""
+        self._reached.add((host, port))
+
+    def ended(self, host: str, port: int) -> None:
+        """The connection to the address has ended, or is not used any more."""
+        for known in self._states.get((host, port), ()):
+            known.forget()
 
 
 def _column_types(state: Mapping[str, Any]) -> tuple[ColumnType, ...] | None:

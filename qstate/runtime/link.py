@@ -6,7 +6,11 @@ by implementing `_write` and `_abort`.
 
     CONNECTING  requests are kept         -> opened(), then the peer's Welcome
     READY       requests go out at once
+    SILENT      no more requests; those that were sent may still be answered, until nobody waits for one any more
     LOST        nothing; everybody who waited has been told, the client makes a new link when it needs one
+
+A request that was sent and has no answer when the connection breaks may be what broke it: so it is UNAVAILABLE, and not
+sent again. One that was not sent is, to whoever is there.
 """
 
 from __future__ import annotations
@@ -18,9 +22,10 @@ from enum import Enum
 
 from qstate.errors import Detail, FailureCode, LocalProtocolError, QueryError
 from qstate.keys import Key
-from qstate.protocol import BrokenConnection, ClientConnection, Failure, Target, Values, Welcome
+from qstate.protocol import BrokenConnection, ClientConnection, Failure, Location, Target, Values, Welcome
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
 from qstate.runtime.errand import FIRST_PART, LOOK_UP, Errand
+from qstate.runtime.known_states import AddressBook
 from qstate.runtime.routing import Ask, LookUp
 
 __all__ = ["Link", "LinkSettings", "LinkState"]
@@ -44,16 +49,19 @@ class LinkState(Enum):
 
     CONNECTING = "connecting"
     READY = "ready"
+    SILENT = "silent"
     LOST = "lost"
 
 
 class Link(ABC):
     """A connection and who waits for what on it. One thread at a time is in here."""
 
-    def __init__(self, host: str, port: int, settings: LinkSettings, now: float) -> None:
+    def __init__(self, host: str, port: int, settings: LinkSettings, book: AddressBook, now: float) -> None:
         self.host = host
         self.port = port
         self.state = LinkState.CONNECTING
+        self._book = book
+        self._is_open = False
         self._wire = ClientConnection(token=settings.token, client=settings.client, max_frame=settings.max_frame)
         #: By request id: the errand, its part, and when the request was sent.
         self._pending: dict[int, tuple[Errand, int, float]] = {}
@@ -70,8 +78,13 @@ class Link(ABC):
 
     @property
     def idle(self) -> bool:
-        """Whether nobody waits for anything here."""
-        return not self._pending and not self._queued
+        """Whether a request may be sent now and no answer is due."""
+        return self.state is LinkState.READY and not self._pending
+
+    @property
+    def takes_requests(self) -> bool:
+        """Whether requests may be sent over it, now or once it is ready."""
+        return self.state is LinkState.READY or self.state is LinkState.CONNECTING
 
     def send(self, errand: Errand, command: Ask | LookUp, now: float) -> None:
         """Send the errand's request, now or once the connection is ready."""
@@ -112,6 +125,7 @@ class Link(ABC):
 
     def opened(self) -> None:
         """The transport is connected: shake hands."""
+        self._is_open = True
         self._write(self._wire.start())
 
     def received(self, data: bytes, now: float) -> None:
@@ -122,6 +136,8 @@ class Link(ABC):
             entry = self._pending.pop(values.id, None)
             if entry is not None:
                 entry[0].on_answer(entry[1], values, now)
+            if self.state is LinkState.SILENT:
+                self._close_unless_awaited(now)
             return
         broken: BrokenConnection | None = None
         try:
@@ -134,45 +150,73 @@ class Link(ABC):
                 self._ready(now)
             elif message.id:  # type: ignore[union-attr]
                 entry = pending.pop(message.id, None)  # type: ignore[union-attr]
-                if entry is not None:
+                if entry is None:
+                    continue
+                if type(message) is Location and self.state is LinkState.SILENT:
+                    entry[0].on_outdated(entry[1], now)
+                else:
                     entry[0].on_answer(entry[1], message, now)  # type: ignore[arg-type]
             elif type(message) is Failure:
                 self._dismissed(message, now)
         if broken is not None:
             self._broken(broken, now)
+        elif self.state is LinkState.SILENT:
+            self._close_unless_awaited(now)
 
     def lost(self, code: int, details: Mapping[str, Detail], now: float) -> None:
         """The connection is no more: close it and tell everybody who waits. The first reason counts."""
         if self.state is LinkState.LOST:
             return
+        hopeless = not self._is_open and self._book.is_new(self.host, self.port)
+        if self.takes_requests:
+            self._book.ended(self.host, self.port)
         self.state = LinkState.LOST
         self._wire.close()
         self._abort()
-        waiting = [(errand, part) for errand, part, _ in self._pending.values()]
-        waiting += [(errand, command.part if type(command) is Ask else LOOK_UP) for errand, command in self._queued]
+        sent, queued = list(self._pending.values()), list(self._queued)
         self._pending.clear()
         self._queued.clear()
-        for errand, part in waiting:
+        for errand, part, _ in sent:
             errand.on_lost(part, code, details, now)
+        for errand, command in queued:
+            part = command.part if type(command) is Ask else LOOK_UP
+            errand.on_unsent(part, code, details, now, hopeless=hopeless)
 
     def unreachable(self, reason: str, now: float) -> None:
         """`lost`, because the transport says so."""
         self.lost(FailureCode.UNAVAILABLE, {"host": self.host, "port": self.port, "reason": reason}, now)
 
     def gave_up(self, errand: Errand, now: float) -> None:
-        """The errand's deadline has passed. A peer that has been silent for long is taken for dead.
+        """The errand's deadline has passed. A peer that has been silent for long is sent nothing more.
 
         Silent since this request, or since an earlier one that was given up: short deadlines must not hide a death.
+        Others that were sent wait on, each until its own deadline: the peer may only be slow.
         """
         waiting = [(other, max(self._heard_at, sent)) for other, _, sent in self._pending.values()]
         waiting += [(other, self._heard_at) for other, _ in self._queued]
         if any(other is errand for other, _ in waiting):
             silent_since = min(since for other, since in waiting if other is errand or other.finished)
             if now - silent_since >= SILENCE_S:
-                self.unreachable("no answer", now)
+                self._give_up(now)
+            elif self.state is LinkState.SILENT:
+                self._close_unless_awaited(now)
+
+    def _give_up(self, now: float) -> None:
+        if self.state is LinkState.READY:
+            self.state = LinkState.SILENT
+            self._book.ended(self.host, self.port)
+        if self.state is LinkState.SILENT:
+            self._close_unless_awaited(now)
+        else:
+            self.unreachable("no answer", now)
+
+    def _close_unless_awaited(self, now: float) -> None:
+        if all(errand.finished for errand, _, _ in self._pending.values()):
+            self.unreachable("no answer", now)
 
     def _ready(self, now: float) -> None:
         self.state = LinkState.READY
+        self._book.reached(self.host, self.port)
         queued, self._queued = self._queued, []
         for errand, command in queued:
             if not errand.finished:

@@ -137,7 +137,8 @@ class LocationOracle(Protocol):
     """Knows where the states of one job are. Asked by a proxy; answered from wherever the job is managed.
 
     Both methods return at once. `reply` is called exactly once, from any thread, and must not block: with
-    the answer, or with the error that stands for it (`UnknownState`, `Unavailable`, ...).
+    the answer, or with the error that stands for it (`UnknownState`; `UnknownKeyGroupLocation` when nobody can say at
+    the moment: the proxy, or its client, then asks again).
     """
 
     def locate(self, state: str, reply: Callable[[LocationTable | QueryError], None]) -> None:

@@ -5,6 +5,9 @@ threads of a pool, never on a network thread: they are other people's code.
 
 Lookups are single-flight: however many requests miss the same location, its oracle is asked once. A table is
 dropped when somebody found it stale, and when the job's oracle is replaced or removed.
+
+It notes when an oracle describes a state in another way than before, because the job came back with another program:
+clients that were told the old description must not be given values of the new one.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from qstate.runtime.line_limit import limited
 from qstate.runtime.location import LocationOracle, LocationTable
 from qstate.runtime.worker_pool import WorkerPool
 
-__all__ = ["LocationCache"]
+__all__ = ["LocationCache", "Reply"]
 
 log = limited(logging.getLogger(__name__))
 
@@ -52,6 +55,10 @@ class LocationCache:
         self._oracles: dict[str, LocationOracle] = {}
         self._tables: dict[tuple[str, str], LocationTable] = {}
         self._lookups: dict[tuple[str, str], _Lookup] = {}
+        #: How often a description has changed.
+        self.changes = 0
+        #: By job and state: the description, and the number of the change that it came with.
+        self._described: dict[tuple[str, str], tuple[Mapping[str, Any], int]] = {}
 
     @property
     def jobs(self) -> list[str]:
@@ -78,6 +85,16 @@ class LocationCache:
     def known(self, job: str, state: str) -> LocationTable | None:
         """The table of a state, if it was looked up before and nobody found it stale."""
         return self._tables.get((job, state))
+
+    def is_described(self, names: tuple[str, str], state: Mapping[str, Any]) -> bool:
+        """Whether this is how the state is described now."""
+        described = self._described.get(names)
+        return described is None or described[0] is state or described[0] == state
+
+    def changed(self, names: tuple[str, str], since: int) -> bool:
+        """Whether the state is described in another way now than when `changes` had that number."""
+        described = self._described.get(names)
+        return described is not None and described[1] > since
 
     def look_up(self, job: str, state: str, stale: LocationTable | None, reply: Reply) -> None:
         """Give the location to `reply`: a table that is known and not `stale`, or else what the oracle says."""
@@ -106,8 +123,16 @@ class LocationCache:
         oracle = self.oracle(job)
         if oracle is None:
             reply(UnknownJob(job=job))
-        else:
-            self._pool.submit(_describe, oracle, reply)
+            return
+
+        def described(found: Sequence[Mapping[str, Any]] | QueryError) -> None:
+            if not isinstance(found, QueryError):
+                with self._lock:
+                    for state in found:
+                        self._note(job, state)
+            reply(found)
+
+        self._pool.submit(_describe, oracle, described)
 
     def _join(self, names: tuple[str, str], reply: Reply) -> _Lookup | None:
         """Wait for the lookup under way, or start one; None when the job has no oracle. Under the lock."""
@@ -130,8 +155,22 @@ class LocationCache:
         except Exception as exc:
             answered(_failure_of(exc, names[0]))
 
+    def _note(self, job: str, state: Mapping[str, Any]) -> None:
+        """Note how a state is described. Under the lock."""
+        names = (job, str(state.get("name")))
+        known = self._described.get(names)
+        if known is None:
+            self._described[names] = state, 0
+        elif known[0] != state:
+            self._described[names] = state, self.changes + 1
+            self.changes += 1  # afterwards, so that the number is never ahead of what it counts
+            if names in self._tables and self._tables[names].state != state:
+                del self._tables[names]
+
     def _settle(self, names: tuple[str, str], lookup: _Lookup, found: Found) -> None:
         with self._lock:
+            if isinstance(found, LocationTable):
+                self._note(names[0], found.state)
             # A lookup that was replaced, or whose oracle was, still answers those who waited for it.
             if self._lookups.get(names) is lookup:
                 del self._lookups[names]

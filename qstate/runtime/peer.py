@@ -2,6 +2,10 @@
 
 Rules of this module: everything here happens on the driving thread of one reactor, so nothing is locked. It
 sends gets and reports what comes of them; what to do about a failure is `routing`'s business.
+
+A get that was sent and has no answer when the connection breaks may be what broke it: it is UNAVAILABLE. A get that was
+not sent is lost, and may be sent to another server. A server that is silent for long is sent nothing more; the gets
+that it has wait on, each until its own deadline.
 """
 
 from __future__ import annotations
@@ -27,6 +31,13 @@ log = limited(logging.getLogger(__name__))
 CONNECT_TIMEOUT_S = 2.0
 #: A connection that has answered nothing for so long, although a deadline passed on it, is given up.
 SILENCE_S = 3.0
+#: What a server may say of the connection that holds for each get on it.
+_OF_EACH_GET = {
+    FailureCode.UNAUTHENTICATED,
+    FailureCode.VERSION_MISMATCH,
+    FailureCode.OVERLOADED,
+    FailureCode.SHUTTING_DOWN,
+}
 
 
 class Outcome(Protocol):
@@ -39,13 +50,13 @@ class Outcome(Protocol):
         """The owner refused the get."""
 
     def on_lost(self, part: int) -> None:
-        """The owner could not be reached, or broke off before it answered."""
+        """The owner could not be reached: the get was not sent."""
 
 
 class Forward:
-    """A get on its way to an owner. `deadline` is of the reactor's clock."""
+    """A get on its way to an owner. `deadline` and `sent_at` are of the reactor's clock."""
 
-    __slots__ = ("deadline", "keys", "namespace", "options", "outcome", "part", "state_id")
+    __slots__ = ("deadline", "keys", "namespace", "options", "outcome", "part", "sent_at", "state_id", "wanted")
 
     def __init__(
         self,
@@ -65,12 +76,15 @@ class Forward:
         self.options = options
         self.keys = keys
         self.deadline = deadline
+        self.sent_at = 0.0
+        #: Whether somebody still waits for the answer.
+        self.wanted = True
 
 
 class Peer:
-    """The connection to one host and port, from the first get on. Once it is lost it stays so: make another.
+    """The connection to one host and port, from the first get on. Once it is out of use it stays so: make another.
 
-    `on_lost(peer)` is called then, before the waiting gets are told. Only the driving thread may use it.
+    `on_unusable(peer)` is called then, before gets are told that it is lost. Only the driving thread may use it.
     """
 
     def __init__(
@@ -81,13 +95,14 @@ class Peer:
         *,
         token: bytes | None,
         max_frame: int,
-        on_lost: Callable[[Peer], None],
+        on_unusable: Callable[[Peer], None],
     ) -> None:
         self.address = address
         self.lost = False
+        self._silent = False
         self._reactor = reactor
         self._max_frame = max_frame
-        self._on_lost = on_lost
+        self._on_unusable = on_unusable
         self._connection = ClientConnection(token=token, client="qstate proxy", max_frame=max_frame)
         self._channel: Channel | None = None
         self._open = False
@@ -112,14 +127,30 @@ class Peer:
         else:
             self._queued.append(get)
 
-    def give_up(self, sent_at: float) -> None:
-        """A get sent at that time has passed its deadline. A connection that is silent since long is broken."""
+    def notice_end(self) -> None:
+        """Close a connection on which no answer is due and something has come, which can only be its end.
+
+        The reactor tells that, too, but perhaps after a get was sent.
+        """
+        if self._open and not self._forwards and self._channel is not None and self._channel.has_input():
+            self.close(ConnectionError("the server ended the connection"))
+
+    def give_up(self, get: Forward) -> None:
+        """Nobody waits for the get any more. A server that is silent since it, or an earlier one, gets no more."""
+        get.wanted = False
+        if not self._open or not self._forwards:
+            return
+        oldest = next(iter(self._forwards.values()))
         now = self._reactor.clock()
-        if self._open and now - sent_at > SILENCE_S and now - self._heard_at > SILENCE_S:
-            self.close(ConnectionError(f"{self.address[0]}:{self.address[1]} does not answer any more"))
+        if not self._silent and now - max(self._heard_at, oldest.sent_at) > SILENCE_S:
+            log.info("the state server at %s:%s does not answer any more", *self.address)
+            self._silent = True
+            self._on_unusable(self)
+        if self._silent:
+            self._close_unless_awaited()
 
     def close(self, reason: BaseException | None = None) -> None:
-        """Drop the connection; the gets without an answer are lost."""
+        """Drop the connection. The gets without an answer are told so."""
         if self.lost:
             return
         self.lost = True
@@ -131,10 +162,19 @@ class Peer:
         self._connection.close()
         if self._channel is not None:
             self._channel.close(reason)
-        self._on_lost(self)
-        left, self._queued, self._forwards = [*self._queued, *self._forwards.values()], [], {}
-        for get in left:
+        self._on_unusable(self)
+        queued, self._queued = self._queued, []
+        sent, self._forwards = self._forwards, {}
+        for get in queued:
             get.outcome.on_lost(get.part)
+        host, port = self.address
+        for get in sent.values():
+            if get.wanted:
+                get.outcome.on_failure(get.part, FailureCode.UNAVAILABLE, {"host": host, "port": port})
+
+    def _close_unless_awaited(self) -> None:
+        if not any(get.wanted for get in self._forwards.values()):
+            self.close(ConnectionError(f"{self.address[0]}:{self.address[1]} does not answer any more"))
 
     def _resolve(self, flags: int = 0) -> None:
         host, port = self.address
@@ -185,6 +225,7 @@ class Peer:
         except LocalProtocolError as exc:
             get.outcome.on_failure(get.part, exc.code, {})
             return
+        get.sent_at = self._reactor.clock()
         self._forwards[number] = get
         assert self._channel is not None
         self._channel.send_soon(data)
@@ -206,6 +247,8 @@ class Peer:
                 self._failed(event)
             elif type(event) is Welcome:
                 self._welcomed()
+        if self._silent:
+            self._close_unless_awaited()
 
     def _failed(self, event: Failure) -> None:
         if event.id:
@@ -214,9 +257,8 @@ class Peer:
                 get.outcome.on_failure(get.part, event.code, event.details)
             return
         code = event.code
-        if code in (FailureCode.UNAUTHENTICATED, FailureCode.VERSION_MISMATCH, FailureCode.OVERLOADED):
-            # What the server says of the connection holds for each get on it; asking again right away would not help.
-            left, self._queued = self._queued, []
+        if code in _OF_EACH_GET:
+            left, self._queued, self._forwards = [*self._queued, *self._forwards.values()], [], {}
             for get in left:
                 get.outcome.on_failure(get.part, code, event.details)
         self.close(ConnectionError(f"the server ended the connection with code {code}"))

@@ -3,6 +3,9 @@
 Rules of this module: it carries out what `routing` decides. It must not decide on retries itself, and no network
 thread of it may wait for a peer or an oracle.
 
+A client reads values by the description that it was told over its connection. When the job comes back with another one,
+that connection is ended in place of an answer: SHUTTING_DOWN, so the client asks again over the next one.
+
 Everything about one request happens on the reactor of its connection (a lane): the routing, its timer, and the
 connections to the state servers, which all clients of that reactor share. So nothing on the way of a get is
 locked and no thread wakes another; only a lookup goes to a query thread and comes back through `call_soon`.
@@ -22,9 +25,10 @@ from typing import Any
 from qstate.errors import Detail, FailureCode, QueryError, Retry, UnknownJob, UnsupportedQuery, WrongKeyType
 from qstate.keys import Key
 from qstate.protocol import Answer, Description, Failure, Get, Locate, Values
+from qstate.runtime.channel import LINGER_S
 from qstate.runtime.endpoint import Call, Endpoint, EndpointOptions
 from qstate.runtime.location import UNSOUND_KEY, LocationOracle, LocationTable, Owner
-from qstate.runtime.location_cache import LocationCache
+from qstate.runtime.location_cache import LocationCache, Reply
 from qstate.runtime.peer import Forward, Peer
 from qstate.runtime.reactor import Reactor, Timer
 from qstate.runtime.routing import Answer as Routed
@@ -34,6 +38,9 @@ from qstate.runtime.statistics import RequestStatistics
 from qstate.runtime.worker_pool import WorkerPool
 
 __all__ = ["ClientProxy"]
+
+#: A session's note: how many descriptions had changed when its client was first told something of a state.
+_TOLD_SINCE = "told since"
 
 
 class ClientProxy:
@@ -98,10 +105,10 @@ class ClientProxy:
             assert isinstance(job, str) and isinstance(state, str)
             if self._locations.oracle(job) is None:
                 raise UnknownJob(job=job)
-            answer = self._answer_in_process(request, job, state) if self._local is not None else None
+            answer = self._answer_in_process(lane, call, request, (job, state)) if self._local is not None else None
             if answer is not None:
                 return answer
-            lane.run(lane.get, call, request, job, state)
+            lane.run(lane.get, call, request, (job, state))
         elif isinstance(request, Locate):
             lane.run(lane.locate, call, request)
         elif request.job is None:
@@ -110,10 +117,12 @@ class ClientProxy:
             lane.run(lane.describe, call, request.job)
         return None
 
-    def _answer_in_process(self, request: Get, job: str, state: str) -> Answer | None:
+    def _answer_in_process(self, lane: _Lane, call: Call, request: Get, names: tuple[str, str]) -> Answer | None:
         """The answer of the server next door, when it is one that `routing` would pass on as it is."""
-        table = self._locations.known(job, state)
-        owner = _owner_of_all(table, request.keys) if table is not None else None
+        table = self._locations.known(*names)
+        if table is None or not lane.may_tell(call, names, table.state):
+            return None
+        owner = _owner_of_all(table, request.keys)
         if owner is None or self._local is None:
             return None
         try:
@@ -138,6 +147,20 @@ def _owner_of_all(table: LocationTable, keys: Sequence[Key]) -> Owner | None:
     return shares[0][0] if len(shares) == 1 else None
 
 
+def _misfit(table: LocationTable, keys: Sequence[Key]) -> WrongKeyType | None:
+    """What is wrong with the types of the keys.
+
+    A sole owner finds that out itself. Several, or none, would each see some of the keys, and the get must fail
+    as a whole.
+    """
+    if table.sole_owner is None:
+        try:
+            table.check_keys(keys)
+        except WrongKeyType as error:
+            return error
+    return None
+
+
 class _Lane:
     """What happens on one reactor of the proxy. Only its driving thread may use it, others go through `run`."""
 
@@ -156,22 +179,49 @@ class _Lane:
         else:
             self.reactor.call_soon(action, *args)
 
-    def get(self, call: Call, request: Get, job: str, state: str) -> None:
-        table = self.locations.known(job, state)
-        _ProxiedGet(self, call, request, job, state, table=table).start(table)
+    def get(self, call: Call, request: Get, names: tuple[str, str]) -> None:
+        table = self.locations.known(*names)
+        # The state may have come back with keys of other types: what its oracle says now decides.
+        distrusted = table is not None and _misfit(table, request.keys) is not None
+        if table is not None and not distrusted and not self.may_tell(call, names, table.state):
+            self.end(call)
+            return
+        get = _ProxiedGet(self, call, request, names, table=None if distrusted else table)
+        get.start(self.locations.refresh if distrusted else None)
 
     def locate(self, call: Call, request: Locate) -> None:
-        waiting = _Waiting(self.reactor, call)
+        waiting = _Waiting(self, call, request.job)
         self.locations.refresh(request.job, request.state, waiting.located)
 
     def describe(self, call: Call, job: str) -> None:
-        self.locations.describe(job, _Waiting(self.reactor, call).described)
+        self.locations.describe(job, _Waiting(self, call, job).described)
+
+    def may_tell(self, call: Call, names: tuple[str, str], state: Mapping[str, Any]) -> bool:
+        """Whether what is about to be told agrees with what the client was told of the state over its connection.
+
+        `state` is the description that is about to be told, or that the values are of. Any thread.
+        """
+        changes = self.locations.changes
+        since = call.session.notes.get(_TOLD_SINCE)
+        if since is None:
+            if not self.locations.is_described(names, state):
+                return False
+            since = call.session.notes.setdefault(_TOLD_SINCE, changes)
+        return since == changes or not self.locations.changed(names, since)
+
+    def end(self, call: Call) -> None:
+        """End the call's connection: what the client was told over it does not hold any more, and it must ask again."""
+        if not call.session.over:
+            call.session.end(FailureCode.SHUTTING_DOWN, LINGER_S)
+        call.fail(FailureCode.SHUTTING_DOWN)
 
     def peer(self, host: str, port: int) -> Peer:
         """The connection to a state server; a new one when there is none or it was lost."""
         address = (host, port)
         peer = self._peers.get(address)
-        if peer is None:
+        if peer is not None:
+            peer.notice_end()
+        if peer is None or peer.lost:
             options = self._options
             peer = self._peers[address] = Peer(
                 self.reactor,
@@ -179,11 +229,11 @@ class _Lane:
                 address,
                 token=options.token,
                 max_frame=options.max_frame,
-                on_lost=self._peer_lost,
+                on_unusable=self._peer_unusable,
             )
         return peer
 
-    def _peer_lost(self, peer: Peer) -> None:
+    def _peer_unusable(self, peer: Peer) -> None:
         if self._peers.get(peer.address) is peer:
             del self._peers[peer.address]
 
@@ -191,40 +241,27 @@ class _Lane:
 class _ProxiedGet:
     """One get: gives the events to its `RoutedGet` and carries out the commands."""
 
-    __slots__ = ("_asked", "_call", "_job", "_lane", "_request", "_routed", "_state", "_timer", "_wake_at")
+    __slots__ = ("_asked", "_call", "_lane", "_names", "_request", "_routed", "_timer", "_wake_at")
 
     def __init__(
-        self, lane: _Lane, call: Call, request: Get, job: str, state: str, *, table: LocationTable | None
+        self, lane: _Lane, call: Call, request: Get, names: tuple[str, str], *, table: LocationTable | None
     ) -> None:
         self._lane = lane
         self._call = call
         self._request = request
-        self._job = job
-        self._state = state
+        self._names = names
         self._routed = RoutedGet(request.keys, deadline=call.deadline, random=lane.random, table=table)
         self._timer: Timer | None = None
         self._wake_at = 0.0
-        self._asked: dict[int, tuple[Peer, float]] = {}
+        self._asked: dict[int, tuple[Peer, Forward]] = {}
 
-    def start(self, table: LocationTable | None) -> None:
-        if table is None or self._keys_suit(table):
-            self._do(self._routed.start(self._now()))
-
-    def _keys_suit(self, table: LocationTable) -> bool:
-        """Whether every key has the state's types; if not, the get is over.
-
-        A sole owner finds that out itself. Several, or none, would each see some of the keys, and the get must fail
-        as a whole.
-        """
-        if table.sole_owner is not None:
-            return True
-        try:
-            table.check_keys(self._request.keys)
-        except WrongKeyType as error:
-            self._routed.finished = True  # whatever still comes is ignored
-            self._finish(Failure(self._request.id, error.code, error.details))
-            return False
-        return True
+    def start(self, refresh: Callable[[str, str, Reply], None] | None) -> None:
+        """`refresh` is how the location is found when the one that is known is not to be trusted."""
+        commands = self._routed.start(self._now())
+        if refresh is not None and commands == [LookUp(None)]:
+            commands = []
+            refresh(*self._names, self._found)
+        self._do(commands)
 
     def on_values(self, part: int, values: Values) -> None:
         self._asked.pop(part, None)
@@ -235,8 +272,11 @@ class _ProxiedGet:
         self._do(self._routed.on_failure(part, code, details, self._now()))
 
     def on_lost(self, part: int) -> None:
-        self._asked.pop(part, None)
-        self._do(self._routed.on_lost(part, self._now()))
+        asked = self._asked.pop(part, None)
+        details: dict[str, Detail] = {}
+        if asked is not None:
+            details["host"], details["port"] = asked[0].address
+        self._do(self._routed.on_unreached(part, details, self._now()))
 
     def _now(self) -> float:
         return self._lane.reactor.clock()
@@ -255,11 +295,16 @@ class _ProxiedGet:
     def _located(self, found: LocationTable | QueryError) -> None:
         if self._routed.finished:
             return
-        if isinstance(found, LocationTable):
-            if self._keys_suit(found):
-                self._do(self._routed.on_located(found, self._now()))
-        else:
+        if isinstance(found, QueryError):
             self._do(self._routed.on_lookup_failed(found.code, found.details, self._now()))
+            return
+        error = _misfit(found, self._request.keys)
+        if not self._lane.may_tell(self._call, self._names, found.state):
+            self._finish(None)
+        elif error is not None:
+            self._finish(Failure(self._request.id, error.code, error.details))
+        else:
+            self._do(self._routed.on_located(found, self._now()))
 
     def _do(self, commands: Sequence[Command]) -> None:
         for command in commands:
@@ -268,7 +313,7 @@ class _ProxiedGet:
             elif isinstance(command, Routed):
                 self._finish(Values(self._request.id, command.epochs, command.results))
             elif isinstance(command, LookUp):
-                self._lane.locations.look_up(self._job, self._state, command.stale, self._found)
+                self._lane.locations.look_up(*self._names, command.stale, self._found)
             else:
                 self._finish(Failure(self._request.id, command.code, command.details))
         if not self._routed.finished:
@@ -277,18 +322,17 @@ class _ProxiedGet:
     def _ask(self, ask: Ask) -> None:
         owner, request = ask.owner, self._request
         peer = self._lane.peer(owner.host, owner.port)
-        self._asked[ask.part] = (peer, self._now())
-        peer.forward(
-            Forward(
-                self,
-                ask.part,
-                state_id=owner.state_id,
-                namespace=request.namespace,
-                options=request.options,
-                keys=ask.keys,
-                deadline=self._call.deadline,
-            )
+        forward = Forward(
+            self,
+            ask.part,
+            state_id=owner.state_id,
+            namespace=request.namespace,
+            options=request.options,
+            keys=ask.keys,
+            deadline=self._call.deadline,
         )
+        self._asked[ask.part] = peer, forward
+        peer.forward(forward)
 
     def _set_timer(self) -> None:
         wake_at = self._routed.wake_at
@@ -299,30 +343,36 @@ class _ProxiedGet:
         self._wake_at = wake_at
         self._timer = self._lane.reactor.call_later(max(0.0, wake_at - self._now()), self._on_time)
 
-    def _finish(self, answer: Answer) -> None:
+    def _finish(self, answer: Answer | None) -> None:
+        """Give the answer, or without one end the connection. What still comes of what was asked is ignored."""
+        self._routed.finished = True
         if self._timer is not None:
             self._timer.cancel()
-        for peer, asked_at in self._asked.values():
-            peer.give_up(asked_at)
-        self._asked.clear()
-        self._call.answer(answer)
+        if answer is not None:
+            self._call.answer(answer)
+        else:
+            self._lane.end(self._call)
+        asked, self._asked = self._asked, {}
+        for peer, forward in asked.values():
+            peer.give_up(forward)
 
 
 class _Waiting:
     """A locate or describe that waits for its oracle, or its deadline."""
 
-    __slots__ = ("_call", "_done", "_reactor", "_timer")
+    __slots__ = ("_call", "_done", "_job", "_lane", "_timer")
 
-    def __init__(self, reactor: Reactor, call: Call) -> None:
-        self._reactor = reactor
+    def __init__(self, lane: _Lane, call: Call, job: str) -> None:
+        self._lane = lane
         self._call = call
+        self._job = job
         self._done = False
-        self._timer = reactor.call_later(call.deadline - reactor.clock(), self._late)
+        self._timer = lane.reactor.call_later(call.deadline - lane.reactor.clock(), self._late)
 
     def located(self, found: LocationTable | QueryError) -> None:
         """The oracle's answer to a locate. Any thread."""
         if isinstance(found, LocationTable):
-            self._reactor.call_soon(self._finish, found.message(self._call.request.id))
+            self._tell(found.message(self._call.request.id), found.state)
         else:
             self._fail(found)
 
@@ -331,16 +381,23 @@ class _Waiting:
         if isinstance(found, QueryError):
             self._fail(found)
         else:
-            self._reactor.call_soon(self._finish, Description(self._call.request.id, tuple(found)))
+            self._tell(Description(self._call.request.id, tuple(found)), *found)
 
     def _fail(self, error: QueryError) -> None:
-        self._reactor.call_soon(self._finish, Failure(self._call.request.id, error.code, error.details))
+        self._tell(Failure(self._call.request.id, error.code, error.details))
 
     def _late(self) -> None:
         self._finish(Failure(self._call.request.id, FailureCode.DEADLINE_EXCEEDED, {}))
 
-    def _finish(self, answer: Answer) -> None:
-        if not self._done:
-            self._done = True
-            self._timer.cancel()
+    def _tell(self, answer: Answer, *states: Mapping[str, Any]) -> None:
+        self._lane.reactor.call_soon(self._finish, answer, *states)
+
+    def _finish(self, answer: Answer, *states: Mapping[str, Any]) -> None:
+        if self._done:
+            return
+        self._done = True
+        self._timer.cancel()
+        if all(self._lane.may_tell(self._call, (self._job, str(state.get("name"))), state) for state in states):
             self._call.answer(answer)
+        else:
+            self._lane.end(self._call)

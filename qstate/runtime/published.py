@@ -32,7 +32,10 @@ class PublishedStates:
         self._states: dict[str, _Published] = {}
 
     def claim(self, operator: str, states: Sequence[Mapping[str, Any]]) -> None:
-        """Reserve the queryable names of an operator, all that it has now; `JobError` when another one has a name."""
+        """Reserve the queryable names of an operator, all that it has now; `JobError` when another one has a name.
+
+        A state that is described in another way than before has no owners any more: what they hold is of another form.
+        """
         described = {str(state["name"]): dict(state) for state in states}
         for name in described:
             held = self._states.get(name)
@@ -45,12 +48,16 @@ class PublishedStates:
             if name not in described:  # of an earlier declaration of the operator
                 del self._states[name]
         for name, state in described.items():
-            owners = self._states[name].owners if name in self._states else {}
-            self._states[name] = _Published(operator, state, owners)
+            held = self._states.get(name)
+            if held is None or held.state != state:
+                self._states[name] = _Published(operator, state)
 
-    def publish(self, name: str, subtask: int, manager: int, owner: Owner) -> None:
-        """A task manager serves a subtask's part of a claimed state."""
-        self._states[name].owners[subtask] = (manager, owner)
+    def publish(self, state: Mapping[str, Any], subtask: int, manager: int, owner: Owner) -> None:
+        """A task manager serves a subtask's part of a claimed state; none of it is located if it is described in
+        another way by now."""
+        held = self._states.get(state["name"])
+        if held is not None and held.state == state:
+            held.owners[subtask] = (manager, owner)
 
     def withdraw(self, manager: int) -> None:
         """A task manager is gone, and with it all that it served."""

@@ -4,8 +4,8 @@ Rules of this module: decisions only. It opens no socket, reads no clock (every 
 draws its jitter from a generator it is given, so each decision can be tested with plain calls. The proxy and
 the clients carry out its commands and tell it what came of them:
 
-    start ----------------> Ask(part, owner, keys)  -> on_values(part), on_failure(part), on_lost(part)
-    on_time(at wake_at) --> LookUp(stale)           -> on_located, on_lookup_failed
+    start ----------------> Ask(part, owner, keys)  -> on_values(part), on_failure(part), on_unreached(part)
+    on_time(at wake_at) --> LookUp(stale)           -> on_located, on_lookup_failed, on_lookup_unreached
                             Answer / Refuse         the last command; whatever comes later is ignored
 
 What happens to a key, by its latest answer:
@@ -14,11 +14,18 @@ What happens to a key, by its latest answer:
     a fatal failure           done, with that code
     TOO_LARGE, several keys   asked again in two halves, at once
     retry here                asked again after the back-off (OVERLOADED: not before `retry_after_ms`)
-    look up again, lost peer  the location is looked up anew after the back-off, then asked again
-    no owner                  UNKNOWN_KEY_GROUP_LOCATION, which is: look up again
+    look up again             the location is looked up again after the back-off, then the key is asked for again
+    no owner, or none that    UNKNOWN_KEY_GROUP_LOCATION, which is: look up again
+      can be reached
+    no proxy can be reached   UNAVAILABLE: tried again, once only when that proxy never was reached
+    the connection broke      UNAVAILABLE, which is fatal: the owner may have died of the request
+      under its request
     a failure with `tries`    final when it has come so often in a row, whatever else its code says
     the deadline              its latest failure; DEADLINE_EXCEEDED if it never had one. A failure is final, too,
                               when the next try could not start before the deadline
+
+A new location may describe the state in another way, because the job came back with another program. What was answered
+before is then of another form, so every key that has a value is asked for again.
 """
 
 from __future__ import annotations
@@ -36,6 +43,8 @@ __all__ = ["ANY_NUMBER", "PLAIN", "Answer", "Ask", "Command", "LookUp", "Refuse"
 
 FIRST_BACKOFF_S = 0.005
 LONGEST_BACKOFF_S = 0.200
+#: The pause before the one further try of a proxy that was never reached.
+LAST_TRY_S = 0.200
 
 #: Bytes: the serialized value. None: not found. An int: the failure code.
 Result = bytes | int | None
@@ -91,6 +100,15 @@ class _Part(NamedTuple):
     failure: int = 0
 
 
+class _Failed(NamedTuple):
+    """What keys met: with `retry` in place of what the code says, and with a pause of its own, where there is one."""
+
+    code: int
+    details: Mapping[str, Detail]
+    retry: Retry | None = None
+    pause_s: float | None = None
+
+
 class _Waiting(NamedTuple):
     """A part that is to be tried again at `due`."""
 
@@ -115,6 +133,7 @@ class RoutedGet:
 
     __slots__ = (
         "_deadline",
+        "_described",
         "_details",
         "_epochs",
         "_keys",
@@ -128,6 +147,8 @@ class RoutedGet:
         "_unanswered",
         "_waiting",
         "finished",
+        "hopeless",
+        "unreached",
     )
 
     def __init__(
@@ -153,6 +174,12 @@ class RoutedGet:
         self._epochs: list[int] = []
         self._results: list[Result] = []
         self._details: dict[int, Mapping[str, Detail]] = {}
+        #: What the state is, by the latest location.
+        self._described = None if table is None else table.state
+        #: The positions of keys that are UNAVAILABLE because no proxy could be reached: nobody was asked for them.
+        self.unreached: set[int] = set()
+        #: Whether a proxy refused the connection that was never reached before: waiting does not help.
+        self.hopeless = False
         self.finished = False
 
     @property
@@ -181,7 +208,8 @@ class RoutedGet:
         if asked is None:
             return []
         if len(results) != len(asked.positions) or len(epochs) != len(results):
-            self._fail(asked, FailureCode.INTERNAL, {"reason": "an answer with another number of keys"}, now)
+            reason = {"reason": "an answer with another number of keys"}
+            self._fail(asked, _Failed(FailureCode.INTERNAL, reason), now)
             return self._ending()
         if len(results) == self._unanswered == len(self._keys) and PLAIN.issuperset(map(type, results)):
             self.finished = True
@@ -196,7 +224,7 @@ class RoutedGet:
             return []
         if code == FailureCode.TOO_LARGE and len(asked.positions) > 1:
             return self._halves(asked)
-        self._fail(asked, code, details, now)
+        self._fail(asked, _Failed(code, details), now)
         return self._ending()
 
     def on_unsendable(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> list[Command]:
@@ -206,18 +234,31 @@ class RoutedGet:
             return []
         if len(asked.positions) > 1:
             return self._halves(asked)
-        self._fail(asked, code, details, now)
+        self._fail(asked, _Failed(code, details), now)
         return self._ending()
 
-    def on_lost(self, part: int, now: float) -> list[Command]:
-        """The owner could not be reached, or the connection broke before it answered the part."""
+    def on_unreached(
+        self, part: int, details: Mapping[str, Detail], now: float, *, hopeless: bool = False
+    ) -> list[Command]:
+        """The owner could not be reached, so nobody was asked for the part. `hopeless`: it never could be."""
         asked = self._take(part)
         if asked is None:
             return []
-        owner = asked.owner
-        details: dict[str, Detail] = {} if owner is None else {"host": owner.host, "port": owner.port}
-        self._fail(asked, FailureCode.UNAVAILABLE, details, now)
+        self.hopeless |= hopeless
+        self._fail(asked, _not_reached(asked, details, hopeless), now)
         return self._ending()
+
+    def on_outdated(self, part: int, now: float) -> list[Command]:
+        """The part was not sent: what was known of the state ended with the connection that had told it."""
+        asked = self._take(part)
+        if asked is None:
+            return []
+        again = asked._replace(attempt=asked.attempt + 1)
+        if asked.attempt:
+            self._waiting.append(_Waiting(now + backoff_s(asked.attempt, self._random), again, look_up=True))
+            return []
+        self._locating.append(again)
+        return [LookUp(self._table)] if len(self._locating) == 1 else []
 
     def on_located(self, table: LocationTable, now: float) -> list[Command]:
         """The location that a `LookUp` asked for."""
@@ -225,17 +266,33 @@ class RoutedGet:
         if self.finished:
             return []
         self._table = table
+        if self._is_described_anew(table):
+            parts = self._all_but_failed()
         return self._ending([command for part in parts for command in self._route(part, now)])
 
     def on_lookup_failed(self, code: int, details: Mapping[str, Detail], now: float) -> list[Command]:
         """A `LookUp` failed; a code that is not fatal is tried again like any other."""
-        parts, self._locating = self._locating, []
+        failed = _Failed(code, details)
+        if _RETRY.get(code, Retry.FATAL) is not Retry.FATAL:
+            failed = failed._replace(retry=Retry.LOOK_UP_AGAIN)
+        return self._without_location([(part, failed) for part in self._locating], now)
+
+    def on_lookup_unreached(
+        self, details: Mapping[str, Detail], now: float, *, hopeless: bool = False
+    ) -> list[Command]:
+        """Who would have answered a `LookUp` could not be reached. `hopeless`: never yet."""
+        self.hopeless |= hopeless
+        asked = [(part, _not_reached(part._replace(owner=None), details, hopeless)) for part in self._locating]
+        return self._without_location(asked, now)
+
+    def _without_location(self, failed: list[tuple[_Part, _Failed]], now: float) -> list[Command]:
+        self._locating = []
         if self.finished:
             return []
         # Nothing is known about the location any more, so the next try has to look it up.
         self._table = None
-        for part in parts:
-            self._fail(part._replace(table=None), code, details, now, look_up=True)
+        for part, failure in failed:
+            self._fail(part._replace(table=None), failure, now)
         return self._ending()
 
     def on_time(self, now: float) -> list[Command]:
@@ -251,6 +308,20 @@ class RoutedGet:
         for waiting in due:
             commands += self._try_again(waiting, now)
         return self._ending(commands)
+
+    def _is_described_anew(self, table: LocationTable) -> bool:
+        """Whether the state is another than it was; from now on it is this one."""
+        before, self._described = self._described, table.state
+        return before is not None and before is not table.state and before != table.state
+
+    def _all_but_failed(self) -> list[_Part]:
+        """Every key that has not failed for good, to be asked for once more: its value is of another form by now."""
+        failed = {position for position, result in enumerate(self._results) if isinstance(result, int)}
+        positions = [position for position in range(len(self._keys)) if position not in failed]
+        self._open.clear()
+        self._waiting.clear()
+        self._unanswered = len(positions)
+        return [_Part(positions, 1, self._table, None)] if positions else []
 
     def _try_again(self, waiting: _Waiting, now: float) -> list[Command]:
         # A table that was replaced since the failure need not be looked up once more.
@@ -274,7 +345,7 @@ class RoutedGet:
         for owner, found in shares:
             share = part._replace(positions=[part.positions[index] for index in found])
             if owner is None:
-                self._fail(share, FailureCode.UNKNOWN_KEY_GROUP_LOCATION, {}, now)
+                self._fail(share, _Failed(FailureCode.UNKNOWN_KEY_GROUP_LOCATION, {}), now)
             else:
                 commands.append(self._ask(share, owner))
         return commands
@@ -317,16 +388,16 @@ class RoutedGet:
             self._results[position] = result
             self._unanswered -= 1
         for code, positions in again.items():
-            self._fail(part._replace(positions=positions), code, {}, now)
+            self._fail(part._replace(positions=positions), _Failed(code, {}), now)
 
-    def _fail(
-        self, part: _Part, code: int, details: Mapping[str, Detail], now: float, look_up: bool | None = None
-    ) -> None:
+    def _fail(self, part: _Part, failed: _Failed, now: float) -> None:
         """Let the part wait for another try, or settle it with the code when there will be none."""
-        retry = _RETRY.get(code, Retry.FATAL)
+        code, details, retry, pause_s = failed
+        if retry is None:
+            retry = _RETRY.get(code, Retry.FATAL)
         if details:
             self._details[code] = details
-        due = now + backoff_s(part.attempt, self._random)
+        due = now + (backoff_s(part.attempt, self._random) if pause_s is None else pause_s)
         if code == FailureCode.OVERLOADED:
             due = max(due, now + _retry_after_s(details))
         final = part.attempt + 1 >= self._tries[code] if code in self._tries else retry is Retry.FATAL
@@ -334,10 +405,13 @@ class RoutedGet:
             # That the time is over says less than why it was needed.
             late = code == FailureCode.DEADLINE_EXCEEDED
             self._settle(part.positions, part.failure if late and part.failure else code)
+            if (code == FailureCode.UNAVAILABLE and failed.retry is not None) or (
+                late and part.failure == FailureCode.UNAVAILABLE
+            ):
+                self.unreached.update(part.positions)
             return
-        if look_up is None:
-            look_up = retry is Retry.LOOK_UP_AGAIN
-        self._waiting.append(_Waiting(due, part._replace(attempt=part.attempt + 1, failure=code), look_up))
+        again = part._replace(attempt=part.attempt + 1, failure=code)
+        self._waiting.append(_Waiting(due, again, retry is Retry.LOOK_UP_AGAIN))
 
     def _settle(self, positions: Sequence[int], code: int) -> None:
         self._make_room()
@@ -353,6 +427,8 @@ class RoutedGet:
     def _expire(self) -> list[Command]:
         for part in [*self._open.values(), *self._locating, *(waiting.part for waiting in self._waiting)]:
             self._settle(part.positions, part.failure or FailureCode.DEADLINE_EXCEEDED)
+            if part.failure == FailureCode.UNAVAILABLE:  # which is tried again only when nobody was reached
+                self.unreached.update(part.positions)
         return self._finish()
 
     def _ending(self, commands: list[Command] | None = None) -> list[Command]:
@@ -371,6 +447,17 @@ class RoutedGet:
         if isinstance(first, int) and results.count(first) == len(results):
             return [Refuse(first, self._details.get(first, {}))]
         return [Answer(tuple(self._epochs), tuple(results))]
+
+
+def _not_reached(part: _Part, details: Mapping[str, Detail], hopeless: bool) -> _Failed:
+    """What it means that an owner, or the proxy, could not be reached: waiting helps, unless it never was there."""
+    if part.owner is not None and part.owner.state_id:
+        return _Failed(FailureCode.UNKNOWN_KEY_GROUP_LOCATION, details)
+    if not hopeless:
+        return _Failed(FailureCode.UNAVAILABLE, details, Retry.LOOK_UP_AGAIN)
+    if not part.attempt:
+        return _Failed(FailureCode.UNAVAILABLE, details, Retry.LOOK_UP_AGAIN, LAST_TRY_S)
+    return _Failed(FailureCode.UNAVAILABLE, {**details, "tries": part.attempt + 1}, Retry.FATAL)
 
 
 def _retry_after_s(details: Mapping[str, Detail]) -> float:

@@ -63,7 +63,7 @@ class SessionOwner(Protocol):
 class Session:
     """A connection from accept to close. `open` starts it, on the driving thread of its reactor.
 
-    It is read by the threads of the crew, if there is one, and by the reactor otherwise.
+    It is read by the threads of the crew, if there is one, and by the reactor otherwise. `notes` are the service's own.
     """
 
     def __init__(
@@ -78,6 +78,7 @@ class Session:
     ) -> None:
         self.reactor = reactor
         self.connection = connection
+        self.notes: dict[str, int] = {}
         self.channel = (
             Channel(
                 reactor,

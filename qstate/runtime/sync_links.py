@@ -18,6 +18,7 @@ import socket
 import threading
 import time
 import weakref
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -25,7 +26,7 @@ from qstate.errors import ClosedError
 from qstate.protocol import Values
 from qstate.runtime.errand import Errand, GetErrand
 from qstate.runtime.keen_poll import KeenPoll
-from qstate.runtime.known_states import KnownStates
+from qstate.runtime.known_states import AddressBook, KnownStates
 from qstate.runtime.link import Link, LinkSettings, LinkState
 from qstate.runtime.routing import Ask, LookUp
 
@@ -33,8 +34,6 @@ __all__ = ["SyncLinks"]
 
 # Beyond 128 KiB the C library maps and unmaps memory for each buffer.
 RECEIVE_BYTES = 64 * 1024
-#: A link that nobody has used for so long is checked for a peer that has gone before it is used again.
-IDLE_S = 0.1
 #: With more unsent bytes than this on a link, whoever starts another errand first helps to get rid of them.
 HIGH_WATER_BYTES = 1024 * 1024
 #: How often a thread looks whether the leader has got rid of them.
@@ -49,8 +48,7 @@ class SyncLink(Link):
     """A link over a non-blocking socket that the leader polls."""
 
     def __init__(self, links: SyncLinks, host: str, port: int, settings: LinkSettings) -> None:
-        self.used_at = time.monotonic()
-        super().__init__(host, port, settings, self.used_at)
+        super().__init__(host, port, settings, links.book, time.monotonic())
         self._links = links
         self._addresses: list[tuple[Any, ...]] = []
         self._sock: socket.socket | None = None
@@ -64,6 +62,7 @@ class SyncLink(Link):
         except OSError as exc:
             self.unreachable(str(exc), time.monotonic())
             return
+        self._links.open.add(self)
         self._next_address(OSError("no address"))
 
     def ready(self, events: int) -> None:
@@ -79,12 +78,12 @@ class SyncLink(Link):
         if events & _READABLE and self._sock is not None:
             self.read()
 
-    def free(self, now: float) -> bool:
+    def free(self) -> bool:
         """Whether a request can go out at once, and its answer will be the next that comes in."""
-        if self.state is not LinkState.READY or self._pending or self._unsent or now - self.used_at > IDLE_S:
+        if not self.idle or self._unsent:
             return False
-        self.used_at = now
-        return True
+        self.read()
+        return self.state is LinkState.READY
 
     def read(self) -> None:
         """Take what has arrived, if anything."""
@@ -138,6 +137,7 @@ class SyncLink(Link):
             self._links.watch(sock, _READ | _WRITE, self)
 
     def _abort(self) -> None:
+        self._links.open.discard(self)
         self._links.congested.discard(self)
         if self._sock is not None:
             self._links.unwatch(self._sock)
@@ -195,13 +195,18 @@ class SyncLink(Link):
 class SyncLinks:
     """All links of one synchronous client, and the threads that wait on them."""
 
-    def __init__(self, states: KnownStates, settings: LinkSettings, proxy: tuple[str, int], random: Random) -> None:
-        self.states = states
+    def __init__(self, ways: Sequence[KnownStates], settings: LinkSettings, random: Random) -> None:
+        """`ways`: what is known of the states at each address that may be asked, the job's own proxy first."""
+        self.states = ways[0]
+        self.book = AddressBook(ways)
         self.random = random
         self.lock = threading.Lock()
         self._settings = settings
-        self._proxy = proxy
+        self._proxy = self.states.proxy
+        #: The link to each address over which requests go out.
         self._links: dict[tuple[str, int], SyncLink] = {}
+        #: Every link that has a socket, those to silent peers included.
+        self.open: set[SyncLink] = set()
         #: The links whose peers take requests more slowly than they are made.
         self.congested: set[SyncLink] = set()
         self._live: set[Errand] = set()
@@ -233,7 +238,7 @@ class SyncLinks:
         """`start` the errand and `wait` for its end, the shortest way when nothing stands in it. Call with the lock."""
         owner = None if self._leading or self._closed is not None else errand.usual_owner
         link = None if owner is None else self._links.get(owner.address)
-        if owner is not None and link is not None and now < errand.deadline and link.free(now):
+        if owner is not None and link is not None and now < errand.deadline and link.free():
             request_id = errand.send_straight(link, owner, now)
             if request_id:
                 self._live.add(errand)
@@ -300,7 +305,7 @@ class SyncLinks:
         _forkable.discard(self)
         for errand in list(self._live):
             errand.fail(ClosedError(reason))
-        for link in list(self._links.values()):
+        for link in list(self.open):
             link.unreachable(reason, time.monotonic())
         self._links.clear()
         if self._leading:
@@ -328,14 +333,15 @@ class SyncLinks:
         """Send over the link to the command's peer, which is made when there is none."""
         address = (command.owner.host, command.owner.port) if type(command) is Ask else proxy or self._proxy
         link = self._links.get(address)
-        if link is not None and now - link.used_at > IDLE_S and link.idle:
-            link.read()
-        if link is None or link.state is LinkState.LOST:
+        if link is not None and link.idle:
+            link.read()  # the peer may have closed it since it was used last
+        if type(command) is Ask and not errand.is_current:
+            errand.on_outdated(command.part, now)
+        elif link is None or not link.takes_requests:
             link = self._links[address] = SyncLink(self, *address, self._settings)
             link.send(errand, command, now)
             link.connect()
         else:
-            link.used_at = now
             link.send(errand, command, now)
 
     def finished(self, errand: Errand) -> None:
@@ -348,8 +354,8 @@ class SyncLinks:
             self.gave_up(errand, now)
 
     def gave_up(self, errand: Errand, now: float) -> None:
-        """The errand has waited in vain: close the links to peers that are taken for dead."""
-        for link in list(self._links.values()):
+        """The errand has waited in vain: see which peers are to be taken for dead."""
+        for link in list(self.open):
             link.gave_up(errand, now)
 
     def progressed(self, errand: Errand) -> None:
@@ -437,8 +443,9 @@ class SyncLinks:
         self._closed = "the client was made before the fork; make a new one in the child process"
         self._live.clear()
         self._sleepers.clear()
-        for link in self._links.values():
+        for link in self.open:
             link.abandon_socket()
+        self.open.clear()
         self._links.clear()
         self._dispose()
 

@@ -55,6 +55,7 @@ class Peer:
         self._connection = connection
         self._listener = socket.create_server(("127.0.0.1", port))
         self._sockets: list[socket.socket] = []
+        self._wires: list[ServerConnection] = []
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._closing = False
@@ -64,7 +65,8 @@ class Peer:
 
     def honest(self, request: Any) -> Iterable[Reply]:
         if isinstance(request, Get):
-            yield Values(request.id, (1,) * len(request.keys), tuple(msgpack.packb(key) for key in request.keys))
+            epoch = max(1, request.options.get("min_epoch", 1))
+            yield Values(request.id, (epoch,) * len(request.keys), tuple(msgpack.packb(key) for key in request.keys))
         elif isinstance(request, Locate):
             yield self.location(request)
         elif isinstance(request, Describe):
@@ -84,6 +86,15 @@ class Peer:
             dropped, self._sockets = self._sockets, []
         for sock in dropped:
             _shut(sock)
+
+    def await_gone(self, timeout_s: float = 5.0) -> None:
+        """Wait until every connection that was dropped is closed for good, so that its end has been sent."""
+        for thread in self._threads[1:]:
+            thread.join(timeout_s)
+
+    def send_to(self, number: int, answer: Answer) -> None:
+        """Answer over a connection, by its number, what the script left unanswered."""
+        self._sockets[number].sendall(self._wires[number].send(answer))
 
     def close(self) -> None:
         with self._lock:
@@ -128,6 +139,7 @@ class Peer:
 
     def _converse(self, sock: socket.socket) -> None:
         wire = ServerConnection(**self._connection)
+        self._wires.append(wire)
         while data := sock.recv(65536):
             try:
                 events = wire.receive(data)

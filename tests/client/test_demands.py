@@ -11,7 +11,7 @@ import msgpack
 import pytest
 
 from qstate.client import AsyncQueryableStateClient, QueryableStateClient
-from qstate.errors import ConfigError, EpochNotReached, FailureCode, QueryError, TooStale
+from qstate.errors import ConfigError, EpochNotReached, FailureCode, QueryError, TooStale, Unavailable
 from qstate.protocol import Failure, Get, Values
 from tests.client.peer import Peer, Reply
 
@@ -149,3 +149,21 @@ def test_a_demand_that_cannot_be_one_is_refused_before_anything_is_sent(peer: Pe
 
     assert [type(found) for found in asynchronously(peer, ask)] == [ConfigError, ConfigError]
     assert gets(peer) == []
+
+
+@pytest.mark.parametrize("results", [(b"\x01",), (None,), (b"\x01", None), (int(FailureCode.RESTORING), b"\x01")])
+@pytest.mark.parametrize("isolation", ["live", "committed"])
+def test_an_answer_of_an_earlier_epoch_than_demanded_is_never_given(
+    peer: Peer, results: tuple[Any, ...], isolation: str
+) -> None:
+    peer.script = lambda request: (
+        [Values(request.id, tuple(-1 if type(result) is int else 6 for result in results), results)]
+        if isinstance(request, Get)
+        else peer.honest(request)
+    )
+    keys = [f"{number}" for number in range(len(results))]
+    with QueryableStateClient(*peer.address) as client, pytest.raises(Unavailable, match="of epoch 6"):
+        client.get_many("job", "state", keys, isolation=isolation, min_epoch=7)
+    with pytest.raises(Unavailable, match="of epoch 6"):
+        asynchronously(peer, lambda client: client.get_many("job", "state", keys, isolation=isolation, min_epoch=7))
+    assert len(gets(peer)) == 2

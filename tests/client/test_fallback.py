@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from qstate.errors import FailureCode, Retry
 from qstate.runtime.fallback import DOWN_S, HASTE_S, JOB, PATIENCE_S, STARTING, JobHealth, Journey, Leg
+from qstate.runtime.routing import LAST_TRY_S
 
 DEADLINE = 10.0
 FALLBACK = 1
@@ -24,8 +25,10 @@ def journey(keys: int = 1, ways: int = 2, deadline: float = DEADLINE, job: JobHe
     return Journey(keys, ways, deadline=deadline, job=job or JobHealth(), random=Random(7))
 
 
-def after(get: Journey, *codes: int, now: float = 0.0, unheard: bool = False) -> Leg:
-    leg = get.ended(codes, now, unheard=unheard)
+def after(get: Journey, *codes: int, now: float = 0.0, unheard: bool = False, hopeless: bool = False) -> Leg:
+    """The leg after one that ended so; UNAVAILABLE means that the address was not reached."""
+    unreached = [index for index, code in enumerate(codes) if code == FailureCode.UNAVAILABLE]
+    leg = get.ended(codes, now, unheard=unheard, unreached=unreached, hopeless=hopeless)
     assert leg is not None
     return leg
 
@@ -43,7 +46,7 @@ def test_an_answer_of_the_job_is_the_end() -> None:
     assert get.verdicts == [0, 0]
 
 
-@pytest.mark.parametrize("code", [*MAY_PASS, *STARTING, FailureCode.DEADLINE_EXCEEDED])
+@pytest.mark.parametrize("code", [*MAY_PASS, *STARTING, FailureCode.DEADLINE_EXCEEDED, FailureCode.UNAVAILABLE])
 def test_a_failure_of_the_job_that_may_pass_goes_to_the_fallback_at_once(code: FailureCode) -> None:
     get = journey()
     get.start(0.0)
@@ -59,6 +62,34 @@ def test_another_fatal_failure_of_the_job_is_the_outcome(code: int) -> None:
     get.start(0.0)
     assert get.ended([code], 0.2, unheard=False) is None
     assert get.verdicts == [0]
+
+
+@pytest.mark.parametrize("way", [JOB, FALLBACK])
+def test_a_key_that_was_sent_when_the_connection_broke_is_asked_for_nowhere_else(way: int) -> None:
+    get = journey(ways=3)
+    get.start(0.0)
+    if way == FALLBACK:
+        after(get, FailureCode.RESTORING, now=0.1)
+    assert get.ended([FailureCode.UNAVAILABLE], 0.2, unheard=True) is None
+    assert get.verdicts == [way]
+
+
+def test_when_nobody_was_ever_reached_there_is_one_more_round() -> None:
+    get = journey()
+    get.start(0.0)
+    assert after(get, FailureCode.UNAVAILABLE, hopeless=True).way == FALLBACK
+    again = after(get, FailureCode.UNAVAILABLE, hopeless=True)
+    assert (again.way, again.start) == (JOB, LAST_TRY_S)
+    assert after(get, FailureCode.UNAVAILABLE, now=LAST_TRY_S, hopeless=True).way == FALLBACK
+    assert get.ended([FailureCode.UNAVAILABLE], LAST_TRY_S, unheard=True, unreached=[0], hopeless=True) is None
+    assert get.verdicts == [2]
+
+
+def test_who_was_reached_before_is_waited_for() -> None:
+    get = journey()
+    get.start(0.0)
+    for number in range(12):
+        after(get, FailureCode.UNAVAILABLE, hopeless=number % 2 == 0)
 
 
 def test_only_the_keys_without_an_answer_go_on() -> None:
@@ -79,7 +110,7 @@ def test_a_failure_about_the_request_is_the_outcome_whoever_says_it(code: Failur
     assert get.verdicts == [1]
 
 
-@pytest.mark.parametrize("code", [code for code in FATAL if code not in ABOUT_THE_REQUEST])
+@pytest.mark.parametrize("code", [code for code in FATAL if code not in (*ABOUT_THE_REQUEST, FailureCode.UNAVAILABLE)])
 def test_a_fallback_that_cannot_help_does_not_end_the_wait_for_the_job(code: FailureCode) -> None:
     get = journey(ways=3)
     get.start(0.0)
@@ -163,7 +194,7 @@ def test_a_journey_ends_by_its_deadline_and_every_leg_lies_within(
         assert leg.start < leg.until <= deadline
         legs += 1
         code = codes.pop() if codes else FailureCode.UNAVAILABLE
-        leg = get.ended([code], min(leg.until, leg.start + delay), unheard=False)
+        leg = get.ended([code], min(leg.until, leg.start + delay), unheard=False, unreached=[0])
         assert legs < 100_000
     assert get.verdicts[0] < legs
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from qstate.errors import FailureCode, Retry
 from qstate.keys import Key, KeyGroupRange, key_group
 from qstate.runtime.location import LocationTable, Owner
-from qstate.runtime.routing import Answer, Ask, Command, LookUp, Refuse, RoutedGet, backoff_s
+from qstate.runtime.routing import LAST_TRY_S, Answer, Ask, Command, LookUp, Refuse, RoutedGet, backoff_s
 
 MAX_PARALLELISM = 16
 KEYS: tuple[Key, ...] = tuple(f"key-{number}" for number in range(40))
@@ -195,11 +195,94 @@ def test_look_up_again_drops_the_location_after_the_back_off(code: FailureCode) 
     the_answer(answer(get, again, 1.2))
 
 
-def test_a_lost_connection_is_looked_up_again() -> None:
+def test_an_owner_that_cannot_be_reached_is_looked_up_again_and_then_has_no_location() -> None:
     get = routed(keys=("a",), known=ONE)
     (ask,) = asked(get.start(0.0))
-    assert get.on_lost(ask.part, 1.0) == []
+    assert get.on_unreached(ask.part, {"port": 1}, 1.0) == []
     assert get.on_time(get.wake_at) == [LookUp(ONE)]
+    assert get.on_time(10.0) == [Refuse(FailureCode.UNKNOWN_KEY_GROUP_LOCATION, {"port": 1})]
+    assert not get.unreached
+
+
+def test_a_key_whose_owner_died_under_it_is_not_asked_for_again() -> None:
+    get = routed()
+    first, second = asked(get.start(0.0))
+    assert get.on_failure(first.part, FailureCode.UNAVAILABLE, {"port": 1}, 0.0) == []
+    by_key = dict(zip(KEYS, the_answer(answer(get, second)).results, strict=True))
+    assert {by_key[key] for key in first.keys} == {FailureCode.UNAVAILABLE}
+    assert all(by_key[key] == value(key) for key in second.keys)
+    assert not get.unreached
+
+
+AT_PROXY = LocationTable("job", {"name": "state"}, 1, (Owner(KeyGroupRange(0, 1), "127.0.0.1", 9069, b""),))
+
+
+def test_a_proxy_that_cannot_be_reached_is_tried_until_the_deadline() -> None:
+    get = routed(keys=("a",), known=AT_PROXY)
+    (ask,) = asked(get.start(0.0))
+    assert get.on_unreached(ask.part, {}, 1.0) == []
+    now, stale = get.wake_at, AT_PROXY
+    while not get.finished:
+        assert get.on_time(now) == [LookUp(stale)]
+        get.on_lookup_unreached({"reason": "refused"}, now)
+        now, stale = get.wake_at, None
+    assert get.finished
+    assert get.unreached == {0}
+
+
+@pytest.mark.parametrize("known", [None, AT_PROXY])
+def test_a_proxy_that_was_never_reached_is_tried_once_more(known: LocationTable | None) -> None:
+    get = routed(keys=("a",), known=known)
+    commands = get.start(0.0)
+    if known is not None:
+        (ask,) = asked(commands)
+        assert get.on_unreached(ask.part, {}, 1.0, hopeless=True) == []
+    else:
+        assert get.on_lookup_unreached({}, 1.0, hopeless=True) == []
+    assert get.wake_at == 1.0 + LAST_TRY_S
+    assert get.on_time(get.wake_at) == [LookUp(known)]
+    refusal = get.on_lookup_unreached({"reason": "refused"}, 1.3, hopeless=True)
+    assert refusal == [Refuse(FailureCode.UNAVAILABLE, {"reason": "refused", "tries": 2})]
+    assert get.hopeless
+    assert get.unreached == {0}
+
+
+def test_what_was_known_over_a_connection_that_ended_is_looked_up_at_once() -> None:
+    get = routed(keys=("a",), known=AT_PROXY)
+    (ask,) = asked(get.start(0.0))
+    assert get.on_outdated(ask.part, 0.5) == [LookUp(AT_PROXY)]
+    (again,) = asked(get.on_located(AT_PROXY, 0.6))
+    # The second time the connection ends there is a pause: a peer that takes and closes must not be hammered.
+    assert get.on_outdated(again.part, 0.7) == []
+    assert get.wake_at > 0.7
+    assert get.on_time(get.wake_at) == [LookUp(AT_PROXY)]
+    (last,) = asked(get.on_located(AT_PROXY, 0.8))
+    the_answer(get.on_values(last.part, (1,), (b"v",), 0.9))
+
+
+def test_values_of_another_description_are_asked_for_again() -> None:
+    get = routed()
+    first, second = asked(get.start(0.0))
+    assert answer(get, first) == []
+    get.on_failure(second.part, FailureCode.UNKNOWN_STATE_ID, {}, 0.0)
+    assert get.on_time(get.wake_at) == [LookUp(TWO)]
+    another = LocationTable("job", {"name": "state", "kind": "list"}, MAX_PARALLELISM, ONE.owners)
+    (again,) = asked(get.on_located(another, 0.1))
+    assert again.keys == KEYS
+    assert the_answer(answer(get, again)).epochs == (1,) * len(KEYS)
+
+
+def test_a_key_that_failed_for_good_is_not_asked_for_again_under_another_description() -> None:
+    get = routed(keys=("a", "b", "c"), known=ONE)
+    (ask,) = asked(get.start(0.0))
+    results = (int(FailureCode.UNAVAILABLE), b"old", int(FailureCode.UNKNOWN_STATE_ID))
+    assert get.on_values(ask.part, (-1, 1, -1), results, 0.0) == []
+    assert get.on_time(get.wake_at) == [LookUp(ONE)]
+    another = LocationTable("job", {"name": "state", "kind": "list"}, MAX_PARALLELISM, ONE.owners)
+    (again,) = asked(get.on_located(another, 0.1))
+    assert again.keys == ("b", "c")
+    found = the_answer(get.on_values(again.part, (2, 2), (b"new", None), 0.2))
+    assert found == Answer((-1, 2, 2), (FailureCode.UNAVAILABLE, b"new", None))
 
 
 def test_only_the_keys_that_failed_are_asked_again() -> None:
@@ -242,8 +325,8 @@ def test_a_location_replaced_meanwhile_is_not_looked_up_twice() -> None:
 def test_parts_that_wait_for_one_location_share_the_look_up() -> None:
     get = routed()
     first, second = asked(get.start(0.0))
-    get.on_lost(first.part, 0.0)
-    get.on_lost(second.part, 0.0)
+    get.on_unreached(first.part, {}, 0.0)
+    get.on_unreached(second.part, {}, 0.0)
     assert get.on_time(0.005) == [LookUp(TWO)]
     assert len(asked(get.on_located(TWO, 0.01))) == 2
 
@@ -358,9 +441,10 @@ def test_a_key_whose_owner_says_that_the_time_is_over_keeps_its_failure() -> Non
 def test_a_lookup_that_is_tried_again_at_the_deadline_keeps_its_failure() -> None:
     get = routed(known=None, deadline=2.0)
     get.start(0.0)
-    get.on_lookup_failed(FailureCode.UNAVAILABLE, {"host": "h"}, 1.0)
+    get.on_lookup_unreached({"host": "h"}, 1.0)
     assert get.on_time(get.wake_at) == [LookUp(None)]
     assert get.on_time(2.0) == [Refuse(FailureCode.UNAVAILABLE, {"host": "h"})]
+    assert get.unreached == set(range(len(KEYS)))
 
 
 def test_a_deadline_in_the_past_asks_nobody() -> None:
@@ -385,7 +469,7 @@ def test_several_keys_that_are_too_large_together_are_asked_in_halves() -> None:
     assert found.results == (FailureCode.TOO_LARGE, value("b"), value("c"))
 
 
-@pytest.mark.parametrize("late", ["values", "failure", "lost", "located", "lookup failed", "time"])
+@pytest.mark.parametrize("late", ["values", "failure", "unreached", "outdated", "located", "lookup failed", "time"])
 def test_whatever_comes_after_the_end_is_ignored(late: str) -> None:
     get = routed(keys=("a",), known=ONE)
     (ask,) = asked(get.start(0.0))
@@ -393,7 +477,8 @@ def test_whatever_comes_after_the_end_is_ignored(late: str) -> None:
     events = {
         "values": lambda: answer(get, ask),
         "failure": lambda: get.on_failure(ask.part, FailureCode.INTERNAL, {}, 0.0),
-        "lost": lambda: get.on_lost(ask.part, 0.0),
+        "unreached": lambda: get.on_unreached(ask.part, {}, 0.0),
+        "outdated": lambda: get.on_outdated(ask.part, 0.0),
         "located": lambda: get.on_located(TWO, 0.0),
         "lookup failed": lambda: get.on_lookup_failed(FailureCode.UNKNOWN_JOB, {}, 0.0),
         "time": lambda: get.on_time(100.0),
@@ -445,7 +530,8 @@ def test_back_off_grows_with_each_failure_of_a_key() -> None:
         (ask,) = asked(get.on_time(now))
 
 
-EVENTS = st.sampled_from(["values", "mixed", "retry", "moved", "fatal", "lost", "located", "gap", "lookup", "time"])
+ANSWERS = ["values", "mixed", "retry", "moved", "fatal", "unreached", "outdated"]
+EVENTS = st.sampled_from([*ANSWERS, "located", "gap", "another", "lookup", "nobody", "time"])
 
 
 @given(st.lists(EVENTS, max_size=40), st.randoms(use_true_random=False), st.sampled_from([None, ONE, TWO, GAP]))
@@ -469,6 +555,10 @@ def test_whatever_happens_each_get_ends_once_by_its_deadline_with_one_result_per
             note(get.on_located(random.choice([ONE, TWO]), now))
         elif event == "gap":
             note(get.on_located(GAP, now))
+        elif event == "another":
+            note(get.on_located(LocationTable("job", {"name": random.choice("abc")}, MAX_PARALLELISM, TWO.owners), now))
+        elif event == "nobody":
+            note(get.on_lookup_unreached({}, now, hopeless=random.choice([True, False])))
         elif event == "lookup":
             note(get.on_lookup_failed(random.choice([FailureCode.UNAVAILABLE, FailureCode.UNKNOWN_JOB]), {}, now))
         elif event == "time" or ask is None:
@@ -479,8 +569,10 @@ def test_whatever_happens_each_get_ends_once_by_its_deadline_with_one_result_per
             results = [random.choice([b"v", None, 8, 5, 19]) for _ in ask.keys]
             epochs = [-1 if isinstance(result, int) else 3 for result in results]
             note(get.on_values(ask.part, tuple(epochs), tuple(results), now))
-        elif event == "lost":
-            note(get.on_lost(ask.part, now))
+        elif event == "unreached":
+            note(get.on_unreached(ask.part, {}, now))
+        elif event == "outdated":
+            note(get.on_outdated(ask.part, now))
         else:
             code = {
                 "retry": FailureCode.RESTORING,

@@ -10,6 +10,7 @@ from qstate.runtime.location import Owner
 from qstate.runtime.published import PublishedStates
 
 LOW = Owner(KeyGroupRange(0, 64), "127.0.0.1", 9067, b"a" * 16)
+TOTAL = {"name": "total", "kind": "value"}
 HIGH = Owner(KeyGroupRange(64, 128), "127.0.0.1", 9068, b"b" * 16)
 
 
@@ -23,12 +24,14 @@ def test_two_operators_cannot_have_one_queryable_name() -> None:
 
 def test_an_operators_states_are_those_that_it_claimed_last() -> None:
     states = PublishedStates("job", 128)
-    states.claim("one", [{"name": "total", "kind": "value"}, {"name": "old"}])
-    states.publish("total", subtask=0, manager=0, owner=LOW)
+    states.claim("one", [TOTAL, {"name": "old"}])
+    states.publish(TOTAL, subtask=0, manager=0, owner=LOW)
     states.claim("one", [{"name": "total", "kind": "list"}, {"name": "new"}])
     assert states.describe() == [{"name": "new"}, {"name": "total", "kind": "list"}]
-    assert states.locate("total").owners == (LOW,)
+    assert states.locate("total").owners == (), "what it holds is of another kind"
+    states.publish({"name": "old"}, subtask=0, manager=0, owner=LOW)
     states.claim("other", [{"name": "old"}])
+    assert states.locate("old").owners == ()
 
 
 def test_a_claim_that_is_refused_changes_nothing() -> None:
@@ -47,11 +50,23 @@ def test_an_unclaimed_name_is_an_unknown_state() -> None:
 
 def test_a_lost_task_manager_leaves_a_gap_and_its_successor_fills_it() -> None:
     states = PublishedStates("job", 128)
-    states.claim("one", [{"name": "total"}])
-    states.publish("total", subtask=0, manager=0, owner=LOW)
-    states.publish("total", subtask=1, manager=1, owner=HIGH)
+    states.claim("one", [TOTAL])
+    states.publish(TOTAL, subtask=0, manager=0, owner=LOW)
+    states.publish(TOTAL, subtask=1, manager=1, owner=HIGH)
     assert states.locate("total").owners == (LOW, HIGH)
     states.withdraw(manager=0)
     assert states.locate("total").owners == (HIGH,)
-    states.publish("total", subtask=0, manager=0, owner=LOW)
+    states.publish(TOTAL, subtask=0, manager=0, owner=LOW)
     assert states.locate("total").owners == (LOW, HIGH)
+
+
+def test_a_state_that_is_described_in_another_way_has_the_owners_that_say_so_alone() -> None:
+    states = PublishedStates("job", 128)
+    states.claim("one", [TOTAL])
+    states.publish(TOTAL, subtask=0, manager=0, owner=LOW)
+    another = {**TOTAL, "kind": "reducing"}
+    states.claim("one", [another])
+    assert (states.locate("total").state, states.locate("total").owners) == (another, ())
+    states.publish(TOTAL, subtask=0, manager=0, owner=LOW)
+    states.publish(another, subtask=1, manager=1, owner=HIGH)
+    assert states.locate("total").owners == (HIGH,)

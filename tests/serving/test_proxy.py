@@ -10,7 +10,7 @@ import time
 import msgpack
 import pytest
 
-from qstate.errors import FailureCode, Unavailable
+from qstate.errors import FailureCode, UnknownKeyGroupLocation
 from qstate.keys import KeyGroupRange, key_group
 from qstate.protocol import Description, Failure, Location, Pong, Values
 from qstate.runtime.location import Owner
@@ -203,7 +203,7 @@ def test_keys_without_an_owner_wait_for_one_until_the_deadline(
     assert isinstance(answer, Values) and answer.results == (value(ENTRIES[homeless]),)
 
 
-def test_owner_that_cannot_be_reached_is_unavailable_within_the_deadline(
+def test_owner_that_cannot_be_reached_is_no_owner_within_the_deadline(
     start_proxy: ProxyFactory, served: StateInstance
 ) -> None:
     proxy = start_proxy()
@@ -214,7 +214,7 @@ def test_owner_that_cannot_be_reached_is_unavailable_within_the_deadline(
         with RawClient(proxy.address) as client:
             started = time.monotonic()
             assert failure_code(client.get(TARGET, "key 1", deadline_ms=300)) in (
-                FailureCode.UNAVAILABLE,
+                FailureCode.UNKNOWN_KEY_GROUP_LOCATION,
                 FailureCode.DEADLINE_EXCEEDED,  # a name service may take longer than that to say no
             )
             assert time.monotonic() - started < PATIENCE_S
@@ -312,7 +312,7 @@ def test_silent_oracle_costs_the_deadline_and_its_late_answer_is_used(
         assert isinstance(client.get(TARGET, "key 1"), Values)
 
 
-def test_broken_oracle_is_internal_and_an_unavailable_one_is_tried_again(
+def test_broken_oracle_is_internal_and_one_that_cannot_tell_yet_is_tried_again(
     registry: StateRegistry,
     start_server: ServerFactory,
     start_proxy: ProxyFactory,
@@ -325,9 +325,9 @@ def test_broken_oracle_is_internal_and_an_unavailable_one_is_tried_again(
         for answer in (client.get(TARGET, "key 1"), client.locate(*TARGET), client.describe("job")):
             assert failure_code(answer) == FailureCode.INTERNAL
         assert "a bug in an oracle" in caplog.text
-        oracle = TableOracle(lastTemperature=Unavailable(host="driver"))
+        oracle = TableOracle(lastTemperature=UnknownKeyGroupLocation(host="driver"))
         proxy.set_location_oracle("job", oracle)
-        assert failure_code(client.get(TARGET, "key 1", deadline_ms=1000)) == FailureCode.UNAVAILABLE
+        assert failure_code(client.get(TARGET, "key 1", deadline_ms=1000)) == FailureCode.UNKNOWN_KEY_GROUP_LOCATION
         number = client.send_get(TARGET, "key 1")
         wait_until(lambda: oracle.asked >= 3, "asking the oracle again")
         oracle.tables["lastTemperature"] = table(served, serve(registry, start_server(), served))

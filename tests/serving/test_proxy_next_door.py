@@ -172,4 +172,4 @@ def test_server_that_has_shut_down_is_not_read_from(
     with RawClient(proxy.address) as client:
         assert isinstance(client.get(TARGET, "key 1"), Values)
         server.shutdown(0.0)
-        assert failure_code(client.get(TARGET, "key 1", deadline_ms=1000)) == FailureCode.UNAVAILABLE
+        assert failure_code(client.get(TARGET, "key 1", deadline_ms=1000)) == FailureCode.UNKNOWN_KEY_GROUP_LOCATION
