@@ -69,7 +69,10 @@ class ServedJob:
 
     def _batches(self, keys: Sequence[str], values: Mapping[str, Any]) -> list[pa.RecordBatch]:
         columns = [keys, [values[key] for key in keys]]
-        batches: list[pa.RecordBatch] = pa.table(columns, schema=self._schema).to_batches(max_chunksize=ROWS_PER_BATCH)
+        table = pa.table(columns, schema=self._schema)
+        # In the place of Spark's hashes, which only serve to compare an epoch with itself when it comes again.
+        hashes = pa.nulls(len(keys), pa.int64()).fill_null(0)
+        batches: list[pa.RecordBatch] = table.append_column("hash", hashes).to_batches(max_chunksize=ROWS_PER_BATCH)
         return batches
 
     def __enter__(self) -> ServedJob:

@@ -112,6 +112,11 @@ class JobConfig:
     allow_skipped_epochs: bool = _option(
         False, "go on when the rows of an epoch never reached the state, instead of stopping the query"
     )
+    allow_changed_input: bool = _option(
+        False,
+        "go on with the stored results when an epoch that was sealed comes again with other rows, which are dropped, "
+        "instead of stopping the query",
+    )
     switch_interval_s: float = _option(0.0005, "the interpreter's switch interval in task managers")
     log_dir: str = _option(
         "",

@@ -24,7 +24,8 @@ read. Gaps in *epoch* numbers are legal: an epoch may not reach this operator. T
     void          of an opening: so many files right before this one are damaged and do not count
 
 The footer of an epoch adds `output`: nil, or {seal, frames}; that of an epoch or a snapshot `operator_state`, where
-the operator has some (see `qstate.checkpoint.operator_state`).
+the operator has some (see `qstate.checkpoint.operator_state`); that of an epoch `input`, where its rows are identified
+(see `qstate.checkpoint.epoch_input`).
 
 **Bases.** Reading begins with a snapshot, or with nothing where file 1 is there. Retention removes the files that no
 kept snapshot needs, the oldest first, so several bases may do: the newest is the shortest way, an older one the
@@ -49,6 +50,7 @@ from typing import Any, NamedTuple
 from qstate.backends.change_blocks import ChangeBlock, ChangeBlocks
 from qstate.backends.contract import Change
 from qstate.checkpoint.directory import Directory
+from qstate.checkpoint.epoch_input import EpochInput, input_of
 from qstate.checkpoint.operator_state import OF_SUBTASK, OperatorState, operator_state_of
 from qstate.checkpoint.segment import WHAT_TO_DO, SegmentInfo, SegmentReader
 from qstate.errors import CheckpointError, DamagedCheckpoint
@@ -113,6 +115,7 @@ class Sealed:
     writer: int
     output: Mapping[str, int] | None = None
     states: States = ()
+    input: EpochInput | None = None
 
     @property
     def name(self) -> str:
@@ -485,7 +488,10 @@ class _ChainReader:
     def _checked(self, info: SegmentInfo, sequence: int, seal: int) -> Sealed:
         header = info.header
         states = tuple(header.get("states", ()))
-        segment = Sealed(sequence, info.seal, header["epoch"], header["writer"], info.footer.get("output"), states)
+        footer = info.footer
+        segment = Sealed(
+            sequence, info.seal, header["epoch"], header["writer"], footer.get("output"), states, input_of(footer)
+        )
         if header["kind"] not in ("writer", "epoch") or header["sequence"] != sequence or header["previous"] != seal:
             raise self._not_following(segment.name)
         return segment

@@ -32,6 +32,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -50,6 +51,7 @@ from qstate.checkpoint.chain import (
     reading,
 )
 from qstate.checkpoint.directory import Directory
+from qstate.checkpoint.epoch_input import EpochInput, input_fact
 from qstate.checkpoint.locations import directory_of
 from qstate.checkpoint.operator_state import OperatorState, state_fact
 from qstate.checkpoint.segment import Frame, SegmentWriter
@@ -179,8 +181,11 @@ class EpochLog:
         output: OutputSpool | Iterable[Frame] = (),
         *,
         operator_state: OperatorState = (),
+        epoch_input: EpochInput | None = None,
     ) -> None:
-        """Make an epoch durable: its changes, its output and the operator's lists. It is sealed when this returns.
+        """Make an epoch durable: its changes, its output, the operator's lists and what identifies its rows.
+
+        It is sealed when this returns.
 
         Raises `FencedError` when another writer has opened the log, `CheckpointError` when the disk fails, and
         whatever `changes` raises; the epoch is then not sealed.
@@ -190,8 +195,8 @@ class EpochLog:
         spool: OutputSpool | None = None
         try:
             spool = output if isinstance(output, OutputSpool) else self._spooled(output)
-            facts = {"output": spool.finish(), **state_fact(operator_state)}
-            sealed = self._write(temporary, epoch, changes, facts)
+            facts = {"output": spool.finish(), **state_fact(operator_state), **input_fact(epoch_input)}
+            sealed = replace(self._write(temporary, epoch, changes, facts), input=epoch_input)
             self._publish(temporary, sealed)
             self._files.sync()
         except BaseException as exc:
@@ -259,6 +264,16 @@ class EpochLog:
             return OutputSpool(self._files, name, self._header("output", NO_EPOCH))
         except OSError as exc:
             raise _not_written(self._files, name, exc) from exc
+
+    def epoch_input(self, epoch: int) -> EpochInput | None:
+        """What identifies the rows of a sealed epoch; None when that was not stored."""
+        segment = self._epochs.get(epoch)
+        return None if segment is None else segment.input
+
+    def has_output(self, epoch: int) -> bool:
+        """Whether a sealed epoch's output can be given again."""
+        segment = self._epochs.get(epoch)
+        return segment is not None and (segment.output is None or self._files.exists(segment.output_name))
 
     def output(self, epoch: int) -> Iterator[bytes]:
         """The output frames of a sealed epoch. Raises `CheckpointError` when they were dropped or are damaged."""

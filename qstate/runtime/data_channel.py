@@ -5,12 +5,13 @@ ends authenticated each other (`trust`) before the first frame.
 
     frame = length of payload (u64, big-endian) | kind (u8) | payload
 
-    relay -> task manager    OPEN (pickled SessionRequest), SCHEMA (Arrow), BATCH (Arrow) ..., END
+    relay -> task manager    OPEN (pickled SessionRequest), SCHEMA (Arrow), BATCH (Arrow) ...,
+                             END (number and digest of the rows, see `qstate.runtime.input_digest`)
     task manager -> relay    OUTPUT (Arrow) ..., then SEALED, or FAILED (pickled error) at any time
 
-Outputs flow while inputs still come: neither end waits for the other's end of stream. SEALED and FAILED may come
-before the input was read: the task manager then reads on, into nothing, until the relay has closed, because closing
-a socket on unread input can destroy what was sent last.
+Outputs flow while inputs still come: neither end waits for the other's end of stream. FAILED may come before the input
+was read: the task manager then reads on, into nothing, until the relay has closed, because closing a socket on unread
+input can destroy what was sent last.
 """
 
 from __future__ import annotations

@@ -32,6 +32,7 @@ from qstate.runtime.launch import StartedTaskManager, start_task_manager
 from qstate.runtime.line_limit import report_withheld
 from qstate.runtime.location import LocationTable, Owner
 from qstate.runtime.published import PublishedStates
+from qstate.runtime.replayed_epoch import from_the_future
 from qstate.runtime.rpc import RpcListener, RpcPeer
 from qstate.runtime.statistics import ProcessStatistics
 from qstate.runtime.trust import new_secret
@@ -416,12 +417,9 @@ class JobManager:
             known = self._declarations.uids()
         self._home.bind(uid, query, known)
         final = self._home.final(uid)
-        if epoch <= final:
-            raise JobError(
-                f"operator {uid!r}: epoch {epoch} is due, but its state in {self.checkpoint_dir} is from the "
-                f"future: Spark had committed epoch {final} already. The query's checkpointLocation is older than "
-                "the state; bring back the one that belongs to it, or start from a savepoint of that time"
-            )
+        if epoch < final:  # that one itself may be an exact replay, which the subtask finds out
+            why = f"Spark had committed epoch {final} already"
+            raise from_the_future(uid, epoch, self.checkpoint_dir, why)
         return final
 
     def _begun(self, query: str, epoch: int) -> None:

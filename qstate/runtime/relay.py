@@ -8,6 +8,9 @@ input (up to `replay_buffer_bytes`) and plays it again to the next incarnation, 
 epoch. Results that were handed to Spark already cannot be taken back; the new incarnation must produce them
 again, byte for byte, before it may go on. A function that is not deterministic fails that comparison, and with
 it the task: Spark then retries it as a whole, or stops the query, and nothing is counted twice.
+
+The last column of the batches has a hash of each row. It goes no further: the relay adds the hashes up
+(`qstate.runtime.input_digest`) and sends their sum after the rows.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from xxhash import xxh3_128_digest
 from qstate.errors import FencedError, JobError
 from qstate.runtime.assignment import Bootstrap, TaskManagerAddress, host_id
 from qstate.runtime.data_channel import Frame, FrameKind, RelayChannel, SessionRequest, open_channel
+from qstate.runtime.input_digest import InputDigest
 from qstate.runtime.launch import KILLED_STATUS, StartedTaskManager, start_task_manager
 from qstate.runtime.rpc import RpcPeer, connect
 
@@ -65,7 +69,10 @@ _known: dict[tuple[bytes, int], TaskManagerAddress] = {}
 
 
 def relay(ticket: JobTicket, request: SessionRequest, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The results of one task. Raises the task manager's error, or `JobError` when none can be had."""
+    """The results of one task, of batches whose last column is an int64 hash of each row.
+
+    Raises the task manager's error, or `JobError` when none can be had.
+    """
     session = _RelaySession(ticket, request)
     try:
         yield from session.run(iter(batches))
@@ -93,8 +100,6 @@ class _RelaySession:
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Send every batch, then the end, giving results as they come."""
         for kind, payload in self._frames(batches):
-            if self._sealed:  # a replay needs no input; Spark's is still taken, or its writer would be cut off
-                continue
             self._keep(kind, payload)
             yield from self._deliver(kind, payload)
         while not self._sealed:
@@ -112,12 +117,13 @@ class _RelaySession:
             self._channel = None
 
     def _frames(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[FrameKind, Any]]:
+        digest = InputDigest()
         yield FrameKind.OPEN, b""
-        for number, batch in enumerate(batches):
+        for number, batch in enumerate(map(digest.take, batches)):
             if number == 0:
                 yield FrameKind.SCHEMA, batch.schema.serialize()
             yield FrameKind.BATCH, batch.serialize()
-        yield FrameKind.END, b""
+        yield FrameKind.END, digest.to_bytes()
 
     def _keep(self, kind: FrameKind, payload: Any) -> None:
         self._kept_bytes += len(payload)
@@ -157,8 +163,6 @@ class _RelaySession:
             self._to_match = len(self._given)
             try:
                 for kind, payload in list(self._kept):
-                    if self._sealed:
-                        return
                     if kind is FrameKind.OPEN:
                         self._connect()
                         continue

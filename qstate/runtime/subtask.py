@@ -5,6 +5,7 @@ backend and the epoch log, in the order that makes every row count once. It know
 
     session opens    older than the newest one: fenced off. Else the session that runs is cut off, and when it has
                      let go, attempts decide: process (after a rollback if need be), or replay what was stored
+    replay           all rows are read, to compare them with those that were sealed; then the stored results are given
     rows             the operator runs them; results go back at once and are kept for the seal
     end of input     commit -> seal (durable) -> SEALED. Sealing failed: `broken`, to be closed and opened anew
     anything else    the epoch is abandoned; the next attempt starts with a rollback
@@ -27,9 +28,10 @@ from qstate.backends.catalog import open_backend
 from qstate.backends.change_blocks import chained
 from qstate.backends.contract import Capability, Change, Isolation, StateBackend
 from qstate.backends.replay import replay_epoch
-from qstate.checkpoint.attempts import EpochAttempts, Process
+from qstate.checkpoint.attempts import EpochAttempts, Process, Replay
 from qstate.checkpoint.chain import LogIdentity, Part, Snapshot, read_chain
 from qstate.checkpoint.directory import Directory
+from qstate.checkpoint.epoch_input import EpochInput
 from qstate.checkpoint.epoch_log import EpochLog, OutputSpool
 from qstate.checkpoint.manifest import MANIFEST_FILE, JobManifest, subtask_directory
 from qstate.checkpoint.opening import DeclaredStates, convert_log, open_epoch_log
@@ -44,7 +46,9 @@ from qstate.runtime.assignment import RestoredSubtask
 from qstate.runtime.claim import check_owner
 from qstate.runtime.data_channel import FrameKind, SessionRequest, TaskChannel
 from qstate.runtime.registry import StateInstance
+from qstate.runtime.replayed_epoch import ReplayedEpoch, from_the_future
 from qstate.runtime.scratch import temporary_directory
+from qstate.runtime.session_input import SessionInput
 from qstate.runtime.short_turns import ShortTurns
 from qstate.runtime.snapshotter import Snapshotter
 
@@ -157,13 +161,20 @@ class Subtask:
             if descriptor.queryable_name is not None
         ]
 
-    def run(self, request: SessionRequest, channel: TaskChannel, begun: Callable[[], object]) -> None:
+    def run(
+        self, request: SessionRequest, channel: TaskChannel, begun: Callable[[], object], *, committed: bool = False
+    ) -> None:
         """Serve one session to its end; `begun` is called when the subtask goes on to the epoch.
 
+        `committed`: Spark has committed the epoch before, so it may be replayed only.
         Raises `FencedError` for an attempt that is too old, `JobError` for what the user has to mend, and
         `ConnectionError` when the relay went away or was cut off. The epoch is abandoned in every such case.
         """
-        with self._turn(request, channel) as decision:
+        replayed = ReplayedEpoch(
+            self.spec.uid, self._place.subtask, request.epoch, self._place.checkpoint_dir.path, committed
+        )
+        with self._turn(request, channel):
+            decision = self._decided(request, replayed)
             channel.send(FrameKind.SCHEMA, self.spec.output_schema.serialize())
             if isinstance(decision, Process):
                 try:
@@ -173,7 +184,7 @@ class Subtask:
                         f"operator {self.spec.uid!r} subtask {self._place.subtask}: {exc}"
                     ) from exc
             else:
-                self._replay(request, channel)
+                self._replay(request, channel, replayed)
             channel.send(FrameKind.SEALED)
 
     def finalize(self, epoch: int) -> None:
@@ -231,7 +242,7 @@ class Subtask:
     # -- one session ------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _turn(self, request: SessionRequest, channel: TaskChannel) -> Iterator[object]:
+    def _turn(self, request: SessionRequest, channel: TaskChannel) -> Iterator[None]:
         """Take the subtask over for one attempt, cutting an older one off.
 
         What that one has sealed by the time it lets go counts: so attempts are asked only then.
@@ -252,7 +263,7 @@ class Subtask:
                 self._check_current(request, channel)
                 if self._closed or self.broken:
                     raise ConnectionError("the subtask is being opened anew from its epoch log")
-                yield self._attempts.open(request.epoch, request.attempt)
+                yield
             finally:
                 self._busy.release()
                 self._make_final()
@@ -260,6 +271,16 @@ class Subtask:
             with self._gate:
                 if self._current is channel:
                     self._current = None
+
+    def _decided(self, request: SessionRequest, replayed: ReplayedEpoch) -> Process | Replay:
+        """What is done with the epoch. Raises `JobError` when the state has left it behind, else as `attempts` does."""
+        epoch, sealed = request.epoch, self._attempts.sealed
+        if self._found is not None and epoch < self._found:
+            why = f"epoch {self._found} is sealed already"
+            raise from_the_future(self.spec.uid, epoch, replayed.checkpoint_dir, why)
+        if replayed.committed and (sealed is None or sealed < epoch or not self._log.has_output(sealed)):
+            raise replayed.refused("its results are not stored any more")
+        return self._attempts.open(epoch, request.attempt)
 
     def _fence(self, request: SessionRequest) -> None:
         """Refuse whoever may not cut off what runs."""
@@ -286,14 +307,15 @@ class Subtask:
                 self._skipped(request)
             if self._log.unconverted:
                 convert_log(self._log, self._declared)  # what was sealed last is committed now
+            begun()  # so that the results of the epoch before are dropped only when it is known to be final
             self._log.drop_output(before_epoch=request.epoch)
             if self._attempts.sealed is not None and decision.rollback is False:
                 self._snapshotter.epoch_is_final(self._attempts.sealed)
-            begun()
             self._backend.begin(request.epoch)
             self._uncommitted_since = None
             output = self._log.begin_output()
-            for batch in self._results(channel):
+            rows = SessionInput(channel, self.spec.input_schema)
+            for batch in self._results(rows):
                 frame = batch.serialize()
                 output.append(frame)
                 channel.send(FrameKind.OUTPUT, memoryview(frame))
@@ -303,7 +325,7 @@ class Subtask:
         except BaseException:
             self._abandon(request, output)
             raise
-        self._seal(request, changes, output, lists)
+        self._seal(request, changes, output, lists, rows.identity)
 
     def _skipped(self, request: SessionRequest) -> None:
         """Epochs are missing between the last sealed one and this one: their rows are not in the state."""
@@ -320,30 +342,23 @@ class Subtask:
             )
         log.warning("%s; allow_skipped_epochs permits that", what)
 
-    def _replay(self, request: SessionRequest, channel: TaskChannel) -> None:
+    def _replay(self, request: SessionRequest, channel: TaskChannel, replayed: ReplayedEpoch) -> None:
         if self._sealed_by == (request.epoch, request.attempt):
             raise JobError(
                 f"operator {self.spec.uid!r}: one task evaluated subtask {self._place.subtask} twice. Something after "
                 "the operator merged its partitions, such as coalesce(); use repartition() there instead"
             )
+        given = SessionInput(channel, self.spec.input_schema).skip()
+        stored = self._log.epoch_input(request.epoch)
+        replayed.check(stored, given, allow_changed=self._place.config.allow_changed_input)
         for frame in self._log.output(request.epoch):
             channel.send(FrameKind.OUTPUT, frame)
 
-    def _results(self, channel: TaskChannel) -> Iterator[pa.RecordBatch]:
-        schema: pa.Schema | None = None
-        while True:
-            if channel.quiet():
-                self._backend.publish()  # live queries see what came so far, however long the next row takes
-            frame = channel.receive()
-            if frame.kind is FrameKind.BATCH:
-                yield from self._operator.process(pa.ipc.read_record_batch(pa.py_buffer(frame.payload), schema))
-            elif frame.kind is FrameKind.SCHEMA:
-                schema = pa.ipc.read_schema(pa.py_buffer(frame.payload))
-            elif frame.kind is FrameKind.END:
-                yield from self._operator.finish()
-                return
-            else:
-                raise JobError(f"a relay sent {frame.kind.name} where rows were due")
+    def _results(self, rows: SessionInput) -> Iterator[pa.RecordBatch]:
+        # While no row comes, live queries see what came so far, however long the next one takes.
+        for batch in rows.batches(waiting=self._backend.publish):
+            yield from self._operator.process(batch)
+        yield from self._operator.finish()
 
     def _abandon(self, request: SessionRequest, output: OutputSpool | None) -> None:
         """Back to the last sealed epoch, at once: live queries must not see a failed epoch for longer than it ran."""
@@ -374,10 +389,15 @@ class Subtask:
             self._operator.lists.rollback()
 
     def _seal(
-        self, request: SessionRequest, changes: Iterable[Change], output: OutputSpool, lists: OperatorState
+        self,
+        request: SessionRequest,
+        changes: Iterable[Change],
+        output: OutputSpool,
+        lists: OperatorState,
+        identity: EpochInput | None,
     ) -> None:
         try:
-            self._log.seal(request.epoch, changes, output, operator_state=lists)
+            self._log.seal(request.epoch, changes, output, operator_state=lists, epoch_input=identity)
             self._operator.lists.sealed(lists)
             self._uncommitted_since = time.monotonic()  # Spark cannot commit it before this attempt says SEALED
             self._attempts.seal(request.epoch, request.attempt)
@@ -412,7 +432,9 @@ class Subtask:
         """
         for attempt in range(1, MOST_OPENINGS + 1):
             self._log = self._open_log(restart)
-            self._attempts = EpochAttempts(self._log.latest())
+            #: The newest epoch that other task managers sealed. An older one is not a late attempt's.
+            self._found = self._log.latest()
+            self._attempts = EpochAttempts(self._found)
             for base in self._log.bases:
                 try:
                     return self._fill(base, restart.final)
@@ -454,6 +476,9 @@ class Subtask:
         )
         origin = None
         if restart.first_epoch is not None and place.begins_elsewhere(uid):
+            if restart.first_epoch <= restart.final:
+                replayed = ReplayedEpoch(uid, place.subtask, restart.first_epoch, place.checkpoint_dir.path, True)
+                raise replayed.refused("its results are stored for another parallelism, or elsewhere")
             origin = origin_of(
                 place.checkpoint_dir,
                 place.manifest(),

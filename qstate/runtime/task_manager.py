@@ -20,6 +20,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -190,7 +191,8 @@ class TaskManager:
             restart = Restart(max(final, request.epoch - 1), request.epoch)
             subtask = self._subtasks.open(request.operator, request.subtask, restart, request.declaration)
             assert subtask is not None  # with a first epoch, nothing has to wait
-            subtask.run(request, channel, lambda: self._job_manager.call("begun", request.query, request.epoch))
+            begun = partial(self._job_manager.call, "begun", request.query, request.epoch)
+            subtask.run(request, channel, begun, committed=request.epoch <= final)
         except FencedError as exc:
             if exc.superseded:
                 self.end(str(exc))

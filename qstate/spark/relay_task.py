@@ -16,10 +16,12 @@ from qstate.errors import JobError
 from qstate.runtime.data_channel import SessionRequest
 from qstate.runtime.relay import JobTicket, relay
 
-__all__ = ["SUBTASK_COLUMN", "RelayTask"]
+__all__ = ["HASH_COLUMN", "SUBTASK_COLUMN", "RelayTask"]
 
 #: Carries the subtask of a row through the shuffle, and proves on arrival that it came to the right task.
 SUBTASK_COLUMN = "__qstate_subtask"
+#: The hash of a row, the last column; the relay adds it up.
+HASH_COLUMN = "__qstate_hash"
 #: Local properties that Spark sets for every task of a micro-batch (MicroBatchExecution, StreamExecution).
 BATCH_ID_PROPERTY = "streaming.sql.batchId"
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
@@ -62,10 +64,12 @@ class RelayTask:
 
         The shuffle gives each partition one subtask, so the first and last row of a batch speak for all.
         """
-        column = batch.column(batch.num_columns - 1)
+        place = batch.num_columns - 2
+        column = batch.column(place)
         if column[0].as_py() != subtask or column[-1].as_py() != subtask:
             raise self._misplaced(f"rows of subtask {column[0].as_py()} came to task {subtask}")
-        return pa.RecordBatch.from_arrays(batch.columns[:-1], self._names)
+        columns = batch.columns
+        return pa.RecordBatch.from_arrays([*columns[:place], columns[place + 1]], [*self._names, HASH_COLUMN])
 
     def _misplaced(self, what: str) -> JobError:
         return JobError(

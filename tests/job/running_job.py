@@ -14,8 +14,11 @@ from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
+import numpy as np
 import psutil
 import pyarrow as pa
+import pyarrow.compute as pc
+from xxhash import xxh64_intdigest
 
 from qstate.config import JobConfig
 from qstate.operators.functions import KeyedFunction
@@ -26,6 +29,7 @@ from qstate.runtime.assignment import TaskManagerAddress
 from qstate.runtime.client import QueryableStateClient
 from qstate.runtime.data_channel import SessionRequest
 from qstate.runtime.declarations import Declaration
+from qstate.runtime.input_digest import InputDigest
 from qstate.runtime.job_manager import JobManager
 from qstate.runtime.launch import LOGS_PREFIX
 from qstate.runtime.relay import JobTicket, relay
@@ -83,7 +87,8 @@ class RunningJob:
         """What Spark iterates over: one attempt of one epoch, by default the newest attempt so far."""
         number = next(self._attempts) if attempt is None else attempt
         token = self.declarations[operator] if declaration is None else declaration
-        return relay(self.ticket(), SessionRequest(operator, subtask, epoch, number, query, token), batches)
+        request = SessionRequest(operator, subtask, epoch, number, query, token)
+        return relay(self.ticket(), request, map(hashed, batches))
 
     def ticket(self) -> JobTicket:
         return JobTicket(
@@ -144,6 +149,22 @@ def rows_batch(*rows: tuple[str, int]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [pa.array([key for key, _ in rows], pa.string()), pa.array([n for _, n in rows], pa.int64())], schema=INPUT
     )
+
+
+def hashed(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with a hash of each row as its last column."""
+    columns = [pc.cast(column, pa.string()) for column in batch.columns]
+    rows = pc.binary_join_element_wise(*columns, "|", null_handling="replace").dictionary_encode()
+    hashes = np.array([xxh64_intdigest(row.as_py().encode()) for row in rows.dictionary], np.uint64).view(np.int64)
+    return batch.append_column("hash", pa.array(hashes).take(rows.indices))
+
+
+def end_of(*batches: pa.RecordBatch) -> bytes:
+    """The payload of END after these batches."""
+    digest = InputDigest()
+    for batch in batches:
+        digest.take(hashed(batch))
+    return digest.to_bytes()
 
 
 def many_rows(rows: int, keys: int = 100) -> pa.RecordBatch:

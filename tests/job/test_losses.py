@@ -15,7 +15,7 @@ from qstate.errors import CheckpointError, FencedError, JobError
 from qstate.runtime import data_channel
 from qstate.runtime.data_channel import FrameKind, SessionRequest, open_channel
 from tests.job.functions import Hold, Once, Open, Totals, exit_at_once, kill_this_process
-from tests.job.running_job import QUERY, Background, RunningJob, kill, many_rows, rows_batch, until
+from tests.job.running_job import QUERY, Background, RunningJob, end_of, kill, many_rows, rows_batch, until
 
 JobOf = Callable[..., RunningJob]
 PARTS = ["heap", "rocksdb"]
@@ -54,7 +54,7 @@ def test_a_loss_after_the_epoch_was_sealed_and_before_the_relay_heard_counts_onc
             (FrameKind.OPEN, request),
             (FrameKind.SCHEMA, batch.schema.serialize()),
             (FrameKind.BATCH, batch.serialize()),
-            (FrameKind.END, b""),
+            (FrameKind.END, end_of(batch)),
         ]
         for kind, payload in frames:
             for _ in channel.exchange(kind, payload):

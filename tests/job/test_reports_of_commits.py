@@ -25,7 +25,7 @@ from qstate.runtime.rpc import RpcPeer
 from qstate.runtime.short_turns import ShortTurns
 from qstate.runtime.subtask import Restart, Subtask
 from tests.job.functions import Totals
-from tests.job.running_job import INPUT, JOB, OUTPUT, QUERY, rows_batch
+from tests.job.running_job import INPUT, JOB, OUTPUT, QUERY, end_of, rows_batch
 
 UID = "it"
 
@@ -84,7 +84,7 @@ class Held:
             for kind, payload in (
                 (FrameKind.SCHEMA, INPUT.serialize()),
                 (FrameKind.BATCH, batch.serialize()),
-                (FrameKind.END, b""),
+                (FrameKind.END, end_of(batch)),
             ):
                 assert not list(relay.exchange(kind, payload))
             request = SessionRequest(UID, 0, epoch, attempt, QUERY, "")

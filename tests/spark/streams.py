@@ -61,10 +61,10 @@ class FileStream:
         os.utime(target, (stamp, stamp))
         self._schema = rows.schema
 
-    def read(self) -> DataFrame:
+    def read(self, files_per_trigger: int = 1) -> DataFrame:
         return (
             self._session.readStream.schema(from_arrow_schema(self._schema))
-            .option("maxFilesPerTrigger", 1)
+            .option("maxFilesPerTrigger", files_per_trigger)
             .parquet(str(self.directory))
         )
 
