@@ -3,9 +3,8 @@
 Rules of this module: it accepts connections, admits requests and gets their answers out, whatever they are. It
 must not know what a request reads; its `Service` does.
 
-A state server's connections are read by a crew, whose threads then execute what they read if they may
-(`qstate.runtime.crew`); its one reactor accepts, keeps time and takes over when a client reads slowly. A proxy
-has no crew: its service never blocks, so each network thread is a reactor that reads and answers.
+Connections are read by a crew, whose threads then execute what they read if they may (`qstate.runtime.crew`). One
+reactor accepts, keeps time and sends the rest of an answer to a client that reads slowly.
 
 What is bounded: connections, requests in flight (OVERLOADED), the time until the handshake, unread answers
 (back-pressure, then the connection closes), the time a request may wait in the queue (its deadline), shutdown.
@@ -101,7 +100,7 @@ class Service(Protocol):
 class Endpoint:
     """A port, its threads and its connections. `name` stands in log lines and thread names.
 
-    With `workers` query threads the service is called on those; with 0 on the network threads, and must not block.
+    Its `network_threads` and `query_threads` are one crew; the service is called by at most `query_threads` at a time.
     """
 
     def __init__(
@@ -110,22 +109,22 @@ class Endpoint:
         options: EndpointOptions,
         service: Service,
         *,
-        workers: int,
         statistics: RequestStatistics | None = None,
     ) -> None:
         self.name = name
         self.options = options
         thread_name = f"qstate-{name.lower().replace(' ', '-')}"
-        reactors = 1 if workers else options.network_threads
-        self.reactors = tuple(Reactor(f"{thread_name}-reactor-{index}") for index in range(reactors))
+        self.reactor = Reactor(f"{thread_name}-reactor")
         self._service = service
         self._statistics = statistics or DisabledStatistics()
         self._clock: Callable[[], float] = time.monotonic
         self._ready: deque[Call] = deque()
-        self._crew = (
-            Crew(options.network_threads, workers, thread_name, pending=self._ready.__len__, execute=self._execute)
-            if workers
-            else None
+        self._crew = Crew(
+            options.network_threads,
+            options.query_threads,
+            thread_name,
+            pending=self._ready.__len__,
+            execute=self._execute,
         )
         self._listener: Listener | None = None
         self._address: tuple[str, int] | None = None
@@ -134,7 +133,6 @@ class Endpoint:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._sessions: set[Session] = set()
-        self._accepted = 0
         self._refusals = 0
         self._in_flight = 0
         self._started = False
@@ -170,12 +168,10 @@ class Endpoint:
             self.shutdown(0.0)
             raise
         self._address = host_and_port(sock.getsockname())
-        self._listener = Listener(self.reactors[0], sock, self._accept)
+        self._listener = Listener(self.reactor, sock, self._accept)
         self._listener.open()
-        for reactor in self.reactors:
-            reactor.start()
-        if self._crew is not None:
-            self._crew.start()
+        self.reactor.start()
+        self._crew.start()
         log.info("Started the %s @ %s:%s", self.name, *self._address)
 
     def shutdown(self, timeout_s: float = 5.0) -> None:
@@ -204,45 +200,34 @@ class Endpoint:
             self._changed.wait_for(lambda: not self._in_flight, until - time.monotonic())
             sessions = list(self._sessions)
         for session in sessions:
-            session.reactor.call_soon(session.end, FailureCode.SHUTTING_DOWN, FAREWELL_S)
+            self.reactor.call_soon(session.end, FailureCode.SHUTTING_DOWN, FAREWELL_S)
         # Long answers may still be on their way to slow readers: they get the rest of the time.
         with self._changed:
             self._changed.wait_for(lambda: not self._sessions, max(2 * FAREWELL_S, until - time.monotonic()))
 
     def _stop_threads(self, until: float) -> bool:
-        # Reactors first: their last turn closes what is open, and a crew reads only open connections.
-        done = True
-        for reactor in self.reactors:
-            reactor.stop()
-            if self._listener is None:
-                reactor.turn(0.0)
-        for reactor in self.reactors:
-            done &= reactor.join(max(1.0, until - time.monotonic()))
-        if self._crew is not None:
-            done &= self._crew.stop(max(1.0, until - time.monotonic()))
-        return done
+        # The reactor first: its last turn closes what is open, and the crew reads only open connections.
+        self.reactor.stop()
+        if self._listener is None:
+            self.reactor.turn(0.0)
+        done = self.reactor.join(max(1.0, until - time.monotonic()))
+        return self._crew.stop(max(1.0, until - time.monotonic())) and done
 
     # What the sessions report.
 
     def received(self, session: Session, request: Get | Locate | Describe) -> None:
         self._statistics.report_request(len(request.keys) if type(request) is Get else 0)
         call = Call(self, session, request, self._clock())
-        if not self._admit(call):
-            return
-        if self._crew is None:
-            answer = self._handle(call)
-            if answer is not None:
-                call.answer(answer)
-        else:
+        if self._admit(call):
             self._ready.append(call)
 
     def received_alone(self, session: Session, get: Get) -> Callable[[], None] | None:
-        if self._ready or self._crew is None or not self._crew.take_permit():
+        if self._ready or not self._crew.take_permit():
             self.received(session, get)  # requests that wait already go first
             return None
-        return partial(self._execute_at_once, self._crew, session, get)
+        return partial(self._execute_at_once, session, get)
 
-    def _execute_at_once(self, crew: Crew, session: Session, get: Get) -> None:
+    def _execute_at_once(self, session: Session, get: Get) -> None:
         """Answer a get on the thread that read it, which has a permit for that. Counting comes after answering."""
         try:
             call = Call(self, session, get, self._clock())
@@ -258,7 +243,7 @@ class Endpoint:
             if answer is not None:
                 self.answered(call)
         finally:
-            crew.give_permit()
+            self._crew.give_permit()
 
     def _admit(self, call: Call) -> bool:
         """Count the call in. False: it has been refused."""
@@ -308,21 +293,13 @@ class Endpoint:
         connection = ServerConnection(
             server=f"qstate {self.name}", token=options.token, max_frame=options.max_frame, max_keys=options.max_keys
         )
-        reactor = self.reactors[self._accepted % len(self.reactors)]
         # Room for one answer of the largest size while another one is being read.
-        session = Session(
-            self,
-            reactor,
-            sock,
-            connection,
-            crew=self._crew,
-            max_unsent_bytes=2 * options.max_frame + GATHER_BYTES,
-        )
-        self._accepted += 1
+        most = 2 * options.max_frame + GATHER_BYTES
+        session = Session(self, self.reactor, sock, connection, crew=self._crew, max_unsent_bytes=most)
         with self._changed:
             self._sessions.add(session)
         self._statistics.report_active_connection()
-        reactor.call_soon(session.open, options.handshake_timeout_s)
+        self.reactor.call_soon(session.open, options.handshake_timeout_s)
 
     def _refuse(self, sock: socket.socket, code: FailureCode) -> None:
         self._statistics.report_failed_request(code)
@@ -331,7 +308,7 @@ class Endpoint:
             return
         self._refusals += 1
         channel = Channel(
-            self.reactors[0], sock, on_data=_discard, on_close=self._refusal_over, max_unsent_bytes=GATHER_BYTES
+            self.reactor, sock, on_data=_discard, on_close=self._refusal_over, max_unsent_bytes=GATHER_BYTES
         )
         channel.open()
         details = {"retry_after_ms": LONGEST_RETRY_AFTER_MS} if code is FailureCode.OVERLOADED else {}

@@ -45,9 +45,7 @@ class StateServer:
         #: When the last get of one key came in, by `time.monotonic`.
         self.asked_alone_at = -math.inf
         self._statistics = statistics or DisabledStatistics()
-        self._endpoint = Endpoint(
-            "Queryable State Server", options, self, workers=options.query_threads, statistics=self._statistics
-        )
+        self._endpoint = Endpoint("Queryable State Server", options, self, statistics=self._statistics)
 
     def start(self) -> None:
         """Listen and serve. Raises `ConfigError` when no port is free."""

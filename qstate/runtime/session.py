@@ -27,7 +27,7 @@ from qstate.protocol import (
     ServerConnection,
     Values,
 )
-from qstate.runtime.channel import LINGER_S, Channel
+from qstate.runtime.channel import LINGER_S
 from qstate.runtime.crew import Crew
 from qstate.runtime.crew_channel import CrewChannel
 from qstate.runtime.line_limit import limited
@@ -45,7 +45,7 @@ class SessionOwner(Protocol):
         """A sound request came in; it is answered through a `Call`."""
 
     def received_alone(self, session: Session, get: Get) -> Callable[[], None] | None:
-        """A sound get came in, and nothing with it, over a connection that a crew reads.
+        """A sound get came in, and nothing with it.
 
         May give the answering of it as work, which the calling thread has to do once the connection can be read on.
         """
@@ -61,9 +61,9 @@ class SessionOwner(Protocol):
 
 
 class Session:
-    """A connection from accept to close. `open` starts it, on the driving thread of its reactor.
+    """A connection from accept to close, read by the threads of a crew. `open` starts it, on the reactor's thread.
 
-    It is read by the threads of the crew, if there is one, and by the reactor otherwise. `notes` are the service's own.
+    `notes` are the service's own.
     """
 
     def __init__(
@@ -73,31 +73,20 @@ class Session:
         sock: socket.socket,
         connection: ServerConnection,
         *,
-        crew: Crew | None,
+        crew: Crew,
         max_unsent_bytes: int,
     ) -> None:
         self.reactor = reactor
         self.connection = connection
         self.notes: dict[str, int] = {}
-        self.channel = (
-            Channel(
-                reactor,
-                sock,
-                on_data=self._on_data,
-                on_end=self._on_end,
-                on_close=self._on_close,
-                max_unsent_bytes=max_unsent_bytes,
-            )
-            if crew is None
-            else CrewChannel(
-                reactor,
-                sock,
-                crew=crew,
-                on_data=self._on_data_of_crew,
-                on_end=self._on_end,
-                on_close=self._on_close,
-                max_unsent_bytes=max_unsent_bytes,
-            )
+        self.channel = CrewChannel(
+            reactor,
+            sock,
+            crew=crew,
+            on_data=self._on_data,
+            on_end=self._on_end,
+            on_close=self._on_close,
+            max_unsent_bytes=max_unsent_bytes,
         )
         #: The requests that were admitted and not answered; the owner counts them.
         self.in_flight = 0
@@ -137,19 +126,15 @@ class Session:
         self._ended = True
         self.answered()
 
-    def _on_data_of_crew(self, data: bytes) -> Callable[[], None] | None:
+    def _on_data(self, data: bytes) -> Callable[[], None] | None:
         get = self.connection.receive_get(data)
         if get is not None:
             return self._owner.received_alone(self, get)
-        self._on_data(data)
-        return None
-
-    def _on_data(self, data: bytes) -> None:
         try:
             events = self.connection.receive(data)
         except BrokenConnection as broken:
             self._broken(broken)
-            return
+            return None
         for event in events:
             kind = type(event)
             if kind is Get or kind is Locate or kind is Describe:
@@ -161,6 +146,7 @@ class Session:
                 self.send(self.connection.send(Failure(event.id, event.code, event.details)))
             elif isinstance(event, Opened):
                 self.channel.send(event.reply)
+        return None
 
     def _broken(self, broken: BrokenConnection) -> None:
         log.info("closed a connection whose peer broke the protocol: %s", broken)
