@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -50,6 +51,9 @@ class SessionOwner(Protocol):
         May give the answering of it as work, which the calling thread has to do once the connection can be read on.
         """
 
+    def has_room(self, session: Session) -> None:
+        """The client of a session with calls has read enough to be sent more."""
+
     def answered(self, call: Call) -> None:
         """A call's answer has been sent. Any thread."""
 
@@ -63,7 +67,8 @@ class SessionOwner(Protocol):
 class Session:
     """A connection from accept to close, read by the threads of a crew. `open` starts it, on the reactor's thread.
 
-    `notes` are the service's own.
+    With `max_requests` in flight it reads no further until half of them are answered, so one connection takes no more
+    than its share. `notes` are the service's own.
     """
 
     def __init__(
@@ -75,6 +80,8 @@ class Session:
         *,
         crew: Crew,
         max_unsent_bytes: int,
+        max_requests: int,
+        patience_s: float,
     ) -> None:
         self.reactor = reactor
         self.connection = connection
@@ -84,12 +91,21 @@ class Session:
             sock,
             crew=crew,
             on_data=self._on_data,
+            on_room=self._on_room,
             on_end=self._on_end,
             on_close=self._on_close,
             max_unsent_bytes=max_unsent_bytes,
+            patience_s=patience_s,
         )
+        #: The calls that wait for a thread; `queued` while the endpoint knows that there are some.
+        self.calls: deque[Call] = deque()
+        self.queued = False
         #: The requests that were admitted and not answered; the owner counts them.
         self.in_flight = 0
+        #: When it was accepted or last answered, of the reactor's clock.
+        self.active_at = reactor.clock()
+        self._max_requests = max_requests
+        self._held = False
         self._ended = False
         self._owner = owner
         self._handshake: Timer | None = None
@@ -116,25 +132,36 @@ class Session:
         else:
             self.channel.send(data)
 
-    def answered(self) -> None:
+    def answered(self, now: float) -> None:
         """One request less is in flight, by the owner's count. Any thread."""
+        self.active_at = now
+        if self._held and self.in_flight <= self._max_requests // 2:
+            self._held = False
+            self.channel.release()
         if self._ended and not self.in_flight:
             self.channel.close_when_sent()
 
     def _on_end(self) -> None:
         # In this order: a request that is answered meanwhile finds the end, or else is not in flight here.
         self._ended = True
-        self.answered()
+        self.answered(self.active_at)
 
     def _on_data(self, data: bytes) -> Callable[[], None] | None:
-        get = self.connection.receive_get(data)
-        if get is not None:
-            return self._owner.received_alone(self, get)
+        room = self._max_requests - self.in_flight
+        if room > 0:
+            get = self.connection.receive_get(data)
+            if get is not None:
+                return self._owner.received_alone(self, get)
         try:
-            events = self.connection.receive(data)
+            while self._take(data, room):
+                data, room = b"", self._max_requests - self.in_flight
         except BrokenConnection as broken:
             self._broken(broken)
-            return None
+        return None
+
+    def _take(self, data: bytes, room: int) -> bool:
+        """Take in as many messages as there is room for requests. Gives whether more may be there, with room."""
+        events = self.connection.receive(data, max(0, room))
         for event in events:
             kind = type(event)
             if kind is Get or kind is Locate or kind is Describe:
@@ -146,7 +173,17 @@ class Session:
                 self.send(self.connection.send(Failure(event.id, event.code, event.details)))
             elif isinstance(event, Opened):
                 self.channel.send(event.reply)
-        return None
+        if room > 0:
+            return len(events) == room
+        # In this order: a request that is answered meanwhile finds the channel held, or else is seen here.
+        self.channel.hold()
+        self._held = True
+        self.answered(self.active_at)
+        return False
+
+    def _on_room(self) -> None:
+        if self.calls:
+            self._owner.has_room(self)
 
     def _broken(self, broken: BrokenConnection) -> None:
         log.info("closed a connection whose peer broke the protocol: %s", broken)

@@ -26,9 +26,12 @@ class DictReader(StateReader):
         self.entries = entries
         self.epoch = epoch
         self.reads = 0
+        #: The keys of every read, in the order in which the reads began.
+        self.order: list[Key] = []
 
     def get(self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key]) -> ReadResult:
         self.reads += 1
+        self.order += keys
         return ReadResult(self.epoch, [self._answer(key, namespace) for key in keys])
 
     def _answer(self, key: Key, namespace: Namespace) -> bytes | FailureCode | None:

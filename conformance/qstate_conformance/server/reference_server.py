@@ -114,7 +114,9 @@ def _proxy_options(bind: str, port: int, token: bytes | None) -> EndpointOptions
         max_frame=limits.max_frame,
         max_keys=limits.max_keys,
         max_queued=limits.max_requests,
+        max_requests_per_connection=limits.max_requests_per_connection,
         handshake_timeout_s=limits.handshake_timeout_ms / 1000,
+        unread_timeout_s=limits.unread_timeout_ms / 1000,
     )
 
 
