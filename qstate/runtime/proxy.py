@@ -159,6 +159,8 @@ class _Lane:
         self.reactor = reactor
         self.locations = locations
         self.random = Random()
+        #: How large the values of one answer may be together.
+        self.most_bytes = options.max_frame
         self._pool = pool
         self._options = options
         self._peers: dict[tuple[str, int], Peer] = {}
@@ -241,7 +243,9 @@ class _ProxiedGet:
         self._call = call
         self._request = request
         self._names = names
-        self._routed = RoutedGet(request.keys, deadline=call.deadline, random=lane.random, table=table)
+        self._routed = RoutedGet(
+            request.keys, deadline=call.deadline, random=lane.random, table=table, most_bytes=lane.most_bytes
+        )
         self._timer: Timer | None = None
         self._wake_at = 0.0
         self._asked: dict[int, tuple[Peer, Forward]] = {}
