@@ -87,9 +87,14 @@ class JobConfig:
     server_ports: str = _option("9067,9300-9499", "ports of the state servers, tried in order")
     server_network_threads: int = _option(0, "threads for network work per state server; 0: the number of slots")
     server_query_threads: int = _option(0, "threads for state access per state server; 0: the number of slots")
-    max_connections: int = _option(1024, "client connections per server or proxy; one more is refused")
+    max_connections: int = _option(
+        1024, "client connections per server or proxy; when all are taken, an idle one gives its place to a new one"
+    )
     max_frame_bytes: int = _option(16 * 1024 * 1024, "largest frame accepted or sent on the query port")
     max_queued_requests: int = _option(10_000, "requests a server or proxy queues before it answers 'overloaded'")
+    max_requests_per_connection: int = _option(
+        1000, "requests of one connection that a server or proxy has taken and not answered; it reads no more meanwhile"
+    )
     statistics: bool = _option(
         True, "count connections, requests, failures and durations: for Job.statistics() and for metrics"
     )
@@ -179,6 +184,7 @@ _ABOVE_ZERO = [
     "max_connections",
     "max_frame_bytes",
     "max_queued_requests",
+    "max_requests_per_connection",
     "lease_s",
     "start_timeout_s",
     "switch_interval_s",

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -184,17 +184,22 @@ def test_statistics_add_up() -> None:
 
 def test_statistics_of_overload_add_up() -> None:
     statistics = InMemoryStatistics()
-    count = fixture.LIMITS.max_requests + 10
+    share = fixture.LIMITS.max_requests_per_connection
     fields: tuple[Any, ...] = (200, TEMPERATURE, None, {}, (fixture.state("temperature").homeless,))
-    with reference_server(statistics=statistics) as running:
-        with wire.connect(ServerSubject(*running.address)) as session:
-            numbers = [session.next_id() for _ in range(count)]
+    codes = []
+    with reference_server(statistics=statistics) as running, ExitStack() as stack:
+        subject = ServerSubject(*running.address)
+        sessions = [stack.enter_context(wire.connect(subject)) for _ in range(3)]
+        for session in sessions:
+            numbers = [session.next_id() for _ in range(share)]
             session.send(b"".join(session.request(Type.GET, number, *fields) for number in numbers))
-            codes = [getattr(session.answer(number), "code", None) for number in numbers]
+        for session in sessions:
+            codes += [getattr(session.answer(number + 1), "code", None) for number in range(share)]
+        stack.close()
         found = settled(statistics)
-    assert found.requests == found.keys == count
+    assert found.requests == found.keys == 3 * share
     assert found.failures == {code: codes.count(code) for code in set(codes)}
-    assert found.failures[Code.OVERLOADED] == 10
+    assert found.failures[Code.OVERLOADED] == 3 * share - fixture.LIMITS.max_requests
 
 
 def test_the_page_of_the_fixture_gives_its_limits() -> None:

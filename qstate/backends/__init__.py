@@ -9,6 +9,7 @@ from qstate.backends.byte_backend import ByteStoreBackend
 from qstate.backends.byte_store import ByteSnapshot, ByteStore
 from qstate.backends.catalog import backend_class, backend_names, check_backend, open_backend
 from qstate.backends.contract import (
+    UNBOUNDED,
     BackendContext,
     BackendOption,
     Capability,
@@ -23,6 +24,7 @@ from qstate.backends.contract import (
 from qstate.backends.heap import HeapBackend
 
 __all__ = [
+    "UNBOUNDED",
     "BackendContext",
     "BackendOption",
     "ByteSnapshot",

@@ -22,20 +22,43 @@ from typing import Any
 import msgpack
 
 from qstate.descriptors import StateDescriptor, StateKind
+from qstate.errors import FailureCode, TooLarge
 from qstate.keys import encode_key
 from qstate.serializers import MessagePackSerializer
 
 __all__ = [
     "accumulator_answer",
+    "bounded",
     "list_answer",
     "live_answer",
     "map_answer",
     "pack_elements",
+    "too_large",
     "unpack_elements",
 ]
 
+Found = bytes | FailureCode | None
+
 _U16 = Struct(">BH")
 _U32 = Struct(">BI")
+
+
+def too_large(most_bytes: int) -> TooLarge:
+    """What a read raises whose values are together larger than it was allowed (rule R8 of the contract)."""
+    return TooLarge(field="answer", limit=most_bytes)
+
+
+def bounded(answers: Iterable[Found], most_bytes: int) -> list[Found]:
+    """The answers as a list. Raises `TooLarge` once they are larger than `most_bytes`, and asks for no further one."""
+    found: list[Found] = []
+    left = most_bytes
+    for answer in answers:
+        if type(answer) is bytes:
+            left -= len(answer)
+            if left < 0:
+                raise too_large(most_bytes)
+        found.append(answer)
+    return found
 
 
 def live_answer(descriptor: StateDescriptor, dump: Callable[[Any], bytes], value: Any) -> bytes:

@@ -23,7 +23,15 @@ from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 from qstate.backends.admission import admit_descriptor
-from qstate.backends.answers import accumulator_answer, list_answer, map_answer, pack_elements, unpack_elements
+from qstate.backends.answers import (
+    accumulator_answer,
+    bounded,
+    list_answer,
+    map_answer,
+    pack_elements,
+    too_large,
+    unpack_elements,
+)
 from qstate.backends.byte_layout import EntryKey, group_bounds, pack_sequence, parse_entry_key, prefix_of, stop_of
 from qstate.backends.byte_lists import ByteListTable
 from qstate.backends.byte_maps import ByteMapTable
@@ -32,6 +40,7 @@ from qstate.backends.byte_table import BATCH_ENTRIES, Additions, Batch, ByteStat
 from qstate.backends.byte_values import ByteValueTable
 from qstate.backends.change_blocks import ChangeBlock, blocks_of
 from qstate.backends.contract import (
+    UNBOUNDED,
     BackendContext,
     BackendOption,
     Capability,
@@ -338,9 +347,12 @@ class _LiveReader(StateReader):
     def __init__(self, backend: ByteStoreBackend) -> None:
         self._backend = backend
 
-    def get(self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key]) -> ReadResult:
+    def get(
+        self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
+    ) -> ReadResult:
         epoch, store = self._backend.live_store()
-        return ReadResult(epoch, _answers(self._backend.prefix_finder(descriptor, namespace), store, descriptor, keys))
+        find = self._backend.prefix_finder(descriptor, namespace)
+        return ReadResult(epoch, _answers(find, store, descriptor, keys, most_bytes))
 
 
 class _CommittedReader(StateReader):
@@ -349,11 +361,13 @@ class _CommittedReader(StateReader):
     def __init__(self, backend: ByteStoreBackend) -> None:
         self._backend = backend
 
-    def get(self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key]) -> ReadResult:
+    def get(
+        self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
+    ) -> ReadResult:
         shared = self._backend.final_snapshot()
         try:
             find = self._backend.prefix_finder(descriptor, namespace)
-            return ReadResult(shared.epoch, _answers(find, shared.snapshot, descriptor, keys))
+            return ReadResult(shared.epoch, _answers(find, shared.snapshot, descriptor, keys, most_bytes))
         finally:
             shared.release()
 
@@ -363,26 +377,51 @@ def _answers(
     source: ByteStore | ByteSnapshot,
     descriptor: StateDescriptor,
     keys: Sequence[Key],
+    most_bytes: int,
 ) -> list[bytes | FailureCode | None]:
     if find is None:
         return [None] * len(keys)
-    if descriptor.kind is StateKind.VALUE or descriptor.kind is StateKind.REDUCING:
-        return [source.get(find(key)) for key in keys]
+    prefixes = map(find, keys)
+    kind = descriptor.kind
+    if kind is StateKind.VALUE or kind is StateKind.REDUCING:
+        return bounded(map(source.get, prefixes), most_bytes)
+    if kind is StateKind.LIST:
+        return bounded((_list(source, prefix, descriptor, most_bytes) for prefix in prefixes), most_bytes)
+    if kind is StateKind.MAP:
+        return bounded((_map(source, prefix, descriptor, most_bytes) for prefix in prefixes), most_bytes)
     dump = descriptor.result_dumper()
-    return [_answer(source, find(key), descriptor, dump) for key in keys]
+    return bounded((_result(source.get(prefix), descriptor, dump) for prefix in prefixes), most_bytes)
 
 
-def _answer(
-    source: ByteStore | ByteSnapshot, prefix: bytes, descriptor: StateDescriptor, dump: Callable[[Any], bytes]
+def _list(
+    source: ByteStore | ByteSnapshot, prefix: bytes, descriptor: StateDescriptor, most_bytes: int
+) -> bytes | None:
+    elements: list[bytes] = []
+    left = most_bytes
+    for _, addition in source.scan(prefix, stop_of(prefix)):
+        added = unpack_elements(addition)
+        elements += added
+        left -= sum(map(len, added))
+        if left < 0:
+            raise too_large(most_bytes)
+    return list_answer(descriptor, elements) if elements else None
+
+
+def _map(source: ByteStore | ByteSnapshot, prefix: bytes, descriptor: StateDescriptor, most_bytes: int) -> bytes | None:
+    start = len(prefix)
+    entries: dict[bytes, bytes] = {}
+    left = most_bytes
+    for entry_key, data in source.scan(prefix, stop_of(prefix)):
+        entries[entry_key[start:]] = data
+        left -= len(entry_key) - start + len(data)
+        if left < 0:
+            raise too_large(most_bytes)
+    return map_answer(descriptor, entries) if entries else None
+
+
+def _result(
+    found: bytes | None, descriptor: StateDescriptor, dump: Callable[[Any], bytes]
 ) -> bytes | FailureCode | None:
-    if descriptor.kind is StateKind.LIST:
-        elements = [data for _, value in source.scan(prefix, stop_of(prefix)) for data in unpack_elements(value)]
-        return list_answer(descriptor, elements) if elements else None
-    if descriptor.kind is StateKind.MAP:
-        start = len(prefix)
-        entries = {entry_key[start:]: data for entry_key, data in source.scan(prefix, stop_of(prefix))}
-        return map_answer(descriptor, entries) if entries else None
-    found = source.get(prefix)
     try:
         return None if found is None else accumulator_answer(descriptor, dump, found)
     except Exception:

@@ -33,6 +33,7 @@ from qstate.errors import FailureCode
 from qstate.keys import Key, KeyGroupRange, Namespace
 
 __all__ = [
+    "UNBOUNDED",
     "BackendContext",
     "BackendOption",
     "Capability",
@@ -44,6 +45,9 @@ __all__ = [
     "StateReader",
     "StateTable",
 ]
+
+#: The `most_bytes` of a read whose answer may be of any size.
+UNBOUNDED = (1 << 63) - 1
 
 
 class Capability(Enum):
@@ -201,7 +205,7 @@ class StateTable(ABC):
 class StateReader(ABC):
     """Answers queries from any thread, while the operator's thread writes.
 
-    R1: `get` MUST answer for each key, in order, and never raise because of what one key holds.
+    R1: `get` MUST answer for each key, in order, and never raise because of what one key holds, R8 aside.
     R2: With SNAPSHOT_READS, no answer is torn. Without, a torn value is answered as it was read, or as
         `CONCURRENT_MODIFICATION`; the stored state MUST be unharmed either way. Keys of one live `get` MAY be answered
         as of different moments.
@@ -214,11 +218,16 @@ class StateReader(ABC):
         before. Its epoch MUST be that of the last `begin`, `commit` or `restore`; after `rollback`, that of the last
         `commit` or `restore`.
     R7: The answer for a key without a value, and for a state or namespace that holds nothing, MUST be None.
+    R8: `get` MUST raise `TooLarge` when the values of `keys`, each as often as its key stands there, are together
+        larger than `most_bytes`. It MUST do so before it reads or serializes another one: it holds no more than
+        `most_bytes` and one value at a time.
     """
 
     @abstractmethod
-    def get(self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key]) -> ReadResult:
-        """The serialized values of `keys`, as the wire carries them.
+    def get(
+        self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
+    ) -> ReadResult:
+        """The serialized values of `keys`, as the wire carries them. `qstate.backends.answers.bounded` counts them.
 
         Value and reducing states: the serializer's bytes. Aggregating: the result's bytes. List: a MessagePack
         array of the elements; map: a MessagePack map from map key to value. An element or value stands in

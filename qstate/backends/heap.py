@@ -22,9 +22,10 @@ from weakref import WeakValueDictionary
 import msgpack
 
 from qstate.backends.admission import admit_descriptor
-from qstate.backends.answers import live_answer
+from qstate.backends.answers import bounded, live_answer, too_large
 from qstate.backends.change_blocks import ChangeBlock, ChangeBlocks, blocks_of
 from qstate.backends.contract import (
+    UNBOUNDED,
     BackendContext,
     Capability,
     Change,
@@ -38,7 +39,7 @@ from qstate.backends.heap_maps import HeapMapTable
 from qstate.backends.heap_table import IMMUTABLE, HeapState, HeapTable
 from qstate.backends.heap_values import HeapValueTable
 from qstate.descriptors import StateDescriptor, StateKind
-from qstate.errors import ClosedError, FailureCode, JobError
+from qstate.errors import ClosedError, FailureCode, JobError, TooLarge
 from qstate.keys import Key, KeyGroupRange, Namespace, check_key, decode_key, key_encoder, key_grouper
 from qstate.serializers import MessagePackSerializer
 
@@ -58,6 +59,12 @@ _TABLE_CLASSES: dict[StateKind, Callable[[HeapState, Namespace], HeapTable]] = {
 }
 _LIST, _MAP = StateKind.LIST, StateKind.MAP
 _NONE = type(None)
+#: Values that have a length.
+_SIZED = frozenset((str, bytes, list, dict, tuple))
+#: The most bytes of MessagePack that a value of these types takes.
+_FIXED_SIZES = {bool: 1, int: 9, float: 9}
+#: The same of the header of a text or bytes, and of a character.
+_HEADER_BYTES, _UTF8_BYTES = 5, 4
 
 
 class HeapBackend(StateBackend):
@@ -204,14 +211,14 @@ class HeapBackend(StateBackend):
         return self._running
 
     def images(
-        self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key]
+        self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int
     ) -> tuple[int, HeapTable | None, list[Any]]:
         """The final epoch and what it has for the keys, all of one moment; so the table is found under the lock."""
         with self._lock:
             table = self.find(descriptor, namespace)
             if table is None:
                 return self._final, None, []
-            return self._final, table, [table.image(key) for key in keys]
+            return self._final, table, table.images(keys, most_bytes)
 
 
 class _LiveReader(StateReader):
@@ -220,21 +227,27 @@ class _LiveReader(StateReader):
     def __init__(self, backend: HeapBackend) -> None:
         self._backend = backend
 
-    def get(self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key]) -> ReadResult:
+    def get(
+        self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
+    ) -> ReadResult:
         epoch = self._backend.running_epoch
         table = self._backend.find(descriptor, namespace)
         if table is None:
             return ReadResult(epoch, [None] * len(keys))
         values = table.values(keys)
         if len(keys) == 1:
-            return ReadResult(epoch, [_answer(descriptor, _dumper(descriptor, 1), values[0])])
+            answer = _answer(descriptor, _dumper(descriptor, 1), values[0], most_bytes)
+            return ReadResult(epoch, bounded((answer,), most_bytes))
         if _are_immutable(values):
             try:
-                return ReadResult(epoch, descriptor.dump_results(values))
+                return ReadResult(epoch, _dumped(descriptor, values, most_bytes))
+            except TooLarge:
+                raise
             except Exception as exc:
                 _LOG.debug("state %r: each value is looked at by itself", descriptor.name, exc_info=exc)
         dump = _dumper(descriptor, len(keys))
-        return ReadResult(epoch, [_answer(descriptor, dump, value) for value in values])
+        answers = (_answer(descriptor, dump, value, most_bytes) for value in values)
+        return ReadResult(epoch, bounded(answers, most_bytes))
 
 
 class _CommittedReader(StateReader):
@@ -243,19 +256,51 @@ class _CommittedReader(StateReader):
     def __init__(self, backend: HeapBackend) -> None:
         self._backend = backend
 
-    def get(self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key]) -> ReadResult:
-        epoch, table, images = self._backend.images(descriptor, namespace, keys)
+    def get(
+        self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
+    ) -> ReadResult:
+        epoch, table, images = self._backend.images(descriptor, namespace, keys, most_bytes)
         if table is None:
             return ReadResult(epoch, [None] * len(keys))
         dump = _dumper(descriptor, len(keys))
-        values: list[bytes | FailureCode | None] = []
-        for image in images:
-            try:
-                values.append(None if image is None else table.image_answer(descriptor, dump, image))
-            except Exception:
-                _LOG.exception("state %r: a committed value cannot be serialized", descriptor.name)
-                values.append(FailureCode.INTERNAL)
-        return ReadResult(epoch, values)
+        answers = (_image_answer(table, descriptor, dump, image) for image in images)
+        return ReadResult(epoch, bounded(answers, most_bytes))
+
+
+def _image_answer(
+    table: HeapTable, descriptor: StateDescriptor, dump: Callable[[Any], bytes], image: Any
+) -> bytes | FailureCode | None:
+    if image is None:
+        return None
+    try:
+        return table.image_answer(descriptor, dump, image)
+    except Exception:
+        _LOG.exception("state %r: a committed value cannot be serialized", descriptor.name)
+        return FailureCode.INTERNAL
+
+
+def _dumped(
+    descriptor: StateDescriptor, values: Sequence[Any], most_bytes: int
+) -> Sequence[bytes | FailureCode | None]:
+    """The answers for values that cannot change: all in one step where they surely fit."""
+    most = _most_bytes(descriptor, values)
+    if most is not None and most <= most_bytes:
+        return descriptor.dump_results(values)
+    return bounded(map(descriptor.result_dumper(), values), most_bytes)
+
+
+def _most_bytes(descriptor: StateDescriptor, values: Sequence[Any]) -> int | None:
+    """What the values' bytes are together at most, where that can be told without making them."""
+    if type(descriptor.serializer) is not MessagePackSerializer or descriptor.kind is StateKind.AGGREGATING:
+        return None
+    first = type(values[0])
+    if countOf(map(type, values), first) != len(values):
+        return None
+    if first in _FIXED_SIZES:
+        return _FIXED_SIZES[first] * len(values)
+    if first is str or first is bytes:
+        return len(values) * _HEADER_BYTES + _UTF8_BYTES * sum(map(len, values))
+    return None
 
 
 def _are_immutable(values: Sequence[Any]) -> bool:
@@ -278,18 +323,26 @@ def _is_container(descriptor: StateDescriptor) -> bool:
     return kind is _LIST or kind is _MAP  # a set of enum members would hash them in Python
 
 
-def _answer(descriptor: StateDescriptor, dump: Callable[[Any], bytes], value: Any) -> bytes | FailureCode | None:
-    """The answer for one live object, whatever state it is in."""
+def _answer(
+    descriptor: StateDescriptor, dump: Callable[[Any], bytes], value: Any, most_bytes: int
+) -> bytes | FailureCode | None:
+    """The answer for one live object, whatever state it is in.
+
+    Raises `TooLarge` where that can be told before it is made. What is made may be larger: the caller counts.
+    """
     if value is None:
         return None
     immutable = type(value) in IMMUTABLE
+    if _least_bytes(descriptor, value) > most_bytes:
+        raise too_large(most_bytes)
     try:
         if immutable:
             return dump(value)
         if not value and _is_container(descriptor):
             return None
         answer = live_answer(descriptor, dump, value)
-        _check_whole(descriptor, answer)
+        if len(answer) <= most_bytes:
+            _check_whole(descriptor, answer)
     except Exception as exc:
         # User code serializes what user code may be changing: any exception can come of that, so all do.
         if immutable:
@@ -298,6 +351,14 @@ def _answer(descriptor: StateDescriptor, dump: Callable[[Any], bytes], value: An
         _LOG.debug("state %r: a value changed while it was read", descriptor.name, exc_info=exc)
         return FailureCode.CONCURRENT_MODIFICATION
     return answer
+
+
+def _least_bytes(descriptor: StateDescriptor, value: Any) -> int:
+    """What a value's answer has at least: in MessagePack each character, element and entry has a byte or more."""
+    if type(value) not in _SIZED:
+        return 0
+    plain = _is_container(descriptor) or type(descriptor.serializer) is MessagePackSerializer
+    return len(value) if plain and descriptor.kind is not StateKind.AGGREGATING else 0
 
 
 def _check_whole(descriptor: StateDescriptor, answer: bytes) -> None:

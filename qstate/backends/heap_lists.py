@@ -13,7 +13,7 @@ from qstate.backends.admission import admit_list, admit_values
 from qstate.backends.answers import list_answer, pack_elements, unpack_elements
 from qstate.backends.change_blocks import ChangeBlock, blocks_of
 from qstate.backends.contract import Change, ChangeOp
-from qstate.backends.heap_table import HeapState, HeapTable
+from qstate.backends.heap_table import HeapState, HeapTable, sized
 from qstate.descriptors import StateDescriptor
 from qstate.keys import Key, KeyGroupRange, Namespace, decode_keys
 
@@ -116,6 +116,9 @@ class HeapListTable(HeapTable):
             return None if sealed is None else sealed[0][: sealed[1]]
         found = self._committed.get(key)
         return None if found is None else found[:]
+
+    def images(self, keys: Sequence[Key], most_bytes: int) -> list[Any]:
+        return sized(map(self.image, keys), most_bytes)
 
     def image_answer(self, descriptor: StateDescriptor, dump: Callable[[Any], bytes], image: list[bytes]) -> bytes:
         return list_answer(descriptor, image)

@@ -12,7 +12,7 @@ from qstate.backends.admission import admit_map, admit_map_key, none_refused
 from qstate.backends.answers import map_answer
 from qstate.backends.change_blocks import ChangeBlock, blocks_of
 from qstate.backends.contract import Change, ChangeOp
-from qstate.backends.heap_table import HeapState, HeapTable
+from qstate.backends.heap_table import HeapState, HeapTable, sized
 from qstate.descriptors import StateDescriptor
 from qstate.keys import Key, KeyGroupRange, Namespace, decode_keys, encode_key
 
@@ -161,6 +161,9 @@ class HeapMapTable(HeapTable):
     def image(self, key: Key) -> dict[Key, bytes] | None:
         merged: dict[Key, bytes | None] = {**self._committed.get(key, {}), **self._sealed.get(key, {})}
         return {map_key: data for map_key, data in merged.items() if data is not None} or None
+
+    def images(self, keys: Sequence[Key], most_bytes: int) -> list[Any]:
+        return sized(map(self.image, keys), most_bytes)
 
     def image_answer(self, descriptor: StateDescriptor, dump: Callable[[Any], bytes], image: dict[Key, bytes]) -> bytes:
         return map_answer(descriptor, {encode_key(map_key): data for map_key, data in image.items()})

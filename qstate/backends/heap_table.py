@@ -20,13 +20,14 @@ and `live` second, so when `before` has nothing for the key, the object read ear
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 from qstate.backends.admission import refused_write
+from qstate.backends.answers import too_large
 from qstate.backends.change_blocks import ChangeBlock
 from qstate.backends.contract import Change, ChangeOp, StateTable
 from qstate.descriptors import StateDescriptor
@@ -35,7 +36,7 @@ from qstate.keys import Key, KeyGroupRange, Namespace
 
 _NEW = tuple.__new__
 
-__all__ = ["IMMUTABLE", "HeapState", "HeapTable", "find_all"]
+__all__ = ["IMMUTABLE", "HeapState", "HeapTable", "find_all", "sized"]
 
 #: Values of exactly these types cannot change in place, so a reference is as good as a copy.
 IMMUTABLE = frozenset((type(None), bool, int, float, complex, str, bytes, Decimal, date, datetime, timedelta))
@@ -56,6 +57,18 @@ def find_all(live: dict[Key, Any], keys: Sequence[Key]) -> Sequence[Any]:
             return list(map(live.get, keys))
         return found
     return list(map(live.get, keys))
+
+
+def sized(images: Iterable[Any], most_bytes: int) -> list[Any]:
+    """Images of lists or maps. Raises `TooLarge`, and makes no further one, once they have more elements than bytes."""
+    found: list[Any] = []
+    elements = 0
+    for image in images:
+        found.append(image)
+        elements += len(image) if image is not None else 0
+        if elements > most_bytes:
+            raise too_large(most_bytes)
+    return found
 
 
 class HeapState(NamedTuple):
@@ -120,6 +133,10 @@ class HeapTable(StateTable):
     @abstractmethod
     def image(self, key: Key) -> Any:
         """What F has for the key, in a form that later epochs cannot change; None for nothing."""
+
+    def images(self, keys: Sequence[Key], most_bytes: int) -> list[Any]:
+        """`image` of each key. Raises `TooLarge` when their answers are surely larger than `most_bytes`."""
+        return [self.image(key) for key in keys]
 
     @abstractmethod
     def image_answer(self, descriptor: StateDescriptor, dump: Callable[[Any], bytes], image: Any) -> bytes:

@@ -22,7 +22,7 @@ import hmac
 from collections import deque
 from collections.abc import Iterable, Mapping
 from enum import Enum
-from itertools import count
+from itertools import count, islice
 from typing import NamedTuple, TypeAlias
 
 from qstate.errors import Detail, FailureCode, LocalProtocolError, ProtocolError, RemoteProtocolError
@@ -350,13 +350,16 @@ class ServerConnection:
         """The ids of requests that were received and not answered."""
         return tuple(self._waiting)
 
-    def receive(self, data: bytes | bytearray | memoryview) -> list[ServerEvent]:
-        """The events of incoming bytes. Raises `BrokenConnection`, with the farewell to write, when it must close."""
+    def receive(self, data: bytes | bytearray | memoryview, most: int | None = None) -> list[ServerEvent]:
+        """The events of incoming bytes. Raises `BrokenConnection`, with the farewell to write, when it must close.
+
+        With `most`, that many at most: the rest stays, unread, and comes first the next time.
+        """
         events: list[ServerEvent] = []
         if self.closed:
             return events
         try:
-            for payload in self._reader.feed(data):
+            for payload in islice(self._reader.feed(data), most):
                 if self.state is ConnectionState.OPEN:
                     events.append(self._request(payload))
                 else:

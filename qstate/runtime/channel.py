@@ -24,9 +24,6 @@ __all__ = ["LINGER_S", "Channel", "ChannelState", "SlowReader"]
 
 RECEIVE_BYTES = 64 * 1024
 SEND_BYTES = 256 * 1024
-#: More unsent bytes than this, and the channel stops reading until the peer has taken most of them.
-HIGH_WATER_BYTES = 1024 * 1024
-LOW_WATER_BYTES = HIGH_WATER_BYTES // 4
 #: How long a channel that is finished waits for the peer to read the last bytes and close.
 LINGER_S = 1.0
 _IN_PROGRESS = {errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY}
@@ -51,8 +48,8 @@ class Channel:
     `on_data(bytes)` and `on_close(reason)` run on the driving thread; `on_close` runs exactly once, also when a
     connect fails, with the error or None for an orderly end. `on_end`, where `on_data` runs, says that the peer sends
     nothing more: the owner calls `close_when_sent`, at once or later. Without an `on_end` the channel is closed then.
-    A peer that does not read is bounded: over `HIGH_WATER_BYTES` unsent the channel stops reading (back-pressure),
-    over `max_unsent_bytes` it is closed with `SlowReader`.
+    A peer that does not read is bounded: with more than `max_unsent_bytes` unsent the channel is closed with
+    `SlowReader`.
     """
 
     __slots__ = (
@@ -67,10 +64,10 @@ class Channel:
         "_on_close",
         "_on_data",
         "_on_end",
-        "_paused",
         "_reactor",
         "_reason",
         "_sock",
+        "_taken_at",
         "_unsent",
         "state",
     )
@@ -93,8 +90,9 @@ class Channel:
         self._max_unsent = max_unsent_bytes
         self._lock = threading.Lock()
         self._unsent = bytearray()
+        #: When the peer last took some of the bytes that wait for it.
+        self._taken_at = 0.0
         self._interest = 0
-        self._paused = False
         self._linger: Timer | None = None
         self._ended = False
         self._input_ended = False
@@ -122,11 +120,6 @@ class Channel:
         self._sock.setblocking(False)
         _tune(self._sock)
         self._reactor.on_stop.add(self._reactor_stopped)
-
-    @property
-    def unsent_bytes(self) -> int:
-        """How many bytes wait for the peer to read."""
-        return len(self._unsent)
 
     def has_input(self) -> bool:
         """Whether something has arrived that was not read, the end of the connection included. The driving thread."""
@@ -162,12 +155,9 @@ class Channel:
             self._unsent += data
         else:
             return False
-        unsent = len(self._unsent)
-        if unsent > self._max_unsent:
-            self._close_locked(SlowReader(f"the peer left {unsent} bytes unread"))
+        if len(self._unsent) > self._max_unsent:
+            self._close_locked(SlowReader(f"the peer left {len(self._unsent)} bytes unread"))
             return False
-        if unsent > HIGH_WATER_BYTES:
-            self._reactor.call_soon(self._watch)
         return True
 
     def send_soon(self, data: bytes) -> None:
@@ -268,10 +258,7 @@ class Channel:
             self._reactor.watch(self._sock, interest, self._ready)
 
     def _interest_wanted(self) -> int:
-        """Read unless over the high water; once over it, not before a quarter of it, not to go to and fro."""
-        limit = LOW_WATER_BYTES if self._paused else HIGH_WATER_BYTES
-        self._paused = self.state is ChannelState.OPEN and len(self._unsent) > limit
-        deaf = self._paused or (self._input_ended and self.state is ChannelState.OPEN)
+        deaf = self._input_ended and self.state is ChannelState.OPEN
         return self._write_interest() if deaf else self._write_interest() | selectors.EVENT_READ
 
     def _write_interest(self) -> int:
@@ -326,6 +313,7 @@ class Channel:
                 except (BlockingIOError, InterruptedError):
                     break
                 del self._unsent[:sent]
+                self._taken_at = self._reactor.clock()
             if self._closing and not self._unsent:
                 self._close_locked(None)
         if self.state is ChannelState.FINISHING:

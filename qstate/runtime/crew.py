@@ -23,10 +23,12 @@ that comes alone to a thread that may execute does not even see the queue.
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 from qstate.runtime.line_limit import limited
@@ -47,6 +49,9 @@ class Readable(Protocol):
         reason: a descriptor may have been given out anew.
         """
 
+    def read_on(self) -> None:
+        """Deliver what was read and kept back, and go on reading. The same rules."""
+
 
 class Crew:
     """`readers` + `workers` daemon threads, of which at most `workers` execute at a time.
@@ -61,6 +66,7 @@ class Crew:
         self._pending = pending
         self._execute = execute
         self._poller = EdgePoller()
+        self._recalls = _Recalls()
         self._connections: dict[int, Readable] = {}
         # Popping and appending are atomic; a semaphore would cost several times as much.
         self._permits = deque([None] * workers)
@@ -74,6 +80,7 @@ class Crew:
 
     def start(self) -> None:
         """Start the threads."""
+        self.add(self._recalls.fileno(), self._recalls)
         self._running = len(self._threads)
         for thread in self._threads:
             thread.start()
@@ -87,6 +94,10 @@ class Crew:
         """Call `read_ready` of the connection once more if there is something left to read. Any thread."""
         self._poller.arm(fd)
 
+    def recall(self, connection: Readable) -> None:
+        """Have a thread of the crew call `read_on` of a connection. Any thread."""
+        self._recalls.add(connection)
+
     def remove(self, fd: int) -> None:
         """Read the connection no more; the caller closes `fd` afterwards. Any thread, once."""
         del self._connections[fd]
@@ -97,7 +108,7 @@ class Crew:
         self._stopped = True
         self._poller.stop()
         if not self._running:
-            self._poller.close()
+            self._close()
         until = time.monotonic() + timeout_s
         for thread in self._threads:
             if thread.ident is not None and thread is not threading.current_thread():
@@ -118,7 +129,11 @@ class Crew:
             self._running -= 1
             last = self._running == 0
         if last:
-            self._poller.close()
+            self._close()
+
+    def _close(self) -> None:
+        self._recalls.close()
+        self._poller.close()
 
     def take_permit(self) -> bool:
         """Whether the calling thread, one of the crew, may execute now. If so it calls `give_permit` afterwards."""
@@ -143,3 +158,44 @@ class Crew:
             self.give_permit()
             if not self._pending() or not self.take_permit():
                 return
+
+
+class _Recalls:
+    """Connections that wait for a thread of the crew although nothing arrives on them. They share one descriptor."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Readable] = deque()
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+
+    def fileno(self) -> int:
+        return self._reader.fileno()
+
+    def add(self, connection: Readable) -> None:
+        self._waiting.append(connection)
+        self._wake()
+
+    def read_ready(self, ended: bool) -> None:
+        with suppress(OSError):  # another thread took the bytes, or the crew has stopped
+            self._reader.recv(4096)
+        self.read_on()
+
+    def read_on(self) -> None:
+        try:
+            connection = self._waiting.popleft()
+        except IndexError:
+            return
+        if self._waiting:
+            self._wake()  # the others are for other threads: this one may be busy for long
+        connection.read_on()
+
+    def close(self) -> None:
+        self._reader.close()
+        self._writer.close()
+
+    def _wake(self) -> None:
+        try:
+            self._writer.send(b"\0")
+        except OSError:  # full: threads are being woken; closed: nothing is read any more
+            return

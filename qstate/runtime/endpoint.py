@@ -3,12 +3,14 @@
 Rules of this module: it accepts connections, admits requests and gets their answers out, whatever they are. It
 must not know what a request reads; its `Service` does.
 
-A state server's connections are read by a crew, whose threads then execute what they read if they may
-(`qstate.runtime.crew`); its one reactor accepts, keeps time and takes over when a client reads slowly. A proxy
-has no crew: its service never blocks, so each network thread is a reactor that reads and answers.
+Connections are read by a crew, whose threads then execute what they read if they may (`qstate.runtime.crew`). One
+reactor accepts, keeps time and sends the rest of an answer to a client that reads slowly.
 
-What is bounded: connections, requests in flight (OVERLOADED), the time until the handshake, unread answers
-(back-pressure, then the connection closes), the time a request may wait in the queue (its deadline), shutdown.
+What is bounded: connections (an idle one gives its place to a newcomer), requests in flight of one connection (it is
+read no further) and of all (OVERLOADED), the time until the handshake, unread answers (back-pressure, then the
+connection closes), the time a request may wait in the queue (its deadline), shutdown.
+
+Connections take turns: whoever sends a thousand requests at once does not keep others waiting for all of them.
 """
 
 from __future__ import annotations
@@ -17,10 +19,10 @@ import logging
 import socket
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import Protocol
 
 from qstate.errors import ClosedError, ConfigError, FailureCode, QueryError
@@ -38,28 +40,30 @@ from qstate.protocol import (
     encode,
     frame,
 )
-from qstate.runtime.channel import Channel
+from qstate.runtime.channel import LINGER_S, Channel
 from qstate.runtime.crew import Crew
 from qstate.runtime.line_limit import limited
 from qstate.runtime.listener import Listener, host_and_port, listen
 from qstate.runtime.reactor import Reactor
 from qstate.runtime.session import Call, Session
 from qstate.runtime.statistics import DisabledStatistics, RequestStatistics
+from qstate.runtime.turns import TURN_BYTES, Turns
 
 __all__ = ["Call", "Endpoint", "EndpointOptions", "Service"]
 
 log = limited(logging.getLogger(__name__))
 
-#: Answers to pipelined requests of one connection are written together, up to this size and this delay.
-GATHER_BYTES = 64 * 1024
-GATHER_S = 0.001
-#: Connections over the limit that are being told so at the same time; more are just closed.
+#: Connections that are being refused, or given up for others, and told so at the same time; more are just closed.
 MAX_REFUSALS = 64
+#: A connection without requests for so long gives its place up when all are taken.
+IDLE_S = 1.0
 #: When a client that was turned away, with nothing known about how long the queue is, should come back.
 RETRY_AFTER_MS = 50
 LONGEST_RETRY_AFTER_MS = 1000
 #: How long connections may take to read the last bytes at shutdown, beyond the requests in flight.
 FAREWELL_S = 0.2
+
+_active_at = attrgetter("active_at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,9 @@ class EndpointOptions:
     """How a server or proxy listens and what it bounds. Raises `ConfigError` for a value that cannot work.
 
     `ports` is a list of ports and ranges, tried in order ("9069,9100-9200"; "0": any free one). `token` is what
-    clients must present; a proxy presents it to the state servers, too.
+    clients must present; a proxy presents it to the state servers, too. `max_queued` bounds the requests in flight of
+    all connections, `max_requests_per_connection` those of one. A client that reads nothing of its answers for
+    `unread_timeout_s` loses its connection.
     """
 
     bind: str = "127.0.0.1"
@@ -78,14 +84,27 @@ class EndpointOptions:
     max_frame: int = DEFAULT_MAX_FRAME
     max_keys: int = DEFAULT_MAX_KEYS
     max_queued: int = 10_000
+    max_requests_per_connection: int = 1000
     token: bytes | None = None
     handshake_timeout_s: float = 10.0
+    unread_timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
-        for name in ("network_threads", "query_threads", "max_connections", "max_queued", "handshake_timeout_s"):
+        for name in _ABOVE_ZERO:
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be above zero, got {getattr(self, name)}")
         Limits(self.max_frame, self.max_keys)
+
+
+_ABOVE_ZERO = (
+    "network_threads",
+    "query_threads",
+    "max_connections",
+    "max_queued",
+    "max_requests_per_connection",
+    "handshake_timeout_s",
+    "unread_timeout_s",
+)
 
 
 class Service(Protocol):
@@ -101,7 +120,7 @@ class Service(Protocol):
 class Endpoint:
     """A port, its threads and its connections. `name` stands in log lines and thread names.
 
-    With `workers` query threads the service is called on those; with 0 on the network threads, and must not block.
+    Its `network_threads` and `query_threads` are one crew; the service is called by at most `query_threads` at a time.
     """
 
     def __init__(
@@ -110,22 +129,22 @@ class Endpoint:
         options: EndpointOptions,
         service: Service,
         *,
-        workers: int,
         statistics: RequestStatistics | None = None,
     ) -> None:
         self.name = name
         self.options = options
         thread_name = f"qstate-{name.lower().replace(' ', '-')}"
-        reactors = 1 if workers else options.network_threads
-        self.reactors = tuple(Reactor(f"{thread_name}-reactor-{index}") for index in range(reactors))
+        self.reactor = Reactor(f"{thread_name}-reactor")
         self._service = service
         self._statistics = statistics or DisabledStatistics()
         self._clock: Callable[[], float] = time.monotonic
-        self._ready: deque[Call] = deque()
-        self._crew = (
-            Crew(options.network_threads, workers, thread_name, pending=self._ready.__len__, execute=self._execute)
-            if workers
-            else None
+        self._turns = Turns(self._clock, self._answer_to)
+        self._crew = Crew(
+            options.network_threads,
+            options.query_threads,
+            thread_name,
+            pending=self._turns.sessions.__len__,
+            execute=self._turns.execute,
         )
         self._listener: Listener | None = None
         self._address: tuple[str, int] | None = None
@@ -134,7 +153,7 @@ class Endpoint:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._sessions: set[Session] = set()
-        self._accepted = 0
+        self._leaving: set[Session] = set()
         self._refusals = 0
         self._in_flight = 0
         self._started = False
@@ -170,12 +189,10 @@ class Endpoint:
             self.shutdown(0.0)
             raise
         self._address = host_and_port(sock.getsockname())
-        self._listener = Listener(self.reactors[0], sock, self._accept)
+        self._listener = Listener(self.reactor, sock, self._accept)
         self._listener.open()
-        for reactor in self.reactors:
-            reactor.start()
-        if self._crew is not None:
-            self._crew.start()
+        self.reactor.start()
+        self._crew.start()
         log.info("Started the %s @ %s:%s", self.name, *self._address)
 
     def shutdown(self, timeout_s: float = 5.0) -> None:
@@ -204,45 +221,34 @@ class Endpoint:
             self._changed.wait_for(lambda: not self._in_flight, until - time.monotonic())
             sessions = list(self._sessions)
         for session in sessions:
-            session.reactor.call_soon(session.end, FailureCode.SHUTTING_DOWN, FAREWELL_S)
+            self.reactor.call_soon(session.end, FailureCode.SHUTTING_DOWN, FAREWELL_S)
         # Long answers may still be on their way to slow readers: they get the rest of the time.
         with self._changed:
             self._changed.wait_for(lambda: not self._sessions, max(2 * FAREWELL_S, until - time.monotonic()))
 
     def _stop_threads(self, until: float) -> bool:
-        # Reactors first: their last turn closes what is open, and a crew reads only open connections.
-        done = True
-        for reactor in self.reactors:
-            reactor.stop()
-            if self._listener is None:
-                reactor.turn(0.0)
-        for reactor in self.reactors:
-            done &= reactor.join(max(1.0, until - time.monotonic()))
-        if self._crew is not None:
-            done &= self._crew.stop(max(1.0, until - time.monotonic()))
-        return done
+        # The reactor first: its last turn closes what is open, and the crew reads only open connections.
+        self.reactor.stop()
+        if self._listener is None:
+            self.reactor.turn(0.0)
+        done = self.reactor.join(max(1.0, until - time.monotonic()))
+        return self._crew.stop(max(1.0, until - time.monotonic())) and done
 
     # What the sessions report.
 
     def received(self, session: Session, request: Get | Locate | Describe) -> None:
         self._statistics.report_request(len(request.keys) if type(request) is Get else 0)
         call = Call(self, session, request, self._clock())
-        if not self._admit(call):
-            return
-        if self._crew is None:
-            answer = self._handle(call)
-            if answer is not None:
-                call.answer(answer)
-        else:
-            self._ready.append(call)
+        if self._admit(call):
+            self._turns.add(call)
 
     def received_alone(self, session: Session, get: Get) -> Callable[[], None] | None:
-        if self._ready or self._crew is None or not self._crew.take_permit():
+        if self._turns.sessions or not self._crew.take_permit():
             self.received(session, get)  # requests that wait already go first
             return None
-        return partial(self._execute_at_once, self._crew, session, get)
+        return partial(self._execute_at_once, session, get)
 
-    def _execute_at_once(self, crew: Crew, session: Session, get: Get) -> None:
+    def _execute_at_once(self, session: Session, get: Get) -> None:
         """Answer a get on the thread that read it, which has a permit for that. Counting comes after answering."""
         try:
             call = Call(self, session, get, self._clock())
@@ -258,7 +264,7 @@ class Endpoint:
             if answer is not None:
                 self.answered(call)
         finally:
-            crew.give_permit()
+            self._crew.give_permit()
 
     def _admit(self, call: Call) -> bool:
         """Count the call in. False: it has been refused."""
@@ -275,8 +281,9 @@ class Endpoint:
         return False
 
     def answered(self, call: Call) -> None:
+        now = self._clock()
         if call.failure is None:
-            self._statistics.report_successful_request(self._clock() - call.received_at)
+            self._statistics.report_successful_request(now - call.received_at)
         else:
             self._statistics.report_failed_request(call.failure)
         with self._lock:
@@ -284,45 +291,70 @@ class Endpoint:
             call.session.in_flight -= 1
             if self._draining and not self._in_flight:
                 self._changed.notify_all()
-        call.session.answered()
+        call.session.answered(now)
+
+    def has_room(self, session: Session) -> None:
+        self._turns.queue(session)
 
     def refused(self, code: int) -> None:
         self._statistics.report_failed_request(code)
 
     def closed(self, session: Session) -> None:
         self._statistics.report_inactive_connection()
+        if session.calls:  # they waited for the client to read; their answers reach nobody
+            self._turns.queue(session)
+            self._crew.recall(session.channel)
         with self._lock:
             self._sessions.discard(session)
+            self._leaving.discard(session)
             if self._draining and not self._sessions:
                 self._changed.notify_all()
 
     # Accepting.
 
     def _accept(self, sock: socket.socket, peer: object) -> None:
+        if self._draining:
+            self._refuse(sock, FailureCode.SHUTTING_DOWN)
+            return
         with self._changed:
             full = len(self._sessions) >= self.options.max_connections
-        if full or self._draining:
-            self._refuse(sock, FailureCode.SHUTTING_DOWN if self._draining else FailureCode.OVERLOADED)
+            idle = _longest_idle(self._sessions, self._clock()) if full else None
+        if full and idle is None:
+            self._refuse(sock, FailureCode.OVERLOADED)
             return
+        if idle is not None:
+            self._give_up(idle)
+        self._open(sock)
+
+    def _open(self, sock: socket.socket) -> None:
         options = self.options
         connection = ServerConnection(
             server=f"qstate {self.name}", token=options.token, max_frame=options.max_frame, max_keys=options.max_keys
         )
-        reactor = self.reactors[self._accepted % len(self.reactors)]
-        # Room for one answer of the largest size while another one is being read.
         session = Session(
             self,
-            reactor,
+            self.reactor,
             sock,
             connection,
             crew=self._crew,
-            max_unsent_bytes=2 * options.max_frame + GATHER_BYTES,
+            # Room for one answer of the largest size while another one is being read.
+            max_unsent_bytes=2 * options.max_frame + TURN_BYTES,
+            max_requests=options.max_requests_per_connection,
+            patience_s=options.unread_timeout_s,
         )
-        self._accepted += 1
         with self._changed:
             self._sessions.add(session)
         self._statistics.report_active_connection()
-        reactor.call_soon(session.open, options.handshake_timeout_s)
+        self.reactor.call_soon(session.open, options.handshake_timeout_s)
+
+    def _give_up(self, session: Session) -> None:
+        """End a connection for the sake of another. It has no place any more, even while it is told so."""
+        self._statistics.report_failed_request(FailureCode.OVERLOADED)
+        with self._changed:
+            self._sessions.discard(session)
+            self._leaving.add(session)
+            linger_s = LINGER_S if len(self._leaving) <= MAX_REFUSALS else 0.0
+        session.end(FailureCode.OVERLOADED, linger_s)
 
     def _refuse(self, sock: socket.socket, code: FailureCode) -> None:
         self._statistics.report_failed_request(code)
@@ -331,7 +363,7 @@ class Endpoint:
             return
         self._refusals += 1
         channel = Channel(
-            self.reactors[0], sock, on_data=_discard, on_close=self._refusal_over, max_unsent_bytes=GATHER_BYTES
+            self.reactor, sock, on_data=_discard, on_close=self._refusal_over, max_unsent_bytes=TURN_BYTES
         )
         channel.open()
         details = {"retry_after_ms": LONGEST_RETRY_AFTER_MS} if code is FailureCode.OVERLOADED else {}
@@ -342,41 +374,6 @@ class Endpoint:
         self._refusals -= 1
 
     # Executing.
-
-    def _execute(self) -> None:
-        """Answer queued calls until there are none, on a query thread."""
-        ready = self._ready
-        while True:
-            try:
-                call = ready.popleft()
-            except IndexError:
-                return
-            if ready:
-                self._execute_together(call)
-                continue
-            answer = self._answer_to(call, self._clock())
-            if answer is not None:
-                data = call.encode(answer)
-                if data:
-                    call.session.channel.send(data)
-                self.answered(call)
-
-    def _execute_together(self, first: Call) -> None:
-        """Answer a call and those behind it; successive answers to one connection leave in one write."""
-        gathered = _Gathered()
-        call = first
-        try:
-            while True:
-                now = self._clock()
-                gathered.make_way(call.session, now)
-                answer = self._answer_to(call, now)
-                if answer is not None:
-                    gathered.add(call, call.encode(answer))
-                call = self._ready.popleft()
-        except IndexError:
-            return
-        finally:
-            gathered.send()
 
     def _answer_to(self, call: Call, now: float) -> Answer | None:
         if now >= call.deadline or call.session.connection.state is ConnectionState.CLOSED:
@@ -393,48 +390,15 @@ class Endpoint:
             return Failure(call.request.id, FailureCode.INTERNAL, {})
 
     def _retry_after_ms(self) -> int:
-        """About as long as the oldest request has been waiting: then the queue will have moved on."""
-        try:
-            waited_ms = int((self._clock() - self._ready[0].received_at) * 1000)
-        except IndexError:
-            return RETRY_AFTER_MS
-        return max(RETRY_AFTER_MS, min(waited_ms, LONGEST_RETRY_AFTER_MS))
+        """About as long as the next request has been waiting: then the queue will have moved on."""
+        return max(RETRY_AFTER_MS, min(int(self._turns.waited_s() * 1000), LONGEST_RETRY_AFTER_MS))
 
 
-class _Gathered:
-    """Answers of one session that leave in one write."""
-
-    __slots__ = ("_calls", "_parts", "_session", "_since", "_size")
-
-    def __init__(self) -> None:
-        self._session: Session | None = None
-        self._parts: list[bytes] = []
-        self._calls: list[Call] = []
-        self._size = 0
-        self._since = 0.0
-
-    def make_way(self, session: Session, now: float) -> None:
-        """Send what must not wait for an answer of `session` that is about to be made."""
-        if self._session is None:
-            self._session, self._since = session, now
-        elif session is not self._session or self._size > GATHER_BYTES or now - self._since > GATHER_S:
-            self.send()
-            self._session, self._since = session, now
-
-    def add(self, call: Call, data: bytes) -> None:
-        self._calls.append(call)
-        self._parts.append(data)
-        self._size += len(data)
-
-    def send(self) -> None:
-        if self._session is None:
-            return
-        data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        if data:
-            self._session.channel.send(data)
-        for call in self._calls:
-            call.sent()
-        self._session, self._parts, self._calls, self._size = None, [], [], 0
+def _longest_idle(sessions: Iterable[Session], now: float) -> Session | None:
+    """The session to give up for a new one: the oldest without a handshake, else the one that is idle longest."""
+    waiting = [session for session in sessions if session.connection.state is ConnectionState.HANDSHAKE]
+    idle = waiting or [session for session in sessions if not session.in_flight and session.active_at <= now - IDLE_S]
+    return min(idle, key=_active_at, default=None)
 
 
 def _discard(data: bytes) -> None:

@@ -6,14 +6,14 @@ thread of it may wait for a peer or an oracle.
 A client reads values by the description that it was told over its connection. When the job comes back with another one,
 that connection is ended in place of an answer: SHUTTING_DOWN, so the client asks again over the next one.
 
-Everything about one request happens on the reactor of its connection (a lane): the routing, its timer, and the
-connections to the state servers, which all clients of that reactor share. So nothing on the way of a get is
-locked and no thread wakes another; only a lookup goes to a query thread and comes back through `call_soon`.
+A request is read by the endpoint's crew, like any state server's. What happens to it afterwards happens on one thread,
+the reactor's (the lane): the routing, its timer, and the connections to the state servers, which all clients share. So
+nothing on the way of a get is locked. Only a lookup goes to another thread and comes back through `call_soon`.
 
 In a task manager the owner is often the state server next door. A get that it can answer whole is answered
-without a socket, on a query thread of the proxy, by the server's own code: two wake-ups, two encodings and two
-decodings less. Whatever is not a plain answer (another owner, a failure that may be retried) goes the way above,
-so there is one place that decides.
+without a socket, by the thread of the crew that has read it and by the server's own code: two wake-ups, two encodings
+and two decodings less. Whatever is not a plain answer (another owner, a failure that may be retried) goes the way
+above, so there is one place that decides.
 """
 
 from __future__ import annotations
@@ -60,17 +60,8 @@ class ClientProxy:
         self._local = local
         self._pool = WorkerPool(options.query_threads, "qstate-proxy-lookup")
         self._locations = LocationCache(self._pool)
-        # Only state access needs query threads that read requests themselves; without it each reactor does.
-        self._endpoint = Endpoint(
-            "Queryable State Proxy Server",
-            options,
-            self,
-            workers=options.query_threads if local is not None else 0,
-            statistics=statistics,
-        )
-        self._lanes = {
-            reactor: _Lane(reactor, self._pool, self._locations, options) for reactor in self._endpoint.reactors
-        }
+        self._endpoint = Endpoint("Queryable State Proxy Server", options, self, statistics=statistics)
+        self._lane = _Lane(self._endpoint.reactor, self._pool, self._locations, options)
 
     def start(self) -> None:
         """Listen and serve. Raises `ConfigError` when no port is free."""
@@ -97,7 +88,7 @@ class ClientProxy:
 
     def handle(self, call: Call) -> Answer | None:
         request = call.request
-        lane = self._lanes[call.session.reactor]
+        lane = self._lane
         if isinstance(request, Get):
             if type(request.target) is bytes:
                 raise UnsupportedQuery(target="state id", reason="ask a state server")
@@ -162,12 +153,14 @@ def _misfit(table: LocationTable, keys: Sequence[Key]) -> WrongKeyType | None:
 
 
 class _Lane:
-    """What happens on one reactor of the proxy. Only its driving thread may use it, others go through `run`."""
+    """What happens on the proxy's reactor. Only its driving thread may use it, others go through `run`."""
 
     def __init__(self, reactor: Reactor, pool: WorkerPool, locations: LocationCache, options: EndpointOptions) -> None:
         self.reactor = reactor
         self.locations = locations
         self.random = Random()
+        #: How large the values of one answer may be together.
+        self.most_bytes = options.max_frame
         self._pool = pool
         self._options = options
         self._peers: dict[tuple[str, int], Peer] = {}
@@ -250,7 +243,9 @@ class _ProxiedGet:
         self._call = call
         self._request = request
         self._names = names
-        self._routed = RoutedGet(request.keys, deadline=call.deadline, random=lane.random, table=table)
+        self._routed = RoutedGet(
+            request.keys, deadline=call.deadline, random=lane.random, table=table, most_bytes=lane.most_bytes
+        )
         self._timer: Timer | None = None
         self._wake_at = 0.0
         self._asked: dict[int, tuple[Peer, Forward]] = {}

@@ -27,6 +27,7 @@ def endpoint_options(config: JobConfig, which: str, host: str) -> EndpointOption
         max_connections=config.max_connections,
         max_frame=config.max_frame_bytes,
         max_queued=config.max_queued_requests,
+        max_requests_per_connection=config.max_requests_per_connection,
         token=config.auth_token.encode() or None,
     )
 

@@ -12,7 +12,8 @@ What happens to a key, by its latest answer:
 
     a value, or none          done
     a fatal failure           done, with that code
-    TOO_LARGE, several keys   asked again in two halves, at once
+    TOO_LARGE, several keys   asked again in two halves, at once; with `most_bytes`, the end of the whole get: whoever
+                              asked asks for fewer keys, and meanwhile nobody collects what no answer could hold
     retry here                asked again after the back-off (OVERLOADED: not before `retry_after_ms`)
     look up again             the location is looked up again after the back-off, then the key is asked for again
     no owner, or none that    UNKNOWN_KEY_GROUP_LOCATION, which is: look up again
@@ -129,6 +130,7 @@ class RoutedGet:
 
     `deadline` and every `now` are seconds of one monotonic clock. `table` is the location if it is known. `tries` has
     failure codes that are final when a key has failed so often, fatal or not: the caller has somebody else to ask.
+    `most_bytes` is how large the values may be together, where the answer has to fit a frame.
     """
 
     __slots__ = (
@@ -138,6 +140,7 @@ class RoutedGet:
         "_epochs",
         "_keys",
         "_locating",
+        "_most_bytes",
         "_open",
         "_parts",
         "_random",
@@ -159,8 +162,10 @@ class RoutedGet:
         random: Random,
         table: LocationTable | None = None,
         tries: Mapping[int, int] = ANY_NUMBER,
+        most_bytes: int | None = None,
     ) -> None:
         self._tries = tries
+        self._most_bytes = most_bytes
         self._keys = keys
         self._deadline = deadline
         self._random = random
@@ -214,6 +219,8 @@ class RoutedGet:
         if len(results) == self._unanswered == len(self._keys) and PLAIN.issuperset(map(type, results)):
             self.finished = True
             return [Answer(tuple(epochs), tuple(results))]
+        if self._is_too_large(results):
+            return self._refuse(FailureCode.TOO_LARGE, {"field": "answer"})
         self._merge(asked, epochs, results, now)
         return self._ending()
 
@@ -223,7 +230,7 @@ class RoutedGet:
         if asked is None:
             return []
         if code == FailureCode.TOO_LARGE and len(asked.positions) > 1:
-            return self._halves(asked)
+            return self._halves(asked) if self._most_bytes is None else self._refuse(code, details)
         self._fail(asked, _Failed(code, details), now)
         return self._ending()
 
@@ -437,11 +444,25 @@ class RoutedGet:
             return commands or []
         return self._finish()
 
-    def _finish(self) -> list[Command]:
+    def _is_too_large(self, results: Sequence[Result]) -> bool:
+        """Count the values of an answer; whether all so far are larger than they may be."""
+        if self._most_bytes is None:
+            return False
+        self._most_bytes -= sum(len(result) for result in results if isinstance(result, bytes))
+        return self._most_bytes < 0
+
+    def _refuse(self, code: int, details: Mapping[str, Detail]) -> list[Command]:
+        self._end()
+        return [Refuse(code, details)]
+
+    def _end(self) -> None:
         self.finished = True
         self._open.clear()
         self._locating.clear()
         self._waiting.clear()
+
+    def _finish(self) -> list[Command]:
+        self._end()
         results = self._results
         first = results[0] if results else None
         if isinstance(first, int) and results.count(first) == len(results):

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 
+from qstate.backends.answers import bounded
 from qstate.backends.contract import Isolation, ReadResult, StateReader
 from qstate.errors import (
     Detail,
@@ -21,7 +22,7 @@ from qstate.errors import (
     UnsupportedOperation,
     UnsupportedQuery,
 )
-from qstate.keys import Key, check_key
+from qstate.keys import Key, check_key, key_encoder
 from qstate.protocol import NO_EPOCH, Answer, Get, Values
 from qstate.runtime.endpoint import Call, Endpoint, EndpointOptions
 from qstate.runtime.registry import StateInstance, StateRegistry
@@ -29,25 +30,28 @@ from qstate.runtime.statistics import DisabledStatistics, RequestStatistics
 
 __all__ = ["StateServer"]
 
+#: So few keys are told apart by their hashes, whatever those are.
+_FEW = 256
+
 
 class StateServer:
     """Serves the states of a registry. `shutdown` is idempotent, drains, and is bounded.
 
     A get is refused as a whole for an unknown id (UNKNOWN_STATE_ID), keys of other types (WRONG_KEY_TYPE), an
-    isolation that the backend does not declare (UNSUPPORTED) or a demand that is not met (EPOCH_NOT_REACHED,
-    TOO_STALE); a key, for a key group that is elsewhere (KEY_GROUP_NOT_OWNED) or what the reader says of it.
+    isolation that the backend does not declare (UNSUPPORTED), a demand that is not met (EPOCH_NOT_REACHED, TOO_STALE)
+    or values that no frame holds together (TOO_LARGE, before they are all read); a key, for a key group that is
+    elsewhere (KEY_GROUP_NOT_OWNED) or what the reader says of it.
     """
 
     def __init__(
         self, registry: StateRegistry, options: EndpointOptions, statistics: RequestStatistics | None = None
     ) -> None:
         self._registry = registry
+        self._most_bytes = options.max_frame
         #: When the last get of one key came in, by `time.monotonic`.
         self.asked_alone_at = -math.inf
         self._statistics = statistics or DisabledStatistics()
-        self._endpoint = Endpoint(
-            "Queryable State Server", options, self, workers=options.query_threads, statistics=self._statistics
-        )
+        self._endpoint = Endpoint("Queryable State Server", options, self, statistics=self._statistics)
 
     def start(self) -> None:
         """Listen and serve. Raises `ConfigError` when no port is free."""
@@ -103,8 +107,8 @@ class StateServer:
             check_key(request.namespace)
         reader = _reader_of(instance, request)
         if instance.owns_all:
-            return _values_of(request, *_read(reader, instance, request, request.keys))
-        return _owned_values(request, instance, reader)
+            return _values_of(request, *_read(reader, instance, request, request.keys, self._most_bytes))
+        return _owned_values(request, instance, reader, self._most_bytes)
 
 
 def _reader_of(instance: StateInstance, request: Get) -> StateReader:
@@ -115,12 +119,15 @@ def _reader_of(instance: StateInstance, request: Get) -> StateReader:
     return reader
 
 
-def _read(reader: StateReader, instance: StateInstance, request: Get, keys: Sequence[Key]) -> ReadResult:
+def _read(
+    reader: StateReader, instance: StateInstance, request: Get, keys: Sequence[Key], most_bytes: int
+) -> ReadResult:
+    """What the reader says of each key. Raises `TooLarge` before more than `most_bytes` and a value are in memory."""
     options = request.options
     if "max_staleness_ms" in options:
         _check_staleness(instance, options)
     try:
-        found = reader.get(instance.descriptor, request.namespace, keys)
+        found = _read_each_once(reader, instance, request, keys, most_bytes)
     except UnsupportedOperation as exc:
         raise UnsupportedQuery(reason="the state's backend does not declare it") from exc
     if "min_epoch" in options:
@@ -128,10 +135,33 @@ def _read(reader: StateReader, instance: StateInstance, request: Get, keys: Sequ
     return found
 
 
-def _read_own(reader: StateReader, instance: StateInstance, request: Get, keys: Sequence[Key]) -> ReadResult:
+def _read_each_once(
+    reader: StateReader, instance: StateInstance, request: Get, keys: Sequence[Key], most_bytes: int
+) -> ReadResult:
+    """The reader's answer; of equal keys one is read, and its value counts for each of them."""
+    marks = _marks(keys)
+    if len(marks) == 1 or len(set(marks)) == len(marks):
+        return reader.get(instance.descriptor, request.namespace, keys, most_bytes)
+    once = dict(zip(marks, keys, strict=True))
+    epoch, values = reader.get(instance.descriptor, request.namespace, list(once.values()), most_bytes)
+    by_mark = dict(zip(once, values, strict=True))
+    return ReadResult(epoch, bounded(map(by_mark.__getitem__, marks), most_bytes))
+
+
+def _marks(keys: Sequence[Key]) -> Sequence[Key]:
+    """For each key something that is equal for equal keys, by which many of them can be told apart.
+
+    Whoever knows how Python hashes tuples of integers can make them all alike; then a set of many takes seconds.
+    """
+    return list(map(key_encoder(), keys)) if len(keys) > _FEW and type(keys[0]) is tuple else keys
+
+
+def _read_own(
+    reader: StateReader, instance: StateInstance, request: Get, keys: Sequence[Key], most_bytes: int
+) -> ReadResult:
     """`_read` for some of a get's keys: a demand that is not met is their failure, the others' may be another."""
     try:
-        return _read(reader, instance, request, keys)
+        return _read(reader, instance, request, keys, most_bytes)
     except (EpochNotReached, TooStale) as exc:
         return ReadResult(NO_EPOCH, [exc.code] * len(keys))
 
@@ -167,16 +197,16 @@ def _values_of(request: Get, epoch: int, values: Sequence[bytes | int | None]) -
     return Values(request.id, (epoch,) * len(values), tuple(values))
 
 
-def _owned_values(request: Get, instance: StateInstance, reader: StateReader) -> Values:
+def _owned_values(request: Get, instance: StateInstance, reader: StateReader, most_bytes: int) -> Values:
     start, stop, group_of = instance.key_groups.start, instance.key_groups.stop, instance.group_of
     keys = request.keys
     owned = [start <= group_of(key) < stop for key in keys]
     if all(owned):
-        return _values_of(request, *_read(reader, instance, request, keys))
+        return _values_of(request, *_read(reader, instance, request, keys, most_bytes))
     mine = [key for key, own in zip(keys, owned, strict=True) if own]
     found: Sequence[bytes | int | None] = ()
     epoch = NO_EPOCH
     if mine:
-        epoch, found = _read_own(reader, instance, request, mine)
+        epoch, found = _read_own(reader, instance, request, mine, most_bytes)
     results = iter(found)
     return _values_of(request, epoch, [next(results) if own else FailureCode.KEY_GROUP_NOT_OWNED for own in owned])

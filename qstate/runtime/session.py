@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -27,7 +28,7 @@ from qstate.protocol import (
     ServerConnection,
     Values,
 )
-from qstate.runtime.channel import LINGER_S, Channel
+from qstate.runtime.channel import LINGER_S
 from qstate.runtime.crew import Crew
 from qstate.runtime.crew_channel import CrewChannel
 from qstate.runtime.line_limit import limited
@@ -45,10 +46,13 @@ class SessionOwner(Protocol):
         """A sound request came in; it is answered through a `Call`."""
 
     def received_alone(self, session: Session, get: Get) -> Callable[[], None] | None:
-        """A sound get came in, and nothing with it, over a connection that a crew reads.
+        """A sound get came in, and nothing with it.
 
         May give the answering of it as work, which the calling thread has to do once the connection can be read on.
         """
+
+    def has_room(self, session: Session) -> None:
+        """The client of a session with calls has read enough to be sent more."""
 
     def answered(self, call: Call) -> None:
         """A call's answer has been sent. Any thread."""
@@ -61,9 +65,10 @@ class SessionOwner(Protocol):
 
 
 class Session:
-    """A connection from accept to close. `open` starts it, on the driving thread of its reactor.
+    """A connection from accept to close, read by the threads of a crew. `open` starts it, on the reactor's thread.
 
-    It is read by the threads of the crew, if there is one, and by the reactor otherwise. `notes` are the service's own.
+    With `max_requests` in flight it reads no further until half of them are answered, so one connection takes no more
+    than its share. `notes` are the service's own.
     """
 
     def __init__(
@@ -73,34 +78,34 @@ class Session:
         sock: socket.socket,
         connection: ServerConnection,
         *,
-        crew: Crew | None,
+        crew: Crew,
         max_unsent_bytes: int,
+        max_requests: int,
+        patience_s: float,
     ) -> None:
         self.reactor = reactor
         self.connection = connection
         self.notes: dict[str, int] = {}
-        self.channel = (
-            Channel(
-                reactor,
-                sock,
-                on_data=self._on_data,
-                on_end=self._on_end,
-                on_close=self._on_close,
-                max_unsent_bytes=max_unsent_bytes,
-            )
-            if crew is None
-            else CrewChannel(
-                reactor,
-                sock,
-                crew=crew,
-                on_data=self._on_data_of_crew,
-                on_end=self._on_end,
-                on_close=self._on_close,
-                max_unsent_bytes=max_unsent_bytes,
-            )
+        self.channel = CrewChannel(
+            reactor,
+            sock,
+            crew=crew,
+            on_data=self._on_data,
+            on_room=self._on_room,
+            on_end=self._on_end,
+            on_close=self._on_close,
+            max_unsent_bytes=max_unsent_bytes,
+            patience_s=patience_s,
         )
+        #: The calls that wait for a thread; `queued` while the endpoint knows that there are some.
+        self.calls: deque[Call] = deque()
+        self.queued = False
         #: The requests that were admitted and not answered; the owner counts them.
         self.in_flight = 0
+        #: When it was accepted or last answered, of the reactor's clock.
+        self.active_at = reactor.clock()
+        self._max_requests = max_requests
+        self._held = False
         self._ended = False
         self._owner = owner
         self._handshake: Timer | None = None
@@ -127,29 +132,36 @@ class Session:
         else:
             self.channel.send(data)
 
-    def answered(self) -> None:
+    def answered(self, now: float) -> None:
         """One request less is in flight, by the owner's count. Any thread."""
+        self.active_at = now
+        if self._held and self.in_flight <= self._max_requests // 2:
+            self._held = False
+            self.channel.release()
         if self._ended and not self.in_flight:
             self.channel.close_when_sent()
 
     def _on_end(self) -> None:
         # In this order: a request that is answered meanwhile finds the end, or else is not in flight here.
         self._ended = True
-        self.answered()
+        self.answered(self.active_at)
 
-    def _on_data_of_crew(self, data: bytes) -> Callable[[], None] | None:
-        get = self.connection.receive_get(data)
-        if get is not None:
-            return self._owner.received_alone(self, get)
-        self._on_data(data)
-        return None
-
-    def _on_data(self, data: bytes) -> None:
+    def _on_data(self, data: bytes) -> Callable[[], None] | None:
+        room = self._max_requests - self.in_flight
+        if room > 0:
+            get = self.connection.receive_get(data)
+            if get is not None:
+                return self._owner.received_alone(self, get)
         try:
-            events = self.connection.receive(data)
+            while self._take(data, room):
+                data, room = b"", self._max_requests - self.in_flight
         except BrokenConnection as broken:
             self._broken(broken)
-            return
+        return None
+
+    def _take(self, data: bytes, room: int) -> bool:
+        """Take in as many messages as there is room for requests. Gives whether more may be there, with room."""
+        events = self.connection.receive(data, max(0, room))
         for event in events:
             kind = type(event)
             if kind is Get or kind is Locate or kind is Describe:
@@ -161,6 +173,17 @@ class Session:
                 self.send(self.connection.send(Failure(event.id, event.code, event.details)))
             elif isinstance(event, Opened):
                 self.channel.send(event.reply)
+        if room > 0:
+            return len(events) == room
+        # In this order: a request that is answered meanwhile finds the channel held, or else is seen here.
+        self.channel.hold()
+        self._held = True
+        self.answered(self.active_at)
+        return False
+
+    def _on_room(self) -> None:
+        if self.calls:
+            self._owner.has_room(self)
 
     def _broken(self, broken: BrokenConnection) -> None:
         log.info("closed a connection whose peer broke the protocol: %s", broken)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from qstate.backends.contract import ReadResult, StateReader
+from qstate.backends.contract import UNBOUNDED, ReadResult, StateReader
 from qstate.checkpoint.chain import States
 from qstate.descriptors import (
     AggregateFunction,
@@ -161,7 +161,9 @@ class RefusingReader(StateReader):
     def __init__(self, reason: str) -> None:
         self._reason = reason
 
-    def get(self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key]) -> ReadResult:
+    def get(
+        self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
+    ) -> ReadResult:
         raise UnsupportedQuery(state=descriptor.queryable_name, reason=self._reason)
 
 
@@ -180,9 +182,11 @@ class RetiringReader(StateReader):
         """To be called before the backend is closed."""
         self._retired = True
 
-    def get(self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key]) -> ReadResult:
+    def get(
+        self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
+    ) -> ReadResult:
         try:
-            found = self._reader.get(descriptor, namespace, keys)
+            found = self._reader.get(descriptor, namespace, keys, most_bytes)
         except ClosedError:
             if not self._retired:
                 raise

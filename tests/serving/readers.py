@@ -8,7 +8,8 @@ from typing import Any
 
 import msgpack
 
-from qstate.backends.contract import Capability, Isolation, ReadResult, StateReader
+from qstate.backends.answers import bounded
+from qstate.backends.contract import UNBOUNDED, Capability, Isolation, ReadResult, StateReader
 from qstate.descriptors import StateDescriptor, ValueStateDescriptor
 from qstate.errors import FailureCode
 from qstate.keys import ColumnType, Key, KeyGroupRange, Namespace
@@ -26,10 +27,15 @@ class DictReader(StateReader):
         self.entries = entries
         self.epoch = epoch
         self.reads = 0
+        #: The keys of every read, in the order in which the reads began.
+        self.order: list[Key] = []
 
-    def get(self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key]) -> ReadResult:
+    def get(
+        self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
+    ) -> ReadResult:
         self.reads += 1
-        return ReadResult(self.epoch, [self._answer(key, namespace) for key in keys])
+        self.order += keys
+        return ReadResult(self.epoch, bounded((self._answer(key, namespace) for key in keys), most_bytes))
 
     def _answer(self, key: Key, namespace: Namespace) -> bytes | FailureCode | None:
         value = self.entries.get(key if namespace is None else (key, namespace))
@@ -48,17 +54,21 @@ class GatedReader(DictReader):
         self.gate = threading.Event()
         self.entered = threading.Semaphore(0)
 
-    def get(self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key]) -> ReadResult:
+    def get(
+        self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
+    ) -> ReadResult:
         if self.gated.intersection(keys):
             self.entered.release()
             assert self.gate.wait(20.0), "the test never opened the gate"
-        return super().get(descriptor, namespace, keys)
+        return super().get(descriptor, namespace, keys, most_bytes)
 
 
 class FailingReader(StateReader):
     """Breaks the contract: its `get` raises."""
 
-    def get(self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key]) -> ReadResult:
+    def get(
+        self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
+    ) -> ReadResult:
         raise RuntimeError("a bug in a backend")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from qstate.backends.contract import ReadResult
+from qstate.backends.contract import UNBOUNDED, ReadResult
 from qstate.descriptors import StateDescriptor
 from qstate.errors import FailureCode
 from qstate.keys import Key, KeyGroupRange, Namespace, key_group
@@ -30,9 +30,11 @@ class MovingReader(DictReader):
         super().__init__(ENTRIES)
         self.move = move
 
-    def get(self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key]) -> ReadResult:
+    def get(
+        self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
+    ) -> ReadResult:
         self.move(self)
-        return super().get(descriptor, namespace, keys)
+        return super().get(descriptor, namespace, keys, most_bytes)
 
 
 class Lag:

@@ -13,7 +13,7 @@ import pytest
 
 from qstate.errors import ClosedError, ConfigError, FailureCode
 from qstate.protocol import Failure, Get, Hello, Pong, Values, encode, frame
-from qstate.runtime.endpoint import EndpointOptions
+from qstate.runtime.endpoint import IDLE_S, EndpointOptions
 from qstate.runtime.registry import StateRegistry
 from qstate.runtime.server import StateServer
 from qstate.runtime.statistics import InMemoryStatistics
@@ -143,7 +143,18 @@ def test_server_starts_once_and_shuts_down_any_number_of_times(start_server: Ser
     never_started.shutdown()
 
 
-@pytest.mark.parametrize("name", ["network_threads", "query_threads", "max_connections", "max_queued", "max_frame"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "network_threads",
+        "query_threads",
+        "max_connections",
+        "max_queued",
+        "max_frame",
+        "max_requests_per_connection",
+        "unread_timeout_s",
+    ],
+)
 def test_options_that_cannot_work_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=name):
         EndpointOptions(**{name: 0})  # type: ignore[arg-type]
@@ -225,6 +236,105 @@ def test_connection_over_the_limit_is_refused_and_a_place_is_given_back(
         assert isinstance(first.get(state_id, "a"), Values)
 
 
+def test_one_connection_takes_no_more_than_its_share_and_others_have_their_turn(
+    registry: StateRegistry, start_server: ServerFactory
+) -> None:
+    reader = GatedReader(ENTRIES, gated=["slow"])
+    state_id = registry.register(instance(reader))
+    server = start_server(max_queued=6, max_requests_per_connection=4)
+    with RawClient(server.address) as greedy, RawClient(server.address) as other:
+        numbers = [greedy.connection.next_id() for _ in range(500)]
+        gets = (Get(number, 60_000, state_id, None, {}, ("slow",)) for number in numbers)
+        greedy.sock.sendall(b"".join(map(greedy.connection.send, gets)))
+        assert reader.entered.acquire(timeout=PATIENCE_S)
+        number = other.send_get(state_id, "a")
+        assert isinstance(other.ping(), Pong)  # its get has been read, and waits
+        reader.gate.set()
+        assert isinstance(other.answer_to(number), Values)
+        # Those that were read already, those of a turn: not all that were sent.
+        assert reader.order.index("a") < 100
+        assert all(isinstance(greedy.answer_to(number), Values) for number in numbers)
+    assert reader.reads == 501
+
+
+def test_requests_that_come_one_by_one_are_held_back_too(registry: StateRegistry, start_server: ServerFactory) -> None:
+    reader = GatedReader(ENTRIES, gated=["slow"])
+    state_id = registry.register(instance(reader))
+    statistics = InMemoryStatistics()
+    server = start_server(statistics, max_requests_per_connection=4)
+    with RawClient(server.address) as client, RawClient(server.address) as other:
+        numbers = []
+        for _ in range(20):
+            numbers.append(client.send_get(state_id, "slow"))
+            assert isinstance(other.ping(), Pong)  # the server has had time to read
+        assert statistics.snapshot().requests <= 4
+        reader.gate.set()
+        assert all(isinstance(client.answer_to(number), Values) for number in numbers)
+
+
+def test_idle_connection_gives_its_place_to_a_new_one(registry: StateRegistry, start_server: ServerFactory) -> None:
+    reader = GatedReader(ENTRIES, gated=["slow"])
+    state_id = registry.register(instance(reader))
+    server = start_server(max_connections=3, query_threads=2)
+    with RawClient(server.address) as busy, RawClient(server.address) as idle:
+        slow = busy.send_get(state_id, "slow")
+        assert reader.entered.acquire(timeout=PATIENCE_S)
+        with RawClient(server.address) as fresh:
+            assert isinstance(fresh.get(state_id, "a"), Values)
+            wait_until(lambda: is_let_in(server), "giving an idle connection up")
+            assert idle.farewell().code == FailureCode.OVERLOADED
+            assert isinstance(fresh.get(state_id, "a"), Values)
+        reader.gate.set()
+        assert isinstance(busy.answer_to(slow), Values)
+
+
+def is_let_in(server: StateServer) -> bool:
+    with RawClient(server.address, hello=False) as client:
+        client.sock.sendall(client.connection.start())
+        client.read()
+        return not isinstance(client.events.pop(), Failure)
+
+
+def test_connection_without_a_handshake_gives_its_place_first_and_at_once(
+    start_server: ServerFactory, state_id: bytes
+) -> None:
+    server = start_server(max_connections=3)
+    with RawClient(server.address) as idle, RawClient(server.address, hello=False) as older:
+        older.sock.sendall(older.connection.start()[:-1])
+        with RawClient(server.address, hello=False) as younger:
+            assert is_let_in(server)
+            assert older.farewell().code == FailureCode.OVERLOADED
+            younger.sock.sendall(younger.connection.start())
+            younger.read()
+            for client in (younger, idle):
+                assert isinstance(client.get(state_id, "a"), Values)
+
+
+def test_busy_connections_keep_their_places(registry: StateRegistry, start_server: ServerFactory) -> None:
+    reader = GatedReader(ENTRIES, gated=["slow"])
+    state_id = registry.register(instance(reader))
+    server = start_server(max_connections=2)
+    with RawClient(server.address) as first, RawClient(server.address) as second:
+        numbers = [(client, client.send_get(state_id, "slow")) for client in (first, second)]
+        began = time.monotonic()
+        wait_until(lambda: time.monotonic() > began + 1.5 * IDLE_S, "becoming idle, if they were")
+        with RawClient(server.address, hello=False) as third:
+            assert third.farewell().code == FailureCode.OVERLOADED
+        reader.gate.set()
+        assert all(isinstance(client.answer_to(number), Values) for client, number in numbers)
+
+
+def test_reader_that_never_reads_loses_its_connection(registry: StateRegistry, start_server: ServerFactory) -> None:
+    statistics = InMemoryStatistics()
+    state_id = registry.register(instance(DictReader({"large": "x" * 500_000, "a": 1.5})))
+    server = start_server(statistics, unread_timeout_s=0.2)
+    with RawClient(server.address, receive_buffer=4096) as lazy, RawClient(server.address) as other:
+        for _ in range(20):  # more than the kernel's buffers hold, less than the server does
+            lazy.send_get(state_id, "large")
+        wait_until(lambda: statistics.snapshot().connections == 1, "closing the connection that reads nothing")
+        assert isinstance(other.get(state_id, "a"), Values)
+
+
 def test_reader_that_never_reads_is_bounded_and_holds_up_nobody(
     registry: StateRegistry, start_server: ServerFactory
 ) -> None:
@@ -247,8 +357,9 @@ def test_reader_that_never_reads_is_bounded_and_holds_up_nobody(
 
 
 def test_slow_reader_gets_everything_in_the_end(registry: StateRegistry, start_server: ServerFactory) -> None:
+    # Far more than may wait for one client: what it asks for is read when it has room for it.
     state_id = registry.register(instance(DictReader({"large": "x" * 200_000})))
-    with RawClient(start_server().address, receive_buffer=4096) as client:
+    with RawClient(start_server(max_frame=1 << 18).address, receive_buffer=4096) as client:
         numbers = [client.send_get(state_id, "large", deadline_ms=60_000) for _ in range(60)]
         assert all(isinstance(client.answer_to(number), Values) for number in numbers)
 

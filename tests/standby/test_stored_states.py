@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from qstate.backends.contract import ReadResult, StateReader
+from qstate.backends.contract import UNBOUNDED, ReadResult, StateReader
 from qstate.descriptors import StateDescriptor
 from qstate.errors import CheckpointError, ClosedError, UnknownStateId
 from qstate.evolution import StateSchema
@@ -68,7 +68,9 @@ class Read(StateReader):
     def __init__(self, meanwhile: Callable[[], object]) -> None:
         self.meanwhile = meanwhile
 
-    def get(self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key]) -> ReadResult:
+    def get(
+        self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
+    ) -> ReadResult:
         self.meanwhile()
         return ReadResult(3, [b"x"] * len(keys))
 

@@ -71,7 +71,11 @@ class Limits:
     max_connections: int = 64
     #: Requests in flight, of all connections together; one more is OVERLOADED.
     max_requests: int = 64
+    #: Requests in flight of one connection; with so many, it is read no further.
+    max_requests_per_connection: int = 32
     handshake_timeout_ms: int = 1500
+    #: A client that takes nothing of its answers for so long loses its connection.
+    unread_timeout_ms: int = 1500
 
 
 LIMITS = Limits()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -14,9 +13,9 @@ from qstate_conformance.laws import law
 from qstate_conformance.profiles import examples
 from qstate_conformance.server import strategies
 from qstate_conformance.server.fixture import LIMITS
-from qstate_conformance.server.messages import Failure, Violation, Welcome
+from qstate_conformance.server.messages import Welcome
 from qstate_conformance.server.packing import pack
-from qstate_conformance.server.probes import TEMPERATURE, await_room, check_each, check_untouched
+from qstate_conformance.server.probes import TEMPERATURE, check_each, check_untouched
 from qstate_conformance.server.streams import HANDSHAKE_MAX_FRAME
 from qstate_conformance.server.wire import Session, Stream, connect, frame, hello
 from qstate_conformance.subjects import ServerSubject
@@ -262,23 +261,3 @@ def test_a_silent_client_is_told_that_it_took_too_long(subject: ServerSubject) -
         silent.receive_farewell(Code.DEADLINE_EXCEEDED)
         slow.receive_farewell(Code.DEADLINE_EXCEEDED)
         check_untouched(subject, other)
-
-
-@law("P-HELLO-7", "P-FAIL-3", "P-BROKEN-3")
-def test_a_connection_over_the_limit_is_refused_and_its_place_given_back(subject: ServerSubject) -> None:
-    """One connection more than the limit is told OVERLOADED, before its Hello or after; the others go on."""
-    with ExitStack() as stack:
-        sessions = [stack.enter_context(connect(subject)) for _ in range(LIMITS.max_connections)]
-        with Stream((subject.host, subject.port)) as extra:
-            extra.send(hello(token=subject.token))
-            found = extra.receive_farewell(Code.OVERLOADED)
-            _check_retry_after(found)
-        for session in sessions:
-            session.ping()
-    await_room(subject)
-
-
-def _check_retry_after(found: Failure) -> None:
-    wait = found.details.get("retry_after_ms")
-    if wait is not None and not (isinstance(wait, int) and wait >= 0):
-        raise Violation(f"P-RETRY-3: retry_after_ms is {wait!r}")

@@ -1,7 +1,8 @@
 """A server that holds the fixture: qstate's own proxy and two state servers, on this machine.
 
-Rules of this module: it starts and stops qstate's runtime and puts nothing in between. Server authors compare
-theirs with it, client authors develop against it, and the suite proves itself on it.
+Rules of this module: it starts and stops qstate's runtime as a task manager does, the proxy beside the state server of
+its own process, and puts nothing in between. So what the suite proves of it is what task managers serve. Server authors
+compare theirs with it, client authors develop against it, and the suite proves itself on it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _PARTS = tuple(KeyGroupRange(start, stop) for start, stop in fixture.OWNED)
 
 @dataclass(frozen=True, slots=True)
 class ReferenceServer:
-    """What runs: the proxy, which laws and clients talk to, and the state servers behind it."""
+    """What runs: the proxy, which laws and clients talk to, and the state servers behind it, the first beside it."""
 
     proxy: ClientProxy
     servers: tuple[StateServer, ...]
@@ -76,7 +77,7 @@ def reference_server(
             locations.add(opened, part, servers[which], registries[which])
         locations.misplace(fixture.MOVED, servers[0].address)
         locations.misplace(fixture.UNREACHABLE, stack.enter_context(_nobody(bind)))
-        proxy = ClientProxy(_proxy_options(bind, port, token), statistics)
+        proxy = ClientProxy(_proxy_options(bind, port, token), statistics, local=servers[0])
         stack.callback(proxy.shutdown, 1.0)
         proxy.start()
         proxy.set_location_oracle(fixture.JOB, locations)
@@ -113,7 +114,9 @@ def _proxy_options(bind: str, port: int, token: bytes | None) -> EndpointOptions
         max_frame=limits.max_frame,
         max_keys=limits.max_keys,
         max_queued=limits.max_requests,
+        max_requests_per_connection=limits.max_requests_per_connection,
         handshake_timeout_s=limits.handshake_timeout_ms / 1000,
+        unread_timeout_s=limits.unread_timeout_ms / 1000,
     )
 
 

@@ -6,6 +6,7 @@ must look like is `messages`; what is asked, and what the answer must be, are th
 
 from __future__ import annotations
 
+import select
 import socket
 import time
 from collections.abc import Iterable, Mapping
@@ -127,14 +128,20 @@ class Stream:
 
     def flood(self, data: bytes, most: int, limit_s: float) -> int:
         """Send over and over without reading, until `most` bytes are out, or the server takes no more for a while."""
-        sent = 0
+        sent, whole = 0, memoryview(data)
         self._sock.settimeout(limit_s)
         try:
             while sent < most:
-                sent += self._sock.send(data)
+                sent += self._sock.send(whole[sent % len(data) :])
         except OSError:
             return sent
         return sent
+
+    def wait_for_end(self, limit_s: float) -> None:
+        """Wait, without reading, until the connection has been closed from the other side, or for so long."""
+        poller = select.poll()
+        poller.register(self._sock, 0)  # an error or the end of both directions is always told
+        poller.poll(limit_s * 1000)
 
     def receive(self) -> ServerMessage:
         """The next message. Raises `Ended` when there is none, `Violation` when it breaks a rule or does not come."""
@@ -194,6 +201,17 @@ class Stream:
         self._received += data
         return False
 
+    def read_away(self) -> int:
+        """Read until the connection ends, wherever that is, and give how many bytes came. It must end in time."""
+        came = len(self._received)
+        until = time.monotonic() + _patience.limit_s
+        try:
+            while data := self._receive(until):
+                came += len(data)
+        except Ended:
+            pass
+        return came
+
     def _cut(self) -> bytes | None:
         if len(self._received) < 4:
             return None
@@ -207,11 +225,20 @@ class Stream:
         return payload
 
     def _read(self, until: float) -> None:
+        data = self._receive(until)
+        if data:
+            self._received += data
+            return
+        if self._received:
+            raise Violation(f"P-FRAME-1: the connection ended within a frame: {bytes(self._received[:64]).hex()}")
+        raise Ended
+
+    def _receive(self, until: float) -> bytes:
+        """What comes next, nothing at the end. Raises `Ended` after that, or when the connection is reset."""
         if self._over:
             raise Ended
-        left = until - time.monotonic()
         try:
-            self._sock.settimeout(max(left, 0.001))
+            self._sock.settimeout(max(until - time.monotonic(), 0.001))
             data = self._sock.recv(_RECEIVE_BYTES)
         except TimeoutError as exc:
             _patience.was_lost()
@@ -219,13 +246,8 @@ class Stream:
         except OSError as exc:
             self._over = True
             raise Ended from exc
-        if data:
-            self._received += data
-            return
-        self._over = True
-        if self._received:
-            raise Violation(f"P-FRAME-1: the connection ended within a frame: {bytes(self._received[:64]).hex()}")
-        raise Ended
+        self._over = not data
+        return data
 
 
 class Session(Stream):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from qstate.backends import BackendContext, Capability, Change, HeapBackend, ReadResult
+from qstate.backends import UNBOUNDED, BackendContext, Capability, Change, HeapBackend, ReadResult
 from qstate.descriptors import StateDescriptor
 from qstate.errors import ClosedError, JobError
 from qstate.keys import Key, Namespace
@@ -73,9 +73,11 @@ class ReaderBreaksOnClose(WithReaders):
     caught_by = "backend.life_cycle.closing_while_others_read_gives_answers_or_closed_errors"
 
     class proxy(ReaderProxy):
-        def get(self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key]) -> ReadResult:
+        def get(
+            self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
+        ) -> ReadResult:
             try:
-                return super().get(descriptor, namespace, keys)
+                return super().get(descriptor, namespace, keys, most_bytes)
             except ClosedError as exc:
                 raise RuntimeError("already borrowed") from exc
 

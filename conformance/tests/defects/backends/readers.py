@@ -9,6 +9,7 @@ from typing import Any
 import msgpack
 
 from qstate.backends import (
+    UNBOUNDED,
     BackendContext,
     ByteSnapshot,
     ByteStore,
@@ -40,8 +41,10 @@ class AnswersSorted(WithReaders):
     caught_by = "backend.live_reads.answers_come_in_the_order_of_the_keys"
 
     class proxy(ReaderProxy):
-        def get(self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key]) -> ReadResult:
-            return super().get(descriptor, namespace, sorted(keys, key=repr))
+        def get(
+            self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
+        ) -> ReadResult:
+            return super().get(descriptor, namespace, sorted(keys, key=repr), most_bytes)
 
 
 class OneBadKeySpoilsAll(WithReaders):
@@ -50,8 +53,10 @@ class OneBadKeySpoilsAll(WithReaders):
     caught_by = "backend.live_reads.one_bad_key_spoils_no_other"
 
     class proxy(ReaderProxy):
-        def get(self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key]) -> ReadResult:
-            found = super().get(descriptor, namespace, keys)
+        def get(
+            self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
+        ) -> ReadResult:
+            found = super().get(descriptor, namespace, keys, most_bytes)
             if FailureCode.INTERNAL in found.values:
                 raise ValueError("a result cannot be computed")
             return found
@@ -63,8 +68,10 @@ class NotFoundIsEmpty(WithReaders):
     caught_by = "backend.live_reads.what_has_no_value_is_answered_none"
 
     class proxy(ReaderProxy):
-        def get(self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key]) -> ReadResult:
-            epoch, values = super().get(descriptor, namespace, keys)
+        def get(
+            self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
+        ) -> ReadResult:
+            epoch, values = super().get(descriptor, namespace, keys, most_bytes)
             return ReadResult(epoch, [b"" if value is None else value for value in values])
 
 
@@ -74,8 +81,10 @@ class ElementsWrapped(WithReaders):
     caught_by = "backend.live_reads.answers_have_the_documented_form"
 
     class proxy(ReaderProxy):
-        def get(self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key]) -> ReadResult:
-            epoch, values = super().get(descriptor, namespace, keys)
+        def get(
+            self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
+        ) -> ReadResult:
+            epoch, values = super().get(descriptor, namespace, keys, most_bytes)
             return ReadResult(epoch, [self._wrapped(descriptor, value) for value in values])
 
         def _wrapped(self, descriptor: StateDescriptor, value: Any) -> Any:
@@ -100,8 +109,12 @@ class LiveEpochOfTheCommit(WithReaders):
     caught_by = "backend.live_reads.live_answers_tell_the_running_epoch"
 
     class proxy(ReaderProxy):
-        def get(self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key]) -> ReadResult:
-            return ReadResult(self.backend._committed.epoch, super().get(descriptor, namespace, keys).values)
+        def get(
+            self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
+        ) -> ReadResult:
+            return ReadResult(
+                self.backend._committed.epoch, super().get(descriptor, namespace, keys, most_bytes).values
+            )
 
 
 class UndeclaredCommittedReads(PlainBackend):
@@ -149,8 +162,10 @@ class CommittedEpochGoesBack(WithReaders):
     caught_by = "backend.committed_reads.finalize_again_or_of_an_older_epoch_does_nothing"
 
     class proxy(ReaderProxy):
-        def get(self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key]) -> ReadResult:
-            epoch, values = super().get(descriptor, namespace, keys)
+        def get(
+            self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
+        ) -> ReadResult:
+            epoch, values = super().get(descriptor, namespace, keys, most_bytes)
             return ReadResult(self.backend.__dict__.get("told", epoch), values)
 
     def finalize(self, epoch: int) -> None:
@@ -164,7 +179,9 @@ class CommittedKeyByKey(WithReaders):
     caught_by = "backend.concurrent_reads.a_committed_answer_does_not_move_while_it_is_made"
 
     class proxy(ReaderProxy):
-        def get(self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key]) -> ReadResult:
+        def get(
+            self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
+        ) -> ReadResult:
             found = [super(CommittedKeyByKey.proxy, self).get(descriptor, namespace, [key]) for key in keys]
             values: list[bytes | FailureCode | None] = [answer.values[0] for answer in found]
             return ReadResult(found[0].epoch if found else super().get(descriptor, namespace, []).epoch, values)
@@ -176,10 +193,12 @@ class RacingSnapshot(WithReaders):
     caught_by = "backend.concurrent_reads.committed_answers_are_of_one_final_epoch_however_threads_interleave"
 
     class proxy(ReaderProxy):
-        def get(self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key]) -> ReadResult:
+        def get(
+            self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
+        ) -> ReadResult:
             epoch = super().get(descriptor, namespace, []).epoch
             time.sleep(0)
-            return ReadResult(epoch, super().get(descriptor, namespace, keys).values)
+            return ReadResult(epoch, super().get(descriptor, namespace, keys, most_bytes).values)
 
 
 class HeapClaimsSnapshots(HeapBackend):
@@ -244,8 +263,10 @@ class ReaderWritesBack(PlainBackend):
     caught_by = "backend.concurrent_reads.a_read_during_a_change_in_place_does_no_harm"
 
     class proxy(ReaderProxy):
-        def get(self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key]) -> ReadResult:
-            found = super().get(descriptor, namespace, keys)
+        def get(
+            self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
+        ) -> ReadResult:
+            found = super().get(descriptor, namespace, keys, most_bytes)
             for key, answer in zip(keys, found.values, strict=True):
                 if isinstance(answer, bytes) and descriptor.kind is StateKind.VALUE:
                     place = next((place for place in self.backend.live if place[0] == descriptor.name), None)
@@ -263,10 +284,12 @@ class ReaderTrips(PlainBackend):
     caught_by = "backend.concurrent_reads.live_reads_never_fail_while_the_job_writes"
 
     class proxy(ReaderProxy):
-        def get(self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key]) -> ReadResult:
+        def get(
+            self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
+        ) -> ReadResult:
             for _ in self.backend.live:
                 time.sleep(0)
-            return super().get(descriptor, namespace, keys)
+            return super().get(descriptor, namespace, keys, most_bytes)
 
     def reader(self, isolation: Isolation) -> StateReader:
         return self.proxy(super().reader(isolation), self, isolation)

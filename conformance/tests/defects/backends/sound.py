@@ -11,6 +11,7 @@ from copy import deepcopy
 from typing import Any, ClassVar
 
 from qstate.backends import (
+    UNBOUNDED,
     BackendContext,
     ByteSnapshot,
     ByteStore,
@@ -25,7 +26,7 @@ from qstate.backends import (
     StateTable,
 )
 from qstate.backends.admission import admit_descriptor, admit_list, admit_map, admit_map_key, none_refused
-from qstate.backends.answers import live_answer, pack_elements, unpack_elements
+from qstate.backends.answers import bounded, live_answer, pack_elements, unpack_elements
 from qstate.descriptors import StateDescriptor, StateKind
 from qstate.errors import ClosedError, FailureCode, JobError, SerializationError, UnsupportedOperation
 from qstate.keys import Key, KeyGroupRange, Namespace, check_key, decode_key, encode_key, key_group
@@ -128,8 +129,10 @@ class ReaderProxy(StateReader):
         self.backend = backend
         self.isolation = isolation
 
-    def get(self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key]) -> ReadResult:
-        return self.inner.get(descriptor, namespace, keys)
+    def get(
+        self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
+    ) -> ReadResult:
+        return self.inner.get(descriptor, namespace, keys, most_bytes)
 
 
 class WithTables(DictBackend):
@@ -191,11 +194,14 @@ class PlainReader(StateReader):
     def __init__(self, backend: PlainBackend) -> None:
         self._backend = backend
 
-    def get(self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key]) -> ReadResult:
+    def get(
+        self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
+    ) -> ReadResult:
         self._backend.check_open()
         live, epoch = self._backend.live, self._backend.running
         found = [live.get((descriptor.name, encode_key(namespace), encode_key(key))) for key in keys]
-        return ReadResult(epoch, [None if value is None else self._answer(descriptor, value) for value in found])
+        answers = (None if value is None else self._answer(descriptor, value) for value in found)
+        return ReadResult(epoch, bounded(answers, most_bytes))
 
     def _answer(self, descriptor: StateDescriptor, value: Any) -> bytes | FailureCode:
         try:

@@ -52,6 +52,8 @@ class Spoiler:
     at_owners = False
     #: Whether the defect shows on whole requests, so that bytes from the client are cut into frames first.
     reads_requests = False
+    #: Whether it stops reading from the server while its client takes nothing.
+    waits_for_clients = True
 
     def __init__(self, link: Link) -> None:
         self.link = link
@@ -250,8 +252,9 @@ class Meddler:
 
     async def _carry(self, link: Link, reader: asyncio.StreamReader, server: tuple[str, int]) -> None:
         from_server, link.server = await asyncio.open_connection(*server)
-        sending = asyncio.ensure_future(_pump(reader, link.from_client))
-        receiving = asyncio.ensure_future(_pump(from_server, link.from_server))
+        sending = asyncio.ensure_future(_pump(reader, link.from_client, link.server))
+        client = link.client if link.spoiler.waits_for_clients else None
+        receiving = asyncio.ensure_future(_pump(from_server, link.from_server, client))
         try:
             await asyncio.wait({sending, receiving}, return_when=asyncio.FIRST_COMPLETED)
             if sending.done() and not receiving.done() and sending.exception() is None:
@@ -276,6 +279,10 @@ class Meddler:
             await asyncio.wait(self._tasks, timeout=PATIENCE_S)
 
 
-async def _pump(reader: asyncio.StreamReader, deliver: Callable[[bytes], None]) -> None:
+async def _pump(
+    reader: asyncio.StreamReader, deliver: Callable[[bytes], None], receiver: asyncio.StreamWriter | None
+) -> None:
     while data := await reader.read(65_536):
         deliver(data)
+        if receiver is not None:
+            await receiver.drain()

@@ -489,6 +489,85 @@ class RequestsBeforeTheHandshake(_ReadsHellos):
         return [payload]
 
 
+# --- shares --------------------------------------------------------------------------------------------------------
+
+
+@seeded
+class OneConnectionTakesAll(Spoiler):
+    """It takes in what a connection sends until it has no room for requests left, and then refuses everybody's."""
+
+    reads_requests = True
+
+    def from_client(self, fields: Sequence[Any], payload: bytes) -> list[bytes]:
+        if fields[0] != Type.GET:
+            return [payload]
+        shared = self.link.meddler.shared
+        if shared.setdefault("in flight", 0) >= LIMITS.max_requests:
+            self.link.to_client(pack((Type.FAILURE, fields[1], Code.OVERLOADED, {})))
+            return []
+        shared["in flight"] += 1
+        return [payload]
+
+    def from_server(self, fields: Sequence[Any], payload: bytes) -> list[bytes]:
+        if fields[0] in (Type.VALUES, Type.FAILURE):
+            self.link.meddler.shared["in flight"] -= 1
+        return [payload]
+
+
+class _WhenFull(Spoiler):
+    """Does something of its own when all places are taken."""
+
+    shaken = False
+
+    def opened(self) -> bool:
+        links: list[Any] = self.link.meddler.shared.setdefault("links", [])
+        links[:] = [link for link in links if link in self.link.meddler.links]
+        return self.full(links) if len(links) >= LIMITS.max_connections else bool(links.append(self.link) or True)
+
+    def full(self, links: list[Any]) -> bool:
+        raise NotImplementedError
+
+    def from_server(self, fields: Sequence[Any], payload: bytes) -> list[bytes]:
+        self.shaken = self.shaken or fields[0] == Type.WELCOME
+        return [payload]
+
+
+@seeded
+class IdleConnectionsKeepTheirPlaces(_WhenFull):
+    """A new connection is refused when all places are taken, whatever by."""
+
+    def full(self, links: list[Any]) -> bool:
+        self.link.to_client(pack((Type.FAILURE, 0, Code.OVERLOADED, {})))
+        return False
+
+
+@seeded
+class BusyConnectionsLoseTheirPlaces(_WhenFull):
+    """A new connection takes the place of the oldest, whatever is in flight on that."""
+
+    def full(self, links: list[Any]) -> bool:
+        links.pop(0).close()
+        return True
+
+
+@seeded
+class SilentConnectionsGoLast(_WhenFull):
+    """A new connection takes the place of one that has shaken hands, while others have not."""
+
+    def full(self, links: list[Any]) -> bool:
+        given_up = next(link for link in links if link.spoiler.shaken)
+        given_up.to_client(pack((Type.FAILURE, 0, Code.OVERLOADED, {})))
+        given_up.close()
+        return True
+
+
+@seeded
+class KeepsAllAnswers(Spoiler):
+    """Answers wait for a client that reads nothing for as long as it likes, however many they are."""
+
+    waits_for_clients = False
+
+
 # --- frames and streams --------------------------------------------------------------------------------------------
 
 

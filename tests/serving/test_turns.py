@@ -1,0 +1,80 @@
+"""Connections take turns: the calls of one that sent many do not go before those of others for long."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, cast
+
+from qstate.protocol import Answer, Failure
+from qstate.runtime.session import Call
+from qstate.runtime.turns import TURN_BYTES, TURN_S, Turns
+
+
+class Sender:
+    """What turns know of a session, and of the channel that its answers leave by."""
+
+    def __init__(self, name: str, log: list[str]) -> None:
+        self.name = name
+        self.calls: deque[Call] = deque()
+        self.queued = False
+        self.log = log
+        self.channel = self
+
+    def is_congested(self) -> bool:
+        return False
+
+    def send(self, data: bytes) -> None:
+        self.log.append(f"{self.name} gets {len(data)} bytes")
+
+
+class Asked:
+    """What turns know of a call."""
+
+    def __init__(self, session: Sender, size: int = 1) -> None:
+        self.session = session
+        self.size = size
+        self.received_at = 0.0
+
+    def encode(self, answer: Answer) -> bytes:
+        return b"x" * self.size
+
+    def sent(self) -> None:
+        self.session.log.append(f"{self.session.name} is answered")
+
+
+def played(calls: dict[str, list[int]], each_s: float) -> list[str]:
+    """What happens to calls of these sizes of several sessions, all there from the start, that take so long each."""
+    now, log, asked = [100.0], list[str](), list[Any]()
+
+    def answer(call: Call, at: float) -> Answer:
+        now[0] += each_s
+        return Failure(1, 1, {})
+
+    turns = Turns(lambda: now[0], answer)
+    for name, sizes in calls.items():
+        sender = Sender(name, log)
+        asked += [Asked(sender, size) for size in sizes]
+    for call in asked:
+        turns.add(cast(Call, call))
+    turns.execute()
+    assert not turns.sessions and not any(call.session.calls for call in asked)
+    return [line for line in log if "gets" in line]
+
+
+def test_answers_of_one_turn_leave_together() -> None:
+    assert played({"one": [1] * 10, "other": [1]}, TURN_S / 100) == ["one gets 10 bytes", "other gets 1 bytes"]
+
+
+def test_turn_ends_when_its_time_is_over_and_others_come_first() -> None:
+    found = played({"one": [1] * 6, "other": [1]}, TURN_S / 2)
+    assert found == ["one gets 2 bytes", "other gets 1 bytes", "one gets 2 bytes", "one gets 2 bytes"]
+
+
+def test_turn_ends_when_its_answers_are_large() -> None:
+    found = played({"one": [TURN_BYTES + 1] * 2, "other": [1]}, TURN_S / 100)
+    assert found == [f"one gets {TURN_BYTES + 1} bytes", "other gets 1 bytes", f"one gets {TURN_BYTES + 1} bytes"]
+
+
+def test_call_that_takes_long_ends_the_turn_after_it() -> None:
+    found = played({"one": [1, 1], "other": [1]}, 10 * TURN_S)
+    assert found == ["one gets 1 bytes", "other gets 1 bytes", "one gets 1 bytes"]
