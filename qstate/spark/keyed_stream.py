@@ -149,7 +149,8 @@ class KeyedStream:
         (values are combined). A descriptor without a queryable name is queryable by its own name. `value`
         names the column to store, or several to store as a map from name to value; by default all but the key
         and namespace columns. `namespace` names the column(s) that separate values of one key, such as
-        `"window.start"`. `order_by` is that of `process`. All take names and expressions in the way of `key_by`.
+        `F.unix_timestamp("window.start")`. `order_by` is that of `process`. All of them take names and expressions in
+        the way of `key_by`.
 
         `combine` drops a key's older rows before the shuffle, task by task: worth it where each key comes many times in
         a micro-batch, a loss where most keys come once. The last value counts, so it is not for a reducing descriptor.
