@@ -56,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
         "features",
         nargs="*",
         metavar="FEATURE",
-        help=f"what has to work: {', '.join(FEATURES)} (default: all of them)",
+        help=f"what has to work: {', '.join(FEATURES)} (default: what was installed)",
     )
     check.set_defaults(run=_check)
     demo = commands.add_parser("demo", help="a year of flights and weather through Spark, queried live")
@@ -72,23 +72,26 @@ def _check(arguments: argparse.Namespace) -> int:
     unknown = [feature for feature in arguments.features if feature not in FEATURES]
     if unknown:
         return _fail(f"unknown feature {unknown[0]!r}; valid are: {', '.join(FEATURES)}")
-    findings = check_installation(arguments.features or FEATURES)
+    findings = check_installation(arguments.features)
     for line in _table(findings):
         print(line)
-    return SUCCESS if all(finding.good for finding in findings) else NO
+    return SUCCESS if all(finding.good for finding in findings if finding.needed) else NO
 
 
 def _table(findings: Sequence[Finding]) -> list[str]:
-    rows = [
-        ("ok" if finding.good else "MISSING", finding.feature, finding.subject, finding.found, finding.remedy)
-        for finding in findings
-    ]
+    rows = [(_status(finding), finding.feature, finding.subject, finding.found, finding.remedy) for finding in findings]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     lines = []
     for *cells, remedy in rows:
         padded = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
         lines.append(f"{padded}  -> {remedy}" if remedy else padded.rstrip())
     return lines
+
+
+def _status(finding: Finding) -> str:
+    if finding.good:
+        return "ok"
+    return "MISSING" if finding.needed else "absent"
 
 
 def _demo(arguments: argparse.Namespace) -> int:

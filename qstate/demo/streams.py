@@ -84,6 +84,14 @@ class Streams:
         for progress in self.all().values():
             progress.update()
 
+    def check(self) -> None:
+        """Ask Spark; raise `JobError` when a query has failed, or all have ended before the last row."""
+        self.update()
+        if not any(progress.query.isActive for progress in self.all().values()):
+            self.update()  # the last report may have come in between
+            if not self.finished():
+                raise JobError("the streams have ended before everything was replayed")
+
     def finished(self) -> bool:
         """Whether every row has been through; Spark has committed it then."""
         return all(progress.rows >= progress.total for progress in self.all().values())

@@ -27,6 +27,7 @@ from qstate.operators.column_values import column_values
 from qstate.operators.context import RuntimeContext, Subtask
 from qstate.operators.functions import KeyedBatch, KeyedBatchFunction, KeyedFunction, KeyedProcessFunction
 from qstate.operators.handles import NO_KEY
+from qstate.operators.key_columns import key_column_type, why_no_key
 from qstate.operators.operator_state import OperatorLists
 from qstate.operators.rows import OutputRows, RowMaker
 
@@ -113,16 +114,10 @@ class OperatorSpec:
 
     def _column_type(self, role: str, name: str) -> ColumnType:
         kind = self.input_schema.field(name).type
-        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            return ColumnType.STRING
-        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-            return ColumnType.BINARY
-        if pa.types.is_signed_integer(kind):
-            return ColumnType.BIGINT
-        raise JobError(
-            f"operator {self.uid!r}: {role} column {name!r} is {kind}; keys and namespaces are strings, binaries or "
-            "integers (floating-point numbers do not hash alike everywhere): cast the column"
-        )
+        found = key_column_type(kind)
+        if found is None:
+            raise JobError(f"operator {self.uid!r}: {role} column {name!r} {why_no_key(kind)}")
+        return found
 
 
 #: Gives on the rows of a batch, of which there are so many.

@@ -1,8 +1,16 @@
-"""The PySpark edge: the only package of qstate that imports pyspark."""
+"""The PySpark edge: the only package of qstate that imports pyspark.
 
-from qstate.operators.functions import KeyedProcessFunction
-from qstate.spark.job import Job
-from qstate.spark.keyed_stream import KeyedStream
-from qstate.spark.sink import QueryableStateStream
+Rules of this module: names only. Without the packages of the extra `spark` it raises `InstallationError`.
+"""
+
+from qstate.installation import missing_package
+
+try:
+    from qstate.operators.functions import KeyedProcessFunction
+    from qstate.spark.job import Job
+    from qstate.spark.keyed_stream import KeyedStream
+    from qstate.spark.sink import QueryableStateStream
+except ModuleNotFoundError as exc:
+    raise missing_package("qstate.spark", "spark", exc) from exc
 
 __all__ = ["Job", "KeyedProcessFunction", "KeyedStream", "QueryableStateStream"]

@@ -118,6 +118,8 @@ class Job:
         Raises `JobError` for what Spark cannot resolve.
         """
         self._check_running()
+        if not isinstance(stream, DataFrame):
+            raise JobError(f"key_by takes a streaming DataFrame and its key columns, got {stream!r}")
         self._queries.include(stream.sparkSession)
         return KeyedStream(self._manager, self._ticket(), self._queries, stream, columns)
 

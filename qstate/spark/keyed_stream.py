@@ -15,6 +15,7 @@ from itertools import chain, count
 from typing import Any
 from uuid import uuid4
 
+from pyspark.errors import ParseException
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -42,6 +43,7 @@ __all__ = ["KeyedStream"]
 
 #: mapInArrow refuses a result without columns; a sink's has one, and never a row.
 _NOTHING = StructType([StructField("nothing", LongType())])
+_EXAMPLE = "'sensor string, alert double'"
 
 
 class KeyedStream:
@@ -94,8 +96,10 @@ class KeyedStream:
         Raises `JobError` for an unknown column, a uid whose query runs, a function that cannot be pickled, or an
         `event_time_column` without a watermark.
         """
+        if isinstance(function, type):
+            raise JobError(f"process() needs a function object, got the class: write {function.__name__}(...)")
         if not isinstance(function, KeyedProcessFunction):
-            raise JobError(f"process() needs a KeyedProcessFunction, got {type(function).__name__}")
+            raise JobError(f"process() needs a KeyedProcessFunction, got {function!r}")
         schema = _parsed_schema(output_schema)
         if event_time_column:
             schema = with_watermark_of(self._stream, schema, event_time_column)
@@ -115,8 +119,12 @@ class KeyedStream:
     ) -> DataFrame:
         """The shortcut for one value per key: `function(row, value)` gives (rows to emit, new value).
 
-        `value` is None for a key without state; a new value of None clears it.
+        `value` is None for a key without state; a new value of None clears it. Raises `JobError` as `process` does.
         """
+        if not callable(function):
+            raise JobError(f"flat_map_with_state() needs a function(row, value), got {function!r}")
+        if not isinstance(state, ValueStateDescriptor):
+            raise JobError(f"flat_map_with_state() needs a ValueStateDescriptor as its state, got {state!r}")
         return self.process(
             FlatMapWithState(function, state),
             output_schema,
@@ -141,7 +149,8 @@ class KeyedStream:
         (values are combined). A descriptor without a queryable name is queryable by its own name. `value`
         names the column to store, or several to store as a map from name to value; by default all but the key
         and namespace columns. `namespace` names the column(s) that separate values of one key, such as
-        `"window.start"`. `order_by` is that of `process`. All take names and expressions in the way of `key_by`.
+        `F.unix_timestamp("window.start")`. `order_by` is that of `process`. All of them take names and expressions in
+        the way of `key_by`.
 
         `combine` drops a key's older rows before the shuffle, task by task: worth it where each key comes many times in
         a micro-batch, a loss where most keys come once. The last value counts, so it is not for a reducing descriptor.
@@ -187,6 +196,8 @@ class KeyedStream:
         namespaces: tuple[str, ...] = (),
         latest_only: bool = False,
     ) -> DataFrame:
+        if not isinstance(uid, str):
+            raise JobError(f"a uid is text, got {uid!r}")
         uid = uid or self._derived_uid(function)
         keys = columns.add(self._keys)
         rows = columns.plan()
@@ -246,9 +257,13 @@ class KeyedStream:
 
 
 def _parsed_schema(schema: str | StructType) -> StructType:
-    parsed = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    try:
+        parsed = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    except ParseException as exc:
+        reason = next(filter(None, str(exc).splitlines()), "")
+        raise JobError(f"output_schema cannot be read: {schema!r} ({reason}); expected is {_EXAMPLE}") from exc
     if not isinstance(parsed, StructType) or not parsed.fields:
-        raise JobError(f"output_schema needs at least one column, as in 'sensor string, alert double'; got {schema!r}")
+        raise JobError(f"output_schema needs at least one column, as in {_EXAMPLE}; got {schema!r}")
     return parsed
 
 

@@ -10,6 +10,8 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from qstate.errors import JobError
+
 __all__ = ["QueryableStateStream"]
 
 
@@ -29,7 +31,12 @@ class QueryableStateStream:
         trigger: dict[str, Any] | None = None,
     ) -> StreamingQuery:
         """Start the query. `trigger` holds the arguments of Spark's `trigger`, as `{"availableNow": True}`;
-        `output_mode` is `update` after a Spark aggregation. Raises what Spark raises."""
+        `output_mode` is `update` after a Spark aggregation. Raises what Spark raises, and `JobError` for a trigger of
+        another form."""
+        if trigger is not None and not isinstance(trigger, dict):
+            raise JobError(
+                f"trigger holds the arguments of Spark's trigger, as {{'availableNow': True}}, got {trigger!r}"
+            )
         writer = self._result.writeStream.format("noop").outputMode(output_mode)
         if checkpoint_location is not None:
             writer = writer.option("checkpointLocation", checkpoint_location)

@@ -14,10 +14,13 @@ from pyspark.sql import SparkSession
 from qstate.client import QueryableStateClient
 from qstate.demo.data import DataSet, prepare
 from qstate.demo.feeder import Feeder
+from qstate.demo.interrupts import Interrupts
+from qstate.demo.main import _connect
 from qstate.demo.report import report
 from qstate.demo.streams import JOB, Inputs, Progress, Streams, cause_of, start_streams
 from qstate.errors import JobError
 from qstate.spark import Job
+from tests.job.running_job import Background
 
 pytestmark = pytest.mark.spark
 
@@ -64,6 +67,18 @@ def all_of(data: DataSet) -> Inputs:
     )
 
 
+def inputs_of(feeder: Feeder, data: DataSet) -> Inputs:
+    """What the feeder brings in day by day."""
+    flights, weather = feeder.directories
+    return Inputs(
+        flights_directory=flights,
+        weather_directory=weather,
+        flights=data.flights,
+        readings=data.readings,
+        complete=False,
+    )
+
+
 def wait_for(streams: Streams) -> None:
     """Wait until every row has been through; the queries' own waiting bounds each look."""
     deadline = time.monotonic() + PATIENCE_S
@@ -100,14 +115,7 @@ def test_one_day_more_in_batch_is_a_mismatch(
 def test_days_that_arrive_one_by_one_give_the_same(spark: SparkSession, start: Start, tmp_path: Path) -> None:
     week = prepare(tmp_path / "week", first_days=7)
     feeder = Feeder(week, tmp_path / "incoming", days_per_s=50.0)
-    flights, weather = feeder.directories
-    inputs = Inputs(
-        flights_directory=flights,
-        weather_directory=weather,
-        flights=week.flights,
-        readings=week.readings,
-        complete=False,
-    )
+    inputs = inputs_of(feeder, week)
     feeder.start()
     try:
         streams, client = start(inputs, "heap")
@@ -116,6 +124,38 @@ def test_days_that_arrive_one_by_one_give_the_same(spark: SparkSession, start: S
         feeder.stop()
     assert feeder.finished()
     assert report(spark, week, streams, client)
+
+
+def test_a_slow_machine_is_waited_for_as_long_as_the_queries_run(spark: SparkSession, tmp_path: Path) -> None:
+    """Nothing comes in for longer than a task manager may take to start, and then the demo goes on."""
+    week = prepare(tmp_path / "week", first_days=7)
+    feeder = Feeder(week, tmp_path / "incoming", days_per_s=50.0)
+    with Job(spark, JOB, parallelism=2, proxy_ports="0", server_ports="0") as job:
+        streams = start_streams(spark, job, inputs_of(feeder, week), tmp_path / "out")
+        job.config = job.config.merged(start_timeout_s=0.2)  # its task managers have the time that they were given
+        connecting = Background(lambda: _connect(job, streams, Interrupts()))
+        assert not connecting.ended(1.0)
+        feeder.start()
+        try:
+            with connecting.result() as client:
+                wait_for(streams)
+                assert report(spark, week, streams, client)
+        finally:
+            feeder.stop()
+            streams.stop()
+
+
+def test_streams_that_were_stopped_are_not_waited_for(spark: SparkSession, tmp_path: Path) -> None:
+    day = prepare(tmp_path / "day", first_days=1)
+    feeder = Feeder(day, tmp_path / "incoming", days_per_s=1.0)
+    with Job(spark, JOB, parallelism=2, proxy_ports="0", server_ports="0") as job:
+        streams = start_streams(
+            spark, job, inputs_of(feeder, prepare(tmp_path / "one", first_days=1)), tmp_path / "out"
+        )
+        streams.check()
+        streams.stop()
+        with pytest.raises(JobError, match="ended before everything was replayed"):
+            _connect(job, streams, Interrupts())
 
 
 def test_failed_query_is_named_with_its_cause(spark: SparkSession, winter: DataSet, start: Start) -> None:

@@ -213,6 +213,11 @@ class Background:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
+    def ended(self, within_s: float) -> bool:
+        """Whether the call has an outcome, now or within a while."""
+        self._thread.join(within_s)
+        return not self._thread.is_alive()
+
     def result(self, timeout_s: float = 60.0) -> Any:
         """What the call returned; raises what it raised."""
         self._thread.join(timeout_s)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
 
 import qstate
-from qstate import cli
+from qstate import cli, installation
 
 ROOT = Path(qstate.__file__).parents[1]
 
@@ -45,6 +47,19 @@ def test_check_of_what_is_there_succeeds() -> None:
     answer = run("check", "core")
     assert answer.returncode == cli.SUCCESS
     assert [line.split()[0] for line in answer.stdout.splitlines()] == ["ok"] * 3
+
+
+def test_check_succeeds_without_the_features_that_were_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs = {"no-such-package-here": ("1", None)}
+    monkeypatch.setitem(installation.FEATURES, "demo", needs)  # type: ignore[arg-type]
+    output = io.StringIO()
+    with redirect_stdout(output):
+        assert cli.main(["check"]) == cli.SUCCESS
+    (line,) = [line for line in output.getvalue().splitlines() if "no-such-package-here" in line]
+    assert line.split()[0] == "absent"
+    assert line.endswith('-> pip install "spark-qstate[demo]"')
+    with redirect_stdout(output):
+        assert cli.main(["check", "demo"]) == cli.NO
 
 
 def test_check_without_java_says_what_to_do_and_fails(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from datetime import datetime
 from pathlib import Path
@@ -29,9 +29,11 @@ README = Page("README.md")
 QUERY = Page("docs/how-to/query-state.md")
 CHOOSE = Page("docs/how-to/choose-a-backend.md")
 LATEST_ROW = Page("docs/how-to/latest-row.md")
+EVENT_TIME = Page("docs/how-to/event-time.md")
+NOTEBOOKS = Page("docs/how-to/notebooks.md")
 FASTAPI = Page("docs/how-to/fastapi.md")
 #: These need a session, a stream or a running job; the rest needs nothing.
-ACTED_OUT = {README, QUERY, CHOOSE, LATEST_ROW, FASTAPI}
+ACTED_OUT = {README, QUERY, CHOOSE, LATEST_ROW, EVENT_TIME, NOTEBOOKS, FASTAPI}
 ALONE = [page for page in pages() if page.programs() and page not in ACTED_OUT]
 TIMEOUT_S = 60.0
 
@@ -76,14 +78,47 @@ def test_choose_a_backend(spark: Any) -> None:
 
 @pytest.mark.spark
 def test_latest_row(spark: Any, tmp_path: Path) -> None:
+    assert _acted_out(LATEST_ROW, spark, tmp_path, [[60.0, 95.0]]) == ["", "95.0\n", ""]
+
+
+@pytest.mark.spark
+def test_event_time(spark: Any, tmp_path: Path) -> None:
+    highest: list[Any] = []
+
+    def look(namespace: dict[str, Any]) -> None:
+        namespace["query"].processAllAvailable()
+        highest.extend(spark.sql("SELECT hour(window.start), highest FROM hourly ORDER BY 1").collect())
+
+    batches = [[60.0, 95.0], [61.0, 62.0, 63.0, 70.0], [0.0]]
+    assert _acted_out(EVENT_TIME, spark, tmp_path, batches, look) == ["", "", "61.0\n", ""]
+    assert [tuple(row) for row in highest] == [(0, -34.0), (1, 35.0)]  # the watermark is 2:50
+
+
+@pytest.mark.spark
+def test_notebooks(spark: Any, tmp_path: Path) -> None:
+    assert _acted_out(NOTEBOOKS, spark, tmp_path, [[60.0, 95.0]]) == ["", "", "", "95.0\n", ""]
+
+
+def _acted_out(
+    page: Page,
+    spark: Any,
+    tmp_path: Path,
+    batches: list[list[float]],
+    before_the_last: Callable[[dict[str, Any]], None] = lambda namespace: None,
+) -> list[str]:
+    """What the page's blocks print. `batches` are micro-batches of hourly readings, each from midnight on."""
     readings = FileStream(spark, tmp_path / "input")
-    readings.add(_readings([60.0, 95.0]))
+    for temperatures in batches:
+        readings.add(_readings(temperatures))
     namespace = _namespace(spark=spark, readings=readings.read())
     printed = []
-    for block in LATEST_ROW.programs():
-        text = block.text.replace('"checkpoints/', f'"{tmp_path}/progress/')
-        printed.append(_printed(LATEST_ROW, Block("python", None, text, block.line), namespace))
-    assert printed == ["", "95.0\n", ""]
+    for block in page.programs():
+        # Relative paths are Spark's working directory for the one and this process's for the other.
+        text = block.text.replace('"checkpoints/', f'"{tmp_path}/progress/').replace('"state/', f'"{tmp_path}/state/')
+        if block == page.programs()[-1]:
+            before_the_last(namespace)
+        printed.append(_printed(page, Block("python", None, text, block.line), namespace))
+    return printed
 
 
 def test_fastapi(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,45 @@ def test_other_project_of_the_same_import_name_is_named_when_it_is_installed(
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(InstallationError, match=r"qstate: 1\.3\.1 is installed.*pip uninstall qstate"):
         require("core")
+
+
+@pytest.fixture
+def without(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """`without("demo", "spark")`: as if the packages of these features were not installed."""
+
+    def hide(*features: str) -> None:
+        for feature in features:
+            names = {f"no-such-{name}": bounds for name, bounds in installation.FEATURES[feature].items()}
+            monkeypatch.setitem(installation.FEATURES, feature, names)  # type: ignore[arg-type]
+
+    return hide
+
+
+def test_a_feature_that_was_not_installed_is_needed_only_when_it_is_asked_for(without: Callable[..., None]) -> None:
+    without("demo")
+    unasked = [finding for finding in check_installation() if finding.feature == "demo"]
+    assert unasked
+    assert all(not finding.good and not finding.needed and "[demo]" in finding.remedy for finding in unasked)
+    asked = [finding for finding in check_installation(["demo"]) if finding.feature == "demo"]
+    assert all(finding.needed for finding in asked)
+
+
+def test_what_is_missing_of_a_feature_that_was_installed_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = next(iter(installation.FEATURES["demo"].items()))
+    needs = dict([first, ("no-such-package-here", ("1", None))])
+    monkeypatch.setitem(installation.FEATURES, "demo", needs)  # type: ignore[arg-type]
+    (missing,) = [finding for finding in check_installation() if finding.subject == "no-such-package-here"]
+    assert missing.needed
+
+
+def test_a_client_alone_needs_no_java(
+    without: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    without("spark", "demo", "rocksdb")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    findings = check_installation()
+    assert [finding.subject for finding in findings if finding.subject == "Java" and not finding.needed] == ["Java"]
+    assert all(finding.good for finding in findings if finding.needed)
 
 
 def test_what_a_feature_builds_on_is_checked_too() -> None:

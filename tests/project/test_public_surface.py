@@ -70,6 +70,24 @@ def test_blocked_import_really_blocks() -> None:
     assert "ModuleNotFoundError" in answer.stderr
 
 
+@pytest.mark.parametrize("package", ["pyspark", "pyarrow", "psutil"])
+def test_the_spark_edge_without_its_packages_says_how_to_get_them(package: str) -> None:
+    caught = "try:\n    import qstate.spark\nexcept ImportError as exc:\n    print(f'{type(exc).__name__}: {exc}')"
+    code = BLOCKED_IMPORT.format(blocked=[package], modules=[]) + caught
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert answer.stdout == (
+        f"InstallationError: qstate.spark needs {package}, which is not installed; to do: "
+        'pip install "spark-qstate[spark]"\n'
+    ), answer.stderr
+
+
+def test_an_import_that_fails_for_another_reason_is_not_blamed_on_the_installation() -> None:
+    code = BLOCKED_IMPORT.format(blocked=["qstate.runtime.relay"], modules=["qstate.spark"])
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert "ModuleNotFoundError: import of qstate.runtime.relay halted" in answer.stderr
+    assert "InstallationError" not in answer.stderr
+
+
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_nothing_is_imported_for_types_only(path: Path) -> None:
     names = {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)}

@@ -39,8 +39,42 @@ def test_an_unknown_column_is_named(spark: Any, stream_of: Any, job_of: Any) -> 
 
 def test_a_float_key_is_refused_before_the_query_starts(spark: Any, stream_of: Any, job_of: Any) -> None:
     stream = stream_of(spark, rows(1)).read()
-    with pytest.raises(JobError, match=r"'ratio' is double.*cast"):
+    with pytest.raises(JobError, match=r"'ratio' is double.*-0\.0.*cast"):
         job_of(spark).key_by(stream, "ratio").process(Total(), SCHEMA, uid="total")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((Total, SCHEMA), r"process\(\) needs a function object, got the class: write Total\(\.\.\.\)"),
+        ((print, SCHEMA), "process.. needs a KeyedProcessFunction, got <built-in function print>"),
+        ((Total(), "key nonsense("), "output_schema cannot be read: 'key nonsense.*expected is 'sensor string"),
+        ((Total(), ""), "output_schema needs at least one column"),
+        ((Total(), ["key"]), r"output_schema needs at least one column, .* got \['key'\]"),
+    ],
+    ids=["class", "function", "schema", "no schema", "list"],
+)
+def test_an_argument_of_process_that_cannot_be_one_is_named(
+    arguments: tuple[Any, Any], message: str, spark: Any, stream_of: Any, job_of: Any
+) -> None:
+    keyed = job_of(spark).key_by(stream_of(spark, rows(1)).read(), "key")
+    with pytest.raises(JobError, match=message):
+        keyed.process(*arguments, uid="total")
+
+
+def test_other_arguments_that_cannot_be_what_they_should_are_named(spark: Any, stream_of: Any, job_of: Any) -> None:
+    job, stream = job_of(spark), stream_of(spark, rows(1)).read()
+    with pytest.raises(JobError, match="key_by takes a streaming DataFrame and its key columns, got 'key'"):
+        job.key_by("key")
+    keyed = job.key_by(stream, "key")
+    with pytest.raises(JobError, match="a uid is text, got 5"):
+        keyed.process(Total(), SCHEMA, uid=5)
+    with pytest.raises(JobError, match="needs a ValueStateDescriptor as its state, got 'total'"):
+        keyed.flat_map_with_state(lambda row, value: ([], value), SCHEMA, uid="total", state="total")
+    with pytest.raises(JobError, match=r"trigger holds the arguments of Spark's trigger, .*got 'availableNow'"):
+        keyed.as_queryable_state("last", uid="last").start(trigger="availableNow")
+    with pytest.raises(ConfigError, match=r"a job name has 1 to 128 letters.* got 5"):
+        Job(spark, 5)  # type: ignore[arg-type]
 
 
 def test_an_unpicklable_function_is_named(spark: Any, stream_of: Any, job_of: Any) -> None:

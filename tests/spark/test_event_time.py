@@ -152,3 +152,11 @@ def test_what_spark_says_to_a_watermark_that_was_not_carried_on(rows: DataFrame,
         run_to_end(by_ten_minutes(through(source)), tmp_path / "without")
     with pytest.raises(StreamingQueryException, match="Redefining watermark is disallowed"):
         run_to_end(by_ten_minutes(late_after_five_minutes(through(source))), tmp_path / "twice")
+
+
+def test_a_watermark_that_is_declared_twice_around_a_window_lets_nothing_out(
+    rows: DataFrame, through: Any, tmp_path: Path
+) -> None:
+    """Spark does not refuse this one; the guide warns of it."""
+    source = by_ten_minutes(late_after_five_minutes(rows))
+    assert run_to_end(by_hour(late_after_five_minutes(through(source))), tmp_path / "checkpoint") == []

@@ -1,0 +1,82 @@
+"""Which Arrow types can be keys and namespaces, and what to do with a column of another one.
+
+Rules of this module: it knows Arrow's types and the names that Spark gives them. Why a type is no key is that type's
+own reason, with a way out that works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from qstate.keys import ColumnType
+
+__all__ = ["key_column_type", "why_no_key"]
+
+_KEYS: tuple[tuple[Callable[[pa.DataType], bool], ColumnType], ...] = (
+    (pa.types.is_string, ColumnType.STRING),
+    (pa.types.is_large_string, ColumnType.STRING),
+    (pa.types.is_binary, ColumnType.BINARY),
+    (pa.types.is_large_binary, ColumnType.BINARY),
+    (pa.types.is_signed_integer, ColumnType.BIGINT),
+)
+
+#: The test for a type, what Spark calls it, why it is no key, and what to do.
+_OTHERS: tuple[tuple[Callable[[pa.DataType], bool], str, str, str], ...] = (
+    (
+        pa.types.is_floating,
+        "",
+        "equal floating-point numbers may have different bytes (0.0 and -0.0, NaN), so they do not hash alike",
+        "cast it to bigint, which cuts fractions off, or to string",
+    ),
+    (
+        pa.types.is_boolean,
+        "boolean",
+        "Python takes True for 1 and False for 0, so a client's key would be ambiguous",
+        'cast it to string ("true", "false") or to int',
+    ),
+    (
+        pa.types.is_date,
+        "date",
+        "clients in other languages have no common form of a date",
+        'cast it to string ("2020-12-31"), or take the number of its day, F.unix_date(column)',
+    ),
+    (
+        pa.types.is_timestamp,
+        "timestamp",
+        "clients in other languages have no common form of a moment, and time zones differ",
+        "take F.unix_micros(column), or a text of your choice with F.date_format(column, ...)",
+    ),
+    (
+        pa.types.is_decimal,
+        "",
+        "equal numbers are written in several ways (1.0 and 1.00)",
+        "cast it to string, or to bigint where it has no fractions",
+    ),
+    (
+        pa.types.is_struct,
+        "a struct",
+        "a key has plain columns",
+        'name its fields, each a key column: "column.field"',
+    ),
+    (pa.types.is_nested, "an array or a map", "a key has plain columns", "take an element of it, or F.to_json(column)"),
+    (pa.types.is_null, "of no type (void)", "it has no value", "cast it to the type that it should have"),
+)
+
+
+def key_column_type(kind: pa.DataType) -> ColumnType | None:
+    """The column type of keys, None for a type that cannot be one."""
+    return next((found for belongs, found in _KEYS if belongs(kind)), None)
+
+
+def why_no_key(kind: pa.DataType) -> str:
+    """Why a type cannot be a key, and what to do about it: the rest of a sentence whose subject is the column."""
+    for belongs, name, reason, remedy in _OTHERS:
+        if belongs(kind):
+            return f"is {name or _spark_name(kind)}, which cannot be a key: {reason}; {remedy}"
+    return f"is {kind}, which cannot be a key: keys are strings, binaries and integers; cast it to string"
+
+
+def _spark_name(kind: pa.DataType) -> str:
+    return f"decimal({kind.precision},{kind.scale})" if pa.types.is_decimal(kind) else str(kind)

@@ -1,0 +1,49 @@
+"""Which columns can be keys, and that each other type is refused for a reason of its own."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from qstate.errors import JobError
+from qstate.keys import ColumnType
+from tests.operators.running import Calls, spec
+
+
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [
+        (pa.string(), ColumnType.STRING),
+        (pa.large_string(), ColumnType.STRING),
+        (pa.binary(), ColumnType.BINARY),
+        (pa.int8(), ColumnType.BIGINT),
+        (pa.int64(), ColumnType.BIGINT),
+    ],
+)
+def test_strings_binaries_and_integers_are_keys(kind: pa.DataType, found: ColumnType) -> None:
+    assert spec(Calls(print), input_schema=pa.schema([("key", kind)])).key_types == (found,)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (pa.float64(), "'key' is double, .*0.0 and -0.0.*cast it to bigint, which cuts fractions off, or to string"),
+        (pa.float32(), "'key' is float, .*0.0 and -0.0"),
+        (pa.bool_(), "'key' is boolean, .*True for 1.*cast it to string"),
+        (pa.date32(), r"'key' is date, .*of a date; cast it to string.*F\.unix_date"),
+        (pa.timestamp("us", "UTC"), r"'key' is timestamp, .*time zones differ; take F\.unix_micros"),
+        (pa.decimal128(10, 2), r"'key' is decimal\(10,2\), .*1\.0 and 1\.00.*cast it to string, or to bigint"),
+        (pa.struct([("a", pa.int64())]), r'\'key\' is a struct, .*"column\.field"'),
+        (pa.list_(pa.int64()), r"'key' is an array or a map, .*F\.to_json"),
+        (pa.map_(pa.string(), pa.int64()), r"'key' is an array or a map, .*F\.to_json"),
+        (pa.null(), r"'key' is of no type \(void\)"),
+        (pa.uint64(), "'key' is uint64, .*cast it to string"),
+        (pa.duration("us"), r"'key' is duration\[us\], .*cast it to string"),
+    ],
+    ids=str,
+)
+def test_another_type_is_refused_for_its_own_reason_with_a_way_out(kind: pa.DataType, message: str) -> None:
+    with pytest.raises(JobError, match=f"operator 'alerts': key column {message}"):
+        spec(Calls(print), input_schema=pa.schema([("key", kind)]))
+    with pytest.raises(JobError, match=message.partition(",")[0]):
+        spec(Calls(print), input_schema=pa.schema([("other", pa.string()), ("key", kind)]), key_columns=("key",))
