@@ -210,7 +210,7 @@ def test_every_result_of_a_large_get_is_in_its_place(subject: ClientSubject) -> 
         _check(Outcome(entry), key, None)
 
 
-@law("P-REQ-1", "P-REQ-2", "P-MSG-2")
+@law("P-REQ-1", "P-REQ-2", "P-MSG-2", soak=True)
 def test_twenty_thousand_gets_of_one_client_are_answered(subject: ClientSubject) -> None:
     """A client gets its last of 20,000 values as it did the first, over the connection that it has."""
     at_once = 32 if declares(subject, "async") else 1

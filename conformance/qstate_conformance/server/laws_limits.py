@@ -111,7 +111,7 @@ def test_a_long_run_of_requests_is_answered_to_the_end(subject: ServerSubject) -
         session.end()
 
 
-@law("P-REQ-1", "P-REQ-2", "P-GET-1", "P-PING-1")
+@law("P-REQ-1", "P-REQ-2", "P-GET-1", "P-PING-1", soak=True)
 def test_twenty_thousand_requests_of_one_connection_are_answered(subject: ServerSubject) -> None:
     """A connection, to a proxy or an owner, answers its last of 20,000 requests as it did the first, each by itself."""
     found = state("temperature")
