@@ -46,6 +46,7 @@ __all__ = [
     "KeyNotFound",
     "LocalProtocolError",
     "MalformedRequest",
+    "NoCommittedEpoch",
     "Overloaded",
     "ProtocolError",
     "QStateError",
@@ -107,6 +108,7 @@ class FailureCode(IntEnum):
     UNAVAILABLE = 20
     EPOCH_NOT_REACHED = 21
     TOO_STALE = 22
+    NO_COMMITTED_EPOCH = 23
 
     @property
     def retry(self) -> Retry:
@@ -363,6 +365,14 @@ class TooStale(QueryError):
     code = FailureCode.TOO_STALE
     retry = Retry.RETRY_HERE
     template = "the node may lack what was committed longer ago than the query allows; try again, or allow more"
+
+
+class NoCommittedEpoch(QueryError):
+    """The query asks for what was committed, and nothing has been yet: the job's first epoch is not final."""
+
+    code = FailureCode.NO_COMMITTED_EPOCH
+    retry = Retry.RETRY_HERE
+    template = "no epoch has been committed yet that the node could answer from; wait for the job's first, or ask live"
 
 
 #: The one table between codes and classes.

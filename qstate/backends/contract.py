@@ -210,8 +210,9 @@ class StateReader(ABC):
         `CONCURRENT_MODIFICATION`; the stored state MUST be unharmed either way. Keys of one live `get` MAY be answered
         as of different moments.
     R3: A committed reader MUST show exactly the last finalized epoch, the same one for all keys of a `get`, however
-        many, and its epoch number MUST NOT go back. Before the first it shows what was restored as of epoch -1, which
-        may be nothing.
+        many, and its epoch number MUST NOT go back. Before the first its epoch MUST be -1, and it shows what was
+        restored as of epoch -1, or nothing. (Of a backend that was not restored, epoch -1 says that nothing has been
+        committed, and the server refuses the query.)
     R4: After `close` of the backend, `get` MUST raise `ClosedError` or answer as before, never crash.
     R5: An answer MUST have the form that `get` describes, which is the same for every backend.
     R6: A live reader MUST show every write that a `publish`, `commit` or `restore` came after, also when it was opened

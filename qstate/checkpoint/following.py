@@ -111,6 +111,11 @@ class FollowedLog:
         self._read()
 
     @property
+    def declared(self) -> States:
+        """The schemas that the newest writer opened the log with."""
+        return self._opened_with
+
+    @property
     def latest(self) -> int:
         """The newest epoch, -1 when there is none."""
         return max(self.epochs(), default=NO_EPOCH)
@@ -257,6 +262,11 @@ class FollowedOperator:
     def states(self) -> States:
         """The schemas of the newest data."""
         return self.logs[0].states if self.logs else ()
+
+    @property
+    def declared(self) -> States:
+        """The schemas that the newest writers opened the logs with, whether they have sealed an epoch or not."""
+        return self.logs[0].declared if self.logs else ()
 
     def written_at(self) -> float:
         """When the newest file was written, in seconds since the epoch of `time.time`; 0 when that is not known."""

@@ -29,7 +29,7 @@ class AsyncLink(Link, asyncio.Protocol):
     def __init__(self, host: str, port: int, settings: LinkSettings, book: AddressBook) -> None:
         super().__init__(host, port, settings, book, time.monotonic())
         self._transport: asyncio.Transport | None = None
-        self._poll = select.poll()
+        self._arrivals = select.poll()
         self.connecting: asyncio.Task[None] | None = None
         #: Done when the transport is gone for good, or was never there.
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -46,7 +46,7 @@ class AsyncLink(Link, asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+        self._arrivals.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
         if self.state is LinkState.LOST:
             self._transport.abort()
             return
@@ -64,7 +64,7 @@ class AsyncLink(Link, asyncio.Protocol):
 
         The loop tells that, too, but perhaps after a request was sent: it reads when it has run what is ready.
         """
-        if self.idle and self._poll.poll(0):
+        if self.idle and self._arrivals.poll(0):
             self.unreachable("the peer ended the connection", time.monotonic())
 
     def _end(self) -> None:

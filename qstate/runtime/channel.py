@@ -10,6 +10,7 @@ which on two cores costs about as much as the rest of a small request.
 from __future__ import annotations
 
 import errno
+import select
 import selectors
 import socket
 import threading
@@ -53,6 +54,7 @@ class Channel:
     """
 
     __slots__ = (
+        "_arrivals",
         "_closing",
         "_collected",
         "_ended",
@@ -99,6 +101,8 @@ class Channel:
         self._closing = False
         self._collected: list[bytes] = []
         self._reason: BaseException | None = None
+        # A look by a poll of its own takes 0.7 us, a read that finds nothing 3.
+        self._arrivals = select.poll()
         self.state = ChannelState.OPEN
 
     def open(self) -> None:
@@ -118,20 +122,13 @@ class Channel:
 
     def _prepare(self) -> None:
         self._sock.setblocking(False)
+        self._arrivals.register(self._sock, select.POLLIN)
         _tune(self._sock)
         self._reactor.on_stop.add(self._reactor_stopped)
 
     def has_input(self) -> bool:
         """Whether something has arrived that was not read, the end of the connection included. The driving thread."""
-        if self.state is not ChannelState.OPEN:
-            return True
-        try:
-            self._sock.recv(1, socket.MSG_PEEK)
-        except (BlockingIOError, InterruptedError):
-            return False
-        except OSError:
-            return True
-        return True
+        return self.state is not ChannelState.OPEN or bool(self._arrivals.poll(0))
 
     def send(self, data: bytes) -> bool:
         """Send, or queue what the socket does not take now. Any thread. False: the channel is not open any more."""

@@ -43,8 +43,9 @@ class StateInstance:
     """One queryable state of one subtask: what it is, which key groups of it are here, and how to read it.
 
     `readers` has a reader for each isolation that can be asked for. A live view of a running job is always current,
-    a committed one says by `behind_since` since when it may not be. Raises `ConfigError` when the descriptor is
-    not queryable, the key groups exceed `max_parallelism` or a reader lacks its capability.
+    a committed one says by `behind_since` since when it may not be. `restored` says whether it began with state that
+    was committed before: only then does a committed view of epoch -1 show anything. Raises `ConfigError` when the
+    descriptor is not queryable, the key groups exceed `max_parallelism` or a reader lacks its capability.
     """
 
     job: str
@@ -54,9 +55,11 @@ class StateInstance:
     max_parallelism: int
     capabilities: frozenset[Capability]
     readers: Mapping[Isolation, StateReader]
-    #: Since which moment of `time.monotonic` the committed view may lack something that was committed; None: it is
-    #: known to lack nothing. Called for queries that demand a bound of staleness, by any thread; must not block.
+    #: Since which moment of `time.monotonic` the committed view may lack something that was committed, minus infinity
+    #: when that is not known; None: it is known to lack nothing. Called for queries that demand a bound of staleness,
+    #: by any thread; must not block.
     behind_since: Callable[[], float | None] = known_to_be_current
+    restored: bool = False
     #: Whether every key is served here; then no key has to be hashed.
     owns_all: bool = field(init=False, repr=False, compare=False)
     #: `readers` by the isolation's name on the wire.

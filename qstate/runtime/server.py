@@ -16,6 +16,7 @@ from qstate.errors import (
     Detail,
     EpochNotReached,
     FailureCode,
+    NoCommittedEpoch,
     QueryError,
     TooStale,
     UnknownStateId,
@@ -38,9 +39,10 @@ class StateServer:
     """Serves the states of a registry. `shutdown` is idempotent, drains, and is bounded.
 
     A get is refused as a whole for an unknown id (UNKNOWN_STATE_ID), keys of other types (WRONG_KEY_TYPE), an
-    isolation that the backend does not declare (UNSUPPORTED), a demand that is not met (EPOCH_NOT_REACHED, TOO_STALE)
-    or values that no frame holds together (TOO_LARGE, before they are all read); a key, for a key group that is
-    elsewhere (KEY_GROUP_NOT_OWNED) or what the reader says of it.
+    isolation that the backend does not declare (UNSUPPORTED), a bound of staleness that is not kept (TOO_STALE), a
+    commit that there has not been yet (NO_COMMITTED_EPOCH), an epoch that is not reached (EPOCH_NOT_REACHED) or values
+    that no frame holds together (TOO_LARGE, before they are all read); a key, for a key group that is elsewhere
+    (KEY_GROUP_NOT_OWNED) or what the reader says of it.
     """
 
     def __init__(
@@ -124,12 +126,15 @@ def _read(
 ) -> ReadResult:
     """What the reader says of each key. Raises `TooLarge` before more than `most_bytes` and a value are in memory."""
     options = request.options
-    if "max_staleness_ms" in options:
+    committed = bool(options) and options.get("isolation") == Isolation.COMMITTED.value
+    if committed and "max_staleness_ms" in options:
         _check_staleness(instance, options)
     try:
         found = _read_each_once(reader, instance, request, keys, most_bytes)
     except UnsupportedOperation as exc:
         raise UnsupportedQuery(reason="the state's backend does not declare it") from exc
+    if committed:
+        _check_committed(found.epoch, instance)
     if "min_epoch" in options:
         _check_epoch(found[0], options)
     return found
@@ -159,11 +164,17 @@ def _marks(keys: Sequence[Key]) -> Sequence[Key]:
 def _read_own(
     reader: StateReader, instance: StateInstance, request: Get, keys: Sequence[Key], most_bytes: int
 ) -> ReadResult:
-    """`_read` for some of a get's keys: a demand that is not met is their failure, the others' may be another."""
+    """`_read` for some of a get's keys: what the view lacks is their failure, the others' may be another."""
     try:
         return _read(reader, instance, request, keys, most_bytes)
-    except (EpochNotReached, TooStale) as exc:
+    except (EpochNotReached, NoCommittedEpoch, TooStale) as exc:
         return ReadResult(NO_EPOCH, [exc.code] * len(keys))
+
+
+def _check_committed(epoch: int, instance: StateInstance) -> None:
+    """Raise `NoCommittedEpoch` when a committed view of that epoch shows nothing because there was no commit yet."""
+    if epoch == NO_EPOCH and not instance.restored:
+        raise NoCommittedEpoch()
 
 
 def _check_staleness(instance: StateInstance, options: Mapping[str, Detail]) -> None:
@@ -171,12 +182,14 @@ def _check_staleness(instance: StateInstance, options: Mapping[str, Detail]) -> 
 
     Before the read: a view that is current now can only be read as it is now, or newer.
     """
-    if options.get("isolation") != Isolation.COMMITTED.value:
-        return
     most_ms = options["max_staleness_ms"]
     assert isinstance(most_ms, int)  # the protocol has checked it
     since = instance.behind_since()
-    staleness_ms = 0 if since is None else math.ceil(max(0.0, time.monotonic() - since) * 1000)
+    if since is None:
+        return
+    if math.isinf(since):
+        raise TooStale(max_staleness_ms=most_ms)
+    staleness_ms = math.ceil(max(0.0, time.monotonic() - since) * 1000)
     if staleness_ms > most_ms:
         raise TooStale(staleness_ms=staleness_ms, max_staleness_ms=most_ms)
 

@@ -73,6 +73,7 @@ class Generation:
     def __init__(self, settings: ServingSettings, max_parallelism: int, states: Sequence[StoredState]) -> None:
         self.epoch = NO_EPOCH
         self.states = states
+        self._filled = False
         self._settings = settings
         self._max_parallelism = max_parallelism
         self._held = {state.name: state.descriptor for state in states if state.refusal is None}
@@ -92,6 +93,11 @@ class Generation:
                 backend.close()
                 raise
         self.epoch = epoch
+        self._filled = True
+
+    def wait(self, ranges: Iterable[KeyGroupRange]) -> None:
+        """Stand in for the state before there is any: committed queries of it are told to wait."""
+        self._shares = [_Share(groups, self._open(groups), NO_EPOCH) for groups in ranges]
 
     def advance(self, epoch: int, changes: Sequence[Callable[[int], Iterator[Change]]]) -> None:
         """Take in an epoch, whose changes each range has from its source; all ranges show it together.
@@ -123,6 +129,7 @@ class Generation:
                     share.backend.capabilities,
                     {Isolation.LIVE: live, Isolation.COMMITTED: committed},
                     behind_since,
+                    self._filled,
                 )
 
     def close(self) -> None:
@@ -195,6 +202,8 @@ class ServedOperator:
         self._generation: Generation | None = None
         self._ids: list[bytes] = []
         self._worn = False
+        #: The schemas of the states that are waited for, while nothing has been committed.
+        self._awaited: States = ()
 
     @property
     def epoch(self) -> int:
@@ -221,6 +230,8 @@ class ServedOperator:
 
     def _show(self, history: FollowedOperator, final: int, source: StateSource) -> None:
         if final <= self.epoch:
+            if self.epoch == NO_EPOCH and history.declared != self._awaited:
+                self._await(history, source)
             return
         self.written_at = max(self.written_at, history.written_at())
         if self._generation is None or self._worn or not history.continues:
@@ -228,6 +239,18 @@ class ServedOperator:
             history.stand_at(final)
         else:
             self._advance(self._generation, history, final)
+
+    def _await(self, history: FollowedOperator, source: StateSource) -> None:
+        """Let queries find the states of a job that has not committed its first epoch yet."""
+        states = stored_states(history.declared, self._settings.descriptors)
+        generation = Generation(self._settings, source.max_parallelism, states)
+        try:
+            generation.wait([log.place.groups for log in history.logs])
+        except BaseException:
+            generation.close()
+            raise
+        self._awaited = history.declared
+        self._replace(generation)
 
     def fill(self, source: StateSource, states: States, epoch: int, ranges: Sequence[KeyGroupRange]) -> None:
         """Show the state as of an epoch, all of it read anew. Raises as `follow`."""

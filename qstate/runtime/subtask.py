@@ -14,6 +14,7 @@ backend and the epoch log, in the order that makes every row count once. It know
 from __future__ import annotations
 
 import logging
+import math
 import shutil
 import threading
 import time
@@ -58,8 +59,6 @@ log = logging.getLogger(__name__)
 
 #: How long a newer attempt waits for the user's function to come back from the row that it is in.
 CUT_TIMEOUT_S = 30.0
-#: Longer than any staleness that a query permits. When an epoch was sealed that was found on opening is not known.
-LONG_AGO_S = 1e9
 #: How often a log is opened before what cannot be read of it counts as damaged.
 MOST_OPENINGS = 2
 
@@ -132,12 +131,14 @@ class Subtask:
         self._sealed_by: tuple[int, int] | None = None
         #: The newest epoch that Spark is reported to have committed.
         self._reported = -1
-        #: When the newest epoch was sealed, by `time.monotonic`, as long as it is not known to be committed.
+        #: When the newest epoch was sealed, by `time.monotonic`, as long as it is not known to be committed; minus
+        #: infinity when that is not known.
         self._uncommitted_since: float | None = None
         #: The backend holds an epoch that could not be made durable: close this object and open another.
         self.broken = False
         #: What it began with, None for nothing.
         self.restored: RestoredSubtask | None = None
+        self._holds_committed_state = False
         self._restore(restart)
 
     def instances(self) -> list[StateInstance]:
@@ -156,6 +157,7 @@ class Subtask:
                 capabilities,
                 readers,
                 lambda: self._uncommitted_since,
+                self._holds_committed_state,
             )
             for descriptor in self._operator.descriptors
             if descriptor.queryable_name is not None
@@ -501,6 +503,7 @@ class Subtask:
         """Bring the sealed state back: what is final as final, the newest epoch as committed only, if it may not be."""
         parts = list(self._declared.prepare(self._log.parts(base)))
         pending = parts.pop() if parts and parts[-1].epoch > final and not parts[-1].ascending else None
+        self._holds_committed_state = bool(parts)
         if parts:
             self._backend.restore(parts[-1].epoch, chained(part.changes for part in parts))
         self._operator.lists.fill(self._declared.lists(self._log.operator_state()))
@@ -508,4 +511,4 @@ class Subtask:
         if pending is not None:
             descriptors = {descriptor.name: descriptor for descriptor in self._operator.descriptors}
             replay_epoch(self._backend, descriptors, pending.epoch, pending.changes)
-            self._uncommitted_since = time.monotonic() - LONG_AGO_S
+            self._uncommitted_since = -math.inf  # when it was sealed is not known

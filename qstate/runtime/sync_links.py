@@ -54,6 +54,8 @@ class SyncLink(Link):
         self._sock: socket.socket | None = None
         self._connected = False
         self._unsent = bytearray()
+        # A look at the socket by its own poll takes 0.7 us, a read that finds nothing 3.
+        self._arrivals = select.poll()
 
     def connect(self) -> None:
         """Start to connect; whether it works is found out later. Resolving a host name may block."""
@@ -82,8 +84,13 @@ class SyncLink(Link):
         """Whether a request can go out at once, and its answer will be the next that comes in."""
         if not self.idle or self._unsent:
             return False
-        self.read()
+        self.notice_end()
         return self.state is LinkState.READY
+
+    def notice_end(self) -> None:
+        """Of a link on which no answer is due: take what has come, which can only be its end."""
+        if self.idle and self._arrivals.poll(0):
+            self.read()
 
     def read(self) -> None:
         """Take what has arrived, if anything."""
@@ -188,6 +195,7 @@ class SyncLink(Link):
         # A request is one small write whose answer is waited for: never wait to fill a segment.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._connected = True
+        self._arrivals.register(sock, _READ)
         self._links.watch(sock, _READ, self)
         self.opened()
 
@@ -333,8 +341,8 @@ class SyncLinks:
         """Send over the link to the command's peer, which is made when there is none."""
         address = (command.owner.host, command.owner.port) if type(command) is Ask else proxy or self._proxy
         link = self._links.get(address)
-        if link is not None and link.idle:
-            link.read()  # the peer may have closed it since it was used last
+        if link is not None:
+            link.notice_end()
         if type(command) is Ask and not errand.is_current:
             errand.on_outdated(command.part, now)
         elif link is None or not link.takes_requests:

@@ -81,6 +81,7 @@ def instance(
     key_groups: KeyGroupRange = EVERYTHING,
     committed: StateReader | None = None,
     behind_since: Callable[[], float | None] = known_to_be_current,
+    restored: bool = False,
 ) -> StateInstance:
     readers = {Isolation.LIVE: reader}
     if committed is not None:
@@ -94,4 +95,5 @@ def instance(
         capabilities=frozenset([Capability.COMMITTED_READS]) if committed is not None else frozenset(),
         readers=readers,
         behind_since=behind_since,
+        restored=restored,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -100,6 +101,46 @@ def test_a_view_that_is_behind_is_refused_beyond_the_bound(
     assert refusal.details["staleness_ms"] >= 5_000  # type: ignore[operator]
 
 
+def test_a_view_that_may_lack_any_commit_is_too_stale_for_every_bound(
+    registry: StateRegistry, start_server: ServerFactory
+) -> None:
+    reader = DictReader(ENTRIES)
+    state_id = registry.register(instance(reader, committed=reader, behind_since=lambda: -math.inf))
+    with RawClient(start_server().address) as client:
+        for most_ms in (0, 10**12, (1 << 63) - 1):
+            refusal = client.get(state_id, "a", options=COMMITTED | {"max_staleness_ms": most_ms})
+            assert isinstance(refusal, Failure) and refusal.code == FailureCode.TOO_STALE
+            assert refusal.details == {"max_staleness_ms": most_ms}
+        assert isinstance(client.get(state_id, "a", options=COMMITTED), Values)
+
+
+def test_before_the_first_commit_a_committed_read_is_refused(
+    registry: StateRegistry, start_server: ServerFactory
+) -> None:
+    committed = DictReader({}, epoch=-1)
+    state_id = registry.register(instance(DictReader(ENTRIES), committed=committed))
+    with RawClient(start_server().address) as client:
+        for demand in ({}, {"min_epoch": 0}, {"min_epoch": EPOCH}, {"max_staleness_ms": 0}):
+            refusal = client.get(state_id, "a", "missing", options=COMMITTED | demand)
+            assert isinstance(refusal, Failure) and refusal.code == FailureCode.NO_COMMITTED_EPOCH
+            assert refusal.details == {}
+        assert isinstance(client.get(state_id, "a"), Values)
+        committed.epoch = 0
+        answer = client.get(state_id, "a", options=COMMITTED)
+    assert isinstance(answer, Values) and (answer.epochs, answer.results) == ((0,), (None,))
+
+
+def test_what_was_restored_from_before_epoch_0_is_committed(
+    registry: StateRegistry, start_server: ServerFactory
+) -> None:
+    state_id = registry.register(instance(DictReader({}), committed=DictReader(ENTRIES, epoch=-1), restored=True))
+    with RawClient(start_server().address) as client:
+        answer = client.get(state_id, "a", "missing", options=COMMITTED)
+        refusal = client.get(state_id, "a", options=COMMITTED | {"min_epoch": 0})
+    assert isinstance(answer, Values) and answer.epochs == (-1, -1) and answer.results[1] is None
+    assert isinstance(refusal, Failure) and refusal.code == FailureCode.EPOCH_NOT_REACHED
+
+
 def test_a_live_view_is_never_stale_and_nobody_is_asked_without_a_demand(
     registry: StateRegistry, start_server: ServerFactory
 ) -> None:
@@ -134,6 +175,7 @@ def test_staleness_is_that_of_the_moment_before_the_read(
     [
         ({"min_epoch": EPOCH + 1}, FailureCode.EPOCH_NOT_REACHED),
         ({"max_staleness_ms": 10}, FailureCode.TOO_STALE),
+        ({}, FailureCode.NO_COMMITTED_EPOCH),
     ],
 )
 def test_keys_that_are_elsewhere_say_so_also_when_a_demand_is_not_met(
@@ -141,7 +183,7 @@ def test_keys_that_are_elsewhere_say_so_also_when_a_demand_is_not_met(
 ) -> None:
     keys = [f"key {number}" for number in range(20)]
     half = KeyGroupRange(0, MAX_PARALLELISM // 2)
-    reader = DictReader(ENTRIES)
+    reader = DictReader(ENTRIES) if demand else DictReader({}, epoch=-1)
     state_id = registry.register(instance(reader, committed=reader, key_groups=half, behind_since=Lag(5.0)))
     with RawClient(start_server().address) as client:
         answer = client.get(state_id, *keys, options=COMMITTED | demand)

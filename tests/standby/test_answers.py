@@ -158,8 +158,12 @@ def test_nothing_is_shown_that_is_not_known_to_be_committed(job_of: JobOf, stand
     standby = standby_of()
     with RawClient(standby.address) as client:
         answer = client.get((JOB, "totalAmount"), KEYS[0], options={"isolation": "committed"})
-    assert isinstance(answer, Failure)
-    assert answer.code == FailureCode.UNKNOWN_STATE
+        assert isinstance(answer, Failure) and answer.code == FailureCode.NO_COMMITTED_EPOCH
+        live = client.get((JOB, "totalAmount"), KEYS[0])
+        assert isinstance(live, Failure) and live.code == FailureCode.UNSUPPORTED
+        unknown = client.get((JOB, "nothing"), KEYS[0], options={"isolation": "committed"})
+        assert isinstance(unknown, Failure) and unknown.code == FailureCode.UNKNOWN_STATE
+    assert standby.status().epochs == {"it": -1}
     feed(job, 1, commit=False)
     reached(standby, 0)
     assert total(standby.address) == (1, 0), "that epoch 1 was begun proves epoch 0"

@@ -28,7 +28,10 @@ export class Client {
   #timeoutMs;
   #connection = null;
   #closed = false;
-  /** What is known about states, by job and name: promises, so that those who ask at once share one look-up. */
+  /**
+   * What the connection has told about states, by job and name: promises, so that those who ask at once share one
+   * look-up. It ends with the connection (P-DESC-4).
+   */
   #states = new Map();
 
   /** `serializers` maps the name of a serializer to a function that reads its bytes. Nothing is sent yet. */
@@ -64,9 +67,10 @@ export class Client {
     let open = [...keys.keys()];
     await this.#retrying(timeoutMs, async (deadline) => {
       if (open.length === 0) return;
-      const makeView = await this.#look(job, state, deadline);
+      const { connection, makeView } = await this.#look(job, state, deadline);
       const asked = open;
-      const [epochs, results] = await this.#ask([job, state], namespace, options, asked.map((index) => keys[index]), deadline);
+      const query = { target: [job, state], namespace, options };
+      const [epochs, results] = await ask(connection, query, asked.map((index) => keys[index]), deadline);
       // What has an answer is kept: only the other keys are asked for again (P-RETRY-4).
       open = asked.filter((_, at) => typeof results[at] === "number");
       asked.forEach((index, at) => {
@@ -104,8 +108,9 @@ export class Client {
     });
   }
 
-  /** How to make the views of a state; the proxy is asked once. */
+  /** How to make the views of a state, and the connection that told it; the proxy is asked once. */
   async #look(job, state, deadline) {
+    await this.#connected(deadline);
     const name = JSON.stringify([job, state]);
     let known = this.#states.get(name);
     if (known === undefined) {
@@ -120,7 +125,7 @@ export class Client {
     const { LOCATE, LOCATION } = protocol;
     const connection = await this.#connected(deadline);
     const answer = await connection.request(LOCATE, LOCATION, (deadlineMs) => [deadlineMs, job, state], deadline);
-    return viewsOf(answer.state, this.#serializers);
+    return { connection, makeView: viewsOf(answer.state, this.#serializers) };
   }
 
   /** A state that failed for good may come back as another: what was known about it is looked up anew. */
@@ -129,30 +134,11 @@ export class Client {
     throw error;
   }
 
-  /** The epochs and results of keys, in their order; in several requests when one would be too large. */
-  async #ask(target, namespace, options, keys, deadline) {
-    const { GET, VALUES } = protocol;
-    const connection = await this.#connected(deadline);
-    if (keys.length <= connection.maxKeys) {
-      try {
-        const fieldsOf = (deadlineMs) => [deadlineMs, target, namespace, options, keys];
-        const fits = (message) => message.results.length === keys.length;
-        const { epochs, results } = await connection.request(GET, VALUES, fieldsOf, deadline, fits);
-        return [epochs, results];
-      } catch (error) {
-        if (error.code !== "TOO_LARGE" || keys.length === 1) throw error;
-      }
-    }
-    const half = keys.length >> 1;
-    const parts = [keys.slice(0, half), keys.slice(half)];
-    const found = await Promise.all(parts.map((part) => this.#ask(target, namespace, options, part, deadline)));
-    return [found.flatMap(([epochs]) => epochs), found.flatMap(([, results]) => results)];
-  }
-
   /** The connection, made when there is none, once it is welcome. */
   async #connected(deadline) {
     if (this.#closed) throw new ClosedError("the client is closed");
     if (this.#connection === null || this.#connection.ended) {
+      this.#states.clear();
       this.#connection = new Connection(this.#host, this.#port, this.#token);
     }
     const connection = this.#connection;
@@ -183,6 +169,31 @@ export class Client {
       }
     }
   }
+}
+
+/** The epochs and results of keys, in their order; in several requests when one would be too large. */
+async function ask(connection, { target, namespace, options }, keys, deadline) {
+  const { GET, VALUES } = protocol;
+  if (keys.length <= connection.maxKeys) {
+    try {
+      const fieldsOf = (deadlineMs) => [deadlineMs, target, namespace, options, keys];
+      const fits = (message) => message.results.length === keys.length && isReached(message, options);
+      const { epochs, results } = await connection.request(GET, VALUES, fieldsOf, deadline, fits);
+      return [epochs, results];
+    } catch (error) {
+      if (error.code !== "TOO_LARGE" || keys.length === 1) throw error;
+    }
+  }
+  const half = keys.length >> 1;
+  const parts = [keys.slice(0, half), keys.slice(half)];
+  const query = { target, namespace, options };
+  const found = await Promise.all(parts.map((part) => ask(connection, query, part, deadline)));
+  return [found.flatMap(([epochs]) => epochs), found.flatMap(([, results]) => results)];
+}
+
+/** Whether every result is of the epoch that was demanded, or of a later one. */
+function isReached({ epochs, results }, { min_epoch: least = null }) {
+  return least === null || epochs.every((epoch, at) => typeof results[at] === "number" || epoch >= least);
 }
 
 /** The options of a Get: what is as usual is left out. */

@@ -52,7 +52,7 @@ export class Connection {
    * `fits(message)` says whether an answer of the type belongs to the request. Raises QueryError.
    */
   request(type, answer, fieldsOf, deadline, fits = () => true) {
-    if (this.ended) return Promise.reject(this.ended);
+    if (this.ended) return Promise.reject(this.ended.forUnsent?.() ?? this.ended);
     const left = deadline - performance.now();
     if (left <= 0) return Promise.reject(new QueryError("DEADLINE_EXCEEDED"));
     const id = this.#freeId();
@@ -64,12 +64,17 @@ export class Connection {
     });
   }
 
-  /** Close, and fail every request with this error. The first reason counts. */
+  /**
+   * Close, and fail every request with this error. The first reason counts.
+   *
+   * A request that was sent may be what ended the connection, so it must not be sent again (P-RETRY-5); one that was
+   * not sent may be.
+   */
   end(error) {
     if (this.ended) return;
     this.ended = error;
     this.#socket.destroy();
-    this.#refused(error);
+    this.#refused(error.forUnsent?.() ?? error);
     for (const { reject, timer } of this.#waiting.values()) {
       clearTimeout(timer);
       reject(error);

@@ -24,9 +24,10 @@ const CODES = new Map([
   [17, ["UNAUTHENTICATED", FATAL]],
   [18, ["FORBIDDEN", FATAL]],
   [19, ["INTERNAL", FATAL]],
-  [20, ["UNAVAILABLE", AGAIN]],
+  [20, ["UNAVAILABLE", FATAL]],
   [21, ["EPOCH_NOT_REACHED", HERE]],
   [22, ["TOO_STALE", HERE]],
+  [23, ["NO_COMMITTED_EPOCH", HERE]],
 ]);
 const RETRY = new Map(CODES.values());
 
@@ -37,10 +38,20 @@ export class QueryError extends Error {
     super([code, text, facts].filter(Boolean).join(": "));
     this.code = code;
     this.details = details;
+    this.text = text;
+    /** Whether no server can have seen the request. */
+    this.unsent = false;
   }
 
   get mayPass() {
-    return RETRY.get(this.code) !== FATAL;
+    return this.unsent || RETRY.get(this.code) !== FATAL;
+  }
+
+  /** This error for a request that was not sent. What a server has said about itself stays as it is. */
+  forUnsent() {
+    const error = new QueryError(this.code, this.details, this.text);
+    error.unsent = this.code === "UNAVAILABLE";
+    return error;
   }
 
   /** How long the server wants to be left alone. A detail may be missing or be anything. */
