@@ -135,6 +135,8 @@ def test_the_address_of_a_proxy_is_not_waited_for_without_a_query(
     spark: Any, stream_of: Any, job_of: Any, tmp_path: Path
 ) -> None:
     job = job_of(spark)
+    with pytest.raises(JobError, match="has no client proxies: proxy_enabled is False"):
+        _ = job_of(spark, "without", proxy_enabled=False).proxy_address
     begun = time.monotonic()
     with pytest.raises(JobError, match=r"no client proxy yet and no streaming query runs.*start the query"):
         _ = job.proxy_address
