@@ -51,6 +51,7 @@ from qstate.runtime.scratch import ScratchDirectory
 from qstate.runtime.server import StateServer
 from qstate.runtime.standby_operator import ServedOperator, ServingSettings
 from qstate.runtime.statistics import ProcessStatistics, process_statistics, request_statistics
+from qstate.setting_values import setting_value
 
 __all__ = ["DEFAULT_INTERVAL_S", "Standby", "StandbyStatus", "serve_checkpoint"]
 
@@ -118,7 +119,7 @@ class Standby:
     ) -> None:
         self._root = open_directory(absolute(location), config.checkpoint_storage_options)
         self._config = config
-        self._interval_s = interval_s
+        self._interval_s = _interval(interval_s)
         self._descriptors = tuple(descriptors)
         self._check(host)
         self._registry = StateRegistry()
@@ -357,8 +358,6 @@ class Standby:
     # -- parts ------------------------------------------------------------------------------------------------
 
     def _check(self, host: str) -> None:
-        if not 0 < self._interval_s <= threading.TIMEOUT_MAX:
-            raise ConfigError(f"the interval between two looks must be seconds above zero, got {self._interval_s!r}")
         check_backend(self._config.backend, self._config.backend_options)
         for ports in (self._config.proxy_ports, self._config.server_ports, self._config.metrics_ports or "0"):
             parse_ports(ports)
@@ -373,6 +372,13 @@ class Standby:
 
 class _Incomplete(Exception):
     """Something may be committed that is not served yet: nothing is wrong, time will tell."""
+
+
+def _interval(value: Any) -> float:
+    seconds: float | None = setting_value(float, value)
+    if seconds is None or not 0 < seconds <= threading.TIMEOUT_MAX:
+        raise ConfigError(f"the interval between two looks must be seconds above zero, got {value!r}")
+    return seconds
 
 
 def serve_checkpoint(

@@ -8,7 +8,7 @@ group by, and a Python function's result has none: so it is put there.
 from __future__ import annotations
 
 from pyspark.sql import DataFrame
-from pyspark.sql.types import StructField, StructType, TimestampNTZType, TimestampType
+from pyspark.sql.types import StructField, StructType, TimestampType
 
 from qstate.errors import JobError
 
@@ -25,7 +25,7 @@ def with_watermark_of(stream: DataFrame, schema: StructType, column: str) -> Str
     """
     if column not in schema.names:
         raise JobError(f"event_time_column: no column {column!r} in output_schema, which has {', '.join(schema.names)}")
-    if not isinstance(schema[column].dataType, TimestampType | TimestampNTZType):
+    if not isinstance(schema[column].dataType, TimestampType):
         raise JobError(f"event_time_column: {column!r} is {schema[column].dataType.simpleString()}, not a timestamp")
     delays = [field.metadata[DELAY_KEY] for field in stream.schema.fields if DELAY_KEY in field.metadata]
     if not delays:

@@ -31,7 +31,7 @@ from qstate.runtime.query_ports import check_exposure
 from qstate.runtime.relay import JobTicket
 from qstate.runtime.statistics import ProcessStatistics
 from qstate.spark.keyed_stream import KeyedStream
-from qstate.spark.live_jobs import LiveJobs
+from qstate.spark.live_jobs import LiveJob, LiveJobs
 from qstate.spark.progress import EpochListener
 from qstate.spark.queries import StreamingQueries
 
@@ -77,7 +77,7 @@ class Job:
         local = bool(_LOCAL_MASTER.match(context.master or ""))
         host = "127.0.0.1" if local else context.getConf().get("spark.driver.host", "127.0.0.1")
         check_exposure(self.config, "127.0.0.1" if local else "the host's address")
-        _LIVE_JOBS.make_way(name)
+        _LIVE_JOBS.stop_idle(name)
         _use_this_interpreter(context, local=local)
         self._spark = spark
         self._queries = StreamingQueries(spark)
@@ -88,9 +88,10 @@ class Job:
         self._stopping = threading.Lock()
         self._stopped = False
         self._ended = False
+        self._live = LiveJob(name, self._running_queries, self._deletes_state, self.stop)
         self._metrics: MetricsServer | None = None
         try:
-            _LIVE_JOBS.add(self)
+            _LIVE_JOBS.add(self._live)
             if self.config.metrics_ports:
                 self._metrics = MetricsServer(
                     lambda: name,
@@ -128,9 +129,11 @@ class Job:
         """(host, port) of a client proxy; waits for the first one to come up, as task managers start with the
         first micro-batch.
 
-        Raises `JobError` when there is none and no streaming query runs that could start one, `TimeoutError` after
-        `start_timeout_s`."""
+        Raises `JobError` when there is none and no streaming query runs that could start one, or proxies are not
+        enabled; `TimeoutError` after `start_timeout_s`."""
         self._check_running()
+        if not self.config.proxy_enabled:
+            raise JobError(f"job {self.name!r} has no client proxies: proxy_enabled is False")
         deadline = time.monotonic() + self.config.start_timeout_s
         wait_s = 0.0
         while True:
@@ -201,24 +204,24 @@ class Job:
             if self._metrics is not None:
                 self._metrics.close()
             self._manager.stop()
-            _LIVE_JOBS.remove(self)
+            _LIVE_JOBS.remove(self._live)
             atexit.unregister(self.stop)
             self._ended = True
-
-    def running_queries(self) -> dict[str, str | None]:
-        """The names, by id, of the streaming queries that run and have driven an operator of this job."""
-        driven = self._manager.queries()
-        return {query: name for query, name in self._queries.running().items() if query in driven}
-
-    def forgets(self) -> bool:
-        """Whether there is state that `stop` deletes: it is in a temporary directory."""
-        return not self.config.checkpoint_dir and bool(self._manager.queries())
 
     def __enter__(self) -> Job:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self.stop()
+
+    def _running_queries(self) -> dict[str, str | None]:
+        """The names, by id, of the streaming queries that run and have driven an operator of this job."""
+        driven = self._manager.queries()
+        return {query: name for query, name in self._queries.running().items() if query in driven}
+
+    def _deletes_state(self) -> bool:
+        """Whether there is state in a temporary directory, which `stop` deletes."""
+        return not self.config.checkpoint_dir and bool(self._manager.queries())
 
     def _ticket(self) -> JobTicket:
         return JobTicket(

@@ -1,33 +1,33 @@
 """The jobs of this driver that have not been stopped, by name.
 
 Rules of this module: a name belongs to one job at a time, because a name is all that clients have to tell jobs apart.
-A notebook's cell that makes a job is run again and again: the job of before makes way, unless a query needs it.
+A notebook's cell that makes a job is run again and again: the job of before is stopped, unless a query of it runs.
 """
 
 from __future__ import annotations
 
 import threading
 import warnings
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from qstate.errors import ConfigError
 
 __all__ = ["LiveJob", "LiveJobs"]
 
 
-class LiveJob(Protocol):
-    """What the registry needs to know of a job."""
+@dataclass(frozen=True)
+class LiveJob:
+    """What the registry needs to know of a job.
+
+    `running_queries` gives the names, by id, of the streaming queries that drive its operators now, `deletes_state`
+    whether `stop` deletes state.
+    """
 
     name: str
-
-    def running_queries(self) -> dict[str, str | None]:
-        """The names, by id, of the streaming queries that drive its operators now."""
-
-    def forgets(self) -> bool:
-        """Whether it has state that `stop` deletes."""
-
-    def stop(self) -> None:
-        """Idempotent."""
+    running_queries: Callable[[], dict[str, str | None]]
+    deletes_state: Callable[[], bool]
+    stop: Callable[[], None]
 
 
 class LiveJobs:
@@ -37,7 +37,7 @@ class LiveJobs:
         self._jobs: dict[str, LiveJob] = {}
         self._lock = threading.Lock()
 
-    def make_way(self, name: str) -> None:
+    def stop_idle(self, name: str) -> None:
         """Stop the job of this name, if there is one. Raises `ConfigError` when a query of it runs."""
         with self._lock:
             held = self._jobs.get(name)
@@ -50,7 +50,7 @@ class LiveJobs:
                 f"a job {name!r} is up in this driver and its streaming query {queries} runs: stop the query "
                 "(query.stop()) and make the job again, call stop() of that job, or choose another name"
             )
-        if held.forgets():
+        if held.deletes_state():
             warnings.warn(
                 f"the job {name!r} of before is stopped, and its state is deleted with it, which was in a temporary "
                 "directory; with checkpoint_dir=... the new job would go on with it",
@@ -66,7 +66,7 @@ class LiveJobs:
             self._jobs[job.name] = job
 
     def remove(self, job: LiveJob) -> None:
-        """A job has been stopped. Idempotent."""
+        """A job has been stopped, or was never added. Idempotent."""
         with self._lock:
             if self._jobs.get(job.name) is job:
                 del self._jobs[job.name]

@@ -37,7 +37,7 @@ class RelayTask:
         self._operator = operator
         self._declaration = declaration
         self._parallelism = parallelism
-        self._names = list(names)
+        self._columns = [*names, HASH_COLUMN]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         request = self._request()
@@ -68,8 +68,7 @@ class RelayTask:
         column = batch.column(place)
         if column[0].as_py() != subtask or column[-1].as_py() != subtask:
             raise self._misplaced(f"rows of subtask {column[0].as_py()} came to task {subtask}")
-        columns = batch.columns
-        return pa.RecordBatch.from_arrays([*columns[:place], columns[place + 1]], [*self._names, HASH_COLUMN])
+        return batch.select([*range(place), place + 1]).rename_columns(self._columns)
 
     def _misplaced(self, what: str) -> JobError:
         return JobError(

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from qstate.errors import JobError
+from qstate.operators.column_values import column_values
 from qstate.operators.rows import OutputRows, RowMaker
 
 SCHEMA = pa.schema([("name", pa.string()), ("count", pa.int64()), ("mean", pa.float64())])
@@ -181,3 +182,11 @@ def test_numbers_of_numpy_count_as_numbers() -> None:
     assert converted([tuple(values)], schema) == [(7, 0.5)]
     with pytest.raises(JobError, match="column 'a' of output row 0 must be int64"):
         converted([(values[1], values[1])], schema)
+
+
+def test_maps_that_a_function_got_can_be_given_back() -> None:
+    by_pair = pa.map_(pa.struct([("a", pa.int64()), ("b", pa.list_(pa.string()))]), pa.map_(pa.string(), pa.int64()))
+    schema = pa.schema([("m", by_pair), ("maps", pa.list_(pa.map_(pa.date32(), pa.bool_())))])
+    rows = [({(1, ("x", "y")): {"k": 1}}, [{date(2020, 1, 2): True}, None]), (None, [])]
+    given = OutputRows(schema, "it").batch(rows)
+    assert list(zip(*map(column_values, given.columns), strict=True)) == rows

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
-from datetime import datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 import uvicorn
 
-from qstate.errors import QueryError
+from qstate.errors import JobError, QueryError
 from qstate.spark import Job
 from tests.project.documentation import Block, Page, pages, run_program
 from tests.project.served_job import serve
@@ -200,7 +200,7 @@ def _ask_until(block: Block, namespace: dict[str, object], running: threading.Th
         if isinstance(job, Job):
             try:
                 answer = _printed(README, block, namespace, job.proxy_address)
-            except QueryError as exc:
+            except (QueryError, JobError) as exc:  # the query has not been started, or its first micro-batch has not
                 answer = str(exc)
         threading.Event().wait(0.1)
 
@@ -217,5 +217,5 @@ def _namespace(**given: object) -> dict[str, object]:
 
 
 def _readings(temperatures: list[float]) -> pa.Table:
-    times = [datetime(2013, 7, 18, hour) for hour in range(len(temperatures))]
+    times = [datetime(2013, 7, 18, hour, tzinfo=timezone.utc) for hour in range(len(temperatures))]
     return pa.table({"sensor": ["JFK"] * len(times), "time": times, "temperature": temperatures})

@@ -192,10 +192,10 @@ class OwnTotal(Total):
 
 
 def test_a_module_that_starts_spark_when_imported_stops_the_query_at_once(
-    spark: Any, stream_of: Any, job_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: Any, stream_of: Any, job_of: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "starts_spark.py").write_text(STARTS_SPARK)
-    monkeypatch.syspath_prepend(str(tmp_path))
+    spark.sparkContext.addPyFile(str(tmp_path / "starts_spark.py"))
     function = importlib.import_module("starts_spark").OwnTotal()
     result = job_of(spark).key_by(stream_of(spark, rows(1)).read(), "key").process(function, SCHEMA, uid="total")
     with pytest.raises(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -12,10 +14,10 @@ import pytest
 
 from qstate.errors import ClosedError, ConfigError, JobError
 from qstate.spark import Job
-from tests.spark.functions_under_test import Total
+from tests.spark.functions_under_test import Total, wait_for_go
 from tests.spark.generated import amounts, totals
 from tests.spark.state_checks import assert_totals
-from tests.spark.streams import run_to_end
+from tests.spark.streams import run_to_end, until
 
 SCHEMA = "key string, total bigint"
 AT_ONCE_S = 5.0
@@ -100,10 +102,42 @@ def test_a_job_whose_state_is_deleted_by_its_successor_warns(
         job_of(spark)
 
 
+def test_a_cell_that_was_interrupted_can_be_run_again(
+    spark: Any, stream_of: Any, job_of: Any, client_of: Any, tmp_path: Path
+) -> None:
+    """In the middle of a micro-batch, which PySpark may cancel, or not."""
+    job = job_of(spark)
+    stream = stream_of(spark, TABLES[0])
+    flag = tmp_path / "held"
+
+    def cell() -> None:
+        function = Total(wait_for_go, flag=flag, at=50)
+        result = job.key_by(stream.read(), "key").process(function, SCHEMA, uid="total")
+        writer = result.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    def interrupt() -> None:
+        until(flag.exists, "the function holds a row")
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    interrupting = threading.Thread(target=interrupt)
+    interrupting.start()
+    with pytest.raises(KeyboardInterrupt):
+        cell()
+    interrupting.join()
+    for query in spark.streams.active:
+        query.stop()
+    flag.with_suffix(".go").touch()
+    cell()
+    assert_totals(client_of(job), "job", totals(TABLES[:1]))
+
+
 def test_the_address_of_a_proxy_is_not_waited_for_without_a_query(
     spark: Any, stream_of: Any, job_of: Any, tmp_path: Path
 ) -> None:
     job = job_of(spark)
+    with pytest.raises(JobError, match="has no client proxies: proxy_enabled is False"):
+        _ = job_of(spark, "without", proxy_enabled=False).proxy_address
     begun = time.monotonic()
     with pytest.raises(JobError, match=r"no client proxy yet and no streaming query runs.*start the query"):
         _ = job.proxy_address

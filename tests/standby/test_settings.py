@@ -20,6 +20,8 @@ from qstate.standby import serve_checkpoint
         ({"backend_options": {"block_cache_mib": 1}}, "unknown option of the backend 'heap'"),
         ({"interval_s": 0}, "interval between two looks must be seconds above zero"),
         ({"interval_s": float("nan")}, "interval between two looks must be seconds above zero"),
+        ({"interval_s": "soon"}, "interval between two looks must be seconds above zero, got 'soon'"),
+        ({"exactly_once": "no"}, "exactly_once must be true or false"),
         ({"host": "0.0.0.0"}, "would listen on 0.0.0.0 without authentication"),
         ({"proxy_ports": "many"}, "many"),
         ({"prots": "9069"}, "unknown setting 'prots'"),
