@@ -14,11 +14,11 @@ from qstate_conformance.outcomes import Verdict
 from qstate_conformance.plan import Plan
 from qstate_conformance.run import run
 from qstate_conformance.subjects import backend_subject
-from tests.defects.backends import epochs, lives, mistyped, readers, restores, tables
+from tests.defects.backends import age, epochs, lives, mistyped, readers, restores, scale, tables
 from tests.suite_command import outcome_of
 from tests.unshrunk import UNSHRUNK
 
-_MODULES: tuple[ModuleType, ...] = (tables, mistyped, epochs, restores, readers, lives)
+_MODULES: tuple[ModuleType, ...] = (tables, mistyped, epochs, restores, readers, lives, scale, age)
 #: subject -> the law that catches it
 DEFECTS: dict[str, str] = {
     f"{module.__name__}:{name}": found.caught_by
@@ -26,6 +26,8 @@ DEFECTS: dict[str, str] = {
     for name, found in vars(module).items()
     if inspect.isclass(found) and found.__module__ == module.__name__ and getattr(found, "caught_by", "")
 }
+#: They have no examples, so the profile that runs them is no longer than another.
+SOAKS = {law.id for law in find_laws("backend") if law.soak}
 SOUND = [
     "heap",
     "tests.defects.backends.sound:DictBackend",
@@ -46,10 +48,16 @@ def test_there_are_many_defects_and_each_names_a_law() -> None:
 @pytest.mark.parametrize("name", DEFECTS, ids=lambda name: name.rpartition(":")[2])
 def test_a_defect_is_caught(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEFECTS_DIRECTORY", str(tmp_path))
-    outcome = run(Plan(backend_subject(name), selection=(DEFECTS[name],), profile=UNSHRUNK))
+    profile = "nightly" if DEFECTS[name] in SOAKS else UNSHRUNK
+    outcome = run(Plan(backend_subject(name), selection=(DEFECTS[name],), profile=profile))
     assert outcome.exit_code == 1
     assert [law.verdict for law in outcome.laws] == [Verdict.FAILED]
     assert DEFECTS[name] in outcome.laws[0].reproduction
+
+
+def test_the_heap_keeps_the_soak_laws(tmp_path: Path) -> None:
+    outcome = outcome_of(tmp_path, "backend", "heap", "--profile", "nightly", "--select", "backend.soak.*")
+    assert {law.law: law.verdict for law in outcome.laws} == dict.fromkeys(SOAKS, Verdict.PASSED)
 
 
 @pytest.mark.parametrize("name", SOUND)

@@ -1,7 +1,7 @@
 """A state backend for qstate that keeps its state in SQLite."""
 
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from threading import Lock
 from typing import Any, ClassVar
 
@@ -49,8 +49,19 @@ class SQLiteSnapshot(Connection, ByteSnapshot):
 
     def __init__(self, path: str, cache_mib: int) -> None:
         super().__init__(path, cache_mib)
-        self.run("BEGIN")
-        self.run("SELECT 1 FROM entries LIMIT 1")  # the view is fixed by the first read
+        self._take_view()
+
+    def _take_view(self) -> None:
+        self._connection.execute("BEGIN")
+        self._connection.execute("SELECT 1 FROM entries LIMIT 1").fetchall()  # the view is fixed by the first read
+
+    def without_view(self, task: Callable[[], object]) -> None:
+        """Let go of the view for the time of a task, in which nothing is written: the next view is the same."""
+        with self._lock:
+            if not self._closed:
+                self._connection.execute("COMMIT")
+                task()
+                self._take_view()
 
     def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         # A page at a time, because the whole state is scanned when a snapshot of it is taken.
@@ -64,6 +75,7 @@ class SQLiteStore(Connection, ByteStore):
     def __init__(self, path: str, cache_mib: int) -> None:
         super().__init__(path, cache_mib)
         self._parameters = path, cache_mib
+        self._newest: SQLiteSnapshot | None = None
         self.run("PRAGMA journal_mode = WAL")
         self.run("PRAGMA synchronous = OFF")  # the epoch log is the durable truth
         self.run("CREATE TABLE entries (key BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID")
@@ -71,6 +83,10 @@ class SQLiteStore(Connection, ByteStore):
     def write(self, batch: Mapping[bytes, bytes | None]) -> None:
         puts = [(key, value) for key, value in batch.items() if value is not None]
         deletes = [(key,) for key, value in batch.items() if value is None]
+        if self._newest is not None:
+            # The first write after a snapshot. SQLite begins its log again only when it is copied and nobody reads it.
+            self._newest.without_view(lambda: self.run("PRAGMA wal_checkpoint(PASSIVE)"))
+            self._newest = None
         with self._lock:
             self.check_open()
             self._connection.execute("BEGIN")
@@ -84,7 +100,8 @@ class SQLiteStore(Connection, ByteStore):
         return iter(found)
 
     def snapshot(self) -> ByteSnapshot:
-        return SQLiteSnapshot(*self._parameters)
+        self._newest = SQLiteSnapshot(*self._parameters)
+        return self._newest
 
 
 class SQLiteBackend(ByteStoreBackend):

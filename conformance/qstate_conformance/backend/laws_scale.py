@@ -16,7 +16,7 @@ from qstate.descriptors import (
 )
 from qstate_conformance.backend.contents import check_reads, check_tables, query_one
 from qstate_conformance.backend.instances import Instances, sealed
-from qstate_conformance.backend.model import Model, check_same
+from qstate_conformance.backend.model import Model, check_equal, check_same
 from qstate_conformance.backend.replica import Replica
 from qstate_conformance.backend.states import KINDS, LIST, MAP, VALUE, numbered
 from qstate_conformance.backend.writes import Write, apply
@@ -108,7 +108,7 @@ def test_a_large_epoch_is_told_undone_and_restored_whole(subject: BackendSubject
         for told in (changes, list(backend.entries(ALL))):
             restored = instances.restored(0, told)
             assert _missing(restored) == []
-            check_same(restored.table(MAP).get("k"), dict.fromkeys(many, 1))
+            check_equal(restored.table(MAP).get("k"), dict.fromkeys(many, 1))
             restored.close()
         for undone in (True, False):
             backend.begin(1)
@@ -118,7 +118,7 @@ def test_a_large_epoch_is_told_undone_and_restored_whole(subject: BackendSubject
             if undone:
                 backend.rollback()
                 assert _missing(backend) == []
-                check_same(backend.table(MAP).get("k"), dict.fromkeys(many, 1))
+                check_equal(backend.table(MAP).get("k"), dict.fromkeys(many, 1))
         changes = sealed(backend, 1)
         assert len({change.key for change in changes if change.state == VALUE.name}) == _CHANGES
         assert list(backend.entries(ALL)) == []
@@ -136,8 +136,9 @@ def test_values_of_many_megabytes_are_kept_told_and_restored(subject: BackendSub
 
     def check(holder: StateBackend, what: str) -> None:
         for descriptor, contents in ((VALUE, _LARGE), (LIST, [1, _LARGE, 2]), (MAP, {"l": 1, "m": _LARGE, "n": 2})):
-            assert holder.table(descriptor).get("k") == contents, f"a {descriptor.name}, {what}"
-            assert query_one(holder, Isolation.LIVE, descriptor, "k") == contents, f"a query of a {descriptor.name}"
+            check_equal(holder.table(descriptor).get("k"), contents, f"a {descriptor.name}, {what}")
+            found = query_one(holder, Isolation.LIVE, descriptor, "k")
+            check_equal(found, contents, f"the answer of a {descriptor.name}, {what}")
 
     with Instances(subject) as instances:
         backend = instances.open()

@@ -13,7 +13,7 @@ from typing import Any
 from qstate.keys import Key, Namespace
 from qstate_conformance.differences import labelled
 
-__all__ = ["Model", "Place", "canonical", "check_same", "same"]
+__all__ = ["Model", "Place", "canonical", "check_equal", "check_same", "same"]
 
 #: Where an entry is: the state's name, the namespace and the key.
 Place = tuple[str, Namespace, Key]
@@ -69,6 +69,12 @@ def canonical(value: Any) -> Any:
 
 def same(one: Any, other: Any) -> bool:
     return bool(canonical(one) == canonical(other))
+
+
+def check_equal(found: Any, expected: Any, where: object = "") -> None:
+    """Fail unless the two are equal. For what is so large that `canonical` and pytest's comparisons take too long."""
+    if found != expected:
+        raise AssertionError("\n".join([str(where), *labelled(found, expected)]).strip())
 
 
 def check_same(found: Any, expected: Any, where: object = "") -> None:

@@ -6,6 +6,7 @@ per line, and the law decides. `say` is for results, `pause` for a point at whic
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -19,6 +20,7 @@ from random import Random
 from typing import Any
 
 from qstate.backends import Change, Isolation, StateBackend, StateReader
+from qstate.descriptors import ValueStateDescriptor
 from qstate.errors import ClosedError
 from qstate.keys import Key, Namespace
 from qstate_conformance.backend.change_file import ChangeFile
@@ -250,6 +252,63 @@ def grow(subject: BackendSubject, directory: Path, first_mib: int, last_mib: int
         say(missing=sum(table.get(key) is None for key in probe))
 
 
+def age(subject: BackendSubject, directory: Path, epochs: int, samples: int) -> None:
+    """Write a small state over for many epochs, in windows that come and go; say what is occupied, again and again."""
+    random, written, size = Random(1), 0, 1024
+    with _open(subject, directory) as backend:
+        for epoch in range(epochs):
+            written += _write_over(backend, epoch, random, size)
+            reader = backend.reader(Isolation.LIVE)
+            for kind in (VALUE, LIST, MAP):
+                reader.get(kind, None, list(range(10)))
+            next(backend.entries(ALL))  # a reader that gives up after the first
+            if (epoch + 1) % (epochs // samples) == 0:
+                gc.collect()
+                say(written_mib=written / 1024 / 1024, memory_mib=_resident_mib(), disk_mib=_disk_mib(directory),
+                    files=_open_files(), threads=len(threading.enumerate()), processes=_child_processes())  # fmt: skip
+    say(end=epochs)
+
+
+def _write_over(backend: StateBackend, epoch: int, random: Random, size: int) -> int:
+    """One epoch, or two attempts of it; how many bytes were written."""
+    for attempt in range(2 if epoch % 10 == 0 else 1):
+        backend.begin(epoch)
+        data = random.randbytes(size)
+        for key in range(40):
+            backend.table(ValueStateDescriptor(VALUE.name)).put(key, data)
+            backend.table(VALUE, ("window", epoch)).put(key, data)
+            backend.table(VALUE, ("window", epoch - 1)).delete(key)
+        for key in range(10):
+            backend.table(LIST).put(key, [data] * 2)
+            backend.table(LIST).list_add(key, [epoch])
+            backend.table(MAP).map_put(key, epoch, data)
+            backend.table(MAP).map_remove(key, epoch - 2)
+        if attempt == 0 and epoch % 10 == 0:
+            backend.publish()
+            backend.rollback()
+    for _ in backend.commit(epoch):
+        pass
+    backend.finalize(epoch)
+    return size * 110
+
+
+def _resident_mib() -> float:
+    """What the process needs now, or needed at most where the system does not tell."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+    except OSError:
+        return _peak_mib()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")) / 1024
+
+
+def _disk_mib(directory: Path) -> float:
+    total = 0
+    for path in directory.rglob("*"):
+        with contextlib.suppress(OSError):  # files come and go
+            total += path.stat().st_size if path.is_file() else 0
+    return total / 1024 / 1024
+
+
 def _peak_mib() -> float:
     try:
         status = Path("/proc/self/status").read_text(encoding="ascii")
@@ -298,7 +357,7 @@ def _child_processes() -> int:
 
 
 SCENARIOS: dict[str, Callable[..., None]] = {
-    function.__name__: function for function in (work, outside, after_close, lives, close_while_reading, grow)
+    function.__name__: function for function in (work, outside, after_close, lives, close_while_reading, grow, age)
 }
 
 

@@ -360,7 +360,7 @@ class _StrictTable(TableProxy):
 class StrictBackend(WithTables):
     """Insists on the order that the contract draws: begin, writes, commit of the same epoch or rollback, begin.
 
-    It shows that no law does what the contract does not describe.
+    What `entries` gave is of no use after that. It shows that no law does what the contract does not describe.
     """
 
     proxy = _StrictTable
@@ -368,6 +368,16 @@ class StrictBackend(WithTables):
     def __init__(self, context: BackendContext) -> None:
         super().__init__(context)
         self.epoch: int | None = None
+        self.ended = 0
+
+    def entries(self, key_groups: KeyGroupRange) -> Iterator[Change]:
+        return self._entries_until(self.ended, super().entries(key_groups))
+
+    def _entries_until(self, ended: int, entries: Iterator[Change]) -> Iterator[Change]:
+        for change in entries:
+            if ended != self.ended:
+                raise AssertionError("entries are read beyond the end of the epoch")
+            yield change
 
     def check_running(self) -> None:
         if not self._closed and self.epoch is None:
@@ -388,6 +398,7 @@ class StrictBackend(WithTables):
     def _sealed(self, changes: Iterator[Change]) -> Iterator[Change]:
         yield from changes
         self.epoch = None
+        self.ended += 1
 
     def finalize(self, epoch: int) -> None:
         if epoch > self._committed.epoch:
@@ -397,6 +408,7 @@ class StrictBackend(WithTables):
     def rollback(self) -> None:
         super().rollback()
         self.epoch = None
+        self.ended += 1
 
 
 class ClaimingBackend(PlainBackend):
