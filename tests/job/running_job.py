@@ -38,7 +38,8 @@ OUTPUT = pa.schema([("key", pa.string()), ("total", pa.int64())])
 class RunningJob:
     """One job of one operator `it`. What Spark does otherwise (epochs, attempts, tasks), the test does."""
 
-    def __init__(self, function: KeyedFunction, **settings: Any) -> None:
+    def __init__(self, function: KeyedFunction, *, input_schema: pa.Schema = INPUT, **settings: Any) -> None:
+        self._input_schema = input_schema
         self.config = JobConfig(
             **{
                 "parallelism": 1,
@@ -53,7 +54,12 @@ class RunningJob:
 
     def add_operator(self, uid: str, function: KeyedFunction) -> None:
         spec = OperatorSpec(
-            uid=uid, job=JOB, function=function, key_columns=("key",), input_schema=INPUT, output_schema=OUTPUT
+            uid=uid,
+            job=JOB,
+            function=function,
+            key_columns=("key",),
+            input_schema=self._input_schema,
+            output_schema=OUTPUT,
         )
         self.manager.add_operator(uid, pickle.dumps(spec))
 
