@@ -19,6 +19,7 @@ from xxhash import xxh64, xxh64_hexdigest
 __all__ = [
     "Entry",
     "final_epoch",
+    "history",
     "read_checkpoint",
     "read_operator_state",
     "read_savepoint",

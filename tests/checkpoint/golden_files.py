@@ -15,6 +15,7 @@ from typing import Any
 import msgpack
 
 from qstate.checkpoint.durable_directory import DurableDirectory
+from qstate.checkpoint.epoch_input import EpochInput
 from qstate.checkpoint.manifest import write_final
 from qstate.checkpoint.operator_state import Distribution, OperatorList, OperatorState
 from qstate.checkpoint.origins import open_source
@@ -27,12 +28,15 @@ from tests.checkpoint.checkpoints import QUERY, StoredJob
 __all__ = [
     "COMPRESSED",
     "GOLDEN",
+    "IDENTIFIED",
     "LAST",
     "STACKED",
+    "input_after",
     "noted",
     "plain_files",
     "unpack",
     "write_compressed",
+    "write_identified",
     "write_lists",
     "write_plain",
 ]
@@ -42,6 +46,8 @@ GOLDEN = Path(__file__).parent / "golden"
 COMPRESSED = "compressed"
 #: It has partial snapshots, whose format number is their own; the other directories are as before there were any.
 STACKED = "stacked"
+#: Its epochs say what rows they were made of; those of the other directories do not, as before any did.
+IDENTIFIED = "identified"
 LAST = 5
 #: The name and type of each operator state.
 LISTS: tuple[tuple[str, Any], ...] = (("positions", int), ("labels", str))
@@ -90,6 +96,21 @@ def write_lists(root: Path) -> None:
     write_savepoint(open_source(str(job.root)), root / "lists" / "savepoint")
 
 
+def input_after(epoch: int, subtask: int) -> EpochInput:
+    """The rows that an epoch was made of; without any, the digest is 0."""
+    rows = epoch * (subtask + 1)
+    return EpochInput(rows, (0xFEDCBA9876543210 * rows) % (1 << 64), 0x0123456789ABCDEF)
+
+
+def write_identified(root: Path) -> None:
+    """A checkpoint directory whose epochs say what rows they were made of."""
+    job = StoredJob(root / IDENTIFIED)
+    for epoch in range(LAST + 1):
+        for subtask, log in enumerate(job.logs):
+            log.seal(epoch, [], epoch_input=input_after(epoch, subtask))
+    write_final(job.root, {QUERY: LAST})
+
+
 def write_compressed(root: Path) -> None:
     """Snapshots in both codecs."""
     job = StoredJob(root / COMPRESSED)
@@ -131,6 +152,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         write_plain(Path(scratch))
         write_lists(Path(scratch))
+        write_identified(Path(scratch))
         write_compressed(Path(scratch))
         for path in (path for path in Path(scratch).rglob("*") if path.is_file()):
             name = path.relative_to(scratch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,14 @@ from qstate.checkpoint.origins import open_source
 from qstate.keys import KeyGroupRange
 from tests.checkpoint.book_reader import (
     final_epoch,
+    history,
     read_checkpoint,
     read_operator_state,
     read_savepoint,
     read_savepoint_operator_states,
 )
 from tests.checkpoint.checkpoints import MAX_PARALLELISM, UID, StoredJob, filled_state_after, state_after
-from tests.checkpoint.golden_files import LAST, STACKED, noted, unpack
+from tests.checkpoint.golden_files import IDENTIFIED, LAST, STACKED, input_after, noted, unpack
 
 
 @pytest.fixture
@@ -81,3 +83,11 @@ def test_layouts_are_read_by_the_book(tmp_path: Path, parallelism: int) -> None:
     source = open_source(str(tmp_path))
     assert final_epoch(tmp_path, UID) == source.operators()[UID].epoch == 3
     assert read_checkpoint(tmp_path, UID, 3) == state_after(3)
+
+
+def test_rows_of_an_epoch_are_read_by_the_book(golden: Path) -> None:
+    for subtask in range(2):
+        (directory,) = (golden / IDENTIFIED).glob(f"*/000/{subtask:05d}")
+        _, logs = history(directory)
+        found = {file.header["epoch"]: file.footer["input"] for file in logs.values() if file.header["epoch"] >= 0}
+        assert found == {epoch: asdict(input_after(epoch, subtask)) for epoch in range(LAST + 1)}

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from qstate.backends.contract import Change, ChangeOp
 from qstate.checkpoint import LogIdentity
 from qstate.checkpoint import segment as segment_module
+from qstate.checkpoint.epoch_input import EpochInput
 from qstate.checkpoint.manifest import subtask_directory
 from qstate.errors import CheckpointError, SerializationError
 from tests.checkpoint.logs import IDENTITY, change, held, open_log, output_of
@@ -38,6 +39,16 @@ def test_sealed_epochs_survive_in_order(tmp_path: Path) -> None:
         assert held(reopened) == [change("a"), change("b"), change("a", b"\x02")]
         assert output_of(reopened, 0) == [b"one", b"two"]
         assert output_of(reopened, 1) == []
+
+
+def test_what_identifies_the_rows_survives_with_the_epoch(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    some, none = EpochInput(3, (1 << 64) - 1, 7), EpochInput(0, 0, 7)
+    log.seal(0, [], epoch_input=some)
+    log.seal(1, [], epoch_input=none)
+    log.seal(2, [])
+    for reopened in (log, open_log(tmp_path)):
+        assert [reopened.epoch_input(epoch) for epoch in range(4)] == [some, none, None, None]
 
 
 @given(epochs=st.lists(st.lists(CHANGES, max_size=30), max_size=4))

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from qstate.checkpoint.chain import read_chain
+from qstate.checkpoint.durable_directory import DurableDirectory
 from qstate.checkpoint.history import StateSource
 from qstate.checkpoint.origins import open_source
 from qstate.checkpoint.verification import verify
@@ -13,11 +15,14 @@ from qstate.keys import KeyGroupRange
 from tests.checkpoint.checkpoints import MAX_PARALLELISM, UID, filled_state_after, state_after
 from tests.checkpoint.golden_files import (
     COMPRESSED,
+    IDENTIFIED,
     LAST,
     STACKED,
+    input_after,
     noted,
     plain_files,
     unpack,
+    write_identified,
     write_lists,
     write_plain,
 )
@@ -37,6 +42,7 @@ def held(source: StateSource, epoch: int) -> dict[tuple[str, bytes, bytes, bytes
 def test_same_inputs_give_the_same_bytes(golden: Path, tmp_path: Path) -> None:
     write_plain(tmp_path / "today")
     write_lists(tmp_path / "today")
+    write_identified(tmp_path / "today")
     wanted = {name: text for name, text in plain_files(golden).items() if not name.startswith(COMPRESSED)}
     found = plain_files(tmp_path / "today")
     assert sorted(found) == sorted(wanted)
@@ -74,8 +80,21 @@ def test_golden_operator_state_is_read(golden: Path) -> None:
     assert savepoint.operator_states(UID, LAST) == [noted(LAST, 0), noted(LAST, 1)]
 
 
+@pytest.mark.parametrize("subtask", range(2))
+def test_golden_inputs_are_read_and_older_logs_have_none(golden: Path, subtask: int) -> None:
+    found = []
+    for root in (IDENTIFIED, "checkpoint"):
+        (directory,) = (golden / root).glob(f"*/000/{subtask:05d}")
+        chain = read_chain(DurableDirectory(directory))
+        assert chain is not None
+        found.append({segment.epoch: segment.input for segment in chain.segments if segment.epoch >= 0})
+    identified, older = found
+    assert identified == {epoch: input_after(epoch, subtask) for epoch in range(LAST + 1)}
+    assert older and set(older.values()) == {None}
+
+
 @pytest.mark.parametrize(
-    "what", ["checkpoint", "savepoint", "lists/checkpoint", "lists/savepoint", COMPRESSED, STACKED]
+    "what", ["checkpoint", "savepoint", "lists/checkpoint", "lists/savepoint", COMPRESSED, STACKED, IDENTIFIED]
 )
 def test_golden_files_are_sound(golden: Path, what: str) -> None:
     found = {file.path: file.damage for file in verify(str(golden / what))}

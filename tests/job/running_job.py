@@ -43,7 +43,8 @@ OUTPUT = pa.schema([("key", pa.string()), ("total", pa.int64())])
 class RunningJob:
     """One job of one operator `it`. What Spark does otherwise (epochs, attempts, tasks), the test does."""
 
-    def __init__(self, function: KeyedFunction, **settings: Any) -> None:
+    def __init__(self, function: KeyedFunction, *, input_schema: pa.Schema = INPUT, **settings: Any) -> None:
+        self._input_schema = input_schema
         self.config = JobConfig(
             **{
                 "parallelism": 1,
@@ -63,7 +64,12 @@ class RunningJob:
     ) -> None:
         """Declare it; `running` are the streaming queries that run, with their names."""
         spec = OperatorSpec(
-            uid=uid, job=JOB, function=function, key_columns=("key",), input_schema=INPUT, output_schema=OUTPUT
+            uid=uid,
+            job=JOB,
+            function=function,
+            key_columns=("key",),
+            input_schema=self._input_schema,
+            output_schema=OUTPUT,
         )
         declaration = Declaration(uuid4().hex, pickle.dumps(spec))
         self.manager.declare(uid, declaration, running)
