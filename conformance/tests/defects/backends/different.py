@@ -7,6 +7,7 @@ another order every time. A law that fails one of them raises a false alarm.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from copy import deepcopy
 from itertools import count
 from random import Random
 from typing import Any, TypeVar
@@ -33,8 +34,7 @@ class _EagerTable(PlainTable):
     """Holds what the serializer made of each value: a value that does not fit is refused by the write itself."""
 
     def get(self, key: Key) -> Any:
-        found = super().get(key)
-        return None if found is None else self._copied(found)
+        return deepcopy(super().get(key))
 
     def put(self, key: Key, value: Any) -> None:
         super().put(key, None if value is None else self._copied(value))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from qstate.backends import BackendContext, ByteStore, Change, Isolation, ReadResult, StateReader
+from qstate.backends import UNBOUNDED, BackendContext, ByteStore, Change, Isolation, ReadResult, StateReader
 from qstate.descriptors import StateDescriptor
 from qstate.errors import JobError
 from qstate.keys import Key, KeyGroupRange, Namespace
@@ -264,8 +264,10 @@ class ReadersOfTheEmptyStore(WithReaders):
             super().__init__(inner, backend, isolation)
             self.opened = backend.__dict__.get("restores", 0)
 
-        def get(self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key]) -> ReadResult:
-            epoch, values = super().get(descriptor, namespace, keys)
+        def get(
+            self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
+        ) -> ReadResult:
+            epoch, values = super().get(descriptor, namespace, keys, most_bytes)
             if self.opened != self.backend.__dict__.get("restores", 0):
                 values = [None] * len(keys)
             return ReadResult(epoch, values)
@@ -292,8 +294,10 @@ class CommittedInParts(WithReaders):
     caught_by = "backend.concurrent_reads.a_committed_answer_of_a_thousand_keys_is_of_one_epoch"
 
     class proxy(ReaderProxy):
-        def get(self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key]) -> ReadResult:
+        def get(
+            self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
+        ) -> ReadResult:
             if self.isolation is Isolation.LIVE or len(keys) <= 500:
-                return super().get(descriptor, namespace, keys)
-            epoch, values = super().get(descriptor, namespace, keys[:500])
-            return ReadResult(epoch, [*values, *self.get(descriptor, namespace, keys[500:]).values])
+                return super().get(descriptor, namespace, keys, most_bytes)
+            epoch, values = super().get(descriptor, namespace, keys[:500], most_bytes)
+            return ReadResult(epoch, [*values, *self.get(descriptor, namespace, keys[500:], most_bytes).values])
