@@ -28,6 +28,7 @@ from qstate.checkpoint.entries import (
     states_as_of,
     stored_operator,
 )
+from qstate.checkpoint.file_facts import readable
 from qstate.checkpoint.history import JobHistory
 from qstate.checkpoint.locations import open_directory
 from qstate.checkpoint.operator_state import OperatorState
@@ -326,7 +327,7 @@ def _dump(arguments: argparse.Namespace) -> int:
     _check_state(names, arguments.state)
     for stored in operators:
         _dump_entries(source, stored, groups, arguments)
-        _dump_elements(stored.uid, lists.get(stored.uid, ()), arguments)
+        _dump_elements(source.location, stored.uid, lists.get(stored.uid, ()), arguments)
     sys.stdout.flush()
     return SOUND
 
@@ -340,15 +341,18 @@ def _dump_entries(
                 sys.stdout.write(json.dumps(_plain_entry(entry)) + "\n")
         return
     schemas = by_name(states_as_of(source, stored, arguments.epoch))
-    for change in read_changes(source, stored, epoch=arguments.epoch, key_groups=groups):
-        if arguments.state in (None, change.state):
-            sys.stdout.buffer.write(packed_entry(stored.uid, change, schemas.get(change.state, {})))
+    with readable(f"operator {stored.uid!r} in {source.location}"):
+        for change in read_changes(source, stored, epoch=arguments.epoch, key_groups=groups):
+            if arguments.state in (None, change.state):
+                sys.stdout.buffer.write(packed_entry(stored.uid, change, schemas.get(change.state, {})))
 
 
-def _dump_elements(operator: str, states: Sequence[OperatorState], arguments: argparse.Namespace) -> None:
+def _dump_elements(
+    location: str, operator: str, states: Sequence[OperatorState], arguments: argparse.Namespace
+) -> None:
     wanted = [[one for one in state if arguments.state in (None, one.name)] for state in states]
     if arguments.format == "json":
-        for element in elements_of(operator, wanted):
+        for element in elements_of(location, operator, wanted):
             sys.stdout.write(json.dumps(_plain_element(element)) + "\n")
         return
     for subtask, state in enumerate(wanted):

@@ -22,6 +22,8 @@ from qstate.serve_command import add_serve_command
 __all__ = ["main"]
 
 SUCCESS, NO, ERROR = 0, 1, 2
+#: MessagePack is read up to a depth of 1,024; to print a value, each level takes two or three calls.
+DEEPEST = 5_000
 #: What a shell reports for a command that Ctrl-C ended.
 INTERRUPTED = 130
 
@@ -29,6 +31,7 @@ INTERRUPTED = 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the result is the exit code."""
     arguments = _parser().parse_args(argv)
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), DEEPEST))
     try:
         return int(arguments.run(arguments))
     except QStateError as exc:

@@ -51,6 +51,7 @@ from qstate.backends.change_blocks import ChangeBlock, ChangeBlocks
 from qstate.backends.contract import Change
 from qstate.checkpoint.directory import Directory
 from qstate.checkpoint.epoch_input import EpochInput, input_of
+from qstate.checkpoint.file_facts import FORMAT, LARGEST_VOID, check_log_file
 from qstate.checkpoint.operator_state import OF_SUBTASK, OperatorState, operator_state_of
 from qstate.checkpoint.segment import WHAT_TO_DO, SegmentInfo, SegmentReader
 from qstate.errors import CheckpointError, DamagedCheckpoint
@@ -72,9 +73,6 @@ __all__ = [
     "size_of",
 ]
 
-FORMAT = 2
-#: Of snapshots that stand on another one. All else is as readers of format 2 know it.
-PARTIAL_FORMAT = 3
 NO_EPOCH = -1
 
 _SEGMENT_NAME = re.compile(r"(\d{12})\.log")
@@ -269,7 +267,7 @@ class Chain:
         for one in (one for one in files if one.sequence == newest):  # an epoch and the snapshot after it say the same
             try:
                 with reading(self.files, one.name) as reader:
-                    return operator_state_of(reader.sealed(one.seal).footer)
+                    return operator_state_of(reader.sealed(one.seal).footer, self.files.path / one.name)
             except DamagedCheckpoint as exc:
                 failure = exc
         if failure is not None:
@@ -412,12 +410,15 @@ class _ChainReader:
         """
         if base is None and 1 not in self.logs:
             raise DamagedCheckpoint(f"{self._files.path / f'{1:012d}.log'} is missing; {WHAT_TO_DO}")
-        start, seal = (base.sequence, base.previous) if base else (0, 0)
+        begun = Sealed(base.sequence, base.previous, base.epoch, base.writer) if base else Sealed(0, 0, NO_EPOCH, 0)
+        start = begun.sequence
         top = max(max(self.logs, default=0), max(self._known, default=0))
         self._check_next(start, top)
         segments: list[Sealed] = []
         doubtful: dict[int, DamagedCheckpoint] = {}
         for sequence in range(start + 1, top + 1):
+            if len(doubtful) > LARGEST_VOID:
+                break  # more than any file can declare void
             info = self._log(sequence, whole=sequence == top)
             if isinstance(info, DamagedCheckpoint):
                 doubtful[sequence] = info
@@ -425,14 +426,14 @@ class _ChainReader:
             for void in range(sequence - info.header.get("void", 0), sequence):
                 doubtful.pop(void, None)
                 segments = [segment for segment in segments if segment.sequence != void]
-                seal = segments[-1].seal if segments else base.previous if base else 0
             if doubtful:
                 break  # this file stands on a damaged one
-            segment = self._checked(info, sequence, seal)
+            segment = self._checked(info, sequence, segments[-1] if segments else begun)
+            if segment.epoch != NO_EPOCH and segment.epoch <= _newest_epoch(begun, segments):
+                raise self._not_following(segment.name)
             if self._known.get(sequence, segment.seal) != segment.seal:
                 raise self._not_following(segment.name)
             segments.append(segment)
-            seal = segment.seal
         if doubtful and (doubtful.keys() != {top} or top not in self.logs):
             raise next(iter(doubtful.values()))
         return segments, str(self._files.path / f"{top:012d}.log") if doubtful else None
@@ -463,19 +464,14 @@ class _ChainReader:
             info = reader.info()
             if whole:
                 reader.verify()
+        check_log_file(info.header, self._files.path / name)
         self._admit(info.header, name)
         # Of many files at a time, what is read of one of them when it is wanted.
         return replace(info, footer={key: fact for key, fact in info.footer.items() if key != OF_SUBTASK})
 
     def _admit(self, header: Mapping[str, Any], name: str) -> None:
-        """Raise `CheckpointError` unless a file has a format that is known and belongs to this identity."""
+        """Raise `CheckpointError` unless a file belongs to this identity."""
         path = self._files.path / name
-        expected = PARTIAL_FORMAT if "since" in header else FORMAT
-        if header.get("format") != expected:
-            raise CheckpointError(
-                f"{path} has format {header.get('format')}, expected {expected}: another version of qstate wrote it; "
-                "use that version"
-            )
         owner = LogIdentity(**{field.name: header[field.name] for field in fields(LogIdentity)})
         if self.identity is None:
             self.identity = owner
@@ -485,16 +481,26 @@ class _ChainReader:
                 "directory, keep operator uids and the parallelism, or start with an empty one"
             )
 
-    def _checked(self, info: SegmentInfo, sequence: int, seal: int) -> Sealed:
+    def _checked(self, info: SegmentInfo, sequence: int, last: Sealed) -> Sealed:
+        """A file as what follows the last one. Raises `DamagedCheckpoint` when it does not."""
         header = info.header
+        opens = header["kind"] == "writer"
         states = tuple(header.get("states", ()))
         footer = info.footer
         segment = Sealed(
             sequence, info.seal, header["epoch"], header["writer"], footer.get("output"), states, input_of(footer)
         )
-        if header["kind"] not in ("writer", "epoch") or header["sequence"] != sequence or header["previous"] != seal:
+        follows = (header["sequence"], header["previous"]) == (sequence, last.seal)
+        by_its_writer = header["writer"] == (sequence if opens else last.writer)
+        if not (opens or header["kind"] == "epoch") or opens is not (segment.epoch == NO_EPOCH):
+            raise self._not_following(segment.name)
+        if not (follows and by_its_writer):
             raise self._not_following(segment.name)
         return segment
 
     def _not_following(self, name: str) -> DamagedCheckpoint:
         return DamagedCheckpoint(f"{self._files.path / name} does not follow the file before it; {WHAT_TO_DO}")
+
+
+def _newest_epoch(begun: Sealed, since: Sequence[Sealed]) -> int:
+    return next((one.epoch for one in reversed(since) if one.epoch != NO_EPOCH), begun.epoch)

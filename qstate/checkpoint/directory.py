@@ -11,6 +11,7 @@ The step that everything rests on is `publish`: of all that want a name, on any 
 
 from __future__ import annotations
 
+import io
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar
@@ -53,10 +54,12 @@ class Directory(ABC):
     def open(self, name: str) -> BinaryIO:
         """A file for reading, which can seek. Raises `FileNotFoundError`."""
 
-    def read(self, name: str) -> bytes:
-        """All of a small file. Raises `FileNotFoundError`."""
+    def read(self, name: str, limit: int) -> bytes:
+        """All of a small file; of one that is longer, one byte more than the limit. Raises `FileNotFoundError`."""
         with self.open(name) as file:
-            return file.read()
+            size = min(file.seek(0, io.SEEK_END), limit + 1)
+            file.seek(0)
+            return file.read(size)
 
     @abstractmethod
     def modified_at(self, name: str) -> float:

@@ -15,11 +15,12 @@ import msgpack
 from qstate.backends.answers import unpack_elements
 from qstate.backends.contract import Change
 from qstate.checkpoint.chain import NO_EPOCH, States
+from qstate.checkpoint.file_facts import readable
 from qstate.checkpoint.history import StateSource, StoredOperator, in_one_form
 from qstate.checkpoint.operator_state import OperatorList, OperatorState
 from qstate.descriptors import StateKind
 from qstate.errors import CheckpointError
-from qstate.keys import Key, KeyGroupRange, Namespace, decode_key
+from qstate.keys import Key, KeyGroupRange, Namespace, check_key, decode_key
 from qstate.serializers import MessagePackSerializer
 
 __all__ = [
@@ -92,7 +93,15 @@ def read_entries(
     stored = stored_operator(source, operator)
     schemas = by_name(states_as_of(source, stored, epoch))
     changes = read_changes(source, stored, epoch=epoch, key_groups=key_groups)
-    return (_entry(stored.uid, change, schemas.get(change.state, {})) for change in changes)
+    return _entries(source.location, stored.uid, changes, schemas)
+
+
+def _entries(
+    location: str, operator: str, changes: Iterable[Change], schemas: Mapping[str, Mapping[str, Any]]
+) -> Iterator[Entry]:
+    with readable(f"operator {operator!r} in {location}"):
+        for change in changes:
+            yield _entry(operator, change, schemas.get(change.state, {}))
 
 
 def read_changes(
@@ -101,7 +110,7 @@ def read_changes(
     """The same as the PUT and MAP_PUT changes that they are stored as."""
     groups = key_groups or KeyGroupRange(0, source.max_parallelism)
     wanted = _epoch(source, stored, epoch, groups)
-    form = in_one_form(states_as_of(source, stored, epoch), newest=wanted >= stored.epoch)
+    form = in_one_form(states_as_of(source, stored, epoch), source.location, newest=wanted >= stored.epoch)
     return source.state(stored.uid, groups, wanted, form)
 
 
@@ -115,11 +124,17 @@ def read_operator_state(source: StateSource, operator: str, *, epoch: int | None
 
     Raises `CheckpointError` as `read_entries` does.
     """
-    return elements_of(operator, read_operator_states(source, stored_operator(source, operator), epoch=epoch))
+    states = read_operator_states(source, stored_operator(source, operator), epoch=epoch)
+    return elements_of(source.location, operator, states)
 
 
-def elements_of(operator: str, states: Iterable[OperatorState]) -> Iterator[Element]:
-    """The elements of the lists of all subtasks, which are given in their order."""
+def elements_of(location: str, operator: str, states: Iterable[OperatorState]) -> Iterator[Element]:
+    """The elements of the lists of all subtasks, which are given in their order; `location` is where they are from."""
+    with readable(f"operator {operator!r} in {location}"):
+        yield from _elements(operator, states)
+
+
+def _elements(operator: str, states: Iterable[OperatorState]) -> Iterator[Element]:
     for subtask, state in enumerate(states):
         for one in state:
             decoded = _is_msgpack(one.schema)
@@ -211,9 +226,13 @@ def _entry(operator: str, change: Change, schema: Mapping[str, Any]) -> Entry:
         value = [_loads(element) if decoded else element for element in unpack_elements(change.data)]
     else:
         value = _loads(change.data) if decoded else change.data
-    map_key = decode_key(change.map_key) if schema.get("kind") == StateKind.MAP.value else None
+    is_map = schema.get("kind") == StateKind.MAP.value
+    map_key: Any = decode_key(change.map_key) if is_map else None
+    namespace = decode_key(change.namespace)
     key: Any = decode_key(change.key)
-    return Entry(operator, change.state, decode_key(change.namespace), key, change.group, map_key, value, decoded)
+    for found in (key, *((namespace,) if namespace is not None else ()), *((map_key,) if is_map else ())):
+        check_key(found)
+    return Entry(operator, change.state, namespace, key, change.group, map_key, value, decoded)
 
 
 def _is_msgpack(schema: Mapping[str, Any]) -> bool:

@@ -166,6 +166,11 @@ class EpochLog:
         return self._writer
 
     @property
+    def path(self) -> object:
+        """Where it is, for messages."""
+        return self._files.path
+
+    @property
     def sequence(self) -> int:
         """The number of this writer's last file."""
         return self._last.sequence

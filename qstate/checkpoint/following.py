@@ -19,8 +19,9 @@ from typing import Any
 from qstate.backends.contract import Change
 from qstate.checkpoint.chain import NO_EPOCH, Chain, LogIdentity, Sealed, States, header_of, read_chain, reading
 from qstate.checkpoint.directory import Directory
+from qstate.checkpoint.file_facts import check_log_file
 from qstate.checkpoint.locations import directory_of
-from qstate.checkpoint.manifest import JobManifest, subtask_directory
+from qstate.checkpoint.manifest import JobManifest, newest_holding, subtask_directory
 from qstate.errors import CheckpointError, DamagedCheckpoint
 from qstate.keys import KeyGroupRange
 
@@ -51,28 +52,21 @@ def places_of(root: Directory, manifest: JobManifest, operator: str) -> list[Pla
 
     Key groups without any are left out. Raises `CheckpointError` when a directory cannot be read.
     """
-    return list(_places(root, manifest, operator, KeyGroupRange(0, manifest.max_parallelism), manifest.layout))
 
+    def held(layout: int, subtask: int) -> list[tuple[int, str]] | None:
+        return _listed(subtask_directory(root, operator, layout, subtask)) or None
 
-def _places(
-    root: Directory, manifest: JobManifest, operator: str, groups: KeyGroupRange, layout: int
-) -> Iterator[Place]:
-    if layout < 0:
-        return
-    parallelism = manifest.layouts[layout]
-    for subtask in range(parallelism):
-        identity = LogIdentity(manifest.job, operator, subtask, parallelism, manifest.max_parallelism)
-        start, stop = max(identity.key_groups.start, groups.start), min(identity.key_groups.stop, groups.stop)
-        if start >= stop:
-            continue
-        shared = KeyGroupRange(start, stop)
-        directory = subtask_directory(root, operator, layout, subtask)
-        found = _listed(directory)
-        if not found:
-            yield from _places(root, manifest, operator, shared, layout - 1)
-        else:
-            numbers = frozenset(number for number, kind in found if kind == "log")
-            yield Place(shared, identity, directory, numbers, max(found)[0])
+    every = KeyGroupRange(0, manifest.max_parallelism)
+    return [
+        Place(
+            groups,
+            LogIdentity(manifest.job, operator, subtask, manifest.layouts[layout], manifest.max_parallelism),
+            subtask_directory(root, operator, layout, subtask),
+            frozenset(number for number, kind in found if kind == "log"),
+            max(found)[0],
+        )
+        for groups, layout, subtask, found in newest_holding(manifest, every, held)
+    ]
 
 
 def _listed(directory: Directory) -> list[tuple[int, str]]:
@@ -177,6 +171,7 @@ class FollowedLog:
         with reading(self._files, name) as reader:
             info = reader.info()
         header: Mapping[str, Any] = info.header
+        check_log_file(header, self._files.path / name)
         expected = header_of(
             self.place.identity,
             header.get("kind", ""),

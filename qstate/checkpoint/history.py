@@ -28,8 +28,15 @@ from qstate.checkpoint.chain import (
     reading,
 )
 from qstate.checkpoint.directory import Directory
+from qstate.checkpoint.file_facts import readable
 from qstate.checkpoint.locations import directory_of
-from qstate.checkpoint.manifest import JobManifest, operator_directory, read_final, subtask_directory
+from qstate.checkpoint.manifest import (
+    JobManifest,
+    newest_holding,
+    operator_directory,
+    read_final,
+    subtask_directory,
+)
 from qstate.checkpoint.merge import merged_parts
 from qstate.checkpoint.operator_state import OperatorState, redistributed
 from qstate.checkpoint.segment import WHAT_TO_DO
@@ -210,31 +217,43 @@ class JobHistory(StateSource):
     def operator_states(self, operator: str, upto: int) -> list[OperatorState]:
         for _ in range(MOST_READS):
             places = self.directories(operator)
-            found = self._operator_states(operator, upto, self.manifest.layout)
+            found = self._operator_states(operator, upto)
             if places == self.directories(operator):
                 break
         if not places:
             self._check_current(operator)
         return found
 
-    def _operator_states(self, operator: str, upto: int, layout: int) -> list[OperatorState]:
-        """Those of a layout's subtasks; of one that has no log yet, what it will begin with."""
-        if layout < 0:
-            return [] if self._origin is None else self._origin.operator_states(operator, upto)
-        before: list[OperatorState] | None = None
+    def _operator_states(self, operator: str, upto: int) -> list[OperatorState]:
+        """Those of the newest layout's subtasks; of one that has no log yet, what it will begin with."""
+        layers: list[list[Chain | None]] = []
+        for layout in range(self.manifest.layout, -1, -1):
+            layers.append(self._layer(operator, layout))
+            if None not in layers[-1]:
+                break
         found: list[OperatorState] = []
-        parallelism = self.manifest.layouts[layout]
-        for subtask in range(parallelism):
-            identity = LogIdentity(self.job, operator, subtask, parallelism, self.max_parallelism)
-            directory = subtask_directory(self._root, operator, layout, subtask)
-            chain = existing_chain(directory, identity) if _holds_history(directory) else None
-            if chain is not None:
-                found.append(self._operator_state(chain, upto))
-                continue
-            if before is None:
-                before = self._operator_states(operator, upto, layout - 1)
-            found.append(redistributed(before, parallelism, subtask))
+        if None in layers[-1] and self._origin is not None:
+            found = self._origin.operator_states(operator, upto)
+        for chains in reversed(layers):
+            before = found
+            found = [
+                redistributed(before, len(chains), subtask) if chain is None else self._operator_state(chain, upto)
+                for subtask, chain in enumerate(chains)
+            ]
         return found
+
+    def _layer(self, operator: str, layout: int) -> list[Chain | None]:
+        """The histories of a layout's subtasks, as far as they have begun one."""
+        found = []
+        for subtask in range(self.manifest.layouts[layout]):
+            directory, identity = self._place(operator, layout, subtask)
+            found.append(existing_chain(directory, identity) if _holds_history(directory) else None)
+        return found
+
+    def _place(self, operator: str, layout: int, subtask: int) -> tuple[Directory, LogIdentity]:
+        parallelism = self.manifest.layouts[layout]
+        identity = LogIdentity(self.job, operator, subtask, parallelism, self.max_parallelism)
+        return subtask_directory(self._root, operator, layout, subtask), identity
 
     def _operator_state(self, chain: Chain, upto: int) -> OperatorState:
         for _ in range(MOST_READS):
@@ -249,17 +268,19 @@ class JobHistory(StateSource):
     def _of_chain(self, chain: Chain, groups: KeyGroupRange, upto: int, prepare: Prepare) -> Iterator[Change]:
         for _ in range(MOST_READS):
             try:
-                base = _sound_base(chain, upto)
-                found = iter(merged_parts(prepare(chain.parts(base, upto, groups))))
-                begun = list(islice(found, 1))  # all files are read, or open: they may go now
+                with readable(chain.files.path):
+                    base = _sound_base(chain, upto)
+                    found = iter(merged_parts(prepare(chain.parts(base, upto, groups))))
+                    begun = list(islice(found, 1))  # all files are read, or open: they may go now
                 break
             except DamagedCheckpoint as exc:
                 chain, failure = self._read_again(chain, upto, exc), exc
         else:
             raise failure
-        for change in chained(begun, found):
-            if change.group in groups:
-                yield change
+        with readable(chain.files.path):
+            for change in chained(begun, found):
+                if change.group in groups:
+                    yield change
 
     def _read_again(self, chain: Chain, upto: int, failure: DamagedCheckpoint) -> Chain:
         """The history as it is now, when files of it have gone or are damaged. Raises `failure` if it is the same."""
@@ -276,7 +297,7 @@ class JobHistory(StateSource):
 
     def directories(self, operator: str) -> list[tuple[KeyGroupRange, Directory, LogIdentity]]:
         """Where the histories of the operator's key groups are, ascending: in the newest layout that has one."""
-        return self._directories(operator, self._every_group(), self.manifest.layout)
+        return self._directories(operator, self._every_group())
 
     def needs_origin(self) -> bool:
         """Whether some state is still only where the job was restored from."""
@@ -285,29 +306,17 @@ class JobHistory(StateSource):
         chains = ((uid, self.subtasks(uid)) for uid in {*self.manifest.operators, *self._origin.operators()})
         return any(_missing(found, self._every_group()) for uid, found in chains if uid in self._origin.operators())
 
-    def _directories(
-        self, operator: str, groups: KeyGroupRange, layout: int
-    ) -> list[tuple[KeyGroupRange, Directory, LogIdentity]]:
-        found: list[tuple[KeyGroupRange, Directory, LogIdentity]] = []
-        if layout < 0:
-            return found
-        parallelism = self.manifest.layouts[layout]
-        for subtask in range(parallelism):
-            identity = LogIdentity(self.job, operator, subtask, parallelism, self.max_parallelism)
-            shared = _intersection(identity.key_groups, groups)
-            if shared is None:
-                continue
-            directory = subtask_directory(self._root, operator, layout, subtask)
-            if _holds_history(directory):
-                found.append((shared, directory, identity))
-            else:
-                found += self._directories(operator, shared, layout - 1)
-        return found
+    def _directories(self, operator: str, groups: KeyGroupRange) -> list[tuple[KeyGroupRange, Directory, LogIdentity]]:
+        def held(layout: int, subtask: int) -> tuple[Directory, LogIdentity] | None:
+            place = self._place(operator, layout, subtask)
+            return place if _holds_history(place[0]) else None
+
+        return [(shared, *place) for shared, _, _, place in newest_holding(self.manifest, groups, held)]
 
     def _chains(self, operator: str, groups: KeyGroupRange) -> list[tuple[KeyGroupRange, Chain]]:
         """The histories of these key groups, ascending."""
         for _ in range(MOST_READS):
-            places = self._directories(operator, groups, self.manifest.layout)
+            places = self._directories(operator, groups)
             failure: DamagedCheckpoint | None = None
             try:
                 chains = [(shared, existing_chain(directory, identity)) for shared, directory, identity in places]
@@ -317,7 +326,7 @@ class JobHistory(StateSource):
             except DamagedCheckpoint as exc:
                 failure = exc
             # An earlier layout is removed when all of a newer one is there: perhaps it is by now.
-            if places == self._directories(operator, groups, self.manifest.layout):
+            if places == self._directories(operator, groups):
                 break
         self._check_current(operator)
         if failure is not None:
@@ -370,11 +379,11 @@ def existing_chain(directory: Directory, identity: LogIdentity) -> Chain | None:
     raise AssertionError("unreachable")
 
 
-def in_one_form(states: States, *, newest: bool = True) -> Prepare:
+def in_one_form(states: States, where: str, *, newest: bool = True) -> Prepare:
     """Refuses parts whose data is of other schemas: only the job, which has the user's code, can convert it.
 
-    The stream that it prepares raises `CheckpointError` when such a part comes. Not the `newest` state: that of an
-    epoch which no job converts any more.
+    The stream that it prepares raises `CheckpointError`, which names `where` it all is, when such a part comes. Not the
+    `newest` state: that of an epoch which no job converts any more.
     """
     what_to_do = (
         "start the job once and let it commit an epoch: it converts what is there"
@@ -388,8 +397,8 @@ def in_one_form(states: States, *, newest: bool = True) -> Prepare:
             for plain in part.states:
                 if wanted.get(plain.get("name")) != data_schema(plain):
                     raise CheckpointError(
-                        f"state {plain.get('name')!r} is stored in two forms, by an older and a newer program; "
-                        f"{what_to_do}"
+                        f"state {plain.get('name')!r} is stored in two forms, by an older and a newer program, in "
+                        f"{where}; {what_to_do}"
                     )
             yield part
 
@@ -450,8 +459,3 @@ def _outrun(chain: Chain, upto: int) -> OutrunCheckpoint:
 
 def _same_files(one: Chain, other: Chain) -> bool:
     return one.bases == other.bases and one.segments == other.segments
-
-
-def _intersection(one: KeyGroupRange, other: KeyGroupRange) -> KeyGroupRange | None:
-    start, stop = max(one.start, other.start), min(one.stop, other.stop)
-    return KeyGroupRange(start, stop) if start < stop else None

@@ -18,17 +18,19 @@ files beside them hold.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from xxhash import xxh64_hexdigest
 
 from qstate.checkpoint.directory import AnyDirectory, Directory
+from qstate.checkpoint.file_facts import LARGEST_MANIFEST, FinalFacts, JobFacts, check_facts
 from qstate.checkpoint.locations import directory_of
 from qstate.errors import CheckpointError, DamagedCheckpoint
+from qstate.keys import KeyGroupRange, subtask_of
 from qstate.private_files import NotRegular
 from qstate.storage_faults import BY_CHECKPOINT_DIR, storage_fault
 
@@ -36,6 +38,7 @@ __all__ = [
     "FINAL_FILE",
     "MANIFEST_FILE",
     "JobManifest",
+    "newest_holding",
     "operator_directory",
     "read_checked",
     "read_final",
@@ -43,6 +46,8 @@ __all__ = [
     "write_checked",
     "write_final",
 ]
+
+Held = TypeVar("Held")
 
 MANIFEST_FILE = "job.json"
 FINAL_FILE = "final.json"
@@ -84,14 +89,11 @@ class JobManifest:
         Raises `DamagedCheckpoint` when it is not as it was written, `CheckpointError` for another format.
         """
         files = directory_of(root)
-        plain = read_checked(files, MANIFEST_FILE)
+        plain = read_checked(files, MANIFEST_FILE, FORMAT, JobFacts)
         if plain is None:
             return None
-        if plain.get("format") != FORMAT:
-            raise CheckpointError(
-                f"{files.path / MANIFEST_FILE} has format {plain.get('format')!r}, expected {FORMAT}: another version "
-                "of qstate wrote it; use that version"
-            )
+        if max(plain["layouts"]) > plain["max_parallelism"]:
+            raise DamagedCheckpoint(f"{files.path / MANIFEST_FILE} has a layout that cannot be; {_BRING_BACK}")
         return cls(
             plain["job"],
             plain["max_parallelism"],
@@ -116,13 +118,39 @@ def subtask_directory(root: AnyDirectory, operator: str, layout: int, subtask: i
     return operator_directory(root, operator).joinpath(f"{layout:03d}", f"{subtask:05d}")
 
 
+def newest_holding(
+    manifest: JobManifest, groups: KeyGroupRange, held: Callable[[int, int], Held | None]
+) -> list[tuple[KeyGroupRange, int, int, Held]]:
+    """Where key groups are read, ascending: the newest layout and the subtask of it for which `held` gives something.
+
+    Key groups for which nothing does are left out.
+    """
+    found: list[tuple[KeyGroupRange, int, int, Held]] = []
+    wanted = [groups]
+    for layout in range(manifest.layout, -1, -1):
+        parallelism, missing = manifest.layouts[layout], []
+        for part in wanted:
+            first = subtask_of(part.start, parallelism, manifest.max_parallelism)
+            last = subtask_of(part.stop - 1, parallelism, manifest.max_parallelism)
+            for subtask in range(first, last + 1):
+                own = KeyGroupRange.of_subtask(subtask, parallelism, manifest.max_parallelism)
+                shared = KeyGroupRange(max(own.start, part.start), min(own.stop, part.stop))
+                there = held(layout, subtask)
+                if there is None:
+                    missing.append(shared)
+                else:
+                    found.append((shared, layout, subtask, there))
+        wanted = missing
+    return sorted(found, key=lambda one: one[0].start)
+
+
 def read_final(root: Path | Directory) -> dict[str, int]:
     """The newest committed epoch of each query, as far as the driver wrote it down; a damaged file says nothing."""
     try:
-        plain = read_checked(directory_of(root), FINAL_FILE)
+        plain = read_checked(directory_of(root), FINAL_FILE, FORMAT, FinalFacts)
     except DamagedCheckpoint:
         return {}
-    return dict(plain["epochs"]) if plain and plain.get("format") == FORMAT else {}
+    return dict(plain["epochs"]) if plain else {}
 
 
 def write_final(root: Path | Directory, epochs: Mapping[str, int]) -> None:
@@ -130,10 +158,28 @@ def write_final(root: Path | Directory, epochs: Mapping[str, int]) -> None:
     write_checked(directory_of(root), FINAL_FILE, {"format": FORMAT, "epochs": dict(epochs)}, durable=False)
 
 
-def read_checked(files: Directory, name: str) -> dict[str, Any] | None:
-    """The map in a file of that form; None when there is no file. Raises `DamagedCheckpoint`, `CheckpointError`."""
+def read_checked(files: Directory, name: str, format_number: int, kind: Any) -> dict[str, Any] | None:
+    """The map in a file of that form, of a kind (see `file_facts`); None when there is no file.
+
+    Raises `DamagedCheckpoint` when it is not as it was written, `CheckpointError` when it cannot be read or has another
+    format.
+    """
+    plain = _read(files, name)
+    if plain is None:
+        return None
+    where = files.path / name
+    if plain.get("format") != format_number:
+        raise CheckpointError(
+            f"{where} has format {plain.get('format')!r:.40}, expected {format_number}: another version of qstate "
+            "wrote it; use that version"
+        )
+    check_facts(plain, kind, str(where), _BRING_BACK)
+    return plain
+
+
+def _read(files: Directory, name: str) -> dict[str, Any] | None:
     try:
-        data = files.read(name)
+        data = files.read(name, LARGEST_MANIFEST)
     except FileNotFoundError:
         return None
     except NotRegular as exc:
@@ -141,11 +187,12 @@ def read_checked(files: Directory, name: str) -> dict[str, Any] | None:
     except OSError as exc:
         raise CheckpointError(f"cannot read {files.path / name}: {exc}") from exc
     try:
-        found = json.loads(data)
-        manifest: dict[str, Any] = found["manifest"]
-        if found["checksum"] == _checksum(manifest):
-            return manifest
-    except (ValueError, KeyError, TypeError):
+        if len(data) <= LARGEST_MANIFEST:
+            found = json.loads(data)
+            manifest = found["manifest"]
+            if isinstance(manifest, dict) and found["checksum"] == _checksum(manifest):
+                return manifest
+    except (ValueError, KeyError, TypeError, RecursionError):
         pass
     raise DamagedCheckpoint(f"{files.path / name} is not as it was written; {_BRING_BACK}")
 
@@ -153,6 +200,8 @@ def read_checked(files: Directory, name: str) -> dict[str, Any] | None:
 def write_checked(files: Directory, name: str, manifest: Mapping[str, Any], *, durable: bool = True) -> None:
     """Put a file of that form in place of the one that is there. Raises `CheckpointError`; then that one stays."""
     data = json.dumps({"manifest": manifest, "checksum": _checksum(manifest)}, indent=1, sort_keys=True).encode()
+    if len(data) > LARGEST_MANIFEST:
+        raise CheckpointError(f"{files.path / name} would have {len(data):,} bytes; it may have {LARGEST_MANIFEST:,}")
     try:
         files.replace(name, data, durable=durable)
     except OSError as exc:

@@ -49,7 +49,7 @@ FIRST_PAUSE_S = 0.05
 UPLOAD_TIMEOUT_OPTION, UPLOAD_TIMEOUT_S = "upload_timeout_s", 20.0
 UPLOAD_TIMEOUT_S_PER_BYTE = 1 / (1 << 20)
 
-_CONFLICT, _PRECONDITION_FAILED = 409, 412
+_CONFLICT, _PRECONDITION_FAILED, _NO_SUCH_RANGE = 409, 412, 416
 
 _INSTALL = "pip install 'spark-qstate[remote]'"
 #: The packages whose conditional put is one request, not a look before a put.
@@ -178,7 +178,7 @@ class ObjectDirectory(Directory):
         if size is None:
             size = self._size(name)
         if size <= SMALL_BYTES:
-            return io.BytesIO(self.read(name))
+            return io.BytesIO(self.read(name, SMALL_BYTES))
 
         def fetch(start: int, stop: int) -> bytes:
             with _as_os_errors(self.path / name):
@@ -186,9 +186,14 @@ class ObjectDirectory(Directory):
 
         return io.BufferedReader(RemoteFile(fetch, size), BUFFER_BYTES)
 
-    def read(self, name: str) -> bytes:
-        with _as_os_errors(self.path / name):
-            return cast("bytes", self._filesystem.cat_file(self._at(name)))
+    def read(self, name: str, limit: int) -> bytes:
+        try:
+            with _as_os_errors(self.path / name):
+                return cast("bytes", self._filesystem.cat_file(self._at(name), start=0, end=limit + 1))
+        except OSError as exc:
+            if _status(exc) != _NO_SUCH_RANGE:
+                raise
+            return b""  # of an empty object there is no range
 
     def modified_at(self, name: str) -> float:
         with _as_os_errors(self.path / name):

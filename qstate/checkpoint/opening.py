@@ -26,6 +26,7 @@ from qstate.checkpoint.chain import NO_EPOCH, Chain, LogIdentity, Part, Snapshot
 from qstate.checkpoint.conversion import converted
 from qstate.checkpoint.directory import Directory
 from qstate.checkpoint.epoch_log import EpochLog
+from qstate.checkpoint.file_facts import readable
 from qstate.checkpoint.history import StateSource
 from qstate.checkpoint.locations import directory_of
 from qstate.checkpoint.merge import merged_parts
@@ -207,7 +208,8 @@ def convert_log(opened: EpochLog, declared: DeclaredStates) -> None:
     """Put a snapshot of everything, in the form that is declared, under what will be sealed. Raises as the opening."""
     for base in opened.bases:
         try:
-            opened.write_base(merged_parts(declared.prepare(opened.parts(base))))
+            with readable(opened.path):
+                opened.write_base(merged_parts(declared.prepare(opened.parts(base))))
             opened.unconverted = False
             return
         except DamagedCheckpoint:

@@ -26,6 +26,7 @@ from enum import Enum
 from typing import Any
 
 from qstate.checkpoint.conversion import not_converted
+from qstate.checkpoint.file_facts import check_facts, check_lists
 from qstate.checkpoint.segment import LARGEST_BLOCK
 from qstate.descriptors import ListStateDescriptor
 from qstate.errors import CheckpointError, JobError
@@ -111,14 +112,24 @@ def states_fact(states: Sequence[OperatorState]) -> dict[str, Any]:
     return {OF_EVERY_SUBTASK: [[one.to_plain() for one in state] for state in states]} if any(states) else {}
 
 
-def operator_state_of(footer: Mapping[str, Any]) -> OperatorState:
-    """The inverse of `state_fact`. Raises `CheckpointError`."""
-    return tuple(map(OperatorList.from_plain, footer.get(OF_SUBTASK, ())))
+def operator_state_of(footer: Mapping[str, Any], path: object) -> OperatorState:
+    """The inverse of `state_fact`. Raises `CheckpointError` that names the file."""
+    return _lists_of(footer.get(OF_SUBTASK, []), path)
 
 
-def operator_states_of(footer: Mapping[str, Any]) -> list[OperatorState]:
-    """The inverse of `states_fact`. Raises `CheckpointError`."""
-    return [tuple(map(OperatorList.from_plain, state)) for state in footer.get(OF_EVERY_SUBTASK, ())]
+def operator_states_of(footer: Mapping[str, Any], path: object) -> list[OperatorState]:
+    """The inverse of `states_fact`. Raises `CheckpointError` that names the file."""
+    states = footer.get(OF_EVERY_SUBTASK, [])
+    check_facts(states, list[Any], f"the operator state in {path}")
+    return [_lists_of(state, path) for state in states]
+
+
+def _lists_of(plain: Any, path: object) -> OperatorState:
+    check_lists(plain, path)
+    try:
+        return tuple(map(OperatorList.from_plain, plain))
+    except CheckpointError as exc:
+        raise CheckpointError(f"{path}: {exc}") from exc
 
 
 def check_size(state: OperatorState, owner: str) -> None:

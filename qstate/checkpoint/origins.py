@@ -11,7 +11,7 @@ gives the subtask. That epoch is the truth: Spark asks for epoch n only when it 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,14 +21,17 @@ from qstate.checkpoint.chain import NO_EPOCH, States
 from qstate.checkpoint.directory import Directory
 from qstate.checkpoint.history import JobHistory, Prepare, StateSource, StoredOperator
 from qstate.checkpoint.locations import NO_OPTIONS, open_directory
-from qstate.checkpoint.manifest import JobManifest
+from qstate.checkpoint.manifest import MANIFEST_FILE, JobManifest
 from qstate.checkpoint.opening import Origin
 from qstate.checkpoint.operator_state import OperatorState
 from qstate.checkpoint.savepoint import Savepoint
-from qstate.errors import CheckpointError
+from qstate.errors import CheckpointError, ConfigError
 from qstate.keys import KeyGroupRange
 
 __all__ = ["open_source", "origin_of"]
+
+#: Jobs that were restored from each other in a row; what each has left is kept only until it is taken up.
+MOST_ORIGINS = 100
 
 
 def open_source(location: str, options: Mapping[str, Any] = NO_OPTIONS) -> StateSource:
@@ -36,6 +39,11 @@ def open_source(location: str, options: Mapping[str, Any] = NO_OPTIONS) -> State
 
     Raises `CheckpointError` when there is neither, and `ConfigError` for a location that cannot be one.
     """
+    return _opened(location, options, ())
+
+
+def _opened(location: str, options: Mapping[str, Any], before: tuple[str, ...]) -> StateSource:
+    """`before` are the locations of the jobs that were restored from it, one after the other."""
     root = open_directory(location, options)
     savepoint = Savepoint.read(root)
     if savepoint is not None:
@@ -46,8 +54,11 @@ def open_source(location: str, options: Mapping[str, Any] = NO_OPTIONS) -> State
             f"{location} is neither a savepoint (no savepoint.json) nor a checkpoint directory of a job (no job.json)"
         )
     # What the job was restored from may be gone, once every subtask has taken its state up.
-    kept = manifest.restored_from is not None and _is_there(open_directory(manifest.restored_from, options))
-    return JobHistory(root, manifest, origin=_restored(manifest, options) if kept else None)
+    lineage = (*before, location)
+    kept = manifest.restored_from is not None and _is_there(
+        _origin_directory(root, manifest.restored_from, options, lineage)
+    )
+    return JobHistory(root, manifest, origin=_restored(manifest, options, lineage) if kept else None)
 
 
 def origin_of(
@@ -63,7 +74,7 @@ def origin_of(
 
     `options` are those of the storage that the job was restored from.
     """
-    source: StateSource | None = _restored(manifest, options)
+    source: StateSource | None = _restored(manifest, options, ())
     if source is not None and operator not in source.operators():
         source = None
     if len(manifest.layouts) > 1:
@@ -81,11 +92,23 @@ def _is_there(directory: Directory) -> bool:
         raise CheckpointError(f"cannot read {directory.path}: {exc}") from exc
 
 
-def _restored(manifest: JobManifest, options: Mapping[str, Any]) -> StateSource | None:
+def _origin_directory(
+    root: Directory, restored_from: str, options: Mapping[str, Any], lineage: Sequence[str]
+) -> Directory:
+    says = f"{root.path / MANIFEST_FILE} says that the job was restored from {restored_from!r:.200}"
+    if restored_from in lineage or len(lineage) > MOST_ORIGINS:
+        raise CheckpointError(f"{says}, which leads back to itself; bring the file back from a copy")
+    try:
+        return open_directory(restored_from, options)
+    except ConfigError as exc:
+        raise CheckpointError(f"{says}: {exc}") from exc
+
+
+def _restored(manifest: JobManifest, options: Mapping[str, Any], lineage: tuple[str, ...]) -> StateSource | None:
     """What the job was restored from, by the epochs of the queries that drive it now."""
     if manifest.restored_from is None:
         return None
-    return _Restored(open_source(manifest.restored_from, options), manifest.operators)
+    return _Restored(_opened(manifest.restored_from, options, lineage), manifest.operators)
 
 
 class _Restored(StateSource):

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from qstate.backends.contract import Change
-from qstate.checkpoint.chain import FORMAT, NO_EPOCH, Part, States, reading
+from qstate.checkpoint.chain import NO_EPOCH, Part, States, reading
 from qstate.checkpoint.directory import Directory
+from qstate.checkpoint.file_facts import FORMAT, SavepointFacts, check_schemas, readable
 from qstate.checkpoint.history import OutrunCheckpoint, Prepare, StateSource, StoredOperator, in_one_form
 from qstate.checkpoint.locations import directory_of
 from qstate.checkpoint.manifest import read_checked, write_checked
@@ -115,7 +116,7 @@ def _write_operator(
         "states": list(stored.states),
     }
     every = KeyGroupRange(0, source.max_parallelism)
-    changes = source.state(stored.uid, every, stored.epoch, in_one_form(stored.states))
+    changes = source.state(stored.uid, every, stored.epoch, in_one_form(stored.states, source.location))
     facts = states_fact(source.operator_states(stored.uid, stored.epoch))
     with files.create(name) as file:
         writer = SegmentWriter(file, header, ascending=True)
@@ -155,14 +156,11 @@ class Savepoint(StateSource):
         Raises `DamagedCheckpoint` when its manifest is not as it was written, `CheckpointError` for another format.
         """
         files = directory_of(root)
-        manifest = read_checked(files, SAVEPOINT_FILE)
+        manifest = read_checked(files, SAVEPOINT_FILE, FORMAT, SavepointFacts)
         if manifest is None:
             return None
-        if manifest.get("format") != FORMAT:
-            raise CheckpointError(
-                f"{files.path / SAVEPOINT_FILE} has format {manifest.get('format')!r}, expected {FORMAT}: another "
-                "version of qstate wrote it; use that version"
-            )
+        for stored in manifest["operators"].values():
+            check_schemas(stored["states"], files.path / SAVEPOINT_FILE)
         return cls(files, manifest)
 
     def operators(self) -> dict[str, StoredOperator]:
@@ -179,9 +177,10 @@ class Savepoint(StateSource):
             for uid, stored in self._operators.items()
         }
 
-    def files(self) -> list[tuple[str, int]]:
-        """The name and the seal of each file, `savepoint.json` aside."""
-        return [(stored["file"], stored["seal"]) for stored in self._operators.values()]
+    def file(self, operator: str) -> tuple[str, int]:
+        """The name and the seal of an operator's file."""
+        stored = self._operators[operator]
+        return stored["file"], stored["seal"]
 
     def entries(self, operator: str) -> int:
         """How many entries the savepoint has of an operator."""
@@ -197,7 +196,13 @@ class Savepoint(StateSource):
     ) -> Iterator[Change]:
         stored = self._as_of(operator, upto)
         part = Part(stored["epoch"], tuple(stored["states"]), self._changes(stored, groups), ascending=True)
-        return (change for change in merged_parts(prepare([part])) if change.group in groups)
+        return self._merged(stored["file"], prepare([part]), groups)
+
+    def _merged(self, name: str, parts: Iterable[Part], groups: KeyGroupRange) -> Iterator[Change]:
+        with readable(self.directory.path / name):
+            for change in merged_parts(parts):
+                if change.group in groups:
+                    yield change
 
     def states(self, operator: str, upto: int) -> States:
         return tuple(self._operators[operator]["states"])  # whatever the epoch, it has one form
@@ -205,7 +210,7 @@ class Savepoint(StateSource):
     def operator_states(self, operator: str, upto: int) -> list[OperatorState]:
         stored = self._as_of(operator, upto)
         with reading(self.directory, stored["file"]) as reader:
-            return operator_states_of(reader.sealed(stored["seal"]).footer)
+            return operator_states_of(reader.sealed(stored["seal"]).footer, self.directory.path / stored["file"])
 
     def _as_of(self, operator: str, upto: int) -> Mapping[str, Any]:
         stored = self._operators[operator]

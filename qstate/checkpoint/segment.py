@@ -10,7 +10,8 @@ there are, nor what an epoch is for. All numbers are little-endian.
               header and footer, so that a block moved, repeated or of another kind does not pass
 
     kind 1  header   a MessagePack map; it says what the file is (see `qstate.checkpoint.epoch_log`)
-    kind 2  changes  a MessagePack array of runs; a run is changes of one operation, state and namespace:
+    kind 2  changes  a MessagePack array of up to 65,536 runs of 1 to 65,536 changes of one operation, state and
+                     namespace each:
                      [op, state, namespace, [group ...], [key ...], [map key ...] | nil, [data ...] | nil]
                      nil stands for empty bytes throughout; op is a number of `ChangeOp`
     kind 3  frame    one output frame, as it was given
@@ -23,20 +24,23 @@ The checksum of the footer covers the digest, and so the file: it is the file's 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import chain
 from struct import Struct
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import msgpack
+import msgspec
 from xxhash import xxh64, xxh64_intdigest
 
 from qstate.backends.change_blocks import FIRST_COUNT, ChangeBlock, ChangeBlocks, blocks_of, next_count
 from qstate.backends.contract import Change, ChangeOp
 from qstate.checkpoint.compression import compressor, decompressor
+from qstate.checkpoint.file_facts import WHAT_TO_DO, FooterFacts, check_facts
 from qstate.errors import CheckpointError, DamagedCheckpoint
-from qstate.keys import KeyGroupRange
+from qstate.keys import MAX_PARALLELISM_LIMIT, KeyGroupRange
 
 __all__ = ["LARGEST_BLOCK", "WHAT_TO_DO", "Frame", "SegmentInfo", "SegmentReader", "SegmentWriter"]
 
@@ -48,11 +52,21 @@ BLOCK = Struct("<BIQ")
 TRAILER = Struct("<Q")
 CHECKSUM = Struct("<Q")
 LARGEST_BLOCK = (1 << 32) - 1
+LARGEST_RUN = 1 << 16
 
-WHAT_TO_DO = (
-    "the epoch log cannot be used: bring the file back from a copy of the checkpoint directory, or start the job "
-    "anew with an empty checkpoint directory (both qstate's and Spark's)"
-)
+_Groups = Annotated[
+    list[Annotated[int, msgspec.Meta(ge=0, lt=MAX_PARALLELISM_LIMIT)]],
+    msgspec.Meta(min_length=1, max_length=LARGEST_RUN),
+]
+_Column = Annotated[list[bytes], msgspec.Meta(min_length=1, max_length=LARGEST_RUN)]
+_read_map = msgspec.msgpack.Decoder(dict[str, Any]).decode
+#: One after the other: a block that is compressed well may hold more of them than memory should.
+_read_runs = msgspec.msgpack.Decoder(Annotated[list[msgspec.Raw], msgspec.Meta(max_length=LARGEST_RUN)]).decode
+_read_run: Callable[[msgspec.Raw], Any] = msgspec.msgpack.Decoder(
+    tuple[int, str, bytes, _Groups, _Column, _Column | None, _Column | None]
+).decode
+#: What is no MessagePack, of other types, or nested without end.
+_NOT_READABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 class Kind(IntEnum):
@@ -162,20 +176,22 @@ class SegmentReader:
         """Header and footer, without the body."""
         file = self._file
         if self._size < len(MAGIC) + TRAILER.size:
-            raise self._damaged("is cut short")
+            raise self.damaged("is cut short")
         file.seek(self._size - TRAILER.size)
         (offset,) = TRAILER.unpack(file.read(TRAILER.size))
         file.seek(0)
         if file.read(len(MAGIC)) != MAGIC:
-            raise self._damaged("does not begin as a file of the epoch log")
+            raise self.damaged("does not begin as a file of the epoch log")
         header, _ = self._block(Kind.HEADER, 0)
         if not len(MAGIC) <= offset < self._size:
-            raise self._damaged("is cut short, or its last bytes are damaged")
+            raise self.damaged("is cut short, or its last bytes are damaged")
         file.seek(offset)
         footer, seal = self._block(Kind.FOOTER, 0)
         if file.tell() != self._size - TRAILER.size:
-            raise self._damaged("does not end with its footer")
-        return SegmentInfo(msgpack.unpackb(header), msgpack.unpackb(footer), seal)
+            raise self.damaged("does not end with its footer")
+        found = SegmentInfo(self._map(header, "header"), self._map(footer, "footer"), seal)
+        check_facts(found.footer, FooterFacts, f"the footer of {self._name}")
+        return found
 
     def verify(self) -> None:
         """Check every byte of a file of changes."""
@@ -196,8 +212,18 @@ class SegmentReader:
         restored = decompressor(info.header.get("compression", "none"))
         found = self._body(info, Kind.CHANGES) if groups is None or index is None else self._blocks_of(index, groups)
         for payload in found:
-            for number, *columns in msgpack.unpackb(restored(payload) if restored else payload):
-                yield ChangeBlock(self._operation(number), *columns)
+            yield from self._block_runs(payload, restored)
+
+    def _block_runs(self, payload: bytes, restored: Callable[[bytes], bytes] | None) -> Iterator[ChangeBlock]:
+        try:
+            for raw in _read_runs(restored(payload) if restored else payload):
+                number, *columns = _read_run(raw)
+                run = ChangeBlock(self._operation(number), *columns)
+                if any(column is not None and len(column) != len(run.keys) for column in run[3:]):
+                    raise self.damaged("has a run whose columns are not of one length")
+                yield run
+        except _NOT_READABLE as exc:
+            raise self.damaged(f"has a block that cannot be read ({exc})") from exc
 
     def _blocks_of(self, index: list[list[int]], groups: KeyGroupRange) -> Iterator[bytes]:
         """The body blocks that may hold some of the key groups: each has its own checksum, so none is read in vain."""
@@ -207,6 +233,20 @@ class SegmentReader:
                 self._file.seek(offset)
                 yield self._block(Kind.CHANGES, number)[0]
 
+    def indexed_changes(self, info: SegmentInfo) -> Iterator[ChangeBlock]:
+        """All changes of the file that says this of itself; where it has an index, that is checked as well."""
+        index = info.footer.get("index")
+        if index is not None and len(index) != info.footer["blocks"]:
+            raise self.damaged("has an index of other blocks than it has")
+        restored = decompressor(info.header.get("compression", "none"))
+        for number, payload in enumerate(self._body(info, Kind.CHANGES)):
+            start = self._file.tell() - BLOCK.size - len(payload)
+            runs = self._block_runs(payload, restored)
+            first = next(runs, None)
+            if index is not None and (first is None or list(index[number]) != [first.groups[0], start]):
+                raise self.damaged(f"has a block at byte {start} that its index does not name so")
+            yield from chain(() if first is None else (first,), runs)
+
     def frames(self, seal: int) -> Iterator[bytes]:
         """The frames of the file sealed so, each checked before it is given."""
         return self._body(self.sealed(seal), Kind.FRAME)
@@ -215,7 +255,7 @@ class SegmentReader:
         """Header and footer of the file sealed so."""
         info = self.info()
         if info.seal != seal:
-            raise self._damaged("is not the file that was sealed")
+            raise self.damaged("is not the file that was sealed")
         return info
 
     def _body(self, info: SegmentInfo, kind: Kind) -> Iterator[bytes]:
@@ -227,20 +267,26 @@ class SegmentReader:
             digest.update(CHECKSUM.pack(checksum))
             yield payload
         if digest.intdigest() != info.footer["digest"]:
-            raise self._damaged("does not add up to its digest")
+            raise self.damaged("does not add up to its digest")
 
     def _block(self, kind: Kind, index: int) -> tuple[bytes, int]:
         start = self._file.tell()
         head = self._file.read(BLOCK.size)
         if len(head) != BLOCK.size:
-            raise self._damaged(f"is cut short at byte {start}")
+            raise self.damaged(f"is cut short at byte {start}")
         found, length, checksum = BLOCK.unpack(head)
         if length > self._size - start:  # before reading: a damaged length must not ask for 4 GiB
-            raise self._damaged(f"has a damaged block at byte {start}, or is cut short")
+            raise self.damaged(f"has a damaged block at byte {start}, or is cut short")
         payload = self._file.read(length)
         if found != kind or checksum != _checksum(kind, index, payload):
-            raise self._damaged(f"has a damaged block at byte {start}")
+            raise self.damaged(f"has a damaged block at byte {start}")
         return payload, checksum
+
+    def _map(self, payload: bytes, what: str) -> Mapping[str, Any]:
+        try:
+            return _read_map(payload)
+        except _NOT_READABLE as exc:
+            raise self.damaged(f"has a {what} that cannot be read ({exc})") from exc
 
     def _operation(self, number: int) -> ChangeOp:
         try:
@@ -250,7 +296,8 @@ class SegmentReader:
                 f"{self._name} has changes of kind {number}: a newer qstate wrote it; use that version or a newer one"
             ) from None
 
-    def _damaged(self, how: str) -> DamagedCheckpoint:
+    def damaged(self, how: str) -> DamagedCheckpoint:
+        """The error that says of the file what is wrong with it."""
         return DamagedCheckpoint(f"{self._name} {how}; {WHAT_TO_DO}")
 
 

@@ -44,7 +44,6 @@ from uuid import uuid4
 from qstate.backends.contract import Change
 from qstate.checkpoint.chain import (
     NO_EPOCH,
-    PARTIAL_FORMAT,
     Chain,
     LogIdentity,
     Snapshot,
@@ -54,6 +53,7 @@ from qstate.checkpoint.chain import (
     size_of,
 )
 from qstate.checkpoint.directory import Directory
+from qstate.checkpoint.file_facts import PARTIAL_FORMAT, readable
 from qstate.checkpoint.merge import merged_changes, merged_parts
 from qstate.checkpoint.operator_state import OperatorState, state_fact
 from qstate.checkpoint.segment import SegmentWriter
@@ -96,14 +96,15 @@ def take_snapshot(
         _check_one_schema(chain, way)
         planned = replace(snapshot, below=_left_below(chain, way, snapshot, whole_bytes))
         try:
-            taken = write_snapshot(
-                files,
-                chain.identity,
-                planned,
-                _changes(chain, way, planned),
-                compression,
-                operator_state=chain.operator_state(planned.epoch),
-            )
+            with readable(files.path):
+                taken = write_snapshot(
+                    files,
+                    chain.identity,
+                    planned,
+                    _changes(chain, way, planned),
+                    compression,
+                    operator_state=chain.operator_state(planned.epoch),
+                )
         except DamagedCheckpoint as exc:
             if way is chain.bases[-1]:
                 raise

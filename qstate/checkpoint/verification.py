@@ -7,19 +7,30 @@ files meanwhile: one that is gone when its turn comes is not missed, unless the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from qstate.checkpoint.chain import LogIdentity, reading
+from qstate.checkpoint.chain import LogIdentity, States, data_schema, reading
+from qstate.checkpoint.contents import ContentCheck, check_list_elements
 from qstate.checkpoint.directory import Directory
+from qstate.checkpoint.file_facts import (
+    LARGEST_MANIFEST,
+    WHAT_TO_DO,
+    FinalFacts,
+    check_log_file,
+    check_savepoint_file,
+)
 from qstate.checkpoint.history import JobHistory, existing_chain
 from qstate.checkpoint.locations import NO_OPTIONS, open_directory
-from qstate.checkpoint.manifest import FINAL_FILE, MANIFEST_FILE, read_checked
+from qstate.checkpoint.manifest import FINAL_FILE, MANIFEST_FILE, JobManifest, read_checked
+from qstate.checkpoint.manifest import FORMAT as FINAL_FORMAT
+from qstate.checkpoint.operator_state import operator_state_of, operator_states_of
 from qstate.checkpoint.origins import open_source
 from qstate.checkpoint.savepoint import SAVEPOINT_FILE, Savepoint
-from qstate.checkpoint.segment import WHAT_TO_DO, SegmentInfo
+from qstate.checkpoint.segment import SegmentInfo, SegmentReader
 from qstate.errors import CheckpointError, DamagedCheckpoint
+from qstate.keys import KeyGroupRange
 
 __all__ = ["CheckedFile", "verify"]
 
@@ -60,17 +71,34 @@ def verify(location: str, options: Mapping[str, Any] = NO_OPTIONS) -> Iterator[C
 
 
 def _files_of(savepoint: Savepoint) -> Iterator[CheckedFile]:
-    files = savepoint.directory
-    for name, seal in savepoint.files():
+    files, every = savepoint.directory, KeyGroupRange(0, savepoint.max_parallelism)
+    for uid, stored in savepoint.operators().items():
+        name, seal = savepoint.file(uid)
         path = files.path / name
         try:
             with reading(files, name) as reader:
-                reader.verify()
-                if reader.info().seal != seal:
-                    raise DamagedCheckpoint(f"{path} is not the file that {SAVEPOINT_FILE} names")
+                info = reader.sealed(seal)
+                check_savepoint_file(info.header, path)
+                facts = {"job": savepoint.job, "operator": uid, "epoch": stored.epoch, "states": list(stored.states)}
+                facts["max_parallelism"] = savepoint.max_parallelism
+                if any(info.header[fact] != value for fact, value in facts.items()):
+                    raise DamagedCheckpoint(f"{path} is not what {SAVEPOINT_FILE} says of it; {WHAT_TO_DO}")
+                check = ContentCheck(path, stored.states, every, savepoint.max_parallelism, ascending=True, whole=True)
+                _look(reader, info, check)
+                if savepoint.entries(uid) != check.entries:
+                    raise DamagedCheckpoint(f"{path} has not the entries that {SAVEPOINT_FILE} says; {WHAT_TO_DO}")
+                check_list_elements(operator_states_of(info.footer, path), path)
                 yield CheckedFile(str(path), reader.size)
         except DamagedCheckpoint as exc:
             yield CheckedFile(str(path), 0, str(exc))
+
+
+def _look(reader: SegmentReader, info: SegmentInfo, check: ContentCheck) -> None:
+    """Read every byte of a file of changes, and look at each entry. Raises `CheckpointError`."""
+    for block in reader.indexed_changes(info):
+        check.look(block)
+    if check.entries != info.footer["entries"]:
+        raise reader.damaged("has not as many entries as its footer says")
 
 
 def _history(root: Directory, source: JobHistory, options: Mapping[str, Any]) -> Iterator[CheckedFile]:
@@ -108,24 +136,11 @@ def _log(files: Directory, identity: LogIdentity) -> Iterator[CheckedFile]:
     Those declared void do not count, nor stored results that no epoch names: they are being written, or left over.
     """
     checked: list[CheckedFile] = []
-    void: set[str] = set()
-    outputs: set[str] = set()
-    snapshots: dict[int, SegmentInfo] = {}
-    for name in sorted(filter(_LOG_FILE.fullmatch, files.names()), reverse=True):  # an epoch before its results
-        if name in void or (name.endswith(".output") and name not in outputs):
-            continue
-        found, info = _checked(files, name, identity)
-        if found is not None:
-            checked.append(found)
-            yield found
-        if info is not None:
-            number = int(name[:12])
-            void.update(f"{one:012d}.log" for one in range(number - info.header.get("void", 0), number))
-            if info.header["kind"] == "snapshot":
-                snapshots[number] = info
-            if info.footer.get("output") is not None:
-                outputs.add(f"{number:012d}-{info.header['writer']:012d}.output")
-    for found in _without_base(files, snapshots):
+    log = _LogCheck(files, identity)
+    for found in log.check():
+        checked.append(found)
+        yield found
+    for found in _without_base(files, log.snapshots):
         checked.append(found)
         yield found
     try:
@@ -133,6 +148,93 @@ def _log(files: Directory, identity: LogIdentity) -> Iterator[CheckedFile]:
     except CheckpointError as exc:  # a sound file in the wrong place is damage, too
         if not any(found.damage is not None and found.path in str(exc) for found in checked):
             yield CheckedFile(str(files.path), 0, str(exc))
+
+
+class _LogCheck:
+    """The files of one epoch log, each by itself: first what they say of themselves, then all that they hold."""
+
+    def __init__(self, files: Directory, identity: LogIdentity) -> None:
+        self._files = files
+        self._identity = identity
+        self._infos: dict[str, SegmentInfo] = {}
+        #: By their numbers, those whose header and footer are sound.
+        self.snapshots: dict[int, SegmentInfo] = {}
+
+    def check(self) -> Iterator[CheckedFile]:
+        names = sorted(filter(_LOG_FILE.fullmatch, self._files.names()), reverse=True)
+        damaged = [found for found in map(self._looked_at, names) if found is not None]
+        void = {
+            f"{one:012d}.log"
+            for name, info in self._infos.items()
+            for one in range(int(name[:12]) - info.header.get("void", 0), int(name[:12]))
+        }
+        outputs = {name: facts for info in self._infos.values() for name, facts in _output_of(info)}
+        yield from (found for name, found in damaged if _counts(name, void, outputs))
+        for name, info in self._infos.items():
+            if _counts(name, void, outputs):
+                yield from self._read(name, info, outputs.get(name))
+
+    def _looked_at(self, name: str) -> tuple[str, CheckedFile] | None:
+        """Read header and footer; gives what is wrong with them. Nothing is of a file that was dropped meanwhile."""
+        path = self._files.path / name
+        try:
+            with reading(self._files, name) as reader:
+                info = reader.info()
+            check_log_file(info.header, path)
+            if not _belongs(info.header, name, self._identity):
+                raise DamagedCheckpoint(f"{path} is sound, but it is another file than its name says; {WHAT_TO_DO}")
+        except DamagedCheckpoint as exc:
+            return (name, CheckedFile(str(path), 0, str(exc))) if self._files.exists(name) else None
+        self._infos[name] = info
+        if info.header["kind"] == "snapshot":
+            self.snapshots[int(name[:12])] = info
+        return None
+
+    def _read(self, name: str, info: SegmentInfo, output: Mapping[str, int] | None) -> Iterator[CheckedFile]:
+        path = self._files.path / name
+        try:
+            with reading(self._files, name) as reader:
+                if info.header["kind"] == "output":
+                    frames = sum(1 for _ in reader.frames(info.seal))
+                    if output is None or (info.seal, frames) != (output["seal"], output["frames"]):
+                        raise DamagedCheckpoint(f"{path} is not the output that its epoch names; {WHAT_TO_DO}")
+                else:
+                    _look(reader, info, self._content(path, info))
+                check_list_elements([operator_state_of(info.footer, path)], path)
+                yield CheckedFile(str(path), reader.size)
+        except DamagedCheckpoint as exc:
+            if self._files.exists(name):
+                yield CheckedFile(str(path), 0, str(exc))
+
+    def _content(self, path: object, info: SegmentInfo) -> ContentCheck:
+        header, identity = info.header, self._identity
+        is_snapshot = header["kind"] == "snapshot"
+        return ContentCheck(
+            path,
+            header["states"] if "states" in header else self._states_of(header["writer"], header["sequence"]),
+            identity.key_groups,
+            identity.max_parallelism,
+            ascending=is_snapshot,
+            whole=is_snapshot and "since" not in header,
+        )
+
+    def _states_of(self, writer: int, sequence: int) -> States:
+        """The schemas of an epoch's data: those of its writer's opening, or of a snapshot since, if that is gone."""
+        opening = self._infos.get(f"{writer:012d}.log")
+        if opening is not None:
+            return tuple(opening.header.get("states", ()))
+        since = [number for number in self.snapshots if writer <= number < sequence]
+        return tuple(self.snapshots[max(since)].header["states"]) if since else ()
+
+
+def _output_of(info: SegmentInfo) -> Iterator[tuple[str, Mapping[str, int]]]:
+    header, facts = info.header, info.footer.get("output")
+    if facts is not None:
+        yield f"{header['sequence']:012d}-{header['writer']:012d}.output", facts
+
+
+def _counts(name: str, void: Collection[str], outputs: Collection[str]) -> bool:
+    return name not in void and (not name.endswith(".output") or name in outputs)
 
 
 def _without_base(files: Directory, snapshots: Mapping[int, SegmentInfo]) -> Iterator[CheckedFile]:
@@ -147,24 +249,12 @@ def _without_base(files: Directory, snapshots: Mapping[int, SegmentInfo]) -> Ite
         damaged = below not in snapshots and files.exists(name)
         if not damaged and (below not in snapshots or snapshots[below].seal != seal) and files.exists(own):
             yield CheckedFile(str(path), 0, f"{path} stands on {name}, which is missing or another one; {WHAT_TO_DO}")
+        elif not damaged and below in snapshots and _forms(snapshots[below]) != _forms(info):
+            yield CheckedFile(str(path), 0, f"{path} stands on {name}, which has states in other forms; {WHAT_TO_DO}")
 
 
-def _checked(files: Directory, name: str, identity: LogIdentity) -> tuple[CheckedFile | None, SegmentInfo | None]:
-    """A file of a log and what it says of itself; None for one that was dropped meanwhile."""
-    path = files.path / name
-    try:
-        with reading(files, name) as reader:
-            info = reader.info()
-            if not _belongs(info.header, name, identity):
-                raise DamagedCheckpoint(f"{path} is sound, but it is another file than its name says")
-            if info.header["kind"] == "output":
-                for _ in reader.frames(info.seal):
-                    pass
-            else:
-                reader.verify()
-            return CheckedFile(str(path), reader.size), info
-    except DamagedCheckpoint as exc:
-        return CheckedFile(str(path), 0, str(exc)) if files.exists(name) else None, None
+def _forms(info: SegmentInfo) -> dict[str, Mapping[str, Any]]:
+    return {plain["name"]: data_schema(plain) for plain in info.header["states"]}
 
 
 def _belongs(header: Mapping[str, Any], name: str, identity: LogIdentity) -> bool:
@@ -173,11 +263,20 @@ def _belongs(header: Mapping[str, Any], name: str, identity: LogIdentity) -> boo
     return header.get("kind") in kinds and all(header.get(fact) == value for fact, value in facts.items())
 
 
+def _read_manifest(files: Directory, name: str) -> None:
+    if name == FINAL_FILE:
+        read_checked(files, name, FINAL_FORMAT, FinalFacts)
+    elif name == MANIFEST_FILE:
+        JobManifest.read(files)
+    else:
+        Savepoint.read(files)
+
+
 def _checked_manifest(files: Directory, name: str) -> CheckedFile:
     path = str(files.path / name)
     try:
-        read_checked(files, name)
-        return CheckedFile(path, len(files.read(name)))
+        _read_manifest(files, name)
+        return CheckedFile(path, len(files.read(name, LARGEST_MANIFEST)))
     except DamagedCheckpoint as exc:
         return CheckedFile(path, 0, str(exc))
     except FileNotFoundError:

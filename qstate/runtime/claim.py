@@ -38,6 +38,8 @@ __all__ = ["LOCK_FILE", "Claim", "LockedDirectory", "OwnedDirectory", "check_own
 log = logging.getLogger(__name__)
 
 LOCK_FILE = "job.lock"
+#: Bytes of what a driver writes into it.
+LARGEST_NOTE = 1 << 16
 
 
 class Claim(ABC):
@@ -149,7 +151,7 @@ def _warn_of_others(path: Path) -> None:
 
 def _noted(files: Directory) -> dict[str, Any]:
     try:
-        found = json.loads(files.read(LOCK_FILE))
-    except (FileNotFoundError, ValueError):
+        found = json.loads(files.read(LOCK_FILE, LARGEST_NOTE))
+    except (FileNotFoundError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -20,6 +20,7 @@ from qstate.backends.catalog import open_backend
 from qstate.backends.contract import Change, Isolation, StateBackend
 from qstate.backends.replay import replay_epoch
 from qstate.checkpoint.chain import NO_EPOCH, Part, States
+from qstate.checkpoint.file_facts import readable
 from qstate.checkpoint.following import FollowedOperator
 from qstate.checkpoint.history import StateSource
 from qstate.checkpoint.manifest import JobManifest
@@ -87,7 +88,8 @@ class Generation:
             backend = self._open(groups)
             try:
                 changes = source.state(operator, groups, epoch, self._admitted) if self._held else iter(())
-                backend.restore(epoch, changes)
+                with readable(source.location):
+                    backend.restore(epoch, changes)
                 self._shares.append(_Share(groups, backend, epoch))
             except BaseException:
                 backend.close()
@@ -108,7 +110,8 @@ class Generation:
         for share, changes_of in zip(self._shares, changes, strict=True):
             if share.committed < epoch:
                 found = self._kept(changes_of(epoch)) if self._held else ()
-                replay_epoch(share.backend, self._held, epoch, found)
+                with readable(f"epoch {epoch}"):
+                    replay_epoch(share.backend, self._held, epoch, found)
                 share.committed = epoch
         for share in self._shares:
             share.backend.finalize(epoch)

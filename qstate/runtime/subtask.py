@@ -34,6 +34,7 @@ from qstate.checkpoint.chain import LogIdentity, Part, Snapshot, read_chain
 from qstate.checkpoint.directory import Directory
 from qstate.checkpoint.epoch_input import EpochInput
 from qstate.checkpoint.epoch_log import EpochLog, OutputSpool
+from qstate.checkpoint.file_facts import readable
 from qstate.checkpoint.manifest import MANIFEST_FILE, JobManifest, subtask_directory
 from qstate.checkpoint.opening import DeclaredStates, convert_log, open_epoch_log
 from qstate.checkpoint.operator_state import OperatorState
@@ -439,7 +440,8 @@ class Subtask:
             self._attempts = EpochAttempts(self._found)
             for base in self._log.bases:
                 try:
-                    return self._fill(base, restart.final)
+                    with readable(self._log.path):
+                        return self._fill(base, restart.final)
                 except DamagedCheckpoint as exc:
                     if attempt == MOST_OPENINGS and base is self._log.bases[-1]:
                         raise

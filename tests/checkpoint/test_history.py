@@ -179,7 +179,7 @@ def test_state_in_two_forms_is_not_read_as_one(job: StoredJob) -> None:
     source = open_source(str(job.root))
     stored = source.operators()[UID]
     with pytest.raises(CheckpointError, match=r"state 'total' is stored in two forms.*start the job once"):
-        list(source.state(UID, EVERY, 2, in_one_form(stored.states)))
+        list(source.state(UID, EVERY, 2, in_one_form(stored.states, source.location)))
 
 
 def test_new_queryable_name_is_no_other_form(job: StoredJob) -> None:
@@ -187,7 +187,7 @@ def test_new_queryable_name_is_no_other_form(job: StoredJob) -> None:
     other = [{**plain, "queryable_name": "renamed"} for plain in SCHEMAS]
     EpochLog.open(job.directory(0), job.identity(0), lambda _: other).seal(2, [])
     source = open_source(str(job.root))
-    checked = source.state(UID, EVERY, 1, in_one_form(source.operators()[UID].states))
+    checked = source.state(UID, EVERY, 1, in_one_form(source.operators()[UID].states, source.location))
     assert len(list(checked)) == len(state_after(1))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -136,12 +137,14 @@ def test_element_that_cannot_be_converted_is_named() -> None:
 
 def test_distribution_of_a_newer_version_is_refused() -> None:
     plain = {**split("a").to_plain(), "distribution": "broadcast"}
-    with pytest.raises(CheckpointError, match="'a' is distributed by 'broadcast': a newer qstate wrote it"):
-        operator_state_of({"operator_state": [plain]})
+    with pytest.raises(
+        CheckpointError, match="the file: operator state 'a' is distributed by 'broadcast': a newer qstate wrote it"
+    ):
+        operator_state_of({"operator_state": [plain]}, "the file")
 
 
 def noted(epoch: int, subtask: int) -> OperatorState:
-    return (split("noted", b"%d of %d" % (epoch, subtask)), union("common", b"u"))
+    return (split("noted", msgpack.packb(f"{epoch} of {subtask}")), union("common", b"\x01"))
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,9 @@ from qstate.checkpoint.durable_directory import DurableDirectory
 from qstate.checkpoint.epoch_log import EpochLog
 from qstate.checkpoint.merge import ascending
 from qstate.checkpoint.snapshots import remove_unneeded, take_snapshot
+from qstate.descriptors import ValueStateDescriptor
 from qstate.errors import CheckpointError
+from qstate.evolution import StateSchema
 from qstate.keys import KeyGroupRange
 from tests.checkpoint.logs import change, held, open_log
 from tests.checkpoint.mortal_directory import MortalDirectory, dies_in
@@ -43,6 +46,10 @@ def state_after(epoch: int) -> list[Change]:
 
 def state_of(log: EpochLog) -> list[Change]:
     return list(ascending(held(log)))
+
+
+def schema_of(version: int) -> dict[str, Any]:
+    return StateSchema.of(ValueStateDescriptor("state", schema_version=version)).to_plain()
 
 
 def names(directory: Path) -> list[str]:
@@ -228,7 +235,7 @@ def test_snapshot_beside_a_newer_opening_is_given_up_or_whole(tmp_path: Path) ->
 
 def test_base_of_a_writer_stands_under_what_it_seals(tmp_path: Path) -> None:
     epochs(open_log(tmp_path), 0, 2)
-    schema = {"name": "state", "version": 2}
+    schema = schema_of(2)
     log = EpochLog.open(tmp_path, read_chain(DurableDirectory(tmp_path)).identity, lambda chain: (schema,))  # type: ignore[union-attr]
     log.write_base([change("converted", b"x")])
     log.seal(3, [change("z", b"y")])
@@ -265,7 +272,7 @@ def test_state_that_is_queryable_by_another_name_still_has_snapshots(tmp_path: P
     epochs(open_log(tmp_path), 0, 2)
     identity = read_chain(DurableDirectory(tmp_path)).identity  # type: ignore[union-attr]
     for number, name in enumerate(("old", "new", None)):
-        schema = {"name": "state", "queryable_name": name}
+        schema = {**schema_of(1), "queryable_name": name}
         log = EpochLog.open(tmp_path, identity, lambda _, schema=schema: (schema,))
         log.seal(3 + number, [change(f"named {name}")])
     snapshot = take_snapshot(DurableDirectory(tmp_path))
@@ -276,7 +283,7 @@ def test_data_of_two_schemas_is_not_brought_together(tmp_path: Path) -> None:
     epochs(open_log(tmp_path), 0, 2)
     identity = read_chain(DurableDirectory(tmp_path)).identity  # type: ignore[union-attr]
     for version in (1, 2):
-        log = EpochLog.open(tmp_path, identity, lambda _, version=version: ({"name": "state", "version": version},))
+        log = EpochLog.open(tmp_path, identity, lambda _, version=version: (schema_of(version),))
         log.seal(2 + version, [change("a")])
     with pytest.raises(CheckpointError, match="in two forms; start the job once"):
         take_snapshot(DurableDirectory(tmp_path))

@@ -30,7 +30,7 @@ EVERY = KeyGroupRange(0, MAX_PARALLELISM)
 def state_of(location: str, options: dict[str, Any]) -> dict[tuple[object, ...], bytes]:
     source = open_source(location, options)
     stored = source.operators()[UID]
-    changes = source.state(UID, EVERY, stored.epoch, in_one_form(stored.states))
+    changes = source.state(UID, EVERY, stored.epoch, in_one_form(stored.states, source.location))
     return {(one.state, one.namespace, one.key, one.map_key): one.data for one in changes}
 
 
