@@ -78,7 +78,7 @@ Detail = str | int | float | bool | None
 class Retry(Enum):
     """What the receiver of a failure should do. Retries are always bounded by the request's deadline."""
 
-    FATAL = "the same request will fail again"
+    FATAL = "the same request will fail again, or must not be sent again by itself"
     RETRY_HERE = "the same server may succeed a little later"
     LOOK_UP_AGAIN = "the state may have moved: drop the cached location, look it up, then retry"
 

@@ -51,3 +51,4 @@ class Code(IntEnum):
     UNAVAILABLE = 20
     EPOCH_NOT_REACHED = 21
     TOO_STALE = 22
+    NO_COMMITTED_EPOCH = 23

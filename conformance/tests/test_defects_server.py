@@ -13,14 +13,14 @@ from qstate_conformance.laws import Law, find_laws, forget_laws
 from qstate_conformance.server import fixture
 from qstate_conformance.server.reference_server import reference_server
 from qstate_conformance.subjects import ServerSubject
-from tests.defects.servers import careless, crowded
+from tests.defects.servers import careless, crowded, losing
 from tests.defects.servers.meddler import Meddler, Spoiler
 from tests.defects.servers.sound import SOUND
 from tests.defects.servers.spoilers import SPOILERS
 from tests.unshrunk import UNSHRUNK
 
 #: Importing them fills the register.
-MODULES = (careless, crowded)
+MODULES = (careless, crowded, losing)
 #: The law that must catch each defect.
 CAUGHT_BY = {
     "WrongId": "requests.every_request_is_answered_once_with_its_own_answer",
@@ -88,6 +88,12 @@ CAUGHT_BY = {
     "MixesUpResultsLateInALargeGet": "get.a_large_get_has_every_result_in_its_place",
     "StopsAfterTenThousandRequests": "limits.twenty_thousand_requests_of_one_connection_are_answered",
     "LosesAnswersAtHalfClose": "broken.damage_at_every_place_of_a_session_harms_nobody_else",
+    "SendsAgainWhatKilledAnOwner": "losses.a_get_under_which_its_owner_dies_is_not_sent_again",
+    "NeverAnswersForSilentOwners": "deadlines.gets_of_a_silent_owner_are_answered_and_give_their_places_back",
+    "LosesPlacesToSilentOwners": "deadlines.gets_of_a_silent_owner_are_answered_and_give_their_places_back",
+    "NothingCommittedIsNil": "demands.before_the_first_commit_a_committed_read_is_refused",
+    "FailsWhereStalenessIsNotKnown": "demands.a_view_that_may_lack_anything_is_too_stale_for_any_bound",
+    "KeepsConnectionsOfOldDescriptions": "losses.a_connection_ends_when_a_state_is_another_than_it_told",
     "AnswersARepeatedPingOnce": "broken.damage_at_every_place_of_a_session_harms_nobody_else",
 }
 

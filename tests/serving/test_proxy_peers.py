@@ -96,6 +96,18 @@ def test_keys_of_an_owner_that_dies_fail_alone(proxy: ClientProxy, owner: Peer) 
     assert len(gets(owner)) == 1
 
 
+@pytest.mark.parametrize("result", [b"\x01", None])
+def test_answer_of_an_earlier_epoch_than_demanded_is_passed_on_to_nobody(
+    proxy: ClientProxy, owner: Peer, result: bytes | None
+) -> None:
+    owner.script = lambda request: [Values(request.id, (6,), (result,))]
+    proxy.set_location_oracle("job", TableOracle(lastTemperature=table(instance(DictReader({})), at(owner))))
+    with RawClient(proxy.address) as client:
+        assert failure_code(client.get(TARGET, "key 1", options={"min_epoch": 7})) == FailureCode.UNAVAILABLE
+        assert isinstance(client.get(TARGET, "key 1", options={"min_epoch": 6}), Values)
+    assert owner.connections == 2
+
+
 def test_connection_that_an_owner_closed_between_two_gets_costs_none(proxy: ClientProxy, owner: Peer) -> None:
     proxy.set_location_oracle("job", TableOracle(lastTemperature=table(instance(DictReader({})), at(owner))))
     with RawClient(proxy.address) as client:

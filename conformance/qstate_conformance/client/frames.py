@@ -50,7 +50,14 @@ CODES = {code.name: int(code) for code in Code}
 #: By retry answer, as in the table of failures.
 RETRY_HERE = {
     name: CODES[name]
-    for name in ("RESTORING", "OVERLOADED", "CONCURRENT_MODIFICATION", "EPOCH_NOT_REACHED", "TOO_STALE")
+    for name in (
+        "RESTORING",
+        "OVERLOADED",
+        "CONCURRENT_MODIFICATION",
+        "EPOCH_NOT_REACHED",
+        "TOO_STALE",
+        "NO_COMMITTED_EPOCH",
+    )
 }
 LOOK_UP_AGAIN = {
     name: CODES[name]
@@ -59,7 +66,6 @@ LOOK_UP_AGAIN = {
         "UNKNOWN_STATE_ID",
         "KEY_GROUP_NOT_OWNED",
         "SHUTTING_DOWN",
-        "UNAVAILABLE",
     )
 }
 FATAL = {name: code for name, code in CODES.items() if name not in RETRY_HERE and name not in LOOK_UP_AGAIN}

@@ -11,7 +11,7 @@ from itertools import cycle
 from qstate_conformance.client import frames
 from qstate_conformance.client.driver import GRACE_S
 from qstate_conformance.client.frames import CODES
-from qstate_conformance.client.peer import CLOSE, HANG_UP, Connection, Peer
+from qstate_conformance.client.peer import CLOSE, HANG_UP, STATE, Connection, Peer, state_map
 from qstate_conformance.client.requests import Request
 from qstate_conformance.client.stage import (
     BRIEFLY_S,
@@ -33,6 +33,8 @@ MARK = "after the end"
 #: More often than a client may have been made to bear.
 OFTEN = 21
 MOMENT_S = 0.1
+#: Writes text as its UTF-8 bytes in reverse order; every driver that declares `serializer` has it.
+OWN_SERIALIZER = "conformance.reversed"
 
 
 @law("P-CLOSE-1", "P-RETRY-5", "P-BROKEN-3")
@@ -79,27 +81,80 @@ def test_a_server_that_turned_a_client_away_often_is_tried_again(subject: Client
         keeps_working(subject, peer, client)
 
 
+@law("P-RETRY-5", "P-CLOSE-1", "P-RETRY-1")
+def test_a_request_under_which_the_connection_ends_is_unavailable_and_not_sent_again(subject: ClientSubject) -> None:
+    """A Get that was sent when its connection ended is UNAVAILABLE at once and sent to nobody again; later ones are."""
+    for end in (CLOSE, HANG_UP):
+        for known in (True, False):
+            with Peer() as peer:
+                answering_gets(peer, partial(_poisoned, peer, end))
+                with client_of(subject, peer) as client:
+                    if known:
+                        assert client.get("before").value == "before"
+                    began = time.monotonic()
+                    outcome = client.get("poison", timeout_s=2 * GRACE_S)
+                    assert outcome.code == "UNAVAILABLE", outcome
+                    assert time.monotonic() - began < GRACE_S, "the client waited although it must not try again"
+                    keeps_working(subject, peer, client)
+                sent = [get for get in peer.gets if "poison" in get.keys]
+                assert len(sent) == 1, f"a Get under which the connection ended was sent {len(sent)} times"
+
+
 @law("P-RETRY-5", "P-CLOSE-1")
-def test_requests_in_flight_on_a_connection_that_ends_are_unavailable(subject: ClientSubject) -> None:
-    """A request whose connection ends is UNAVAILABLE, or tried again on another one; it does not wait in vain."""
-    for end in (CLOSE, HANG_UP):
-        with Peer() as peer:
-            answering_gets(peer, partial(_first, peer, [end]))
-            with client_of(subject, peer) as client:
-                outcome = client.get("key", timeout_s=2.0)
-                assert outcome.code == "UNAVAILABLE" or outcome.value == "key", outcome
-                keeps_working(subject, peer, client)
+def test_requests_in_flight_together_end_with_their_connection(subject: ClientSubject) -> None:
+    """Of several requests in flight on a connection that ends, each is UNAVAILABLE and none is sent again."""
+    needs(subject, "async")
+    with Peer() as peer:
+        answering_gets(peer, lambda request: [] if request.namespace is not None else peer.honest(request))
+        with client_of(subject, peer) as client:
+            assert client.get("before").value == "before"
+            pending = [client.start_get(f"key {number}", namespace=number) for number in range(5)]
+            held = [get for get in peer.gets if get.namespace is not None]
+            assert peer.wait_for(lambda: sum(get.namespace is not None for get in peer.gets) >= 5, GRACE_S), held
+            for made in peer.connections:
+                made.close()
+            outcomes = [operation.outcome() for operation in pending]
+            assert [outcome.code for outcome in outcomes] == ["UNAVAILABLE"] * 5, outcomes
+            keeps_working(subject, peer, client)
+        assert sum(get.namespace is not None for get in peer.gets) == 5, "a Get was sent again"
 
 
-@law("P-RETRY-5")
-def test_a_client_that_retries_does_so_on_a_new_connection(subject: ClientSubject) -> None:
-    """A client that retries gets its answer although its connection ended with the request in flight."""
-    needs(subject, "retry")
-    for end in (CLOSE, HANG_UP):
-        with Peer() as peer:
-            answering_gets(peer, partial(_first, peer, [end]))
-            with client_of(subject, peer) as client:
-                assert client.get("key").value == "key"
+@law("P-DESC-5", "P-VALUE-3")
+def test_what_a_connection_told_of_a_state_ends_with_it(subject: ClientSubject) -> None:
+    """A value is read by the description that its own connection told, not by that of one which has ended."""
+    needs(subject, "serializer")
+    for orderly in (True, False):
+        with Peer() as peer, client_of(subject, peer) as client:
+            assert client.get("before").value == "before"
+            peer.states = {STATE: state_map(serializer=OWN_SERIALIZER)}
+            answering_gets(
+                peer, lambda request: [frames.values(request.id, [key[::-1].encode() for key in request.keys])]
+            )
+            for made in list(peer.connections):
+                if orderly:
+                    made.send(frames.failure(0, CODES["SHUTTING_DOWN"]))
+                made.close()
+            # Longer than a client may take to notice it, and than one may trust a connection that it has just used.
+            time.sleep(MOMENT_S * 3)
+            keeps_working(subject, peer, client, "afterwards")
+
+
+@law("P-DESC-5", "P-FAIL-3")
+def test_a_get_that_goes_on_over_another_connection_is_read_by_what_that_one_told(subject: ClientSubject) -> None:
+    """A Get that is sent again because its server shuts down is read as the connection told that brings the answer."""
+    needs(subject, "serializer", "retry")
+    with Peer() as peer, client_of(subject, peer) as client:
+        assert client.get("before").value == "before"
+
+        def answer(request: Request) -> Iterable[object]:
+            if request.connection == 0:
+                return [frames.failure(0, CODES["SHUTTING_DOWN"]), CLOSE]
+            return [frames.values(request.id, [key[::-1].encode() for key in request.keys])]
+
+        peer.states = {STATE: state_map(serializer=OWN_SERIALIZER)}
+        answering_gets(peer, answer)
+        outcome = client.get("key")
+        assert outcome.value == "key", outcome
 
 
 @law("P-FAIL-3", "P-CLOSE-3")
@@ -197,6 +252,11 @@ def test_close_leaves_no_connection(subject: ClientSubject) -> None:
             assert time.monotonic() - began < GRACE_S
             assert client.get("key").failed
         assert peer.faults == []
+
+
+def _poisoned(peer: Peer, end: object, request: Request) -> Iterable[object]:
+    """The end of the connection for a Get of the key `poison`, and honest replies to others."""
+    return [end] if "poison" in request.keys else peer.honest(request)
 
 
 def _first(peer: Peer, replies: list[object], request: Request) -> Iterable[object]:

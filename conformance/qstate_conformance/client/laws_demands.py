@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from hypothesis import example, given
@@ -12,7 +13,16 @@ from qstate_conformance.client import frames
 from qstate_conformance.client.frames import CODES
 from qstate_conformance.client.peer import Peer
 from qstate_conformance.client.requests import Request
-from qstate_conformance.client.stage import answering_gets, client_of, more_gets_come, needs, refuses_gets
+from qstate_conformance.client.stage import (
+    answering_gets,
+    client_of,
+    connection,
+    has_left,
+    keeps_working,
+    more_gets_come,
+    needs,
+    refuses_gets,
+)
 from qstate_conformance.laws import law
 from qstate_conformance.packing import pack
 from qstate_conformance.profiles import examples
@@ -24,7 +34,11 @@ AFTERWARDS_S = 0.25
 #: Up to what every language can say exactly.
 _NUMBERS = st.integers(0, (1 << 53) - 1)
 _DEMANDS = st.fixed_dictionaries({}, optional={"min_epoch": _NUMBERS, "max_staleness_ms": st.integers(0, 1 << 31)})
-_REFUSALS: dict[str, dict[str, Any]] = {"EPOCH_NOT_REACHED": {"min_epoch": 7}, "TOO_STALE": {"max_staleness_ms": 250}}
+_REFUSALS: dict[str, dict[str, Any]] = {
+    "EPOCH_NOT_REACHED": {"min_epoch": 7},
+    "TOO_STALE": {"max_staleness_ms": 250},
+    "NO_COMMITTED_EPOCH": {},
+}
 
 
 def _options(demands: dict[str, int], committed: bool) -> dict[str, Any]:
@@ -49,7 +63,7 @@ def test_a_get_says_what_is_demanded(subject: ClientSubject, demands: dict[str, 
         assert get.options.get("isolation", "live") == ("committed" if committed else "live")
 
 
-@law("P-GET-11", "P-GET-12", "P-GET-13", "P-RETRY-1")
+@law("P-GET-11", "P-GET-12", "P-GET-13", "P-GET-15", "P-RETRY-1")
 def test_a_demand_that_is_not_met_yet_is_made_again_as_it_was(subject: ClientSubject) -> None:
     """A get that is refused twice for its demand is sent again with the same options, and then has the answer."""
     needs(subject, "demands", "retry")
@@ -84,7 +98,7 @@ def test_a_demand_that_is_never_met_fails_by_the_deadline(subject: ClientSubject
         with Peer() as peer:
             refuses_gets(peer, _refusing(name))
             with client_of(subject, peer) as client:
-                outcome = client.get("key", timeout_s=SHORT_S, **demands)
+                outcome = client.get("key", timeout_s=SHORT_S, isolation="committed", **demands)
                 tries = len(peer.gets)
                 assert outcome.code in (name, "DEADLINE_EXCEEDED"), f"{name} became {outcome}"
                 assert not more_gets_come(peer, tries, AFTERWARDS_S), f"after {name} had ended it was sent again"
@@ -111,3 +125,55 @@ def test_keys_whose_demand_is_not_met_are_asked_for_again_beside_others(subject:
         assert not outcome.failed, outcome
         assert [entry.get("value") for entry in outcome.body["results"]] == ["a", "b", "c"]
         assert all(get.options == {"min_epoch": 7} for get in peer.gets)
+
+
+@law("P-REQ-6", "P-GET-11", "P-BROKEN-2")
+def test_an_answer_of_an_earlier_epoch_than_demanded_ends_the_connection(subject: ClientSubject) -> None:
+    """A value or nil of an epoch before min_epoch is given to nobody: the client closes the connection."""
+    needs(subject, "demands")
+    wrong: dict[str, Any] = {"a value": pack("of an earlier epoch"), "nil": None}
+    for name, result in wrong.items():
+        for isolation in ("live", "committed"):
+            early: list[Request] = []
+            with Peer() as peer:
+                answering_gets(peer, partial(_too_early, peer, early, result))
+                with client_of(subject, peer) as client:
+                    outcome = client.get("key", min_epoch=7, isolation=isolation)
+                    assert outcome.failed or outcome.value == "key", f"{name} of epoch 6 became {outcome}"
+                    assert has_left(peer, connection(peer, early[0].connection)), f"{name} of epoch 6 is taken"
+                    keeps_working(subject, peer, client)
+
+
+def _too_early(peer: Peer, early: list[Request], result: Any, request: Request) -> Iterable[object]:
+    if early:
+        return peer.honest(request)
+    early.append(request)
+    return [frames.values(request.id, [result] * len(request.keys), epoch=6)]
+
+
+@law("P-REQ-6", "P-GET-11", "P-GET-2")
+def test_one_result_of_an_earlier_epoch_spoils_an_answer(subject: ClientSubject) -> None:
+    """Of several results, one of an earlier epoch than demanded makes the answer wrong; a failed one has no epoch."""
+    needs(subject, "demands", "batch")
+    keys = ["a", "b", "c"]
+    for at in range(len(keys)):
+        with Peer() as peer:
+            epochs = [6 if index == at else 7 for index in range(len(keys))]
+            answering_gets(peer, partial(_of_epochs, epochs))
+            with client_of(subject, peer) as client:
+                assert client.get_many(keys, min_epoch=7, timeout_s=SHORT_S).failed
+    with Peer() as peer:
+        answering_gets(
+            peer,
+            lambda request: [
+                frames.message(frames.VALUES, request.id, [7, -1, 8], [pack("a"), CODES["FORBIDDEN"], pack("c")])
+            ],
+        )
+        with client_of(subject, peer) as client:
+            outcome = client.get_many(keys, min_epoch=7)
+            told = outcome.body.get("results", [{}, {}])[1].get("error", {}).get("code")
+            assert "FORBIDDEN" in (outcome.code, told), outcome
+
+
+def _of_epochs(epochs: list[int], request: Request) -> Iterable[object]:
+    return [frames.message(frames.VALUES, request.id, epochs, [pack(key) for key in request.keys])]

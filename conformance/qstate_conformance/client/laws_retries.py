@@ -100,7 +100,7 @@ def _fails_twice(peer: Peer, answer: Callable[[Request], bytes]) -> Callable[[Re
 @law("P-RETRY-1")
 def test_no_try_comes_after_the_deadline(subject: ClientSubject) -> None:
     """A request that keeps failing ends by its deadline with a code that it met, and is not tried any more."""
-    names = ("RESTORING", "OVERLOADED", "UNAVAILABLE", "EPOCH_NOT_REACHED", "TOO_STALE")
+    names = ("RESTORING", "OVERLOADED", "SHUTTING_DOWN", "EPOCH_NOT_REACHED", "TOO_STALE", "NO_COMMITTED_EPOCH")
     with _refusing(subject, names) as refused:
         asked = [client.start_get("key", timeout_s=0.1) for _, client in refused.values()]
         for name, operation in zip(refused, asked, strict=True):

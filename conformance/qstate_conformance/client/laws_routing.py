@@ -201,11 +201,26 @@ def test_a_state_that_moved_is_looked_up_again(subject: ClientSubject) -> None:
         _moves(subject, f"{name} of the key", partial(_refusal_of_the_key, code))
 
 
-@law("P-ROUTE-1", "P-RETRY-5")
-def test_an_owner_that_is_gone_is_looked_up_again(subject: ClientSubject) -> None:
-    """When an owner closes the connection or cannot be reached, the client Locates again and asks the new owner."""
+@law("P-RETRY-5", "P-ROUTE-1")
+def test_a_get_under_which_its_owner_dies_goes_to_no_other_owner(subject: ClientSubject) -> None:
+    """A Get whose owner closes the connection under it is UNAVAILABLE; the next one goes to the owner that there is."""
     needs(subject, "direct")
-    _moves(subject, "the end of the connection", lambda request: CLOSE)
+    with Peer() as proxy, Peer() as new:
+        with Peer(lambda request: [CLOSE]) as old:
+            _locating(proxy, lambda number: [new.owner(state_id=NEW_ID) if number else old.owner(state_id=OLD_ID)])
+            with _direct(subject, proxy) as client:
+                outcome = client.get("poison", timeout_s=2.0)
+                assert outcome.code == "UNAVAILABLE", outcome
+                assert (len(old.gets), len(new.gets)) == (1, 0), "a Get that its owner died under was sent again"
+                old.close()
+                assert client.get("key").value == "key"
+        assert [get.keys for get in new.gets] == [("key",)]
+
+
+@law("P-ROUTE-1", "P-LOC-2")
+def test_an_owner_that_is_gone_is_looked_up_again(subject: ClientSubject) -> None:
+    """When an owner cannot be reached, the client Locates again and asks the new owner."""
+    needs(subject, "direct")
     with Peer() as proxy, Peer() as new:
         # Closed last, so that neither of the others has its port.
         with Peer() as gone:

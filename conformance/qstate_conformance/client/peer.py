@@ -155,7 +155,8 @@ class Peer:
     def honest(self, request: Request) -> Iterable[Reply]:
         """What an honest server answers."""
         if request.type == GET:
-            return [frames.values(request.id, [pack(key) for key in request.keys])]
+            epoch = max(1, request.options.get("min_epoch", 1))
+            return [frames.values(request.id, [pack(key) for key in request.keys], epoch)]
         return self.explain(request)
 
     def explain(self, request: Request) -> Iterable[Reply]:

@@ -17,17 +17,24 @@ from qstate_conformance.key_groups import Column, Key, group_of
 from qstate_conformance.server.packing import array_of, map_of, pack
 
 __all__ = [
+    "CHANGING",
     "COMMITTED_EPOCH",
+    "DYING",
     "GAP",
     "JOB",
     "LIMITS",
     "LIVE_EPOCH",
     "MAX_PARALLELISM",
     "MOVED",
+    "NAMES",
     "OWNED",
     "OWN_SERIALIZER",
+    "SILENT",
+    "SILENT_JOB",
+    "STALE",
     "STATES",
     "TOKEN",
+    "UNCOMMITTED",
     "UNREACHABLE",
     "Before",
     "Contents",
@@ -57,9 +64,14 @@ TOKEN = b"open sesame"
 OWN_SERIALIZER = "conformance.reversed"
 MSGPACK = "msgpack"
 #: States whose location is wrong on purpose; they have no entries. The owner that MOVED names holds no such state
-#: id, and where UNREACHABLE is said to be, nobody listens.
+#: id, and where UNREACHABLE is said to be, nobody listens. SILENT's answers nothing, DYING's closes the connection at a
+#: Get, once for each key.
 MOVED = "moved"
 UNREACHABLE = "unreachable"
+SILENT = "silent"
+DYING = "dying"
+#: A job whose states nobody can locate: who is asked says nothing.
+SILENT_JOB = "silent job"
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,6 +353,22 @@ STATES: tuple[State, ...] = (
 )
 
 
+#: A state of which nothing has been committed; its entries are those of epoch 0.
+UNCOMMITTED = State("uncommitted", "value", _TEXT, (Entry("JFK", pack("not committed")),))
+#: A state whose committed view may lack any commit after `COMMITTED_EPOCH`.
+STALE = State("stale", "value", _TEXT, (Entry("JFK", pack("of long ago")),))
+#: A state that is another one, of the next of these kinds, after each Locate.
+CHANGING = (
+    State("changing", "list", _TEXT, (Entry("JFK", (pack(1), pack(2))),)),
+    State("changing", "value", _TEXT, (Entry("JFK", pack("a value")),)),
+)
+#: The name of every state.
+NAMES = frozenset(
+    {MOVED, UNREACHABLE, SILENT, DYING, UNCOMMITTED.name, STALE.name, CHANGING[0].name}
+    | {found.name for found in STATES}
+)
+
+
 def state(name: str) -> State:
     """The state of that name."""
     return next(found for found in STATES if found.name == name)
@@ -364,8 +392,14 @@ def as_json() -> str:
         "token": TOKEN,
         "limits": {name: getattr(LIMITS, name) for name in Limits.__slots__},
         "states": [_state_as_json(found) for found in STATES],
-        "moved": {"name": MOVED, "kind": "value", "serializer": MSGPACK, "key_types": _TEXT},
-        "unreachable": {"name": UNREACHABLE, "kind": "value", "serializer": MSGPACK, "key_types": _TEXT},
+        "uncommitted": _state_as_json(UNCOMMITTED),
+        "stale": _state_as_json(STALE),
+        "changing": {"name": CHANGING[0].name, **{found.kind: _state_as_json(found) for found in CHANGING}},
+        **{
+            name: {"name": name, "kind": "value", "serializer": MSGPACK, "key_types": _TEXT}
+            for name in (MOVED, UNREACHABLE, SILENT, DYING)
+        },
+        "silent_job": SILENT_JOB,
     }
     return json.dumps(_plain(document), ensure_ascii=False, indent=1)
 

@@ -10,14 +10,17 @@ from hypothesis import strategies as st
 from qstate_conformance.codes import Code, Type
 from qstate_conformance.laws import law
 from qstate_conformance.profiles import examples
-from qstate_conformance.server.fixture import JOB, LIMITS, UNREACHABLE, state
-from qstate_conformance.server.messages import Failure, Values, Violation
-from qstate_conformance.server.probes import KNOWN, TEMPERATURE, check_known
+from qstate_conformance.server.fixture import JOB, LIMITS, SILENT, SILENT_JOB, UNREACHABLE, state
+from qstate_conformance.server.messages import Answer, Failure, Values, Violation
+from qstate_conformance.server.probes import KNOWN, TEMPERATURE, ask_known, check_known
 from qstate_conformance.server.wire import connect
 from qstate_conformance.subjects import ServerSubject
 
 #: How much later than its deadline an answer may come on a machine that stalls.
 _GRACE_S = 3.0
+_SHORT_MS = 150
+#: Longer than a proxy waits before it takes a silent owner for dead.
+_LONG_SILENCE_MS = 4_000
 
 
 def _codes(found: Values | Failure) -> set[object]:
@@ -35,7 +38,7 @@ def test_a_proxy_answers_by_the_deadline(subject: ServerSubject, deadline_ms: in
         took = time.monotonic() - started
     if took > deadline_ms / 1000 + _GRACE_S:
         raise Violation(f"P-DEADLINE-3: the answer to a Get of {deadline_ms} ms came after {took:.3f} s")
-    allowed = {Code.UNKNOWN_KEY_GROUP_LOCATION, Code.DEADLINE_EXCEEDED, Code.UNAVAILABLE}
+    allowed = {Code.UNKNOWN_KEY_GROUP_LOCATION, Code.DEADLINE_EXCEEDED}
     assert _codes(found) <= allowed, f"P-GET-6: {found} for a key without an owner"
 
 
@@ -97,3 +100,52 @@ def test_a_server_with_much_to_do_keeps_deadlines(subject: ServerSubject) -> Non
             took = time.monotonic() - started
             if took > deadline_ms / 1000 + _GRACE_S:
                 raise Violation(f"P-DEADLINE-1: the answer to a Get of {deadline_ms} ms came after {took:.3f} s")
+
+
+@law("P-DEADLINE-3", "P-DEADLINE-1", "P-REQ-2")
+def test_gets_of_a_silent_owner_are_answered_and_give_their_places_back(subject: ServerSubject) -> None:
+    """Gets whose owner says nothing, however long, are answered by their deadlines; then the server is as it was."""
+    homeless = state("temperature").homeless
+    with connect(subject) as session:
+        started = time.monotonic()
+        for deadline_ms in (_SHORT_MS, _LONG_SILENCE_MS):
+            asked = [
+                session.ask(Type.GET, deadline_ms, (JOB, SILENT), None, {}, keys)
+                for keys in (("JFK",), ("JFK",), ("JFK", "N14228"))
+            ]
+            for number in asked:
+                _expect_late(session.answer(number))
+            took = time.monotonic() - started
+            if took > 2 * deadline_ms / 1000 + _GRACE_S:
+                raise Violation(f"P-DEADLINE-3: the answer to a Get of {deadline_ms} ms came after {took:.3f} s")
+        asked = [
+            session.ask(Type.GET, _SHORT_MS, TEMPERATURE, None, {}, (homeless,)) for _ in range(LIMITS.max_requests)
+        ]
+        found = [session.answer(number) for number in asked]
+        if any(isinstance(one, Failure) and one.code == Code.OVERLOADED for one in found):
+            raise Violation("P-REQ-2: requests that were answered still take the places of others")
+        session.end()
+
+
+@law("P-DEADLINE-3", "P-DEADLINE-1", "P-REQ-2")
+def test_what_nobody_can_locate_is_answered_by_the_deadline(subject: ServerSubject) -> None:
+    """Get, Locate and Describe of a job that nobody can say anything of are answered by their deadlines."""
+    with connect(subject) as session:
+        started = time.monotonic()
+        for found in (
+            session.get((SILENT_JOB, "state"), "JFK", deadline_ms=_SHORT_MS),
+            session.locate(SILENT_JOB, "state", deadline_ms=_SHORT_MS),
+            session.describe(SILENT_JOB, deadline_ms=_SHORT_MS),
+        ):
+            _expect_late(found)
+        took = time.monotonic() - started
+        if took > 3 * _SHORT_MS / 1000 + _GRACE_S:
+            raise Violation(f"P-DEADLINE-3: three requests of {_SHORT_MS} ms took {took:.3f} s")
+        check_known(session, ask_known(session))
+        session.end()
+
+
+def _expect_late(found: Answer) -> None:
+    codes = set(found.results) if isinstance(found, Values) else {getattr(found, "code", None)}
+    if codes != {Code.DEADLINE_EXCEEDED}:
+        raise Violation(f"P-DEADLINE-3: {found} where nobody answers")

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from qstate_conformance.codes import Code, Type
 from qstate_conformance.laws import law
 from qstate_conformance.profiles import examples
-from qstate_conformance.server.fixture import COMMITTED_EPOCH, JOB, LIVE_EPOCH, STATES, State
-from qstate_conformance.server.messages import Answer, Description, Failure, Values, Violation
-from qstate_conformance.server.probes import check_answer, owner_sessions, target_of
-from qstate_conformance.server.wire import Session, connect
+from qstate_conformance.server.fixture import COMMITTED_EPOCH, JOB, LIVE_EPOCH, STALE, STATES, UNCOMMITTED, State
+from qstate_conformance.server.messages import Answer, Description, Failure, Owner, Values, Violation
+from qstate_conformance.server.probes import check_answer, located, owner_sessions, target_of
+from qstate_conformance.server.wire import Session, Target, connect
 from qstate_conformance.subjects import ServerSubject
 
 #: Long enough to be met, short enough to wait for.
@@ -108,3 +108,60 @@ def test_what_is_current_is_fresh_enough_for_any_bound(subject: ServerSubject, f
         for isolation, epoch in _isolations(session, found):
             _expect_values(session, found, {**isolation, "max_staleness_ms": most_ms}, epoch)
             _expect_values(session, found, {**isolation, "max_staleness_ms": most_ms, "min_epoch": epoch}, epoch)
+
+
+@law("P-GET-15", "P-GET-13", "P-GET-2")
+def test_before_the_first_commit_a_committed_read_is_refused(subject: ServerSubject) -> None:
+    """A committed read of a state without a committed epoch is NO_COMMITTED_EPOCH, whatever it demands; live is not."""
+    key, epoch = UNCOMMITTED.entries[0].key, 0
+    demands: list[dict[str, Any]] = [{}, {"min_epoch": 0}, {"min_epoch": _LARGEST}, {"max_staleness_ms": 0}]
+    with connect(subject) as session, owner_sessions(subject, UNCOMMITTED.name) as owners:
+        for asked, target in _ways(session, UNCOMMITTED, owners):
+            live = asked.get(target, key, UNCOMMITTED.absent, options={"min_epoch": epoch})
+            if not isinstance(live, Values) or live.epochs != (epoch, epoch) or live.results[1] is not None:
+                raise Violation(f"P-GET-14: {live} for a live read of epoch {epoch}")
+            check_answer(UNCOMMITTED, UNCOMMITTED.entries[0], live.results[0])
+            for demand in demands if _offers_committed(session, UNCOMMITTED) else []:
+                options = {"isolation": "committed", **demand}
+                _expect_codes(
+                    asked.get(target, key, UNCOMMITTED.absent, options=options, deadline_ms=_SHORT_MS),
+                    Code.NO_COMMITTED_EPOCH,
+                    "P-GET-15",
+                )
+        session.ping()
+
+
+@law("P-GET-12", "P-GET-13")
+@examples(0.1)
+@given(most_ms=st.sampled_from([0, 1, 1000, _LARGEST]) | st.integers(0, _LARGEST))
+def test_a_view_that_may_lack_anything_is_too_stale_for_any_bound(subject: ServerSubject, most_ms: int) -> None:
+    """A committed view that cannot say what it lacks is TOO_STALE for every bound, and is read without one."""
+    entry, options = STALE.entries[0], {"isolation": "committed"}
+    with connect(subject) as session, owner_sessions(subject, STALE.name) as owners:
+        if not _offers_committed(session, STALE):
+            return
+        for asked, target in _ways(session, STALE, owners):
+            bound = {**options, "max_staleness_ms": most_ms}
+            _expect_codes(
+                asked.get(target, entry.key, options=bound, deadline_ms=_SHORT_MS), Code.TOO_STALE, "P-GET-12"
+            )
+            values = asked.get(target, entry.key, options=options)
+            if not isinstance(values, Values) or values.epochs != (COMMITTED_EPOCH,):
+                raise Violation(f"P-GET-12: {values} for a committed read that demands nothing")
+            check_answer(STALE, entry, values.results[0])
+
+
+def _ways(proxy: Session, found: State, owners: list[tuple[Owner, Session]]) -> list[tuple[Session, Target]]:
+    """The proxy, asked by name, and each owner, asked by its state id."""
+    return [(proxy, target_of(found)), *((session, owner.state_id) for owner, session in owners)]
+
+
+def _offers_committed(session: Session, found: State) -> bool:
+    return "committed_reads" in located(session, found.name).state["capabilities"]
+
+
+def _expect_codes(found: Values | Failure, code: Code, rule: str) -> None:
+    """Refused so, as a whole or key by key; a server that waits may run out of time."""
+    answered = (found.code,) if isinstance(found, Failure) else found.results
+    if not set(answered) <= {code, Code.DEADLINE_EXCEEDED}:
+        raise Violation(f"{rule}: {found} instead of {code.name}")

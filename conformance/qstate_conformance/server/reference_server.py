@@ -29,6 +29,8 @@ from qstate.runtime.server import StateServer
 from qstate.runtime.statistics import RequestStatistics
 from qstate_conformance.server import fixture
 from qstate_conformance.server.loading import descriptor_of, load
+from qstate_conformance.server.misbehaving_owners import dying_owner, silent_owner
+from qstate_conformance.server.special_states import SpecialState, special_states
 
 __all__ = ["ReferenceServer", "reference_server", "serve"]
 
@@ -77,10 +79,15 @@ def reference_server(
             locations.add(opened, part, servers[which], registries[which])
         locations.misplace(fixture.MOVED, servers[0].address)
         locations.misplace(fixture.UNREACHABLE, stack.enter_context(_nobody(bind)))
+        locations.misplace(fixture.SILENT, stack.enter_context(silent_owner(bind)).address)
+        locations.misplace(fixture.DYING, stack.enter_context(dying_owner(bind)).address)
+        for found in special_states(servers[0].address, registries[0]):
+            locations.special[found.name] = found
         proxy = ClientProxy(_proxy_options(bind, port, token), statistics, local=servers[0])
         stack.callback(proxy.shutdown, 1.0)
         proxy.start()
         proxy.set_location_oracle(fixture.JOB, locations)
+        proxy.set_location_oracle(fixture.SILENT_JOB, _SilentOracle())
         yield ReferenceServer(proxy, servers)
 
 
@@ -158,6 +165,7 @@ class _Locations:
     def __init__(self) -> None:
         self._owners: dict[str, list[Owner]] = {}
         self._descriptions: dict[str, Mapping[str, Any]] = {}
+        self.special: dict[str, SpecialState] = {}
 
     def add(
         self, backend: StateBackend, key_groups: KeyGroupRange, server: StateServer, registry: StateRegistry
@@ -176,6 +184,9 @@ class _Locations:
         self._owners[name] = [Owner(everything, *address, bytes(16))]
 
     def locate(self, state: str, reply: Callable[[LocationTable | QueryError], None]) -> None:
+        if state in self.special:
+            reply(self.special[state].located())
+            return
         if state not in self._owners:
             reply(UnknownState(state=state))
             return
@@ -183,7 +194,17 @@ class _Locations:
         reply(LocationTable(fixture.JOB, self._descriptions[state], fixture.MAX_PARALLELISM, owners))
 
     def describe(self, reply: Callable[[Sequence[Mapping[str, Any]] | QueryError], None]) -> None:
-        reply(list(self._descriptions.values()))
+        reply([*self._descriptions.values(), *(found.description for found in self.special.values())])
+
+
+class _SilentOracle:
+    """Keeps every question to itself."""
+
+    def locate(self, state: str, reply: Callable[[LocationTable | QueryError], None]) -> None:
+        return
+
+    def describe(self, reply: Callable[[Sequence[Mapping[str, Any]] | QueryError], None]) -> None:
+        return
 
 
 def _instance(backend: StateBackend, found: fixture.State, key_groups: KeyGroupRange) -> StateInstance:

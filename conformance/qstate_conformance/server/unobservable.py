@@ -15,7 +15,8 @@ UNOBSERVABLE: Mapping[str, str] = {
     "P-DEADLINE-3": "that a proxy passes on what is left of a deadline: only the owner behind it sees what it is given",
     "P-PING-1": "that a Ping touches no state: a server that reads some state in vain answers the same",
     "P-REQ-4": "codes of failures that the outside cannot bring about: RESTORING, CONCURRENT_MODIFICATION, INTERNAL",
-    "P-GET-12": "that a view which has not caught up is refused: the fixture's owners know that they have every commit",
+    "P-REQ-6": "that a proxy takes no answer of an earlier epoch from an owner: the fixture's owners give none",
+    "P-GET-12": "that a view is refused that is behind for a while: the fixture's have every commit, or may lack any",
     "P-CLOSE-2": "what a server says when it shuts down: the suite does not stop the servers that it is given",
     "P-VERSION-4": "binds those who write the next version of the page, not a server",
 }

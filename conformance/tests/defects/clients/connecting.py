@@ -7,8 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from qstate.protocol import ClientConnection, Failure, connection
+from qstate.runtime.errand import GetErrand
+from qstate.runtime.known_states import KnownStates
 from qstate.runtime.link import SILENCE_S, Link, LinkState
 from qstate.runtime.sync_links import SyncLink, SyncLinks
+from qstate_conformance.client.python_async_driver import PythonAsyncDriver
 from tests.defects.clients.seeds import defect
 
 
@@ -26,7 +29,7 @@ def never_reconnects() -> None:
     SyncLinks.send = send_once  # type: ignore[method-assign]
 
 
-@defect("connections.requests_in_flight_on_a_connection_that_ends_are_unavailable")
+@defect("connections.a_request_under_which_the_connection_ends_is_unavailable_and_not_sent_again")
 def leaves_requests_of_a_lost_connection_waiting() -> None:
     lost = Link.lost
 
@@ -141,10 +144,64 @@ def keeps_dead_connections_to_owners() -> None:
     gave_up = SyncLinks.gave_up
 
     def give_up(self: Any, errand: Any, now: float) -> None:
-        owners = {address: link for address, link in self._links.items() if address != self._proxy}
-        for address in owners:
-            del self._links[address]
+        owners = {link for link in self.open if (link.host, link.port) != self._proxy}
+        self.open -= owners
         gave_up(self, errand, now)
-        self._links.update(owners)
+        self.open |= owners
 
     SyncLinks.gave_up = give_up  # type: ignore[method-assign]
+
+
+def _sends_again_what_was_lost(link: type[Link]) -> None:
+    lost = link.lost
+
+    def lose(self: Any, code: int, details: Any, now: float) -> None:
+        sent = [(errand, part) for errand, part, _ in self._pending.values()]
+        self._pending.clear()
+        lost(self, code, details, now)
+        for errand, part in sent:
+            errand.on_unsent(part, code, details, now)
+
+    link.lost = lose  # type: ignore[method-assign]
+
+
+@defect("connections.a_request_under_which_the_connection_ends_is_unavailable_and_not_sent_again")
+def sends_again_what_was_sent() -> None:
+    _sends_again_what_was_lost(Link)
+
+
+@defect("connections.requests_in_flight_together_end_with_their_connection")
+def sends_again_what_was_sent_together() -> None:
+    _sends_again_what_was_lost(Link)
+
+
+@defect("connections.a_request_under_which_the_connection_ends_is_unavailable_and_not_sent_again", PythonAsyncDriver)
+def sends_gets_again_that_travelled_together() -> None:
+    _sends_again_what_was_lost(Link)
+
+
+@defect("routing.a_get_under_which_its_owner_dies_goes_to_no_other_owner")
+def asks_the_next_owner() -> None:
+    _sends_again_what_was_lost(Link)
+
+
+@defect("connections.what_a_connection_told_of_a_state_ends_with_it")
+def remembers_states_beyond_their_connection() -> None:
+    KnownStates.forget = lambda self: None  # type: ignore[method-assign]
+
+
+@defect("connections.what_a_connection_told_of_a_state_ends_with_it", PythonAsyncDriver)
+def remembers_states_in_the_asyncio_client() -> None:
+    KnownStates.forget = lambda self: None  # type: ignore[method-assign]
+
+
+@defect("connections.a_get_that_goes_on_over_another_connection_is_read_by_what_that_one_told")
+def reads_by_what_the_first_connection_told() -> None:
+    on_location = GetErrand._on_location
+
+    def locate(self: Any, message: Any, now: float) -> None:
+        known = self._known
+        on_location(self, message, now)
+        self._known = known or self._known
+
+    GetErrand._on_location = locate  # type: ignore[method-assign]

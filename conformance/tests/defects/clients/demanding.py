@@ -6,8 +6,10 @@ from typing import Any
 
 from qstate.client import QueryableStateClient
 from qstate.errors import EpochNotReached, Retry, TooStale
+from qstate.protocol import ClientConnection, connection
 from qstate.runtime import routing
 from qstate.runtime.errand import NO_DEMANDS, GetErrand
+from qstate_conformance.client.python_async_driver import PythonAsyncDriver
 from qstate_conformance.client.python_driver import PythonDriver
 from tests.defects.clients.seeds import defect
 
@@ -50,3 +52,39 @@ def waits_for_an_epoch_for_ever() -> None:
                     continue
 
     PythonDriver.make_client = Stubborn
+
+
+@defect("demands.a_demand_that_is_not_met_yet_is_made_again_as_it_was")
+def gives_up_before_the_first_commit() -> None:
+    routing._RETRY = {**routing._RETRY, 23: Retry.FATAL}
+
+
+@defect("demands.an_answer_of_an_earlier_epoch_than_demanded_ends_the_connection")
+def believes_that_demands_are_met() -> None:
+    _demands_nothing_of_answers()
+
+
+@defect("demands.an_answer_of_an_earlier_epoch_than_demanded_ends_the_connection", PythonAsyncDriver)
+def believes_that_demands_are_met_in_the_asyncio_client() -> None:
+    _demands_nothing_of_answers()
+
+
+def _demands_nothing_of_answers() -> None:
+    make = connection._Expected.__init__
+    connection._Expected.__init__ = (  # type: ignore[method-assign]
+        lambda self, answer, size, least=-1: make(self, answer, size)
+    )
+
+
+@defect("demands.one_result_of_an_earlier_epoch_spoils_an_answer")
+def looks_at_the_first_epoch_alone() -> None:
+    check = connection._Expected.check
+
+    def check_first(self: Any, message: Any) -> None:
+        first = (
+            message._replace(epochs=message.epochs[:1] * len(message.epochs)) if hasattr(message, "epochs") else message
+        )
+        check(self, first)
+
+    connection._Expected.check = check_first  # type: ignore[method-assign]
+    ClientConnection.receive_values = lambda self, data, request_id=None: None  # type: ignore[method-assign]

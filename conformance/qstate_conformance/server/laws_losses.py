@@ -1,0 +1,105 @@
+"""Laws of losses: what a proxy makes of owners that die under a request, and of states that come back as others."""
+
+from __future__ import annotations
+
+import time
+from itertools import count
+from typing import Any
+
+from qstate_conformance.codes import Code, Type
+from qstate_conformance.laws import law
+from qstate_conformance.server.fixture import CHANGING, DYING, JOB, state
+from qstate_conformance.server.messages import Answer, Failure, Location, Values, Violation
+from qstate_conformance.server.probes import TEMPERATURE, ask_known, check_answer, check_known, located
+from qstate_conformance.server.wire import DEADLINE_MS, Ended, Session, connect
+from qstate_conformance.subjects import ServerSubject
+
+#: A proxy that tries again until the deadline takes longer.
+_AT_ONCE_S = DEADLINE_MS / 1000 / 2
+_TARGET = (JOB, CHANGING[0].name)
+_numbers = count(time.time_ns())
+
+
+@law("P-RETRY-5", "P-RETRY-1")
+def test_a_get_under_which_its_owner_dies_is_not_sent_again(subject: ServerSubject) -> None:
+    """A Get whose owner closes the connection under it is UNAVAILABLE, before its deadline, and is sent once."""
+    for size in (1, 3):
+        keys = tuple(f"key {next(_numbers)}" for _ in range(size))
+        with connect(subject) as other, connect(subject) as session:
+            started = time.monotonic()
+            found = session.get((JOB, DYING), *keys)
+            took = time.monotonic() - started
+            _expect_unavailable(found)
+            if took > _AT_ONCE_S:
+                raise Violation(f"P-RETRY-5: the Get was answered after {took:.1f} s, though its owner died at once")
+            # It is the application that may ask again, and then has its answer.
+            again = session.get((JOB, DYING), *keys)
+            if not isinstance(again, Values) or again.results != (None,) * size:
+                raise Violation(f"P-RETRY-5: {again} when the Get was made a second time")
+            check_known(other, ask_known(other))
+            session.end()
+
+
+@law("P-RETRY-5", "P-REQ-2")
+def test_requests_beside_one_that_its_owner_dies_under_are_answered(subject: ServerSubject) -> None:
+    """Gets of other states, in flight on the same connection while an owner dies under one, have their answers."""
+    found = state("temperature")
+    entries = [entry for entry in found.entries if entry.namespace is None][:8]
+    with connect(subject) as session:
+        dying = session.ask(Type.GET, DEADLINE_MS, (JOB, DYING), None, {}, (f"key {next(_numbers)}",))
+        asked = [session.ask(Type.GET, DEADLINE_MS, TEMPERATURE, None, {}, (entry.key,)) for entry in entries]
+        for entry, number in zip(entries, asked, strict=True):
+            values = session.answer(number)
+            assert isinstance(values, Values), f"P-REQ-2: {values} for {entry.key!r}"
+            check_answer(found, entry, values.results[0])
+        _expect_unavailable(session.answer(dying))
+        session.end()
+
+
+def _expect_unavailable(found: Answer) -> None:
+    codes = set(found.results) if isinstance(found, Values) else {getattr(found, "code", None)}
+    if codes != {Code.UNAVAILABLE}:
+        raise Violation(f"P-RETRY-5: {found} for a Get under which its owner died")
+
+
+@law("P-DESC-4", "P-LOC-3")
+def test_a_connection_ends_when_a_state_is_another_than_it_told(subject: ServerSubject) -> None:
+    """A state that came back with another description is not answered for over a connection that told the first."""
+    for ask in ("get", "locate", "describe"):
+        with connect(subject) as told, connect(subject) as other:
+            before = located(told, CHANGING[0].name).state
+            _check_read(told, str(before["kind"]))
+            after = located(other, CHANGING[0].name).state
+            if after["kind"] == before["kind"]:
+                raise Violation(f"P-DESC-4: {dict(after)} after a Locate that the fixture changes it at")
+            _check_read(other, str(after["kind"]))
+            _expect_end(told, ask, str(before["kind"]))
+            check_known(other, ask_known(other))
+
+
+def _check_read(session: Session, kind: str) -> None:
+    (found,) = (found for found in CHANGING if found.kind == kind)
+    values = session.get(_TARGET, found.entries[0].key)
+    if not isinstance(values, Values):
+        raise Violation(f"P-DESC-4: {values} for a state that was just located")
+    check_answer(found, found.entries[0], values.results[0])
+
+
+def _expect_end(session: Session, ask: str, told: str) -> None:
+    """The connection ends with SHUTTING_DOWN in place of an answer."""
+    fields: dict[str, tuple[Any, ...]] = {
+        "get": (Type.GET, DEADLINE_MS, _TARGET, None, {}, ("JFK",)),
+        "locate": (Type.LOCATE, DEADLINE_MS, *_TARGET),
+        "describe": (Type.DESCRIBE, DEADLINE_MS, JOB),
+    }
+    session.ask(*fields[ask])
+    try:
+        found = session.receive()
+    except Ended:
+        return
+    # Another Locate finds it changed once more: it may be what the client was told.
+    if isinstance(found, Location) and found.state["kind"] == told:
+        return
+    if not (isinstance(found, Failure) and (found.id, found.code) == (0, Code.SHUTTING_DOWN)):
+        raise Violation(f"P-DESC-4: {found} over a connection that told another description of the state")
+    session.receive_rest()

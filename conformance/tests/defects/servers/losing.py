@@ -1,0 +1,107 @@
+"""Seeded defects of servers that make the wrong thing of a loss: of an owner, of its voice, of what a state was.
+
+Rules of this module: one class, one defect. What catches it is said in the test, not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from qstate_conformance.codes import Code, Type
+from qstate_conformance.server.fixture import DYING, JOB, LIMITS, LIVE_EPOCH, SILENT
+from tests.defects.servers.meddler import Spoiler, frame, pack
+from tests.defects.servers.spoilers import seeded
+
+_LONG_MS = 3_000
+
+
+class _KnowsGets(Spoiler):
+    """Keeps the Gets in flight, by their ids."""
+
+    reads_requests = True
+
+    def __init__(self, link: Any) -> None:
+        super().__init__(link)
+        self.gets: dict[int, tuple[Sequence[Any], bytes]] = {}
+
+    def from_client(self, fields: Sequence[Any], payload: bytes) -> list[bytes]:
+        if fields[0] == Type.GET and len(fields) == 7:
+            self.gets[fields[1]] = fields, payload
+        return [payload]
+
+    def codes(self, fields: Sequence[Any]) -> set[Any]:
+        if fields[0] == Type.FAILURE:
+            return {fields[2]}
+        return set(fields[3]) if fields[0] == Type.VALUES else set()
+
+
+@seeded
+class SendsAgainWhatKilledAnOwner(_KnowsGets):
+    """Asks the next incarnation of an owner for what the one before died of."""
+
+    def from_server(self, fields: Sequence[Any], payload: bytes) -> list[bytes]:
+        get, sent = self.gets.pop(fields[1], (None, b""))
+        if get is not None and get[3] == (JOB, DYING) and Code.UNAVAILABLE in self.codes(fields):
+            assert self.link.server is not None
+            self.link.server.write(frame(sent))
+            return []
+        return [payload]
+
+
+@seeded
+class NeverAnswersForSilentOwners(_KnowsGets):
+    """A Get whose owner is silent for more than three seconds is forgotten."""
+
+    def from_server(self, fields: Sequence[Any], payload: bytes) -> list[bytes]:
+        get, _ = self.gets.pop(fields[1], (None, b""))
+        return [] if get is not None and get[3] == (JOB, SILENT) and get[2] > _LONG_MS else [payload]
+
+
+@seeded
+class LosesPlacesToSilentOwners(_KnowsGets):
+    """A Get whose owner was silent for more than three seconds counts as in flight for ever."""
+
+    lost = 0
+
+    def from_client(self, fields: Sequence[Any], payload: bytes) -> list[bytes]:
+        if fields[0] == Type.GET and len(self.gets) + self.lost >= LIMITS.max_requests:
+            self.link.to_client(pack((Type.FAILURE, fields[1], Code.OVERLOADED, {})))
+            return []
+        return super().from_client(fields, payload)
+
+    def from_server(self, fields: Sequence[Any], payload: bytes) -> list[bytes]:
+        get, _ = self.gets.pop(fields[1], (None, b""))
+        self.lost += get is not None and get[3] == (JOB, SILENT) and get[2] > _LONG_MS
+        return [payload]
+
+
+@seeded
+class NothingCommittedIsNil(_KnowsGets):
+    """A committed read before the first commit says that there is no value."""
+
+    def from_server(self, fields: Sequence[Any], payload: bytes) -> list[bytes]:
+        get, _ = self.gets.pop(fields[1], (None, b""))
+        if get is None or Code.NO_COMMITTED_EPOCH not in self.codes(fields):
+            return [payload]
+        return [pack((Type.VALUES, fields[1], (-1,) * len(get[6]), (None,) * len(get[6])))]
+
+
+@seeded
+class FailsWhereStalenessIsNotKnown(_KnowsGets):
+    """INTERNAL when a view cannot say since when it lacks commits."""
+
+    def from_server(self, fields: Sequence[Any], payload: bytes) -> list[bytes]:
+        if fields[0] == Type.FAILURE and fields[2] == Code.TOO_STALE and "staleness_ms" not in fields[3]:
+            return [pack((*fields[:2], Code.INTERNAL, {}))]
+        return [payload]
+
+
+@seeded
+class KeepsConnectionsOfOldDescriptions(_KnowsGets):
+    """Answers a Get with a value of another kind than it has told over the connection."""
+
+    def from_server(self, fields: Sequence[Any], payload: bytes) -> list[bytes]:
+        if fields[0] == Type.FAILURE and not fields[1] and fields[2] == Code.SHUTTING_DOWN and self.gets:
+            return [pack((Type.VALUES, max(self.gets), (LIVE_EPOCH,), (pack("a value"),)))]
+        return [payload]
