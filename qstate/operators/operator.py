@@ -28,6 +28,7 @@ from qstate.operators.functions import KeyedBatch, KeyedBatchFunction, KeyedFunc
 from qstate.operators.handles import NO_KEY
 from qstate.operators.operator_state import OperatorLists
 from qstate.operators.rows import OutputRows, RowMaker, column_values
+from qstate.operators.user_traceback import described
 
 __all__ = ["KeyedOperator", "OperatorSpec"]
 
@@ -296,7 +297,7 @@ class KeyedOperator:
             raise ClosedError(f"operator {self._spec.uid!r} is {'closed' if self._closed else 'not open'}")
 
     def _fault(self, where: str, exc: Exception) -> JobError:
-        return JobError(f"{self._source}, {where}: {type(exc).__name__}: {exc}")
+        return JobError(f"{self._source}, {where}: {described(exc)}")
 
 
 def _combined(columns: list[list[Any]]) -> list[Any]:
