@@ -30,6 +30,7 @@ from qstate.operators.handles import NO_KEY
 from qstate.operators.key_columns import key_column_type, why_no_key
 from qstate.operators.operator_state import OperatorLists
 from qstate.operators.rows import OutputRows, RowMaker
+from qstate.operators.user_traceback import described
 
 __all__ = ["KeyedOperator", "OperatorSpec"]
 
@@ -303,7 +304,7 @@ class KeyedOperator:
             raise ClosedError(f"operator {self._spec.uid!r} is {'closed' if self._closed else 'not open'}")
 
     def _fault(self, where: str, exc: Exception) -> JobError:
-        return JobError(f"{self._source}, {where}: {type(exc).__name__}: {exc}")
+        return JobError(f"{self._source}, {where}: {described(exc)}")
 
 
 def _sort_keys(names: Sequence[str]) -> list[tuple[Any, str]]:

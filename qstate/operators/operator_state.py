@@ -17,6 +17,7 @@ from qstate.descriptors import ListStateDescriptor
 from qstate.errors import JobError, SerializationError
 from qstate.evolution import StateSchema
 from qstate.evolution.write_checks import WriteChecks
+from qstate.operators.user_traceback import described
 from qstate.serializers import Serializer
 
 __all__ = ["OperatorListState", "OperatorLists"]
@@ -151,4 +152,4 @@ class OperatorLists:
             self.fill(self._sealed)
 
     def _fault(self, name: str, how: str, exc: Exception) -> JobError:
-        return JobError(f"{self._owner}: an element of operator state {name!r} {how}: {type(exc).__name__}: {exc}")
+        return JobError(f"{self._owner}: an element of operator state {name!r} {how}: {described(exc)}")

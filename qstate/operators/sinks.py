@@ -25,6 +25,7 @@ from qstate.operators.column_values import column_values
 from qstate.operators.context import RuntimeContext
 from qstate.operators.functions import KeyedBatch, KeyedBatchFunction
 from qstate.operators.handles import Tables
+from qstate.operators.user_traceback import described
 
 __all__ = ["QueryableReducingSink", "QueryableStateSink", "QueryableValueSink"]
 
@@ -123,7 +124,7 @@ class QueryableReducingSink(QueryableStateSink):
                     old = table.get(key)
                 combined[key] = value if old is None else reduce(old, value)
         except Exception as exc:
-            raise JobError(f"the reduce function failed for key {key!r}: {type(exc).__name__}: {exc}") from exc
+            raise JobError(f"the reduce function failed for key {key!r}: {described(exc)}") from exc
         for key, value in combined.items():
             if value is None:
                 raise JobError(f"the reduce function returned None for key {key!r}")

@@ -237,7 +237,7 @@ class Subtask:
         try:
             self._operator.close()
         except (Exception, SystemExit) as exc:
-            log.warning("operator %s subtask %d: %s", self.spec.uid, self._place.subtask, exc)
+            log.warning("operator %s subtask %d: %s", self.spec.uid, self._place.subtask, exc, exc_info=exc)
         self._snapshotter.close()
         self._backend.close()
         shutil.rmtree(self._directory, ignore_errors=True)

@@ -27,6 +27,7 @@ from pathlib import Path
 import psutil
 
 from qstate.errors import FencedError, JobError, QStateError
+from qstate.operators.user_traceback import described, with_user_traceback
 from qstate.runtime.assignment import Bootstrap, TaskManagerAddress, host_id
 from qstate.runtime.data_channel import FrameKind, SessionRequest, TaskChannel
 from qstate.runtime.driver_only import refuse_driver
@@ -199,13 +200,17 @@ class TaskManager:
                 return
             channel.send_failure(exc)
         except QStateError as exc:
-            log.warning("operator %s subtask %d: %s", request.operator, request.subtask, exc)
-            channel.send_failure(exc)
+            told = with_user_traceback(exc)
+            whole = None if told is exc else exc  # qstate's own refusals need no stack
+            log.warning("operator %s subtask %d: %s", request.operator, request.subtask, exc, exc_info=whole)
+            channel.send_failure(told)
         except ConnectionError:
             raise
         except BaseException as exc:  # sys.exit() in the user's code, too, is an error of that code
             log.exception("operator %s subtask %d failed", request.operator, request.subtask)
-            channel.send_failure(JobError(f"operator {request.operator!r} failed: {type(exc).__name__}: {exc}"))
+            failure = JobError(f"operator {request.operator!r} failed: {described(exc)}")
+            failure.__cause__ = exc
+            channel.send_failure(with_user_traceback(failure))
         finally:
             if subtask is not None and subtask.broken:
                 self._subtasks.reopen(request.operator, request.subtask, subtask, restart)

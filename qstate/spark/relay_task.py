@@ -6,13 +6,14 @@ nothing between tasks. It is pickled into Spark's closure, with the job's ticket
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
 import pyarrow as pa
 from pyspark import TaskContext
 
-from qstate.errors import JobError
+from qstate.errors import JobError, QStateError
 from qstate.runtime.data_channel import SessionRequest
 from qstate.runtime.relay import JobTicket, relay
 
@@ -40,10 +41,16 @@ class RelayTask:
         self._columns = [*names, HASH_COLUMN]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        request = self._request()
-        checked = (self._checked(batch, request.subtask) for batch in batches if batch.num_rows)
-        first = next(checked, None)  # fails on misplaced rows before a session is open
-        yield from relay(self._ticket, request, chain([] if first is None else [first], checked))
+        try:
+            request = self._request()
+            checked = (self._checked(batch, request.subtask) for batch in batches if batch.num_rows)
+            first = next(checked, None)  # fails on misplaced rows before a session is open
+            yield from relay(self._ticket, request, chain([] if first is None else [first], checked))
+        except QStateError:
+            # PySpark would show the relay's frames first; the error's text has the frames of the user's function. The
+            # worker ends with the error, so nothing else is hidden.
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+            raise
 
     def _request(self) -> SessionRequest:
         context = TaskContext.get()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,30 @@ def test_a_running_query_stops_with_the_culprit_named(
     result = job_of(spark).key_by(stream_of(spark, table).read(), "key").process(function, SCHEMA, uid="it")
     with pytest.raises(StreamingQueryException, match=culprit):
         run_to_end(result, tmp_path / "checkpoint")
+
+
+@pytest.mark.parametrize("sink", ["noop", "foreachBatch"])
+def test_the_traceback_of_the_function_comes_before_what_spark_adds(
+    sink: str, spark: Any, stream_of: Any, job_of: Any, tmp_path: Path
+) -> None:
+    stream = stream_of(spark, rows(1, -5))
+    result = job_of(spark).key_by(stream.read(), "key").process(Raises(), SCHEMA, uid="it")
+    with pytest.raises(StreamingQueryException) as caught:
+        if sink == "foreachBatch":
+            run_to_end(result, tmp_path / "checkpoint")
+        else:
+            result.writeStream.format(sink).trigger(availableNow=True).start().awaitTermination()
+    shown = str(caught.value)
+    words = (
+        "qstate.errors.JobError: operator 'it', function Raises, key 'a': ValueError: amount -5 is negative\n"
+        "Traceback (most recent call last):\n  File "
+    )
+    before, _, after = shown.partition(words)
+    assert after, shown
+    assert re.search(r"thrown from the Python worker:\s$", before), "nothing of the worker's stands before it"
+    assert re.match(r'".*/functions_under_test.py", line \d+, in process_element\n    raise ValueError', after)
+    assert "=== Streaming Query ===" in after
+    assert "relay" not in shown.partition("Logical Plan")[0]
 
 
 def test_a_queryable_name_of_another_operator_is_refused(

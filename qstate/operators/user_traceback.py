@@ -1,0 +1,99 @@
+"""The traceback of the user's own code, in the text of the error that its failure became.
+
+Rules of this module: exceptions in, text out. An error crosses processes as its class and its text, and Spark shows the
+text alone: so the file, the line and the frames of the user's code have to be in it. Frames of qstate are left out;
+the task manager's log has all of them.
+"""
+
+from __future__ import annotations
+
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from traceback import StackSummary, TracebackException
+
+import qstate
+from qstate.errors import JobError, QStateError, SerializationError
+
+__all__ = ["MOST_SHOWN", "described", "shortened", "user_traceback", "with_user_traceback"]
+
+#: Characters of a traceback, and of an exception's own text, that an error shows.
+MOST_SHOWN, MOST_TEXT = 8192, 2048
+
+_OWN = str(Path(qstate.__file__).parent) + "/"
+_STANDARD = sysconfig.get_paths()["stdlib"] + "/"
+#: Directories of installed packages; one may be below the standard library.
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+
+
+def described(exc: BaseException) -> str:
+    """The class and the text of an exception of the user's, whatever that is."""
+    try:
+        text = str(exc)
+    except Exception as failed:  # any code can stand there
+        text = f"(its text cannot be had: {type(failed).__name__})"
+    return f"{type(exc).__name__}: {text if len(text) <= MOST_TEXT else text[:MOST_TEXT] + ' ...'}"
+
+
+def with_user_traceback(error: QStateError) -> QStateError:
+    """The error with the traceback of the user's code in its text, or the very error when none of that failed."""
+    found = user_traceback(error)
+    if not found:
+        return error
+    kind = SerializationError if isinstance(error, SerializationError) else JobError
+    return kind(f"{error}\n{found}")
+
+
+def user_traceback(error: BaseException) -> str:
+    """What Python would print of the user's exception behind an error, without the frames of qstate.
+
+    Empty when no code of the user's failed, as when the error is qstate's own refusal. It has `MOST_SHOWN` characters
+    at most; of a longer one the middle is left out.
+    """
+    if isinstance(error, QStateError) and not isinstance(error, JobError | SerializationError):
+        return ""  # it came of storage, of a peer or of the settings
+    for cause in _chain(error):
+        found = TracebackException.from_exception(cause, compact=True)
+        if any(_is_users(frame.filename) for frame in found.stack):
+            _trim(found)
+            return shortened("".join(found.format()).rstrip())
+    return ""
+
+
+def shortened(text: str) -> str:
+    """The text, or its beginning and its end when it is longer than `MOST_SHOWN`."""
+    if len(text) <= MOST_SHOWN:
+        return text
+    half = MOST_SHOWN // 2
+    start, end = text[:half].rpartition("\n")[0], text[-half:].partition("\n")[2]
+    left_out = len(text) - len(start) - len(end)
+    return f"{start}\n  ... {left_out} characters are left out; the task manager's log has them ...\n{end}"
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and what caused it, from the outside in."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__
+
+
+def _trim(found: TracebackException) -> None:
+    """Leave out the frames of qstate, and of the exceptions before it those of what qstate itself was doing."""
+    found.stack = StackSummary.from_list([frame for frame in found.stack if not _is_hidden(frame.filename)])
+    for earlier in (found.__cause__, found.__context__):
+        if earlier is not None:
+            _trim(earlier)
+
+
+def _is_hidden(filename: str) -> bool:
+    return filename.startswith((_OWN, "<frozen importlib"))
+
+
+def _is_users(filename: str) -> bool:
+    """Whether a frame is neither qstate's nor the standard library's, nor of a compiled package."""
+    if filename.startswith((_OWN, "<frozen ")) or filename.endswith((".pyx", ".pxi", ".pxd")):
+        return False
+    return not filename.startswith(_STANDARD) or any(directory in filename for directory in _INSTALLED)
