@@ -87,6 +87,7 @@ CAUGHT_BY = {
     "SwapsAnswersAtTheLimit": "limits.at_the_limit_of_requests_each_has_its_own_answer",
     "MixesUpResultsLateInALargeGet": "get.a_large_get_has_every_result_in_its_place",
     "StopsAfterTenThousandRequests": "limits.twenty_thousand_requests_of_one_connection_are_answered",
+    "WaitsForTheGone": "shares.a_client_that_takes_nothing_of_its_answers_loses_its_connection",
     "LosesAnswersAtHalfClose": "broken.damage_at_every_place_of_a_session_harms_nobody_else",
     "SendsAgainWhatKilledAnOwner": "losses.a_get_under_which_its_owner_dies_is_not_sent_again",
     "NeverAnswersForSilentOwners": "deadlines.gets_of_a_silent_owner_are_answered_and_give_their_places_back",

@@ -25,6 +25,8 @@ AT_ONCE_S = 500e-6
 LONG_S = 5 * AT_ONCE_S
 #: How much of the usual time each wait is.
 SHARE = 1 / 8
+#: The kernel counts milliseconds in 31 bits.
+LONGEST_WAIT_S = 86_400.0
 #: So many waits without company make a thread lonely.
 LONELY_WAITS = 64
 
@@ -56,7 +58,7 @@ class KeenPoll:
         return self._lonely >= LONELY_WAITS and self._usual_s < AT_ONCE_S and now - self._last_at < AT_ONCE_S
 
     def wait(self, timeout_s: float) -> list[tuple[int, int]]:
-        """The descriptors and events of what happens within this time; empty when nothing does."""
+        """The descriptors and events of what happens within this time, or a day; empty when nothing does."""
         poll, clock = self._poll.poll, self._clock
         if timeout_s <= 0:
             return poll(0)
@@ -67,7 +69,7 @@ class KeenPoll:
             while not (ready := poll(0)) and clock() < began + moment_s:
                 pass
             timeout_s -= moment_s
-        ready = ready or poll(timeout_s * 1000)
+        ready = ready or poll(min(timeout_s, LONGEST_WAIT_S) * 1000)
         self._last_at = now = clock()
         self._usual_s += (min(now - began, LONG_S) - self._usual_s) * SHARE
         self._lonely += 1

@@ -28,6 +28,8 @@ log = limited(logging.getLogger(__name__))
 
 #: Cancelled timers are swept out of the heap when there are more of them than this, and than live ones.
 SWEEP_TIMERS = 512
+#: A timer may be due later than the kernel can wait: it counts milliseconds in 31 bits.
+LONGEST_WAIT_S = 86_400.0
 
 
 class Timer:
@@ -149,7 +151,7 @@ class Reactor:
             heapq.heappop(self._timers)
             self._cancelled -= 1
         if self._timers:
-            until_due = max(0.0, self._timers[0][0] - self.clock())
+            until_due = max(0.0, min(self._timers[0][0] - self.clock(), LONGEST_WAIT_S))
             return until_due if longest_s is None else min(until_due, longest_s)
         return longest_s
 

@@ -107,8 +107,10 @@ class Session:
         self._max_requests = max_requests
         self._held = False
         self._ended = False
+        self._patience_s = patience_s
         self._owner = owner
-        self._handshake: Timer | None = None
+        #: Closes the connection unless there is a handshake in time; later, unless one that has ended is answered.
+        self._late: Timer | None = None
 
     @property
     def over(self) -> bool:
@@ -117,7 +119,7 @@ class Session:
 
     def open(self, handshake_timeout_s: float) -> None:
         """Start to read; without a handshake in time the connection is closed."""
-        self._handshake = self.reactor.call_later(handshake_timeout_s, self._handshake_late)
+        self._late = self.reactor.call_later(handshake_timeout_s, self._handshake_late)
         self.channel.open()
 
     def end(self, code: FailureCode, linger_s: float) -> None:
@@ -145,6 +147,17 @@ class Session:
         # In this order: a request that is answered meanwhile finds the end, or else is not in flight here.
         self._ended = True
         self.answered(self.active_at)
+        self.reactor.call_soon(self._wait_for_answers)
+
+    def _wait_for_answers(self) -> None:
+        # The client may be gone for good: what it has asked for takes room, and it has chosen the deadlines.
+        if self.in_flight and not self.over:
+            self._cancel_late()
+            self._late = self.reactor.call_later(self._patience_s, self._answers_late)
+
+    def _answers_late(self) -> None:
+        if self.in_flight:
+            self.channel.close()
 
     def _on_data(self, data: bytes) -> Callable[[], None] | None:
         room = self._max_requests - self.in_flight
@@ -198,10 +211,13 @@ class Session:
         self.end(FailureCode.DEADLINE_EXCEEDED, LINGER_S)
 
     def _on_close(self, reason: BaseException | None) -> None:
-        if self._handshake is not None:
-            self._handshake.cancel()
+        self._cancel_late()
         self.connection.close()
         self._owner.closed(self)
+
+    def _cancel_late(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
 
 
 class Call:

@@ -106,6 +106,23 @@ def test_callback_that_raises_stops_nothing(reactor: Reactor, clock: Clock) -> N
     assert ran == ["timer", "timer"]
 
 
+def test_a_timer_that_is_due_in_years_ends_no_wait() -> None:
+    reactor = Reactor("far ahead")
+    reactor.start()
+    try:
+        reached = threading.Event()
+        # The kernel takes less than 25 days at a time.
+        reactor.call_soon(reactor.call_later, 1e9, reached.set)
+        for _ in range(2):
+            turned = threading.Event()
+            reactor.call_soon(turned.set)
+            assert turned.wait(PATIENCE_S)
+        assert not reached.is_set()
+    finally:
+        reactor.stop()
+        assert reactor.join(PATIENCE_S)
+
+
 def test_calls_from_other_threads_wake_a_waiting_reactor() -> None:
     reactor, ran = Reactor(), threading.Event()
     reactor.start()

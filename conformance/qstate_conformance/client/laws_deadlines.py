@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstate_conformance.client import frames
-from qstate_conformance.client.driver import Client
+from qstate_conformance.client.driver import GRACE_S, Client
 from qstate_conformance.client.frames import CODES
 from qstate_conformance.client.peer import Peer
 from qstate_conformance.client.requests import Request
-from qstate_conformance.client.stage import always, answering_gets, client_of, keeps_working, needs
+from qstate_conformance.client.stage import always, answering_gets, client_of, keeps_working, more_gets_come, needs
 from qstate_conformance.laws import law
 from qstate_conformance.packing import pack
 from qstate_conformance.profiles import examples
@@ -75,6 +75,25 @@ def test_the_deadline_that_is_sent_is_what_is_left(subject: ClientSubject, timeo
         assert client.get("key", timeout_s=timeout_ms / 1000).value == "key"
         (get,) = peer.gets
         assert timeout_ms / 4 <= get.deadline_ms <= timeout_ms
+
+
+@law("P-DEADLINE-1", "P-DEADLINE-4", "P-MSG-6")
+def test_a_deadline_of_weeks_is_a_deadline(subject: ClientSubject) -> None:
+    """A caller may wait for longer than a timer of 31 bits, or the field of the message, can hold."""
+    for timeout_s in (1 << 31) / 1000 + 1, (1 << 32) / 1000 - 1, (1 << 32) / 1000 + 1:
+        with Peer() as peer:
+            answering_gets(peer, lambda request: [])
+            with client_of(subject, peer) as client:
+                waiting = client.start_get("key", timeout_s=timeout_s)
+                assert peer.wait_for(lambda: bool(peer.gets), GRACE_S), f"with {timeout_s:.0f} s, nothing is sent"
+                # What overflows is over at once.
+                assert not more_gets_come(peer, 1, 0.05), f"with {timeout_s:.0f} s, the client tries again at once"
+                (get,) = peer.gets
+                peer.connection_of(get).answer(get, frames.values(get.id, [pack("key")]))
+                outcome = waiting.outcome()
+                assert outcome.value == "key", f"with {timeout_s:.0f} s: {outcome}"
+            assert get.deadline_ms > 1 << 30, f"of {timeout_s:.0f} s, the server is told {get.deadline_ms} ms"
+            assert peer.faults == []
 
 
 @law("P-DEADLINE-1", "P-RETRY-1")

@@ -63,10 +63,14 @@ def test_a_deadline_of_almost_nothing_is_a_deadline(subject: ServerSubject, dead
 
 @law("P-DEADLINE-1", "P-MSG-6")
 def test_the_longest_deadline_is_a_deadline(subject: ServerSubject) -> None:
-    """A deadline of 4294967295 ms is sound, and the answer does not wait for it."""
-    with connect(subject) as session:
-        number = session.ask(Type.GET, (1 << 32) - 1, TEMPERATURE, None, {}, (KNOWN.key,))
-        check_known(session, number)
+    """A deadline of 4294967295 ms is sound: an answer does not wait for it, and a request that does harms nobody."""
+    longest = (1 << 32) - 1
+    with connect(subject) as session, connect(subject) as waiting:
+        waiting.ask(Type.GET, longest, TEMPERATURE, None, {}, (state("temperature").homeless,))
+        check_known(session, session.ask(Type.GET, longest, TEMPERATURE, None, {}, (KNOWN.key,)))
+        waiting.is_silent(0.2)
+        check_known(session, session.ask(Type.GET, longest, TEMPERATURE, None, {}, (KNOWN.key,)))
+        waiting.ping()
 
 
 @law("P-DEADLINE-1", "P-REQ-2")

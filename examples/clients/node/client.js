@@ -19,6 +19,8 @@ export * from "./views.js";
 
 const FIRST_WAIT_MS = 5;
 const LONGEST_WAIT_MS = 200;
+/** Timers count milliseconds in 31 bits: one of more ends at once. */
+const LONGEST_TIMEOUT_MS = 2 ** 31 - 1;
 
 export class Client {
   #host;
@@ -154,7 +156,7 @@ export class Client {
   /** Try until it works, the failure is fatal, or the next try would come after the deadline. */
   async #retrying(timeoutMs, attempt) {
     if (!(timeoutMs > 0 && timeoutMs < Infinity)) throw new InvalidArgument("timeoutMs is above zero and finite");
-    const deadline = performance.now() + timeoutMs;
+    const deadline = performance.now() + Math.min(timeoutMs, LONGEST_TIMEOUT_MS);
     for (let tries = 0; ; tries++) {
       try {
         return await attempt(deadline);

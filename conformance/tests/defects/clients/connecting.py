@@ -141,13 +141,10 @@ def gives_a_dead_connection_up_after_a_long_deadline_alone() -> None:
 
 @defect("routing.a_dead_connection_to_an_owner_is_given_up")
 def keeps_dead_connections_to_owners() -> None:
-    gave_up = SyncLinks.gave_up
-
     def give_up(self: Any, errand: Any, now: float) -> None:
-        owners = {link for link in self.open if (link.host, link.port) != self._proxy}
-        self.open -= owners
-        gave_up(self, errand, now)
-        self.open |= owners
+        for link in list(self.open):
+            if (link.host, link.port) == self._proxy:
+                link.gave_up(errand, now)
 
     SyncLinks.gave_up = give_up  # type: ignore[method-assign]
 

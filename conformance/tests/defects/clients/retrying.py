@@ -107,3 +107,21 @@ def sends_the_first_deadline_again() -> None:
     first: dict[float, int] = {}
     # An errand is known by its deadline, which no other has.
     Errand._ms_left = lambda self, now: first.setdefault(self.deadline, ms_left(self, now))  # type: ignore[method-assign]
+
+
+@defect("deadlines.a_deadline_of_weeks_is_a_deadline")
+def takes_a_deadline_of_more_than_31_bits_for_none() -> None:
+    class Overflowing(QueryableStateClient):
+        def get(self, *args: Any, timeout_s: float = 1.0, **kwargs: Any) -> Any:
+            return super().get(*args, timeout_s=timeout_s if timeout_s * 1000 < 1 << 31 else 0.01, **kwargs)
+
+    PythonDriver.make_client = Overflowing
+
+
+@defect("deadlines.a_deadline_of_weeks_is_a_deadline")
+def takes_32_bits_of_a_deadline() -> None:
+    class Cutting(QueryableStateClient):
+        def get(self, *args: Any, timeout_s: float = 1.0, **kwargs: Any) -> Any:
+            return super().get(*args, timeout_s=timeout_s % ((1 << 32) / 1000), **kwargs)
+
+    PythonDriver.make_client = Cutting

@@ -108,6 +108,20 @@ class LosesAnswersAtHalfClose(Spoiler):
 
 
 @seeded
+class WaitsForTheGone(_Counts):
+    """A connection whose client has ended its half stays until the last deadline, for days if need be."""
+
+    longest_ms = 0
+
+    def get(self, fields: Sequence[Any], payload: bytes) -> list[bytes]:
+        self.longest_ms = max(self.longest_ms, fields[2] if type(fields[2]) is int else 0)
+        return [payload]
+
+    def client_ended(self) -> bool:
+        return self.longest_ms < 60_000
+
+
+@seeded
 class AnswersARepeatedPingOnce(Spoiler):
     """Of two Pings with the same id, the second is passed over, although the first has its answer."""
 
