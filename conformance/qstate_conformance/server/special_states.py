@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from qstate.backends.contract import Capability, Isolation, ReadResult, StateReader
+from qstate.backends.contract import UNBOUNDED, Capability, Isolation, ReadResult, StateReader
 from qstate.descriptors import StateDescriptor
 from qstate.keys import ColumnType, Key, KeyGroupRange, Namespace
 from qstate.runtime.location import LocationTable, Owner
@@ -31,7 +31,9 @@ class _FixedReader(StateReader):
         self._epoch = epoch
         self._answers = answers
 
-    def get(self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key]) -> ReadResult:
+    def get(
+        self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
+    ) -> ReadResult:
         return ReadResult(self._epoch, [self._answers.get(key) if namespace is None else None for key in keys])
 
 
