@@ -178,8 +178,11 @@ class Channel:
 
     def close_when_sent(self) -> None:
         """Close as soon as the peer has taken what is queued. Any thread, any number of times."""
-        if self._reactor.in_driver():
-            self._send_collected()
+        if not self._reactor.in_driver():
+            # What was given to `send_soon` goes out first: it is sent at the end of a turn that has begun.
+            self._reactor.call_soon(self.close_when_sent)
+            return
+        self._send_collected()
         with self._lock:
             self._closing = True
             if not self._unsent:

@@ -10,7 +10,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from qstate.backends.contract import Capability, Isolation, ReadResult, StateReader
+from qstate.backends.answers import bounded
+from qstate.backends.contract import UNBOUNDED, Capability, Isolation, ReadResult, StateReader
 from qstate.descriptors import StateDescriptor
 from qstate.keys import ColumnType, Key, KeyGroupRange, Namespace
 from qstate.runtime.location import LocationTable, Owner
@@ -31,8 +32,11 @@ class _FixedReader(StateReader):
         self._epoch = epoch
         self._answers = answers
 
-    def get(self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key]) -> ReadResult:
-        return ReadResult(self._epoch, [self._answers.get(key) if namespace is None else None for key in keys])
+    def get(
+        self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
+    ) -> ReadResult:
+        found = (self._answers.get(key) if namespace is None else None for key in keys)
+        return ReadResult(self._epoch, bounded(found, most_bytes))
 
 
 class SpecialState:
