@@ -177,9 +177,9 @@ class Channel:
             self._close_locked(reason)
 
     def close_when_sent(self) -> None:
-        """Close as soon as the peer has taken what was sent so far. Any thread, any number of times."""
+        """Close as soon as the peer has taken what is queued. Any thread, any number of times."""
         if not self._reactor.in_driver():
-            # What the driving thread has collected is sent before.
+            # What was given to `send_soon` goes out first: it is sent at the end of a turn that has begun.
             self._reactor.call_soon(self.close_when_sent)
             return
         self._send_collected()

@@ -162,6 +162,20 @@ def test_channel_delivers_and_sends(recorder: Recorder) -> None:
     assert recorder.theirs.recv(10) == b"ng"
 
 
+def test_closing_from_another_thread_sends_what_the_turn_has_collected(recorder: Recorder, reactor: Reactor) -> None:
+    def answer_here_and_end_there() -> None:
+        recorder.channel.send_soon(b"answer")
+        there = threading.Thread(target=recorder.channel.close_when_sent)
+        there.start()
+        there.join(PATIENCE_S)
+
+    reactor.call_soon(answer_here_and_end_there)
+    recorder.turns()
+    assert recorder.theirs.recv(100) == b"answer"
+    assert recorder.theirs.recv(100) == b""
+    assert recorder.closed == [None]
+
+
 def test_end_of_the_peer_closes_once(recorder: Recorder) -> None:
     recorder.theirs.close()
     recorder.turns()

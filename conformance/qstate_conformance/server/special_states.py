@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from qstate.backends.answers import bounded
 from qstate.backends.contract import UNBOUNDED, Capability, Isolation, ReadResult, StateReader
 from qstate.descriptors import StateDescriptor
 from qstate.keys import ColumnType, Key, KeyGroupRange, Namespace
@@ -34,7 +35,8 @@ class _FixedReader(StateReader):
     def get(
         self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
     ) -> ReadResult:
-        return ReadResult(self._epoch, [self._answers.get(key) if namespace is None else None for key in keys])
+        found = (self._answers.get(key) if namespace is None else None for key in keys)
+        return ReadResult(self._epoch, bounded(found, most_bytes))
 
 
 class SpecialState:
