@@ -29,6 +29,7 @@ crash at any point leaves the epoch sealed whole or not at all.
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -57,6 +58,7 @@ from qstate.checkpoint.operator_state import OperatorState, state_fact
 from qstate.checkpoint.segment import Frame, SegmentWriter
 from qstate.checkpoint.snapshots import write_snapshot
 from qstate.errors import CheckpointError, FencedError
+from qstate.forks import end_forked_child
 from qstate.storage_faults import BY_CHECKPOINT_DIR, storage_fault
 
 __all__ = ["EpochLog", "OutputSpool"]
@@ -121,6 +123,7 @@ class EpochLog:
         self._latest = chain.latest()
         self._outputs: dict[int, str] = {}
         self._refusal: CheckpointError | FencedError | None = None
+        self._pid = os.getpid()
         #: How this writer compresses changes.
         self.compression = "none"
         #: What is there is of another form than what this writer will seal, and has to be replaced before it does.
@@ -195,6 +198,7 @@ class EpochLog:
         Raises `FencedError` when another writer has opened the log, `CheckpointError` when the disk fails, and
         whatever `changes` raises; the epoch is then not sealed.
         """
+        end_forked_child(self._pid)
         self._check_writable(epoch)
         temporary = f"{self._last.sequence + 1:012d}-{uuid4().hex}.tmp"
         spool: OutputSpool | None = None
@@ -205,6 +209,7 @@ class EpochLog:
             self._publish(temporary, sealed)
             self._files.sync()
         except BaseException as exc:
+            end_forked_child(self._pid)
             self._withdraw(temporary, spool)
             if isinstance(exc, OSError):
                 why = storage_fault(exc, self._files.path, BY_CHECKPOINT_DIR)
@@ -328,6 +333,7 @@ class EpochLog:
         return Sealed(self._last.sequence + 1, seal, epoch, self._writer, output)
 
     def _publish(self, temporary: str, sealed: Sealed) -> None:
+        end_forked_child(self._pid)  # the changes were serialized by the user's code
         try:
             self._files.publish(temporary, sealed.name)
         except (FileExistsError, FileNotFoundError) as exc:

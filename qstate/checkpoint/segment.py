@@ -24,6 +24,7 @@ The checksum of the footer covers the digest, and so the file: it is the file's 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -40,6 +41,7 @@ from qstate.backends.contract import Change, ChangeOp
 from qstate.checkpoint.compression import compressor, decompressor
 from qstate.checkpoint.file_facts import WHAT_TO_DO, FooterFacts, check_facts
 from qstate.errors import CheckpointError, DamagedCheckpoint
+from qstate.forks import end_forked_child
 from qstate.keys import MAX_PARALLELISM_LIMIT, KeyGroupRange
 
 __all__ = ["LARGEST_BLOCK", "WHAT_TO_DO", "Frame", "SegmentInfo", "SegmentReader", "SegmentWriter"]
@@ -101,6 +103,7 @@ class SegmentWriter:
         self._digest = xxh64()
         self._blocks = 0
         self._entries = 0
+        self._pid = os.getpid()
         self._offset = file.write(MAGIC)
         self._write(Kind.HEADER, 0, msgpack.packb(header))
 
@@ -149,6 +152,7 @@ class SegmentWriter:
         self._entries += entries
 
     def _write(self, kind: Kind, index: int, payload: bytes | memoryview) -> int:
+        end_forked_child(self._pid)  # a child has the same open file
         if len(payload) > LARGEST_BLOCK:
             raise CheckpointError(f"an entry of {len(payload)} bytes is larger than the epoch log can hold (4 GiB)")
         checksum = _checksum(kind, index, payload)

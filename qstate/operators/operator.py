@@ -6,12 +6,15 @@ must not know of Spark, sockets or epochs' fate: who begins, seals and rolls bac
     open() -> [restore the backend, fill the lists] -> per epoch: process(batch)* -> finish() -> ... -> close()
                                           abandoned epoch: discard()
 
+A function may fork: a child that comes back from it ends here (`qstate.forks`).
+
 Rows are processed as they come and their output is returned at once. With order_by columns they are held until
 `finish`, which sorts the epoch (stable, nulls last), because Spark's shuffle does not keep a key's order.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +25,7 @@ import pyarrow.compute as pc
 from qstate.backends.contract import StateBackend
 from qstate.descriptors import StateDescriptor
 from qstate.errors import ClosedError, JobError
+from qstate.forks import end_forked_child
 from qstate.keys import ColumnType, Key
 from qstate.operators.column_values import column_values
 from qstate.operators.context import RuntimeContext, Subtask
@@ -151,6 +155,7 @@ class KeyedOperator:
         self._descriptors: tuple[StateDescriptor, ...] = ()
         self._opened = False
         self._closed = False
+        self._pid = os.getpid()
 
     @property
     def spec(self) -> OperatorSpec:
@@ -172,6 +177,8 @@ class KeyedOperator:
             self._function.open(self._context)
         except Exception as exc:
             raise self._fault("open()", exc) from exc
+        finally:
+            end_forked_child(self._pid)
         self._descriptors = self._context.seal()
         self._opened = True
 
@@ -217,6 +224,8 @@ class KeyedOperator:
                 self._function.close()
             except Exception as exc:
                 raise self._fault("close()", exc) from exc
+            finally:
+                end_forked_child(self._pid)
 
     def _run(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         if batch.num_rows == 0:
@@ -266,6 +275,7 @@ class KeyedOperator:
                 ) from exc
             raise self._fault(where, exc) from exc
         finally:
+            end_forked_child(self._pid)
             cursor.current_key = NO_KEY
         return False
 
@@ -277,6 +287,8 @@ class KeyedOperator:
             outputs = list(function.process_batch(KeyedBatch(keys, namespaces, batch)) or ())
         except Exception as exc:
             raise self._fault(f"a batch of {batch.num_rows} rows", exc) from exc
+        finally:
+            end_forked_child(self._pid)
         for output in outputs:
             if not (isinstance(output, pa.RecordBatch) and output.schema.equals(self._spec.output_schema)):
                 raise JobError(

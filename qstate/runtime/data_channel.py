@@ -16,6 +16,7 @@ input can destroy what was sent last.
 
 from __future__ import annotations
 
+import os
 import pickle
 import select
 import selectors
@@ -30,6 +31,7 @@ from struct import Struct
 from typing import Any
 
 from qstate.errors import FencedError, QStateError
+from qstate.forks import end_forked_child
 from qstate.runtime.assignment import TaskManagerAddress
 from qstate.runtime.trust import authenticate_opened, receive_exactly
 
@@ -80,15 +82,17 @@ class SessionRequest:
 
 
 class TaskChannel:
-    """The task manager's end: blocking, one thread."""
+    """The task manager's end: blocking, one thread, and only in the process that has opened it."""
 
     def __init__(self, sock: socket.socket) -> None:
+        self._pid = os.getpid()
         self._sock = sock
         self._arrived = select.poll()
         self._arrived.register(sock, select.POLLIN)
 
     def receive(self) -> Frame:
         """The next frame. Raises `ConnectionError` when the relay is gone or was cut off."""
+        end_forked_child(self._pid)
         size, kind = _HEADER.unpack(receive_exactly(self._sock, _HEADER.size))
         return Frame(FrameKind(kind), receive_exactly(self._sock, size))
 
@@ -97,6 +101,7 @@ class TaskChannel:
         return not self._arrived.poll(0)
 
     def send(self, kind: FrameKind, payload: bytes | memoryview = b"") -> None:
+        end_forked_child(self._pid)
         self._sock.sendall(_HEADER.pack(len(payload), kind))
         if payload:
             self._sock.sendall(payload)
@@ -113,6 +118,7 @@ class TaskChannel:
 
     def close(self) -> None:
         """Close when the relay has read what was sent, or after a while. To be called by the session's thread."""
+        end_forked_child(self._pid)  # it would end the session of its parent
         deadline = time.monotonic() + LINGER_S
         rest = bytearray(RECEIVE_BYTES)
         with suppress(OSError):
@@ -133,6 +139,7 @@ class RelayChannel:
 
     def __init__(self, sock: socket.socket, silent: Callable[[], None]) -> None:
         sock.setblocking(False)
+        self._pid = os.getpid()
         self._sock = sock
         self._silent = silent
         self._received = bytearray()
@@ -141,6 +148,7 @@ class RelayChannel:
 
     def exchange(self, kind: FrameKind, payload: Any = b"") -> Iterator[Frame]:
         """Send a frame, giving the frames that arrive meanwhile. Exhaust it: the send is done only then."""
+        end_forked_child(self._pid)
         body = memoryview(payload).cast("B")
         pending = [memoryview(_HEADER.pack(len(body), kind)), body]
         self._selector.modify(self._sock, selectors.EVENT_READ | selectors.EVENT_WRITE)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from qstate.errors import ConfigError
+from qstate.forks import end_forked_child
 from qstate.private_files import create_file, make_directories, open_own, own_directories
 from qstate.storage_faults import BY_TMPDIR, storage_fault
 
@@ -37,6 +38,7 @@ class ScratchDirectory:
     """
 
     def __init__(self) -> None:
+        self._pid = os.getpid()
         self.path = temporary_directory(PREFIX)
         try:
             self._lock = _locked(self.path)
@@ -46,6 +48,7 @@ class ScratchDirectory:
 
     def remove(self) -> None:
         """Idempotent."""
+        end_forked_child(self._pid)  # it is its parent's
         if not self._lock.closed:
             _remove(self.path)
             self._lock.close()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import shutil
 import threading
 import time
@@ -41,6 +42,7 @@ from qstate.checkpoint.operator_state import OperatorState
 from qstate.checkpoint.origins import origin_of
 from qstate.config import JobConfig
 from qstate.errors import DamagedCheckpoint, FencedError, JobError, SerializationError
+from qstate.forks import end_forked_child
 from qstate.keys import KeyGroupRange
 from qstate.operators.context import Subtask as OperatorSubtask
 from qstate.operators.operator import KeyedOperator, OperatorSpec
@@ -124,6 +126,7 @@ class Subtask:
     def __init__(self, spec: OperatorSpec, place: SubtaskPlace, restart: Restart) -> None:
         self.spec = spec
         self._place = place
+        self._pid = os.getpid()
         self._gate = threading.Lock()
         self._busy = threading.Lock()
         self._current: TaskChannel | None = None
@@ -365,6 +368,7 @@ class Subtask:
 
     def _abandon(self, request: SessionRequest, output: OutputSpool | None) -> None:
         """Back to the last sealed epoch, at once: live queries must not see a failed epoch for longer than it ran."""
+        end_forked_child(self._pid)  # the backend's files are its parent's
         try:
             self._operator.discard()
             self._take_back()
