@@ -122,6 +122,16 @@ class JobConfig:
         "go on with the stored results when an epoch that was sealed comes again with other rows, which are dropped, "
         "instead of stopping the query",
     )
+    element_warning_s: float = _option(
+        60.0,
+        "a row, a batch or an open() that takes longer is logged by the task manager, with the Python stack, and again "
+        "after twice as long; 0: never",
+    )
+    element_timeout_s: float = _option(
+        0.0,
+        "a row or a batch that takes longer fails its epoch and ends its task manager, for what does not come back "
+        "cannot be stopped otherwise; an open() may take start_timeout_s, if that is longer; 0: no limit",
+    )
     switch_interval_s: float = _option(0.0005, "the interpreter's switch interval in task managers")
     log_dir: str = _option(
         "",
@@ -190,6 +200,8 @@ _ABOVE_ZERO = [
     "switch_interval_s",
 ]
 _AT_LEAST_ZERO = [
+    "element_warning_s",
+    "element_timeout_s",
     "snapshot_interval",
     "parallelism",
     "proxy_network_threads",

@@ -146,6 +146,7 @@ class KeyedOperator:
         self._in_turns = in_turns
         self._function = spec.function
         self._source = f"operator {spec.uid!r}, function {spec.function.display_name}"
+        self._subtask = subtask.index
         self._context = RuntimeContext(spec.job, spec.uid, subtask, backend)
         self._cursor = self._context.element_context
         self._row_maker = RowMaker(spec.row_names)
@@ -160,6 +161,11 @@ class KeyedOperator:
     @property
     def spec(self) -> OperatorSpec:
         return self._spec
+
+    @property
+    def place(self) -> str:
+        """How the subtask is named where it stands beside others, as in a log."""
+        return f"operator {self._spec.uid!r} subtask {self._subtask}, function {self._spec.function.display_name}"
 
     @property
     def descriptors(self) -> tuple[StateDescriptor, ...]:

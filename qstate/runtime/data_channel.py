@@ -21,6 +21,7 @@ import pickle
 import select
 import selectors
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -82,11 +83,13 @@ class SessionRequest:
 
 
 class TaskChannel:
-    """The task manager's end: blocking, one thread, and only in the process that has opened it."""
+    """The task manager's end, only in the process that has opened it: blocking, one thread, but for `cut` and `fail`."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._pid = os.getpid()
         self._sock = sock
+        self._sending = threading.Lock()
+        self._failed = False
         self._arrived = select.poll()
         self._arrived.register(sock, select.POLLIN)
 
@@ -102,12 +105,25 @@ class TaskChannel:
 
     def send(self, kind: FrameKind, payload: bytes | memoryview = b"") -> None:
         end_forked_child(self._pid)
-        self._sock.sendall(_HEADER.pack(len(payload), kind))
-        if payload:
-            self._sock.sendall(payload)
+        with self._sending:
+            if self._failed:
+                raise ConnectionError("the session has failed")
+            self._sock.sendall(_HEADER.pack(len(payload), kind))
+            if payload:
+                self._sock.sendall(payload)
 
     def send_failure(self, error: QStateError) -> None:
         self.send(FrameKind.FAILED, pickle.dumps(error))
+
+    def fail(self, error: QStateError) -> None:
+        """End the session with this error while its own thread cannot. Any thread may call it, as the last thing.
+
+        It returns when the relay has the error, or after a while; the session's thread gets `ConnectionError` if it
+        comes back.
+        """
+        self.send_failure(error)
+        self._failed = True
+        self.close()
 
     def cut(self) -> None:
         """Make every present and later receive and send fail. Any thread may call it."""
@@ -117,7 +133,7 @@ class TaskChannel:
             return  # the relay closed first, which has the same effect
 
     def close(self) -> None:
-        """Close when the relay has read what was sent, or after a while. To be called by the session's thread."""
+        """Close when the relay has read what was sent, or after a while."""
         end_forked_child(self._pid)  # it would end the session of its parent
         deadline = time.monotonic() + LINGER_S
         rest = bytearray(RECEIVE_BYTES)

@@ -46,6 +46,7 @@ from qstate.forks import end_forked_child
 from qstate.keys import KeyGroupRange
 from qstate.operators.context import Subtask as OperatorSubtask
 from qstate.operators.operator import KeyedOperator, OperatorSpec
+from qstate.operators.steps import step_in
 from qstate.runtime.assignment import RestoredSubtask
 from qstate.runtime.claim import check_owner
 from qstate.runtime.data_channel import FrameKind, SessionRequest, TaskChannel
@@ -205,7 +206,12 @@ class Subtask:
             if self._current is not None:
                 self._current.cut()
         if not self._busy.acquire(timeout=CUT_TIMEOUT_S):
-            log.warning("operator %s subtask %d is still in the user's function", self.spec.uid, self._place.subtask)
+            log.warning(
+                "operator %s subtask %d is still in the user's function%s",
+                self.spec.uid,
+                self._place.subtask,
+                self._standing(),
+            )
             return
         try:
             if not self._closed:
@@ -213,6 +219,11 @@ class Subtask:
                 self._free()
         finally:
             self._busy.release()
+
+    def _standing(self) -> str:
+        """Where the user's function is, for the end of a sentence; empty when it has come back."""
+        step = step_in(self._operator)
+        return "" if step is None else f", in {step.where}; it is at:\n{step.stack()}"
 
     def _make_final(self) -> None:
         """Let the epoch sealed last be final when it is reported as committed.
@@ -263,7 +274,7 @@ class Subtask:
             if not self._busy.acquire(timeout=CUT_TIMEOUT_S):
                 raise JobError(
                     f"operator {self.spec.uid!r} subtask {self._place.subtask}: an older attempt is still inside the "
-                    f"user's function after {CUT_TIMEOUT_S:.0f} s; find out what it waits for"
+                    f"user's function after {CUT_TIMEOUT_S:.0f} s{self._standing()}"
                 )
             try:
                 self._check_current(request, channel)

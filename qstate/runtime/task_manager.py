@@ -11,6 +11,7 @@ sealed is in the epoch log, and what is not will come again.
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
 import pickle
@@ -47,6 +48,7 @@ from qstate.runtime.short_turns import ShortTurns
 from qstate.runtime.statistics import ProcessStatistics, process_statistics, request_statistics
 from qstate.runtime.subtask import Restart, Subtask
 from qstate.runtime.time_slice import shorten_time_slice
+from qstate.runtime.watchdog import Watchdog
 
 __all__ = ["TaskManager", "main"]
 
@@ -54,6 +56,8 @@ log = logging.getLogger(__name__)
 
 WATCH_INTERVAL_S = 1.0
 DRAIN_TIMEOUT_S = 2.0
+#: How long a process may take to end in which a function does not come back.
+END_TIMEOUT_S = 5.0
 
 
 class TaskManager:
@@ -83,6 +87,9 @@ class TaskManager:
         self._metronome = Metronome()
         in_turns = ShortTurns(lambda: server.asked_alone_at, self._metronome.beat)
         self._subtasks = HeldSubtasks(bootstrap, self._scratch.path, self._registry, self._job_manager, in_turns)
+        #: By the id of the thread that serves it.
+        self._sessions: dict[int, TaskChannel] = {}
+        self._watchdog = Watchdog(bootstrap.config, self._hangs)
         self._proxy: ClientProxy | None = None
         if bootstrap.config.proxy_enabled:
             self._proxy = ClientProxy(self._endpoint("proxy"), self._proxy_statistics, local=self._server)
@@ -97,6 +104,7 @@ class TaskManager:
         """Serve until it is time to end; `up` is called once the job manager knows this task manager."""
         listeners: list[RpcListener] = []
         try:
+            self._watchdog.start()
             self._server.start()
             if self._proxy is not None:
                 self._proxy.set_location_oracle(self._bootstrap.job, JobManagerOracle(self._job_manager))
@@ -157,6 +165,7 @@ class TaskManager:
     def _close(self, listeners: list[RpcListener]) -> None:
         """Free everything, the one whatever becomes of the other."""
         with ExitStack() as steps:  # from the last to the first
+            steps.callback(self._watchdog.close)
             steps.callback(self._scratch.remove)
             steps.callback(self._metronome.close)
             steps.callback(self._job_manager.close)
@@ -171,7 +180,7 @@ class TaskManager:
 
     def _serve(self, sock: socket.socket) -> None:
         """One relay's session, on the thread that welcomed its connection."""
-        channel = TaskChannel(sock)
+        channel = self._sessions[threading.get_ident()] = TaskChannel(sock)
         try:
             opening = channel.receive()
             if opening.kind is not FrameKind.OPEN:
@@ -180,6 +189,7 @@ class TaskManager:
         except OSError as exc:
             log.info("a relay's session ended early: %s", exc)
         finally:
+            del self._sessions[threading.get_ident()]
             channel.close()
 
     def _run_session(self, request: SessionRequest, channel: TaskChannel) -> None:
@@ -214,6 +224,22 @@ class TaskManager:
         finally:
             if subtask is not None and subtask.broken:
                 self._subtasks.reopen(request.operator, request.subtask, subtask, restart)
+
+    def _hangs(self, thread: int, error: JobError) -> None:
+        """A thread does not come back from the user's function, and cannot be made to: this process has to end."""
+        if self._end.is_set():
+            return
+        log.error("%s", error)
+        channel = self._sessions.get(thread)
+        if channel is not None:
+            try:
+                channel.fail(error)
+            except OSError as exc:
+                log.info("its relay is gone: %s", exc)
+        self.end("a function does not come back")
+        last = threading.Timer(END_TIMEOUT_S, os._exit, (1,))  # closing waits for the function, too
+        last.daemon = True
+        last.start()
 
     def _ping(self) -> None:
         """Answers a job manager to which a relay has reported this process as lost: once it ends, it is."""
@@ -259,6 +285,7 @@ def main() -> None:
         os.dup2(nothing.fileno(), 0)
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # what the user's code printed is there when the process is killed
+    faulthandler.enable()  # a crash in a package's compiled code leaves the stack in the log
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     log.info("task manager %d, incarnation %d: process %d", bootstrap.index, bootstrap.incarnation, os.getpid())
     if bootstrap.log_file:

@@ -1,0 +1,109 @@
+"""What an operator's thread is doing for the user, as another thread sees it.
+
+Rules of this module: it reads the frames of a thread that runs, and writes nothing. So the loop over the rows does
+nothing for those who watch it. A row is known by its identity: who holds the object sees the same one again only as
+long as it is being processed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from reprlib import repr as shown  # bounded: a column may hold anything
+from traceback import StackSummary
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+from qstate.operators.handles import NO_KEY
+from qstate.operators.operator import KeyedOperator
+from qstate.operators.user_traceback import shortened
+
+__all__ = ["Step", "step_in", "step_of"]
+
+#: Columns of a row that are shown.
+MOST_COLUMNS = 20
+
+
+class Step(NamedTuple):
+    """A call of the user's function: `open`, `close`, or the processing of a row or a batch.
+
+    `subject` is one object for as long as the call lasts: the row, the batch, or the operator itself.
+    """
+
+    operator: KeyedOperator
+    call: str
+    key: Any
+    subject: object
+    frames: tuple[FrameType, ...]
+
+    @property
+    def where(self) -> str:
+        """The operator, the subtask, the function and the key."""
+        key = "" if self.key is NO_KEY else f", key {shown(self.key)}"
+        return f"{self.operator.place}{key}"
+
+    @property
+    def row(self) -> str:
+        """The row, of which no more is shown than fits a line or two; empty when there is none."""
+        if self.call != "process_element":
+            return ""
+        row: Any = self.subject
+        pairs = [f"{name}={shown(value)}" for name, value in zip(row._fields, row, strict=True)]
+        more = ["..."] if len(pairs) > MOST_COLUMNS else []
+        return f"Row({', '.join([*pairs[:MOST_COLUMNS], *more])})"
+
+    def stack(self) -> str:
+        """Where the call is, as in a traceback: the most recent call last."""
+        lines = StackSummary.extract((frame, frame.f_lineno) for frame in self.frames).format()
+        return shortened("".join(lines).rstrip())
+
+
+def step_in(operator: KeyedOperator) -> Step | None:
+    """What some thread does for the user of this operator at this moment."""
+    for frame in sys._current_frames().values():
+        step = step_of(frame)
+        if step is not None and step.operator is operator:
+            return step
+    return None
+
+
+def step_of(frame: FrameType) -> Step | None:
+    """What the thread whose innermost frame this is does for the user; None for nothing."""
+    inner: list[FrameType] = []
+    for outer in _outwards(frame):
+        found = _STEPS.get(outer.f_code)
+        if found is not None:
+            return found(outer.f_locals, tuple(reversed(inner)))
+        inner.append(outer)
+    return None
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+_Found = Callable[[Mapping[str, Any], "tuple[FrameType, ...]"], Step | None]
+
+
+def _element(names: Mapping[str, Any], frames: tuple[FrameType, ...]) -> Step | None:
+    if "row" not in names:  # before the first one
+        return None
+    return Step(names["self"], "process_element", names["cursor"].current_key, names["row"], frames)
+
+
+def _batch(names: Mapping[str, Any], frames: tuple[FrameType, ...]) -> Step | None:
+    return Step(names["self"], "process_batch", NO_KEY, names["batch"], frames)
+
+
+def _call(name: str) -> _Found:
+    return lambda names, frames: Step(names["self"], name, NO_KEY, names["self"], frames)
+
+
+_STEPS: dict[CodeType, _Found] = {
+    KeyedOperator._fill.__code__: _element,
+    KeyedOperator._run_batch.__code__: _batch,
+    KeyedOperator.open.__code__: _call("open"),
+    KeyedOperator.close.__code__: _call("close"),
+}

@@ -1,0 +1,139 @@
+"""What a thread does for the user, seen from another one."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from qstate.descriptors import ReducingStateDescriptor
+from qstate.operators import KeyedFunction, KeyedOperator, QueryableReducingSink
+from qstate.operators.steps import Step, step_of
+from tests.operators.running import Calls, batch, heap, operator_of
+
+
+class Gate:
+    """Holds whoever calls it until it is opened; `reached` says that it is being called."""
+
+    def __init__(self) -> None:
+        self.reached, self.opened = threading.Event(), threading.Event()
+
+    def __call__(self, *_: Any) -> None:
+        self.reached.set()
+        assert self.opened.wait(30)  # where it stands
+
+
+@contextmanager
+def held(call: Any, gate: Gate) -> Iterator[Step | None]:
+    """What another thread sees while `call` is at the gate."""
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    try:
+        assert gate.reached.wait(30)
+        assert thread.ident is not None
+        yield step_of(sys._current_frames()[thread.ident])
+    finally:
+        gate.opened.set()
+        thread.join(30)
+
+
+@pytest.fixture
+def operator_with() -> Iterator[Any]:
+    with heap() as backend:
+
+        def make(function: KeyedFunction, **settings: Any) -> KeyedOperator:
+            return operator_of(function, backend, **settings)
+
+        yield make
+
+
+def test_a_row_is_shown_with_its_key_its_columns_and_the_users_stack(operator_with: Any) -> None:
+    gate = Gate()
+    operator = operator_with(Calls(lambda function, row, context: gate(row)))
+    operator.open()
+    rows = batch([("a", 1.5, 7), ("b" * 1000, 2.5, 8)])
+    with held(lambda: operator.process(rows.slice(0, 1)), gate) as step:
+        assert step is not None
+        assert (step.call, step.key, step.row) == ("process_element", "a", "Row(key='a', temp=1.5, at=7)")
+        assert step.where == "operator 'alerts' subtask 0, function Calls, key 'a'"
+        stack = step.stack()
+    assert "assert self.opened.wait(30)  # where it stands" in stack
+    assert stack.index("process_element") < stack.index("__call__") < stack.index("in wait")
+    assert "in _fill" not in stack
+    gate = Gate()
+    with held(lambda: operator.process(rows.slice(1, 1)), gate) as step:
+        assert step is not None
+        assert len(step.row) < 100
+        assert len(step.where) < 150
+
+
+def test_rows_of_one_key_are_different_rows(operator_with: Any) -> None:
+    gates = [Gate(), Gate()]
+    operator = operator_with(Calls(lambda function, row, context: gates[row.at](row)))
+    operator.open()
+    rows = batch([("a", 1.5, 0), ("a", 1.5, 1)])
+    with held(lambda: operator.process(rows), gates[0]) as first:
+        assert first is not None
+        again = step_of(first.frames[-1])
+        assert again is not None and again.subject is first.subject
+        gates[0].opened.set()
+        assert gates[1].reached.wait(30)
+        (second,) = [found for frame in sys._current_frames().values() if (found := step_of(frame)) is not None]
+        gates[1].opened.set()
+    assert second.subject is not first.subject
+    assert second.key is first.key or second.key == first.key
+
+
+def test_a_row_that_a_generator_works_on_is_that_row(operator_with: Any) -> None:
+    gate = Gate()
+
+    def each(function: Any, row: Any, context: Any) -> Any:
+        yield row.key, "before"
+        gate()
+
+    operator = operator_with(Calls(each))
+    operator.open()
+    with held(lambda: operator.process(batch([("a", 1.5, 7)])), gate) as step:
+        assert step is not None
+        assert step.row == "Row(key='a', temp=1.5, at=7)"
+
+
+def test_a_batch_is_shown_as_one(operator_with: Any) -> None:
+    gate = Gate()
+    descriptor = ReducingStateDescriptor("r", float, reduce_function=lambda *_: gate() or 1.0).queryable("r")
+    operator = operator_with(QueryableReducingSink(descriptor, ["temp"]), output_schema=pa.schema([]))
+    operator.open()
+    with held(lambda: operator.process(batch([("a", 1.5, 7), ("a", 1.5, 7)])), gate) as step:
+        assert step is not None
+        assert (step.call, step.row) == ("process_batch", "")
+        assert step.where == "operator 'alerts' subtask 0, function QueryableReducingSink(r)"
+
+
+@pytest.mark.parametrize("call", ["open", "close"])
+def test_open_and_close_are_shown(call: str, operator_with: Any) -> None:
+    gate = Gate()
+
+    class Slow(Calls):
+        def open(self, context: Any) -> None:
+            if call == "open":
+                gate()
+
+        def close(self) -> None:
+            if call == "close":
+                gate()
+
+    operator = operator_with(Slow(lambda function, row, context: None))
+    if call == "close":
+        operator.open()
+    with held(getattr(operator, call), gate) as step:
+        assert step is not None
+        assert (step.call, step.row, step.subject) == (call, "", operator)
+
+
+def test_a_thread_that_does_nothing_for_the_user_does_no_step() -> None:
+    assert step_of(sys._getframe()) is None
