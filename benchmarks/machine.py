@@ -25,6 +25,7 @@ _PACKAGES = (
     "pandas",
     "protobuf",
     "msgpack",
+    "msgspec",
     "xxhash",
     "rocksdict",
     "redis",

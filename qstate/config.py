@@ -30,7 +30,7 @@ _MAPS = frozenset(("backend_options", "checkpoint_storage_options"))
 
 
 #: Fields that may be given as paths.
-_PLACES = frozenset(("checkpoint_dir", "restore_from", "log_dir"))
+_PLACES = frozenset(("checkpoint_dir", "restore_from", "log_dir", "auth_token_file"))
 
 
 def _option(default: Any, doc: str) -> Any:
@@ -103,6 +103,9 @@ class JobConfig:
     )
     metrics_bind: str = _option("127.0.0.1", "address that the metrics listen on")
     auth_token: str = field(default="", repr=False, metadata={"doc": "token that clients must present; empty: none"})
+    auth_token_file: str = _option(
+        "", "file that holds the token instead, in one line; it is read by the driver, when the job starts"
+    )
     allow_open_query_port: bool = _option(False, "permit a query port beyond loopback without a token")
     lease_s: float = _option(10.0, "a task manager that cannot reach its job manager for so long ends itself")
     start_timeout_s: float = _option(60.0, "how long a task waits for its task manager to start and restore")

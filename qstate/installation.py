@@ -31,7 +31,7 @@ JAVA_TIMEOUT_S = 30.0
 #: What each feature (an extra of the distribution) needs: package -> (lowest version, first that does not work).
 #: The first package of a feature tells whether it was installed.
 FEATURES: Mapping[str, Mapping[str, tuple[str, str | None]]] = {
-    "core": {"msgpack": ("1.1", None), "xxhash": ("3.4", None)},
+    "core": {"msgpack": ("1.1", None), "msgspec": ("0.19", None), "xxhash": ("3.4", None)},
     "rocksdb": {"rocksdict": ("0.3.25", None)},
     "spark": {
         "pyspark": ("4.1", "5"),

@@ -38,6 +38,9 @@ def add_serve_command(commands: Any) -> None:
     serve.add_argument("--port", default=_DEFAULTS.proxy_ports, metavar="PORTS", help=_ports("client proxy"))
     serve.add_argument("--server-port", default=_DEFAULTS.server_ports, metavar="PORTS", help=_ports("state server"))
     serve.add_argument(
+        "--token-file", default="", metavar="FILE", help=f"what holds the token, in the place of ${TOKEN_VARIABLE}"
+    )
+    serve.add_argument(
         "--allow-open-query-port",
         action="store_true",
         help=f"listen beyond loopback without a token; a token is taken from ${TOKEN_VARIABLE}",
@@ -75,7 +78,8 @@ def _serve(arguments: argparse.Namespace) -> int:
         server_ports=arguments.server_port,
         metrics_ports=arguments.metrics_port,
         metrics_bind=arguments.host,
-        auth_token=os.environ.get(TOKEN_VARIABLE, ""),
+        auth_token="" if arguments.token_file else os.environ.get(TOKEN_VARIABLE, ""),
+        auth_token_file=arguments.token_file,
         allow_open_query_port=arguments.allow_open_query_port,
         backend=arguments.backend,
         backend_options=dict(map(_option, arguments.backend_option)),

@@ -65,6 +65,10 @@ class Hello(NamedTuple):
     token: bytes | None
     client: str
 
+    def __repr__(self) -> str:
+        shown = None if self.token is None else "..."  # messages are shown in errors and logs
+        return f"Hello(versions={self.versions!r}, token={shown!r}, client={self.client!r})"
+
 
 class Welcome(NamedTuple):
     """The server's answer to Hello: the version of this connection and the server's limits."""

@@ -17,7 +17,7 @@ ends it, and starting processes as fast as they die would only keep the host bus
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from qstate.config import JobConfig
@@ -53,7 +53,7 @@ class Bootstrap:
     index: int
     incarnation: int
     job_manager: tuple[str, int]
-    secret: bytes
+    secret: bytes = field(repr=False)
     config: JobConfig
     #: Its location: a path, or a URL.
     checkpoint_dir: str

@@ -83,7 +83,7 @@ class SessionRequest:
 
 
 class TaskChannel:
-    """The task manager's end, only in the process that has opened it: blocking, one thread, but for `cut` and `fail`."""
+    """The task manager's end, in the process that opened it alone: blocking, one thread, but for `cut` and `fail`."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._pid = os.getpid()

@@ -20,7 +20,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 from typing import Protocol
@@ -85,7 +85,7 @@ class EndpointOptions:
     max_keys: int = DEFAULT_MAX_KEYS
     max_queued: int = 10_000
     max_requests_per_connection: int = 1000
-    token: bytes | None = None
+    token: bytes | None = field(default=None, repr=False)
     handshake_timeout_s: float = 10.0
     unread_timeout_s: float = 30.0
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from qstate.errors import Detail, FailureCode, LocalProtocolError, QueryError
@@ -39,7 +39,7 @@ SILENCE_S = 1.0
 class LinkSettings:
     """What every connection of a client is opened with. The token is sent to proxies and state servers alike."""
 
-    token: bytes | None = None
+    token: bytes | None = field(default=None, repr=False)
     client: str = ""
     max_frame: int = DEFAULT_MAX_FRAME
 

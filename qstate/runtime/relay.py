@@ -23,7 +23,7 @@ import subprocess
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import psutil
@@ -59,7 +59,7 @@ class JobTicket:
 
     job: str
     job_manager: tuple[str, int]
-    secret: bytes
+    secret: bytes = field(repr=False)
     start_timeout_s: float
     replay_buffer_bytes: int
 

@@ -40,6 +40,7 @@ from qstate.errors import (
     UnknownState,
 )
 from qstate.keys import KeyGroupRange
+from qstate.runtime.auth_token import with_token
 from qstate.runtime.line_limit import limited
 from qstate.runtime.listener import parse_ports
 from qstate.runtime.location import LocationTable
@@ -118,7 +119,7 @@ class Standby:
         descriptors: Iterable[StateDescriptor] = (),
     ) -> None:
         self._root = open_directory(absolute(location), config.checkpoint_storage_options)
-        self._config = config
+        config = self._config = with_token(config)
         self._interval_s = _interval(interval_s)
         self._descriptors = tuple(descriptors)
         self._check(host)

@@ -7,6 +7,7 @@ DataFrames into keyed streams. It never sees a row.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import re
 import sys
@@ -23,6 +24,7 @@ from qstate.checkpoint.locations import absolute, open_directory
 from qstate.config import JobConfig
 from qstate.errors import ClosedError, ConfigError, JobError
 from qstate.runtime.assignment import RestoredSubtask
+from qstate.runtime.auth_token import with_token
 from qstate.runtime.driver_only import check_driver
 from qstate.runtime.job_manager import JobManager
 from qstate.runtime.listener import parse_ports
@@ -30,6 +32,7 @@ from qstate.runtime.metrics import MetricsServer
 from qstate.runtime.query_ports import check_exposure
 from qstate.runtime.relay import JobTicket
 from qstate.runtime.statistics import ProcessStatistics
+from qstate.spark.command_lines import stands_on_a_command_line
 from qstate.spark.keyed_stream import KeyedStream
 from qstate.spark.live_jobs import LiveJob, LiveJobs
 from qstate.spark.progress import EpochListener
@@ -37,9 +40,17 @@ from qstate.spark.queries import StreamingQueries
 
 __all__ = ["Job"]
 
+log = logging.getLogger(__name__)
+
 _LOCAL_MASTER = re.compile(r"local(\[|$|-cluster\[)")
 _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _LIVE_JOBS = LiveJobs()
+_TOKEN_IN_THE_OPEN = (
+    "every user of this host can read the job's token in the list of processes: Spark passes the conf of a session "
+    "that is built in Python, or given with --conf, on a command line. Give it to the Job in Python "
+    "(auth_token=os.environ[...]), or name a file that holds it (auth_token_file, spark.qstate.auth.token.file), and "
+    "make another token"
+)
 #: How often a wait for the first proxy looks whether a query still runs.
 QUERIES_INTERVAL_S = 0.5
 
@@ -69,7 +80,9 @@ class Job:
             )
         context = spark.sparkContext
         self.name = name
-        self.config = JobConfig.from_spark(dict(context.getConf().getAll()), **settings)
+        self.config = with_token(JobConfig.from_spark(dict(context.getConf().getAll()), **settings))
+        if self.config.auth_token and stands_on_a_command_line(self.config.auth_token):
+            log.warning(_TOKEN_IN_THE_OPEN)
         check_backend(self.config.backend, self.config.backend_options)
         for ports in (self.config.proxy_ports, self.config.server_ports, self.config.metrics_ports or "0"):
             parse_ports(ports)

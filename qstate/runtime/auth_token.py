@@ -1,0 +1,36 @@
+"""The token that clients must present, as a config names it: in the config itself, or in a file.
+
+Rules of this module: config in, config out; it reads that one file. What it says of a token never holds the token.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from qstate.config import JobConfig
+from qstate.errors import ConfigError
+from qstate.private_files import open_regular
+from qstate.protocol.limits import MAX_TOKEN
+
+__all__ = ["with_token"]
+
+
+def with_token(config: JobConfig) -> JobConfig:
+    """The config with its token in it. Raises `ConfigError` when the file that it names has none."""
+    if not config.auth_token_file:
+        return config
+    if config.auth_token:
+        raise ConfigError("auth_token and auth_token_file are both set; give one of them")
+    path = Path(config.auth_token_file).expanduser()
+    try:
+        with os.fdopen(open_regular(path), "rb") as file:
+            data = file.read(MAX_TOKEN + len("\r\n") + 1).rstrip(b"\r\n")
+    except OSError as exc:
+        raise ConfigError(f"auth_token_file {path} cannot be read: {exc.strerror}") from exc
+    if not 0 < len(data) <= MAX_TOKEN:
+        raise ConfigError(f"auth_token_file {path} must hold a token of 1 to {MAX_TOKEN} bytes and nothing else")
+    try:
+        return config.merged(auth_token=data.decode(), auth_token_file="")
+    except UnicodeDecodeError:
+        raise ConfigError(f"auth_token_file {path} must hold text in UTF-8") from None
