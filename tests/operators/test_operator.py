@@ -136,7 +136,7 @@ def test_null_key_is_refused_before_any_row_is_processed() -> None:
                 "key_columns": tuple(f"k{number}" for number in range(65)),
                 "input_schema": pa.schema([(f"k{number}", pa.string()) for number in range(65)]),
             },
-            "key_columns names 65 columns, over 64",
+            "key_columns names 65 columns, at most 64 can be",
         ),
         ({"order_by": ("when",)}, "order_by names 'when'"),
         ({"namespace_columns": ("at",)}, "namespace columns are for queryable sinks"),
