@@ -36,7 +36,7 @@ _ARRAY16, _ARRAY32 = b"\xdc", b"\xdd"
 #: it lets other threads run while it builds.
 _PLAIN_ONLY = {"max_array_len": 0, "max_map_len": 0} if msgpack.Unpacker.__module__ != "msgpack.fallback" else {}
 #: The first bytes of values, by what they are.
-_UNSIGNED = frozenset((*range(0x80), 0xCC, 0xCD, 0xCE, 0xCF))
+_INTEGERS = frozenset((*range(0x80), *range(0xCC, 0xD4)))
 _MAPS = frozenset((*range(0x80, 0x90), 0xDE, 0xDF))
 _ARRAYS = frozenset((*range(0x90, 0xA0), 0xDC, 0xDD))
 _CONTAINERS = _MAPS | _ARRAYS
@@ -112,9 +112,9 @@ class FieldReader:
 
     def unsigned(self) -> int | None:
         """The integer of 32 bits that comes next, or None: nothing else is built, for it has no bounds here."""
-        if self._first() in _UNSIGNED:
+        if self._first() in _INTEGERS:
             number: int = self._reader.unpack()
-            return number if number <= MAX_ID else None
+            return number if 0 <= number <= MAX_ID else None
         return None
 
     def field(self, index: int, depth: int) -> Any:

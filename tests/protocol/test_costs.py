@@ -122,6 +122,16 @@ def test_what_a_newer_client_appends_to_its_hello_is_not_built() -> None:
     assert decode_opening(payload, (Hello,)) == Hello((1,), None, "")
 
 
+@pytest.mark.parametrize(
+    "zero", [b"\0", b"\xcc\0", b"\xcd\0\0", b"\xd0\0", b"\xd1\0\0", b"\xd2" + bytes(4), b"\xd3" + bytes(8)]
+)
+def test_a_first_message_may_have_its_numbers_in_any_form(zero: bytes) -> None:
+    payload = b"\xdc\0\x05" + zero + zero + b"\x91\1\xc0\xa0"
+    assert decode_opening(payload, (Hello,)) == Hello((1,), None, "")
+    with pytest.raises(RemoteProtocolError):
+        decode_opening(payload.replace(zero, b"\xff"), (Hello,))
+
+
 SOUND = {
     "texts": tuple(f"key {number}" for number in range(10_000)),
     "numbers": tuple(range(10_000)),
