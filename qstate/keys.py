@@ -31,6 +31,7 @@ from qstate.errors import ConfigError, WrongKeyType
 
 __all__ = [
     "DEFAULT_MAX_PARALLELISM",
+    "MAX_KEY_COLUMNS",
     "MAX_PARALLELISM_LIMIT",
     "ColumnType",
     "Key",
@@ -60,6 +61,7 @@ Namespace = Key | None
 #: Flink's default; an upper bound on parallelism for the life of the state.
 DEFAULT_MAX_PARALLELISM = 128
 MAX_PARALLELISM_LIMIT = 32768
+MAX_KEY_COLUMNS = 64
 #: The seed of Spark's `xxhash64` (org.apache.spark.sql.catalyst.expressions.XxHash64).
 SPARK_SEED = 42
 
@@ -141,6 +143,8 @@ def check_key(key: Any, types: Sequence[ColumnType] | None = None) -> None:
     columns = key if type(key) is tuple else (key,)
     if not columns or (type(key) is tuple and len(key) == 1):
         raise WrongKeyType(expected="a bare value for one column, a tuple for several", got=f"tuple of {len(columns)}")
+    if len(columns) > MAX_KEY_COLUMNS:
+        raise WrongKeyType(expected=f"at most {MAX_KEY_COLUMNS} columns", got=f"tuple of {len(columns)}")
     found = [check_column(column) for column in columns]
     if types is not None and found != list(types):
         raise WrongKeyType(

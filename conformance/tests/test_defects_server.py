@@ -60,6 +60,8 @@ CAUGHT_BY = {
     "KeepsItsVersionsToItself": "handshake.no_version_in_common_is_refused_with_the_versions",
     "WaitsForHandshakesForEver": "handshake.a_silent_client_is_told_that_it_took_too_long",
     "RequestsBeforeTheHandshake": "handshake.a_first_message_that_is_no_sound_hello_is_malformed",
+    "UnpacksWhatItIsSent": "costs.a_first_message_costs_what_its_size_allows",
+    "MakesAnswersFirst": "costs.an_answer_that_is_too_large_is_not_made_first",
     "OneConnectionTakesAll": "shares.one_connection_does_not_take_all_room_for_requests",
     "IdleConnectionsKeepTheirPlaces": "shares.an_idle_connection_gives_its_place_to_a_new_one",
     "BusyConnectionsLoseTheirPlaces": "shares.a_connection_with_a_request_in_flight_keeps_its_place",

@@ -26,7 +26,7 @@ from qstate.backends.contract import StateBackend
 from qstate.descriptors import StateDescriptor
 from qstate.errors import ClosedError, JobError
 from qstate.forks import end_forked_child
-from qstate.keys import ColumnType, Key
+from qstate.keys import MAX_KEY_COLUMNS, ColumnType, Key
 from qstate.operators.column_values import column_values
 from qstate.operators.context import RuntimeContext, Subtask
 from qstate.operators.functions import KeyedBatch, KeyedBatchFunction, KeyedFunction, KeyedProcessFunction
@@ -106,6 +106,10 @@ class OperatorSpec:
                 )
         if len(set(names)) != len(names):
             raise JobError(f"operator {self.uid!r}: {what} names a column twice: {', '.join(names)}")
+        if what != "order_by" and len(names) > MAX_KEY_COLUMNS:
+            raise JobError(
+                f"operator {self.uid!r}: {what} names {len(names)} columns, at most {MAX_KEY_COLUMNS} can be"
+            )
 
     def _check_sortable(self) -> None:
         for name in self.order_by:

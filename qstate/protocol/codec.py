@@ -9,17 +9,18 @@ request fails) or another `RemoteProtocolError` (not even that: the connection m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgpack
 
 from qstate.errors import Detail, FailureCode, LocalProtocolError, QueryError, RemoteProtocolError, UnsupportedQuery
 from qstate.protocol import fields as field_rules
-from qstate.protocol.limits import DEFAULT_LIMITS, MAX_ID, MAX_MAP_ENTRIES, Limits
+from qstate.protocol.limits import DEFAULT_LIMITS, MAX_ID, MAX_VERSIONS, Limits
 from qstate.protocol.messages import FORM_OF_CLASS, FORM_OF_NUMBER, Failure, Form, Get, Message
+from qstate.protocol.unpacking import FieldReader, OutOfShape, unpack_small
 
-__all__ = ["BadContent", "decode", "encode"]
+__all__ = ["BadContent", "decode", "decode_opening", "encode"]
 
 
 class BadContent(RemoteProtocolError):
@@ -32,7 +33,11 @@ class BadContent(RemoteProtocolError):
 
 
 _GET = FORM_OF_CLASS[Get]
-_KEYS_INDEX = _GET.size - 1
+_NAMESPACE_INDEX, _KEYS_INDEX = _GET.size - 3, _GET.size - 1
+_NO_START = f"a message starts with its type and its id, integers 0..{MAX_ID}"
+_A_KEY = "a key of the state's columns"
+#: What an opening message may have; it has no array of more than its versions.
+_OPENING = Limits(max_array=MAX_VERSIONS)
 
 
 def encode(message: Message, limits: Limits = DEFAULT_LIMITS) -> bytes:
@@ -73,30 +78,74 @@ def decode(payload: bytes, limits: Limits = DEFAULT_LIMITS, takes: tuple[type, .
 
     With `takes`, any other type that has an id is UNSUPPORTED, whatever its fields are.
     """
-    try:
-        fields = msgpack.unpackb(
-            payload,
-            use_list=False,
-            object_pairs_hook=_map_of,
-            ext_hook=_refuse_extension,
-            max_array_len=limits.max_array,
-            max_map_len=MAX_MAP_ENTRIES,
-        )
-    except (ValueError, TypeError, msgpack.UnpackException) as exc:
-        opening = _without_later_elements(payload)
-        if opening is not None:
-            return decode(opening, limits, takes)
-        raise _salvaged(payload, limits, exc, takes) from exc
+    fields = unpack_small(payload, limits.max_array)
+    if fields is None:
+        fields = _read_fields(payload, limits, takes)
+    return _message_of(fields, limits, takes)
+
+
+def decode_opening(payload: bytes, takes: tuple[type, ...]) -> Message:
+    """`decode` for the first message of a peer, of whom nothing is known yet: it builds nothing but its fields."""
+    return _message_of(_read_fields(payload, _OPENING, takes), _OPENING, takes)
+
+
+def _message_of(fields: Any, limits: Limits, takes: tuple[type, ...] | None) -> Message:
     if type(fields) is not tuple or len(fields) < 2:
         raise RemoteProtocolError("a payload is an array of at least a type and an id")
     number, request_id = fields[0], fields[1]
     if not (_is_unsigned(number) and _is_unsigned(request_id)):
-        raise RemoteProtocolError(f"a message starts with its type and its id, integers 0..{MAX_ID}")
+        raise RemoteProtocolError(_NO_START)
     form = FORM_OF_NUMBER.get(number)
     try:
         return _checked(fields, form, limits, takes)
     except QueryError as exc:
         raise _refused(request_id, exc.code, exc.details) from None
+
+
+def _read_fields(payload: bytes, limits: Limits, takes: tuple[type, ...] | None) -> tuple[Any, ...]:
+    """The fields of a payload that is large, or not as it should be: what is wrong with it is found from the front.
+
+    A payload that has an id fails alone, and what comes after the first fault is not looked at.
+    """
+    try:
+        reader = FieldReader(payload, limits.max_array)
+        number, request_id = reader.unsigned(), reader.unsigned()
+    except (ValueError, msgpack.UnpackException) as exc:
+        raise _broken(exc) from exc
+    if number is None or request_id is None:
+        raise RemoteProtocolError(_NO_START)
+    form = FORM_OF_NUMBER.get(number)
+    if form is None or (request_id and not _is_taken(form, takes)):
+        raise _refused(request_id, FailureCode.UNSUPPORTED, {"type": number})
+    if form.has_id and reader.size != form.size:
+        raise _refused(request_id, FailureCode.MALFORMED, {"field": "message", "expected": f"array of {form.size}"})
+    try:
+        fields = [reader.field(index, form.depth) for index in range(2, min(reader.size, form.size))]
+        if form.has_id:
+            reader.end()
+    except OutOfShape as exc:
+        raise _refused(request_id, *_fault_of(exc, form, limits)) from exc
+    except UnicodeDecodeError as exc:
+        raise _refused(request_id, FailureCode.MALFORMED, {"field": "message", "expected": "text in UTF-8"}) from exc
+    except (ValueError, msgpack.UnpackException) as exc:
+        raise _broken(exc) from exc
+    return (number, request_id, *fields)
+
+
+def _broken(cause: Exception) -> RemoteProtocolError:
+    return RemoteProtocolError(f"the payload is not a message: {cause or type(cause).__name__}")
+
+
+def _fault_of(found: OutOfShape, form: Form, limits: Limits) -> tuple[FailureCode, dict[str, Detail]]:
+    """What to say of a field that is longer or deeper than it can be."""
+    index, *places = found.path
+    if form is _GET and index == _KEYS_INDEX and places:
+        return FailureCode.WRONG_KEY_TYPE, {"field": "keys", "index": places[0], "expected": _A_KEY}
+    if form is _GET and index == _KEYS_INDEX and found.length > limits.max_keys:
+        return FailureCode.TOO_LARGE, {"field": "keys", "limit": limits.max_keys}
+    if form is _GET and index == _NAMESPACE_INDEX:
+        return FailureCode.WRONG_KEY_TYPE, {"field": "namespace", "expected": _A_KEY}
+    return FailureCode.MALFORMED, {"field": "message", "expected": "fields within their limits"}
 
 
 def _checked(fields: tuple[Any, ...], form: Form | None, limits: Limits, takes: tuple[type, ...] | None) -> Message:
@@ -123,110 +172,9 @@ def _refused(request_id: int, code: FailureCode, details: Mapping[str, Detail]) 
     return BadContent(request_id, code, details)
 
 
-class _Refused:
-    """Stands for a MessagePack value that no field takes, so that the field's own check refuses it."""
-
-
-_REFUSED = _Refused()
-
-
-def _map_of(pairs: Iterable[tuple[Any, Any]]) -> Any:
-    # A list in msgpack's C extension, a generator in its Python form.
-    items = list(pairs)
-    found = dict(items)
-    return found if len(found) == len(items) else _REFUSED
-
-
-def _refuse_extension(code: int, data: bytes) -> Any:
-    return _REFUSED
-
-
 def _is_taken(form: Form, takes: tuple[type, ...] | None) -> bool:
     return takes is None or form.message in takes
 
 
-def _without_later_elements(payload: bytes) -> bytes | None:
-    """A Hello or Welcome cut after the elements that this version knows; None for anything else.
-
-    What a newer peer appends is ignored unread: no limit of this version applies to it.
-    """
-    reader = msgpack.Unpacker(raw=True, max_buffer_size=max(1, len(payload)))
-    try:
-        reader.feed(payload)
-        size, start = reader.read_array_header(), reader.tell()
-        number = _read_integer(reader, payload)
-        form = None if number is None else FORM_OF_NUMBER.get(number)
-        if form is None or form.has_id or size <= form.size:
-            return None
-        for _ in range(1, form.size):
-            reader.skip()
-        end = reader.tell()
-        for _ in range(form.size, size):
-            reader.skip()
-    except (ValueError, msgpack.UnpackException):
-        return None
-    return bytes((0x90 | form.size,)) + payload[start:end] if reader.tell() == len(payload) else None
-
-
-def _salvaged(payload: bytes, limits: Limits, cause: Exception, takes: tuple[type, ...] | None) -> RemoteProtocolError:
-    """The error for a payload that could not be unpacked: with an id, when it is whole and has one.
-
-    An array over the limit, text that is not UTF-8 and a map with odd keys stop the unpacker, but the frame is
-    sound, so only that request fails. Skipping builds no objects, so a hostile payload costs little here.
-    """
-    broken = RemoteProtocolError(f"the payload is not a message: {cause or type(cause).__name__}")
-    reader = msgpack.Unpacker(raw=True, max_buffer_size=max(1, len(payload)))
-    try:
-        reader.feed(payload)
-        size = reader.read_array_header()
-        number, request_id = _read_integer(reader, payload), _read_integer(reader, payload)
-        if number is None or request_id is None:
-            return broken
-        form = FORM_OF_NUMBER.get(number)
-        keys, wide = 0, None
-        for index in range(2, size):
-            if index == _KEYS_INDEX and form is _GET and size == form.size:
-                keys = _array_length(payload, reader.tell())
-            if keys:
-                reader.read_array_header()
-                for position in range(keys):
-                    if wide is None and _array_length(payload, reader.tell()) > limits.max_array:
-                        wide = position
-                    reader.skip()
-                continue
-            reader.skip()
-        if reader.tell() != len(payload):
-            return broken
-    except (ValueError, msgpack.UnpackException):
-        return broken
-    if form is None or (request_id and not _is_taken(form, takes)):
-        return _refused(request_id, FailureCode.UNSUPPORTED, {"type": number})
-    if keys > limits.max_keys:
-        return _refused(request_id, FailureCode.TOO_LARGE, {"field": "keys", "limit": limits.max_keys})
-    if wide is not None:
-        details: dict[str, Detail] = {"field": "keys", "index": wide, "expected": "a key of the state's columns"}
-        return _refused(request_id, FailureCode.WRONG_KEY_TYPE, details)
-    return _refused(request_id, FailureCode.MALFORMED, {"field": "message", "expected": "fields within their limits"})
-
-
 def _is_unsigned(value: Any) -> bool:
     return type(value) is int and 0 <= value <= MAX_ID
-
-
-def _read_integer(reader: Any, payload: bytes) -> int | None:
-    """The type or id that comes next, or None: nothing else is built, for it has no bounds here."""
-    start = reader.tell()
-    if start < len(payload) and (payload[start] < 0x80 or 0xCC <= payload[start] <= 0xCF):
-        number: int = reader.unpack()
-        return number if _is_unsigned(number) else None
-    return None
-
-
-def _array_length(payload: bytes, start: int) -> int:
-    """The length in the array header at `start`, or 0 when something else, or nothing, stands there."""
-    first = payload[start] if start < len(payload) else 0
-    if first == 0xDC:
-        return int.from_bytes(payload[start + 1 : start + 3], "big")
-    if first == 0xDD:
-        return int.from_bytes(payload[start + 1 : start + 5], "big")
-    return first & 0x0F if first & 0xF0 == 0x90 else 0

@@ -27,7 +27,7 @@ from typing import NamedTuple, TypeAlias
 
 from qstate.errors import Detail, FailureCode, LocalProtocolError, ProtocolError, RemoteProtocolError
 from qstate.keys import Key
-from qstate.protocol.codec import BadContent, decode, encode
+from qstate.protocol.codec import BadContent, decode, decode_opening, encode
 from qstate.protocol.framing import FrameReader, frame
 from qstate.protocol.limits import (
     DEFAULT_MAX_FRAME,
@@ -260,11 +260,10 @@ class ClientConnection:
             return events
         try:
             for payload in self._reader.feed(data):
-                message = decode(payload, self._limits)
                 if self.state is ConnectionState.OPEN:
-                    self._on_answer(message, events)
+                    self._on_answer(decode(payload, self._limits), events)
                 else:
-                    self._on_handshake(message, events)
+                    self._on_handshake(decode_opening(payload, (Welcome, Failure)), events)
                 if self.closed:
                     break
         except RemoteProtocolError as exc:
@@ -452,7 +451,7 @@ class ServerConnection:
 
     def _handshake(self, payload: bytes) -> Opened:
         try:
-            message = decode(payload, self._limits)
+            message = decode_opening(payload, (Hello,))
         except RemoteProtocolError as exc:
             # Whatever is wrong with it: nobody has been promised a code for a request yet.
             raise RemoteProtocolError(str(exc)) from exc

@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any
 
 from qstate.errors import Detail, FailureCode, MalformedRequest, TooLarge, UnsupportedQuery, WrongKeyType
-from qstate.keys import check_key
+from qstate.keys import MAX_KEY_COLUMNS, check_key
 from qstate.protocol.limits import (
     MAX_ID,
     MAX_MAP_ENTRIES,
@@ -130,7 +130,7 @@ def check_keys(keys: Any, max_keys: int) -> None:
 
 def _are_sound(keys: tuple[tuple[Any, ...], ...]) -> bool:
     """Whether keys of several columns are all right, as a whole."""
-    if min(map(len, keys)) < 2:
+    if min(map(len, keys)) < 2 or max(map(len, keys)) > MAX_KEY_COLUMNS:
         return False
     columns = list(chain.from_iterable(keys))
     if not set(map(type, columns)) <= _COLUMNS:

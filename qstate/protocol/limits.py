@@ -64,11 +64,7 @@ STATE_ID_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one side accepts. `max_array` bounds any one MessagePack array, wherever it stands in a message.
-
-    MessagePack readers allocate an array when they see its header, and headers nest: `max_array` times the
-    depth of the reader's stack is what a small hostile frame can make them allocate, so it is kept low.
-    """
+    """What one side accepts. `max_array` bounds an array that is a field of a message; those within it are shorter."""
 
     max_frame: int = DEFAULT_MAX_FRAME
     max_keys: int = DEFAULT_MAX_KEYS

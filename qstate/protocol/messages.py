@@ -259,34 +259,36 @@ def _check_failure(message: Failure, limits: Limits) -> None:
 
 
 class Form(NamedTuple):
-    """How a message stands on the wire: what comes before its fields, and who checks them."""
+    """How a message stands on the wire: what comes before its fields, how deep they nest, and who checks them."""
 
     message: type[Any]
     prefix: tuple[int, ...]
     check: Callable[[Any, Limits], None]
     has_id: bool
     size: int
+    #: Arrays and maps within each other in a field: 1 for an array of numbers, 0 when no field is an array or map.
+    depth: int
 
 
-def _form(number: int, message: type[Any], check: Callable[[Any, Limits], None]) -> Form:
+def _form(number: int, message: type[Any], check: Callable[[Any, Limits], None], depth: int) -> Form:
     has_id = message._fields[0] == "id"
     prefix = (number,) if has_id else (number, 0)
-    return Form(message, prefix, check, has_id, len(prefix) + len(message._fields))
+    return Form(message, prefix, check, has_id, len(prefix) + len(message._fields), depth)
 
 
 #: The type numbers. They are the wire's and never change.
 FORMS = (
-    _form(0, Hello, _check_hello),
-    _form(1, Welcome, _check_welcome),
-    _form(2, Get, _check_get),
-    _form(3, Values, _check_values),
-    _form(4, Locate, _check_locate),
-    _form(5, Location, _check_location),
-    _form(6, Describe, _check_describe),
-    _form(7, Description, _check_description),
-    _form(8, Ping, _check_nothing),
-    _form(9, Pong, _check_nothing),
-    _form(10, Failure, _check_failure),
+    _form(0, Hello, _check_hello, 1),
+    _form(1, Welcome, _check_welcome, 1),
+    _form(2, Get, _check_get, 2),
+    _form(3, Values, _check_values, 1),
+    _form(4, Locate, _check_locate, 0),
+    _form(5, Location, _check_location, 2),
+    _form(6, Describe, _check_describe, 0),
+    _form(7, Description, _check_description, 3),
+    _form(8, Ping, _check_nothing, 0),
+    _form(9, Pong, _check_nothing, 0),
+    _form(10, Failure, _check_failure, 1),
 )
 FORM_OF_CLASS: dict[type, Form] = {form.message: form for form in FORMS}
 FORM_OF_NUMBER: dict[int, Form] = {form.prefix[0]: form for form in FORMS}

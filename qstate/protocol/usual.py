@@ -24,6 +24,7 @@ from qstate.protocol import fields as field_rules
 from qstate.protocol.framing import HEADER_BYTES
 from qstate.protocol.limits import MAX_DEADLINE_MS, MAX_ID, STATE_ID_BYTES, Limits
 from qstate.protocol.messages import FORM_OF_CLASS, Get, Target, Values
+from qstate.protocol.unpacking import is_small
 
 __all__ = ["pack_get", "pack_values", "unpack_get", "unpack_values"]
 
@@ -39,6 +40,8 @@ _MAX_INT64 = (1 << 63) - 1
 _SMALL_BUFFER = 1024
 #: Joining copies. Of more bytes than this, a look at each type costs less.
 _JOINED_BYTES = 64 * 1024
+#: Values up to this size are unpacked at once: what a server sends costs its own clients, no others.
+_SMALL_VALUES_BYTES = 64 * 1024
 #: The types of results that are no failures.
 _PLAIN = frozenset({bytes, type(None)})
 _INTEGERS = frozenset({int})
@@ -88,11 +91,11 @@ def pack_values(values: Values, limits: Limits) -> bytes | None:
 
 def unpack_get(data: bytes, limits: Limits) -> Get | None:
     """The usual Get of bytes that are one whole frame of it."""
-    if not _is_frame(data, _GET_START, limits):
+    if not (_is_frame(data, _GET_START, limits) and is_small(data, limits.max_array)):
         return None
     try:
         _, request_id, deadline_ms, target, namespace, options, keys = fields = msgpack.unpackb(
-            data[HEADER_BYTES:], use_list=False
+            data[HEADER_BYTES:], use_list=False, max_array_len=limits.max_array
         )
         if namespace is not None or options != _NO_OPTIONS or not _is_id(request_id):
             return None
@@ -109,7 +112,7 @@ def unpack_get(data: bytes, limits: Limits) -> Get | None:
 
 def unpack_values(data: bytes, limits: Limits) -> Values | None:
     """The usual Values of bytes that are one whole frame of them."""
-    if not _is_frame(data, _VALUES_START, limits):
+    if not (_is_frame(data, _VALUES_START, limits) and is_small(data, limits.max_array, _SMALL_VALUES_BYTES)):
         return None
     try:
         one_epoch = _of_one_epoch(data)

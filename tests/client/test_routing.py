@@ -469,6 +469,31 @@ def test_several_keys_that_are_too_large_together_are_asked_in_halves() -> None:
     assert found.results == (FailureCode.TOO_LARGE, value("b"), value("c"))
 
 
+def bounded(most_bytes: int, known: LocationTable) -> RoutedGet:
+    return RoutedGet(KEYS, deadline=10.0, random=Random(7), table=known, most_bytes=most_bytes)
+
+
+def test_with_a_bound_keys_that_are_too_large_together_end_the_get() -> None:
+    get = bounded(1000, TWO)
+    first, second = asked(get.start(0.0))
+    details = {"field": "answer"}
+    assert get.on_failure(first.part, FailureCode.TOO_LARGE, details, 0.0) == [Refuse(FailureCode.TOO_LARGE, details)]
+    assert get.finished and answer(get, second) == []
+
+
+@pytest.mark.parametrize("spare", [0, -1])
+def test_answers_of_several_owners_are_added_up_to_the_bound(spare: int) -> None:
+    size = sum(len(value(key)) for key in KEYS)
+    get = bounded(size + spare, TWO)
+    first, second = asked(get.start(0.0))
+    assert answer(get, first) == []
+    (last,) = answer(get, second)
+    if spare:
+        assert isinstance(last, Refuse) and last.code == FailureCode.TOO_LARGE
+    else:
+        assert isinstance(last, Answer) and last.results == tuple(map(value, KEYS))
+
+
 @pytest.mark.parametrize("late", ["values", "failure", "unreached", "outdated", "located", "lookup failed", "time"])
 def test_whatever_comes_after_the_end_is_ignored(late: str) -> None:
     get = routed(keys=("a",), known=ONE)

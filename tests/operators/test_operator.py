@@ -131,6 +131,13 @@ def test_null_key_is_refused_before_any_row_is_processed() -> None:
         ({"key_columns": ()}, "needs at least one key column"),
         ({"key_columns": ("nope",)}, "key_columns names 'nope', which the input does not have; its columns are key"),
         ({"key_columns": ("key", "key")}, "key_columns names a column twice"),
+        (
+            {
+                "key_columns": tuple(f"k{number}" for number in range(65)),
+                "input_schema": pa.schema([(f"k{number}", pa.string()) for number in range(65)]),
+            },
+            "key_columns names 65 columns, at most 64 can be",
+        ),
         ({"order_by": ("when",)}, "order_by names 'when'"),
         ({"namespace_columns": ("at",)}, "namespace columns are for queryable sinks"),
         ({"function": print}, "the function must be a KeyedProcessFunction"),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from qstate.errors import FailureCode, Retry
-from qstate.keys import MAX_PARALLELISM_LIMIT, decode_key, encode_key, key_group, key_hash
+from qstate.keys import MAX_KEY_COLUMNS, MAX_PARALLELISM_LIMIT, decode_key, encode_key, key_group, key_hash
 from qstate.protocol import (
     BadRequest,
     BrokenConnection,
@@ -216,6 +216,7 @@ def test_the_limits_are_those_of_the_code() -> None:
         "versions in a Hello": limits.MAX_VERSIONS,
         "features in a Welcome": limits.MAX_FEATURES,
         "entries of a map": limits.MAX_MAP_ENTRIES,
+        "columns of a key": MAX_KEY_COLUMNS,
         "entries of a Description": limits.MAX_ENTRIES,
         "key groups of a state": MAX_PARALLELISM_LIMIT,
         "bytes of a state id": limits.STATE_ID_BYTES,

@@ -113,17 +113,18 @@ def test_the_usual_answer_takes_the_short_cut_both_ways() -> None:
 
 
 @pytest.mark.parametrize("epoch", [0, 127, 128, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32, 2**63 - 1, -1])
-@pytest.mark.parametrize("count", [2, 15, 16, 100, 65_535, 65_536])
+@pytest.mark.parametrize("count", [2, 15, 16, 100, 4000, 65_535, 65_536])
 def test_answers_of_many_keys_and_one_epoch_take_the_short_cut_both_ways(epoch: int, count: int) -> None:
     limits = Limits(max_keys=100_000)
     values = Values(2**32 - 1, (epoch,) * count, (b"x", None) * (count // 2) + (b"y",) * (count % 2))
     payload = pack_values(values, limits)
     assert payload == encode(values, limits)
-    assert unpack_values(frame(payload), limits) == values
+    # What is large is not unpacked at once.
+    assert unpack_values(frame(payload), limits) == (values if count < 65_535 else None)
 
 
 @pytest.mark.parametrize("odd", [5, 1.5, True, "a", (), {}])
-@pytest.mark.parametrize("size", [1, 100_000])
+@pytest.mark.parametrize("size", [1, 100])
 def test_one_odd_result_or_key_among_many_is_left_to_decode(odd: object, size: int) -> None:
     results = (*(b"x" * size,) * 30, odd)
     assert unpack_values(frame(msgpack.packb((3, 7, (1,) * 31, results))), LIMITS) is None

@@ -13,6 +13,7 @@ import pytest
 from qstate.errors import FailureCode, UnknownKeyGroupLocation
 from qstate.keys import KeyGroupRange, key_group
 from qstate.protocol import Description, Failure, Location, Pong, Values
+from qstate.protocol.limits import MAX_ENTRIES
 from qstate.runtime.location import Owner
 from qstate.runtime.registry import StateInstance, StateRegistry
 from qstate.runtime.server import StateServer
@@ -370,3 +371,33 @@ def test_proxy_shutdown_lets_requests_in_flight_finish(
         assert client.farewell().code == refused
         ending.join(PATIENCE_S)
         assert not ending.is_alive()
+
+
+def test_values_of_several_owners_are_collected_up_to_a_frame(
+    registry: StateRegistry, start_server: ServerFactory, start_proxy: ProxyFactory
+) -> None:
+    entries = dict.fromkeys(ENTRIES, "x" * 100)
+    lower, upper = (instance(DictReader(entries), key_groups=part) for part in (LOWER, UPPER))
+    owners = serve(registry, start_server(max_frame=8192), lower), serve(registry, start_server(max_frame=8192), upper)
+    proxy = start_proxy(max_frame=8192)
+    proxy.set_location_oracle("job", TableOracle(lastTemperature=table(lower, *owners)))
+    with RawClient(proxy.address) as client:
+        # Each owner's share fits a frame, both together do not; a client asks for fewer keys then.
+        assert failure_code(client.get(TARGET, *ENTRIES)) == FailureCode.TOO_LARGE
+        keys = tuple(ENTRIES)[:50]
+        answer = client.get(TARGET, *keys)
+        assert isinstance(answer, Values) and len(answer.results) == 50
+
+
+def test_as_many_jobs_are_described_as_a_description_has_entries(start_proxy: ProxyFactory) -> None:
+    proxy = start_proxy()
+    jobs = [f"job {number}" for number in range(MAX_ENTRIES)]
+    for job in jobs:
+        proxy.set_location_oracle(job, TableOracle())
+    with RawClient(proxy.address) as client:
+        found = client.describe(None)
+        assert isinstance(found, Description)
+        assert [entry["job"] for entry in found.entries] == sorted(jobs)
+        proxy.set_location_oracle("one more", TableOracle())
+        assert failure_code(client.describe(None)) == FailureCode.TOO_LARGE
+        assert isinstance(client.ping(), Pong)

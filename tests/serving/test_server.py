@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
+from typing import Any
 
 import msgpack
 import pytest
 
 from qstate.errors import FailureCode
-from qstate.keys import ColumnType, KeyGroupRange, key_group
+from qstate.keys import ColumnType, Key, KeyGroupRange, Namespace, key_group
 from qstate.protocol import Failure, Get, Ping, Pong, Values, encode, frame
 from qstate.runtime.registry import StateRegistry
 from tests.serving.conftest import ServerFactory
@@ -178,6 +179,58 @@ def test_answer_over_the_limit_is_too_large_for_that_request(
         refusal = client.get(state_id, "large")
         assert isinstance(refusal, Failure) and refusal.code == FailureCode.TOO_LARGE
         assert isinstance(client.get(state_id, "small"), Values)
+
+
+def test_equal_keys_are_read_once_and_answered_as_often_as_they_stand_there(
+    registry: StateRegistry, start_server: ServerFactory
+) -> None:
+    entries: dict[Any, object] = {"a": 1.5, "b": 2.5, "c": FailureCode.INTERNAL}
+    reader = DictReader(entries)
+    state_id = registry.register(instance(reader))
+    keys = ("b", "a", "b", "missing", "c", "missing", "a", "c")
+    with RawClient(start_server().address) as client:
+        answer = client.get(state_id, *keys)
+    assert isinstance(answer, Values)
+    assert answer.results == tuple(
+        None if key == "missing" else FailureCode.INTERNAL if key == "c" else msgpack.packb(entries[key])
+        for key in keys
+    )
+    assert reader.order == ["b", "a", "missing", "c"]
+
+
+@pytest.mark.parametrize("count", [3, 300])
+def test_equal_keys_of_several_columns_are_read_once(
+    registry: StateRegistry, start_server: ServerFactory, count: int
+) -> None:
+    reader = DictReader({("a", 1): 1.5})
+    state_id = registry.register(instance(reader, key_types=(ColumnType.STRING, ColumnType.BIGINT)))
+    with RawClient(start_server().address) as client:
+        answer = client.get(state_id, ("a", 1), ("b", 2), *(("a", 1),) * count)
+    assert isinstance(answer, Values) and len(answer.results) == count + 2
+    assert reader.order == [("a", 1), ("b", 2)]
+
+
+def test_reading_stops_when_no_frame_can_hold_the_values(registry: StateRegistry, start_server: ServerFactory) -> None:
+    reader = CountingReader({f"key {number}": "x" * 1500 for number in range(100)})
+    state_id = registry.register(instance(reader))
+    with RawClient(start_server(max_frame=4096).address) as client:
+        for keys in (tuple(reader.entries), ("key 1",) * 100, ("key 1", "key 2") * 50):
+            reader.serialized = 0
+            refusal = client.get(state_id, *keys)
+            assert isinstance(refusal, Failure) and refusal.code == FailureCode.TOO_LARGE
+            assert refusal.details == {"field": "answer", "limit": 4096}
+            assert reader.serialized <= 3
+        assert isinstance(client.get(state_id, "key 1", "key 2"), Values)
+
+
+class CountingReader(DictReader):
+    """Counts the values that it has serialized."""
+
+    serialized = 0
+
+    def _answer(self, key: Key, namespace: Namespace) -> bytes | FailureCode | None:
+        self.serialized += 1
+        return super()._answer(key, namespace)
 
 
 def test_unregistered_state_is_unknown_while_its_successor_is_served(

@@ -21,7 +21,7 @@ from qstate.backends import (
     StateReader,
 )
 from qstate.descriptors import StateDescriptor, StateKind
-from qstate.errors import ClosedError, FailureCode
+from qstate.errors import ClosedError, FailureCode, TooLarge
 from qstate.keys import Key, Namespace
 from tests.defects.backends.sound import (
     ClaimingBackend,
@@ -293,3 +293,43 @@ class ReaderTrips(PlainBackend):
 
     def reader(self, isolation: Isolation) -> StateReader:
         return self.proxy(super().reader(isolation), self, isolation)
+
+
+class ReadsOfAnySize(WithReaders):
+    """A read is answered whole, however large it is."""
+
+    caught_by = "backend.sizes.a_read_over_its_size_is_refused"
+
+    class proxy(ReaderProxy):
+        def get(
+            self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
+        ) -> ReadResult:
+            return super().get(descriptor, namespace, keys)
+
+
+class CountsEqualKeysOnce(WithReaders):
+    """The value of a key that is asked for twice counts once."""
+
+    caught_by = "backend.sizes.a_read_over_its_size_is_refused"
+
+    class proxy(ReaderProxy):
+        def get(
+            self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
+        ) -> ReadResult:
+            super().get(descriptor, namespace, list(dict.fromkeys(keys)), most_bytes)
+            return super().get(descriptor, namespace, keys)
+
+
+class MakesItFirst(WithReaders):
+    """All values are read, and then their sizes are looked at."""
+
+    caught_by = "backend.sizes.a_refused_read_is_not_made_first"
+
+    class proxy(ReaderProxy):
+        def get(
+            self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
+        ) -> ReadResult:
+            found = super().get(descriptor, namespace, keys)
+            if sum(len(value) for value in found.values if isinstance(value, bytes)) > most_bytes:
+                raise TooLarge(field="answer", limit=most_bytes)
+            return found

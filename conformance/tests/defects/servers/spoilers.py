@@ -489,6 +489,37 @@ class RequestsBeforeTheHandshake(_ReadsHellos):
         return [payload]
 
 
+# --- costs ---------------------------------------------------------------------------------------------------------
+
+
+@seeded
+class UnpacksWhatItIsSent(Spoiler):
+    """Before it looks at a payload's shape, it has it unpacked: room is made for all that the payload announces."""
+
+    reads_requests = True  # which unpacks each
+
+
+@seeded
+class MakesAnswersFirst(Spoiler):
+    """Whether an answer fits a frame is found out when it has been made."""
+
+    reads_requests = True
+
+    def __init__(self, link: Any) -> None:
+        super().__init__(link)
+        self.keys: dict[int, int] = {}
+
+    def from_client(self, fields: Sequence[Any], payload: bytes) -> list[bytes]:
+        if fields[0] == Type.GET:
+            self.keys[fields[1]] = len(fields[6])
+        return [payload]
+
+    def from_server(self, fields: Sequence[Any], payload: bytes) -> list[bytes]:
+        if fields[0] == Type.FAILURE and fields[2] == Code.TOO_LARGE and fields[1] in self.keys:
+            pack([b"w" * LIMITS.max_frame] * self.keys[fields[1]])
+        return [payload]
+
+
 # --- shares --------------------------------------------------------------------------------------------------------
 
 
