@@ -43,8 +43,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 from qstate.backends.change_blocks import ChangeBlock, ChangeBlocks
@@ -52,6 +52,7 @@ from qstate.backends.contract import Change
 from qstate.checkpoint.directory import Directory
 from qstate.checkpoint.epoch_input import EpochInput, input_of
 from qstate.checkpoint.file_facts import FORMAT, LARGEST_VOID, check_log_file
+from qstate.checkpoint.log_identity import LogIdentity, check_name, misplaced, owner_of
 from qstate.checkpoint.operator_state import OF_SUBTASK, OperatorState, operator_state_of
 from qstate.checkpoint.segment import WHAT_TO_DO, SegmentInfo, SegmentReader
 from qstate.errors import CheckpointError, DamagedCheckpoint
@@ -75,32 +76,12 @@ __all__ = [
 
 NO_EPOCH = -1
 
+_FILE_NAME = re.compile(r"\d{12}\.(log|snapshot)")
 _SEGMENT_NAME = re.compile(r"(\d{12})\.log")
 _SNAPSHOT_NAME = re.compile(r"(\d{12})\.snapshot")
 
 #: The schemas of an operator's states, as plain data.
 States = Sequence[Mapping[str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class LogIdentity:
-    """Whose log it is. A log is opened under the identity it was made with, or not at all."""
-
-    job: str
-    operator: str
-    subtask: int
-    parallelism: int
-    max_parallelism: int
-
-    @property
-    def key_groups(self) -> KeyGroupRange:
-        return KeyGroupRange.of_subtask(self.subtask, self.parallelism, self.max_parallelism)
-
-    def __str__(self) -> str:
-        return (
-            f"job {self.job!r}, operator {self.operator!r}, subtask {self.subtask} of {self.parallelism} "
-            f"(max_parallelism {self.max_parallelism})"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +340,7 @@ class _ChainReader:
         self._files = files
         self.identity = identity
         self.failure: DamagedCheckpoint | None = None
-        names = files.names()
+        names = self._names = files.names()
         self.logs = {int(match[1]) for match in map(_SEGMENT_NAME.fullmatch, names) if match}
         self._infos: dict[int, SegmentInfo | DamagedCheckpoint] = {}
         #: What the sound snapshots say of the `.log` file of their number, usable or not: its seal.
@@ -376,8 +357,6 @@ class _ChainReader:
             name = f"{number:012d}.snapshot"
             try:
                 info = self._info(name)
-                if (info.header["kind"], info.header["sequence"]) != ("snapshot", number):
-                    raise self._not_following(name)
                 header = info.header
                 self._known[number] = header["previous"]
                 below = self._below(name, header.get("since"), found)
@@ -464,22 +443,34 @@ class _ChainReader:
             info = reader.info()
             if whole:
                 reader.verify()
-        check_log_file(info.header, self._files.path / name)
-        self._admit(info.header, name)
+        path = self._files.path / name
+        check_log_file(info.header, path)
+        self._admit(info.header, path)
+        check_name(info.header, name, path)
         # Of many files at a time, what is read of one of them when it is wanted.
         return replace(info, footer={key: fact for key, fact in info.footer.items() if key != OF_SUBTASK})
 
-    def _admit(self, header: Mapping[str, Any], name: str) -> None:
-        """Raise `CheckpointError` unless a file belongs to this identity."""
-        path = self._files.path / name
-        owner = LogIdentity(**{field.name: header[field.name] for field in fields(LogIdentity)})
+    def _admit(self, header: Mapping[str, Any], path: object) -> None:
+        """Raise `DamagedCheckpoint` for a file of another log, `CheckpointError` when all of it is another's."""
+        owner = owner_of(header)
         if self.identity is None:
             self.identity = owner
         elif owner != self.identity:
+            if self._has_files_of(self.identity):
+                raise misplaced(header, path, self.identity)
             raise CheckpointError(
                 f"{path} belongs to {owner}, but was opened for {self.identity}; give every job its own checkpoint "
                 "directory, keep operator uids and the parallelism, or start with an empty one"
             )
+
+    def _has_files_of(self, identity: LogIdentity) -> bool:
+        for name in filter(_FILE_NAME.fullmatch, self._names):
+            with suppress(CheckpointError), reading(self._files, name) as reader:
+                header = reader.info().header
+                check_log_file(header, name)
+                if owner_of(header) == identity:
+                    return True
+        return False
 
     def _checked(self, info: SegmentInfo, sequence: int, last: Sealed) -> Sealed:
         """A file as what follows the last one. Raises `DamagedCheckpoint` when it does not."""
@@ -490,11 +481,8 @@ class _ChainReader:
         segment = Sealed(
             sequence, info.seal, header["epoch"], header["writer"], footer.get("output"), states, input_of(footer)
         )
-        follows = (header["sequence"], header["previous"]) == (sequence, last.seal)
         by_its_writer = header["writer"] == (sequence if opens else last.writer)
-        if not (opens or header["kind"] == "epoch") or opens is not (segment.epoch == NO_EPOCH):
-            raise self._not_following(segment.name)
-        if not (follows and by_its_writer):
+        if header["previous"] != last.seal or not by_its_writer or opens is not (segment.epoch == NO_EPOCH):
             raise self._not_following(segment.name)
         return segment
 

@@ -259,7 +259,9 @@ class SegmentReader:
         """Header and footer of the file sealed so."""
         info = self.info()
         if info.seal != seal:
-            raise self.damaged("is not the file that was sealed")
+            known = ("kind", "job", "operator", "subtask", "sequence", "epoch")
+            says = ", ".join(f"{fact} {info.header[fact]!r:.80}" for fact in known if fact in info.header)
+            raise self.damaged(f"is not the file that was sealed here: it says that it is {says or 'nothing'}")
         return info
 
     def _body(self, info: SegmentInfo, kind: Kind) -> Iterator[bytes]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from qstate.checkpoint.chain import LogIdentity, States, data_schema, reading
@@ -23,6 +23,7 @@ from qstate.checkpoint.file_facts import (
 )
 from qstate.checkpoint.history import JobHistory, existing_chain
 from qstate.checkpoint.locations import NO_OPTIONS, open_directory
+from qstate.checkpoint.log_identity import check_name, misplaced, owner_of
 from qstate.checkpoint.manifest import FINAL_FILE, MANIFEST_FILE, JobManifest, read_checked
 from qstate.checkpoint.manifest import FORMAT as FINAL_FORMAT
 from qstate.checkpoint.operator_state import operator_state_of, operator_states_of
@@ -34,7 +35,6 @@ from qstate.keys import KeyGroupRange
 
 __all__ = ["CheckedFile", "verify"]
 
-_KINDS = {"log": ("writer", "epoch"), "snapshot": ("snapshot",), "output": ("output",)}
 _LOG_FILE = re.compile(r"(\d{12})(?:\.log|\.snapshot|-\d{12}\.output)")
 
 
@@ -181,8 +181,9 @@ class _LogCheck:
             with reading(self._files, name) as reader:
                 info = reader.info()
             check_log_file(info.header, path)
-            if not _belongs(info.header, name, self._identity):
-                raise DamagedCheckpoint(f"{path} is sound, but it is another file than its name says; {WHAT_TO_DO}")
+            if owner_of(info.header) != self._identity:
+                raise misplaced(info.header, path, self._identity)
+            check_name(info.header, name, path)
         except DamagedCheckpoint as exc:
             return (name, CheckedFile(str(path), 0, str(exc))) if self._files.exists(name) else None
         self._infos[name] = info
@@ -255,12 +256,6 @@ def _without_base(files: Directory, snapshots: Mapping[int, SegmentInfo]) -> Ite
 
 def _forms(info: SegmentInfo) -> dict[str, Mapping[str, Any]]:
     return {plain["name"]: data_schema(plain) for plain in info.header["states"]}
-
-
-def _belongs(header: Mapping[str, Any], name: str, identity: LogIdentity) -> bool:
-    kinds = _KINDS[name.rpartition(".")[2]]
-    facts = {**asdict(identity), "sequence": int(name[:12])}
-    return header.get("kind") in kinds and all(header.get(fact) == value for fact, value in facts.items())
 
 
 def _read_manifest(files: Directory, name: str) -> None:

@@ -1,0 +1,64 @@
+"""Whose an epoch log is, and whether a file that lies in it is one of its own, under its own name.
+
+Rules of this module: headers and names in, nothing or an error out; it reads no file. Directories are copied and
+brought back by hand: a sound file of another subtask, or of another number, is damage like any other, but another
+mistake, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import PurePosixPath
+from typing import Any
+
+from qstate.errors import DamagedCheckpoint
+from qstate.keys import KeyGroupRange
+
+__all__ = ["LogIdentity", "check_name", "misplaced", "owner_of"]
+
+_KINDS = {".log": ("writer", "epoch"), ".snapshot": ("snapshot",), ".output": ("output",)}
+_BRING_BACK = "bring the right one back from a copy of the checkpoint directory"
+
+
+@dataclass(frozen=True, slots=True)
+class LogIdentity:
+    """Whose log it is. A log is opened under the identity it was made with, or not at all."""
+
+    job: str
+    operator: str
+    subtask: int
+    parallelism: int
+    max_parallelism: int
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        return KeyGroupRange.of_subtask(self.subtask, self.parallelism, self.max_parallelism)
+
+    def __str__(self) -> str:
+        return (
+            f"job {self.job!r}, operator {self.operator!r}, subtask {self.subtask} of {self.parallelism} "
+            f"(max_parallelism {self.max_parallelism})"
+        )
+
+
+def owner_of(header: Mapping[str, Any]) -> LogIdentity:
+    """Whose log a file says that it is of."""
+    return LogIdentity(**{field.name: header[field.name] for field in fields(LogIdentity)})
+
+
+def misplaced(header: Mapping[str, Any], path: object, identity: LogIdentity) -> DamagedCheckpoint:
+    """The error for a file of another log."""
+    owner = owner_of(header)
+    own, others = asdict(identity), asdict(owner)
+    wanted = ", ".join(f"{name} {value!r}" for name, value in own.items() if others[name] != value)
+    return DamagedCheckpoint(f"{path} is a file of {owner}, in the place of one of {wanted}: {_BRING_BACK}")
+
+
+def check_name(header: Mapping[str, Any], name: str, path: object) -> None:
+    """Raise `DamagedCheckpoint` for a file whose name says another number, or another kind, than itself."""
+    kinds = _KINDS[PurePosixPath(name).suffix]
+    if header["kind"] not in kinds or header["sequence"] != int(name[:12]):
+        raise DamagedCheckpoint(
+            f"{path} is file {header['sequence']} of its log ({header['kind']}), under another name: {_BRING_BACK}"
+        )
