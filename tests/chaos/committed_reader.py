@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from qstate.errors import QStateError
+from qstate.errors import NoCommittedEpoch, QStateError
 from qstate.runtime.client import QueryableStateClient
 
 __all__ = ["CommittedReader"]
@@ -70,8 +70,15 @@ class CommittedReader:
                     found = client.get_many(self._job, "totalAmount", self._keys, isolation="committed")
                     for key, view in found.items():
                         self._check(key, view)
+            except NoCommittedEpoch:
+                self._check_nothing_was_committed()
             except (QStateError, OSError):  # who cannot answer, or not yet, says so; that is no wrong answer
                 continue
+
+    def _check_nothing_was_committed(self) -> None:
+        self.answers += len(self._keys)
+        if self._epochs:
+            self.violations.append(f"nothing was said to be committed after {sorted(self._epochs.items())} were shown")
 
     def _check(self, key: str, view: Any) -> None:
         self.answers += 1

@@ -64,8 +64,13 @@ class FailingSink:
             raise OSError("the sink is full")
 
     def _look(self, epoch: int) -> None:
-        with QueryableStateClient(*self._job.proxy_address, timeout_s=30.0) as client:
-            found = client.get_many("job", "totalAmount", KEYS, isolation="committed")
+        """What a reader is shown while an epoch is in the sink: the epoch before, and a refusal when there is none."""
+        with QueryableStateClient(*self._job.proxy_address) as client:
+            if epoch == 0:
+                with pytest.raises(NoCommittedEpoch):
+                    client.get_many("job", "totalAmount", KEYS, isolation="committed", timeout_s=1.0)
+                return
+            found = client.get_many("job", "totalAmount", KEYS, isolation="committed", timeout_s=30.0)
         views = {key: view for key, view in found.items() if view is not None}
         self.shown.append((epoch, {view.epoch for view in views.values()}, {k: v.get() for k, v in views.items()}))
 
@@ -98,7 +103,7 @@ def test_an_epoch_whose_sink_fails_counts_once_and_is_shown_only_when_spark_has_
     assert {number: len(rows) for number, rows in sink.evaluations.items()} == {0: 2, 1: 2, 2: 1, 3: 2, 4: 1}
     assert all(rows[0] == rows[-1] for rows in sink.evaluations.values())
     for epoch, epochs, totals in sink.shown:
-        assert (epochs, totals) == (({epoch - 1}, sink.totals[epoch - 1]) if epoch else (set(), {})), epoch
+        assert (epochs, totals) == ({epoch - 1}, sink.totals[epoch - 1]), epoch
     with QueryableStateClient(*job.proxy_address) as client:
         found = client.get_many("job", "totalAmount", KEYS)
     assert {key: view.get() for key, view in found.items()} == sink.totals[-1]
