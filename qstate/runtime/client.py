@@ -80,10 +80,10 @@ class QueryableStateClient:
     """Reads the state of running jobs through a client proxy, or with `direct=True` from the state servers.
 
     One client is shared by any number of threads; their requests travel on one connection to each peer, many
-    at a time, without a thread in the background. The first request connects; a proxy that refuses then, and was never
-    reached, is tried once more. Later, a lost connection is made again and a state that moved is looked up again, within
-    the deadline of `timeout_s` that every request has. A request that was sent when its connection broke is
-    `Unavailable`: it is not sent again, because the server may have died of it.
+    at a time, without a thread in the background. The first request connects; a proxy that refuses then, and was
+    never reached, is tried once more. Later, a lost connection is made again and a state that moved is looked up
+    again, within the deadline of `timeout_s` that every request has. A request that was sent when its connection broke
+    is `Unavailable`: it is not sent again, because the server may have died of it.
 
     Names and kinds come from the server: a caller needs to know the job, the state's queryable name and the
     key. `serializers` are needed only for states whose descriptor was given one of its own.
