@@ -200,6 +200,11 @@ class QueryError(QStateError):
         return _rebuild, (type(self), dict(self.details))
 
 
+def _place(details: Mapping[str, Detail]) -> str:
+    host = str(details.get("host"))
+    return f"{f'[{host}]' if ':' in host else host}:{details.get('port')}"
+
+
 def _rebuild(error_class: type[QueryError], details: dict[str, Detail]) -> QueryError:
     return error_class(**details)
 
@@ -322,6 +327,15 @@ class VersionMismatch(QueryError):
     code = FailureCode.VERSION_MISMATCH
     template = "client and server share no version of the protocol; upgrade the older one"
 
+    def _sentence(self) -> str:
+        if self.details.get("greeted") is not False:
+            return super()._sentence()
+        return (
+            f"what listens at {_place(self.details)} is no client proxy and no state server of qstate: "
+            f"{self.details.get('reason')}. Check the port; a task manager's log names its own "
+            "(`Started the Queryable State Proxy Server @ host:port`)"
+        )
+
 
 class Unauthenticated(QueryError):
     """The server wants a token, and none or a wrong one was given."""
@@ -349,6 +363,16 @@ class Unavailable(QueryError):
 
     code = FailureCode.UNAVAILABLE
     template = "the peer could not be reached, or the connection broke under the request"
+
+    def _sentence(self) -> str:
+        if self.details.get("connected") is not False:
+            return super()._sentence()
+        place, tries = _place(self.details), self.details.get("tries")
+        return (
+            f"cannot connect to {place}{f' ({tries} tries)' if tries else ''}: {self.details.get('reason')}. Is the "
+            "job running, and is this the address of one of its client proxies? A task manager's log names its own "
+            f"(`Started the Queryable State Proxy Server @ host:port`), `qstate jobs --proxy {place}` tries a proxy"
+        )
 
 
 class EpochNotReached(QueryError):

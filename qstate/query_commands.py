@@ -18,6 +18,7 @@ from qstate.client import QueryableStateClient
 from qstate.contents import contents
 from qstate.errors import ConfigError, UnknownState
 from qstate.keys import ColumnType, Key, Namespace, check_key
+from qstate.runtime.client_arguments import check_name, demands
 
 __all__ = ["add_query_commands", "parse_key", "parse_namespace", "printable"]
 
@@ -100,9 +101,11 @@ def _states(arguments: argparse.Namespace) -> int:
 
 
 def _get(arguments: argparse.Namespace) -> int:
+    demands(arguments.min_epoch, arguments.max_staleness)
+    check_name("state", arguments.state)
+    namespace = parse_namespace(arguments.namespace)
     with _client(arguments) as client:
         key = parse_key(arguments.key, _key_types(client, arguments.job, arguments.state))
-        namespace = parse_namespace(arguments.namespace)
         view = client.get(
             arguments.job,
             arguments.state,
@@ -142,7 +145,14 @@ def _key_types(client: QueryableStateClient, job: str, state: str) -> list[Colum
     states: Mapping[str, Mapping[str, Any]] = {str(entry["name"]): entry for entry in client.states(job)}
     if state not in states:
         raise UnknownState(job=job, state=state, states=", ".join(sorted(states)))
-    return [ColumnType(name) for name in states[state]["key_types"]]
+    names = states[state]["key_types"]
+    try:
+        return [ColumnType(name) for name in names]
+    except ValueError:
+        known = ", ".join(kind.value for kind in ColumnType)
+        raise ConfigError(
+            f"the state is keyed by {', '.join(names)}, and this version of qstate knows {known}: use a newer one"
+        ) from None
 
 
 def parse_key(texts: Sequence[str], types: Sequence[ColumnType]) -> Key:
@@ -173,7 +183,7 @@ def parse_namespace(text: str | None) -> Namespace:
         return None
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     namespace = tuple(value) if isinstance(value, list) else value
     check_key(namespace)

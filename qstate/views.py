@@ -368,6 +368,8 @@ def _of_type(expected: type[Result], found: Any) -> Result:
 def serializers_by_name(serializers: Iterable[Serializer]) -> dict[str, Serializer]:
     """The serializers of a client by their name. Raises `ConfigError` for what is none, and for a name taken."""
     found: dict[str, Serializer] = {}
+    if isinstance(serializers, str) or not isinstance(serializers, Iterable):
+        raise ConfigError(f"serializers= takes a list of serializers, as in [MySerializer()], got {serializers!r}")
     for serializer in serializers:
         if not isinstance(serializer, Serializer):
             raise ConfigError(f"serializers= takes instances of qstate Serializer, got {serializer!r}")

@@ -28,6 +28,7 @@ from typing import NamedTuple, TypeAlias
 from qstate.errors import Detail, FailureCode, LocalProtocolError, ProtocolError, RemoteProtocolError
 from qstate.keys import Key
 from qstate.protocol.codec import BadContent, decode, decode_opening, encode
+from qstate.protocol.foreign import OPENING_BYTES, protocol_of
 from qstate.protocol.framing import FrameReader, frame
 from qstate.protocol.limits import (
     DEFAULT_MAX_FRAME,
@@ -170,6 +171,7 @@ class ClientConnection:
         self._ids = count(1)
         # The requests without an answer. An abandoned one stays: its id is taken until the answer has come.
         self._waiting: dict[int, _Expected] = {}
+        self._opening = b""
         self.state = ConnectionState.HANDSHAKE
         self.welcome: Welcome | None = None
 
@@ -258,6 +260,8 @@ class ClientConnection:
         events: list[ClientEvent] = []
         if self.closed:
             return events
+        if self.state is ConnectionState.HANDSHAKE:
+            self._opening = (self._opening + bytes(data[:OPENING_BYTES]))[:OPENING_BYTES]
         try:
             for payload in self._reader.feed(data):
                 if self.state is ConnectionState.OPEN:
@@ -267,8 +271,10 @@ class ClientConnection:
                 if self.closed:
                     break
         except RemoteProtocolError as exc:
-            self.state = ConnectionState.CLOSED
-            raise BrokenConnection(str(exc), exc.code, events) from exc
+            greeted, self.state = self.welcome is not None, ConnectionState.CLOSED
+            foreign = None if greeted else protocol_of(self._opening)
+            why = f"the peer speaks {foreign}, not qstate's protocol" if foreign else str(exc)
+            raise BrokenConnection(why, exc.code, events) from exc
         return events
 
     def close(self) -> tuple[int, ...]:

@@ -19,12 +19,22 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from qstate.errors import ClosedError, DeadlineExceeded, QStateError, WrongKeyType
+from qstate.errors import ClosedError, ConfigError, DeadlineExceeded, QStateError, WrongKeyType
 from qstate.keys import Key, Namespace, check_key
 from qstate.protocol import Describe, Ping
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
 from qstate.runtime.async_links import AsyncLinks
-from qstate.runtime.client import DEFAULT_TIMEOUT_S, check_timeout, demands, link_settings, ways_of
+from qstate.runtime.client import DEFAULT_TIMEOUT_S, ways_of
+from qstate.runtime.client_arguments import (
+    check_address,
+    check_isolation,
+    check_name,
+    check_query,
+    check_timeout,
+    demands,
+    keys_of,
+    link_settings,
+)
 from qstate.runtime.detour import COMMITTED, CallDetour, GetDetour, Ways, get_errand
 from qstate.runtime.errand import LIVE, NO_DEMANDS, CallErrand, Errand, GetErrand, LearnErrand
 from qstate.runtime.known_states import KnownState, KnownStates
@@ -108,14 +118,21 @@ class AsyncQueryableStateClient:
 
     Made by `connect`, inside a running event loop, and used in that loop only, by any number of tasks. A
     lost connection is made again and a state that moved is looked up again, within the deadline of `timeout_s`
-    that every request has. Cancelling a task that waits takes nothing from the others.
+    that every request has. A request that was sent when its connection broke is `Unavailable`, with all the gets that
+    travelled in it: it is not sent again. Cancelling a task that waits takes nothing from the others.
 
         async with await AsyncQueryableStateClient.connect("127.0.0.1", 9069) as client:
             view = await client.get("job", "lastTemperature", "JFK")
     """
 
-    def __init__(self, links: AsyncLinks, timeout_s: float, ways: Ways | None = None) -> None:
-        """Use `connect`."""
+    def __init__(self, *arguments: object, **options: object) -> None:
+        """Use `connect`: this raises `ConfigError`."""
+        raise ConfigError(
+            "an AsyncQueryableStateClient is made by `await AsyncQueryableStateClient.connect(host, port)`, in a "
+            "running event loop; without asyncio, use QueryableStateClient(host, port)"
+        )
+
+    def _open(self, links: AsyncLinks, timeout_s: float, ways: Ways | None) -> None:
         self._links = links
         self._ways = ways
         self._timeout_s = timeout_s
@@ -144,12 +161,14 @@ class AsyncQueryableStateClient:
         The parameters are those of `QueryableStateClient`. Raises `ConfigError`, or the `QueryError` that says why
         there is no connection (`Unavailable`, `Unauthenticated`, `VersionMismatch`); nothing is left open then.
         """
+        check_timeout(timeout_s)
         serializers_known = serializers_by_name(serializers)
-        states = KnownStates((host, port), direct=direct, serializers=serializers_known)
+        states = KnownStates(check_address(host, port), direct=direct, serializers=serializers_known)
         ways = ways_of(states, fallback, serializers_known)
         known = (states,) if ways is None else ways.states
         links = AsyncLinks(known, link_settings(token, max_frame), random or Random())
-        client = cls(links, check_timeout(timeout_s), ways)
+        client = cls.__new__(cls)
+        client._open(links, timeout_s, ways)
         try:
             await client._call_somewhere(Ping, None)
         except BaseException:
@@ -178,7 +197,7 @@ class AsyncQueryableStateClient:
         Raises the `QueryError` that stands for the failure, `SerializationError`, `ClosedError`, `ConfigError`.
         """
         target = (job, state, namespace, isolation, timeout_s, min_epoch, max_staleness_s)
-        known = self._links.states.find(job, state)
+        known = self._find(job, state)
         if known is None:
             self._check(target)
             return await self._first_get(target, key)
@@ -203,7 +222,7 @@ class AsyncQueryableStateClient:
         Raises `ClosedError` and `ConfigError`; every other error of `get` is the future's.
         """
         target = (job, state, namespace, isolation, timeout_s, min_epoch, max_staleness_s)
-        known = self._links.states.find(job, state)
+        known = self._find(job, state)
         if known is None:
             self._check(target)
             return self._loop.create_task(self._first_get(target, key))
@@ -226,7 +245,10 @@ class AsyncQueryableStateClient:
         The values of one call are not of one moment: each has its own epoch. Raises the error of the first key
         that failed, whatever the others hold.
         """
-        asked = tuple(keys)
+        asked = keys_of(keys)
+        check_isolation(isolation)
+        if self._find(job, state) is None:
+            check_query(job, state, asked, namespace)
         errand = get_errand(
             self._links,
             self._ways,
@@ -250,6 +272,7 @@ class AsyncQueryableStateClient:
 
         A fallback is asked, too, when the job does not answer.
         """
+        check_name("job", job)
         return list(await self._call_somewhere(Describe(0, 0, job), timeout_s))
 
     async def ping(self, *, timeout_s: float | None = None) -> float:
@@ -286,11 +309,17 @@ class AsyncQueryableStateClient:
         await self._finish(detour)
         return detour.result()
 
+    def _find(self, job: str, state: str) -> KnownState | None:
+        """What is known about a state; nothing about names that are none."""
+        return self._links.states.find(job, state) if type(job) is str and type(state) is str else None
+
     def _check(self, target: _Target) -> None:
         """Refuse what no request could be sent with. Raises `ClosedError`, `ConfigError`."""
         if self._links.closed:
             raise ClosedError("the client is closed")
-        _, _, _, _, timeout_s, min_epoch, max_staleness_s = target
+        job, state, _, isolation, timeout_s, min_epoch, max_staleness_s = target
+        check_query(job, state, (), None)
+        check_isolation(isolation)
         if timeout_s is not None:
             check_timeout(timeout_s)
         demands(min_epoch, max_staleness_s)
@@ -298,6 +327,7 @@ class AsyncQueryableStateClient:
     async def _first_get(self, target: _Target, key: Key) -> Any:
         """Get a value of a state of which the job has told nothing yet."""
         job, state, namespace, isolation, timeout_s, min_epoch, max_staleness_s = target
+        check_query(job, state, (key,), namespace)
         deadline = self._deadline(timeout_s)
         if self._ways is None or isolation != COMMITTED:
             known = await self._learn(job, state, deadline)
@@ -331,7 +361,11 @@ class AsyncQueryableStateClient:
                 alone.keys, alone.futures, alone.deadline = [key], [future], deadline
                 self._send(target, alone)
                 return future
-        gathering = self._gatherings.get(target)
+        try:
+            gathering = self._gatherings.get(target)
+        except TypeError:
+            self._check(target)  # which names what cannot be an argument, let alone a part of a key
+            raise
         if gathering is None:
             self._check(target)
             gathering = self._gatherings[target] = _Gathering()

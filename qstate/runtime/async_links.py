@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import select
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import cast
 
-from qstate.errors import ClosedError
+from qstate.errors import ClosedError, Detail
 from qstate.runtime.errand import Errand, GetErrand
 from qstate.runtime.known_states import AddressBook, KnownStates
 from qstate.runtime.link import Link, LinkSettings, LinkState
@@ -38,8 +38,8 @@ class AsyncLink(Link, asyncio.Protocol):
         """Connect; what comes of it is told to the errands that wait on the link."""
         try:
             await asyncio.get_running_loop().create_connection(lambda: self, self.host, self.port)
-        except OSError as exc:
-            self.unreachable(str(exc), time.monotonic())
+        except (OSError, UnicodeError) as exc:
+            self.refused(exc if isinstance(exc, OSError) else OSError(str(exc)), time.monotonic())
         finally:
             if self._transport is None:
                 self._end()
@@ -160,6 +160,10 @@ class AsyncLinks:
         now = time.monotonic()
         if now >= errand.deadline:
             self.gave_up(errand, now)
+
+    def stalls(self, errand: Errand) -> Mapping[str, Detail]:
+        """Why the errand's request has not been sent yet, if that is so."""
+        return next((found for link in self._open if (found := link.stalls(errand))), {})
 
     def gave_up(self, errand: Errand, now: float) -> None:
         """The errand has waited in vain: see which peers are to be taken for dead."""

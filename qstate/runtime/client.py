@@ -12,27 +12,28 @@ from collections.abc import Iterable, Mapping
 from random import Random
 from typing import Any, Generic, TypeVar
 
-from qstate.errors import ConfigError, Detail
 from qstate.keys import Key, Namespace
 from qstate.protocol import Describe, Ping
-from qstate.protocol.limits import DEFAULT_MAX_FRAME, MAX_TOKEN
+from qstate.protocol.limits import DEFAULT_MAX_FRAME
+from qstate.runtime.client_arguments import (
+    check_address,
+    check_isolation,
+    check_name,
+    check_query,
+    check_timeout,
+    demands,
+    fallback_addresses,
+    keys_of,
+    link_settings,
+)
 from qstate.runtime.detour import COMMITTED, CallDetour, GetDetour, Ways, get_errand
 from qstate.runtime.errand import LIVE, NO_DEMANDS, CallErrand, Errand, GetErrand
 from qstate.runtime.known_states import KnownStates
-from qstate.runtime.link import LinkSettings
 from qstate.runtime.sync_links import SyncLinks
 from qstate.serializers import Serializer
 from qstate.views import serializers_by_name
 
-__all__ = [
-    "DEFAULT_TIMEOUT_S",
-    "QueryFuture",
-    "QueryableStateClient",
-    "check_timeout",
-    "demands",
-    "link_settings",
-    "ways_of",
-]
+__all__ = ["DEFAULT_TIMEOUT_S", "QueryFuture", "QueryableStateClient", "ways_of"]
 
 DEFAULT_TIMEOUT_S = 10.0
 
@@ -79,8 +80,10 @@ class QueryableStateClient:
     """Reads the state of running jobs through a client proxy, or with `direct=True` from the state servers.
 
     One client is shared by any number of threads; their requests travel on one connection to each peer, many
-    at a time, without a thread in the background. The first request connects. A lost connection is made again
-    and a state that moved is looked up again, within the deadline of `timeout_s` that every request has.
+    at a time, without a thread in the background. The first request connects; a proxy that refuses then, and was
+    never reached, is tried once more. Later, a lost connection is made again and a state that moved is looked up
+    again, within the deadline of `timeout_s` that every request has. A request that was sent when its connection broke
+    is `Unavailable`: it is not sent again, because the server may have died of it.
 
     Names and kinds come from the server: a caller needs to know the job, the state's queryable name and the
     key. `serializers` are needed only for states whose descriptor was given one of its own.
@@ -111,12 +114,12 @@ class QueryableStateClient:
         `fallback` are (host, port) of proxies; they are sent the same `token`. `random` draws the jitter of retries.
         Raises `ConfigError`.
         """
+        self._timeout_s = check_timeout(timeout_s)
         serializers_known = serializers_by_name(serializers)
-        states = KnownStates((host, port), direct=direct, serializers=serializers_known)
+        states = KnownStates(check_address(host, port), direct=direct, serializers=serializers_known)
         self._ways = ways_of(states, fallback, serializers_known)
         ways = (states,) if self._ways is None else self._ways.states
         self._links = SyncLinks(ways, link_settings(token, max_frame), random or Random())
-        self._timeout_s = check_timeout(timeout_s)
 
     def get(
         self,
@@ -139,6 +142,7 @@ class QueryableStateClient:
         Raises the `QueryError` that stands for the failure, `SerializationError`, `ClosedError`, `ConfigError`.
         """
         links = self._links
+        self._check(job, state, (key,), namespace, isolation)
         now = time.monotonic()
         deadline = now + (self._timeout_s if timeout_s is None else check_timeout(timeout_s))
         wanted = NO_DEMANDS if min_epoch is None and max_staleness_s is None else demands(min_epoch, max_staleness_s)
@@ -181,6 +185,7 @@ class QueryableStateClient:
         max_staleness_s: float | None = None,
     ) -> QueryFuture[Any]:
         """`get` without waiting: the request is sent before this returns, the future has the view."""
+        self._check(job, state, (key,), namespace, isolation)
         wanted = demands(min_epoch, max_staleness_s)
         deadline = self._deadline(timeout_s)
         with self._links.lock:
@@ -214,7 +219,8 @@ class QueryableStateClient:
         The values of one call are not of one moment: each has its own epoch. Raises the error of the first key
         that failed, whatever the others hold.
         """
-        asked = tuple(keys)
+        asked = keys_of(keys)
+        self._check(job, state, asked, namespace, isolation)
         wanted = demands(min_epoch, max_staleness_s)
         deadline = self._deadline(timeout_s)
         with self._links.lock:
@@ -244,6 +250,7 @@ class QueryableStateClient:
 
         A fallback is asked, too, when the job does not answer.
         """
+        check_name("job", job)
         request = Describe(0, 0, job)
         if self._ways is None:
             return list(self._call(request, timeout_s).result())
@@ -270,6 +277,13 @@ class QueryableStateClient:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
+    def _check(self, job: str, state: str, keys: Iterable[Key], namespace: Namespace, isolation: str) -> None:
+        """Refuse what no request could be sent with, before there is a connection. Later on it is found by sending."""
+        if isolation != LIVE:
+            check_isolation(isolation)
+        if type(job) is not str or type(state) is not str or self._links.states.find(job, state) is None:
+            check_query(job, state, keys, namespace)
+
     def _deadline(self, timeout_s: float | None) -> float:
         return time.monotonic() + (self._timeout_s if timeout_s is None else check_timeout(timeout_s))
 
@@ -281,46 +295,11 @@ class QueryableStateClient:
         return errand
 
 
-def demands(min_epoch: int | None, max_staleness_s: float | None) -> Mapping[str, Detail]:
-    """The options of a get that ask for an epoch, or for a bound of staleness. Raises `ConfigError`."""
-    wanted: dict[str, Detail] = {}
-    if min_epoch is not None:
-        if type(min_epoch) is not int or not 0 <= min_epoch < 1 << 63:
-            raise ConfigError(f"min_epoch must be an epoch's number, such as a view's epoch, got {min_epoch!r}")
-        wanted["min_epoch"] = min_epoch
-    if max_staleness_s is not None:
-        if not 0 <= max_staleness_s < math.inf:
-            raise ConfigError(f"max_staleness_s must be seconds, from zero and finite, got {max_staleness_s!r}")
-        wanted["max_staleness_ms"] = min(round(max_staleness_s * 1000), (1 << 63) - 1)
-    return wanted
-
-
-def check_timeout(timeout_s: float) -> float:
-    """The timeout. Raises `ConfigError` unless it is above zero and finite: every request has a deadline."""
-    if not 0 < timeout_s < math.inf:
-        raise ConfigError(f"timeout_s must be above zero and finite, got {timeout_s!r}")
-    return timeout_s
-
-
 def ways_of(
     states: KnownStates, fallback: Iterable[tuple[str, int]], serializers: Mapping[str, Serializer]
 ) -> Ways | None:
     """The job's proxy and its fallbacks; None when there are no fallbacks. Raises `ConfigError`."""
-    elsewhere = []
-    for address in fallback:
-        try:
-            host, port = address
-        except (TypeError, ValueError):
-            host, port = "", 0
-        if not isinstance(host, str) or type(port) is not int or not 0 < port < 65536:
-            raise ConfigError(f"fallback takes (host, port) of each proxy, as in [('standby', 9069)], got {address!r}")
-        elsewhere.append(KnownStates((host, port), direct=False, serializers=serializers))
+    elsewhere = [
+        KnownStates(address, direct=False, serializers=serializers) for address in fallback_addresses(fallback)
+    ]
     return Ways([states, *elsewhere]) if elsewhere else None
-
-
-def link_settings(token: str | bytes | None, max_frame: int) -> LinkSettings:
-    """The settings of a client's connections. Raises `ConfigError` for a token that no server can have."""
-    data = token.encode() if isinstance(token, str) else token
-    if data is not None and len(data) > MAX_TOKEN:
-        raise ConfigError(f"a token has at most {MAX_TOKEN} bytes, got {len(data)}")
-    return LinkSettings(data, "qstate-python", max_frame)

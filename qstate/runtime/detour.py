@@ -62,6 +62,9 @@ class _LegLinks:
             self.gave_up(errand, now)
         self._detour.leg_ended(errand, now)
 
+    def stalls(self, errand: Errand) -> Mapping[str, Detail]:
+        return self._links.stalls(errand)
+
     def gave_up(self, errand: Errand, now: float) -> None:
         self._links.gave_up(errand, now)
 

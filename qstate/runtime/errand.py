@@ -63,6 +63,9 @@ class Links(Protocol):
     def finished(self, errand: Errand) -> None:
         """The errand has its outcome. Called once."""
 
+    def stalls(self, errand: Errand) -> Mapping[str, Detail]:
+        """Facts about why the errand's request has not been sent yet, if that is so."""
+
     def gave_up(self, errand: Errand, now: float) -> None:
         """The errand has waited in vain: look whether its peers are still there."""
 
@@ -271,7 +274,10 @@ class Errand(ABC):
         return
 
     def _refused(self, refusal: Refuse) -> None:
-        self.error = query_error(refusal.code, refusal.details)
+        details = refusal.details
+        if refusal.code == FailureCode.DEADLINE_EXCEEDED and not details:
+            details = self._links.stalls(self)
+        self.error = query_error(refusal.code, details)
 
     def _run(self, commands: list[Command], now: float) -> None:
         for command in commands:

@@ -15,6 +15,7 @@ sent again. One that was not sent is, to whoever is there.
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -186,6 +187,21 @@ class Link(ABC):
         """`lost`, because the transport says so."""
         self.lost(FailureCode.UNAVAILABLE, {"host": self.host, "port": self.port, "reason": reason}, now)
 
+    def refused(self, error: OSError, now: float) -> None:
+        """`lost`, because there is no connection."""
+        # Of an address the name service says why in words; of a socket the number does, whoever has put it into words.
+        number = error.errno or 0
+        reason = os.strerror(number) if number > 0 else error.strerror or str(error)
+        details: dict[str, Detail] = {"host": self.host, "port": self.port, "reason": reason, "connected": False}
+        self.lost(FailureCode.UNAVAILABLE, details, now)
+
+    def stalls(self, errand: Errand) -> Mapping[str, Detail]:
+        """Why the errand's request has not been sent yet; nothing if it has, or never was to be sent here."""
+        if not any(other is errand for other, _ in self._queued):
+            return {}
+        reason = "connected, and no Welcome has come: is it a client proxy?" if self._is_open else "not connected yet"
+        return {"host": self.host, "port": self.port, "reason": reason}
+
     def gave_up(self, errand: Errand, now: float) -> None:
         """The errand's deadline has passed. A peer that has been silent for long is sent nothing more.
 
@@ -233,6 +249,7 @@ class Link(ABC):
         details: dict[str, Detail] = {"host": self.host, "port": self.port, "reason": str(broken)}
         if self.state is LinkState.CONNECTING:
             # Whatever listens there, it does not speak the protocol: trying again would not help.
-            self.lost(FailureCode.VERSION_MISMATCH, details, now)
+            foreign = broken.code is not FailureCode.VERSION_MISMATCH
+            self.lost(FailureCode.VERSION_MISMATCH, {**details, "greeted": False} if foreign else details, now)
         else:
             self.lost(FailureCode.UNAVAILABLE, details, now)

@@ -18,11 +18,11 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
-from qstate.errors import ClosedError
+from qstate.errors import ClosedError, Detail
 from qstate.protocol import Values
 from qstate.runtime.errand import Errand, GetErrand
 from qstate.runtime.keen_poll import KeenPoll
@@ -61,8 +61,8 @@ class SyncLink(Link):
         """Start to connect; whether it works is found out later. Resolving a host name may block."""
         try:
             self._addresses = list(socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM))
-        except OSError as exc:
-            self.unreachable(str(exc), time.monotonic())
+        except (OSError, UnicodeError) as exc:
+            self.refused(exc if isinstance(exc, OSError) else OSError(str(exc)), time.monotonic())
             return
         self._links.open.add(self)
         self._next_address(OSError("no address"))
@@ -181,7 +181,7 @@ class SyncLink(Link):
                 return
             reason = OSError(code, os.strerror(code))
             sock.close()
-        self.unreachable(str(reason), time.monotonic())
+        self.refused(reason, time.monotonic())
 
     def _finish_connect(self, sock: socket.socket) -> None:
         code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -360,6 +360,10 @@ class SyncLinks:
         now = time.monotonic()
         if now >= errand.deadline:
             self.gave_up(errand, now)
+
+    def stalls(self, errand: Errand) -> Mapping[str, Detail]:
+        """Why the errand's request has not been sent yet, if that is so."""
+        return next((found for link in self.open if (found := link.stalls(errand))), {})
 
     def gave_up(self, errand: Errand, now: float) -> None:
         """The errand has waited in vain: see which peers are to be taken for dead."""

@@ -12,6 +12,7 @@ import psutil
 import pytest
 from pyspark.errors import StreamingQueryException
 
+from qstate.errors import NoCommittedEpoch
 from qstate.runtime.client import QueryableStateClient
 from tests.chaos.committed_reader import CommittedReader
 from tests.chaos.functions import FailsOnCue, RunningTotal

@@ -168,6 +168,15 @@ class Asked:
             self._runner.close()
             raise
 
+    @property
+    def client(self) -> AsyncQueryableStateClient:
+        """The client that is asked."""
+        return self._client
+
+    def run(self, work: Any) -> Any:
+        """What comes of a coroutine on the client's loop."""
+        return self._runner.run_until_complete(work)
+
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._client, name)
         return lambda *args, **options: self._runner.run_until_complete(method(*args, **options))

@@ -81,7 +81,10 @@ def test_key_without_a_value_is_a_plain_no(proxy: str) -> None:
         (["get", "nyc", "byPlace", "JFK", "7", "xx"], ["hexadecimal", "'xx'"]),
         (["get", "nyc", "lastTemperature", "JFK", "--namespace", "1.5"], ["key", "float"]),
         (["get", "nyc", "lastTemperature", "JFK", "--isolation", "committed"], ["does not support that"]),
-        (["jobs", "--timeout", "0"], ["timeout_s must be above zero"]),
+        (["get", "nyc", "lastTemperature", "JFK", "--max-staleness", "-1"], ["max_staleness_s", "-1.0"]),
+        (["get", "nyc", "", "JFK"], ["state must be a name"]),
+        (["states", ""], ["job must be a name"]),
+        (["jobs", "--timeout", "0"], ["timeout_s must be seconds above zero"]),
     ],
 )
 def test_what_cannot_be_answered_is_one_line(proxy: str, arguments: list[str], parts: list[str]) -> None:
@@ -109,10 +112,14 @@ def test_fallback_is_asked_for_what_was_committed_alone(tmp_path: Path) -> None:
         assert (answer.returncode, answer.stdout) == (cli.SUCCESS, "71.06\n")
         assert "lastTemperature" in run("states", "nyc", *ways).stdout
         live = run("get", "nyc", "lastTemperature", "JFK", "--timeout", "0.3", *ways)
-        assert_one_line_error(live, "could not be reached")
+        assert_one_line_error(live, "cannot connect to")
     assert_one_line_error(
         run("get", "nyc", "lastTemperature", "JFK", "--fallback", "standby"), "--fallback", "HOST:PORT"
     )
+
+
+def test_url_in_the_place_of_an_address_is_named() -> None:
+    assert_one_line_error(run("jobs", "--proxy", "http://localhost:9069"), "not a URL", "'http://localhost'")
 
 
 @pytest.mark.parametrize("address", ["localhost", "localhost:http", ":9069", "localhost:0", "localhost:70000"])
@@ -123,7 +130,7 @@ def test_address_that_cannot_be_one_is_refused(address: str) -> None:
 def test_nobody_listening_is_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as reserved:
         port = reserved.getsockname()[1]
-    assert_one_line_error(run("jobs", "--proxy", f"127.0.0.1:{port}", "--timeout", "1"), "could not be reached")
+    assert_one_line_error(run("jobs", "--proxy", f"127.0.0.1:{port}", "--timeout", "1"), "cannot connect to")
 
 
 def test_unknown_host_is_one_line() -> None:
