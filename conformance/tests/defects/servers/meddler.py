@@ -131,6 +131,12 @@ class Link:
         if self.server is not None:
             self.server.close()
 
+    def abort(self) -> None:
+        """`close` without waiting for what the other sides have not taken."""
+        for side in (self.client, self.server):
+            if side is not None:
+                side.transport.abort()
+
     def from_client(self, data: bytes) -> None:
         data = self.spoiler.bytes_from_client(data)
         if not self.spoiler.reads_requests:
@@ -185,6 +191,8 @@ class Meddler:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="meddler")
         self._tasks: set[asyncio.Task[None]] = set()
+        #: Connections that end, perhaps as soon as the other side has taken what waits for it.
+        self._ended: list[Link] = []
 
     def __enter__(self) -> Meddler:
         self._thread.start()
@@ -244,6 +252,7 @@ class Meddler:
                 self.links.discard(link)
                 self._tasks.discard(task)
                 link.close()
+                self._ended.append(link)
 
         listener = await asyncio.start_server(accepted, "127.0.0.1", 0, backlog=1024)
         self._listeners[server] = listener
@@ -272,11 +281,16 @@ class Meddler:
     async def _end(self) -> None:
         self.close_listeners()
         for link in list(self.links):
-            link.close()
+            link.abort()
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=PATIENCE_S)
+        for link in self._ended:
+            link.abort()
+        # A transport that was closed frees its socket in a later turn of the loop.
+        for _ in range(2):
+            await asyncio.sleep(0)
 
 
 async def _pump(
