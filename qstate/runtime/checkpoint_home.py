@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from qstate.checkpoint.directory import Directory
@@ -25,6 +25,7 @@ from qstate.errors import CheckpointError, ConfigError, JobError
 from qstate.runtime.claim import claimed
 from qstate.runtime.old_layouts import OldLayouts
 from qstate.runtime.scratch import temporary_directory
+from qstate.runtime.spark_location import check_apart, check_not_sparks
 from qstate.storage_faults import BY_CHECKPOINT_DIR, storage_fault
 
 __all__ = ["CheckpointHome"]
@@ -36,17 +37,28 @@ class CheckpointHome:
     """Made by the job manager; `close` lets go of the directory, and removes it if it was a temporary one.
 
     The config's `checkpoint_dir`: `~` is expanded, a relative path is the driver's. Raises `ConfigError` when it cannot
-    be made or written, is in a store that cannot fence writers, another running job has it, or it belongs to another
-    job or another max_parallelism; `CheckpointError` when its manifest, or what the job is to be restored from, cannot
-    be read.
+    be made or written, is in a store that cannot fence writers, another running job has it, it belongs to another
+    job or another max_parallelism, or is Spark's; `CheckpointError` when its manifest, or what the job is to be
+    restored from, cannot be read.
+
+    `location_of` gives the checkpointLocation of a query that runs, None for one that is not known.
     """
 
-    def __init__(self, job: str, config: JobConfig, parallelism: int) -> None:
+    def __init__(
+        self,
+        job: str,
+        config: JobConfig,
+        parallelism: int,
+        *,
+        location_of: Callable[[str], str | None] = lambda _: None,
+    ) -> None:
         setting = config.checkpoint_dir
         self._temporary = not setting
         self._allow_non_restored = config.allow_non_restored_state
         self._options = config.checkpoint_storage_options
         self._files = _made(setting or str(temporary_directory(f"qstate-{job}-")), self._options)
+        check_not_sparks(self._files)
+        self._location_of = location_of
         #: Where it is: a `Path`, unless it is in an object store.
         self.path: Any = self._files.path
         self._claim = claimed(self._files)
@@ -87,6 +99,9 @@ class CheckpointHome:
                 "restore_from and an empty checkpoint_dir"
             )
         if running is None:
+            location = self._location_of(query)
+            if location is not None:
+                check_apart(self.path, location)
             self._check_claimed(query, known)
         self._bound = {**self._bound, operator: query}  # replaced whole: readers need no lock
         if stored is None:

@@ -54,10 +54,20 @@ WATCH_INTERVAL_S = 1.0
 class JobManager:
     """One per job, started by the driver. `stop` ends every task manager; idempotent.
 
-    `host` is the address that executors reach the driver at; on a local master, loopback.
+    `host` is the address that executors reach the driver at; on a local master, loopback. `location_of` gives the
+    checkpointLocation of a query that runs.
     """
 
-    def __init__(self, job: str, config: JobConfig, *, parallelism: int, host: str, local: bool) -> None:
+    def __init__(
+        self,
+        job: str,
+        config: JobConfig,
+        *,
+        parallelism: int,
+        host: str,
+        local: bool,
+        location_of: Callable[[str], str | None] = lambda _: None,
+    ) -> None:
         self.job = job
         self.config = config.merged(log_dir=_log_dir(config.log_dir))
         self.parallelism = parallelism
@@ -81,7 +91,8 @@ class JobManager:
         #: The task managers that were alive when they were told to stop.
         self._expected: set[int] = set()
         self._stop_lock = threading.Lock()
-        self._home = CheckpointHome(job, config, parallelism)
+        self._pid = os.getpid()
+        self._home = CheckpointHome(job, config, parallelism, location_of=location_of)
         self.checkpoint_dir = self._home.path
         try:
             self._listener = RpcListener((host, 0), self.secret, self._accepted)
@@ -160,8 +171,10 @@ class JobManager:
     def stop(self) -> None:
         """End every task manager and free everything. Idempotent; a second caller waits for the first.
 
-        A call that was interrupted is taken up again by the next.
+        A call that was interrupted is taken up again by the next. In a forked child it does nothing.
         """
+        if os.getpid() != self._pid:
+            return  # a child that exits runs what its parent has registered for the end
         with self._stop_lock:
             if self._ended:
                 return

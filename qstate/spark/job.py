@@ -95,7 +95,12 @@ class Job:
         self._spark = spark
         self._queries = StreamingQueries(spark)
         self._manager = JobManager(
-            name, self.config, parallelism=self.parallelism, host=host or "127.0.0.1", local=local
+            name,
+            self.config,
+            parallelism=self.parallelism,
+            host=host or "127.0.0.1",
+            local=local,
+            location_of=self._queries.checkpoint_location,
         )
         self._listener = EpochListener(self._manager.finalize)
         self._stopping = threading.Lock()

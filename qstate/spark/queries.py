@@ -5,7 +5,10 @@ Rules of this module: it asks Spark, each time. A session that was stopped has n
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 __all__ = ["StreamingQueries"]
 
@@ -23,9 +26,16 @@ class StreamingQueries:
 
     def running(self) -> dict[str, str | None]:
         """The names of the queries that run, by id. The id outlives a query that is started again."""
-        return {
-            str(query.id): query.name
-            for session in self._sessions
-            if session.sparkContext._jsc is not None  # the session has not been stopped
-            for query in session.streams.active
-        }
+        return {str(query.id): query.name for query in self._active()}
+
+    def checkpoint_location(self, query_id: str) -> str | None:
+        """Where a query that runs keeps its offsets, as Spark writes locations; None for one that is not known."""
+        for query in self._active():
+            if str(query.id) == query_id:
+                return str(query._jsq.streamingQuery().resolvedCheckpointRoot())  # PySpark does not show it
+        return None
+
+    def _active(self) -> Iterator[StreamingQuery]:
+        for session in self._sessions:
+            if session.sparkContext._jsc is not None:  # the session has not been stopped
+                yield from session.streams.active

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -156,3 +157,20 @@ def test_child_that_stays_away_is_the_functions_own_affair(job_of: JobOf, tmp_pa
 def in_another_process() -> None:
     with multiprocessing.get_context("fork").Pool(1) as pool:
         assert pool.map(abs, [-1, 2]) == [1, 2]
+
+
+def test_child_of_the_driver_stops_nothing(job_of: JobOf) -> None:
+    """A child that exits runs what its parent has registered for the end."""
+    job = job_of(Totals())
+    job.epoch(0, ROWS)
+    before = job.task_manager()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # newer Pythons warn of forks beside threads
+        child = os.fork()
+    if not child:
+        job.manager.stop()
+        os._exit(0)
+    psutil.Process(child).wait(30)
+    assert job.task_manager() == before
+    assert job.manager.checkpoint_dir.exists()
+    assert job.totals("a") == {"a": 2}

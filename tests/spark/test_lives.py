@@ -184,3 +184,19 @@ def test_a_process_call_that_failed_has_not_used_its_uid_up(spark: Any, stream_o
     with pytest.raises(Exception, match="nonsense"):
         keyed.process(Total(), "key nonsense(", uid="total")
     keyed.process(Total(), SCHEMA, uid="total")
+
+
+def test_one_directory_for_state_and_offsets_is_refused_before_there_is_any_state(
+    spark: Any, stream_of: Any, job_of: Any, tmp_path: Path
+) -> None:
+    both, link = tmp_path / "both", tmp_path / "link"
+    link.symlink_to(both)
+    stream = stream_of(spark, *amounts(batches=1, rows_a_batch=100, keys=10))
+    job = job_of(spark, checkpoint_dir=str(both))
+    result = job.key_by(stream.read(), "key").process(Total(), SCHEMA, uid="total")
+    with pytest.raises(StreamingQueryException, match="are the same directory, or one is where the other writes"):
+        run_to_end(result, link)
+    assert not list(both.glob("total-*"))
+    job.stop()
+    with pytest.raises(ConfigError, match="is the checkpointLocation of a streaming query"):
+        job_of(spark, checkpoint_dir=str(both))
