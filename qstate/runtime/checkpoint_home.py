@@ -57,7 +57,7 @@ class CheckpointHome:
         self._allow_non_restored = config.allow_non_restored_state
         self._options = config.checkpoint_storage_options
         self._files = _made(setting or str(temporary_directory(f"qstate-{job}-")), self._options)
-        check_not_sparks(self._files)
+        _check_not_sparks(self._files)
         self._location_of = location_of
         #: Where it is: a `Path`, unless it is in an object store.
         self.path: Any = self._files.path
@@ -204,6 +204,14 @@ class CheckpointHome:
                 "the operator its uid back, create all operators before the first query is started, or set "
                 "allow_non_restored_state=True to go on without that state"
             )
+
+
+def _check_not_sparks(files: Directory) -> None:
+    try:
+        check_not_sparks(files)
+    except OSError as exc:
+        why = storage_fault(exc, files.path, BY_CHECKPOINT_DIR)
+        raise ConfigError(f"checkpoint_dir {files.path} cannot be read: {why}") from exc
 
 
 def _made(setting: str, options: Mapping[str, Any]) -> Directory:

@@ -62,6 +62,7 @@ def test_query_state(tmp_path: Path) -> None:
         "[71.06, None, None]\n",
         "True 71.06\n",
         "71.06\n",
+        "71.06\n",
     ]
 
 

@@ -110,7 +110,7 @@ def test_a_driver_that_ends_leaves_no_claim(s3: S3Server, url: str, caplog: pyte
 def test_a_store_that_is_not_there_is_a_clear_error(s3: S3Server, url: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
-    with pytest.raises(ConfigError, match=rf"checkpoint_dir {url} cannot be written: .*Could not connect.*:{port}"):
+    with pytest.raises(ConfigError, match=rf"checkpoint_dir {url} cannot be read: .*Could not connect.*:{port}"):
         home_of(url, {**s3.options, "endpoint_url": f"http://127.0.0.1:{port}"})
     with pytest.raises(ConfigError, match=r"checkpoint_dir s3://no-bucket/x cannot be written: .*bucket"):
         home_of("s3://no-bucket/x", s3.options)

@@ -66,7 +66,7 @@ def test_a_damaged_newest_file_does_not_count(files: Directory) -> None:
     log = open_log(files)
     log.seal(0, [change("a")])
     log.seal(1, [change("b")])
-    files.replace("000000000003.log", files.read("000000000003.log")[:-9])
+    files.replace("000000000003.log", files.read("000000000003.log", 1 << 20)[:-9])
     again = open_log(files)
     assert again.latest() == 0
     assert held(again) == [change("a")]
@@ -155,7 +155,7 @@ def test_a_savepoint_is_written_to_a_url_and_read_from_it(s3: S3Server, url: str
     assert written.location == f"{url}/savepoint"
     write_savepoint(open_source(str(local.root)), tmp_path / "savepoint")
     remote = open_directory(f"{url}/savepoint", s3.options)
-    assert remote.read("0001.savepoint") == (tmp_path / "savepoint" / "0001.savepoint").read_bytes()
+    assert remote.read("0001.savepoint", 1 << 20) == (tmp_path / "savepoint" / "0001.savepoint").read_bytes()
     assert as_found(state_of(f"{url}/savepoint", s3.options)) == as_found(state_after(4))
     with pytest.raises(CheckpointError, match=f"{url}/savepoint is not empty"):
         write_savepoint(source, remote)
@@ -173,7 +173,7 @@ def test_every_byte_is_verified(s3: S3Server, url: str) -> None:
     job.run(range(3))
     assert all(found.damage is None for found in verify(url, s3.options))
     files = subtask_directory(open_directory(url, s3.options), UID, 0, 1)
-    data = bytearray(files.read("000000000003.log"))
+    data = bytearray(files.read("000000000003.log", 1 << 20))
     data[len(data) // 2] ^= 1
     files.replace("000000000003.log", bytes(data))
     assert [found.path for found in verify(url, s3.options) if found.damage] == [f"{files.path}/000000000003.log"]

@@ -34,11 +34,11 @@ def test_a_name_is_given_once(files: Directory) -> None:
     put(files, "one", b"first")
     with pytest.raises(FileExistsError):
         put(files, "one", b"second")
-    assert files.read("one") == b"first"
+    assert files.read("one", 1 << 20) == b"first"
     files.remove("one")
     files.remove("one")
     put(files, "one", b"third")
-    assert files.read("one") == b"third"
+    assert files.read("one", 1 << 20) == b"third"
 
 
 def test_of_many_that_want_a_name_one_gets_it(s3: S3Server, url: str) -> None:
@@ -52,7 +52,7 @@ def test_of_many_that_want_a_name_one_gets_it(s3: S3Server, url: str) -> None:
     with ThreadPoolExecutor(8) as threads:
         got = list(threads.map(attempt, range(8)))
     assert got.count(True) == 1
-    assert open_directory(url, s3.options).read("one") == b"%d" % got.index(True)
+    assert open_directory(url, s3.options).read("one", 1 << 20) == b"%d" % got.index(True)
 
 
 def test_what_is_temporary_is_in_no_listing_and_nothing_is_there_before_it_is_whole(files: Directory) -> None:
@@ -77,7 +77,7 @@ def test_names_are_those_of_this_directory_and_always_new(s3: S3Server, files: D
     put(open_directory(url, s3.options), "three", b"3")
     assert sorted(files.names()) == ["50% of [it] *", "three", "two"]
     assert odd.names() == ["one"]
-    assert open_directory(str(odd.path), s3.options).read("one") == b"1", "the path is a location"
+    assert open_directory(str(odd.path), s3.options).read("one", 1 << 20) == b"1", "the path is a location"
 
 
 def test_a_large_file_is_read_by_ranges(files: Directory) -> None:
@@ -124,7 +124,7 @@ def test_ends_cost_a_small_request_each_and_the_body_few_large_ones() -> None:
 def test_a_file_is_replaced_whole(files: Directory) -> None:
     for data in (b"one", b"another one"):
         files.replace("job.json", data)
-        assert files.read("job.json") == data
+        assert files.read("job.json", 1 << 20) == data
     assert files.modified_at("job.json") > 1e9
 
 
@@ -154,7 +154,12 @@ def test_a_store_that_cannot_be_reached_is_an_error_of_the_system(s3: S3Server, 
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     files = open_directory(url, {**s3.options, "endpoint_url": f"http://127.0.0.1:{port}"})
-    for call in (files.names, lambda: files.exists("x"), lambda: files.read("x"), lambda: files.replace("x", b"")):
+    for call in (
+        files.names,
+        lambda: files.exists("x"),
+        lambda: files.read("x", 1 << 20),
+        lambda: files.replace("x", b""),
+    ):
         with pytest.raises(OSError, match="Could not connect"):
             call()
 
