@@ -164,15 +164,19 @@ def _write(result: DataFrame, name: str, directory: Path, checkpoints: Path, tri
     return writer.option("checkpointLocation", str(checkpoints / name)).trigger(**trigger).start()
 
 
+#: How Spark's report names an error of ours, behind words of its own.
+_OURS = "qstate.errors."
+
+
 def cause_of(report: str) -> str:
     """The one line that matters in Spark's report of a failed query, which is a screenful: the error of ours in it.
 
     A task manager that cannot start has said why in its log, whose end is part of that error.
     """
     lines = [line.strip() for line in report.splitlines()]
-    ours = [number for number, line in enumerate(lines) if line.startswith("qstate.errors.")]
+    ours = [number for number, line in enumerate(lines) if _OURS in line]
     if not ours:
         return next(filter(None, lines), "Spark gives no reason")
-    error, *rest = lines[ours[-1] :]
+    line, *rest = lines[ours[-1] :]
     logged = [found.group(1) for line in takewhile(bool, rest) if (found := re.search(r" ERROR \S+: (.+)", line))]
-    return logged[-1] if logged else error.removeprefix("qstate.errors.")
+    return logged[-1] if logged else line.rpartition(_OURS)[2]
