@@ -17,7 +17,7 @@ from typing import Any
 
 import msgpack
 
-from qstate.errors import ClosedError, QueryError, SerializationError, UnsupportedOperation
+from qstate.errors import ClosedError, ConfigError, QueryError, SerializationError, UnsupportedOperation
 from qstate.serializers import Serializer
 from qstate.views import ReadOnlyListState, ReadOnlyMapState, ReadOnlyState, ReadOnlyValueState
 
@@ -116,7 +116,7 @@ def failure(number: int, error: Exception) -> str:
         code = "CLOSED"
     elif isinstance(error, SerializationError):
         code = "UNREADABLE"
-    elif isinstance(error, ValueError | TypeError):
+    elif isinstance(error, ConfigError | ValueError | TypeError):
         code = "INVALID"
     else:
         code = "CRASHED"
