@@ -12,16 +12,9 @@ from qstate.runtime.endpoint import EndpointOptions
 from qstate.runtime.line_limit import INTERVAL_S, MOST_LINES, LineLimit, report_withheld
 from qstate.runtime.registry import StateRegistry
 from qstate.runtime.server import StateServer
+from tests.serving.clock import Clock
 
 OPENINGS = 300
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -11,15 +11,8 @@ import pytest
 from qstate.errors import ClosedError
 from qstate.runtime.channel import Channel, ChannelState, SlowReader
 from qstate.runtime.reactor import SWEEP_TIMERS, Reactor
+from tests.serving.clock import Clock
 from tests.serving.raw_client import PATIENCE_S
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
