@@ -24,13 +24,15 @@ JobOf = Callable[..., RunningJob]
 KEYS = [f"key {number}" for number in range(40)]
 
 
-def epoch_of_all(job: RunningJob, epoch: int, amount: int = 1, query: str = QUERY) -> dict[str, int]:
+def epoch_of_all(
+    job: RunningJob, epoch: int, amount: int = 1, query: str = QUERY, operator: str = "it"
+) -> dict[str, int]:
     """One epoch with a row for every key, each at its subtask; what the function emitted."""
     parallelism = job.config.parallelism
     emitted: dict[str, int] = {}
     for subtask in range(parallelism):
         rows = [(key, amount) for key in KEYS if subtask_of(key_group(key, 128), parallelism, 128) == subtask]
-        emitted.update(job.epoch(epoch, rows_batch(*rows), subtask=subtask, query=query))
+        emitted.update(job.epoch(epoch, rows_batch(*rows), subtask=subtask, query=query, operator=operator))
     return emitted
 
 

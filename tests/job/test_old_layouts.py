@@ -10,7 +10,7 @@ import pytest
 from qstate.checkpoint.old_layouts import removal_order
 from qstate.checkpoint.verification import verify
 from tests.job.functions import Totals
-from tests.job.running_job import QUERY, RunningJob, rows_batch, until
+from tests.job.running_job import QUERY, RunningJob, until
 from tests.job.test_checkpoints import KEYS, Renamed, all_are, epoch_of_all
 
 JobOf = Callable[..., RunningJob]
@@ -53,8 +53,7 @@ def test_operator_that_has_not_begun_keeps_its_state(job_of: JobOf) -> None:
     job = job_of(Totals(), parallelism=2)
     job.add_operator("other", Renamed())
     epoch_of_all(job, 0)
-    for subtask, rows in enumerate([rows_batch(("a", 1)), rows_batch()]):
-        job.epoch(0, rows, subtask=subtask, operator="other", query="query-2")
+    epoch_of_all(job, 0, query="query-2", operator="other")
     job.stop()
     job = job_of(Totals(), parallelism=1)
     job.add_operator("other", Renamed())
