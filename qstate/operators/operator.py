@@ -15,7 +15,7 @@ Rows are processed as they come and their output is returned at once. With order
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,25 +129,11 @@ class OperatorSpec:
         return found
 
 
-#: Gives on the rows of a batch, of which there are so many.
-InTurns = Callable[[Iterator[Any], int], Iterator[Any]]
-
-
-def _at_a_stretch(rows: Iterator[Any], count: int) -> Iterator[Any]:
-    return rows
-
-
 class KeyedOperator:
-    """One subtask of an operator. Everything runs on the caller's thread, the backend's writer.
+    """One subtask of an operator. Everything runs on the caller's thread, the backend's writer."""
 
-    `in_turns` is given the rows of a batch and their number; it gives them on as they are, and may pause in between.
-    """
-
-    def __init__(
-        self, spec: OperatorSpec, subtask: Subtask, backend: StateBackend, in_turns: InTurns = _at_a_stretch
-    ) -> None:
+    def __init__(self, spec: OperatorSpec, subtask: Subtask, backend: StateBackend) -> None:
         self._spec = spec
-        self._in_turns = in_turns
         self._function = spec.function
         self._source = f"operator {spec.uid!r}, function {spec.function.display_name}"
         self._subtask = subtask.index
@@ -252,7 +238,7 @@ class KeyedOperator:
     ) -> list[pa.RecordBatch]:
         batches: list[pa.RecordBatch] = []
         found: list[Any] = []
-        keyed_rows = self._in_turns(zip(keys, rows, strict=True), len(keys))
+        keyed_rows = zip(keys, rows, strict=True)
         more = True
         while more:
             more = self._fill(function, keyed_rows, found)

@@ -22,7 +22,6 @@ from qstate.runtime.declarations import Declaration
 from qstate.runtime.location import Owner
 from qstate.runtime.registry import StateRegistry
 from qstate.runtime.rpc import RpcPeer
-from qstate.runtime.short_turns import ShortTurns
 from qstate.runtime.subtask import Restart, Subtask, SubtaskPlace
 
 __all__ = ["HeldSubtasks"]
@@ -39,13 +38,11 @@ class HeldSubtasks:
         scratch: Path,
         registry: StateRegistry,
         job_manager: RpcPeer,
-        in_turns: ShortTurns,
     ) -> None:
         self._bootstrap = bootstrap
         self._checkpoint_dir = open_directory(bootstrap.checkpoint_dir, bootstrap.config.checkpoint_storage_options)
         self._scratch = scratch
         self._registry = registry
-        self._in_turns = in_turns
         self._job_manager = job_manager
         self._subtasks: dict[tuple[str, int], Subtask] = {}
         #: The token of the declaration that each was opened for.
@@ -160,7 +157,6 @@ class HeldSubtasks:
             bootstrap.owner,
             bootstrap.layout,
             self._scratch,
-            self._in_turns,
         )
 
     def _load_spec(self, uid: str, declaration: str | None) -> tuple[OperatorSpec, str]:

@@ -50,8 +50,6 @@ class StateServer:
     ) -> None:
         self._registry = registry
         self._most_bytes = options.max_frame
-        #: When the last get of one key came in, by `time.monotonic`.
-        self.asked_alone_at = -math.inf
         self._statistics = statistics or DisabledStatistics()
         self._endpoint = Endpoint("Queryable State Server", options, self, statistics=self._statistics)
 
@@ -103,8 +101,6 @@ class StateServer:
         if instance is None:
             raise UnknownStateId(state_id=state_id.hex())
         instance.check_keys(request.keys)
-        if len(request.keys) == 1:
-            self.asked_alone_at = time.monotonic()
         if request.namespace is not None:
             check_key(request.namespace)
         reader = _reader_of(instance, request)

@@ -54,7 +54,6 @@ from qstate.runtime.registry import StateInstance
 from qstate.runtime.replayed_epoch import ReplayedEpoch, from_the_future
 from qstate.runtime.scratch import temporary_directory
 from qstate.runtime.session_input import SessionInput
-from qstate.runtime.short_turns import ShortTurns
 from qstate.runtime.snapshotter import Snapshotter
 
 __all__ = ["Restart", "Subtask", "SubtaskPlace"]
@@ -69,7 +68,7 @@ MOST_OPENINGS = 2
 
 @dataclass(frozen=True, slots=True)
 class SubtaskPlace:
-    """Where a subtask stands: which job, which part of the key groups, which directories, and how it makes way."""
+    """Where a subtask stands: which job, which part of the key groups, and which directories."""
 
     job: str
     subtask: int
@@ -79,7 +78,6 @@ class SubtaskPlace:
     owner: str
     layout: int
     scratch_dir: Path
-    in_turns: ShortTurns
 
     @property
     def operator_subtask(self) -> OperatorSubtask:
@@ -435,7 +433,7 @@ class Subtask:
             undo.callback(shutil.rmtree, self._directory, ignore_errors=True)
             self._open_backend()
             undo.callback(lambda: self._backend.close())
-            self._operator = KeyedOperator(self.spec, place.operator_subtask, self._backend, place.in_turns)
+            self._operator = KeyedOperator(self.spec, place.operator_subtask, self._backend)
             self._operator.open()
             undo.callback(lambda: self._operator.close())
             self._open_and_fill(restart)
@@ -480,7 +478,7 @@ class Subtask:
         self._backend.close()
         self._open_backend()
         place = self._place
-        self._operator = KeyedOperator(self.spec, place.operator_subtask, self._backend, place.in_turns)
+        self._operator = KeyedOperator(self.spec, place.operator_subtask, self._backend)
         self._operator.open()
 
     def _open_log(self, restart: Restart) -> EpochLog:

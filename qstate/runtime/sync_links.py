@@ -25,7 +25,6 @@ from typing import Any
 from qstate.errors import ClosedError, Detail
 from qstate.protocol import Values
 from qstate.runtime.errand import Errand, GetErrand
-from qstate.runtime.keen_poll import KeenPoll
 from qstate.runtime.known_states import AddressBook, KnownStates
 from qstate.runtime.link import Link, LinkSettings, LinkState
 from qstate.runtime.routing import Ask, LookUp
@@ -38,6 +37,8 @@ RECEIVE_BYTES = 64 * 1024
 HIGH_WATER_BYTES = 1024 * 1024
 #: How often a thread looks whether the leader has got rid of them.
 RELIEF_S = 0.01
+#: The kernel counts milliseconds in 31 bits; a wait ends after a day and begins again.
+LONGEST_WAIT_S = 86_400.0
 _CONNECTING = {0, errno.EINPROGRESS, errno.EWOULDBLOCK}
 _READ, _WRITE = select.POLLIN, select.POLLOUT
 #: What makes a socket worth a read: bytes, the end of them, or the error that a read will tell.
@@ -223,7 +224,7 @@ class SyncLinks:
         self._leading = False
         self._closed: str | None = None
         # One thread at a time polls, the others may register meanwhile: they wake it up to see that.
-        self._poll = KeenPoll()
+        self._poll = select.poll()
         self._polled: dict[int, SyncLink] = {}
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._wake_reader.setblocking(False)
@@ -399,7 +400,7 @@ class SyncLinks:
         self.lock.release()
         ready: list[tuple[int, int]] = []
         try:
-            ready = self._poll.wait(timeout_s)
+            ready = self._poll.poll(min(max(timeout_s, 0.0), LONGEST_WAIT_S) * 1000)
         finally:
             self.lock.acquire()
             self._leading = False
@@ -416,7 +417,6 @@ class SyncLinks:
                 self._wake_reader.recv(4096)
 
     def _sleep(self, errand: Errand, timeout_s: float) -> None:
-        self._poll.company()
         bed = threading.Lock()
         bed.acquire()
         self._sleepers[bed] = None

@@ -36,7 +36,6 @@ from qstate.runtime.endpoint import EndpointOptions
 from qstate.runtime.held_subtasks import HeldSubtasks
 from qstate.runtime.job_oracle import JobManagerOracle
 from qstate.runtime.line_limit import report_withheld
-from qstate.runtime.metronome import Metronome
 from qstate.runtime.process_log import ProcessLog
 from qstate.runtime.proxy import ClientProxy
 from qstate.runtime.query_ports import endpoint_options
@@ -44,7 +43,6 @@ from qstate.runtime.registry import StateRegistry
 from qstate.runtime.rpc import RpcListener, RpcPeer, connect
 from qstate.runtime.scratch import ScratchDirectory
 from qstate.runtime.server import StateServer
-from qstate.runtime.short_turns import ShortTurns
 from qstate.runtime.statistics import ProcessStatistics, process_statistics, request_statistics
 from qstate.runtime.subtask import Restart, Subtask
 from qstate.runtime.time_slice import shorten_time_slice
@@ -83,10 +81,8 @@ class TaskManager:
         self._host = "127.0.0.1" if bootstrap.local else self._job_manager.local_host
         self._server_statistics = request_statistics(bootstrap.config.statistics)
         self._proxy_statistics = request_statistics(bootstrap.config.statistics)
-        self._server = server = StateServer(self._registry, self._endpoint("server"), self._server_statistics)
-        self._metronome = Metronome()
-        in_turns = ShortTurns(lambda: server.asked_alone_at, self._metronome.beat)
-        self._subtasks = HeldSubtasks(bootstrap, self._scratch.path, self._registry, self._job_manager, in_turns)
+        self._server = StateServer(self._registry, self._endpoint("server"), self._server_statistics)
+        self._subtasks = HeldSubtasks(bootstrap, self._scratch.path, self._registry, self._job_manager)
         #: By the id of the thread that serves it.
         self._sessions: dict[int, TaskChannel] = {}
         self._watchdog = Watchdog(bootstrap.config, self._hangs)
@@ -167,7 +163,6 @@ class TaskManager:
         with ExitStack() as steps:  # from the last to the first
             steps.callback(self._watchdog.close)
             steps.callback(self._scratch.remove)
-            steps.callback(self._metronome.close)
             steps.callback(self._job_manager.close)
             steps.callback(self._subtasks.close)
             steps.callback(self._server.shutdown, DRAIN_TIMEOUT_S)

@@ -33,7 +33,6 @@ from qstate.errors import CheckpointError, JobError, QStateError
 from qstate.evolution import StateSchema
 from qstate.operators.functions import KeyedProcessFunction
 from qstate.operators.operator import OperatorSpec
-from qstate.runtime.short_turns import ShortTurns
 from qstate.runtime.subtask import Restart, Subtask, SubtaskPlace
 from tests.checkpoint.checkpoints import (
     DESCRIPTORS,
@@ -121,7 +120,6 @@ def restore(root: Path, backend: str) -> None:
             "",
             0,
             Path(scratch),
-            ShortTurns(lambda: -math.inf, lambda: None),
         )
         subtask = Subtask(spec, place, Restart(LAST - 1, LAST))
         try:

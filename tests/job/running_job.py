@@ -24,7 +24,6 @@ from qstate.config import JobConfig
 from qstate.operators.functions import KeyedFunction
 from qstate.operators.operator import OperatorSpec
 from qstate.private_files import own_directory
-from qstate.runtime import metronome
 from qstate.runtime.assignment import TaskManagerAddress
 from qstate.runtime.client import QueryableStateClient
 from qstate.runtime.data_channel import SessionRequest
@@ -137,7 +136,7 @@ class RunningJob:
         """Wait until no snapshot is being made."""
         for manager in self.manager.task_managers():
             process = psutil.Process(manager.pid)
-            until(lambda process=process: not snapshot_processes(process), "the snapshot's process ends")
+            until(lambda process=process: not process.children(), "the snapshot's process ends")
 
     def logs(self) -> list[Path]:
         """The task managers' log files."""
@@ -179,18 +178,6 @@ def many_rows(rows: int, keys: int = 100) -> pa.RecordBatch:
 
 def rows_of(batch: pa.RecordBatch) -> list[tuple[str, int]]:
     return list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
-
-
-def snapshot_processes(manager: psutil.Process) -> list[psutil.Process]:
-    """Those that this task manager has not waited for yet. The other child that it may have is its metronome."""
-
-    def is_metronome(process: psutil.Process) -> bool:
-        try:
-            return metronome.__file__ in process.cmdline()
-        except psutil.Error:  # it has ended
-            return False
-
-    return [child for child in manager.children() if not is_metronome(child)]
 
 
 def until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import pickle
 import socket
 from collections.abc import Callable, Iterator
@@ -22,7 +21,6 @@ from qstate.runtime.declarations import Declaration
 from qstate.runtime.held_subtasks import HeldSubtasks
 from qstate.runtime.registry import StateRegistry
 from qstate.runtime.rpc import RpcPeer
-from qstate.runtime.short_turns import ShortTurns
 from qstate.runtime.subtask import Restart, Subtask
 from tests.job.functions import Totals
 from tests.job.running_job import INPUT, JOB, OUTPUT, QUERY, end_of, rows_batch
@@ -69,7 +67,6 @@ class Held:
             self.directory / "scratch",
             StateRegistry(),
             self._peer,
-            ShortTurns(lambda: -math.inf, lambda: None),
         )
         self._closing.callback(subtasks.close)
         return subtasks

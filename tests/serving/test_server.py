@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import time
 from typing import Any
 
 import msgpack
@@ -32,19 +30,6 @@ def test_get_gives_value_and_epoch_of_each_key_in_order(registry: StateRegistry,
     assert isinstance(answer, Values)
     assert answer.results == (value(2.5), None, value(1.5))
     assert answer.epochs == (EPOCH,) * 3
-
-
-def test_a_get_of_one_key_is_noted_and_one_of_several_is_not(
-    registry: StateRegistry, start_server: ServerFactory
-) -> None:
-    state_id = registry.register(instance(DictReader(ENTRIES)))
-    server = start_server()
-    with RawClient(server.address) as client:
-        client.get(state_id, "a", "b")
-        assert server.asked_alone_at == -math.inf
-        before = time.monotonic()
-        client.get(state_id, "a")
-        assert before <= server.asked_alone_at <= time.monotonic()
 
 
 def test_failure_of_one_key_leaves_the_others_alone(registry: StateRegistry, start_server: ServerFactory) -> None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from qstate.runtime.short_turns import SCHEDSTAT
 from tests.spark.functions_under_test import Total
 from tests.spark.generated import amounts
 from tests.spark.streams import run_to_end, until
@@ -79,47 +76,6 @@ def test_stop_ends_every_task_manager_and_removes_its_files(
     )
     assert not any(directory.exists() for directory in scratch)
     assert not job.manager.checkpoint_dir.exists()
-
-
-@pytest.fixture
-def shared_processor() -> Iterator[int]:
-    """One on which another process is busy."""
-    processor = min(os.sched_getaffinity(0))
-    burning = f"import os; os.sched_setaffinity(0, {{{processor}}})\nwhile True: pass"
-    other = subprocess.Popen([sys.executable, "-c", burning])
-    yield processor
-    other.kill()
-    other.wait()
-
-
-@pytest.mark.skipif(not Path(SCHEDSTAT).exists(), reason="the kernel does not tell who waits for a processor")
-def test_a_crowded_task_manager_has_a_metronome_while_it_is_asked_and_leaves_none(
-    shared_processor: int, spark: Any, stream_of: Any, job_of: Any, client_of: Any, tmp_path: Path
-) -> None:
-    job = job_of(spark, "crowded", parallelism=1)
-    stream = stream_of(spark, *amounts(batches=1, rows_a_batch=100, keys=10))
-    totals = job.key_by(stream.read(), "key").process(Total(), "key string, total bigint", uid="total")
-    query = totals.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c")).start()
-    query.processAllAvailable()
-    (manager,) = (psutil.Process(manager.pid) for manager in job.manager.task_managers())
-    for thread in manager.threads():
-        os.sched_setaffinity(thread.id, {shared_processor})
-    client, (rows,) = client_of(job), amounts(batches=1, rows_a_batch=50_000, keys=10)
-
-    def asked_beside_rows() -> bool:
-        stream.add(rows)
-        seen = len(query.recentProgress)
-        while not manager.children() and len(query.recentProgress) == seen:
-            client.get("crowded", "totalAmount", "k1")
-        return bool(manager.children())
-
-    until(asked_beside_rows, "a metronome is started")
-    (metronome,) = manager.children()
-    assert metronome.cmdline()[-1].endswith("metronome.py")
-    query.processAllAvailable()
-    query.stop()
-    job.stop()
-    until(lambda: not alive(manager.pid) and not alive(metronome.pid), "they end", 10)
 
 
 def alive(pid: int) -> bool:
