@@ -25,8 +25,8 @@ from benchmarks.results import Comparison, Figure, Findings
 from benchmarks.rounds import interleaved
 from benchmarks.served_job import JOB, STATE, ServedJob
 from benchmarks.sizes import Sizes
-from qstate.runtime.async_client import AsyncQueryableStateClient
-from qstate.runtime.client import QueryableStateClient
+from qstate.runtime.client.async_client import AsyncQueryableStateClient
+from qstate.runtime.client.sync_client import QueryableStateClient
 
 __all__ = ["gets_per_s_in_flight", "run"]
 

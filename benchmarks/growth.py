@@ -25,8 +25,8 @@ from benchmarks.results import Curve, Findings
 from benchmarks.rounds import say
 from benchmarks.served_job import JOB, STATE, ServedJob
 from benchmarks.sizes import Sizes
-from qstate.runtime.async_client import AsyncQueryableStateClient
-from qstate.runtime.client import QueryableStateClient
+from qstate.runtime.client.async_client import AsyncQueryableStateClient
+from qstate.runtime.client.sync_client import QueryableStateClient
 
 __all__ = ["run_gets", "run_pipelines"]
 

@@ -1,7 +1,7 @@
 """The state of one subtask without its task manager: a backend and the epoch log that it is sealed in.
 
-Rules of this module: it opens, fills, seals and restores as `qstate.runtime.subtask` does, with the same parts, and
-takes times. One value state, a number for each text key.
+Rules of this module: it opens, fills, seals and restores as `qstate.runtime.tasks.subtask` does, with the same parts,
+and takes times. One value state, a number for each text key.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from benchmarks.inputs import sensor_name
 from qstate.backends.catalog import open_backend
 from qstate.backends.change_blocks import chained
 from qstate.backends.contract import StateBackend
-from qstate.checkpoint.chain import LogIdentity
-from qstate.checkpoint.opening import DeclaredStates, open_epoch_log
-from qstate.checkpoint.segment import SegmentWriter
+from qstate.checkpoint.log.chain import LogIdentity
+from qstate.checkpoint.log.segment import SegmentWriter
+from qstate.checkpoint.sources.opening import DeclaredStates, open_epoch_log
 from qstate.descriptors import ValueStateDescriptor
 from qstate.keys import ColumnType
 
@@ -134,7 +134,7 @@ class SnapshotCost:
 
 def snapshot_cost(log: Path, epoch: int) -> SnapshotCost:
     """Have a process make a snapshot, as a task manager does. Raises `RuntimeError` when there is none afterwards."""
-    arguments = [sys.executable, "-m", "qstate.checkpoint.snapshot_process", str(log), str(epoch), "2", "none"]
+    arguments = [sys.executable, "-m", "qstate.checkpoint.log.snapshot_process", str(log), str(epoch), "2", "none"]
     before = set(log.glob("*.snapshot"))
     began = time.perf_counter()
     process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)

@@ -28,8 +28,8 @@ from typing import Any
 
 from benchmarks.inputs import sensor_name
 from benchmarks.optional_packages import run_async
-from qstate.runtime.async_client import AsyncQueryableStateClient
-from qstate.runtime.client import QueryableStateClient
+from qstate.runtime.client.async_client import AsyncQueryableStateClient
+from qstate.runtime.client.sync_client import QueryableStateClient
 
 __all__ = ["LiveClient"]
 

@@ -17,7 +17,7 @@ from benchmarks.bench import Bench
 from benchmarks.results import Comparison, Curve, Figure, Findings
 from benchmarks.rounds import say
 from benchmarks.served_job import JOB, STATE, ServedJob
-from qstate.runtime.client import QueryableStateClient
+from qstate.runtime.client.sync_client import QueryableStateClient
 
 __all__ = ["run"]
 

@@ -21,7 +21,7 @@ from benchmarks.micro_batches import FedQuery
 from benchmarks.optional_packages import missing
 from benchmarks.results import Comparison, Figure, Findings
 from benchmarks.rounds import interleaved
-from qstate.runtime.client import QueryableStateClient
+from qstate.runtime.client.sync_client import QueryableStateClient
 from qstate.spark import Job
 
 __all__ = ["alert_query", "check_alert_state", "run"]

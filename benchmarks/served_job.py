@@ -16,10 +16,10 @@ from qstate.config import JobConfig
 from qstate.keys import key_group, subtask_of
 from qstate.operators.operator import OperatorSpec
 from qstate.operators.sinks import QueryableValueSink
-from qstate.runtime.data_channel import SessionRequest
-from qstate.runtime.declarations import Declaration
-from qstate.runtime.job_manager import JobManager
-from qstate.runtime.relay import JobTicket, relay
+from qstate.runtime.job.declarations import Declaration
+from qstate.runtime.job.job_manager import JobManager
+from qstate.runtime.relay.data_channel import SessionRequest
+from qstate.runtime.relay.relay import JobTicket, relay
 
 __all__ = ["JOB", "STATE", "ServedJob"]
 

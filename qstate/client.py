@@ -3,7 +3,7 @@
 Rules of this module: names only. It works where neither Spark nor RocksDB nor PyArrow is installed.
 """
 
-from qstate.runtime.async_client import AsyncQueryableStateClient
-from qstate.runtime.client import QueryableStateClient, QueryFuture
+from qstate.runtime.client.async_client import AsyncQueryableStateClient
+from qstate.runtime.client.sync_client import QueryableStateClient, QueryFuture
 
 __all__ = ["AsyncQueryableStateClient", "QueryFuture", "QueryableStateClient"]

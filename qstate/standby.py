@@ -3,6 +3,6 @@
 Rules of this module: names only. It works where neither Spark nor PyArrow is installed.
 """
 
-from qstate.runtime.standby import Standby, StandbyStatus, serve_checkpoint
+from qstate.runtime.standby.standby import Standby, StandbyStatus, serve_checkpoint
 
 __all__ = ["Standby", "StandbyStatus", "serve_checkpoint"]

@@ -105,7 +105,7 @@ def test_every_profile_runs() -> None:
 def test_a_factory_is_a_subject() -> None:
     outcome = run_backend("tests.framework_backends:make_backend", KEPT_LAW)
     assert outcome.exit_code == 0
-    assert outcome.run.versions["backend class"] == "qstate.backends.heap.HeapBackend"
+    assert outcome.run.versions["backend class"] == "qstate.backends.heap.backend.HeapBackend"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from qstate.keys import key_group
-from qstate.runtime.statistics import InMemoryStatistics, StatisticsSnapshot
+from qstate.runtime.control.statistics import InMemoryStatistics, StatisticsSnapshot
 from qstate_conformance.codes import Code, Type
 from qstate_conformance.corpus import value_of
 from qstate_conformance.key_groups import group_of

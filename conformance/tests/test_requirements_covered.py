@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from qstate.backends import byte_store, contract
+from qstate.backends import contract
+from qstate.backends.byte_stores import store as byte_store
 from qstate_conformance.laws import AREAS, Area, Law, find_laws
 
 PROTOCOL = (Path(__file__).parents[2] / "docs" / "reference" / "protocol.md").read_text(encoding="utf-8")

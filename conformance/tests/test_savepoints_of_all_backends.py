@@ -9,9 +9,9 @@ from qstate.backends import Change, ChangeOp, StateBackend
 from qstate.backends.catalog import open_backend
 from qstate.checkpoint import EpochLog, LogIdentity
 from qstate.checkpoint.manifest import JobManifest, subtask_directory, write_final
-from qstate.checkpoint.opening import DeclaredStates, open_epoch_log
-from qstate.checkpoint.origins import open_source, origin_of
-from qstate.checkpoint.savepoint import write_savepoint
+from qstate.checkpoint.sources.opening import DeclaredStates, open_epoch_log
+from qstate.checkpoint.sources.origins import open_source, origin_of
+from qstate.checkpoint.sources.savepoint import write_savepoint
 from qstate.keys import ColumnType, KeyGroupRange, key_group
 from qstate_conformance.backend.states import AGGREGATING, KINDS, LIST, MAP, REDUCING, VALUE, numbered
 

@@ -35,11 +35,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from qstate.backends import BackendContext, HeapBackend, Isolation
 from qstate.descriptors import ValueStateDescriptor
 from qstate.keys import ColumnType, KeyGroupRange
-from qstate.runtime.endpoint import EndpointOptions
-from qstate.runtime.location import LocationTable, Owner
-from qstate.runtime.proxy import ClientProxy
-from qstate.runtime.registry import StateInstance, StateRegistry
-from qstate.runtime.server import StateServer
+from qstate.runtime.routing.location import LocationTable, Owner
+from qstate.runtime.serving.client_proxy import ClientProxy
+from qstate.runtime.serving.endpoint import EndpointOptions
+from qstate.runtime.serving.registry import StateInstance, StateRegistry
+from qstate.runtime.serving.state_server import StateServer
 
 GROUPS = KeyGroupRange(0, 128)
 PLACES = "partition long, pid long, executor long"

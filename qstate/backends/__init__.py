@@ -5,8 +5,8 @@ Importing this package never imports RocksDB: `open_backend("rocksdb", ...)` doe
 
 from __future__ import annotations
 
-from qstate.backends.byte_backend import ByteStoreBackend
-from qstate.backends.byte_store import ByteSnapshot, ByteStore
+from qstate.backends.byte_stores.backend import ByteStoreBackend
+from qstate.backends.byte_stores.store import ByteSnapshot, ByteStore
 from qstate.backends.catalog import backend_class, backend_names, check_backend, open_backend
 from qstate.backends.contract import (
     UNBOUNDED,
@@ -21,7 +21,7 @@ from qstate.backends.contract import (
     StateReader,
     StateTable,
 )
-from qstate.backends.heap import HeapBackend
+from qstate.backends.heap.backend import HeapBackend
 
 __all__ = [
     "UNBOUNDED",

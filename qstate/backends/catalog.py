@@ -24,8 +24,8 @@ __all__ = ["ENTRY_POINT_GROUP", "backend_class", "backend_names", "check_backend
 ENTRY_POINT_GROUP = "qstate.backends"
 
 _BUILT_IN = {
-    "heap": ("qstate.backends.heap", "HeapBackend"),
-    "rocksdb": ("qstate.backends.rocksdb", "RocksDBBackend"),
+    "heap": ("qstate.backends.heap.backend", "HeapBackend"),
+    "rocksdb": ("qstate.backends.byte_stores.rocksdb", "RocksDBBackend"),
 }
 
 

@@ -12,7 +12,7 @@ files beside them hold.
     final.json   in the same form: format, and `epochs`: query id -> the newest epoch that Spark said it has committed.
                  It may be behind: an epoch is final, too, when a later one of its query was begun.
 
-    <operator>/<layout>/<subtask>/    the epoch log of a subtask, see `qstate.checkpoint.chain`
+    <operator>/<layout>/<subtask>/    the epoch log of a subtask, see `qstate.checkpoint.log.chain`
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from urllib.parse import quote
 
 from xxhash import xxh64_hexdigest
 
-from qstate.checkpoint.directory import AnyDirectory, Directory
-from qstate.checkpoint.file_facts import LARGEST_MANIFEST, FinalFacts, JobFacts, check_facts
-from qstate.checkpoint.locations import directory_of
+from qstate.checkpoint.log.file_facts import LARGEST_MANIFEST, FinalFacts, JobFacts, check_facts
+from qstate.checkpoint.storage.directory import AnyDirectory, Directory
+from qstate.checkpoint.storage.locations import directory_of
 from qstate.errors import CheckpointError, DamagedCheckpoint
 from qstate.keys import KeyGroupRange, subtask_of
 from qstate.private_files import NotRegular

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TypeVar
 
 from qstate.backends.contract import StateBackend, StateTable
-from qstate.checkpoint.operator_state import Distribution
+from qstate.checkpoint.log.operator_state import Distribution
 from qstate.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,

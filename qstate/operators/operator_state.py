@@ -1,8 +1,8 @@
 """Operator state handles: named lists that belong to a subtask and to no key.
 
 Rules of this module: it holds the elements as Python objects while an epoch runs and turns them into bytes when it is
-sealed; where those go, and what a subtask begins with, is `qstate.checkpoint.operator_state`'s. The backend has no part
-in it, and neither have queries.
+sealed; where those go, and what a subtask begins with, is `qstate.checkpoint.log.operator_state`'s. The backend has no
+part in it, and neither have queries.
 
     declare* -> fill -> per epoch: the function's calls, packed() -> sealed() ... ; abandoned epoch: rollback()
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from qstate.checkpoint.operator_state import DeclaredLists, Distribution, OperatorList, OperatorState, check_size
+from qstate.checkpoint.log.operator_state import DeclaredLists, Distribution, OperatorList, OperatorState, check_size
 from qstate.descriptors import ListStateDescriptor
 from qstate.errors import JobError, SerializationError
 from qstate.evolution import StateSchema

@@ -20,18 +20,18 @@ from pyspark.sql import Column, DataFrame, SparkSession
 
 from qstate.backends.catalog import check_backend
 from qstate.checkpoint import Savepoint, open_source, write_savepoint
-from qstate.checkpoint.locations import absolute, open_directory
+from qstate.checkpoint.storage.locations import absolute, open_directory
 from qstate.config import JobConfig
 from qstate.errors import ClosedError, ConfigError, JobError
-from qstate.runtime.assignment import RestoredSubtask
-from qstate.runtime.auth_token import with_token
-from qstate.runtime.driver_only import check_driver
-from qstate.runtime.job_manager import JobManager
-from qstate.runtime.listener import parse_ports
-from qstate.runtime.metrics import MetricsServer
-from qstate.runtime.query_ports import check_exposure
-from qstate.runtime.relay import JobTicket
-from qstate.runtime.statistics import ProcessStatistics
+from qstate.runtime.control.addresses import RestoredSubtask
+from qstate.runtime.control.auth_token import with_token
+from qstate.runtime.control.statistics import ProcessStatistics
+from qstate.runtime.job.job_manager import JobManager
+from qstate.runtime.net.listener import parse_ports
+from qstate.runtime.relay.relay import JobTicket
+from qstate.runtime.serving.metrics import MetricsServer
+from qstate.runtime.serving.query_ports import check_exposure
+from qstate.runtime.tasks.driver_only import check_driver
 from qstate.spark.command_lines import stands_on_a_command_line
 from qstate.spark.keyed_stream import KeyedStream
 from qstate.spark.live_jobs import LiveJob, LiveJobs

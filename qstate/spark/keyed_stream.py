@@ -29,9 +29,9 @@ from qstate.operators.combine import LatestRowPerKey
 from qstate.operators.functions import FlatMapWithState, KeyedFunction, KeyedProcessFunction
 from qstate.operators.operator import OperatorSpec
 from qstate.operators.sinks import QueryableReducingSink, QueryableValueSink
-from qstate.runtime.declarations import Declaration
-from qstate.runtime.job_manager import JobManager
-from qstate.runtime.relay import JobTicket
+from qstate.runtime.job.declarations import Declaration
+from qstate.runtime.job.job_manager import JobManager
+from qstate.runtime.relay.relay import JobTicket
 from qstate.spark.columns import ColumnsOrNames, OperatorColumns, StreamColumns
 from qstate.spark.event_time import with_watermark_of
 from qstate.spark.queries import StreamingQueries

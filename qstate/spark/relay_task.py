@@ -14,8 +14,8 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from qstate.errors import JobError, QStateError
-from qstate.runtime.data_channel import SessionRequest
-from qstate.runtime.relay import JobTicket, relay
+from qstate.runtime.relay.data_channel import SessionRequest
+from qstate.runtime.relay.relay import JobTicket, relay
 
 __all__ = ["HASH_COLUMN", "SUBTASK_COLUMN", "RelayTask"]
 

@@ -15,7 +15,7 @@ from qstate.backends import (
     HeapBackend,
     StateBackend,
 )
-from qstate.backends.rocksdb import RocksDBBackend
+from qstate.backends.byte_stores.rocksdb import RocksDBBackend
 from qstate.errors import ClosedError
 from qstate.keys import KeyGroupRange
 

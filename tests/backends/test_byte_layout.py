@@ -5,7 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qstate.backends.byte_layout import EntryKey, group_bounds, pack_sequence, parse_entry_key, prefix_of, stop_of
+from qstate.backends.byte_stores.layout import (
+    EntryKey,
+    group_bounds,
+    pack_sequence,
+    parse_entry_key,
+    prefix_of,
+    stop_of,
+)
 from qstate.keys import Key, Namespace, encode_key
 
 columns = st.one_of(st.text(max_size=40), st.binary(max_size=300), st.integers(-(2**63), 2**63 - 1))

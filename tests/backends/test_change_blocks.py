@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from qstate.backends.change_blocks import MOST_CHANGES, TARGET_BLOCK, ChangeBlock, ChangeBlocks, blocks_of
 from qstate.backends.contract import BackendContext, Change, ChangeOp
-from qstate.backends.heap import HeapBackend
+from qstate.backends.heap.backend import HeapBackend
 from qstate.checkpoint import EpochLog, LogIdentity
 from qstate.descriptors import ValueStateDescriptor
 from qstate.errors import SerializationError

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from qstate.backends.byte_store import ByteSnapshot, ByteStore
-from qstate.backends.rocksdb import RocksDBBackend, RocksDBStore
+from qstate.backends.byte_stores.rocksdb import RocksDBBackend, RocksDBStore
+from qstate.backends.byte_stores.store import ByteSnapshot, ByteStore
 
 KEYS = 500
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from qstate.backends.contract import BackendContext, Isolation
-from qstate.backends.heap import HeapBackend
+from qstate.backends.heap.backend import HeapBackend
 from qstate.descriptors import ListStateDescriptor, StateDescriptor, ValueStateDescriptor
 from qstate.errors import TooLarge
 from qstate.keys import KeyGroupRange

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from qstate.backends import BackendContext, StateBackend
-from qstate.backends.byte_table import ByteTable
+from qstate.backends.byte_stores.table import ByteTable
 from tests.backends.factories import ALL_GROUPS, MAX_PARALLELISM, MemoryBackend
 from tests.backends.states import LIST, MAP, VALUE, query
 

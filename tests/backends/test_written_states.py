@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from qstate.backends import ChangeOp, Isolation, StateBackend
-from qstate.backends.heap_values import HeapValueTable
+from qstate.backends.heap.values import HeapValueTable
 from qstate.keys import Key, Namespace, decode_key
 from tests.backends.factories import ALL_GROUPS, FACTORIES, open_named
 from tests.backends.states import VALUE, canonical, read_answer

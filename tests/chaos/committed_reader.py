@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from qstate.errors import NoCommittedEpoch, QStateError
-from qstate.runtime.client import QueryableStateClient
+from qstate.runtime.client.sync_client import QueryableStateClient
 
 __all__ = ["CommittedReader"]
 

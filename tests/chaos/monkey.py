@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import psutil
 
-from qstate.runtime.client import QueryableStateClient
+from qstate.runtime.client.sync_client import QueryableStateClient
 from tests.chaos.driver import JOB
 from tests.chaos.faults import OWN_ACTIONS, PLAN_VARIABLE, Action, Fault, Place, Plan
 from tests.chaos.schedule import Life, Scenario

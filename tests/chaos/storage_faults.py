@@ -12,9 +12,9 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from qstate.checkpoint.durable_directory import DurableDirectory
-from qstate.checkpoint.epoch_log import EpochLog
-from qstate.checkpoint.segment import SegmentWriter
+from qstate.checkpoint.log.epoch_log import EpochLog
+from qstate.checkpoint.log.segment import SegmentWriter
+from qstate.checkpoint.storage.local_directory import DurableDirectory
 from tests.chaos.faults import Place, Plan
 
 __all__ = ["install"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from qstate.checkpoint.verification import verify
+from qstate.checkpoint.sources.verification import verify
 from tests.chaos.committed_reader import CommittedReader
 from tests.chaos.driver import JOB
 from tests.chaos.faults import Action, Fault, Place

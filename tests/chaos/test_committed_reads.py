@@ -13,7 +13,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from qstate.errors import NoCommittedEpoch
-from qstate.runtime.client import QueryableStateClient
+from qstate.runtime.client.sync_client import QueryableStateClient
 from tests.chaos.committed_reader import CommittedReader
 from tests.chaos.functions import FailsOnCue, RunningTotal
 from tests.spark.generated import amounts

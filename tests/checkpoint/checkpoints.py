@@ -8,13 +8,13 @@ from typing import Any
 
 from qstate.backends.answers import pack_elements, unpack_elements
 from qstate.backends.contract import Change, ChangeOp
-from qstate.checkpoint.chain import LogIdentity, Snapshot
-from qstate.checkpoint.directory import Directory
-from qstate.checkpoint.epoch_log import EpochLog
-from qstate.checkpoint.locations import directory_of
+from qstate.checkpoint.log.chain import LogIdentity, Snapshot
+from qstate.checkpoint.log.epoch_log import EpochLog
+from qstate.checkpoint.log.snapshots import WHOLE_BYTES, take_snapshot, write_snapshot
 from qstate.checkpoint.manifest import JobManifest, subtask_directory, write_final
-from qstate.checkpoint.origins import origin_of
-from qstate.checkpoint.snapshots import WHOLE_BYTES, take_snapshot, write_snapshot
+from qstate.checkpoint.sources.origins import origin_of
+from qstate.checkpoint.storage.directory import Directory
+from qstate.checkpoint.storage.locations import directory_of
 from qstate.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor, ValueStateDescriptor
 from qstate.evolution import StateSchema
 from qstate.keys import KeyGroupRange, Namespace, encode_key, key_group

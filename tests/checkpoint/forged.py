@@ -12,9 +12,9 @@ from typing import Any
 import msgpack
 from xxhash import xxh64, xxh64_intdigest
 
-from qstate.checkpoint.compression import decompressor
-from qstate.checkpoint.locations import directory_of
+from qstate.checkpoint.log.compression import decompressor
 from qstate.checkpoint.manifest import write_checked
+from qstate.checkpoint.storage.locations import directory_of
 
 __all__ = ["ForgedDirectory", "ForgedFile", "RawBytes", "packed", "places", "replaced"]
 

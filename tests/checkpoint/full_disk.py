@@ -17,17 +17,17 @@ from pathlib import Path
 from qstate.backends.catalog import open_backend
 from qstate.backends.contract import Change, ChangeOp
 from qstate.checkpoint import open_source, write_savepoint
-from qstate.checkpoint.locations import directory_of
+from qstate.checkpoint.log.snapshots import take_snapshot
 from qstate.checkpoint.manifest import write_final
-from qstate.checkpoint.object_directory import ObjectDirectory
-from qstate.checkpoint.snapshots import take_snapshot
+from qstate.checkpoint.storage.locations import directory_of
+from qstate.checkpoint.storage.object_directory import ObjectDirectory
 from qstate.config import JobConfig
 from qstate.descriptors import ValueStateDescriptor
 from qstate.errors import QStateError
 from qstate.keys import KeyGroupRange, encode_key
-from qstate.runtime.checkpoint_home import CheckpointHome
-from qstate.runtime.process_log import OpenedLog
-from qstate.runtime.scratch import ScratchDirectory, temporary_directory
+from qstate.runtime.control.process_log import OpenedLog
+from qstate.runtime.control.scratch_directory import ScratchDirectory, temporary_directory
+from qstate.runtime.job.job_directory import CheckpointHome
 from tests.checkpoint.checkpoints import QUERY, StoredJob
 from tests.checkpoint.logs import change, open_log
 from tests.project.documentation import ROOT

@@ -14,13 +14,13 @@ from typing import Any
 
 import msgpack
 
-from qstate.checkpoint.durable_directory import DurableDirectory
-from qstate.checkpoint.epoch_input import EpochInput
+from qstate.checkpoint.log.epoch_input import EpochInput
+from qstate.checkpoint.log.operator_state import Distribution, OperatorList, OperatorState
+from qstate.checkpoint.log.snapshots import take_snapshot
 from qstate.checkpoint.manifest import write_final
-from qstate.checkpoint.operator_state import Distribution, OperatorList, OperatorState
-from qstate.checkpoint.origins import open_source
-from qstate.checkpoint.savepoint import write_savepoint
-from qstate.checkpoint.snapshots import take_snapshot
+from qstate.checkpoint.sources.origins import open_source
+from qstate.checkpoint.sources.savepoint import write_savepoint
+from qstate.checkpoint.storage.local_directory import DurableDirectory
 from qstate.descriptors import ListStateDescriptor
 from qstate.evolution import StateSchema
 from tests.checkpoint.checkpoints import QUERY, StoredJob

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from qstate.backends.contract import Change, ChangeOp
 from qstate.checkpoint import EpochLog, LogIdentity
-from qstate.checkpoint.durable_directory import DurableDirectory
+from qstate.checkpoint.storage.local_directory import DurableDirectory
 from qstate.keys import encode_key
 
 __all__ = ["IDENTITY", "change", "held", "open_log", "output_of"]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from qstate.checkpoint.durable_directory import DurableDirectory
+from qstate.checkpoint.storage.local_directory import DurableDirectory
 
 __all__ = ["Crash", "MortalDirectory", "dies_in"]
 

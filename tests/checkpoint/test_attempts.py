@@ -1,4 +1,4 @@
-"""The fencing of a subtask's attempts: the table in `qstate.checkpoint.attempts`, row by row, and against a model."""
+"""The fencing of a subtask's attempts: the table in `qstate.checkpoint.log.attempts`, by rows and against a model."""
 
 from __future__ import annotations
 

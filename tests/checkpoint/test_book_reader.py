@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from qstate.checkpoint.operator_state import OperatorState
-from qstate.checkpoint.origins import open_source
+from qstate.checkpoint.log.operator_state import OperatorState
+from qstate.checkpoint.sources.origins import open_source
 from qstate.keys import KeyGroupRange
 from tests.checkpoint.book_reader import (
     final_epoch,

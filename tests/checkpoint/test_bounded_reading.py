@@ -18,11 +18,11 @@ from xxhash import xxh64_hexdigest
 
 from qstate.backends.contract import Change, ChangeOp
 from qstate.checkpoint import open_source, read_entries, verify, write_savepoint
-from qstate.checkpoint.compression import ALWAYS_ALLOWED, LARGEST_EXPANSION, compressor, decompressor
-from qstate.checkpoint.durable_directory import DurableDirectory
-from qstate.checkpoint.file_facts import LARGEST_MANIFEST
+from qstate.checkpoint.log.compression import ALWAYS_ALLOWED, LARGEST_EXPANSION, compressor, decompressor
+from qstate.checkpoint.log.file_facts import LARGEST_MANIFEST
 from qstate.checkpoint.manifest import JobManifest, read_final, write_checked, write_final
-from qstate.checkpoint.savepoint import Savepoint
+from qstate.checkpoint.sources.savepoint import Savepoint
+from qstate.checkpoint.storage.local_directory import DurableDirectory
 from qstate.errors import CheckpointError, DamagedCheckpoint
 from qstate.keys import encode_key, key_group
 from tests.checkpoint.checkpoints import MAX_PARALLELISM, QUERY, UID, StoredJob, state_after
@@ -37,7 +37,7 @@ MOST_BYTES = 400 << 20
 SHOW = """
 import sys
 from pathlib import Path
-from qstate import cli
+from qstate.cli.main import main as cli
 code = cli.main(["checkpoint", *sys.argv[1:]])
 status = Path("/proc/self/status")  # where there is none, only the time tells
 lines = status.read_text().splitlines() if status.exists() else []

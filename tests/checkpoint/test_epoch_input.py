@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qstate.checkpoint.epoch_input import EpochInput, digest_of_columns
+from qstate.checkpoint.log.epoch_input import EpochInput, digest_of_columns
 
 SEALED = EpochInput(rows=3, digest=5, columns=7)
 

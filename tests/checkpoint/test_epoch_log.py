@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from qstate.backends.contract import Change, ChangeOp
 from qstate.checkpoint import LogIdentity
-from qstate.checkpoint import segment as segment_module
-from qstate.checkpoint.epoch_input import EpochInput
+from qstate.checkpoint.log import segment as segment_module
+from qstate.checkpoint.log.epoch_input import EpochInput
 from qstate.checkpoint.manifest import subtask_directory
 from qstate.errors import CheckpointError, SerializationError
 from tests.checkpoint.logs import IDENTITY, change, held, open_log, output_of
@@ -192,7 +192,7 @@ def test_directories_of_operators_never_meet(tmp_path: Path) -> None:
 
 
 def test_log_of_a_newer_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qstate.checkpoint.chain.FORMAT", 3)
+    monkeypatch.setattr("qstate.checkpoint.log.chain.FORMAT", 3)
     open_log(tmp_path)
     monkeypatch.undo()
     with pytest.raises(CheckpointError, match="has format 3, expected 2"):

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 import pytest
 
-from qstate.checkpoint.durable_directory import DurableDirectory
+from qstate.checkpoint.storage.local_directory import DurableDirectory
 from qstate.errors import CheckpointError
 from tests.checkpoint.logs import IDENTITY, change, held, open_log, output_of
 from tests.checkpoint.mortal_directory import Crash, MortalDirectory

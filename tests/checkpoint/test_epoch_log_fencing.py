@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from qstate.backends.contract import Change
 from qstate.checkpoint import EpochLog
-from qstate.checkpoint.durable_directory import DurableDirectory
+from qstate.checkpoint.storage.local_directory import DurableDirectory
 from qstate.errors import CheckpointError, FencedError
 from tests.checkpoint.logs import change, held, open_log, output_of
 

@@ -22,18 +22,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qstate import cli
 from qstate.checkpoint import open_source, verify, write_savepoint
-from qstate.checkpoint.locations import directory_of
+from qstate.checkpoint.log.operator_state import Distribution, OperatorList
 from qstate.checkpoint.manifest import write_final
-from qstate.checkpoint.operator_state import Distribution, OperatorList
+from qstate.checkpoint.storage.locations import directory_of
+from qstate.cli.main import main as cli
 from qstate.config import JobConfig
 from qstate.descriptors import ListStateDescriptor
 from qstate.errors import CheckpointError, JobError, QStateError
 from qstate.evolution import StateSchema
 from qstate.operators.functions import KeyedProcessFunction
 from qstate.operators.operator import OperatorSpec
-from qstate.runtime.subtask import Restart, Subtask, SubtaskPlace
+from qstate.runtime.tasks.subtask import Restart, Subtask, SubtaskPlace
 from tests.checkpoint.checkpoints import (
     DESCRIPTORS,
     MAX_PARALLELISM,

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from qstate.checkpoint.chain import read_chain
-from qstate.checkpoint.durable_directory import DurableDirectory
-from qstate.checkpoint.history import StateSource
-from qstate.checkpoint.origins import open_source
-from qstate.checkpoint.verification import verify
+from qstate.checkpoint.log.chain import read_chain
+from qstate.checkpoint.sources.history import StateSource
+from qstate.checkpoint.sources.origins import open_source
+from qstate.checkpoint.sources.verification import verify
+from qstate.checkpoint.storage.local_directory import DurableDirectory
 from qstate.keys import KeyGroupRange
 from tests.checkpoint.checkpoints import MAX_PARALLELISM, UID, filled_state_after, state_after
 from tests.checkpoint.golden_files import (

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 from qstate.backends.contract import Change, ChangeOp
-from qstate.checkpoint.chain import NO_EPOCH
-from qstate.checkpoint.durable_directory import DurableDirectory
-from qstate.checkpoint.entries import read_entries
-from qstate.checkpoint.epoch_log import EpochLog
-from qstate.checkpoint.history import JobHistory, StateSource, in_one_form
+from qstate.checkpoint.log.chain import NO_EPOCH
+from qstate.checkpoint.log.epoch_log import EpochLog
+from qstate.checkpoint.log.merge import merged_parts
 from qstate.checkpoint.manifest import FINAL_FILE, JobManifest, subtask_directory, write_final
-from qstate.checkpoint.merge import merged_parts
-from qstate.checkpoint.origins import open_source, origin_of
-from qstate.checkpoint.savepoint import Savepoint, write_savepoint
-from qstate.checkpoint.verification import verify
+from qstate.checkpoint.sources.entries import read_entries
+from qstate.checkpoint.sources.history import JobHistory, StateSource, in_one_form
+from qstate.checkpoint.sources.origins import open_source, origin_of
+from qstate.checkpoint.sources.savepoint import Savepoint, write_savepoint
+from qstate.checkpoint.sources.verification import verify
+from qstate.checkpoint.storage.local_directory import DurableDirectory
 from qstate.errors import CheckpointError, DamagedCheckpoint
 from qstate.keys import KeyGroupRange, encode_key
 from tests.checkpoint.checkpoints import (

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from qstate.backends.change_blocks import ChangeBlocks, blocks_of
 from qstate.backends.contract import Change, ChangeOp
-from qstate.checkpoint.chain import Part
-from qstate.checkpoint.merge import Overlay, ascending, merged, merged_changes, merged_parts
+from qstate.checkpoint.log.chain import Part
+from qstate.checkpoint.log.merge import Overlay, ascending, merged, merged_changes, merged_parts
 from tests.checkpoint.histories import KEYS, NAMESPACES, VALUE, histories, order_of, plain
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from qstate.checkpoint import open_source, read_entries, verify, write_savepoint
-from qstate.checkpoint.chain import read_chain
-from qstate.checkpoint.durable_directory import DurableDirectory
-from qstate.checkpoint.epoch_log import EpochLog
+from qstate.checkpoint.log.chain import read_chain
+from qstate.checkpoint.log.epoch_log import EpochLog
+from qstate.checkpoint.storage.local_directory import DurableDirectory
 from qstate.errors import CheckpointError, DamagedCheckpoint
 from tests.checkpoint.checkpoints import MAX_PARALLELISM, UID, StoredJob, changes_of, state_after
 from tests.checkpoint.logs import IDENTITY, change, held, open_log

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from qstate.backends.contract import Change
-from qstate.checkpoint.chain import read_chain
-from qstate.checkpoint.durable_directory import DurableDirectory
-from qstate.checkpoint.epoch_log import EpochLog
-from qstate.checkpoint.history import JobHistory, OutrunCheckpoint, StateSource
+from qstate.checkpoint.log.chain import read_chain
+from qstate.checkpoint.log.epoch_log import EpochLog
 from qstate.checkpoint.manifest import operator_directory, write_final
-from qstate.checkpoint.old_layouts import removal_order, remove_layout, superseded_layouts
-from qstate.checkpoint.origins import open_source
-from qstate.checkpoint.savepoint import write_savepoint
-from qstate.checkpoint.verification import verify
+from qstate.checkpoint.sources.history import JobHistory, OutrunCheckpoint, StateSource
+from qstate.checkpoint.sources.origins import open_source
+from qstate.checkpoint.sources.savepoint import write_savepoint
+from qstate.checkpoint.sources.superseded_layouts import removal_order, remove_layout, superseded_layouts
+from qstate.checkpoint.sources.verification import verify
+from qstate.checkpoint.storage.local_directory import DurableDirectory
 from qstate.errors import DamagedCheckpoint
 from qstate.keys import KeyGroupRange
 from tests.checkpoint.book_reader import read_checkpoint

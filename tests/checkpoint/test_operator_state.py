@@ -10,10 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qstate.checkpoint.chain import read_chain
-from qstate.checkpoint.durable_directory import DurableDirectory
-from qstate.checkpoint.history import OutrunCheckpoint
-from qstate.checkpoint.operator_state import (
+from qstate.checkpoint.log.chain import read_chain
+from qstate.checkpoint.log.operator_state import (
     DeclaredLists,
     Distribution,
     OperatorList,
@@ -21,10 +19,12 @@ from qstate.checkpoint.operator_state import (
     operator_state_of,
     redistributed,
 )
-from qstate.checkpoint.origins import open_source
-from qstate.checkpoint.savepoint import Savepoint, write_savepoint
-from qstate.checkpoint.snapshots import take_snapshot
-from qstate.checkpoint.verification import verify
+from qstate.checkpoint.log.snapshots import take_snapshot
+from qstate.checkpoint.sources.history import OutrunCheckpoint
+from qstate.checkpoint.sources.origins import open_source
+from qstate.checkpoint.sources.savepoint import Savepoint, write_savepoint
+from qstate.checkpoint.sources.verification import verify
+from qstate.checkpoint.storage.local_directory import DurableDirectory
 from qstate.descriptors import ListStateDescriptor
 from qstate.errors import CheckpointError, JobError
 from qstate.evolution import StateSchema

@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 from qstate.backends.catalog import open_backend
 from qstate.backends.change_blocks import chained
 from qstate.backends.contract import Change, ChangeOp
-from qstate.checkpoint.chain import Chain, Snapshot, read_chain
-from qstate.checkpoint.durable_directory import DurableDirectory
-from qstate.checkpoint.epoch_log import EpochLog
-from qstate.checkpoint.history import StateSource
-from qstate.checkpoint.merge import ascending
-from qstate.checkpoint.origins import open_source
-from qstate.checkpoint.savepoint import write_savepoint
-from qstate.checkpoint.segment import SegmentReader
-from qstate.checkpoint.snapshots import remove_unneeded, take_snapshot
-from qstate.checkpoint.verification import verify
+from qstate.checkpoint.log.chain import Chain, Snapshot, read_chain
+from qstate.checkpoint.log.epoch_log import EpochLog
+from qstate.checkpoint.log.merge import ascending
+from qstate.checkpoint.log.segment import SegmentReader
+from qstate.checkpoint.log.snapshots import remove_unneeded, take_snapshot
+from qstate.checkpoint.sources.history import StateSource
+from qstate.checkpoint.sources.origins import open_source
+from qstate.checkpoint.sources.savepoint import write_savepoint
+from qstate.checkpoint.sources.verification import verify
+from qstate.checkpoint.storage.local_directory import DurableDirectory
 from qstate.errors import CheckpointError, DamagedCheckpoint
 from qstate.keys import KeyGroupRange, encode_key
 from tests.checkpoint.book_reader import read_checkpoint

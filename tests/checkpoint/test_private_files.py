@@ -14,14 +14,14 @@ import pytest
 
 from qstate import private_files
 from qstate.checkpoint import open_source, verify, write_savepoint
-from qstate.checkpoint.durable_directory import DurableDirectory
-from qstate.checkpoint.history import JobHistory
 from qstate.checkpoint.manifest import JobManifest, read_final
-from qstate.checkpoint.savepoint import Savepoint
+from qstate.checkpoint.sources.history import JobHistory
+from qstate.checkpoint.sources.savepoint import Savepoint
+from qstate.checkpoint.storage.local_directory import DurableDirectory
 from qstate.config import JobConfig
 from qstate.errors import CheckpointError, ConfigError, DamagedCheckpoint
 from qstate.private_files import NotRegular, create_file, make_directories, open_lock, open_own, open_regular
-from qstate.runtime.checkpoint_home import CheckpointHome
+from qstate.runtime.job.job_directory import CheckpointHome
 from tests.checkpoint.checkpoints import UID, StoredJob
 from tests.job.strangers import OTHER_UID, Stranger, shared_temporary, stranger
 

@@ -6,7 +6,7 @@ from io import BytesIO
 
 import pytest
 
-from qstate.checkpoint.segment import BLOCK, MAGIC, TRAILER, SegmentReader, SegmentWriter
+from qstate.checkpoint.log.segment import BLOCK, MAGIC, TRAILER, SegmentReader, SegmentWriter
 from qstate.errors import CheckpointError
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from qstate.backends.contract import Change, ChangeOp
-from qstate.checkpoint.chain import read_chain
-from qstate.checkpoint.durable_directory import DurableDirectory
-from qstate.checkpoint.epoch_log import EpochLog
-from qstate.checkpoint.merge import ascending
-from qstate.checkpoint.snapshots import remove_unneeded, take_snapshot
+from qstate.checkpoint.log.chain import read_chain
+from qstate.checkpoint.log.epoch_log import EpochLog
+from qstate.checkpoint.log.merge import ascending
+from qstate.checkpoint.log.snapshots import remove_unneeded, take_snapshot
+from qstate.checkpoint.storage.local_directory import DurableDirectory
 from qstate.descriptors import ValueStateDescriptor
 from qstate.errors import CheckpointError
 from qstate.evolution import StateSchema

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstate.errors import FailureCode, Retry
-from qstate.runtime.fallback import DOWN_S, HASTE_S, JOB, PATIENCE_S, STARTING, JobHealth, Journey, Leg
-from qstate.runtime.routing import LAST_TRY_S
+from qstate.runtime.client.failover_plan import DOWN_S, HASTE_S, JOB, PATIENCE_S, STARTING, JobHealth, Journey, Leg
+from qstate.runtime.routing.routed_get import LAST_TRY_S
 
 DEADLINE = 10.0
 FALLBACK = 1

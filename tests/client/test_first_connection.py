@@ -13,7 +13,7 @@ import pytest
 
 from qstate.client import QueryableStateClient
 from qstate.errors import DeadlineExceeded, Unavailable, VersionMismatch
-from qstate.runtime.routing import LAST_TRY_S
+from qstate.runtime.routing.routed_get import LAST_TRY_S
 from tests.client.peer import Peer, RawPeer
 from tests.client.real_job import Asked
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from qstate.errors import FailureCode, Retry
 from qstate.keys import Key, KeyGroupRange, key_group
-from qstate.runtime.location import LocationTable, Owner
-from qstate.runtime.routing import LAST_TRY_S, Answer, Ask, Command, LookUp, Refuse, RoutedGet, backoff_s
+from qstate.runtime.routing.location import LocationTable, Owner
+from qstate.runtime.routing.routed_get import LAST_TRY_S, Answer, Ask, Command, LookUp, Refuse, RoutedGet, backoff_s
 
 MAX_PARALLELISM = 16
 KEYS: tuple[Key, ...] = tuple(f"key-{number}" for number in range(40))

@@ -34,7 +34,7 @@ from qstate.errors import (
 )
 from qstate.keys import key_group
 from qstate.protocol import Get, Locate
-from qstate.runtime.fallback import PATIENCE_S as LEG_S
+from qstate.runtime.client.failover_plan import PATIENCE_S as LEG_S
 from tests.client.peer import Peer
 from tests.client.real_job import KEYS, MAX_PARALLELISM, Asked, Job
 

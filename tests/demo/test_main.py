@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import qstate
-from qstate import cli
+from qstate.cli.main import main as cli
 from tests.project.test_command_line import assert_one_line_error, run
 
 pytestmark = pytest.mark.spark
@@ -29,7 +29,7 @@ def demo(directory: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     """The demo, running; killed if it outlives the test. Its temporary directories are below `directory`."""
     environment = {**os.environ, "PYTHONPATH": str(Path(qstate.__file__).parents[1]), "TMPDIR": str(directory)}
     process = subprocess.Popen(
-        [sys.executable, "-m", "qstate.cli", "demo", *options],
+        [sys.executable, "-m", "qstate.cli.main", "demo", *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -30,7 +30,7 @@ FAILED_START = """
   File "relay.py", line 239, in _acquire
     child.wait(ticket.start_timeout_s)
 qstate.errors.JobError: a task manager ended as it started; its log ends with:
-2026-11-20 13:38:56,192 INFO qstate.runtime.endpoint: Started the Queryable State Server @ 127.0.0.1:9067
+2026-11-20 13:38:56,192 INFO qstate.runtime.serving.endpoint: Started the Queryable State Server @ 127.0.0.1:9067
 2026-11-20 13:38:56,194 ERROR __main__: task manager 0 of job nycflights cannot run: no free port
 
  SQLSTATE: 38000

@@ -11,9 +11,9 @@ import pytest
 
 from qstate.backends.answers import pack_elements, unpack_elements
 from qstate.backends.contract import Change, ChangeOp, Isolation
-from qstate.checkpoint.chain import Part
-from qstate.checkpoint.conversion import converted
-from qstate.checkpoint.opening import DeclaredStates
+from qstate.checkpoint.log.chain import Part
+from qstate.checkpoint.log.conversion import converted
+from qstate.checkpoint.sources.opening import DeclaredStates
 from qstate.descriptors import (
     AggregateFunction,
     AggregatingStateDescriptor,

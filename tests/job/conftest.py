@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from qstate.line_limit import count_again
 from qstate.operators.functions import KeyedFunction
-from qstate.runtime.line_limit import count_again
 from tests.job.running_job import RunningJob
 
 

@@ -24,14 +24,14 @@ from qstate.config import JobConfig
 from qstate.operators.functions import KeyedFunction
 from qstate.operators.operator import OperatorSpec
 from qstate.private_files import own_directory
-from qstate.runtime.assignment import TaskManagerAddress
-from qstate.runtime.client import QueryableStateClient
-from qstate.runtime.data_channel import SessionRequest
-from qstate.runtime.declarations import Declaration
-from qstate.runtime.input_digest import InputDigest
-from qstate.runtime.job_manager import JobManager
-from qstate.runtime.launch import LOGS_PREFIX
-from qstate.runtime.relay import JobTicket, relay
+from qstate.runtime.client.sync_client import QueryableStateClient
+from qstate.runtime.control.addresses import TaskManagerAddress
+from qstate.runtime.control.launch import LOGS_PREFIX
+from qstate.runtime.job.declarations import Declaration
+from qstate.runtime.job.job_manager import JobManager
+from qstate.runtime.relay.data_channel import SessionRequest
+from qstate.runtime.relay.input_digest import InputDigest
+from qstate.runtime.relay.relay import JobTicket, relay
 
 JOB = "job"
 QUERY = "query-1"

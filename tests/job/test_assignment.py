@@ -1,4 +1,4 @@
-"""Laws of `qstate.runtime.assignment`: one incarnation of a task manager counts at a time."""
+"""Laws of `qstate.runtime.control.addresses`: one incarnation of a task manager counts at a time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from qstate.errors import FencedError
-from qstate.runtime.assignment import Assignments, TaskManagerAddress
+from qstate.runtime.control.addresses import TaskManagerAddress
+from qstate.runtime.job.assignments import Assignments
 
 ADDRESS = TaskManagerAddress(0, 1, "host", 1234, "127.0.0.1", 1, "/tmp/x", ("127.0.0.1", 2), ("127.0.0.1", 3), 99)
 

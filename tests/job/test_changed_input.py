@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from qstate.checkpoint import EpochLog, LogIdentity
-from qstate.checkpoint.chain import read_chain
-from qstate.checkpoint.epoch_input import EpochInput
-from qstate.checkpoint.locations import directory_of
+from qstate.checkpoint.log.chain import read_chain
+from qstate.checkpoint.log.epoch_input import EpochInput
+from qstate.checkpoint.storage.locations import directory_of
 from qstate.errors import JobError
 from qstate.keys import key_group, subtask_of
 from tests.job.functions import Totals

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from qstate.checkpoint.durable_directory import DurableDirectory
 from qstate.checkpoint.manifest import JobManifest, read_final
+from qstate.checkpoint.storage.local_directory import DurableDirectory
 from qstate.config import JobConfig
 from qstate.errors import CheckpointError, ConfigError, JobError
-from qstate.runtime.checkpoint_home import CheckpointHome
-from qstate.runtime.claim import LockedDirectory
+from qstate.runtime.job.directory_owner import LockedDirectory
+from qstate.runtime.job.job_directory import CheckpointHome
 from tests.job.functions import Totals
 from tests.job.running_job import RunningJob, rows_batch
 

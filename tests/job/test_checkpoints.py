@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from qstate.backends.contract import Change
-from qstate.checkpoint.entries import read_entries
-from qstate.checkpoint.origins import open_source
-from qstate.checkpoint.savepoint import Savepoint, write_savepoint
+from qstate.checkpoint.sources.entries import read_entries
+from qstate.checkpoint.sources.origins import open_source
+from qstate.checkpoint.sources.savepoint import Savepoint, write_savepoint
 from qstate.descriptors import ReducingStateDescriptor, ValueStateDescriptor
 from qstate.errors import CheckpointError, ConfigError, JobError
 from qstate.keys import KeyGroupRange, key_group, subtask_of
-from qstate.runtime.client import QueryableStateClient
+from qstate.runtime.client.sync_client import QueryableStateClient
 from tests.checkpoint.book_reader import final_epoch, read_checkpoint
 from tests.job.functions import Once, Totals, add, fail
 from tests.job.running_job import JOB, QUERY, RunningJob, rows_batch

@@ -9,7 +9,7 @@ import pytest
 
 from qstate.descriptors import ReducingStateDescriptor
 from qstate.errors import JobError, UnknownState
-from qstate.runtime.client import QueryableStateClient
+from qstate.runtime.client.sync_client import QueryableStateClient
 from tests.job.functions import Totals, add
 from tests.job.running_job import JOB, QUERY, RunningJob, kill, rows_batch
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
-from qstate.runtime.client import QueryableStateClient
+from qstate.runtime.client.sync_client import QueryableStateClient
 from tests.job.functions import Totals
 from tests.job.running_job import JOB, Background, RunningJob, kill, rows_batch, until
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from qstate.checkpoint.origins import open_source
-from qstate.checkpoint.savepoint import write_savepoint
+from qstate.checkpoint.sources.origins import open_source
+from qstate.checkpoint.sources.savepoint import write_savepoint
 from qstate.errors import NoCommittedEpoch
-from qstate.runtime.client import QueryableStateClient
+from qstate.runtime.client.sync_client import QueryableStateClient
 from tests.job.functions import Totals
 from tests.job.running_job import JOB, QUERY, Background, RunningJob, kill, rows_batch
 

@@ -18,8 +18,8 @@ import pytest
 from qstate.config import JobConfig
 from qstate.errors import FencedError, JobError
 from qstate.operators.functions import KeyedProcessFunction
-from qstate.runtime import subtask
-from qstate.runtime.watchdog import Watchdog
+from qstate.runtime.tasks import subtask
+from qstate.runtime.tasks.watchdog import Watchdog
 from tests.job.functions import Hold, Once, Open, Totals
 from tests.job.running_job import Background, RunningJob, rows_batch, until
 from tests.operators.running import Calls, batch, heap, operator_of

@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from qstate.errors import ClosedError, JobError
-from qstate.runtime import job_manager
-from qstate.runtime.rpc import RpcPeer, connect
+from qstate.runtime.control.rpc import RpcPeer, connect
+from qstate.runtime.job import job_manager
 from tests.job.functions import Close, Hold, Once, Open, Totals, change_directory, fail, write_to_stdout
 from tests.job.running_job import Background, RunningJob, kill, rows_batch, until
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from qstate.checkpoint.old_layouts import removal_order
-from qstate.checkpoint.verification import verify
+from qstate.checkpoint.sources.superseded_layouts import removal_order
+from qstate.checkpoint.sources.verification import verify
 from tests.job.functions import Totals
 from tests.job.running_job import QUERY, RunningJob, until
 from tests.job.test_checkpoints import KEYS, Renamed, all_are, epoch_of_all

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from qstate.checkpoint.operator_state import LARGEST_OPERATOR_STATE
-from qstate.checkpoint.origins import open_source
-from qstate.checkpoint.savepoint import write_savepoint
-from qstate.checkpoint.verification import verify
+from qstate.checkpoint.log.operator_state import LARGEST_OPERATOR_STATE
+from qstate.checkpoint.sources.origins import open_source
+from qstate.checkpoint.sources.savepoint import write_savepoint
+from qstate.checkpoint.sources.verification import verify
 from qstate.descriptors import ListStateDescriptor, ReducingStateDescriptor
 from qstate.errors import JobError
 from qstate.operators.functions import KeyedProcessFunction

@@ -18,9 +18,9 @@ import pytest
 from qstate.config import JobConfig
 from qstate.errors import ConfigError, JobError
 from qstate.private_files import own_directories
-from qstate.runtime.job_manager import JobManager
-from qstate.runtime.launch import LOGS_PREFIX
-from qstate.runtime.process_log import OpenedLog
+from qstate.runtime.control.launch import LOGS_PREFIX
+from qstate.runtime.control.process_log import OpenedLog
+from qstate.runtime.job.job_manager import JobManager
 from tests.job.functions import Open, Totals, fail
 from tests.job.running_job import Background, RunningJob, kill, rows_batch
 from tests.job.strangers import Stranger, shared_temporary, stranger
@@ -34,7 +34,7 @@ SOON_S = 20.0
 WRITER = """
 import logging, os, subprocess, sys
 from pathlib import Path
-from qstate.runtime.process_log import ProcessLog
+from qstate.runtime.control.process_log import ProcessLog
 log = ProcessLog(Path(sys.argv[1]), limit=1000, kept=2)
 logging.basicConfig(format="%(message)s")
 sys.stdout.reconfigure(line_buffering=True)

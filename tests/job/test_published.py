@@ -1,4 +1,4 @@
-"""Laws of `qstate.runtime.published`: a queryable name has one operator, and its owners come and go."""
+"""Laws of `qstate.runtime.job.location_registry`: a queryable name has one operator, and its owners come and go."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 
 from qstate.errors import JobError, UnknownState
 from qstate.keys import KeyGroupRange
-from qstate.runtime.location import Owner
-from qstate.runtime.published import PublishedStates
+from qstate.runtime.job.location_registry import PublishedStates
+from qstate.runtime.routing.location import Owner
 
 LOW = Owner(KeyGroupRange(0, 64), "127.0.0.1", 9067, b"a" * 16)
 TOTAL = {"name": "total", "kind": "value"}

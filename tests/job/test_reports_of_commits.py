@@ -15,13 +15,13 @@ from qstate.backends.contract import Isolation
 from qstate.checkpoint.manifest import JobManifest
 from qstate.config import JobConfig
 from qstate.operators.operator import OperatorSpec
-from qstate.runtime.assignment import Bootstrap
-from qstate.runtime.data_channel import FrameKind, RelayChannel, SessionRequest, TaskChannel
-from qstate.runtime.declarations import Declaration
-from qstate.runtime.held_subtasks import HeldSubtasks
-from qstate.runtime.registry import StateRegistry
-from qstate.runtime.rpc import RpcPeer
-from qstate.runtime.subtask import Restart, Subtask
+from qstate.runtime.control.addresses import Bootstrap
+from qstate.runtime.control.rpc import RpcPeer
+from qstate.runtime.job.declarations import Declaration
+from qstate.runtime.relay.data_channel import FrameKind, RelayChannel, SessionRequest, TaskChannel
+from qstate.runtime.serving.registry import StateRegistry
+from qstate.runtime.tasks.subtask import Restart, Subtask
+from qstate.runtime.tasks.subtask_table import HeldSubtasks
 from tests.job.functions import Totals
 from tests.job.running_job import INPUT, JOB, OUTPUT, QUERY, end_of, rows_batch
 

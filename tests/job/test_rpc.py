@@ -14,9 +14,15 @@ from typing import Any
 import pytest
 
 from qstate.errors import FencedError, JobError
-from qstate.runtime import rpc, trust
-from qstate.runtime.rpc import RpcListener, RpcPeer, connect
-from qstate.runtime.trust import authenticate_accepted, authenticate_opened, new_secret, receive_exactly
+from qstate.runtime.control import authentication as trust
+from qstate.runtime.control import rpc
+from qstate.runtime.control.authentication import (
+    authenticate_accepted,
+    authenticate_opened,
+    new_secret,
+    receive_exactly,
+)
+from qstate.runtime.control.rpc import RpcListener, RpcPeer, connect
 
 SECRET = b"s" * 32
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from qstate.runtime.scratch import LOCK_FILE, ScratchDirectory
+from qstate.runtime.control.scratch_directory import LOCK_FILE, ScratchDirectory
 from tests.job.running_job import Background
 from tests.job.strangers import Stranger, shared_temporary, stranger
 
@@ -25,7 +25,7 @@ SOON_S = 20.0
 
 LEAVES_ONE = """
 import os, signal
-from qstate.runtime.scratch import ScratchDirectory
+from qstate.runtime.control.scratch_directory import ScratchDirectory
 scratch = ScratchDirectory()
 (scratch.path / "backend-0" / "deep").mkdir(parents=True)
 (scratch.path / "backend-0" / "deep" / "file").touch()

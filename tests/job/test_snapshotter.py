@@ -17,7 +17,7 @@ from qstate.backends.contract import Change, ChangeOp
 from qstate.checkpoint import EpochLog, LogIdentity
 from qstate.config import JobConfig
 from qstate.keys import encode_key
-from qstate.runtime.snapshotter import Snapshotter
+from qstate.runtime.tasks.snapshotter import Snapshotter
 from tests.job.functions import Totals
 from tests.job.running_job import RunningJob, rows_batch, until
 
@@ -96,7 +96,7 @@ def test_options_of_the_storage_are_no_arguments(tmp_path: Path) -> None:
 def test_process_ends_with_its_standard_input(tmp_path: Path) -> None:
     """What a killed task manager leaves is the end of a pipe."""
     sealed_log(tmp_path, entries=200_000)
-    command = [sys.executable, "-m", "qstate.checkpoint.snapshot_process", str(tmp_path), "0", "2", "none"]
+    command = [sys.executable, "-m", "qstate.checkpoint.log.snapshot_process", str(tmp_path), "0", "2", "none"]
     process = subprocess.Popen(command, stdin=subprocess.PIPE)
     assert process.stdin is not None
     process.stdin.write(pickle.dumps({}))

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from qstate.checkpoint.durable_directory import DurableDirectory
+from qstate.checkpoint.storage.local_directory import DurableDirectory
 from qstate.config import JobConfig
 from qstate.errors import ConfigError, JobError
-from qstate.runtime.checkpoint_home import CheckpointHome
-from qstate.runtime.spark_location import check_apart
+from qstate.runtime.job.job_directory import CheckpointHome
+from qstate.runtime.job.spark_location import check_apart
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from qstate.errors import DeadlineExceeded, TooStale
-from qstate.runtime.client import QueryableStateClient
+from qstate.runtime.client.sync_client import QueryableStateClient
 from tests.job.functions import Hold, Totals
 from tests.job.running_job import JOB, QUERY, Background, RunningJob, kill, rows_batch, until
 

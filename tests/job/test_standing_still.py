@@ -10,8 +10,8 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from qstate.runtime import trust
-from qstate.runtime.job_manager import JobManager
+from qstate.runtime.control import authentication as trust
+from qstate.runtime.job.job_manager import JobManager
 from tests.job.functions import Totals
 from tests.job.running_job import Background, RunningJob, rows_batch, until
 

@@ -11,7 +11,7 @@ from urllib.request import urlopen
 import pytest
 
 from qstate.errors import FailureCode, UnknownState
-from qstate.runtime.client import QueryableStateClient
+from qstate.runtime.client.sync_client import QueryableStateClient
 from qstate.standby import serve_checkpoint
 from tests.job.functions import Totals
 from tests.job.running_job import JOB, RunningJob, rows_batch, until
@@ -38,7 +38,7 @@ def test_gets_and_failures_are_counted_by_the_proxy_that_they_were_sent_to(job_o
 def test_a_task_manager_that_does_not_answer_is_named_as_unreachable(
     job_of: JobOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qstate.runtime.job_manager.STATISTICS_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("qstate.runtime.job.job_manager.STATISTICS_TIMEOUT_S", 0.2)
     job = job_of(Totals(), lease_s=60.0)
     job.epoch(0, rows_batch(("a", 1)))
     process = job.task_manager().pid

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from qstate.backends.contract import BackendContext, StateBackend
-from qstate.backends.heap import HeapBackend
+from qstate.backends.heap.backend import HeapBackend
 from qstate.operators import (
     ElementContext,
     KeyedFunction,

@@ -13,7 +13,7 @@ import pytest
 from qstate.backends.catalog import open_backend
 from qstate.backends.contract import Change, StateBackend
 from qstate.backends.replay import replay_epoch
-from qstate.checkpoint.operator_state import OperatorState
+from qstate.checkpoint.log.operator_state import OperatorState
 from qstate.descriptors import (
     AggregateFunction,
     AggregatingStateDescriptor,

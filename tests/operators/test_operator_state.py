@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from qstate.backends.contract import StateBackend
-from qstate.checkpoint.operator_state import LARGEST_OPERATOR_STATE, Distribution, OperatorList
+from qstate.checkpoint.log.operator_state import LARGEST_OPERATOR_STATE, Distribution, OperatorList
 from qstate.descriptors import ListStateDescriptor, ValueStateDescriptor
 from qstate.errors import JobError
 from qstate.evolution import StateSchema

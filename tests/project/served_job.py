@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from qstate.backends.contract import BackendContext, Isolation
-from qstate.backends.heap import HeapBackend
+from qstate.backends.heap.backend import HeapBackend
 from qstate.demo.functions import Mean
 from qstate.descriptors import (
     AggregatingStateDescriptor,
@@ -21,11 +21,11 @@ from qstate.descriptors import (
 )
 from qstate.errors import QueryError, UnknownState
 from qstate.keys import ColumnType, KeyGroupRange
-from qstate.runtime.endpoint import EndpointOptions
-from qstate.runtime.location import LocationTable, Owner
-from qstate.runtime.proxy import ClientProxy
-from qstate.runtime.registry import StateInstance, StateRegistry
-from qstate.runtime.server import StateServer
+from qstate.runtime.routing.location import LocationTable, Owner
+from qstate.runtime.serving.client_proxy import ClientProxy
+from qstate.runtime.serving.endpoint import EndpointOptions
+from qstate.runtime.serving.registry import StateInstance, StateRegistry
+from qstate.runtime.serving.state_server import StateServer
 
 JOB = "nyc"
 GROUPS = KeyGroupRange(0, 128)

@@ -42,7 +42,7 @@ class Shells:
         commands.mkdir()
         python = shlex.quote(sys.executable)
         _script(commands / "python", f'exec {python} "$@"')
-        _script(commands / "qstate", f'exec {python} -m qstate.cli "$@" ${{PROXY:+--proxy $PROXY}}')
+        _script(commands / "qstate", f'exec {python} -m qstate.cli.main "$@" ${{PROXY:+--proxy $PROXY}}')
         #: Where the job's logs are.
         self._temporary = directory / "tmp"
         self._temporary.mkdir()

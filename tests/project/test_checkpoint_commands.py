@@ -15,10 +15,10 @@ from typing import Any
 import msgpack
 import pytest
 
-from qstate import cli
 from qstate.checkpoint import Savepoint, open_source, read_entries, read_operator_state
+from qstate.checkpoint.log.operator_state import Distribution, OperatorList
 from qstate.checkpoint.manifest import write_final
-from qstate.checkpoint.operator_state import Distribution, OperatorList
+from qstate.cli.main import main as cli
 from qstate.descriptors import ListStateDescriptor
 from qstate.evolution import StateSchema
 from qstate.keys import KeyGroupRange, key_group
@@ -148,7 +148,7 @@ def test_dump_takes_parts_and_older_epochs(written: Path) -> None:
 def test_dump_in_messagepack_has_the_stored_bytes(written: Path) -> None:
     location = str(written / "savepoint")
     answer = subprocess.run(
-        [sys.executable, "-m", "qstate.cli", "checkpoint", "dump", location, "--format", "msgpack"],
+        [sys.executable, "-m", "qstate.cli.main", "checkpoint", "dump", location, "--format", "msgpack"],
         capture_output=True,
         timeout=60,
         check=True,
@@ -215,7 +215,18 @@ def test_operator_state_is_shown_and_dumped(with_lists: Path, what: str) -> None
 def test_operator_state_in_messagepack_has_the_stored_bytes(with_lists: Path) -> None:
     location = str(with_lists / "checkpoint")
     answer = subprocess.run(
-        [sys.executable, "-m", "qstate.cli", "checkpoint", "dump", location, "--format", "msgpack", "--epoch", "1"],
+        [
+            sys.executable,
+            "-m",
+            "qstate.cli.main",
+            "checkpoint",
+            "dump",
+            location,
+            "--format",
+            "msgpack",
+            "--epoch",
+            "1",
+        ],
         capture_output=True,
         timeout=60,
         check=True,
@@ -234,7 +245,7 @@ def test_operator_state_in_messagepack_has_the_stored_bytes(with_lists: Path) ->
 
 
 def test_reader_that_goes_away_is_quiet(written: Path) -> None:
-    command = f"{sys.executable} -m qstate.cli checkpoint dump {written / 'savepoint'} | head -n 1"
+    command = f"{sys.executable} -m qstate.cli.main checkpoint dump {written / 'savepoint'} | head -n 1"
     answer = subprocess.run(
         ["bash", "-c", command],
         capture_output=True,

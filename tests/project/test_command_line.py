@@ -12,15 +12,16 @@ from pathlib import Path
 import pytest
 
 import qstate
-from qstate import cli, installation
+from qstate import installation
+from qstate.cli.main import main as cli
 
 ROOT = Path(qstate.__file__).parents[1]
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run `python -m qstate.cli` in a process of its own, as a shell would."""
+    """Run `python -m qstate.cli.main` in a process of its own, as a shell would."""
     return subprocess.run(
-        [sys.executable, "-m", "qstate.cli", *arguments],
+        [sys.executable, "-m", "qstate.cli.main", *arguments],
         capture_output=True,
         text=True,
         timeout=60,

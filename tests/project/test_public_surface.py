@@ -22,7 +22,7 @@ CORE = [
     "qstate.backends",
     "qstate.backends.contract",
     "qstate.checkpoint",
-    "qstate.cli",
+    "qstate.cli.main",
     "qstate.config",
     "qstate.descriptors",
     "qstate.errors",
@@ -82,9 +82,9 @@ def test_the_spark_edge_without_its_packages_says_how_to_get_them(package: str) 
 
 
 def test_an_import_that_fails_for_another_reason_is_not_blamed_on_the_installation() -> None:
-    code = BLOCKED_IMPORT.format(blocked=["qstate.runtime.relay"], modules=["qstate.spark"])
+    code = BLOCKED_IMPORT.format(blocked=["qstate.runtime.relay.relay"], modules=["qstate.spark"])
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert "ModuleNotFoundError: import of qstate.runtime.relay halted" in answer.stderr
+    assert "ModuleNotFoundError: import of qstate.runtime.relay.relay halted" in answer.stderr
     assert "InstallationError" not in answer.stderr
 
 

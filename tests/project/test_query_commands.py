@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qstate import cli
+from qstate.cli.main import main as cli
+from qstate.cli.query import parse_key, parse_namespace, printable
 from qstate.errors import ConfigError, WrongKeyType
 from qstate.keys import ColumnType
-from qstate.query_commands import parse_key, parse_namespace, printable
 from tests.project.served_job import CONTENTS, serve
 from tests.project.test_command_line import assert_one_line_error, run
 

@@ -16,13 +16,13 @@ from qstate.config import JobConfig
 from qstate.errors import ConfigError
 from qstate.protocol import Hello
 from qstate.protocol.limits import MAX_TOKEN
-from qstate.runtime.assignment import Bootstrap
-from qstate.runtime.auth_token import with_token
-from qstate.runtime.client import QueryableStateClient
-from qstate.runtime.endpoint import EndpointOptions
-from qstate.runtime.link import LinkSettings
-from qstate.runtime.query_ports import endpoint_options
-from qstate.runtime.relay import JobTicket
+from qstate.runtime.client.link import LinkSettings
+from qstate.runtime.client.sync_client import QueryableStateClient
+from qstate.runtime.control.addresses import Bootstrap
+from qstate.runtime.control.auth_token import with_token
+from qstate.runtime.relay.relay import JobTicket
+from qstate.runtime.serving.endpoint import EndpointOptions
+from qstate.runtime.serving.query_ports import endpoint_options
 from qstate.spark.command_lines import stands_on_a_command_line
 from qstate.spark.relay_task import RelayTask
 

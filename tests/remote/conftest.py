@@ -9,8 +9,8 @@ from typing import Any
 import fsspec
 import pytest
 
-from qstate.checkpoint.directory import Directory
-from qstate.checkpoint.locations import open_directory
+from qstate.checkpoint.storage.directory import Directory
+from qstate.checkpoint.storage.locations import open_directory
 from qstate.operators.functions import KeyedFunction
 from tests.job.running_job import RunningJob
 from tests.remote.s3_server import BUCKET, S3Server

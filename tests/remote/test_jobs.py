@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from qstate.checkpoint import open_source, write_savepoint
-from qstate.checkpoint.locations import open_directory
 from qstate.checkpoint.manifest import subtask_directory
+from qstate.checkpoint.storage.locations import open_directory
 from qstate.config import JobConfig
 from qstate.errors import CheckpointError, ConfigError, JobError
-from qstate.runtime.checkpoint_home import CheckpointHome
+from qstate.runtime.job.job_directory import CheckpointHome
 from qstate.standby import Standby
 from tests.job.functions import Totals
 from tests.job.running_job import RunningJob, kill, rows_batch, until

@@ -11,12 +11,12 @@ import pytest
 
 from qstate.backends.contract import Change
 from qstate.checkpoint import EpochLog, open_source, verify, write_savepoint
-from qstate.checkpoint.directory import Directory
-from qstate.checkpoint.following import FollowedOperator
-from qstate.checkpoint.history import in_one_form
-from qstate.checkpoint.locations import open_directory
+from qstate.checkpoint.log.snapshots import take_snapshot
 from qstate.checkpoint.manifest import subtask_directory
-from qstate.checkpoint.snapshots import take_snapshot
+from qstate.checkpoint.sources.following import FollowedOperator
+from qstate.checkpoint.sources.history import in_one_form
+from qstate.checkpoint.storage.directory import Directory
+from qstate.checkpoint.storage.locations import open_directory
 from qstate.errors import CheckpointError, DamagedCheckpoint, FencedError
 from qstate.keys import KeyGroupRange
 from tests.checkpoint.checkpoints import MAX_PARALLELISM, UID, StoredJob, state_after

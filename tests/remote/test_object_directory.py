@@ -11,10 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 import fsspec
 import pytest
 
-from qstate.checkpoint.directory import Directory
-from qstate.checkpoint.locations import absolute, open_directory
-from qstate.checkpoint.object_directory import SMALL_BYTES, ObjectDirectory
-from qstate.checkpoint.remote_file import BODY_BYTES, EDGE_BYTES, RemoteFile
+from qstate.checkpoint.storage.directory import Directory
+from qstate.checkpoint.storage.locations import absolute, open_directory
+from qstate.checkpoint.storage.object_directory import SMALL_BYTES, ObjectDirectory
+from qstate.checkpoint.storage.remote_file import BODY_BYTES, EDGE_BYTES, RemoteFile
 from qstate.errors import ConfigError
 from tests.remote import careless
 from tests.remote.s3_server import BUCKET, S3Server

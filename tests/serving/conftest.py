@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from qstate.runtime.endpoint import EndpointOptions
-from qstate.runtime.line_limit import count_again
-from qstate.runtime.proxy import ClientProxy
-from qstate.runtime.registry import StateRegistry
-from qstate.runtime.server import StateServer
-from qstate.runtime.statistics import RequestStatistics
+from qstate.line_limit import count_again
+from qstate.runtime.control.statistics import RequestStatistics
+from qstate.runtime.serving.client_proxy import ClientProxy
+from qstate.runtime.serving.endpoint import EndpointOptions
+from qstate.runtime.serving.registry import StateRegistry
+from qstate.runtime.serving.state_server import StateServer
 from tests.serving.raw_client import wait_until
 
 ServerFactory = Callable[..., StateServer]

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from qstate.errors import QueryError, UnknownState
-from qstate.runtime.location import LocationTable, Owner
-from qstate.runtime.registry import StateInstance
+from qstate.runtime.routing.location import LocationTable, Owner
+from qstate.runtime.serving.registry import StateInstance
 from tests.serving.readers import MAX_PARALLELISM
 
 Located = Callable[[LocationTable | QueryError], None]

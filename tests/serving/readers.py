@@ -13,7 +13,7 @@ from qstate.backends.contract import UNBOUNDED, Capability, Isolation, ReadResul
 from qstate.descriptors import StateDescriptor, ValueStateDescriptor
 from qstate.errors import FailureCode
 from qstate.keys import ColumnType, Key, KeyGroupRange, Namespace
-from qstate.runtime.registry import StateInstance, known_to_be_current
+from qstate.runtime.serving.registry import StateInstance, known_to_be_current
 
 MAX_PARALLELISM = 128
 EVERYTHING = KeyGroupRange(0, MAX_PARALLELISM)

@@ -6,7 +6,7 @@ import socket
 import threading
 from collections import deque
 
-from qstate.runtime.crew import Crew
+from qstate.runtime.net.reading_pool import Crew
 
 PATIENCE_S = 5.0
 

@@ -13,7 +13,7 @@ from qstate.descriptors import StateDescriptor
 from qstate.errors import FailureCode
 from qstate.keys import Key, KeyGroupRange, Namespace, key_group
 from qstate.protocol import Failure, Values
-from qstate.runtime.registry import StateRegistry
+from qstate.runtime.serving.registry import StateRegistry
 from tests.serving.conftest import ProxyFactory, ServerFactory
 from tests.serving.oracles import TableOracle, owner, table
 from tests.serving.raw_client import RawClient

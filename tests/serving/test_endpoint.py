@@ -13,10 +13,10 @@ import pytest
 
 from qstate.errors import ClosedError, ConfigError, FailureCode
 from qstate.protocol import Failure, Get, Hello, Pong, Values, encode, frame
-from qstate.runtime.endpoint import IDLE_S, EndpointOptions
-from qstate.runtime.registry import StateRegistry
-from qstate.runtime.server import StateServer
-from qstate.runtime.statistics import InMemoryStatistics
+from qstate.runtime.control.statistics import InMemoryStatistics
+from qstate.runtime.serving.endpoint import IDLE_S, EndpointOptions
+from qstate.runtime.serving.registry import StateRegistry
+from qstate.runtime.serving.state_server import StateServer
 from tests.serving.conftest import ServerFactory
 from tests.serving.raw_client import PATIENCE_S, RawClient, wait_until
 from tests.serving.readers import DictReader, GatedReader, instance

@@ -7,11 +7,11 @@ import socket
 
 import pytest
 
-from qstate.runtime import session
-from qstate.runtime.endpoint import EndpointOptions
-from qstate.runtime.line_limit import INTERVAL_S, MOST_LINES, LineLimit, report_withheld
-from qstate.runtime.registry import StateRegistry
-from qstate.runtime.server import StateServer
+from qstate.line_limit import INTERVAL_S, MOST_LINES, LineLimit, report_withheld
+from qstate.runtime.serving import client_connection as session
+from qstate.runtime.serving.endpoint import EndpointOptions
+from qstate.runtime.serving.registry import StateRegistry
+from qstate.runtime.serving.state_server import StateServer
 from tests.serving.clock import Clock
 
 OPENINGS = 300

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from qstate.errors import ConfigError
-from qstate.runtime.listener import listen, parse_ports
+from qstate.runtime.net.listener import listen, parse_ports
 
 
 def test_ports_are_a_list_of_ports_and_ranges() -> None:

@@ -14,10 +14,10 @@ from qstate.errors import FailureCode, UnknownKeyGroupLocation
 from qstate.keys import KeyGroupRange, key_group
 from qstate.protocol import Description, Failure, Location, Pong, Values
 from qstate.protocol.limits import MAX_ENTRIES
-from qstate.runtime.location import Owner
-from qstate.runtime.registry import StateInstance, StateRegistry
-from qstate.runtime.server import StateServer
-from qstate.runtime.statistics import InMemoryStatistics
+from qstate.runtime.control.statistics import InMemoryStatistics
+from qstate.runtime.routing.location import Owner
+from qstate.runtime.serving.registry import StateInstance, StateRegistry
+from qstate.runtime.serving.state_server import StateServer
 from tests.serving.conftest import ProxyFactory, ServerFactory
 from tests.serving.oracles import BrokenOracle, PendingOracle, TableOracle, owner, table
 from tests.serving.raw_client import PATIENCE_S, RawClient, wait_until

@@ -10,10 +10,10 @@ import pytest
 from qstate.errors import FailureCode
 from qstate.keys import KeyGroupRange, key_group
 from qstate.protocol import Description, Failure, Location, Pong, Values
-from qstate.runtime.endpoint import EndpointOptions
-from qstate.runtime.registry import StateRegistry
-from qstate.runtime.server import StateServer
-from qstate.runtime.statistics import InMemoryStatistics
+from qstate.runtime.control.statistics import InMemoryStatistics
+from qstate.runtime.serving.endpoint import EndpointOptions
+from qstate.runtime.serving.registry import StateRegistry
+from qstate.runtime.serving.state_server import StateServer
 from tests.serving.conftest import ProxyFactory, ServerFactory
 from tests.serving.oracles import TableOracle, owner, table
 from tests.serving.raw_client import PATIENCE_S, RawClient, wait_until

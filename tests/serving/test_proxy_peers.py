@@ -11,9 +11,9 @@ import pytest
 from qstate.errors import FailureCode
 from qstate.keys import ColumnType, KeyGroupRange, key_group
 from qstate.protocol import Description, Get, Location, Pong, Values
-from qstate.runtime import peer as peers
-from qstate.runtime.location import LocationTable, Owner
-from qstate.runtime.proxy import ClientProxy
+from qstate.runtime.routing.location import LocationTable, Owner
+from qstate.runtime.serving import owner_connection as peers
+from qstate.runtime.serving.client_proxy import ClientProxy
 from tests.client.peer import CLOSE, Peer, Reply
 from tests.serving.conftest import ProxyFactory
 from tests.serving.oracles import TableOracle, table

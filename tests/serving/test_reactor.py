@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from qstate.errors import ClosedError
-from qstate.runtime.channel import Channel, ChannelState, SlowReader
-from qstate.runtime.reactor import SWEEP_TIMERS, Reactor
+from qstate.runtime.net.channel import Channel, ChannelState, SlowReader
+from qstate.runtime.net.reactor import SWEEP_TIMERS, Reactor
 from tests.serving.clock import Clock
 from tests.serving.raw_client import PATIENCE_S
 

@@ -10,7 +10,7 @@ from qstate.backends.contract import Capability, Isolation
 from qstate.descriptors import MapStateDescriptor, ValueStateDescriptor
 from qstate.errors import ConfigError
 from qstate.keys import ColumnType, KeyGroupRange
-from qstate.runtime.registry import StateInstance, StateRegistry
+from qstate.runtime.serving.registry import StateInstance, StateRegistry
 from tests.serving.readers import DictReader, instance
 
 

@@ -10,7 +10,7 @@ import pytest
 from qstate.errors import FailureCode
 from qstate.keys import ColumnType, Key, KeyGroupRange, Namespace, key_group
 from qstate.protocol import Failure, Get, Ping, Pong, Values, encode, frame
-from qstate.runtime.registry import StateRegistry
+from qstate.runtime.serving.registry import StateRegistry
 from tests.serving.conftest import ServerFactory
 from tests.serving.raw_client import RawClient
 from tests.serving.readers import EPOCH, MAX_PARALLELISM, DictReader, FailingReader, instance

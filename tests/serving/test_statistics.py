@@ -10,14 +10,14 @@ from urllib.request import urlopen
 import pytest
 
 from qstate.errors import ConfigError, FailureCode
-from qstate.runtime.metrics import MetricsServer, _Handler
-from qstate.runtime.statistics import (
+from qstate.runtime.control.statistics import (
     DURATION_BUCKETS_S,
     DisabledStatistics,
     InMemoryStatistics,
     ProcessStatistics,
     RequestStatistics,
 )
+from qstate.runtime.serving.metrics import MetricsServer, _Handler
 
 SERVER = 'job="alerts",process="0",endpoint="server"'
 

@@ -9,11 +9,11 @@ import sys
 
 import pytest
 
-from qstate.runtime.time_slice import SLICE_NS
+from qstate.runtime.tasks.time_slice import SLICE_NS
 
 READ_BACK = """
 import ctypes, os, platform, struct, threading
-from qstate.runtime.time_slice import shorten_time_slice
+from qstate.runtime.tasks.time_slice import shorten_time_slice
 
 def seen():
     attributes = ctypes.create_string_buffer(56)

@@ -6,8 +6,8 @@ from collections import deque
 from typing import Any, cast
 
 from qstate.protocol import Answer, Failure
-from qstate.runtime.session import Call
-from qstate.runtime.turns import TURN_BYTES, TURN_S, Turns
+from qstate.runtime.serving.client_connection import Call
+from qstate.runtime.serving.turns import TURN_BYTES, TURN_S, Turns
 
 
 class Sender:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from qstate.runtime.client import QueryableStateClient
+from qstate.runtime.client.sync_client import QueryableStateClient
 from qstate.spark import Job
 from tests.spark.streams import LOCAL, LOCAL_CLUSTER, FileStream, start_spark
 

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from qstate.descriptors import ValueStateDescriptor
 from qstate.operators.functions import KeyedProcessFunction
-from qstate.runtime.client import QueryableStateClient
+from qstate.runtime.client.sync_client import QueryableStateClient
 from tests.spark.functions_under_test import Total
 from tests.spark.generated import amounts, totals
 

@@ -13,7 +13,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from qstate.errors import ConfigError
-from qstate.runtime.client import QueryableStateClient
+from qstate.runtime.client.sync_client import QueryableStateClient
 from tests.spark.functions_under_test import Total, wait_for_go
 from tests.spark.generated import amounts, totals
 from tests.spark.state_checks import assert_totals

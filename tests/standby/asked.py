@@ -10,7 +10,7 @@ import msgpack
 from qstate.errors import FailureCode
 from qstate.keys import key_group, subtask_of
 from qstate.protocol import Values
-from qstate.runtime.client import QueryableStateClient
+from qstate.runtime.client.sync_client import QueryableStateClient
 from qstate.standby import Standby
 from tests.job.running_job import JOB, QUERY, RunningJob, rows_batch, until
 from tests.serving.raw_client import RawClient

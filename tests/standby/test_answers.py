@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from qstate.checkpoint.origins import open_source
-from qstate.checkpoint.savepoint import write_savepoint
+from qstate.checkpoint.sources.origins import open_source
+from qstate.checkpoint.sources.savepoint import write_savepoint
 from qstate.client import QueryableStateClient
 from qstate.errors import (
     EpochNotReached,

@@ -14,7 +14,7 @@ import pytest
 
 from qstate.client import QueryableStateClient
 from qstate.errors import QueryError, TooStale, UnknownJob
-from qstate.runtime.standby_operator import Generation
+from qstate.runtime.standby.served_operator import Generation
 from qstate.standby import Standby
 from tests.job.functions import Totals
 from tests.job.running_job import JOB, QUERY, RunningJob, kill, rows_batch, until
@@ -331,7 +331,7 @@ def test_command_serves_until_it_is_told_to_end(job_of: JobOf, tmp_path: Path, e
     job = job_of(EveryKind())
     feed(job, 0)
     job.stop()
-    command = [sys.executable, "-m", "qstate.cli", "serve", str(tmp_path / "checkpoint"), "--port", "0"]
+    command = [sys.executable, "-m", "qstate.cli.main", "serve", str(tmp_path / "checkpoint"), "--port", "0"]
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     with subprocess.Popen(

@@ -15,20 +15,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from qstate.backends.contract import Change, ChangeOp, Isolation
-from qstate.checkpoint.chain import LogIdentity
-from qstate.checkpoint.durable_directory import DurableDirectory
-from qstate.checkpoint.epoch_log import EpochLog
-from qstate.checkpoint.following import FollowedOperator
-from qstate.checkpoint.history import JobHistory
+from qstate.checkpoint.log.chain import LogIdentity
+from qstate.checkpoint.log.epoch_log import EpochLog
+from qstate.checkpoint.log.snapshots import WHOLE_BYTES, take_snapshot
 from qstate.checkpoint.manifest import JobManifest, subtask_directory, write_final
-from qstate.checkpoint.opening import DeclaredStates, open_epoch_log
-from qstate.checkpoint.origins import origin_of
-from qstate.checkpoint.snapshots import WHOLE_BYTES, take_snapshot
+from qstate.checkpoint.sources.following import FollowedOperator
+from qstate.checkpoint.sources.history import JobHistory
+from qstate.checkpoint.sources.opening import DeclaredStates, open_epoch_log
+from qstate.checkpoint.sources.origins import origin_of
+from qstate.checkpoint.storage.local_directory import DurableDirectory
 from qstate.config import JobConfig
 from qstate.descriptors import ReducingStateDescriptor
 from qstate.keys import ColumnType, encode_key, key_group
-from qstate.runtime.registry import StateRegistry
-from qstate.runtime.standby_operator import ServedOperator, ServingSettings
+from qstate.runtime.serving.registry import StateRegistry
+from qstate.runtime.standby.served_operator import ServedOperator, ServingSettings
 from qstate.serializers import MessagePackSerializer
 
 JOB, UID, QUERY = "job", "it", "query"

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from qstate.checkpoint import open_source, write_savepoint
-from qstate.checkpoint.chain import read_chain
-from qstate.checkpoint.durable_directory import DurableDirectory
-from qstate.checkpoint.snapshots import take_snapshot
+from qstate.checkpoint.log.chain import read_chain
+from qstate.checkpoint.log.snapshots import take_snapshot
+from qstate.checkpoint.storage.local_directory import DurableDirectory
 from qstate.standby import Standby
 from tests.job.running_job import QUERY, RunningJob, rows_batch
 from tests.standby.asked import KEYS, committed_answers, in_any_order, reached, settled

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from qstate import cli
+from qstate.cli.main import main as cli
 from qstate.errors import ConfigError
-from qstate.runtime.query_ports import reachable
+from qstate.runtime.serving.query_ports import reachable
 from qstate.standby import serve_checkpoint
 
 

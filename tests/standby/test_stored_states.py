@@ -12,7 +12,7 @@ from qstate.descriptors import StateDescriptor
 from qstate.errors import CheckpointError, ClosedError, UnknownStateId
 from qstate.evolution import StateSchema
 from qstate.keys import ColumnType, Key, Namespace
-from qstate.runtime.stored_states import RetiringReader, stored_states
+from qstate.runtime.standby.stored_states import RetiringReader, stored_states
 from tests.standby.functions import AGGREGATING, JSON_LIST, JSON_MAP, JSON_VALUE, LIST, MAP, REDUCING, VALUE
 
 DESCRIPTORS = (VALUE, LIST, MAP, REDUCING, AGGREGATING, JSON_VALUE, JSON_LIST, JSON_MAP)

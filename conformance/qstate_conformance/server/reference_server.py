@@ -21,12 +21,12 @@ from qstate.backends import open_backend
 from qstate.backends.contract import Capability, Isolation, StateBackend
 from qstate.errors import QueryError, UnknownState
 from qstate.keys import ColumnType, KeyGroupRange
-from qstate.runtime.endpoint import EndpointOptions
-from qstate.runtime.location import LocationTable, Owner
-from qstate.runtime.proxy import ClientProxy
-from qstate.runtime.registry import StateInstance, StateRegistry
-from qstate.runtime.server import StateServer
-from qstate.runtime.statistics import RequestStatistics
+from qstate.runtime.control.statistics import RequestStatistics
+from qstate.runtime.routing.location import LocationTable, Owner
+from qstate.runtime.serving.client_proxy import ClientProxy
+from qstate.runtime.serving.endpoint import EndpointOptions
+from qstate.runtime.serving.registry import StateInstance, StateRegistry
+from qstate.runtime.serving.state_server import StateServer
 from qstate_conformance.server import fixture
 from qstate_conformance.server.loading import descriptor_of, load
 from qstate_conformance.server.misbehaving_owners import dying_owner, silent_owner

@@ -14,8 +14,8 @@ from qstate.backends.answers import bounded
 from qstate.backends.contract import UNBOUNDED, Capability, Isolation, ReadResult, StateReader
 from qstate.descriptors import StateDescriptor
 from qstate.keys import ColumnType, Key, KeyGroupRange, Namespace
-from qstate.runtime.location import LocationTable, Owner
-from qstate.runtime.registry import StateInstance, StateRegistry, known_to_be_current
+from qstate.runtime.routing.location import LocationTable, Owner
+from qstate.runtime.serving.registry import StateInstance, StateRegistry, known_to_be_current
 from qstate_conformance.server import fixture
 from qstate_conformance.server.fixture import State
 from qstate_conformance.server.loading import descriptor_of

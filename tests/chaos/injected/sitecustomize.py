@@ -3,8 +3,8 @@
 import os
 import sys
 
-TASK_MANAGER_MODULE = "qstate.runtime.task_manager"
-SNAPSHOT_MODULE = "qstate.checkpoint.snapshot_process"
+TASK_MANAGER_MODULE = "qstate.runtime.tasks.task_manager"
+SNAPSHOT_MODULE = "qstate.checkpoint.log.snapshot_process"
 
 # `sys.argv` is not there yet.
 if "QSTATE_CHAOS_PLAN" in os.environ and {TASK_MANAGER_MODULE, SNAPSHOT_MODULE}.intersection(sys.orig_argv):

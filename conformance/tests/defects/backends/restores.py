@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 from qstate.backends import Change, ChangeOp
-from qstate.backends.byte_backend import NO_EPOCH
+from qstate.backends.byte_stores.backend import NO_EPOCH
 from qstate.descriptors import StateKind
 from qstate.errors import JobError
 from qstate.keys import KeyGroupRange

@@ -9,8 +9,8 @@ from qstate.client import QueryableStateClient
 from qstate.errors import SerializationError
 from qstate.protocol import ClientConnection, Welcome, connection, messages
 from qstate.protocol.framing import FrameReader
-from qstate.runtime.async_client import _GatheredGet
-from qstate.runtime.link import Link
+from qstate.runtime.client.async_client import _GatheredGet
+from qstate.runtime.client.link import Link
 from qstate.views import ViewMaker
 from qstate_conformance.client.python_async_driver import PythonAsyncDriver
 from qstate_conformance.client.python_driver import PythonDriver

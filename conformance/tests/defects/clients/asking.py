@@ -8,8 +8,8 @@ from typing import Any
 from qstate.client import QueryableStateClient
 from qstate.protocol import ClientConnection
 from qstate.protocol.limits import Limits
-from qstate.runtime.link import Link
-from qstate.runtime.sync_links import SyncLink
+from qstate.runtime.client.link import Link
+from qstate.runtime.client.sync_transport import SyncLink
 from qstate_conformance.client import frames
 from qstate_conformance.client.python_driver import PythonDriver
 from tests.defects.clients.seeds import defect

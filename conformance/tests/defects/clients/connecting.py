@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from qstate.protocol import ClientConnection, Failure, connection
-from qstate.runtime.errand import GetErrand
-from qstate.runtime.known_states import KnownStates
-from qstate.runtime.link import SILENCE_S, Link, LinkState
-from qstate.runtime.sync_links import SyncLink, SyncLinks
+from qstate.runtime.client.link import SILENCE_S, Link, LinkState
+from qstate.runtime.client.operations import GetErrand
+from qstate.runtime.client.state_cache import KnownStates
+from qstate.runtime.client.sync_transport import SyncLink, SyncLinks
 from qstate_conformance.client.python_async_driver import PythonAsyncDriver
 from tests.defects.clients.seeds import defect
 

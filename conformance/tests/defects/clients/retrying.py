@@ -6,8 +6,8 @@ from typing import Any
 
 from qstate.client import QueryableStateClient
 from qstate.errors import QueryError, Retry
-from qstate.runtime import routing
-from qstate.runtime.errand import Errand
+from qstate.runtime.client.operations import Errand
+from qstate.runtime.routing.routed_get import routed_get as routing
 from qstate_conformance.client.python_driver import PythonDriver
 from tests.defects.clients.seeds import defect
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from qstate.protocol import messages
-from qstate.runtime.known_states import KnownStates
-from qstate.runtime.location import LocationTable
-from qstate.runtime.sync_links import SyncLink
+from qstate.runtime.client.state_cache import KnownStates
+from qstate.runtime.client.sync_transport import SyncLink
+from qstate.runtime.routing.location import LocationTable
 from qstate_conformance.key_groups import group_of
 from tests.defects.clients.seeds import defect
 

@@ -1,0 +1,449 @@
+"""A full state backend over any ordered byte store.
+
+Rules of this module: it knows epochs, snapshots and threads; the layout is `byte_layout`'s and the tables' work is
+theirs. The operator's thread alone writes to the store. Readers use the store's own consistent reads and two
+snapshots: the one of the last commit (for rollback and `entries`) and the one of the last final epoch (for
+committed reads). A snapshot is shared, and closed by whoever lets go of it last, because a reader may be in the
+middle of it when the operator moves on.
+
+Writes wait in the tables' cache until the commit, until `flush_interval_s` has passed, until the cache is full, or
+until the operator is about to wait for input (`publish`): so long may a live read lag behind.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, repeat
+from operator import itemgetter
+from threading import Lock
+from time import monotonic
+from typing import Any, ClassVar
+from weakref import WeakValueDictionary
+
+from qstate.backends.admission import admit_descriptor
+from qstate.backends.answers import (
+    accumulator_answer,
+    bounded,
+    list_answer,
+    map_answer,
+    pack_elements,
+    too_large,
+    unpack_elements,
+)
+from qstate.backends.byte_stores.layout import (
+    EntryKey,
+    group_bounds,
+    pack_sequence,
+    parse_entry_key,
+    prefix_of,
+    stop_of,
+)
+from qstate.backends.byte_stores.lists import ByteListTable
+from qstate.backends.byte_stores.maps import ByteMapTable
+from qstate.backends.byte_stores.store import ByteSnapshot, ByteStore
+from qstate.backends.byte_stores.table import BATCH_ENTRIES, Additions, Batch, ByteState, ByteTable, WriteClock
+from qstate.backends.byte_stores.values import ByteValueTable
+from qstate.backends.change_blocks import ChangeBlock, blocks_of
+from qstate.backends.contract import (
+    UNBOUNDED,
+    BackendContext,
+    BackendOption,
+    Capability,
+    Change,
+    ChangeOp,
+    Isolation,
+    ReadResult,
+    StateBackend,
+    StateReader,
+)
+from qstate.descriptors import StateDescriptor, StateKind
+from qstate.errors import ClosedError, FailureCode, JobError
+from qstate.keys import Key, KeyGroupRange, Namespace, check_key, encode_key, key_encoder, key_grouper
+
+__all__ = ["ByteStoreBackend"]
+
+_LOG = logging.getLogger(__name__)
+
+#: Before the first epoch.
+NO_EPOCH = -1
+#: Table operations between two looks at the clock and at the cache's size.
+_MOST_OPERATIONS = 256
+
+_entry_key_of = itemgetter(0)
+#: Blocks of changes, of about a MiB where values are large, that a restore puts into one batch.
+_MOST_BLOCKS = 64
+#: The kinds whose value is one entry of the store.
+_SINGLE_ENTRY = frozenset((StateKind.VALUE, StateKind.REDUCING, StateKind.AGGREGATING))
+_TABLE_CLASSES: dict[StateKind, Callable[[ByteState, Namespace], ByteTable]] = {
+    StateKind.VALUE: ByteValueTable,
+    StateKind.REDUCING: ByteValueTable,
+    StateKind.AGGREGATING: ByteValueTable,
+    StateKind.LIST: ByteListTable,
+    StateKind.MAP: ByteMapTable,
+}
+
+
+class _SharedSnapshot:
+    """A snapshot and its epoch, with a count of those who hold it."""
+
+    def __init__(self, epoch: int, snapshot: ByteSnapshot) -> None:
+        self.epoch = epoch
+        self.snapshot = snapshot
+        self._holders = 1
+        self._lock = Lock()
+
+    def hold(self) -> _SharedSnapshot:
+        with self._lock:
+            self._holders += 1
+        return self
+
+    def release(self) -> None:
+        with self._lock:
+            self._holders -= 1
+            last = self._holders == 0
+        if last:
+            self.snapshot.close()
+
+
+class ByteStoreBackend(StateBackend):
+    """Builds the five kinds of state on a `ByteStore`: a subclass names itself and opens the store."""
+
+    capabilities: ClassVar[frozenset[Capability]] = frozenset({Capability.SNAPSHOT_READS, Capability.COMMITTED_READS})
+    options: ClassVar[Mapping[str, BackendOption]] = {
+        "cache_entries": BackendOption(int, 100_000, "decoded values held in memory within an epoch", minimum=1),
+        "flush_interval_s": BackendOption(float, 0.5, "a live read lags behind the job by no more", minimum=0),
+    }
+
+    @abstractmethod
+    def open_store(self, context: BackendContext) -> ByteStore:
+        """Open an empty store in `context.directory`. Called once, by `__init__`."""
+
+    def __init__(self, context: BackendContext) -> None:
+        self._key_groups = context.key_groups
+        self._group_of = key_grouper(context.max_parallelism)
+        self._encode = key_encoder()
+        settings = {name: option.default for name, option in self.options.items()} | dict(context.options)
+        self._cache_entries: int = settings["cache_entries"]
+        self._flush_interval_s: float = settings["flush_interval_s"]
+        self._flush_due = monotonic() + self._flush_interval_s
+        self._room = self._cache_entries
+        self._operations = min(_MOST_OPERATIONS, self._cache_entries)
+        self._clock = WriteClock(self._look_at_the_clock)
+        self._additions = Additions()
+        self._states: dict[str, ByteState] = {}
+        # A table lives while it holds something of the epoch (`_touched`) or a handle refers to it.
+        self._tables: WeakValueDictionary[tuple[str, Namespace], ByteTable] = WeakValueDictionary()
+        self._touched: dict[ByteTable, None] = {}
+        self._running = NO_EPOCH
+        self._closed = False
+        self._lock = Lock()
+        self._store = self.open_store(context)
+        self._committed = _SharedSnapshot(NO_EPOCH, self._store.snapshot())
+        self._final = self._committed.hold()
+
+    def table(self, descriptor: StateDescriptor, namespace: Namespace = None) -> ByteTable:
+        self._check_open()
+        found = self._tables.get((descriptor.name, namespace))
+        if found is not None and found.state.descriptor.kind is descriptor.kind:
+            return found
+        if namespace is not None:
+            check_key(namespace)
+        table = _TABLE_CLASSES[descriptor.kind](self._state(descriptor), namespace)
+        self._tables[(descriptor.name, namespace)] = table
+        return table
+
+    def _state(self, descriptor: StateDescriptor) -> ByteState:
+        state = self._states.get(descriptor.name)
+        if state is None:
+            state = ByteState(
+                descriptor=descriptor,
+                ordinal=len(self._states),
+                dump=descriptor.serializer.dumper(),
+                group_of=self._group_of,
+                encode=self._encode,
+                store=self._store,
+                clock=self._clock,
+                additions=self._additions,
+                touched=self._touch,
+            )
+            self._states[descriptor.name] = state
+        admit_descriptor(descriptor, held=state.descriptor)
+        return state
+
+    def _touch(self, table: ByteTable) -> None:
+        self._touched[table] = None
+
+    def _look_at_the_clock(self) -> None:
+        self._room += self._clock.left - self._operations
+        self._clock.left = self._operations
+        if self._room <= 0:
+            held = sum(table.size() for table in self._touched)
+            if held >= self._cache_entries:
+                self.publish()
+                for table in self._touched:
+                    table.shrink()
+                held = 0
+            # Counting costs time, so not too soon again, at the price of a cache an eighth larger.
+            self._room = max(self._cache_entries - held, self._cache_entries // 8)
+        if monotonic() >= self._flush_due:
+            self.publish()
+
+    def publish(self) -> None:
+        self._check_open()
+        for table in self._touched:
+            table.flush()
+        self._flush_due = monotonic() + self._flush_interval_s
+
+    def begin(self, epoch: int) -> None:
+        self._check_open()
+        if epoch <= self._committed.epoch:
+            raise JobError(f"epoch {epoch} cannot begin: epoch {self._committed.epoch} is committed already")
+        self.finalize(self._committed.epoch)
+        self._running = epoch
+
+    def commit(self, epoch: int) -> Iterator[Change]:
+        self._check_open()
+        if epoch <= self._committed.epoch:
+            raise JobError(f"epoch {epoch} cannot be committed: epoch {self._committed.epoch} is already")
+        return self._commit(epoch)
+
+    def _commit(self, epoch: int) -> Iterator[Change]:
+        for table in list(self._touched):
+            yield from table.changes(self._committed.snapshot)
+        self._forget_tables()
+        self._running = epoch
+        self._additions.committed = self._additions.last
+        self._replace_committed(epoch)
+
+    def _replace_committed(self, epoch: int) -> None:
+        outdated, self._committed = self._committed, _SharedSnapshot(epoch, self._store.snapshot())
+        outdated.release()
+
+    def _forget_tables(self) -> None:
+        for table in self._touched:
+            table.forget()
+        self._touched = {}
+        self._flush_due = monotonic() + self._flush_interval_s
+
+    def finalize(self, epoch: int) -> None:
+        self._check_open()
+        if self._final.epoch < self._committed.epoch <= epoch:
+            self._replace_final()
+
+    def _replace_final(self) -> None:
+        with self._lock:
+            outdated, self._final = self._final, self._committed.hold()
+        outdated.release()
+
+    def rollback(self) -> None:
+        self._check_open()
+        for table in self._touched:
+            table.revert(self._committed.snapshot)
+        self._forget_tables()
+        self._running = self._committed.epoch
+
+    def reader(self, isolation: Isolation) -> StateReader:
+        self._check_open()
+        return _LiveReader(self) if isolation is Isolation.LIVE else _CommittedReader(self)
+
+    def restore(self, epoch: int, changes: Iterable[Change]) -> None:
+        self._check_open()
+        if self._committed.epoch != NO_EPOCH or any(table.wrote() for table in self._touched):
+            raise JobError("only an empty backend can be restored")
+        self._forget_tables()  # what they read was that there is nothing
+        batch: Batch = {}
+        for number, block in enumerate(blocks_of(changes)):
+            wanted = block.within(self._key_groups)
+            state = self._states.get(wanted.state)
+            if state is None and wanted.keys:
+                raise JobError(f"the changes hold a state {wanted.state!r} that no function has asked for")
+            if state is None:
+                continue
+            if state.descriptor.kind in _SINGLE_ENTRY:
+                self._load(wanted, state, batch)
+            else:
+                for change in wanted.changes():
+                    self._apply(change, state, batch)
+            if len(batch) >= BATCH_ENTRIES or number % _MOST_BLOCKS == 0:
+                self._write(batch)
+        self._write(batch)
+        self._running = epoch
+        self._additions.committed = self._additions.last
+        self._replace_committed(epoch)
+        self._replace_final()
+
+    def _load(self, block: ChangeBlock, state: ByteState, batch: Batch) -> None:
+        prefixes = {group: prefix_of(group, state.ordinal, block.namespace) for group in set(block.groups)}
+        entry_keys = [prefixes[group] + key for group, key in zip(block.groups, block.keys, strict=True)]
+        if block.op is ChangeOp.DELETE:
+            batch.update(dict.fromkeys(entry_keys))
+        else:
+            batch.update(zip(entry_keys, repeat(b"") if block.data is None else block.data, strict=False))
+
+    def _write(self, batch: Batch) -> None:
+        """Write and empty the batch, a piece at a time: in the order of its keys, which stores do best with."""
+        entries = sorted(batch.items(), key=_entry_key_of)
+        for start in range(0, len(entries), BATCH_ENTRIES):
+            self._store.write(dict(entries[start : start + BATCH_ENTRIES]))
+        batch.clear()
+
+    def _apply(self, change: Change, state: ByteState, batch: Batch) -> None:
+        prefix = prefix_of(change.group, state.ordinal, change.namespace) + change.key
+        if change.op is ChangeOp.PUT or change.op is ChangeOp.DELETE:
+            self._write(batch)
+            batch.update(dict.fromkeys(entry_key for entry_key, _ in self._store.scan(prefix, stop_of(prefix))))
+        if change.op is ChangeOp.PUT or change.op is ChangeOp.LIST_ADD:
+            batch[prefix + pack_sequence(self._additions.next())] = change.data
+        elif change.op is not ChangeOp.DELETE:
+            batch[prefix + change.map_key] = change.data if change.op is ChangeOp.MAP_PUT else None
+
+    def entries(self, key_groups: KeyGroupRange) -> Iterator[Change]:
+        self._check_open()
+        states = {state.ordinal: state.descriptor for state in self._states.values()}
+        shared = self._committed.hold()
+        try:
+            found = shared.snapshot.scan(*group_bounds(key_groups.start, key_groups.stop))
+            parsed = ((parse_entry_key(entry_key), data) for entry_key, data in found)
+            for entry, values in groupby(parsed, lambda pair: pair[0][:4]):
+                yield from _entry_changes(states[entry[1]], values)
+        finally:
+            shared.release()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for table in self._touched:
+            table.forget()
+        self._touched = {}
+        self._committed.release()
+        with self._lock:
+            self._final.release()
+        self._store.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"the {self.name} backend was closed")
+
+    # For the readers, from any thread.
+
+    def live_store(self) -> tuple[int, ByteStore]:
+        self._check_open()
+        return self._running, self._store
+
+    def final_snapshot(self) -> _SharedSnapshot:
+        """Held for the caller, who releases it."""
+        with self._lock:
+            self._check_open()
+            return self._final.hold()
+
+    def prefix_finder(self, descriptor: StateDescriptor, namespace: Namespace) -> Callable[[Key], bytes] | None:
+        """From a key to its store key or prefix, for the use of one thread; None when the state was never opened."""
+        state = self._states.get(descriptor.name)
+        if state is None:
+            return None
+        encode, group_of, ordinal, encoded = key_encoder(), self._group_of, state.ordinal, encode_key(namespace)
+        return lambda key: prefix_of(group_of(key), ordinal, encoded) + encode(key)
+
+
+class _LiveReader(StateReader):
+    """Reads what the tables have flushed."""
+
+    def __init__(self, backend: ByteStoreBackend) -> None:
+        self._backend = backend
+
+    def get(
+        self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
+    ) -> ReadResult:
+        epoch, store = self._backend.live_store()
+        find = self._backend.prefix_finder(descriptor, namespace)
+        return ReadResult(epoch, _answers(find, store, descriptor, keys, most_bytes))
+
+
+class _CommittedReader(StateReader):
+    """Reads the snapshot of the last final epoch."""
+
+    def __init__(self, backend: ByteStoreBackend) -> None:
+        self._backend = backend
+
+    def get(
+        self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
+    ) -> ReadResult:
+        shared = self._backend.final_snapshot()
+        try:
+            find = self._backend.prefix_finder(descriptor, namespace)
+            return ReadResult(shared.epoch, _answers(find, shared.snapshot, descriptor, keys, most_bytes))
+        finally:
+            shared.release()
+
+
+def _answers(
+    find: Callable[[Key], bytes] | None,
+    source: ByteStore | ByteSnapshot,
+    descriptor: StateDescriptor,
+    keys: Sequence[Key],
+    most_bytes: int,
+) -> list[bytes | FailureCode | None]:
+    if find is None:
+        return [None] * len(keys)
+    prefixes = map(find, keys)
+    kind = descriptor.kind
+    if kind is StateKind.VALUE or kind is StateKind.REDUCING:
+        return bounded(map(source.get, prefixes), most_bytes)
+    if kind is StateKind.LIST:
+        return bounded((_list(source, prefix, descriptor, most_bytes) for prefix in prefixes), most_bytes)
+    if kind is StateKind.MAP:
+        return bounded((_map(source, prefix, descriptor, most_bytes) for prefix in prefixes), most_bytes)
+    dump = descriptor.result_dumper()
+    return bounded((_result(source.get(prefix), descriptor, dump) for prefix in prefixes), most_bytes)
+
+
+def _list(
+    source: ByteStore | ByteSnapshot, prefix: bytes, descriptor: StateDescriptor, most_bytes: int
+) -> bytes | None:
+    elements: list[bytes] = []
+    left = most_bytes
+    for _, addition in source.scan(prefix, stop_of(prefix)):
+        added = unpack_elements(addition)
+        elements += added
+        left -= sum(map(len, added))
+        if left < 0:
+            raise too_large(most_bytes)
+    return list_answer(descriptor, elements) if elements else None
+
+
+def _map(source: ByteStore | ByteSnapshot, prefix: bytes, descriptor: StateDescriptor, most_bytes: int) -> bytes | None:
+    start = len(prefix)
+    entries: dict[bytes, bytes] = {}
+    left = most_bytes
+    for entry_key, data in source.scan(prefix, stop_of(prefix)):
+        entries[entry_key[start:]] = data
+        left -= len(entry_key) - start + len(data)
+        if left < 0:
+            raise too_large(most_bytes)
+    return map_answer(descriptor, entries) if entries else None
+
+
+def _result(
+    found: bytes | None, descriptor: StateDescriptor, dump: Callable[[Any], bytes]
+) -> bytes | FailureCode | None:
+    try:
+        return None if found is None else accumulator_answer(descriptor, dump, found)
+    except Exception:
+        # Stored bytes do not change, so this is the aggregate function's or the serializer's own failure.
+        _LOG.exception("state %r: a result cannot be computed", descriptor.name)
+        return FailureCode.INTERNAL
+
+
+def _entry_changes(descriptor: StateDescriptor, values: Iterable[tuple[EntryKey, bytes]]) -> Iterator[Change]:
+    """The changes that build one key's value from its store entries."""
+    if descriptor.kind is StateKind.LIST:
+        found = list(values)
+        elements = [data for _, addition in found for data in unpack_elements(addition)]
+        values = [(found[0][0], pack_elements(elements))]
+    is_map = descriptor.kind is StateKind.MAP
+    for entry, data in values:
+        op, map_key = (ChangeOp.MAP_PUT, entry.sub_key) if is_map else (ChangeOp.PUT, b"")
+        yield Change(op, descriptor.name, entry.group, entry.namespace, entry.key, map_key, data)

@@ -1,0 +1,140 @@
+"""List states over a byte store: each addition is an entry of its own, so appending reads nothing.
+
+Rules of this module: as in `byte_table`. Entries of a key are ordered by a sequence number that only grows, so
+those of the running epoch are the ones above the number of the last commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from qstate.backends.admission import admit_list, admit_values
+from qstate.backends.answers import pack_elements, unpack_elements
+from qstate.backends.byte_stores.layout import pack_sequence, stop_of
+from qstate.backends.byte_stores.store import ByteSnapshot
+from qstate.backends.byte_stores.table import BATCH_ENTRIES, Batch, ByteState, ByteTable
+from qstate.backends.contract import Change, ChangeOp
+from qstate.keys import Key, Namespace
+
+__all__ = ["ByteListTable"]
+
+
+class _CachedList:
+    """`elements`: the whole list, when it was read or written whole. `added`: what the store has not seen."""
+
+    __slots__ = ("added", "elements", "rewritten")
+
+    def __init__(self) -> None:
+        self.elements: list[Any] | None = None
+        self.added: list[Any] = []
+        #: The store's entries are to go; `elements` is the list.
+        self.rewritten = False
+
+
+class ByteListTable(ByteTable):
+    """`_changed` tells whether a key's list was rewritten in this epoch, or only added to."""
+
+    def __init__(self, state: ByteState, namespace: Namespace) -> None:
+        super().__init__(state, namespace)
+        self._cache: dict[Key, _CachedList] = {}
+        self._unwritten: dict[Key, _CachedList] = {}
+        self._changed: dict[Key, bool] = {}
+
+    def get(self, key: Key) -> Any:
+        cached = self._cached(key)
+        if cached.elements is None:
+            prefix = self.locate(key)[2]
+            stored = self._store.scan(prefix, stop_of(prefix))
+            elements = [self._load(data) for _, addition in stored for data in unpack_elements(addition)]
+            cached.elements = elements + cached.added
+            self._clock.left -= len(elements)
+        return cached.elements or None
+
+    def put(self, key: Key, value: Any) -> None:
+        elements = admit_list(value)
+        cached = self._cached(key)
+        cached.elements, cached.added, cached.rewritten = elements, [], True
+        self._unwritten[key] = cached
+
+    def delete(self, key: Key) -> None:
+        self.put(key, [])
+
+    def list_add(self, key: Key, values: Sequence[Any]) -> None:
+        admit_values(values)
+        if not values:
+            return
+        cached = self._cached(key)
+        if cached.elements is not None:
+            cached.elements.extend(values)
+        if not cached.rewritten:
+            cached.added.extend(values)
+        self._unwritten[key] = cached
+
+    def _cached(self, key: Key) -> _CachedList:
+        clock = self._clock
+        clock.left -= 1
+        if clock.left < 0:
+            clock.run_out()
+        cached = self._cache.get(key)
+        if cached is None:
+            if not self._cache:
+                self.state.touched(self)
+            cached = self._cache[key] = _CachedList()
+        return cached
+
+    def flush(self) -> None:
+        staged = []
+        for key, cached in self._unwritten.items():
+            elements = (cached.elements or []) if cached.rewritten else cached.added
+            staged.append((key, cached, self.locate(key)[2], [self.dump(key, element) for element in elements]))
+        batch: Batch = {}
+        for key, cached, prefix, elements in staged:
+            self._changed[key] = self._changed.get(key, False) or cached.rewritten
+            if cached.rewritten:
+                batch.update(dict.fromkeys(entry_key for entry_key, _ in self._store.scan(prefix, stop_of(prefix))))
+            if elements:
+                batch[prefix + pack_sequence(self.state.additions.next())] = pack_elements(elements)
+            cached.added, cached.rewritten = [], False
+            self.write(batch, BATCH_ENTRIES)
+        self.write(batch)
+        self._unwritten = {}
+
+    def changes(self, committed: ByteSnapshot) -> Iterator[Change]:
+        self.flush()
+        first_new = pack_sequence(self.state.additions.committed + 1)
+        for key, rewritten in self._changed.items():
+            group, encoded, prefix = self.locate(key)
+            start = prefix if rewritten else prefix + first_new
+            additions = self._store.scan(start, stop_of(prefix))
+            elements = [data for _, addition in additions for data in unpack_elements(addition)]
+            if elements:
+                op = ChangeOp.PUT if rewritten else ChangeOp.LIST_ADD
+                yield self.change(op, group, encoded, pack_elements(elements))
+            elif next(committed.scan(prefix, stop_of(prefix)), None) is not None:
+                yield self.change(ChangeOp.DELETE, group, encoded)
+
+    def wrote(self) -> bool:
+        return bool(self._unwritten or self._changed)
+
+    def forget(self) -> None:
+        self._cache, self._unwritten, self._changed = {}, {}, {}
+
+    def shrink(self) -> None:
+        self._cache = dict(self._unwritten)
+
+    def size(self) -> int:
+        return sum(1 + len(cached.elements or ()) + len(cached.added) for cached in self._cache.values())
+
+    def revert(self, committed: ByteSnapshot) -> None:
+        first_new = pack_sequence(self.state.additions.committed + 1)
+        batch: Batch = {}
+        for key, rewritten in self._changed.items():
+            prefix = self.locate(key)[2]
+            start = prefix if rewritten else prefix + first_new
+            batch.update(dict.fromkeys(entry_key for entry_key, _ in self._store.scan(start, stop_of(prefix))))
+            if rewritten:
+                batch.update(committed.scan(prefix, stop_of(prefix)))
+            self.write(batch, BATCH_ENTRIES)
+        self.write(batch)
+        self.forget()

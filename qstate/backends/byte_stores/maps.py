@@ -1,0 +1,178 @@
+"""Map states over a byte store: one entry per map key, read and written one by one.
+
+Rules of this module: as in `byte_table`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from qstate.backends.admission import admit_map, admit_map_key, none_refused
+from qstate.backends.byte_stores.layout import stop_of
+from qstate.backends.byte_stores.store import ByteSnapshot
+from qstate.backends.byte_stores.table import BATCH_ENTRIES, MISSING, Batch, ByteState, ByteTable
+from qstate.backends.contract import Change, ChangeOp
+from qstate.keys import Key, Namespace, decode_key
+
+__all__ = ["ByteMapTable"]
+
+
+class _CachedMap:
+    """`known`: map keys to values, None where there is nothing; all of them when `complete`."""
+
+    __slots__ = ("complete", "known", "rewritten", "unwritten")
+
+    def __init__(self) -> None:
+        self.known: dict[Key, Any] = {}
+        self.complete = False
+        self.unwritten: set[Key] = set()
+        #: The store's entries are to go; `known` is the map.
+        self.rewritten = False
+
+
+class ByteMapTable(ByteTable):
+    """`_changed` has the map keys that this epoch wrote to the store, or None for a map that was rewritten."""
+
+    def __init__(self, state: ByteState, namespace: Namespace) -> None:
+        super().__init__(state, namespace)
+        self._cache: dict[Key, _CachedMap] = {}
+        self._unwritten: dict[Key, _CachedMap] = {}
+        self._changed: dict[Key, set[Key] | None] = {}
+
+    def get(self, key: Key) -> Any:
+        return dict(self.map_items(key)) or None
+
+    def map_items(self, key: Key) -> Sequence[tuple[Key, Any]]:
+        cached = self._cached(key)
+        if not cached.complete:
+            prefix = self.locate(key)[2]
+            stored: dict[Any, Any] = {}
+            for entry_key, data in self._store.scan(prefix, stop_of(prefix)):
+                map_key: Any = decode_key(entry_key[len(prefix) :])
+                # What is known already may be newer, or the very object that user code holds.
+                stored[map_key] = None if map_key in cached.known else self._load(data)
+            cached.known = {**stored, **cached.known}
+            cached.complete = True
+            self._clock.left -= len(stored)
+        return [(map_key, value) for map_key, value in cached.known.items() if value is not None]
+
+    def put(self, key: Key, value: Any) -> None:
+        entries = admit_map(value)
+        cached = self._cached(key)
+        cached.known, cached.complete, cached.rewritten = dict(entries), True, True
+        self._unwritten[key] = cached
+
+    def delete(self, key: Key) -> None:
+        self.put(key, {})
+
+    def map_get(self, key: Key, map_key: Key) -> Any:
+        cached = self._cached(key)
+        found = cached.known.get(map_key, MISSING)
+        if found is not MISSING:
+            return found
+        if type(map_key) is not str:
+            admit_map_key(map_key)
+        data = None if cached.complete else self._store.get(self.locate(key)[2] + self.state.encode(map_key))
+        cached.known[map_key] = value = None if data is None else self._load(data)
+        return value
+
+    def map_put(self, key: Key, map_key: Key, value: Any) -> None:
+        if type(map_key) is not str:
+            admit_map_key(map_key)
+        if value is None:
+            raise none_refused()
+        self._set(key, map_key, value)
+
+    def map_remove(self, key: Key, map_key: Key) -> None:
+        if type(map_key) is not str:
+            admit_map_key(map_key)
+        self._set(key, map_key, None)
+
+    def _set(self, key: Key, map_key: Key, value: Any) -> None:
+        cached = self._cached(key)
+        cached.known[map_key] = value
+        cached.unwritten.add(map_key)
+        self._unwritten[key] = cached
+
+    def _cached(self, key: Key) -> _CachedMap:
+        clock = self._clock
+        clock.left -= 1
+        if clock.left < 0:
+            clock.run_out()
+        cached = self._cache.get(key)
+        if cached is None:
+            if not self._cache:
+                self.state.touched(self)
+            cached = self._cache[key] = _CachedMap()
+        return cached
+
+    def flush(self) -> None:
+        staged = []
+        for key, cached in self._unwritten.items():
+            prefix, written = self.locate(key)[2], cached.known if cached.rewritten else cached.unwritten
+            staged.append((key, cached, prefix, {map_key: self._entry(key, cached, map_key) for map_key in written}))
+        batch: Batch = {}
+        for key, cached, prefix, entries in staged:
+            changed = self._changed.setdefault(key, set())
+            if cached.rewritten:
+                self._changed[key] = None
+                batch.update(dict.fromkeys(entry_key for entry_key, _ in self._store.scan(prefix, stop_of(prefix))))
+            elif changed is not None:
+                changed.update(entries)
+            batch.update((prefix + sub_key, data) for sub_key, data in entries.values())
+            cached.unwritten, cached.rewritten = set(), False
+            self.write(batch, BATCH_ENTRIES)
+        self.write(batch)
+        self._unwritten = {}
+
+    def _entry(self, key: Key, cached: _CachedMap, map_key: Key) -> tuple[bytes, bytes | None]:
+        try:
+            sub_key = self.state.encode(map_key)
+        except Exception as exc:
+            raise self.failure(key, exc, map_key) from exc
+        value = cached.known[map_key]
+        return sub_key, None if value is None else self.dump(key, value, map_key)
+
+    def changes(self, committed: ByteSnapshot) -> Iterator[Change]:
+        self.flush()
+        for key, map_keys in self._changed.items():
+            group, encoded, prefix = self.locate(key)
+            if map_keys is None:
+                if next(committed.scan(prefix, stop_of(prefix)), None) is not None:
+                    yield self.change(ChangeOp.DELETE, group, encoded)
+                for entry_key, data in self._store.scan(prefix, stop_of(prefix)):
+                    yield self.change(ChangeOp.MAP_PUT, group, encoded, data, entry_key[len(prefix) :])
+                continue
+            for sub_key in map(self.state.encode, map_keys):
+                found = self._store.get(prefix + sub_key)
+                if found is not None:
+                    yield self.change(ChangeOp.MAP_PUT, group, encoded, found, sub_key)
+                elif committed.get(prefix + sub_key) is not None:
+                    yield self.change(ChangeOp.MAP_REMOVE, group, encoded, b"", sub_key)
+
+    def wrote(self) -> bool:
+        return bool(self._unwritten or self._changed)
+
+    def forget(self) -> None:
+        self._cache, self._unwritten, self._changed = {}, {}, {}
+
+    def shrink(self) -> None:
+        self._cache = dict(self._unwritten)
+
+    def size(self) -> int:
+        return sum(1 + len(cached.known) for cached in self._cache.values())
+
+    def revert(self, committed: ByteSnapshot) -> None:
+        batch: Batch = {}
+        for key, map_keys in self._changed.items():
+            prefix = self.locate(key)[2]
+            if map_keys is None:
+                batch.update(dict.fromkeys(entry_key for entry_key, _ in self._store.scan(prefix, stop_of(prefix))))
+                batch.update(committed.scan(prefix, stop_of(prefix)))
+            else:
+                for sub_key in map(self.state.encode, map_keys):
+                    batch[prefix + sub_key] = committed.get(prefix + sub_key)
+            self.write(batch, BATCH_ENTRIES)
+        self.write(batch)
+        self.forget()

@@ -1,0 +1,155 @@
+"""What the tables over a byte store share: a write-back cache of decoded values, and the traces of an epoch.
+
+Rules of this module: operator's thread only, and no epochs by number. A table keeps, until the next commit,
+
+    unwritten   decoded values that the store has not seen; queries do not see them either
+    read        decoded values as the store has them
+    changed     the keys that this epoch wrote to the store (a rollback restores them from the snapshot)
+
+`flush` moves unwritten to the store. Everything of one key goes into one batch, so no reader sees half of it; all
+values are serialized before the first is written, so a value that cannot be leaves the store as it was.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from qstate.backends.admission import refused_write
+from qstate.backends.byte_stores.layout import prefix_of
+from qstate.backends.byte_stores.store import ByteSnapshot, ByteStore
+from qstate.backends.contract import Change, ChangeOp, StateTable
+from qstate.descriptors import StateDescriptor
+from qstate.errors import SerializationError
+from qstate.keys import Key, Namespace
+
+__all__ = ["MISSING", "Additions", "Batch", "ByteState", "ByteTable", "WriteClock"]
+
+MISSING: Any = object()
+
+#: A store that holds the interpreter's lock while it writes should not do so for longer than about a millisecond.
+BATCH_ENTRIES = 1000
+
+Batch = dict[bytes, bytes | None]
+
+
+class WriteClock:
+    """Counts table operations down to the next look at the clock and the cache's size."""
+
+    __slots__ = ("left", "run_out")
+
+    def __init__(self, run_out: Callable[[], None]) -> None:
+        self.left = 0
+        self.run_out = run_out
+
+
+class Additions:
+    """Numbers the additions to lists; `committed` is the last number of the last commit."""
+
+    __slots__ = ("committed", "last")
+
+    def __init__(self) -> None:
+        self.last = self.committed = 0
+
+    def next(self) -> int:
+        self.last += 1
+        return self.last
+
+
+class ByteState(NamedTuple):
+    """What the tables of one state share, whatever their namespace."""
+
+    descriptor: StateDescriptor
+    ordinal: int
+    dump: Callable[[Any], bytes]
+    group_of: Callable[[Key], int]
+    encode: Callable[[Namespace], bytes]
+    store: ByteStore
+    clock: WriteClock
+    additions: Additions
+    #: Called with a table that begins to hold something until the next commit.
+    touched: Callable[[ByteTable], None]
+
+
+class ByteTable(StateTable):
+    """What the backend asks of a table of any kind."""
+
+    def __init__(self, state: ByteState, namespace: Namespace) -> None:
+        self.state = state
+        self.namespace = namespace
+        self._store = state.store
+        self._dump = state.dump
+        self._dump_all = state.descriptor.serializer.dump_all
+        self._load = state.descriptor.serializer.loads
+        self._clock = state.clock
+        self._encoded_namespace = state.encode(namespace)
+        self._prefixes: dict[int, bytes] = {}
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Write what is unwritten; raises `SerializationError` with the store as it was."""
+
+    @abstractmethod
+    def changes(self, committed: ByteSnapshot) -> Iterator[Change]:
+        """Flush, and tell what the epoch changed against the last committed snapshot."""
+
+    @abstractmethod
+    def wrote(self) -> bool:
+        """Whether the epoch wrote anything, to the store or to what is unwritten."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Drop everything decoded and every trace of the epoch. Unwritten values are lost."""
+
+    @abstractmethod
+    def shrink(self) -> None:
+        """Drop everything decoded that the store has."""
+
+    @abstractmethod
+    def size(self) -> int:
+        """How many decoded values are held, about."""
+
+    @abstractmethod
+    def revert(self, committed: ByteSnapshot) -> None:
+        """Bring the store back to the snapshot where this epoch changed it, and forget the epoch."""
+
+    def prefix(self, group: int, encoded_key: bytes) -> bytes:
+        """The store key of a value, or what the store keys of a list or map begin with."""
+        try:
+            return self._prefixes[group] + encoded_key
+        except KeyError:
+            self._prefixes[group] = prefix_of(group, self.state.ordinal, self._encoded_namespace)
+            return self._prefixes[group] + encoded_key
+
+    def locate(self, key: Key) -> tuple[int, bytes, bytes]:
+        """The key's group, encoding and prefix."""
+        try:
+            group, encoded = self.state.group_of(key), self.state.encode(key)
+        except Exception as exc:
+            raise self.failure(key, exc) from exc
+        return group, encoded, self.prefix(group, encoded)
+
+    def dump(self, key: Key, value: Any, map_key: Key | None = None) -> bytes:
+        try:
+            return self._dump(value)
+        except Exception as exc:
+            raise self.failure(key, exc, map_key) from exc
+
+    def change(self, op: ChangeOp, group: int, key: bytes, data: bytes = b"", map_key: bytes = b"") -> Change:
+        return Change(op, self.state.descriptor.name, group, self._encoded_namespace, key, map_key, data)
+
+    def failure(self, key: Any, exc: Exception, map_key: Key | None = None) -> SerializationError:
+        return refused_write(self.state.descriptor.name, self.namespace, key, exc, map_key)
+
+    def write(self, batch: Batch, at_least: int = 1) -> None:
+        """Write and empty the batch if it has that many entries."""
+        if len(batch) >= at_least:
+            self._store.write(batch)
+            batch.clear()
+
+    def spend(self, operations: int) -> None:
+        """Count operations; may flush and shrink every table, so call it with nothing half done."""
+        self._clock.left -= operations
+        if self._clock.left < 0:
+            self._clock.run_out()

@@ -1,0 +1,1 @@
+"""The heap backend: live Python objects in dicts, copy-free."""

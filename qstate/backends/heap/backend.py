@@ -1,0 +1,371 @@
+"""The heap backend: live Python objects in dicts, copy-free, with a committed view beside them.
+
+Rules of this module: it knows epochs, threads and which tables exist; what a table holds is the tables' own
+(`heap_table` explains the layers). The operator's thread writes without a lock. `_lock` guards the moments at
+which layers move (seal, finalize, the end of a rollback) against committed readers, who hold it while they pick
+up the images of one answer's keys, never while they serialize: so all keys of a committed answer are of one epoch.
+
+Live readers take no lock: they serialize the operator's objects while it may be changing them. That is the
+documented hazard. It ends here: whatever a reader meets in such an object is that key's answer, a torn value or
+`CONCURRENT_MODIFICATION`, and the object is only read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import countOf
+from threading import Lock
+from typing import Any, ClassVar
+from weakref import WeakValueDictionary
+
+import msgpack
+
+from qstate.backends.admission import admit_descriptor
+from qstate.backends.answers import bounded, live_answer, too_large
+from qstate.backends.change_blocks import ChangeBlock, ChangeBlocks, blocks_of
+from qstate.backends.contract import (
+    UNBOUNDED,
+    BackendContext,
+    Capability,
+    Change,
+    Isolation,
+    ReadResult,
+    StateBackend,
+    StateReader,
+)
+from qstate.backends.heap.lists import HeapListTable
+from qstate.backends.heap.maps import HeapMapTable
+from qstate.backends.heap.table import IMMUTABLE, HeapState, HeapTable
+from qstate.backends.heap.values import HeapValueTable
+from qstate.descriptors import StateDescriptor, StateKind
+from qstate.errors import ClosedError, FailureCode, JobError, TooLarge
+from qstate.keys import Key, KeyGroupRange, Namespace, check_key, decode_key, key_encoder, key_grouper
+from qstate.serializers import MessagePackSerializer
+
+__all__ = ["HeapBackend"]
+
+_LOG = logging.getLogger(__name__)
+
+#: Before the first epoch.
+NO_EPOCH = -1
+
+_TABLE_CLASSES: dict[StateKind, Callable[[HeapState, Namespace], HeapTable]] = {
+    StateKind.VALUE: HeapValueTable,
+    StateKind.REDUCING: HeapValueTable,
+    StateKind.AGGREGATING: HeapValueTable,
+    StateKind.LIST: HeapListTable,
+    StateKind.MAP: HeapMapTable,
+}
+_LIST, _MAP = StateKind.LIST, StateKind.MAP
+_NONE = type(None)
+#: Values that have a length.
+_SIZED = frozenset((str, bytes, list, dict, tuple))
+#: The most bytes of MessagePack that a value of these types takes.
+_FIXED_SIZES = {bool: 1, int: 9, float: 9}
+#: The same of the header of a text or bytes, and of a character.
+_HEADER_BYTES, _UTF8_BYTES = 5, 4
+
+
+class HeapBackend(StateBackend):
+    """Keeps state as Python objects; see `docs/explanation/heap-hazard.md` for what live queries may meet."""
+
+    name: ClassVar[str] = "heap"
+    capabilities = frozenset({Capability.COMMITTED_READS})
+
+    def __init__(self, context: BackendContext) -> None:
+        self._key_groups = context.key_groups
+        self._group_of = key_grouper(context.max_parallelism)
+        self._encode = key_encoder()
+        self._states: dict[str, HeapState] = {}
+        # A table lives as long as it has entries (`_held`) or a handle refers to it: namespaces come and go.
+        self._tables: WeakValueDictionary[tuple[str, Namespace], HeapTable] = WeakValueDictionary()
+        self._held: dict[HeapTable, None] = {}
+        self._touched: dict[HeapTable, None] = {}
+        self._sealed: dict[HeapTable, None] = {}
+        self._lock = Lock()
+        self._running = self._committed = self._final = NO_EPOCH
+        self._closed = False
+
+    def table(self, descriptor: StateDescriptor, namespace: Namespace = None) -> HeapTable:
+        self._check_open()
+        found = self._tables.get((descriptor.name, namespace))
+        if found is not None and found.state.descriptor.kind is descriptor.kind:
+            return found
+        if namespace is not None:
+            check_key(namespace)
+        table = _TABLE_CLASSES[descriptor.kind](self._state(descriptor), namespace)
+        self._tables[(descriptor.name, namespace)] = table
+        return table
+
+    def _state(self, descriptor: StateDescriptor) -> HeapState:
+        state = self._states.get(descriptor.name)
+        if state is None:
+            dump, dump_all = descriptor.serializer.dumper(), descriptor.serializer.dump_all
+            state = HeapState(descriptor, dump, dump_all, self._group_of, self._encode, self._touch)
+            self._states[descriptor.name] = state
+        admit_descriptor(descriptor, held=state.descriptor)
+        return state
+
+    def _touch(self, table: HeapTable) -> None:
+        self._touched[table] = self._held[table] = None
+
+    def begin(self, epoch: int) -> None:
+        self._check_open()
+        if epoch <= self._committed:
+            raise JobError(f"epoch {epoch} cannot begin: epoch {self._committed} is committed already")
+        self.finalize(self._committed)
+        self._running = epoch
+
+    def commit(self, epoch: int) -> ChangeBlocks:
+        self._check_open()
+        if epoch <= self._committed:
+            raise JobError(f"epoch {epoch} cannot be committed: epoch {self._committed} is already")
+        return ChangeBlocks(self._commit(epoch))
+
+    def _commit(self, epoch: int) -> Iterator[ChangeBlock]:
+        touched = list(self._touched)
+        for table in touched:
+            yield from table.blocks()
+        with self._lock:
+            for table in touched:
+                table.seal()
+            self._sealed.update(self._touched)
+            self._running = self._committed = epoch
+        self._touched = {}
+
+    def finalize(self, epoch: int) -> None:
+        self._check_open()
+        if not self._final < self._committed <= epoch:
+            return
+        with self._lock:
+            for table in self._sealed:
+                table.finalize()
+            self._final = self._committed
+        for table in self._sealed:
+            table.settle()
+        self._release(self._sealed)
+        self._sealed = {}
+
+    def rollback(self) -> None:
+        self._check_open()
+        for table in self._held:
+            table.rollback()
+        with self._lock:
+            for table in self._touched:
+                table.forget_epoch()
+        self._release(self._touched)
+        self._touched = {}
+        self._running = self._committed
+
+    def _release(self, tables: Iterable[HeapTable]) -> None:
+        for table in tables:
+            if table.is_empty():
+                self._held.pop(table, None)
+
+    def reader(self, isolation: Isolation) -> StateReader:
+        self._check_open()
+        return _LiveReader(self) if isolation is Isolation.LIVE else _CommittedReader(self)
+
+    def restore(self, epoch: int, changes: Iterable[Change]) -> None:
+        self._check_open()
+        if self._held or self._committed != NO_EPOCH:
+            raise JobError("only an empty backend can be restored")
+        for block in blocks_of(changes):
+            wanted = block.within(self._key_groups)
+            if wanted.keys:
+                table = self._restored_table(wanted)
+                self._held[table] = None
+                table.load(wanted)
+        self._release(list(self._held))
+        self._running = self._committed = self._final = epoch
+
+    def _restored_table(self, block: ChangeBlock) -> HeapTable:
+        if block.state not in self._states:
+            raise JobError(f"the changes hold a state {block.state!r} that no function has asked for")
+        return self.table(self._states[block.state].descriptor, decode_key(block.namespace))
+
+    def entries(self, key_groups: KeyGroupRange) -> Iterator[Change]:
+        self._check_open()
+        for table in list(self._held):
+            yield from table.entries(key_groups)
+
+    def close(self) -> None:
+        self._closed = True
+        for table in list(self._tables.values()):
+            table.live.clear()
+        self._held, self._touched, self._sealed = {}, {}, {}
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the heap backend was closed")
+
+    # For the readers, from any thread.
+
+    def find(self, descriptor: StateDescriptor, namespace: Namespace) -> HeapTable | None:
+        self._check_open()
+        return self._tables.get((descriptor.name, namespace))
+
+    @property
+    def running_epoch(self) -> int:
+        return self._running
+
+    def images(
+        self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int
+    ) -> tuple[int, HeapTable | None, list[Any]]:
+        """The final epoch and what it has for the keys, all of one moment; so the table is found under the lock."""
+        with self._lock:
+            table = self.find(descriptor, namespace)
+            if table is None:
+                return self._final, None, []
+            return self._final, table, table.images(keys, most_bytes)
+
+
+class _LiveReader(StateReader):
+    """Serializes the operator's objects as they are."""
+
+    def __init__(self, backend: HeapBackend) -> None:
+        self._backend = backend
+
+    def get(
+        self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
+    ) -> ReadResult:
+        epoch = self._backend.running_epoch
+        table = self._backend.find(descriptor, namespace)
+        if table is None:
+            return ReadResult(epoch, [None] * len(keys))
+        values = table.values(keys)
+        if len(keys) == 1:
+            answer = _answer(descriptor, _dumper(descriptor, 1), values[0], most_bytes)
+            return ReadResult(epoch, bounded((answer,), most_bytes))
+        if _are_immutable(values):
+            try:
+                return ReadResult(epoch, _dumped(descriptor, values, most_bytes))
+            except TooLarge:
+                raise
+            except Exception as exc:
+                _LOG.debug("state %r: each value is looked at by itself", descriptor.name, exc_info=exc)
+        dump = _dumper(descriptor, len(keys))
+        answers = (_answer(descriptor, dump, value, most_bytes) for value in values)
+        return ReadResult(epoch, bounded(answers, most_bytes))
+
+
+class _CommittedReader(StateReader):
+    """Picks up images under the lock and serializes them, where they are not bytes already, outside it."""
+
+    def __init__(self, backend: HeapBackend) -> None:
+        self._backend = backend
+
+    def get(
+        self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
+    ) -> ReadResult:
+        epoch, table, images = self._backend.images(descriptor, namespace, keys, most_bytes)
+        if table is None:
+            return ReadResult(epoch, [None] * len(keys))
+        dump = _dumper(descriptor, len(keys))
+        answers = (_image_answer(table, descriptor, dump, image) for image in images)
+        return ReadResult(epoch, bounded(answers, most_bytes))
+
+
+def _image_answer(
+    table: HeapTable, descriptor: StateDescriptor, dump: Callable[[Any], bytes], image: Any
+) -> bytes | FailureCode | None:
+    if image is None:
+        return None
+    try:
+        return table.image_answer(descriptor, dump, image)
+    except Exception:
+        _LOG.exception("state %r: a committed value cannot be serialized", descriptor.name)
+        return FailureCode.INTERNAL
+
+
+def _dumped(
+    descriptor: StateDescriptor, values: Sequence[Any], most_bytes: int
+) -> Sequence[bytes | FailureCode | None]:
+    """The answers for values that cannot change: all in one step where they surely fit."""
+    most = _most_bytes(descriptor, values)
+    if most is not None and most <= most_bytes:
+        return descriptor.dump_results(values)
+    return bounded(map(descriptor.result_dumper(), values), most_bytes)
+
+
+def _most_bytes(descriptor: StateDescriptor, values: Sequence[Any]) -> int | None:
+    """What the values' bytes are together at most, where that can be told without making them."""
+    if type(descriptor.serializer) is not MessagePackSerializer or descriptor.kind is StateKind.AGGREGATING:
+        return None
+    first = type(values[0])
+    if countOf(map(type, values), first) != len(values):
+        return None
+    if first in _FIXED_SIZES:
+        return _FIXED_SIZES[first] * len(values)
+    if first is str or first is bytes:
+        return len(values) * _HEADER_BYTES + _UTF8_BYTES * sum(map(len, values))
+    return None
+
+
+def _are_immutable(values: Sequence[Any]) -> bool:
+    """Whether there is a value for each key that cannot change in place."""
+    first = type(values[0]) if values else _NONE
+    if countOf(map(type, values), first) == len(values) > 0:  # as nearly always; it takes less time than a set
+        return first is not _NONE and first in IMMUTABLE
+    types = set(map(type, values))
+    return _NONE not in types and types <= IMMUTABLE
+
+
+def _dumper(descriptor: StateDescriptor, count: int) -> Callable[[Any], bytes]:
+    """For a few values a dumper costs more than it saves."""
+    return descriptor.result_dumper() if count > 3 or _is_container(descriptor) else descriptor.dump_result
+
+
+def _is_container(descriptor: StateDescriptor) -> bool:
+    """User code that empties such a value in place leaves no value (rule T5)."""
+    kind = descriptor.kind
+    return kind is _LIST or kind is _MAP  # a set of enum members would hash them in Python
+
+
+def _answer(
+    descriptor: StateDescriptor, dump: Callable[[Any], bytes], value: Any, most_bytes: int
+) -> bytes | FailureCode | None:
+    """The answer for one live object, whatever state it is in.
+
+    Raises `TooLarge` where that can be told before it is made. What is made may be larger: the caller counts.
+    """
+    if value is None:
+        return None
+    immutable = type(value) in IMMUTABLE
+    if _least_bytes(descriptor, value) > most_bytes:
+        raise too_large(most_bytes)
+    try:
+        if immutable:
+            return dump(value)
+        if not value and _is_container(descriptor):
+            return None
+        answer = live_answer(descriptor, dump, value)
+        if len(answer) <= most_bytes:
+            _check_whole(descriptor, answer)
+    except Exception as exc:
+        # User code serializes what user code may be changing: any exception can come of that, so all do.
+        if immutable:
+            _LOG.exception("state %r: a value cannot be serialized", descriptor.name)
+            return FailureCode.INTERNAL
+        _LOG.debug("state %r: a value changed while it was read", descriptor.name, exc_info=exc)
+        return FailureCode.CONCURRENT_MODIFICATION
+    return answer
+
+
+def _least_bytes(descriptor: StateDescriptor, value: Any) -> int:
+    """What a value's answer has at least: in MessagePack each character, element and entry has a byte or more."""
+    if type(value) not in _SIZED:
+        return 0
+    plain = _is_container(descriptor) or type(descriptor.serializer) is MessagePackSerializer
+    return len(value) if plain and descriptor.kind is not StateKind.AGGREGATING else 0
+
+
+def _check_whole(descriptor: StateDescriptor, answer: bytes) -> None:
+    """Raise unless the answer is one MessagePack object.
+
+    msgpack writes a list's length first and its elements after: when the list changes in between (it can, while
+    a tuple or date inside runs Python code), the bytes are not MessagePack, and no client could read them.
+    """
+    if descriptor.query_serializer_name == MessagePackSerializer.name:
+        msgpack.unpackb(answer, raw=True, strict_map_key=False, use_list=False)

@@ -1,0 +1,146 @@
+"""The heap's table of list states: appends are told apart from rewrites, so that a commit writes what was added.
+
+Rules of this module: as in `heap_table`, which explains the layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice, repeat
+from typing import Any
+
+from qstate.backends.admission import admit_list, admit_values
+from qstate.backends.answers import list_answer, pack_elements, unpack_elements
+from qstate.backends.change_blocks import ChangeBlock, blocks_of
+from qstate.backends.contract import Change, ChangeOp
+from qstate.backends.heap.table import HeapState, HeapTable, sized
+from qstate.descriptors import StateDescriptor
+from qstate.keys import Key, KeyGroupRange, Namespace, decode_keys
+
+__all__ = ["HeapListTable"]
+
+#: Instead of a number of standing elements: the list was written as a whole.
+_WHOLE = -1
+_MISSING: Any = object()
+
+
+class HeapListTable(HeapTable):
+    """List states. `_before` has the number of elements that still stand from S, or `_WHOLE`."""
+
+    def __init__(self, state: HeapState, namespace: Namespace) -> None:
+        super().__init__(state, namespace)
+        self.get = self.live.get
+        self._before: dict[Key, int] = {}
+        self._committed: dict[Key, list[bytes]] = {}
+        self._staged: dict[Key, list[bytes]] = {}
+        # A committed list only grows at its end or is replaced, so the list and a length are an image.
+        self._sealed: dict[Key, tuple[list[bytes], int] | None] = {}
+
+    def put(self, key: Key, value: Any) -> None:
+        elements = admit_list(value)
+        self._touch(key, _WHOLE)
+        if elements:
+            self.live[key] = elements
+        else:
+            self.live.pop(key, None)
+
+    def delete(self, key: Key) -> None:
+        self._touch(key, _WHOLE)
+        self.live.pop(key, None)
+
+    def list_add(self, key: Key, values: Sequence[Any]) -> None:
+        admit_values(values)
+        found = self.live.get(key)
+        if key not in self._before:
+            standing = len(self._committed.get(key, ()))
+            # A list that user code shortened or extended in place cannot be told by what is added now.
+            self._touch(key, standing if standing == len(found or ()) else _WHOLE)
+        if found is not None:
+            found.extend(values)
+        elif values:
+            self.live[key] = list(values)
+
+    def _touch(self, key: Key, mark: int) -> None:
+        if not self._before:
+            self.state.touched(self)
+        self._before[key] = mark
+
+    def blocks(self) -> Iterator[ChangeBlock]:
+        return blocks_of(self._changes())
+
+    def _changes(self) -> Iterator[Change]:
+        self._staged = staged = {}
+        key: Any = None
+        try:
+            for key, standing in list(self._before.items()):
+                elements = self.live.get(key) or []
+                added = [self._dump(element) for element in islice(elements, max(standing, 0), None)]
+                staged[key] = added
+                op = ChangeOp.LIST_ADD if standing > 0 else ChangeOp.PUT
+                if added:
+                    yield self.change(op, self._group_of(key), self._encode(key), pack_elements(added))
+                elif standing <= 0 and key in self._committed:
+                    yield self.change(ChangeOp.DELETE, self._group_of(key), self._encode(key))
+        except Exception as exc:
+            raise self._failure(key, exc) from exc
+
+    def seal(self) -> None:
+        committed, sealed = self._committed, self._sealed
+        for key, standing in self._before.items():
+            found, added = committed.get(key), self._staged[key]
+            if key not in sealed:
+                sealed[key] = None if found is None else (found, len(found))
+            if found is not None and standing > 0:
+                found.extend(added)
+            elif added:
+                committed[key] = added
+            elif found is not None:
+                del committed[key]
+        self._before, self._staged = {}, {}
+
+    def finalize(self) -> None:
+        self._sealed = {}
+
+    def rollback(self) -> None:
+        for key in self._before:
+            self.live.pop(key, None)
+        for key, elements in self._committed.items():
+            self.live[key] = [self._load(data) for data in elements]
+
+    def forget_epoch(self) -> None:
+        self._before, self._staged = {}, {}
+
+    def image(self, key: Key) -> list[bytes] | None:
+        sealed = self._sealed.get(key, _MISSING)
+        if sealed is not _MISSING:
+            return None if sealed is None else sealed[0][: sealed[1]]
+        found = self._committed.get(key)
+        return None if found is None else found[:]
+
+    def images(self, keys: Sequence[Key], most_bytes: int) -> list[Any]:
+        return sized(map(self.image, keys), most_bytes)
+
+    def image_answer(self, descriptor: StateDescriptor, dump: Callable[[Any], bytes], image: list[bytes]) -> bytes:
+        return list_answer(descriptor, image)
+
+    def entries(self, groups: KeyGroupRange) -> Iterator[Change]:
+        for key, elements in list(self._committed.items()):
+            group = self._group_of(key)
+            if group in groups:
+                yield self.change(ChangeOp.PUT, group, self._encode(key), pack_elements(elements))
+
+    def load(self, block: ChangeBlock) -> None:
+        live, committed, adds = self.live, self._committed, block.op is ChangeOp.LIST_ADD
+        keys: Sequence[Any] = decode_keys(block.keys)
+        data = repeat(b"") if block.data is None else block.data
+        for key, stored in zip(keys, data, strict=False):
+            if not adds:
+                live.pop(key, None)
+                committed.pop(key, None)
+            if block.op is not ChangeOp.DELETE:
+                elements = unpack_elements(stored)
+                committed.setdefault(key, []).extend(elements)
+                live.setdefault(key, []).extend(map(self._load, elements))
+
+    def is_empty(self) -> bool:
+        return not (self.live or self._before or self._sealed)

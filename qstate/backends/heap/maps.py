@@ -1,0 +1,203 @@
+"""The heap's table of map states: written entries are tracked one by one, so that a commit writes only them.
+
+Rules of this module: as in `heap_table`, which explains the layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from qstate.backends.admission import admit_map, admit_map_key, none_refused
+from qstate.backends.answers import map_answer
+from qstate.backends.change_blocks import ChangeBlock, blocks_of
+from qstate.backends.contract import Change, ChangeOp
+from qstate.backends.heap.table import HeapState, HeapTable, sized
+from qstate.descriptors import StateDescriptor
+from qstate.keys import Key, KeyGroupRange, Namespace, decode_keys, encode_key
+
+__all__ = ["HeapMapTable"]
+
+
+_NOTHING: dict[Any, Any] = {}
+
+
+class _WholeMap(set[Key]):
+    """The touched entries of a map that was written as a whole: all of them."""
+
+    def add(self, key: Key) -> None:
+        pass
+
+
+class HeapMapTable(HeapTable):
+    """Map states, tracked entry by entry. `_before` has the map keys that were written since S."""
+
+    def __init__(self, state: HeapState, namespace: Namespace) -> None:
+        super().__init__(state, namespace)
+        self.get = self.live.get
+        self._before: dict[Key, set[Key]] = {}
+        self._committed: dict[Key, dict[Key, bytes]] = {}
+        self._staged: dict[Key, dict[Key, bytes | None]] = {}
+        self._sealed: dict[Key, dict[Key, bytes | None]] = {}
+
+    def put(self, key: Key, value: Any) -> None:
+        entries = admit_map(value)
+        self._touch(key, _WholeMap())
+        if entries:
+            self.live[key] = entries
+        else:
+            self.live.pop(key, None)
+
+    def delete(self, key: Key) -> None:
+        self._touch(key, _WholeMap())
+        self.live.pop(key, None)
+
+    def map_get(self, key: Key, map_key: Key) -> Any:
+        found = self.live.get(key)
+        return found.get(map_key) if found else None
+
+    def map_put(self, key: Key, map_key: Key, value: Any) -> None:
+        if type(map_key) is not str:
+            admit_map_key(map_key)
+        if value is None:
+            raise none_refused()
+        try:
+            self._before[key].add(map_key)
+        except KeyError:
+            self._touch(key, {map_key})
+        try:
+            self.live[key][map_key] = value
+        except KeyError:
+            self.live[key] = {map_key: value}
+
+    def map_remove(self, key: Key, map_key: Key) -> None:
+        found = self.live.get(key)
+        if not found or map_key not in found:
+            return
+        if key in self._before:
+            self._before[key].add(map_key)
+        else:
+            self._touch(key, {map_key})
+        del found[map_key]
+        if not found:
+            del self.live[key]
+
+    def map_items(self, key: Key) -> Sequence[tuple[Key, Any]]:
+        found = self.live.get(key)
+        return list(found.items()) if found else []
+
+    def _touch(self, key: Key, marks: set[Key]) -> None:
+        if not self._before:
+            self.state.touched(self)
+        self._before[key] = marks
+
+    def blocks(self) -> Iterator[ChangeBlock]:
+        return blocks_of(self._changes())
+
+    def _changes(self) -> Iterator[Change]:
+        self._staged = {}
+        key: Any = None
+        map_key: Any = None
+        dump, encode, change, live_get = self._dump, self._encode, self.change, self.live.get
+        put, remove = ChangeOp.MAP_PUT, ChangeOp.MAP_REMOVE
+        try:
+            for key, marks in list(self._before.items()):
+                map_key = None
+                group, encoded = self._group_of(key), encode(key)
+                entries, standing = live_get(key, _NOTHING), self._committed.get(key, _NOTHING)
+                staged: dict[Key, bytes | None] = {}
+                self._staged[key] = staged
+                whole = type(marks) is _WholeMap
+                if whole and standing:
+                    yield change(ChangeOp.DELETE, group, encoded)
+                for map_key in list(entries if whole else marks):
+                    value = entries.get(map_key)
+                    if value is not None:
+                        staged[map_key] = data = dump(value)
+                        yield change(put, group, encoded, data, encode(map_key))
+                    elif map_key in standing:
+                        staged[map_key] = None
+                        yield change(remove, group, encoded, b"", encode(map_key))
+        except Exception as exc:
+            raise self._failure(key, exc, map_key) from exc
+
+    def seal(self) -> None:
+        committed, sealed = self._committed, self._sealed
+        for key, marks in self._before.items():
+            staged, found = self._staged[key], committed.get(key)
+            whole = type(marks) is _WholeMap
+            old = self._old(found or {}, staged, whole)
+            sealed[key] = {**old, **sealed[key]} if key in sealed else old
+            if found is None or whole:
+                found = committed[key] = {}
+            for map_key, data in staged.items():
+                if data is None:
+                    found.pop(map_key, None)
+                else:
+                    found[map_key] = data
+            if not found:
+                del committed[key]
+        self._before, self._staged = {}, {}
+
+    @staticmethod
+    def _old(found: Mapping[Key, bytes], staged: Mapping[Key, bytes | None], whole: bool) -> dict[Key, bytes | None]:
+        """What the entries that an epoch changes were before it, None for those that it adds."""
+        if whole:
+            return {**dict.fromkeys(staged), **found}
+        return {map_key: found.get(map_key) for map_key in staged}
+
+    def finalize(self) -> None:
+        self._sealed = {}
+
+    def rollback(self) -> None:
+        for key in self._before:
+            self.live.pop(key, None)
+        for key, entries in self._committed.items():
+            self.live[key] = {map_key: self._load(data) for map_key, data in entries.items()}
+
+    def forget_epoch(self) -> None:
+        self._before, self._staged = {}, {}
+
+    def image(self, key: Key) -> dict[Key, bytes] | None:
+        merged: dict[Key, bytes | None] = {**self._committed.get(key, {}), **self._sealed.get(key, {})}
+        return {map_key: data for map_key, data in merged.items() if data is not None} or None
+
+    def images(self, keys: Sequence[Key], most_bytes: int) -> list[Any]:
+        return sized(map(self.image, keys), most_bytes)
+
+    def image_answer(self, descriptor: StateDescriptor, dump: Callable[[Any], bytes], image: dict[Key, bytes]) -> bytes:
+        return map_answer(descriptor, {encode_key(map_key): data for map_key, data in image.items()})
+
+    def entries(self, groups: KeyGroupRange) -> Iterator[Change]:
+        for key, found in list(self._committed.items()):
+            group = self._group_of(key)
+            if group in groups:
+                encoded = self._encode(key)
+                for map_key, data in found.items():
+                    yield self.change(ChangeOp.MAP_PUT, group, encoded, data, self._encode(map_key))
+
+    def load(self, block: ChangeBlock) -> None:
+        live, committed = self.live, self._committed
+        keys: Sequence[Any] = decode_keys(block.keys)
+        if block.op is ChangeOp.DELETE:
+            for key in keys:
+                live.pop(key, None)
+                committed.pop(key, None)
+            return
+        map_keys: Sequence[Any] = decode_keys(block.map_keys or ())
+        if block.op is ChangeOp.MAP_PUT:
+            data = [b""] * len(keys) if block.data is None else block.data
+            for key, map_key, value, stored in zip(keys, map_keys, self._load_all(data), data, strict=True):
+                live.setdefault(key, {})[map_key] = value
+                committed.setdefault(key, {})[map_key] = stored
+            return
+        layers: tuple[dict[Key, dict[Key, Any]], ...] = (live, committed)
+        for key, map_key in zip(keys, map_keys, strict=True):
+            for layer in layers:
+                found = layer.get(key, {})
+                found.pop(map_key, None)
+                if not found:
+                    layer.pop(key, None)
+
+    def is_empty(self) -> bool:
+        return not (self.live or self._before or self._sealed)

@@ -1,0 +1,494 @@
+"""The files of one operator subtask, read as one history: which are there, whether each follows the one before.
+
+Rules of this module: it reads and decides, and writes nothing. The bytes inside are `segment`'s. The epoch log
+adds files (`epoch_log`), the snapshots replace old ones by fewer (`snapshots`), and readers outside the job go
+through here as well.
+
+    000000000001.log             a writer opened the log
+    000000000002.log             an epoch: its changes
+    000000000002.snapshot        the state after file 2, in ascending order; files up to 2 are not needed with it
+    000000000007.snapshot        what changed between the snapshot 2 and file 7: with both, files up to 7 are not needed
+
+**The sequence.** `.log` files are numbered from 1 without a gap. Each is an opening or an epoch and names the
+seal (see `segment`) of the one before; a snapshot names the seal of the file that it comes after. So a missing file,
+one from another history or one put back from an old copy is found on opening, a damaged byte in a body when it is
+read. Gaps in *epoch* numbers are legal: an epoch may not reach this operator. The header is a map:
+
+    format 2 (3: of a partial snapshot, which readers of format 2 would take for the state), kind "writer" | "epoch" |
+    "output" | "snapshot", job, operator, subtask, parallelism, max_parallelism,
+    sequence, previous (seal of the file before, 0 for the first), writer (sequence number of its opening),
+    epoch (-1: none), and of these what applies:
+    compression   of changes, where there is one (see `qstate.checkpoint.log.compression`)
+    states        of an opening and a snapshot: the schemas of the states (see `qstate.evolution`) in their data
+    since         of a partial snapshot: [sequence, seal] of the snapshot that it stands on
+    void          of an opening: so many files right before this one are damaged and do not count
+
+The footer of an epoch adds `output`: nil, or {seal, frames}; that of an epoch or a snapshot `operator_state`, where
+the operator has some (see `qstate.checkpoint.log.operator_state`); that of an epoch `input`, where its rows are
+identified (see `qstate.checkpoint.log.epoch_input`).
+
+**Bases.** Reading begins with a snapshot, or with nothing where file 1 is there. Retention removes the files that no
+kept snapshot needs, the oldest first, so several bases may do: the newest is the shortest way, an older one the
+way out when that, or a file before it, is damaged.
+
+**Stacks.** A snapshot is whole, or partial: then it holds the changes since an earlier snapshot and stands on that one,
+which may be partial itself. A base is the newest snapshot of such a stack, and needs all files of it.
+
+**A damaged tail.** When the newest file is damaged, the state of the epoch before is still there, and Spark's next
+epoch number tells whether that is enough (see `attempts`). So such a file is left out and named in `damaged`; the next
+opening declares it void. Spark cannot mend damage before the newest file: unless a snapshot covers it, it is an error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+from qstate.backends.change_blocks import ChangeBlock, ChangeBlocks
+from qstate.backends.contract import Change
+from qstate.checkpoint.log.epoch_input import EpochInput, input_of
+from qstate.checkpoint.log.file_facts import FORMAT, LARGEST_VOID, check_log_file
+from qstate.checkpoint.log.log_identity import LogIdentity, check_name, misplaced, owner_of
+from qstate.checkpoint.log.operator_state import OF_SUBTASK, OperatorState, operator_state_of
+from qstate.checkpoint.log.segment import WHAT_TO_DO, SegmentInfo, SegmentReader
+from qstate.checkpoint.storage.directory import Directory
+from qstate.errors import CheckpointError, DamagedCheckpoint
+from qstate.keys import KeyGroupRange
+from qstate.private_files import NotRegular
+
+__all__ = [
+    "NO_EPOCH",
+    "Chain",
+    "LogIdentity",
+    "Part",
+    "Sealed",
+    "Snapshot",
+    "States",
+    "data_schema",
+    "header_of",
+    "read_chain",
+    "reading",
+    "size_of",
+]
+
+NO_EPOCH = -1
+
+_FILE_NAME = re.compile(r"\d{12}\.(log|snapshot)")
+_SEGMENT_NAME = re.compile(r"(\d{12})\.log")
+_SNAPSHOT_NAME = re.compile(r"(\d{12})\.snapshot")
+
+#: The schemas of an operator's states, as plain data.
+States = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """One `.log` file, as far as it is kept in memory. `states` of an opening only."""
+
+    sequence: int
+    seal: int
+    epoch: int
+    writer: int
+    output: Mapping[str, int] | None = None
+    states: States = ()
+    input: EpochInput | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.sequence:012d}.log"
+
+    @property
+    def output_name(self) -> str:
+        return f"{self.sequence:012d}-{self.writer:012d}.output"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One `.snapshot` file: the state after the `.log` file of its sequence, whose seal is `previous`.
+
+    A partial one has the changes since the snapshot `below` it; with None it is whole.
+    """
+
+    sequence: int
+    seal: int
+    previous: int
+    epoch: int
+    writer: int
+    states: States
+    below: Snapshot | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.sequence:012d}.snapshot"
+
+    @property
+    def stack(self) -> tuple[Snapshot, ...]:
+        """The snapshots that make this state together: the whole one first, this one last."""
+        found: list[Snapshot] = []
+        one: Snapshot | None = self
+        while one is not None:
+            found.append(one)
+            one = one.below
+        return tuple(reversed(found))
+
+
+class Part(NamedTuple):
+    """A stretch of the history: changes that lead to `epoch`, of states with these schemas.
+
+    `ascending`: it is a snapshot, whose changes stand in the order of the neutral dump. Of several such parts, which
+    come first, the first one is whole and the others are partial.
+    """
+
+    epoch: int
+    states: States
+    changes: Iterable[Change]
+    ascending: bool
+
+
+class Chain:
+    """The history of one subtask, from its oldest usable base on. `segments` follow each other without a gap."""
+
+    def __init__(
+        self,
+        files: Directory,
+        identity: LogIdentity,
+        bases: Sequence[Snapshot | None],
+        segments: Sequence[Sealed],
+        damaged: str | None = None,
+    ) -> None:
+        self.files = files
+        self.identity = identity
+        #: What reading can begin with, the newest first; None is "nothing", for a history that is there from file 1 on.
+        self.bases = tuple(bases)
+        self.segments = list(segments)
+        #: The path of the newest file when that is damaged: it takes no part.
+        self.damaged = damaged
+
+    @property
+    def top(self) -> int:
+        """The highest number that is taken, damaged or not."""
+        newest = self.bases[0].sequence if self.bases[0] else 0
+        last = self.segments[-1].sequence if self.segments else 0
+        return max(newest, last) + (self.damaged is not None)
+
+    @property
+    def seal(self) -> int:
+        """The seal of the last file that counts, 0 when there is none."""
+        base = self.bases[0]
+        if self.segments and (base is None or self.segments[-1].sequence >= base.sequence):
+            return self.segments[-1].seal
+        return base.previous if base else 0
+
+    def latest(self) -> int | None:
+        """The newest sealed epoch, None when there is none."""
+        for segment in reversed(self.segments):
+            if segment.epoch != NO_EPOCH:
+                return segment.epoch
+        base = self.bases[0]
+        return base.epoch if base and base.epoch != NO_EPOCH else None
+
+    @property
+    def states(self) -> States:
+        """The schemas of the newest data; without any, those of the newest writer."""
+        newest: States = ()
+        for part in self.parts(self.bases[0]):
+            newest = part.states
+        if newest or not self.segments:
+            return newest
+        return self.segments[-1].states
+
+    def states_as_of(self, upto: int) -> States:
+        """The schemas of the data that `parts` gives for epoch `upto`, from the best base for it."""
+        newest: States = ()
+        for part in self.parts(next((base for base in self.bases if base is None or base.epoch <= upto), None), upto):
+            newest = part.states
+        return newest
+
+    def parts(
+        self,
+        base: Snapshot | None,
+        upto: int | None = None,
+        groups: KeyGroupRange | None = None,
+        *,
+        above: Snapshot | None = None,
+    ) -> Iterator[Part]:
+        """The history from one of `bases` on, as far as epoch `upto` (None: all of it).
+
+        `groups`: only these key groups are wanted; others may be left out, where that saves reading them.
+        `above`: only what came after this snapshot of the base's stack.
+
+        The changes of a part can be read when the next ones have been asked for, as merging a stack does. They raise
+        `DamagedCheckpoint` at the first damage; those of a block are given when the block is checked.
+        """
+        states: States = base.states if base else ()
+        for snapshot in base.stack if base else ():
+            if above is None or snapshot.sequence > above.sequence:
+                yield Part(snapshot.epoch, snapshot.states, self._changes(snapshot, groups), ascending=True)
+        for segment in self.segments:
+            if base and segment.sequence <= base.sequence:
+                continue
+            if segment.writer == segment.sequence:
+                states = segment.states
+            elif upto is None or segment.epoch <= upto:
+                yield Part(segment.epoch, states, self._changes(segment, groups), ascending=False)
+
+    def operator_state(self, upto: int | None = None) -> OperatorState:
+        """The lists that belong to no key, as of the newest epoch up to `upto` (None: the newest of all).
+
+        They are in one file, whole. Raises `CheckpointError` when it cannot be read.
+        """
+        files: list[Sealed | Snapshot] = [one for one in self.segments if one.epoch != NO_EPOCH]
+        files += [base for base in self.bases if base is not None]
+        files = [one for one in files if upto is None or one.epoch <= upto]
+        newest = max((one.sequence for one in files), default=0)
+        failure: DamagedCheckpoint | None = None
+        for one in (one for one in files if one.sequence == newest):  # an epoch and the snapshot after it say the same
+            try:
+                with reading(self.files, one.name) as reader:
+                    return operator_state_of(reader.sealed(one.seal).footer, self.files.path / one.name)
+            except DamagedCheckpoint as exc:
+                failure = exc
+        if failure is not None:
+            raise failure
+        return ()
+
+    def _changes(self, source: Sealed | Snapshot, groups: KeyGroupRange | None) -> ChangeBlocks:
+        return ChangeBlocks(self._blocks(source, groups))
+
+    def _blocks(self, source: Sealed | Snapshot, groups: KeyGroupRange | None) -> Iterator[ChangeBlock]:
+        with reading(self.files, source.name) as reader:
+            yield from reader.changes(source.seal, groups).blocks()
+
+
+def data_schema(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """A state's schema as far as it concerns its data: a state may be queryable by another name with the same data."""
+    return {name: value for name, value in plain.items() if name != "queryable_name"}
+
+
+def header_of(
+    identity: LogIdentity, kind: str, *, sequence: int, previous: int, epoch: int, writer: int
+) -> dict[str, Any]:
+    """What every file of a log says of itself."""
+    return {
+        "format": FORMAT,
+        "kind": kind,
+        **asdict(identity),
+        "sequence": sequence,
+        "previous": previous,
+        "writer": writer,
+        "epoch": epoch,
+    }
+
+
+@contextmanager
+def reading(files: Directory, name: str) -> Iterator[SegmentReader]:
+    """A file of the log. Raises `DamagedCheckpoint` when it is not there, `CheckpointError` when it cannot be read."""
+    path = files.path / name
+    try:
+        with files.open(name) as file:
+            yield SegmentReader(file, str(path))
+    except FileNotFoundError as exc:
+        raise DamagedCheckpoint(f"{path} is missing, or was dropped; {WHAT_TO_DO}") from exc
+    except NotRegular as exc:
+        raise DamagedCheckpoint(f"{path} is no regular file; {WHAT_TO_DO}") from exc
+    except OSError as exc:
+        raise CheckpointError(f"cannot read {path}: {exc}") from exc
+
+
+def size_of(files: Directory, source: Sealed | Snapshot) -> int:
+    """How many bytes a file of the log has. Raises as `reading`."""
+    with reading(files, source.name) as reader:
+        return reader.size
+
+
+def read_chain(files: Directory, identity: LogIdentity | None = None) -> Chain | None:
+    """The history in a directory, each file checked to follow the one before; None when there is none.
+
+    `identity` is whose it has to be; None takes what is there. Raises `CheckpointError` when it is somebody else's or
+    of another format, `DamagedCheckpoint` when what is left of it leads nowhere.
+    """
+    reader = _ChainReader(files, identity)
+    if not reader.logs and not reader.snapshots and reader.failure is None:
+        return None
+    bases: list[Snapshot | None] = []
+    segments: list[Sealed] = []
+    damaged: str | None = None
+    for base in (*reversed(reader.snapshots), None):
+        try:
+            found, found_damaged = reader.follow(base)
+        except DamagedCheckpoint as exc:
+            reader.failure = reader.failure or exc
+            continue
+        if bases and found_damaged != damaged:
+            continue  # the newer base does not need the damaged file
+        bases.append(base)
+        segments, damaged = found, found_damaged
+    if not bases:
+        assert reader.failure is not None
+        raise reader.failure
+    assert reader.identity is not None
+    return Chain(files, reader.identity, bases, segments, damaged)
+
+
+class _ChainReader:
+    """Reads each file's header and footer once. `failure` is the first thing that was found wrong with one."""
+
+    def __init__(self, files: Directory, identity: LogIdentity | None) -> None:
+        self._files = files
+        self.identity = identity
+        self.failure: DamagedCheckpoint | None = None
+        names = self._names = files.names()
+        self.logs = {int(match[1]) for match in map(_SEGMENT_NAME.fullmatch, names) if match}
+        self._infos: dict[int, SegmentInfo | DamagedCheckpoint] = {}
+        #: What the sound snapshots say of the `.log` file of their number, usable or not: its seal.
+        self._known: dict[int, int] = {}
+        #: Those of which all is there that they stand on.
+        self.snapshots = self._snapshots(
+            sorted(int(match[1]) for match in map(_SNAPSHOT_NAME.fullmatch, names) if match)
+        )
+
+    def _snapshots(self, numbers: Sequence[int]) -> list[Snapshot]:
+        """The snapshots whose header and footer are sound, and those of all that they stand on, ascending."""
+        found: dict[int, Snapshot] = {}
+        for number in numbers:
+            name = f"{number:012d}.snapshot"
+            try:
+                info = self._info(name)
+                header = info.header
+                self._known[number] = header["previous"]
+                below = self._below(name, header.get("since"), found)
+            except DamagedCheckpoint as exc:  # another base may do
+                self.failure = self.failure or exc
+                continue
+            states = tuple(header.get("states", ()))
+            found[number] = Snapshot(
+                number, info.seal, header["previous"], header["epoch"], header["writer"], states, below
+            )
+        return list(found.values())
+
+    def _below(self, name: str, since: Sequence[int] | None, found: Mapping[int, Snapshot]) -> Snapshot | None:
+        """The snapshot that one stands on, None when that is whole."""
+        if since is None:
+            return None
+        number, seal = since
+        below = found.get(number)
+        if below is None or below.seal != seal:
+            raise DamagedCheckpoint(
+                f"{self._files.path / name} stands on {number:012d}.snapshot, which is missing, damaged or another "
+                f"one; {WHAT_TO_DO}"
+            )
+        return below
+
+    def follow(self, base: Snapshot | None) -> tuple[list[Sealed], str | None]:
+        """The files after a base that count, and the path of the newest one when it is damaged.
+
+        Raises `DamagedCheckpoint` when one before the newest is damaged or missing.
+        """
+        if base is None and 1 not in self.logs:
+            raise DamagedCheckpoint(f"{self._files.path / f'{1:012d}.log'} is missing; {WHAT_TO_DO}")
+        begun = Sealed(base.sequence, base.previous, base.epoch, base.writer) if base else Sealed(0, 0, NO_EPOCH, 0)
+        start = begun.sequence
+        top = max(max(self.logs, default=0), max(self._known, default=0))
+        self._check_next(start, top)
+        segments: list[Sealed] = []
+        doubtful: dict[int, DamagedCheckpoint] = {}
+        for sequence in range(start + 1, top + 1):
+            if len(doubtful) > LARGEST_VOID:
+                break  # more than any file can declare void
+            info = self._log(sequence, whole=sequence == top)
+            if isinstance(info, DamagedCheckpoint):
+                doubtful[sequence] = info
+                continue
+            for void in range(sequence - info.header.get("void", 0), sequence):
+                doubtful.pop(void, None)
+                segments = [segment for segment in segments if segment.sequence != void]
+            if doubtful:
+                break  # this file stands on a damaged one
+            segment = self._checked(info, sequence, segments[-1] if segments else begun)
+            if segment.epoch != NO_EPOCH and segment.epoch <= _newest_epoch(begun, segments):
+                raise self._not_following(segment.name)
+            if self._known.get(sequence, segment.seal) != segment.seal:
+                raise self._not_following(segment.name)
+            segments.append(segment)
+        if doubtful and (doubtful.keys() != {top} or top not in self.logs):
+            raise next(iter(doubtful.values()))
+        return segments, str(self._files.path / f"{top:012d}.log") if doubtful else None
+
+    def _check_next(self, start: int, top: int) -> None:
+        """Raise `DamagedCheckpoint` when the files right after a base are gone: it is there for others to stand on.
+
+        Without this, each of those files, which may be many, would be looked for.
+        """
+        first = min((number for number in self.logs if number > start), default=top + 1)
+        if first > start + 1:
+            info = self._log(first, whole=first == top) if first <= top else None
+            void = info.header.get("void", 0) if isinstance(info, SegmentInfo) else 0
+            if first - void > start + 1:
+                raise DamagedCheckpoint(f"{self._files.path / f'{start + 1:012d}.log'} is missing; {WHAT_TO_DO}")
+
+    def _log(self, sequence: int, *, whole: bool) -> SegmentInfo | DamagedCheckpoint:
+        """A `.log` file's header and footer; of the newest one, which may be damaged without harm, all is looked at."""
+        if sequence not in self._infos:
+            try:
+                self._infos[sequence] = self._info(f"{sequence:012d}.log", whole=whole)
+            except DamagedCheckpoint as exc:
+                self._infos[sequence] = exc
+        return self._infos[sequence]
+
+    def _info(self, name: str, *, whole: bool = False) -> SegmentInfo:
+        with reading(self._files, name) as reader:
+            info = reader.info()
+            if whole:
+                reader.verify()
+        path = self._files.path / name
+        check_log_file(info.header, path)
+        self._admit(info.header, path)
+        check_name(info.header, name, path)
+        # Of many files at a time, what is read of one of them when it is wanted.
+        return replace(info, footer={key: fact for key, fact in info.footer.items() if key != OF_SUBTASK})
+
+    def _admit(self, header: Mapping[str, Any], path: object) -> None:
+        """Raise `DamagedCheckpoint` for a file of another log, `CheckpointError` when all of it is another's."""
+        owner = owner_of(header)
+        if self.identity is None:
+            self.identity = owner
+        elif owner != self.identity:
+            if self._has_files_of(self.identity):
+                raise misplaced(header, path, self.identity)
+            raise CheckpointError(
+                f"{path} belongs to {owner}, but was opened for {self.identity}; give every job its own checkpoint "
+                "directory, keep operator uids and the parallelism, or start with an empty one"
+            )
+
+    def _has_files_of(self, identity: LogIdentity) -> bool:
+        for name in filter(_FILE_NAME.fullmatch, self._names):
+            with suppress(CheckpointError), reading(self._files, name) as reader:
+                header = reader.info().header
+                check_log_file(header, name)
+                if owner_of(header) == identity:
+                    return True
+        return False
+
+    def _checked(self, info: SegmentInfo, sequence: int, last: Sealed) -> Sealed:
+        """A file as what follows the last one. Raises `DamagedCheckpoint` when it does not."""
+        header = info.header
+        opens = header["kind"] == "writer"
+        states = tuple(header.get("states", ()))
+        footer = info.footer
+        segment = Sealed(
+            sequence, info.seal, header["epoch"], header["writer"], footer.get("output"), states, input_of(footer)
+        )
+        by_its_writer = header["writer"] == (sequence if opens else last.writer)
+        if header["previous"] != last.seal or not by_its_writer or opens is not (segment.epoch == NO_EPOCH):
+            raise self._not_following(segment.name)
+        return segment
+
+    def _not_following(self, name: str) -> DamagedCheckpoint:
+        return DamagedCheckpoint(f"{self._files.path / name} does not follow the file before it; {WHAT_TO_DO}")
+
+
+def _newest_epoch(begun: Sealed, since: Sequence[Sealed]) -> int:
+    return next((one.epoch for one in reversed(since) if one.epoch != NO_EPOCH), begun.epoch)

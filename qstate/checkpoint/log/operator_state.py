@@ -1,0 +1,243 @@
+"""Operator state: the named lists of an operator subtask that belong to no key, and who gets what of them.
+
+Rules of this module: stored bytes in, stored bytes out; it knows no file. Lists are small (a few elements for each
+subtask, such as positions in a source) and are stored whole: with every epoch and snapshot, in the file's footer.
+
+    footer of epochs and snapshots    operator_state   [list, ...]: what the subtask had as of that epoch
+    footer of savepoints              operator_states  [[list, ...], ...]: the same of every subtask, in their order
+    list                              {schema, distribution: "split" | "union", elements: [bin, ...]}
+
+The keys are there only where the operator has such state. So the state as of an epoch is in the newest file up to that
+epoch and in no other, and each list says itself what its elements look like: a list is never converted where it is.
+A name may have several lists in a row, each in another form, of subtasks that had and had not gone on to a new program.
+
+**Another parallelism.** What a new subtask gets is a function of the lists of all old ones, the new parallelism and its
+index, so that each of them can find out by itself, whenever it begins. Split lists are put one behind the other in the
+order of the old subtasks and cut into even runs; whoever got one more of one list comes last with the next (by name),
+as in Flink's RoundRobinOperatorStateRepartitioner. With an unchanged parallelism they stay where they are. Of a union
+list everybody gets everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from qstate.checkpoint.log.conversion import not_converted
+from qstate.checkpoint.log.file_facts import check_facts, check_lists
+from qstate.checkpoint.log.segment import LARGEST_BLOCK
+from qstate.descriptors import ListStateDescriptor
+from qstate.errors import CheckpointError, JobError
+from qstate.evolution import Converted, StateSchema, plan_evolution
+
+__all__ = [
+    "LARGEST_OPERATOR_STATE",
+    "OF_SUBTASK",
+    "DeclaredLists",
+    "Distribution",
+    "OperatorList",
+    "OperatorState",
+    "check_size",
+    "operator_state_of",
+    "operator_states_of",
+    "redistributed",
+    "state_fact",
+    "states_fact",
+]
+
+#: The most bytes that the elements of a subtask may have together: a footer is one block, which is held in memory
+#: whole; that of a savepoint has to hold the lists of all subtasks, and an opening reads the footers of all files.
+LARGEST_OPERATOR_STATE = (LARGEST_BLOCK + 1) // 256
+
+OF_SUBTASK, OF_EVERY_SUBTASK = "operator_state", "operator_states"
+
+
+class Distribution(Enum):
+    """What becomes of a list when the parallelism changes."""
+
+    SPLIT = "split"
+    UNION = "union"
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorList:
+    """Elements of one named list, as the serializer's bytes, and the schema that they have."""
+
+    schema: Mapping[str, Any]
+    distribution: Distribution
+    elements: Sequence[bytes]
+
+    @property
+    def name(self) -> str:
+        return str(self.schema["name"])
+
+    @property
+    def size(self) -> int:
+        """The bytes of all elements."""
+        return sum(map(len, self.elements))
+
+    def to_plain(self) -> dict[str, Any]:
+        return {
+            "schema": dict(self.schema),
+            "distribution": self.distribution.value,
+            "elements": list(self.elements),
+        }
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> OperatorList:
+        """The inverse of `to_plain`. Raises `CheckpointError` for a distribution that is not known."""
+        try:
+            distribution = Distribution(plain["distribution"])
+        except ValueError:
+            raise CheckpointError(
+                f"operator state {plain['schema'].get('name')!r} is distributed by {plain['distribution']!r}: a newer "
+                "qstate wrote it; use that version or a newer one"
+            ) from None
+        return cls(plain["schema"], distribution, tuple(plain["elements"]))
+
+
+#: The lists of one subtask.
+OperatorState = Sequence[OperatorList]
+
+
+def state_fact(state: OperatorState) -> dict[str, Any]:
+    """What the footer of an epoch or a snapshot says of a subtask's lists: nothing when there are none."""
+    return {OF_SUBTASK: [one.to_plain() for one in state]} if state else {}
+
+
+def states_fact(states: Sequence[OperatorState]) -> dict[str, Any]:
+    """What the footer of a savepoint says of the lists of all subtasks: nothing when there are none."""
+    return {OF_EVERY_SUBTASK: [[one.to_plain() for one in state] for state in states]} if any(states) else {}
+
+
+def operator_state_of(footer: Mapping[str, Any], path: object) -> OperatorState:
+    """The inverse of `state_fact`. Raises `CheckpointError` that names the file."""
+    return _lists_of(footer.get(OF_SUBTASK, []), path)
+
+
+def operator_states_of(footer: Mapping[str, Any], path: object) -> list[OperatorState]:
+    """The inverse of `states_fact`. Raises `CheckpointError` that names the file."""
+    states = footer.get(OF_EVERY_SUBTASK, [])
+    check_facts(states, list[Any], f"the operator state in {path}")
+    return [_lists_of(state, path) for state in states]
+
+
+def _lists_of(plain: Any, path: object) -> OperatorState:
+    check_lists(plain, path)
+    try:
+        return tuple(map(OperatorList.from_plain, plain))
+    except CheckpointError as exc:
+        raise CheckpointError(f"{path}: {exc}") from exc
+
+
+def check_size(state: OperatorState, owner: str) -> None:
+    """Raise `JobError` when the lists of a subtask are larger than they may be."""
+    size = sum(one.size for one in state)
+    if size > LARGEST_OPERATOR_STATE:
+        largest = max(state, key=lambda one: one.size)
+        raise JobError(
+            f"{owner}: its operator state has {size:,} bytes, {largest.size:,} of them in {largest.name!r}; a subtask "
+            f"may have {LARGEST_OPERATOR_STATE:,}, since it is written whole with every epoch. Keep less in it, or "
+            "use keyed state"
+        )
+
+
+def redistributed(states: Sequence[OperatorState], parallelism: int, subtask: int) -> OperatorState:
+    """What a subtask of a parallelism begins with, given the lists of all subtasks before, in their order."""
+    found: list[OperatorList] = []
+    first = 0
+    for name, distribution in sorted({(one.name, one.distribution) for state in states for one in state}, key=_by_name):
+        lists = [[one for one in state if (one.name, one.distribution) == (name, distribution)] for state in states]
+        every = [one for of_subtask in lists for one in of_subtask]
+        if distribution is Distribution.UNION:
+            found += _joined(every)
+        elif len(states) == parallelism:
+            found += lists[subtask] or _run(every, 0, 0)
+        else:
+            size, more = divmod(sum(len(one.elements) for one in every), parallelism)
+            place = (subtask - first) % parallelism
+            start = place * size + min(place, more)
+            found += _run(every, start, start + size + (place < more))
+            first = (first + more) % parallelism
+    return tuple(found)
+
+
+def _by_name(pair: tuple[str, Distribution]) -> tuple[str, str]:
+    return pair[0], pair[1].value
+
+
+def _run(lists: Sequence[OperatorList], start: int, stop: int) -> list[OperatorList]:
+    """The elements from one number to another, of lists put one behind the other; never without a list."""
+    found, at = [], 0
+    for one in lists:
+        elements = one.elements[max(start - at, 0) : max(stop - at, 0)]
+        found.append(OperatorList(one.schema, one.distribution, elements))
+        at += len(one.elements)
+    return _joined(found)
+
+
+def _joined(lists: Iterable[OperatorList]) -> list[OperatorList]:
+    """The same elements, neighbours of one form in one list; empty lists only where there is nothing else."""
+    found: list[OperatorList] = []
+    for one in lists:
+        if found and not found[-1].elements:
+            found.pop()
+        if found and (not one.elements or found[-1].schema == one.schema):
+            one = OperatorList(found[-1].schema, one.distribution, (*found.pop().elements, *one.elements))
+        found.append(one)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredLists:
+    """The lists that an operator's function asked for, beside those that are stored."""
+
+    operator: str
+    declared: Mapping[str, tuple[ListStateDescriptor, Distribution]] = field(default_factory=dict)
+    allow_non_restored: bool = False
+
+    def taken_up(self, stored: OperatorState) -> OperatorState:
+        """The stored lists as this operator would have written them: one for each that is declared.
+
+        Raises `JobError` for a list that the function does not ask for, or not like that, and for an element that
+        cannot be converted, naming it.
+        """
+        elements: dict[str, list[bytes]] = {name: [] for name in self.declared}
+        for one in stored:
+            if one.name in self.declared:
+                elements[one.name] += self._converted(one)
+            elif not self.allow_non_restored:
+                raise JobError(
+                    f"operator {self.operator!r}: the stored operator state {one.name!r} belongs to no operator state "
+                    f"of the function any more; ask for it in open() with {_METHODS[one.distribution]}() under that "
+                    "name, or set allow_non_restored_state=True to drop it for good"
+                )
+        return tuple(
+            OperatorList(StateSchema.of(descriptor).to_plain(), distribution, tuple(elements[name]))
+            for name, (descriptor, distribution) in self.declared.items()
+        )
+
+    def _converted(self, stored: OperatorList) -> Iterable[bytes]:
+        descriptor, distribution = self.declared[stored.name]
+        if distribution is not stored.distribution:
+            raise JobError(
+                f"operator {self.operator!r}: operator state {stored.name!r} was stored by "
+                f"{_METHODS[stored.distribution]}() and is asked for with {_METHODS[distribution]}(); ask for it as "
+                "before, or give the state as you want it now another name"
+            )
+        plan = plan_evolution(StateSchema.from_plain(stored.schema), descriptor)
+        if not isinstance(plan, Converted):
+            return stored.elements
+        found = []
+        for number, element in enumerate(stored.elements):
+            try:
+                found.append(plan.convert(element))
+            except Exception as exc:  # the user's migration or serializer may raise anything
+                what = f"operator {self.operator!r}, operator state {stored.name!r}: the stored element {number}"
+                raise not_converted(what, exc) from exc
+        return found
+
+
+_METHODS = {Distribution.SPLIT: "get_operator_list_state", Distribution.UNION: "get_union_list_state"}

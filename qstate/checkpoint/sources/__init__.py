@@ -1,0 +1,1 @@
+"""Stored state to read from: whole jobs and savepoints, checked, opened and restored."""

@@ -1,0 +1,147 @@
+"""Each entry of a checkpoint file, looked at as those will who dump or restore it.
+
+Rules of this module: changes in, nothing or an error out; it reads no file. A checksum says that the bytes are as
+they were written, this that they mean something: a state that is described, an operation that its kind has, keys
+of its types in the key group that is theirs, values that the default serializer reads, and in snapshots the order in
+which they are merged. Values of other serializers are the job's program's to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from qstate.backends.answers import unpack_elements
+from qstate.backends.change_blocks import ChangeBlock
+from qstate.backends.contract import ChangeOp
+from qstate.checkpoint.log.chain import States
+from qstate.checkpoint.log.file_facts import WHAT_TO_DO, readable
+from qstate.checkpoint.log.operator_state import OperatorState
+from qstate.descriptors import StateKind
+from qstate.errors import DamagedCheckpoint
+from qstate.keys import ColumnType, KeyGroupRange, check_key, decode_key, decode_keys, key_encoder, key_grouper
+from qstate.serializers import MessagePackSerializer
+
+__all__ = ["ContentCheck", "check_list_elements"]
+
+_SINGLE = frozenset((ChangeOp.PUT, ChangeOp.DELETE))
+_OPERATIONS = {
+    StateKind.VALUE: _SINGLE,
+    StateKind.REDUCING: _SINGLE,
+    StateKind.AGGREGATING: _SINGLE,
+    StateKind.LIST: _SINGLE | {ChangeOp.LIST_ADD},
+    StateKind.MAP: frozenset((ChangeOp.MAP_PUT, ChangeOp.MAP_REMOVE, ChangeOp.DELETE)),
+}
+_OF_WHOLE = frozenset((ChangeOp.PUT, ChangeOp.MAP_PUT))
+_OF_MAPS = frozenset((ChangeOp.MAP_PUT, ChangeOp.MAP_REMOVE))
+_WITHOUT_DATA = frozenset((ChangeOp.DELETE, ChangeOp.MAP_REMOVE))
+
+_loads = MessagePackSerializer().loads
+
+#: Where an entry stands among those of a snapshot.
+Position = tuple[Any, ...]
+
+
+class ContentCheck:
+    """The entries of one file. `look` takes its blocks in their order."""
+
+    def __init__(
+        self,
+        path: object,
+        states: States,
+        key_groups: KeyGroupRange,
+        max_parallelism: int,
+        *,
+        ascending: bool = False,
+        whole: bool = False,
+    ) -> None:
+        """`ascending`: it is a snapshot or savepoint, and `whole` one that stands on no other."""
+        self._path = path
+        self._schemas: Mapping[str, Mapping[str, Any]] = {plain["name"]: plain for plain in states}
+        self._key_groups = key_groups
+        self._group_of = key_grouper(max_parallelism)
+        self._encode = key_encoder()
+        self._ascending = ascending
+        self._whole = whole
+        self._last: Position = ()
+        #: How many entries there were.
+        self.entries = 0
+
+    def look(self, block: ChangeBlock) -> None:
+        """Raise `DamagedCheckpoint` for the first thing that is wrong."""
+        with readable(self._path):
+            self._check_operation(block)
+            self._check_keys(block)
+            self._check_data(block)
+            if self._ascending:
+                self._check_order(block)
+        self.entries += len(block.keys)
+
+    def _check_operation(self, block: ChangeBlock) -> None:
+        schema = self._schemas.get(block.state)
+        if schema is None:
+            raise self._wrong(block, "which it does not describe")
+        allowed = _OPERATIONS[StateKind(schema["kind"])] & (_OF_WHOLE if self._whole else frozenset(ChangeOp))
+        if block.op not in allowed:
+            raise self._wrong(block, f"with the operation {block.op.name}, which there cannot be")
+
+    def _check_keys(self, block: ChangeBlock) -> None:
+        namespace = decode_key(block.namespace)
+        if namespace is not None:
+            check_key(namespace)
+        types = tuple(map(ColumnType, self._schemas[block.state].get("key_types", ()))) or None
+        keys: Sequence[Any] = decode_keys(block.keys)
+        for key, encoded, group in zip(keys, block.keys, block.groups, strict=True):
+            check_key(key, types)
+            if self._encode(key) != encoded or group not in self._key_groups or self._group_of(key) != group:
+                raise self._wrong(block, f"with the key {key!r:.80}, which is not of key group {group}")
+        if (block.op in _OF_MAPS) is (block.map_keys is None):
+            raise self._wrong(block, f"with the operation {block.op.name} and map keys that do not go with it")
+        map_keys = () if block.map_keys is None else block.map_keys
+        for map_key, encoded in zip(decode_keys(map_keys), map_keys, strict=True):
+            check_key(map_key)
+            if self._encode(map_key) != encoded:
+                raise self._wrong(block, f"with the map key {map_key!r:.80}, which is not in its shortest form")
+
+    def _check_data(self, block: ChangeBlock) -> None:
+        schema = self._schemas[block.state]
+        if block.op in _WITHOUT_DATA:
+            if block.data is not None:
+                raise self._wrong(block, f"with the operation {block.op.name} and data, which it has not")
+            return
+        data: Sequence[bytes] = [b""] * len(block.keys) if block.data is None else block.data
+        if schema["kind"] == StateKind.LIST.value:
+            data = [element for elements in data for element in _elements(elements)]
+        if schema["serializer"] == MessagePackSerializer.name:
+            for value in data:  # not all as one array: two bad ones may make up for each other
+                _loads(value)
+
+    def _check_order(self, block: ChangeBlock) -> None:
+        # In a partial snapshot a place is a few long runs, one for each operation.
+        run = (block.state.encode(), block.namespace, 0 if self._whole else block.op.value)
+        map_keys: Sequence[bytes] = [b""] * len(block.keys) if block.map_keys is None else block.map_keys
+        for group, key, map_key in zip(block.groups, block.keys, map_keys, strict=True):
+            position = (group, *run, key, map_key)
+            if position <= self._last:
+                raise self._wrong(block, "whose entries do not ascend")
+            self._last = position
+
+    def _wrong(self, block: ChangeBlock, what: str) -> DamagedCheckpoint:
+        return DamagedCheckpoint(f"{self._path} has changes of state {block.state!r}, {what}; {WHAT_TO_DO}")
+
+
+def _elements(data: bytes) -> list[bytes]:
+    found = unpack_elements(data)
+    if not isinstance(found, list) or not all(type(element) is bytes for element in found):
+        raise ValueError("a list that is no array of bins")
+    return found
+
+
+def check_list_elements(states: Iterable[OperatorState], path: object) -> None:
+    """Raise `DamagedCheckpoint` when elements of operator state are not what the default serializer reads."""
+    with readable(path):
+        for state in states:
+            for one in state:
+                if one.schema["serializer"] == MessagePackSerializer.name:
+                    for element in one.elements:
+                        _loads(element)

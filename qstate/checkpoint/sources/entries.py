@@ -1,0 +1,239 @@
+"""Stored entries as values: what a checkpoint or savepoint holds, for people and for programs other than the job.
+
+Rules of this module: changes of the neutral dump in, entries out, one at a time and in the same order. It decodes what
+can be decoded without the job's code: keys always, values where their serializer is the default one. It must not know
+where the changes come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import msgpack
+
+from qstate.backends.answers import unpack_elements
+from qstate.backends.contract import Change
+from qstate.checkpoint.log.chain import NO_EPOCH, States
+from qstate.checkpoint.log.file_facts import readable
+from qstate.checkpoint.log.operator_state import OperatorList, OperatorState
+from qstate.checkpoint.sources.history import StateSource, StoredOperator, in_one_form
+from qstate.descriptors import StateKind
+from qstate.errors import CheckpointError
+from qstate.keys import Key, KeyGroupRange, Namespace, check_key, decode_key
+from qstate.serializers import MessagePackSerializer
+
+__all__ = [
+    "Element",
+    "Entry",
+    "by_name",
+    "elements_of",
+    "packed_element",
+    "packed_entry",
+    "read_changes",
+    "read_entries",
+    "read_operator_state",
+    "read_operator_states",
+    "states_as_of",
+    "stored_operator",
+]
+
+_loads = MessagePackSerializer().loads
+
+
+class Entry(NamedTuple):
+    """One entry of a state: a value, a whole list, an accumulator, or one entry of a map.
+
+    `map_key` is None but for a map. `value` is what the state holds (of an aggregating state the accumulator, of a
+    record the dict of its fields) if `decoded`, else the serializer's bytes; of a list it is a list of those.
+    """
+
+    operator: str
+    state: str
+    namespace: Namespace
+    key: Key
+    group: int
+    map_key: Key | None
+    value: Any
+    decoded: bool
+
+
+class Element(NamedTuple):
+    """One element of an operator state: a list that belongs to a subtask and to no key.
+
+    `distribution` is `split` or `union`. `value` is the element if `decoded`, else the serializer's bytes.
+    """
+
+    operator: str
+    state: str
+    subtask: int
+    distribution: str
+    value: Any
+    decoded: bool
+
+
+def stored_operator(source: StateSource, operator: str) -> StoredOperator:
+    """What a source has of an operator. Raises `CheckpointError` when it has none of that uid."""
+    found = source.operators()
+    if operator not in found:
+        raise CheckpointError(
+            f"{source.location} has no operator {operator!r}; it has {', '.join(map(repr, found)) or 'none'}"
+        )
+    return found[operator]
+
+
+def read_entries(
+    source: StateSource, operator: str, *, epoch: int | None = None, key_groups: KeyGroupRange | None = None
+) -> Iterator[Entry]:
+    """The entries of an operator as of an epoch (None: the newest final one), in the order of the neutral dump.
+
+    They are read as they are asked for. Raises `CheckpointError`, at once for an epoch that is not there, or on the way
+    at the first damage.
+    """
+    stored = stored_operator(source, operator)
+    schemas = by_name(states_as_of(source, stored, epoch))
+    changes = read_changes(source, stored, epoch=epoch, key_groups=key_groups)
+    return _entries(source.location, stored.uid, changes, schemas)
+
+
+def _entries(
+    location: str, operator: str, changes: Iterable[Change], schemas: Mapping[str, Mapping[str, Any]]
+) -> Iterator[Entry]:
+    with readable(f"operator {operator!r} in {location}"):
+        for change in changes:
+            yield _entry(operator, change, schemas.get(change.state, {}))
+
+
+def read_changes(
+    source: StateSource, stored: StoredOperator, *, epoch: int | None = None, key_groups: KeyGroupRange | None = None
+) -> Iterator[Change]:
+    """The same as the PUT and MAP_PUT changes that they are stored as."""
+    groups = key_groups or KeyGroupRange(0, source.max_parallelism)
+    wanted = _epoch(source, stored, epoch, groups)
+    form = in_one_form(states_as_of(source, stored, epoch), source.location, newest=wanted >= stored.epoch)
+    return source.state(stored.uid, groups, wanted, form)
+
+
+def states_as_of(source: StateSource, stored: StoredOperator, epoch: int | None) -> States:
+    """The schemas of the operator's states in the form that they had as of an epoch (None: that they have now)."""
+    return stored.states if epoch is None else source.states(stored.uid, epoch)
+
+
+def read_operator_state(source: StateSource, operator: str, *, epoch: int | None = None) -> Iterator[Element]:
+    """The elements of an operator's lists as of an epoch (None: the newest final one), by subtask.
+
+    Raises `CheckpointError` as `read_entries` does.
+    """
+    states = read_operator_states(source, stored_operator(source, operator), epoch=epoch)
+    return elements_of(source.location, operator, states)
+
+
+def elements_of(location: str, operator: str, states: Iterable[OperatorState]) -> Iterator[Element]:
+    """The elements of the lists of all subtasks, which are given in their order; `location` is where they are from."""
+    with readable(f"operator {operator!r} in {location}"):
+        yield from _elements(operator, states)
+
+
+def _elements(operator: str, states: Iterable[OperatorState]) -> Iterator[Element]:
+    for subtask, state in enumerate(states):
+        for one in state:
+            decoded = _is_msgpack(one.schema)
+            for data in one.elements:
+                value = _loads(data) if decoded else data
+                yield Element(operator, one.name, subtask, one.distribution.value, value, decoded)
+
+
+def read_operator_states(
+    source: StateSource, stored: StoredOperator, *, epoch: int | None = None
+) -> list[OperatorState]:
+    """The same as the lists of each subtask, as they are stored."""
+    wanted = _epoch(source, stored, epoch, KeyGroupRange(0, source.max_parallelism))
+    return source.operator_states(stored.uid, wanted)
+
+
+def _epoch(source: StateSource, stored: StoredOperator, epoch: int | None, groups: KeyGroupRange) -> int:
+    wanted = stored.epoch if epoch is None else epoch
+    if not NO_EPOCH <= wanted <= stored.sealed or source.epoch(stored.uid, groups, wanted) != wanted:
+        raise CheckpointError(
+            f"{source.location} has no state of operator {stored.uid!r} as of epoch {wanted}; its newest epoch is "
+            f"{stored.sealed}"
+        )
+    return wanted
+
+
+def by_name(states: States) -> dict[str, Mapping[str, Any]]:
+    """Schemas by the names of their states."""
+    return {str(plain.get("name")): plain for plain in states}
+
+
+def packed_entry(operator: str, change: Change, schema: Mapping[str, Any]) -> bytes:
+    """An entry as a MessagePack map with the stored bytes in it, as they are where they are MessagePack themselves.
+
+    Its keys are operator, state, namespace, key, group, map_key (of a map only) and `value`, or `bytes` where the
+    serializer is another one; of a list that is an array.
+    """
+    packer = msgpack.Packer(autoreset=False)
+    is_map, spliced = schema.get("kind") == StateKind.MAP.value, _is_msgpack(schema)
+    packer.pack_map_header(7 if is_map else 6)
+    parts: list[tuple[str, Any, bytes | None]] = [
+        ("operator", operator, None),
+        ("state", change.state, None),
+        ("namespace", None, change.namespace),
+        ("key", None, change.key),
+        ("group", change.group, None),
+    ]
+    if is_map:
+        parts.append(("map_key", None, change.map_key))
+    data = [packer.bytes()]
+    packer.reset()
+    parts.append(("value" if spliced else "bytes", None, _packed_value(change.data, schema, spliced=spliced)))
+    for name, plain, packed in parts:
+        data += [msgpack.packb(name), msgpack.packb(plain) if packed is None else packed]
+    return b"".join(data)
+
+
+def packed_element(operator: str, subtask: int, stored: OperatorList, data: bytes) -> bytes:
+    """An element of an operator state as a MessagePack map, with the stored bytes in it as `packed_entry` has them.
+
+    Its keys are operator, state, subtask, distribution and `value`, or `bytes` where the serializer is another one.
+    """
+    spliced = _is_msgpack(stored.schema)
+    packer = msgpack.Packer(autoreset=False)
+    packer.pack_map_header(5)
+    facts = {"operator": operator, "state": stored.name, "subtask": subtask, "distribution": stored.distribution.value}
+    for name, fact in facts.items():
+        packer.pack(name)
+        packer.pack(fact)
+    packer.pack("value" if spliced else "bytes")
+    return bytes(packer.bytes()) + (data if spliced else bytes(msgpack.packb(data)))
+
+
+def _packed_value(data: bytes, schema: Mapping[str, Any], *, spliced: bool) -> bytes:
+    if schema.get("kind") != StateKind.LIST.value:
+        return data if spliced else bytes(msgpack.packb(data))
+    if not spliced:
+        return data  # an array of bins already
+    elements = unpack_elements(data)
+    packer = msgpack.Packer(autoreset=False)
+    packer.pack_array_header(len(elements))
+    return b"".join((packer.bytes(), *elements))
+
+
+def _entry(operator: str, change: Change, schema: Mapping[str, Any]) -> Entry:
+    decoded = _is_msgpack(schema)
+    value: Any
+    if schema.get("kind") == StateKind.LIST.value:
+        value = [_loads(element) if decoded else element for element in unpack_elements(change.data)]
+    else:
+        value = _loads(change.data) if decoded else change.data
+    is_map = schema.get("kind") == StateKind.MAP.value
+    map_key: Any = decode_key(change.map_key) if is_map else None
+    namespace = decode_key(change.namespace)
+    key: Any = decode_key(change.key)
+    for found in (key, *((namespace,) if namespace is not None else ()), *((map_key,) if is_map else ())):
+        check_key(found)
+    return Entry(operator, change.state, namespace, key, change.group, map_key, value, decoded)
+
+
+def _is_msgpack(schema: Mapping[str, Any]) -> bool:
+    return schema.get("serializer") == MessagePackSerializer.name

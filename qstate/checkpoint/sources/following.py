@@ -1,0 +1,312 @@
+"""An operator's epoch logs, followed while its job writes them: what was sealed since the last look, and what is final.
+
+Rules of this module: it reads, and knows files, not backends. A look costs one listing of each subtask's directory and
+the header and footer of each file that is new; everything is read anew only where the new files do not follow those
+that are known (a damaged one was declared void, snapshots have replaced some, the parallelism changed).
+
+A follower stands at an epoch. It `continues` as long as the files after that epoch are there and hold states in the
+form that it began with; otherwise whoever follows begins again with the state as of a later epoch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from qstate.backends.contract import Change
+from qstate.checkpoint.log.chain import NO_EPOCH, Chain, LogIdentity, Sealed, States, header_of, read_chain, reading
+from qstate.checkpoint.log.file_facts import check_log_file
+from qstate.checkpoint.manifest import JobManifest, newest_holding, subtask_directory
+from qstate.checkpoint.storage.directory import Directory
+from qstate.checkpoint.storage.locations import directory_of
+from qstate.errors import CheckpointError, DamagedCheckpoint
+from qstate.keys import KeyGroupRange
+
+__all__ = ["FollowedLog", "FollowedOperator", "Place", "places_of"]
+
+#: How often a log is read again because snapshots replaced files meanwhile.
+MOST_READS = 5
+
+_FILE_NAME = re.compile(r"(\d{12})\.(log|snapshot)")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which key groups are read from which subtask's log.
+
+    `numbers` are those of its `.log` files at the moment, `top` is the highest one of these and its snapshots.
+    """
+
+    groups: KeyGroupRange
+    identity: LogIdentity
+    directory: Directory
+    numbers: frozenset[int] = field(compare=False)
+    top: int = field(compare=False)
+
+
+def places_of(root: Directory, manifest: JobManifest, operator: str) -> list[Place]:
+    """Where an operator's key groups have their history now, ascending: in the newest layout that has begun one.
+
+    Key groups without any are left out. Raises `CheckpointError` when a directory cannot be read.
+    """
+
+    def held(layout: int, subtask: int) -> list[tuple[int, str]] | None:
+        return _listed(subtask_directory(root, operator, layout, subtask)) or None
+
+    every = KeyGroupRange(0, manifest.max_parallelism)
+    return [
+        Place(
+            groups,
+            LogIdentity(manifest.job, operator, subtask, manifest.layouts[layout], manifest.max_parallelism),
+            subtask_directory(root, operator, layout, subtask),
+            frozenset(number for number, kind in found if kind == "log"),
+            max(found)[0],
+        )
+        for groups, layout, subtask, found in newest_holding(manifest, every, held)
+    ]
+
+
+def _listed(directory: Directory) -> list[tuple[int, str]]:
+    """The numbers of the files, and whether they are `log` or `snapshot`; empty when there is no history."""
+    try:
+        names = directory.names()
+    except OSError as exc:
+        raise CheckpointError(f"cannot read {directory.path}: {exc}") from exc
+    return [(int(match[1]), match[2]) for match in map(_FILE_NAME.fullmatch, names) if match]
+
+
+class FollowedLog:
+    """The log of one subtask. `sealed` are the epochs that were sealed since the one it stands at, in their order."""
+
+    def __init__(self, place: Place) -> None:
+        """Reads the log. Raises `CheckpointError`."""
+        self.place = place
+        #: The schemas of the newest data.
+        self.states: States = ()
+        self.sealed: list[Sealed] = []
+        #: Epochs that are there without `sealed`: of snapshots, and the one it stands at.
+        self.older: set[int] = set()
+        #: Epochs that are final by themselves: a log that begins with a snapshot was asked for the epoch after it.
+        self.given = NO_EPOCH
+        #: The path of the newest file when that is damaged.
+        self.damaged: str | None = None
+        #: Whether the files after the epoch that it stands at are there.
+        self.continues = True
+        self._files = place.directory
+        #: Where the newest snapshot of an epoch stands: the number and seal of the file that it comes after.
+        self._bases: dict[int, tuple[int, int]] = {}
+        self._stands_at: tuple[int, int] | None = None
+        self._last = (0, 0)
+        self._opened_with: States = ()
+        self._sound = False
+        self._read()
+
+    @property
+    def declared(self) -> States:
+        """The schemas that the newest writer opened the log with."""
+        return self._opened_with
+
+    @property
+    def latest(self) -> int:
+        """The newest epoch, -1 when there is none."""
+        return max(self.epochs(), default=NO_EPOCH)
+
+    def epochs(self) -> Iterator[int]:
+        """Every epoch that is known of."""
+        yield from self.older
+        for one in self.sealed:
+            yield one.epoch
+
+    def look(self, place: Place) -> None:
+        """Take in the `.log` files that came since; `place` says which are there. Raises `CheckpointError`."""
+        self._files = place.directory  # which has just been listed
+        if self._sound:
+            try:
+                for number in sorted(number for number in place.numbers if number > self._last[0]):
+                    self._take_in(number)
+            except DamagedCheckpoint:  # or declared void, or replaced by a snapshot: the whole directory tells
+                self._sound = False
+        # A snapshot beyond the last file has replaced files that nobody has read here.
+        if not self._sound or place.top > self._last[0]:
+            self._read()
+
+    def written_at(self) -> float:
+        """When the newest file was written, in seconds since the epoch of `time.time`; 0 when that is not known."""
+        try:
+            return self._files.modified_at(f"{self._last[0]:012d}.log")
+        except OSError:  # replaced by a snapshot
+            return 0.0
+
+    def distrust(self) -> None:
+        """Read everything at the next look: a file that is known was not as it should be."""
+        self._sound = False
+
+    def stand_at(self, epoch: int) -> None:
+        """The follower has the state as of this epoch."""
+        taken = [one for one in self.sealed if one.epoch <= epoch]
+        self.sealed = [one for one in self.sealed if one.epoch > epoch]
+        reached = [(one.sequence, one.seal) for one in taken]
+        reached += [position for of_epoch, position in self._bases.items() if of_epoch <= epoch]
+        if self._stands_at is not None:
+            reached.append(self._stands_at)
+        self._stands_at = max(reached, default=None)
+        self.older = {max([*self.older, *(one.epoch for one in taken)], default=NO_EPOCH)} - {NO_EPOCH}
+        self.continues = True
+
+    def changes(self, epoch: int) -> Iterator[Change]:
+        """The changes of an epoch in `sealed`, none of any other. Raises `CheckpointError` while they are read."""
+        for one in self.sealed:
+            if one.epoch == epoch:
+                with reading(self._files, one.name) as reader:
+                    for change in reader.changes(one.seal):
+                        if change.group in self.place.groups:
+                            yield change
+
+    def _take_in(self, number: int) -> None:
+        sequence, seal = self._last
+        name = f"{number:012d}.log"
+        with reading(self._files, name) as reader:
+            info = reader.info()
+        header: Mapping[str, Any] = info.header
+        check_log_file(header, self._files.path / name)
+        expected = header_of(
+            self.place.identity,
+            header.get("kind", ""),
+            sequence=sequence + 1,
+            previous=seal,
+            epoch=header.get("epoch", NO_EPOCH),
+            writer=header.get("writer", 0),
+        )
+        if header.get("kind") not in ("writer", "epoch") or any(header.get(key) != expected[key] for key in expected):
+            raise DamagedCheckpoint(f"{self._files.path / name} does not follow the file before it")
+        if header["kind"] == "writer":  # until it seals an epoch it says nothing of the data
+            self._opened_with = tuple(header.get("states", ()))
+        else:
+            self.states = self._opened_with
+            self.sealed.append(Sealed(number, info.seal, header["epoch"], header["writer"]))
+        self._last = number, info.seal
+
+    def _read(self) -> None:
+        """Read the headers and footers of all files."""
+        self._sound = False
+        chain = self._chain()
+        self.states = self._opened_with = chain.states
+        for one in chain.segments:
+            if one.writer == one.sequence:
+                self._opened_with = one.states
+        self.damaged = chain.damaged
+        bases = [base for base in chain.bases if base is not None]
+        self._bases = {base.epoch: (base.sequence, base.previous) for base in reversed(bases)}
+        self.given = max((base.epoch for base in bases if base.sequence == 0), default=NO_EPOCH)
+        after = self._stands_at[0] if self._stands_at is not None else -1
+        epochs = [one for one in chain.segments if one.epoch != NO_EPOCH]
+        self.sealed = [one for one in epochs if one.sequence > after]
+        self.older = {*self._bases, *(one.epoch for one in epochs if one.sequence <= after)} - {NO_EPOCH}
+        known = {*self._bases.values(), *((one.sequence, one.seal) for one in epochs)}
+        self.continues = self._stands_at is None or self._stands_at in known
+        self._last = chain.top - (chain.damaged is not None), chain.seal
+        self._sound = chain.damaged is None
+
+    def _chain(self) -> Chain:
+        for attempt in range(MOST_READS):
+            try:
+                chain = read_chain(self._files, self.place.identity)
+            except DamagedCheckpoint:
+                if attempt == MOST_READS - 1:
+                    raise
+            except OSError as exc:
+                raise CheckpointError(f"cannot read {self._files.path}: {exc}") from exc
+            else:
+                if chain is not None:
+                    return chain
+        raise DamagedCheckpoint(f"{self._files.path} has lost its epoch log; bring it back from a copy")
+
+
+class FollowedOperator:
+    """The logs of one operator. `look` finds what is new; `stand_at` says what of it the follower has."""
+
+    def __init__(self, root: Path | Directory, uid: str) -> None:
+        self.uid = uid
+        self.logs: Sequence[FollowedLog] = ()
+        self._root = directory_of(root)
+        self._whole = False
+        self._begun_with: list[States] = []
+
+    def look(self, manifest: JobManifest) -> None:
+        """Find out what there is now. Raises `CheckpointError`; the next look tries again."""
+        places = places_of(self._root, manifest, self.uid)
+        if [log.place for log in self.logs] == places:
+            for log, place in zip(self.logs, places, strict=True):
+                log.look(place)
+        else:
+            logs = [FollowedLog(place) for place in places]
+            self.logs, self._begun_with = logs, []
+        self._whole = sum(len(place.groups) for place in places) == manifest.max_parallelism
+
+    @property
+    def continues(self) -> bool:
+        """Whether what is new can be added to what the follower has."""
+        return bool(self._begun_with) and all(
+            log.continues and log.states == states for log, states in zip(self.logs, self._begun_with, strict=True)
+        )
+
+    @property
+    def states(self) -> States:
+        """The schemas of the newest data."""
+        return self.logs[0].states if self.logs else ()
+
+    @property
+    def declared(self) -> States:
+        """The schemas that the newest writers opened the logs with, whether they have sealed an epoch or not."""
+        return self.logs[0].declared if self.logs else ()
+
+    def written_at(self) -> float:
+        """When the newest file was written, in seconds since the epoch of `time.time`; 0 when that is not known."""
+        return max((log.written_at() for log in self.logs), default=0.0)
+
+    def distrust(self) -> None:
+        """Read everything at the next look: a file that is known was not as it should be."""
+        for log in self.logs:
+            log.distrust()
+
+    @property
+    def damaged(self) -> str | None:
+        """The path of a log's newest file that is damaged."""
+        return next((log.damaged for log in self.logs if log.damaged is not None), None)
+
+    @property
+    def whole(self) -> bool:
+        """Whether there is a log for every key group."""
+        return self._whole
+
+    @property
+    def sealed(self) -> int:
+        """The newest epoch that every subtask has sealed: no later one can be committed. -1 when there is none."""
+        return min((log.latest for log in self.logs), default=NO_EPOCH)
+
+    @property
+    def proved(self) -> int:
+        """The newest epoch that these logs prove committed, for every operator of the query. -1 when there is none.
+
+        An epoch that one subtask has sealed proves the one before it.
+        """
+        begun = max((log.latest for log in self.logs), default=NO_EPOCH)
+        found = [epoch for log in self.logs for epoch in log.epochs() if epoch < begun]
+        return max([*found, *(log.given for log in self.logs)], default=NO_EPOCH)
+
+    def final(self, committed: int) -> int:
+        """The newest epoch that all subtasks have and that is not after `committed`. -1 when there is none."""
+        return min(self.sealed, committed) if self._whole else NO_EPOCH
+
+    def epochs(self, upto: int) -> list[int]:
+        """The epochs that the follower lacks, as far as this one."""
+        return sorted({one.epoch for log in self.logs for one in log.sealed if one.epoch <= upto})
+
+    def stand_at(self, epoch: int) -> None:
+        """The follower has the state as of this epoch, of all subtasks and in the form that it is stored in now."""
+        for log in self.logs:
+            log.stand_at(epoch)
+        self._begun_with = [log.states for log in self.logs]

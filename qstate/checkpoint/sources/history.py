@@ -1,0 +1,461 @@
+"""Stored state as a source to read from: a checkpoint directory, or a savepoint, whoever wrote it and wherever.
+
+Rules of this module: it reads. A source gives the state of an operator's key groups as of an epoch, in ascending
+order; it needs no code of the job's. A checkpoint directory may be in use: its files are replaced by snapshots
+while they are read, so a file that went missing means reading its directory again.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain as chained
+from itertools import islice
+from pathlib import Path
+
+from qstate.backends.contract import Change
+from qstate.checkpoint.log.chain import (
+    NO_EPOCH,
+    Chain,
+    LogIdentity,
+    Part,
+    Snapshot,
+    States,
+    data_schema,
+    read_chain,
+    reading,
+)
+from qstate.checkpoint.log.file_facts import readable
+from qstate.checkpoint.log.merge import merged_parts
+from qstate.checkpoint.log.operator_state import OperatorState, redistributed
+from qstate.checkpoint.log.segment import WHAT_TO_DO
+from qstate.checkpoint.manifest import (
+    JobManifest,
+    newest_holding,
+    operator_directory,
+    read_final,
+    subtask_directory,
+)
+from qstate.checkpoint.storage.directory import Directory
+from qstate.checkpoint.storage.locations import directory_of
+from qstate.errors import CheckpointError, DamagedCheckpoint
+from qstate.keys import KeyGroupRange
+
+__all__ = [
+    "JobHistory",
+    "OutrunCheckpoint",
+    "Prepare",
+    "StateSource",
+    "StoredOperator",
+    "existing_chain",
+    "in_one_form",
+]
+
+#: What is done to the parts of a history before they are merged, such as converting them.
+Prepare = Callable[[Iterable[Part]], Iterable[Part]]
+
+_HISTORY_FILE = re.compile(r"\d{12}\.(log|snapshot)")
+
+#: How often a directory is read again because files were replaced meanwhile.
+MOST_READS = 5
+
+
+class OutrunCheckpoint(CheckpointError):
+    """An epoch is not there any more: newer snapshots took its place, perhaps while it was being read."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOperator:
+    """What a source has of an operator. Epochs are -1 when there is none.
+
+    `epoch` is the newest one that is final and can be read, `sealed` the newest one that can be read. `committed` is
+    the newest one that Spark is known to have committed: later than `epoch` where files were damaged or lost.
+    """
+
+    uid: str
+    query: str
+    epoch: int
+    sealed: int
+    committed: int
+    parallelism: int
+    states: States
+
+
+class StateSource(ABC):
+    """Where the state of a job's operators can be read."""
+
+    #: For messages, and to open it again.
+    location: str
+    job: str
+    max_parallelism: int
+
+    @abstractmethod
+    def operators(self) -> Mapping[str, StoredOperator]:
+        """What there is, by uid. Raises `CheckpointError`."""
+
+    @abstractmethod
+    def epoch(self, operator: str, groups: KeyGroupRange, upto: int) -> int:
+        """The newest epoch up to `upto` that all these key groups have state as of, -1 when there is none."""
+
+    @abstractmethod
+    def states(self, operator: str, upto: int) -> States:
+        """The schemas of the operator's states as of the newest epoch up to `upto`: the form that they had then."""
+
+    @abstractmethod
+    def state(
+        self, operator: str, groups: KeyGroupRange, upto: int, prepare: Prepare = lambda parts: parts
+    ) -> Iterator[Change]:
+        """The state of these key groups as of `epoch(operator, groups, upto)`: PUT and MAP_PUT changes, ascending.
+
+        Raises `CheckpointError`, at once or while it is read.
+        """
+
+    @abstractmethod
+    def operator_states(self, operator: str, upto: int) -> list[OperatorState]:
+        """The operator state of each subtask, in their order, as of the newest epoch up to `upto`; empty without any.
+
+        Raises `CheckpointError`.
+        """
+
+    def look_again(self) -> None:
+        """Take in what a job that is running has changed since the source was opened. Raises `CheckpointError`."""
+        return
+
+
+class JobHistory(StateSource):
+    """A checkpoint directory, of a running or a stopped job."""
+
+    def __init__(
+        self,
+        root: Path | Directory,
+        manifest: JobManifest,
+        *,
+        origin: StateSource | None = None,
+        current: bool = True,
+    ) -> None:
+        """`origin` is what the job was restored from, for operators that have no state of their own yet.
+
+        Not `current`: the manifest leaves layouts out on purpose.
+        """
+        self._root = directory_of(root)
+        self.location = str(self._root.path)
+        self.job = manifest.job
+        self.max_parallelism = manifest.max_parallelism
+        self.manifest = manifest
+        self._origin = origin
+        self._current = current
+
+    def operators(self) -> dict[str, StoredOperator]:
+        final = read_final(self._root)
+        restored = self._origin.operators() if self._origin is not None else {}
+        begun, elsewhere = {}, {}
+        for uid in sorted({*self.manifest.operators, *restored}):
+            chains = self.subtasks(uid)
+            if not chains and uid in restored:
+                elsewhere[uid] = restored[uid]  # it has not begun here
+            else:
+                query = self.manifest.operators.get(uid, "")
+                begun[uid] = self._begun(uid, query, chains, final.get(query, NO_EPOCH))
+        return {**_of_one_epoch(begun), **elsewhere}
+
+    def _begun(self, uid: str, query: str, chains: Sequence[tuple[KeyGroupRange, Chain]], final: int) -> StoredOperator:
+        latest = [NO_EPOCH if epoch is None else epoch for epoch in (chain.latest() for _, chain in chains)]
+        # An epoch that one subtask has sealed proves the one before it committed.
+        begun = max(latest, default=NO_EPOCH)
+        committed = max((final, *(_before(chain, begun) for _, chain in chains)))
+        missing = _missing(chains, self._every_group())
+        taken_up = [base.epoch for _, chain in chains for base in _taken_up(chain)]
+        gone = self.manifest.restored_from is not None and self._origin is None
+        if missing and (committed > max(taken_up, default=NO_EPOCH) or (taken_up and gone)):
+            where = operator_directory(self._root, uid).path
+            raise DamagedCheckpoint(
+                f"{where} lacks the epoch logs of the key groups {missing[0].start} to "
+                f"{missing[0].stop - 1}, although epochs of it are committed; {WHAT_TO_DO}"
+            )
+        committed = max((committed, *taken_up))
+        for groups in missing:
+            latest.append(NO_EPOCH if self._origin is None else self._origin.epoch(uid, groups, committed))
+        sealed = min(latest)
+        states = {plain.get("name"): plain for _, chain in reversed(chains) for plain in chain.states}
+        parallelism = self.manifest.parallelism
+        return StoredOperator(
+            uid, query, min(sealed, committed), sealed, committed, parallelism, tuple(states.values())
+        )
+
+    def subtasks(self, operator: str) -> list[tuple[KeyGroupRange, Chain]]:
+        """The histories that the operator's state is made of now, by their key groups."""
+        return self._chains(operator, self._every_group())
+
+    def states(self, operator: str, upto: int) -> States:
+        chains = self.subtasks(operator)
+        found = {plain.get("name"): plain for _, chain in reversed(chains) for plain in chain.states_as_of(upto)}
+        if self._origin is not None and _missing(chains, self._every_group()):
+            found = {**{plain.get("name"): plain for plain in self._origin.states(operator, upto)}, **found}
+        return tuple(found.values())
+
+    def epoch(self, operator: str, groups: KeyGroupRange, upto: int) -> int:
+        chains = self._chains(operator, groups)
+        found = [_reached(chain, upto) for _, chain in chains]
+        for missing in _missing(chains, groups):
+            found.append(NO_EPOCH if self._origin is None else self._origin.epoch(operator, missing, upto))
+        return min(found, default=NO_EPOCH)
+
+    def state(
+        self, operator: str, groups: KeyGroupRange, upto: int, prepare: Prepare = lambda parts: parts
+    ) -> Iterator[Change]:
+        at = groups.start
+        for part, chain in self._chains(operator, groups):
+            if self._origin is not None and at < part.start:
+                yield from self._origin.state(operator, KeyGroupRange(at, part.start), upto, prepare)
+            yield from self._of_chain(chain, part, upto, prepare)
+            at = part.stop
+        if self._origin is not None and at < groups.stop:
+            yield from self._origin.state(operator, KeyGroupRange(at, groups.stop), upto, prepare)
+
+    def operator_states(self, operator: str, upto: int) -> list[OperatorState]:
+        for _ in range(MOST_READS):
+            places = self.directories(operator)
+            found = self._operator_states(operator, upto)
+            if places == self.directories(operator):
+                break
+        if not places:
+            self._check_current(operator)
+        return found
+
+    def _operator_states(self, operator: str, upto: int) -> list[OperatorState]:
+        """Those of the newest layout's subtasks; of one that has no log yet, what it will begin with."""
+        layers: list[list[Chain | None]] = []
+        for layout in range(self.manifest.layout, -1, -1):
+            layers.append(self._layer(operator, layout))
+            if None not in layers[-1]:
+                break
+        found: list[OperatorState] = []
+        if None in layers[-1] and self._origin is not None:
+            found = self._origin.operator_states(operator, upto)
+        for chains in reversed(layers):
+            before = found
+            found = [
+                redistributed(before, len(chains), subtask) if chain is None else self._operator_state(chain, upto)
+                for subtask, chain in enumerate(chains)
+            ]
+        return found
+
+    def _layer(self, operator: str, layout: int) -> list[Chain | None]:
+        """The histories of a layout's subtasks, as far as they have begun one."""
+        found = []
+        for subtask in range(self.manifest.layouts[layout]):
+            directory, identity = self._place(operator, layout, subtask)
+            found.append(existing_chain(directory, identity) if _holds_history(directory) else None)
+        return found
+
+    def _place(self, operator: str, layout: int, subtask: int) -> tuple[Directory, LogIdentity]:
+        parallelism = self.manifest.layouts[layout]
+        identity = LogIdentity(self.job, operator, subtask, parallelism, self.max_parallelism)
+        return subtask_directory(self._root, operator, layout, subtask), identity
+
+    def _operator_state(self, chain: Chain, upto: int) -> OperatorState:
+        for _ in range(MOST_READS):
+            try:
+                if all(base is not None and base.epoch > upto for base in chain.bases):
+                    raise _outrun(chain, upto)
+                return chain.operator_state(upto)
+            except DamagedCheckpoint as exc:
+                chain, failure = self._read_again(chain, upto, exc), exc
+        raise failure
+
+    def _of_chain(self, chain: Chain, groups: KeyGroupRange, upto: int, prepare: Prepare) -> Iterator[Change]:
+        for _ in range(MOST_READS):
+            try:
+                with readable(chain.files.path):
+                    base = _sound_base(chain, upto)
+                    found = iter(merged_parts(prepare(chain.parts(base, upto, groups))))
+                    begun = list(islice(found, 1))  # all files are read, or open: they may go now
+                break
+            except DamagedCheckpoint as exc:
+                chain, failure = self._read_again(chain, upto, exc), exc
+        else:
+            raise failure
+        with readable(chain.files.path):
+            for change in chained(begun, found):
+                if change.group in groups:
+                    yield change
+
+    def _read_again(self, chain: Chain, upto: int, failure: DamagedCheckpoint) -> Chain:
+        """The history as it is now, when files of it have gone or are damaged. Raises `failure` if it is the same."""
+        found = (JobManifest.read(self._root) if self._current else None) or self.manifest
+        now = JobHistory(self._root, found, current=False)
+        again = None
+        if any(chain.files == directory for _, directory, _ in now.directories(chain.identity.operator)):
+            again = existing_chain(chain.files, chain.identity)
+        if again is None:  # removed with its layout
+            raise _outrun(chain, upto) from failure
+        if _same_files(again, chain):
+            raise failure
+        return again
+
+    def directories(self, operator: str) -> list[tuple[KeyGroupRange, Directory, LogIdentity]]:
+        """Where the histories of the operator's key groups are, ascending: in the newest layout that has one."""
+        return self._directories(operator, self._every_group())
+
+    def needs_origin(self) -> bool:
+        """Whether some state is still only where the job was restored from."""
+        if self._origin is None:
+            return False
+        chains = ((uid, self.subtasks(uid)) for uid in {*self.manifest.operators, *self._origin.operators()})
+        return any(_missing(found, self._every_group()) for uid, found in chains if uid in self._origin.operators())
+
+    def _directories(self, operator: str, groups: KeyGroupRange) -> list[tuple[KeyGroupRange, Directory, LogIdentity]]:
+        def held(layout: int, subtask: int) -> tuple[Directory, LogIdentity] | None:
+            place = self._place(operator, layout, subtask)
+            return place if _holds_history(place[0]) else None
+
+        return [(shared, *place) for shared, _, _, place in newest_holding(self.manifest, groups, held)]
+
+    def _chains(self, operator: str, groups: KeyGroupRange) -> list[tuple[KeyGroupRange, Chain]]:
+        """The histories of these key groups, ascending."""
+        for _ in range(MOST_READS):
+            places = self._directories(operator, groups)
+            failure: DamagedCheckpoint | None = None
+            try:
+                chains = [(shared, existing_chain(directory, identity)) for shared, directory, identity in places]
+                found = [(shared, chain) for shared, chain in chains if chain is not None]
+                if not _missing(found, groups):
+                    return found
+            except DamagedCheckpoint as exc:
+                failure = exc
+            # An earlier layout is removed when all of a newer one is there: perhaps it is by now.
+            if places == self._directories(operator, groups):
+                break
+        self._check_current(operator)
+        if failure is not None:
+            raise failure
+        return found
+
+    def _check_current(self, operator: str) -> None:
+        """What is not here may be in a layout that has come since. Raises `OutrunCheckpoint` then."""
+        manifest = JobManifest.read(self._root) if self._current else None
+        if manifest is not None and manifest.layouts != self.manifest.layouts:
+            where = operator_directory(self._root, operator).path
+            raise OutrunCheckpoint(f"the job has changed its parallelism while {where} was read; try again")
+
+    def look_again(self) -> None:
+        if self._current:
+            self.manifest = JobManifest.read(self._root) or self.manifest
+
+    def _every_group(self) -> KeyGroupRange:
+        return KeyGroupRange(0, self.max_parallelism)
+
+
+def _of_one_epoch(operators: Mapping[str, StoredOperator]) -> dict[str, StoredOperator]:
+    """Spark commits an epoch for all operators of a query at once, so what one of them proves holds for the others."""
+    committed: dict[str, int] = {}
+    for stored in operators.values():
+        committed[stored.query] = max(stored.committed, committed.get(stored.query, NO_EPOCH))
+    return {
+        uid: replace(stored, epoch=min(stored.sealed, committed[stored.query]), committed=committed[stored.query])
+        for uid, stored in operators.items()
+    }
+
+
+def _holds_history(directory: Directory) -> bool:
+    try:
+        return any(map(_HISTORY_FILE.fullmatch, directory.names()))
+    except OSError as exc:
+        raise CheckpointError(f"cannot read {directory.path}: {exc}") from exc
+
+
+def existing_chain(directory: Directory, identity: LogIdentity) -> Chain | None:
+    """The history in a directory that a job may be using; None when there is none. Raises `CheckpointError`."""
+    for attempt in range(MOST_READS):
+        try:
+            return read_chain(directory, identity)
+        except DamagedCheckpoint:  # or replaced by a snapshot between listing and reading
+            if attempt == MOST_READS - 1:
+                raise
+        except OSError as exc:
+            raise CheckpointError(f"cannot read {directory.path}: {exc}") from exc
+    raise AssertionError("unreachable")
+
+
+def in_one_form(states: States, where: str, *, newest: bool = True) -> Prepare:
+    """Refuses parts whose data is of other schemas: only the job, which has the user's code, can convert it.
+
+    The stream that it prepares raises `CheckpointError`, which names `where` it all is, when such a part comes. Not the
+    `newest` state: that of an epoch which no job converts any more.
+    """
+    what_to_do = (
+        "start the job once and let it commit an epoch: it converts what is there"
+        if newest
+        else "it was converted about then: ask for an earlier epoch, or for a later one"
+    )
+    wanted = {plain.get("name"): data_schema(plain) for plain in states}
+
+    def checked(parts: Iterable[Part]) -> Iterator[Part]:
+        for part in parts:
+            for plain in part.states:
+                if wanted.get(plain.get("name")) != data_schema(plain):
+                    raise CheckpointError(
+                        f"state {plain.get('name')!r} is stored in two forms, by an older and a newer program, in "
+                        f"{where}; {what_to_do}"
+                    )
+            yield part
+
+    return checked
+
+
+def _missing(chains: Sequence[tuple[KeyGroupRange, Chain]], groups: KeyGroupRange) -> list[KeyGroupRange]:
+    """What of these key groups has no history."""
+    bounds = [groups.start, *(at for part, _ in chains for at in (part.start, part.stop)), groups.stop]
+    return [KeyGroupRange(*pair) for pair in zip(bounds[::2], bounds[1::2], strict=True) if pair[0] < pair[1]]
+
+
+def _taken_up(chain: Chain) -> Iterator[Snapshot]:
+    """The state that a history began with: it was final before."""
+    yield from (base for base in chain.bases if base is not None and base.sequence == 0)
+
+
+def _before(chain: Chain, epoch: int) -> int:
+    """The newest epoch before this one that was sealed in a history, what it began with aside."""
+    begun_with = {base.epoch for base in _taken_up(chain)}
+    return max((one for one in _epochs(chain) if one < epoch and one not in begun_with), default=NO_EPOCH)
+
+
+def _reached(chain: Chain, upto: int) -> int:
+    """The newest epoch up to `upto` that a history can be read as of; -1 when there is none."""
+    return max((one for one in _epochs(chain) if one <= upto), default=NO_EPOCH)
+
+
+def _epochs(chain: Chain) -> Iterator[int]:
+    yield from (base.epoch for base in chain.bases if base is not None)
+    yield from (segment.epoch for segment in chain.segments)
+
+
+def _sound_base(chain: Chain, upto: int) -> Snapshot | None:
+    """The best base for an epoch whose files are as they were written: a stream that was begun cannot be taken back."""
+    failure: DamagedCheckpoint | None = None
+    for base in chain.bases:
+        if base is None:
+            return None
+        if base.epoch > upto:
+            continue
+        try:
+            for snapshot in base.stack:
+                with reading(chain.files, snapshot.name) as reader:
+                    reader.verify()
+            return base
+        except DamagedCheckpoint as exc:
+            failure = exc
+    raise failure or _outrun(chain, upto)
+
+
+def _outrun(chain: Chain, upto: int) -> OutrunCheckpoint:
+    return OutrunCheckpoint(
+        f"{chain.files.path} holds nothing as old as epoch {upto} any more: older snapshots are not retained. If the "
+        "job has just gone on, try again; retained_snapshots says how many it keeps"
+    )
+
+
+def _same_files(one: Chain, other: Chain) -> bool:
+    return one.bases == other.bases and one.segments == other.segments

@@ -1,0 +1,217 @@
+"""Opening a subtask's epoch log with what its operator needs: state to begin with, in the form that it declares.
+
+Rules of this module: it decides what stored state may be taken up (`qstate.evolution` has the rules for one state)
+and puts it in place, before the backend is filled and before any row. The operator's descriptors are what is wanted;
+what is stored says of itself what it is.
+
+    no log yet, state elsewhere     that state becomes snapshot 0, whole, before the log is begun: a log that is
+                                    there always has all of its state
+    schemas differ                  the log is opened with the new ones, and a snapshot of everything, converted, put
+                                    under what will be sealed; before the first epoch is, if the newest one that is
+                                    there may not be committed yet: a snapshot says that it is
+    operator state                  the same, but for the conversion: see `qstate.checkpoint.log.operator_state`
+    a state nobody asks for         refused; with `allow_non_restored_state`, dropped
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qstate.backends.contract import Change
+from qstate.checkpoint.log.chain import NO_EPOCH, Chain, LogIdentity, Part, Snapshot, States, data_schema, read_chain
+from qstate.checkpoint.log.conversion import converted
+from qstate.checkpoint.log.epoch_log import EpochLog
+from qstate.checkpoint.log.file_facts import readable
+from qstate.checkpoint.log.merge import merged_parts
+from qstate.checkpoint.log.operator_state import DeclaredLists, OperatorState, check_size, redistributed
+from qstate.checkpoint.log.snapshots import write_snapshot
+from qstate.checkpoint.sources.history import StateSource
+from qstate.checkpoint.storage.directory import Directory
+from qstate.checkpoint.storage.locations import directory_of
+from qstate.descriptors import StateDescriptor
+from qstate.errors import CheckpointError, DamagedCheckpoint, JobError
+from qstate.evolution import Evolution, StateSchema, plan_evolution
+from qstate.keys import ColumnType
+from qstate.storage_faults import BY_CHECKPOINT_DIR, storage_fault
+
+__all__ = ["DeclaredStates", "Origin", "convert_log", "open_epoch_log"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """State that a log begins with: the one that `source` has as of `upto`. It counts as epoch `epoch` from now on."""
+
+    source: StateSource
+    upto: int
+    epoch: int
+
+
+class DeclaredStates:
+    """The states that an operator's function asked for, beside those that are stored."""
+
+    def __init__(
+        self,
+        operator: str,
+        descriptors: Sequence[StateDescriptor],
+        key_types: Sequence[ColumnType],
+        *,
+        allow_non_restored: bool = False,
+        lists: DeclaredLists | None = None,
+    ) -> None:
+        self._operator = operator
+        self._descriptors = {descriptor.name: descriptor for descriptor in descriptors}
+        self._key_types = [kind.value for kind in key_types]
+        self._allow_non_restored = allow_non_restored
+        self._lists = DeclaredLists(operator, {}, allow_non_restored) if lists is None else lists
+        #: As the files say it.
+        self.schemas: States = tuple(
+            {**StateSchema.of(descriptor).to_plain(), "key_types": self._key_types} for descriptor in descriptors
+        )
+
+    def plans(self, stored: States) -> dict[str, Evolution]:
+        """What becomes of each stored state; those that are dropped have no plan. Raises `JobError`."""
+        plans: dict[str, Evolution] = {}
+        for plain in stored:
+            schema = StateSchema.from_plain(plain)
+            descriptor = self._descriptors.get(schema.name)
+            if descriptor is not None:
+                self._check_keys(schema.name, plain.get("key_types"))
+                plans[schema.name] = plan_evolution(schema, descriptor)
+            elif not self._allow_non_restored:
+                raise JobError(
+                    f"operator {self._operator!r}: the stored state {schema.name!r} ({schema}) belongs to no state of "
+                    "the function any more; ask for it in open() under that name, or set "
+                    "allow_non_restored_state=True to drop it for good"
+                )
+        return plans
+
+    def differ_from(self, stored: States) -> bool:
+        """Whether stored data is not as this operator writes it."""
+        own = {plain["name"]: data_schema(plain) for plain in self.schemas}
+        return any(own.get(plain.get("name")) != data_schema(plain) for plain in stored)
+
+    def prepare(self, parts: Iterable[Part]) -> Iterator[Part]:
+        """The parts of a history as this operator would have written them."""
+        for part in parts:
+            changes: Iterable[Change] = part.changes
+            if self.differ_from(part.states):
+                changes = _planned(changes, self.plans(part.states))
+            yield part._replace(changes=changes, states=self.schemas)
+
+    def lists(self, stored: OperatorState) -> OperatorState:
+        """The stored lists as this operator would have written them. Raises `JobError`."""
+        return self._lists.taken_up(stored)
+
+    def _check_keys(self, state: str, stored: Any) -> None:
+        if stored != self._key_types:
+            raise JobError(
+                f"operator {self._operator!r}: state {state!r} was stored by keys of the types {stored}, but the "
+                f"stream is keyed by {self._key_types}; key it as it was, or give the operator another uid to begin "
+                "with empty state"
+            )
+
+
+def _planned(changes: Iterable[Change], plans: Mapping[str, Evolution]) -> Iterator[Change]:
+    """The changes of states that have a plan, as it says; they may be read after those of later parts."""
+    return converted((change for change in changes if change.state in plans), plans)
+
+
+def open_epoch_log(
+    directory: Path | Directory,
+    identity: LogIdentity,
+    declared: DeclaredStates,
+    origin: Origin | None = None,
+    *,
+    first_epoch: int | None = None,
+    final: int | None = None,
+    compression: str = "none",
+) -> EpochLog:
+    """The log of a subtask, as its only writer, with all its state in the form that is declared.
+
+    `first_epoch` is the epoch that Spark asks for, None when it has not asked yet. `final` is the newest one that it
+    has committed for sure (None: all that are sealed): while there is a newer one in another form, the log is left
+    `unconverted`. Raises `JobError` for stored state
+    that the operator cannot take up, `DamagedCheckpoint` when the newest file is damaged and Spark does not, or not
+    yet, ask for what it held, and as `EpochLog.open` does; nothing stored has changed then.
+    """
+    files = directory_of(directory)
+    try:
+        files.make()
+    except OSError as exc:
+        why = storage_fault(exc, files.path, BY_CHECKPOINT_DIR)
+        raise CheckpointError(f"cannot open the epoch log in {files.path}: {why}") from exc
+    if origin is not None and read_chain(files, identity) is None:
+        _begin_with(files, identity, declared, origin, compression)
+    stored: list[States] = []
+
+    def admit(chain: Chain | None) -> States:
+        stored[:] = _stored_schemas(chain) if chain is not None else []
+        for states in stored:
+            declared.plans(states)
+        if chain is not None:
+            declared.lists(chain.operator_state())
+        if chain is not None and chain.damaged is not None:
+            _check_replayed(chain, first_epoch)
+        return declared.schemas
+
+    opened = EpochLog.open(files, identity, admit)
+    opened.compression = compression
+    if any(map(declared.differ_from, stored)):
+        latest = opened.latest()
+        if final is None or latest is None or latest <= final:
+            convert_log(opened, declared)
+        else:
+            opened.unconverted = True
+    return opened
+
+
+def _check_replayed(chain: Chain, first_epoch: int | None) -> None:
+    latest = chain.latest()
+    reached = NO_EPOCH if latest is None else latest
+    if first_epoch is None or first_epoch > reached + 1:
+        asked = "the query has not asked for an epoch yet" if first_epoch is None else f"epoch {first_epoch} is due"
+        raise DamagedCheckpoint(
+            f"{chain.damaged} is damaged: without it the state ends with epoch {reached}, and {asked}. Bring the file "
+            "back from a copy of the checkpoint directory, or start from a savepoint with the checkpointLocation of "
+            "that time"
+        )
+
+
+def _stored_schemas(chain: Chain) -> list[States]:
+    return [part.states for part in chain.parts(chain.bases[0])]
+
+
+def _begin_with(
+    files: Directory, identity: LogIdentity, declared: DeclaredStates, origin: Origin, compression: str
+) -> None:
+    stored = origin.source.operators().get(identity.operator)
+    if stored is not None:
+        declared.plans(stored.states)
+    lists = redistributed(
+        origin.source.operator_states(identity.operator, origin.upto), identity.parallelism, identity.subtask
+    )
+    taken_up = declared.lists(lists)
+    check_size(taken_up, str(identity))
+    changes = origin.source.state(identity.operator, identity.key_groups, origin.upto, declared.prepare)
+    begun = Snapshot(0, 0, 0, origin.epoch, 0, declared.schemas)
+    write_snapshot(files, identity, begun, changes, compression, operator_state=taken_up)
+    log.info("%s begins with its state as of epoch %d in %s", identity, origin.upto, origin.source.location)
+
+
+def convert_log(opened: EpochLog, declared: DeclaredStates) -> None:
+    """Put a snapshot of everything, in the form that is declared, under what will be sealed. Raises as the opening."""
+    for base in opened.bases:
+        try:
+            with readable(opened.path):
+                opened.write_base(merged_parts(declared.prepare(opened.parts(base))))
+            opened.unconverted = False
+            return
+        except DamagedCheckpoint:
+            if base is opened.bases[-1]:
+                raise

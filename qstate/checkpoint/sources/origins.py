@@ -1,0 +1,155 @@
+"""Where a subtask's state comes from when it has no epoch log of its own yet.
+
+Rules of this module: it decides which source, and which epoch of it, from the manifest and the first epoch that Spark
+gives the subtask. That epoch is the truth: Spark asks for epoch n only when it has committed n - 1.
+
+    an earlier layout (the parallelism changed)      as of n - 1
+    restored from elsewhere, by the same query       as of n - 1: epochs go on
+    restored from elsewhere, by another query        as of the last final epoch there; epochs begin anew
+    restored, but not driven by any query yet        the same
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from qstate.backends.contract import Change
+from qstate.checkpoint.log.chain import NO_EPOCH, States
+from qstate.checkpoint.log.operator_state import OperatorState
+from qstate.checkpoint.manifest import MANIFEST_FILE, JobManifest
+from qstate.checkpoint.sources.history import JobHistory, Prepare, StateSource, StoredOperator
+from qstate.checkpoint.sources.opening import Origin
+from qstate.checkpoint.sources.savepoint import Savepoint
+from qstate.checkpoint.storage.directory import Directory
+from qstate.checkpoint.storage.locations import NO_OPTIONS, open_directory
+from qstate.errors import CheckpointError, ConfigError
+from qstate.keys import KeyGroupRange
+
+__all__ = ["open_source", "origin_of"]
+
+#: Jobs that were restored from each other in a row; what each has left is kept only until it is taken up.
+MOST_ORIGINS = 100
+
+
+def open_source(location: str, options: Mapping[str, Any] = NO_OPTIONS) -> StateSource:
+    """The savepoint or checkpoint directory at a location; `options` are those of its storage.
+
+    Raises `CheckpointError` when there is neither, and `ConfigError` for a location that cannot be one.
+    """
+    return _opened(location, options, ())
+
+
+def _opened(location: str, options: Mapping[str, Any], before: tuple[str, ...]) -> StateSource:
+    """`before` are the locations of the jobs that were restored from it, one after the other."""
+    root = open_directory(location, options)
+    savepoint = Savepoint.read(root)
+    if savepoint is not None:
+        return savepoint
+    manifest = JobManifest.read(root)
+    if manifest is None:
+        raise CheckpointError(
+            f"{location} is neither a savepoint (no savepoint.json) nor a checkpoint directory of a job (no job.json)"
+        )
+    # What the job was restored from may be gone, once every subtask has taken its state up.
+    lineage = (*before, location)
+    kept = manifest.restored_from is not None and _is_there(
+        _origin_directory(root, manifest.restored_from, options, lineage)
+    )
+    return JobHistory(root, manifest, origin=_restored(manifest, options, lineage) if kept else None)
+
+
+def origin_of(
+    root: Path | Directory,
+    manifest: JobManifest,
+    operator: str,
+    groups: KeyGroupRange,
+    first_epoch: int,
+    *,
+    options: Mapping[str, Any] = NO_OPTIONS,
+) -> Origin | None:
+    """What a subtask without a log begins with, when Spark's first epoch for it is `first_epoch`; None: empty.
+
+    `options` are those of the storage that the job was restored from.
+    """
+    source: StateSource | None = _restored(manifest, options, ())
+    if source is not None and operator not in source.operators():
+        source = None
+    if len(manifest.layouts) > 1:
+        source = JobHistory(root, replace(manifest, layouts=manifest.layouts[:-1]), origin=source, current=False)
+    if source is None:
+        return None
+    upto = first_epoch - 1
+    return Origin(source, upto, source.epoch(operator, groups, upto))
+
+
+def _is_there(directory: Directory) -> bool:
+    try:
+        return bool(directory.names())
+    except OSError as exc:
+        raise CheckpointError(f"cannot read {directory.path}: {exc}") from exc
+
+
+def _origin_directory(
+    root: Directory, restored_from: str, options: Mapping[str, Any], lineage: Sequence[str]
+) -> Directory:
+    says = f"{root.path / MANIFEST_FILE} says that the job was restored from {restored_from!r:.200}"
+    if restored_from in lineage or len(lineage) > MOST_ORIGINS:
+        raise CheckpointError(f"{says}, which leads back to itself; bring the file back from a copy")
+    try:
+        return open_directory(restored_from, options)
+    except ConfigError as exc:
+        raise CheckpointError(f"{says}: {exc}") from exc
+
+
+def _restored(manifest: JobManifest, options: Mapping[str, Any], lineage: tuple[str, ...]) -> StateSource | None:
+    """What the job was restored from, by the epochs of the queries that drive it now."""
+    if manifest.restored_from is None:
+        return None
+    return _Restored(_opened(manifest.restored_from, options, lineage), manifest.operators)
+
+
+class _Restored(StateSource):
+    """A source as a job sees it that was restored from it: what another query made comes before epoch 0."""
+
+    def __init__(self, source: StateSource, queries: Mapping[str, str]) -> None:
+        self.location = source.location
+        self.job = source.job
+        self.max_parallelism = source.max_parallelism
+        self._source = source
+        self._queries = queries
+        self._operators = source.operators()
+
+    def operators(self) -> Mapping[str, StoredOperator]:
+        return self._operators
+
+    def epoch(self, operator: str, groups: KeyGroupRange, upto: int) -> int:
+        stored = self._operators.get(operator)
+        if stored is None or self._begins_anew(stored):
+            return NO_EPOCH
+        return self._source.epoch(operator, groups, upto)
+
+    def state(
+        self, operator: str, groups: KeyGroupRange, upto: int, prepare: Prepare = lambda parts: parts
+    ) -> Iterator[Change]:
+        stored = self._operators.get(operator)
+        if stored is None:
+            return iter(())
+        return self._source.state(operator, groups, stored.epoch if self._begins_anew(stored) else upto, prepare)
+
+    def states(self, operator: str, upto: int) -> States:
+        stored = self._operators.get(operator)
+        if stored is None:
+            return ()
+        return self._source.states(operator, stored.epoch if self._begins_anew(stored) else upto)
+
+    def operator_states(self, operator: str, upto: int) -> list[OperatorState]:
+        stored = self._operators.get(operator)
+        if stored is None:
+            return []
+        return self._source.operator_states(operator, stored.epoch if self._begins_anew(stored) else upto)
+
+    def _begins_anew(self, stored: StoredOperator) -> bool:
+        return stored.query != self._queries.get(stored.uid)

@@ -1,0 +1,278 @@
+"""Reads every byte of a checkpoint directory or a savepoint, and says which files are not as they were written.
+
+Rules of this module: it reads and reports, one file at a time, and goes on after damage. A running job may replace
+files meanwhile: one that is gone when its turn comes is not missed, unless the history does not hold without it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from qstate.checkpoint.log.chain import LogIdentity, States, data_schema, reading
+from qstate.checkpoint.log.file_facts import (
+    LARGEST_MANIFEST,
+    WHAT_TO_DO,
+    FinalFacts,
+    check_log_file,
+    check_savepoint_file,
+)
+from qstate.checkpoint.log.log_identity import check_name, misplaced, owner_of
+from qstate.checkpoint.log.operator_state import operator_state_of, operator_states_of
+from qstate.checkpoint.log.segment import SegmentInfo, SegmentReader
+from qstate.checkpoint.manifest import FINAL_FILE, MANIFEST_FILE, JobManifest, read_checked
+from qstate.checkpoint.manifest import FORMAT as FINAL_FORMAT
+from qstate.checkpoint.sources.content_check import ContentCheck, check_list_elements
+from qstate.checkpoint.sources.history import JobHistory, existing_chain
+from qstate.checkpoint.sources.origins import open_source
+from qstate.checkpoint.sources.savepoint import SAVEPOINT_FILE, Savepoint
+from qstate.checkpoint.storage.directory import Directory
+from qstate.checkpoint.storage.locations import NO_OPTIONS, open_directory
+from qstate.errors import CheckpointError, DamagedCheckpoint
+from qstate.keys import KeyGroupRange
+
+__all__ = ["CheckedFile", "verify"]
+
+_LOG_FILE = re.compile(r"(\d{12})(?:\.log|\.snapshot|-\d{12}\.output)")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedFile:
+    """A file (or a directory) that was looked at, how long it is in bytes, and what is wrong with it, if anything."""
+
+    path: str
+    size: int
+    damage: str | None = None
+
+
+def verify(location: str, options: Mapping[str, Any] = NO_OPTIONS) -> Iterator[CheckedFile]:
+    """Every file that counts, as it is checked. `options` are those of the storage.
+
+    Raises `CheckpointError` when there is neither a checkpoint nor a savepoint, when a file cannot be read for other
+    reasons than damage, and for files of another version.
+    """
+    root = open_directory(location, options)
+    try:
+        name = SAVEPOINT_FILE if root.exists(SAVEPOINT_FILE) else MANIFEST_FILE
+    except OSError as exc:
+        raise CheckpointError(f"cannot read {root.path}: {exc}") from exc
+    found = _checked_manifest(root, name)
+    if found.damage is not None:
+        yield found
+        return
+    source = open_source(location, options)
+    yield found
+    if isinstance(source, Savepoint):
+        yield from _files_of(source)
+    elif isinstance(source, JobHistory):
+        yield from _history(root, source, options)
+
+
+def _files_of(savepoint: Savepoint) -> Iterator[CheckedFile]:
+    files, every = savepoint.directory, KeyGroupRange(0, savepoint.max_parallelism)
+    for uid, stored in savepoint.operators().items():
+        name, seal = savepoint.file(uid)
+        path = files.path / name
+        try:
+            with reading(files, name) as reader:
+                info = reader.sealed(seal)
+                check_savepoint_file(info.header, path)
+                facts = {"job": savepoint.job, "operator": uid, "epoch": stored.epoch, "states": list(stored.states)}
+                facts["max_parallelism"] = savepoint.max_parallelism
+                if any(info.header[fact] != value for fact, value in facts.items()):
+                    raise DamagedCheckpoint(f"{path} is not what {SAVEPOINT_FILE} says of it; {WHAT_TO_DO}")
+                check = ContentCheck(path, stored.states, every, savepoint.max_parallelism, ascending=True, whole=True)
+                _look(reader, info, check)
+                if savepoint.entries(uid) != check.entries:
+                    raise DamagedCheckpoint(f"{path} has not the entries that {SAVEPOINT_FILE} says; {WHAT_TO_DO}")
+                check_list_elements(operator_states_of(info.footer, path), path)
+                yield CheckedFile(str(path), reader.size)
+        except DamagedCheckpoint as exc:
+            yield CheckedFile(str(path), 0, str(exc))
+
+
+def _look(reader: SegmentReader, info: SegmentInfo, check: ContentCheck) -> None:
+    """Read every byte of a file of changes, and look at each entry. Raises `CheckpointError`."""
+    for block in reader.indexed_changes(info):
+        check.look(block)
+    if check.entries != info.footer["entries"]:
+        raise reader.damaged("has not as many entries as its footer says")
+
+
+def _history(root: Directory, source: JobHistory, options: Mapping[str, Any]) -> Iterator[CheckedFile]:
+    if root.exists(FINAL_FILE):
+        yield _checked_manifest(root, FINAL_FILE)
+    sound = True
+    for uid in sorted(source.manifest.operators):
+        for _, directory, identity in source.directories(uid):
+            for found in _log(directory, identity):
+                sound = sound and found.damage is None
+                yield found
+    if sound:  # each file by itself: is any missing?
+        yield from _whole(source)
+    if source.needs_origin() and source.manifest.restored_from is not None:
+        yield from verify(source.manifest.restored_from, options)
+
+
+def _whole(source: JobHistory) -> Iterator[CheckedFile]:
+    try:
+        for stored in source.operators().values():
+            if stored.committed > stored.epoch:
+                yield CheckedFile(
+                    source.location,
+                    0,
+                    f"{source.location} has operator {stored.uid!r} up to epoch {stored.epoch}, but epoch "
+                    f"{stored.committed} was committed: files of the newer epochs are missing",
+                )
+    except DamagedCheckpoint as exc:
+        yield CheckedFile(source.location, 0, str(exc))
+
+
+def _log(files: Directory, identity: LogIdentity) -> Iterator[CheckedFile]:
+    """The files of one epoch log, each by itself and then as a history.
+
+    Those declared void do not count, nor stored results that no epoch names: they are being written, or left over.
+    """
+    checked: list[CheckedFile] = []
+    log = _LogCheck(files, identity)
+    for found in log.check():
+        checked.append(found)
+        yield found
+    for found in _without_base(files, log.snapshots):
+        checked.append(found)
+        yield found
+    try:
+        existing_chain(files, identity)
+    except CheckpointError as exc:  # a sound file in the wrong place is damage, too
+        if not any(found.damage is not None and found.path in str(exc) for found in checked):
+            yield CheckedFile(str(files.path), 0, str(exc))
+
+
+class _LogCheck:
+    """The files of one epoch log, each by itself: first what they say of themselves, then all that they hold."""
+
+    def __init__(self, files: Directory, identity: LogIdentity) -> None:
+        self._files = files
+        self._identity = identity
+        self._infos: dict[str, SegmentInfo] = {}
+        #: By their numbers, those whose header and footer are sound.
+        self.snapshots: dict[int, SegmentInfo] = {}
+
+    def check(self) -> Iterator[CheckedFile]:
+        names = sorted(filter(_LOG_FILE.fullmatch, self._files.names()), reverse=True)
+        damaged = [found for found in map(self._looked_at, names) if found is not None]
+        void = {
+            f"{one:012d}.log"
+            for name, info in self._infos.items()
+            for one in range(int(name[:12]) - info.header.get("void", 0), int(name[:12]))
+        }
+        outputs = {name: facts for info in self._infos.values() for name, facts in _output_of(info)}
+        yield from (found for name, found in damaged if _counts(name, void, outputs))
+        for name, info in self._infos.items():
+            if _counts(name, void, outputs):
+                yield from self._read(name, info, outputs.get(name))
+
+    def _looked_at(self, name: str) -> tuple[str, CheckedFile] | None:
+        """Read header and footer; gives what is wrong with them. Nothing is of a file that was dropped meanwhile."""
+        path = self._files.path / name
+        try:
+            with reading(self._files, name) as reader:
+                info = reader.info()
+            check_log_file(info.header, path)
+            if owner_of(info.header) != self._identity:
+                raise misplaced(info.header, path, self._identity)
+            check_name(info.header, name, path)
+        except DamagedCheckpoint as exc:
+            return (name, CheckedFile(str(path), 0, str(exc))) if self._files.exists(name) else None
+        self._infos[name] = info
+        if info.header["kind"] == "snapshot":
+            self.snapshots[int(name[:12])] = info
+        return None
+
+    def _read(self, name: str, info: SegmentInfo, output: Mapping[str, int] | None) -> Iterator[CheckedFile]:
+        path = self._files.path / name
+        try:
+            with reading(self._files, name) as reader:
+                if info.header["kind"] == "output":
+                    frames = sum(1 for _ in reader.frames(info.seal))
+                    if output is None or (info.seal, frames) != (output["seal"], output["frames"]):
+                        raise DamagedCheckpoint(f"{path} is not the output that its epoch names; {WHAT_TO_DO}")
+                else:
+                    _look(reader, info, self._content(path, info))
+                check_list_elements([operator_state_of(info.footer, path)], path)
+                yield CheckedFile(str(path), reader.size)
+        except DamagedCheckpoint as exc:
+            if self._files.exists(name):
+                yield CheckedFile(str(path), 0, str(exc))
+
+    def _content(self, path: object, info: SegmentInfo) -> ContentCheck:
+        header, identity = info.header, self._identity
+        is_snapshot = header["kind"] == "snapshot"
+        return ContentCheck(
+            path,
+            header["states"] if "states" in header else self._states_of(header["writer"], header["sequence"]),
+            identity.key_groups,
+            identity.max_parallelism,
+            ascending=is_snapshot,
+            whole=is_snapshot and "since" not in header,
+        )
+
+    def _states_of(self, writer: int, sequence: int) -> States:
+        """The schemas of an epoch's data: those of its writer's opening, or of a snapshot since, if that is gone."""
+        opening = self._infos.get(f"{writer:012d}.log")
+        if opening is not None:
+            return tuple(opening.header.get("states", ()))
+        since = [number for number in self.snapshots if writer <= number < sequence]
+        return tuple(self.snapshots[max(since)].header["states"]) if since else ()
+
+
+def _output_of(info: SegmentInfo) -> Iterator[tuple[str, Mapping[str, int]]]:
+    header, facts = info.header, info.footer.get("output")
+    if facts is not None:
+        yield f"{header['sequence']:012d}-{header['writer']:012d}.output", facts
+
+
+def _counts(name: str, void: Collection[str], outputs: Collection[str]) -> bool:
+    return name not in void and (not name.endswith(".output") or name in outputs)
+
+
+def _without_base(files: Directory, snapshots: Mapping[int, SegmentInfo]) -> Iterator[CheckedFile]:
+    """The sound snapshots that do not stand on what they should, though the state may be there without them.
+
+    One that is damaged has been told of. Those that a job replaces meanwhile are removed before what they stand on.
+    """
+    for number, info in snapshots.items():
+        below, seal = info.header.get("since") or (number, info.seal)
+        own, name = f"{number:012d}.snapshot", f"{below:012d}.snapshot"
+        path = files.path / own
+        damaged = below not in snapshots and files.exists(name)
+        if not damaged and (below not in snapshots or snapshots[below].seal != seal) and files.exists(own):
+            yield CheckedFile(str(path), 0, f"{path} stands on {name}, which is missing or another one; {WHAT_TO_DO}")
+        elif not damaged and below in snapshots and _forms(snapshots[below]) != _forms(info):
+            yield CheckedFile(str(path), 0, f"{path} stands on {name}, which has states in other forms; {WHAT_TO_DO}")
+
+
+def _forms(info: SegmentInfo) -> dict[str, Mapping[str, Any]]:
+    return {plain["name"]: data_schema(plain) for plain in info.header["states"]}
+
+
+def _read_manifest(files: Directory, name: str) -> None:
+    if name == FINAL_FILE:
+        read_checked(files, name, FINAL_FORMAT, FinalFacts)
+    elif name == MANIFEST_FILE:
+        JobManifest.read(files)
+    else:
+        Savepoint.read(files)
+
+
+def _checked_manifest(files: Directory, name: str) -> CheckedFile:
+    path = str(files.path / name)
+    try:
+        _read_manifest(files, name)
+        return CheckedFile(path, len(files.read(name, LARGEST_MANIFEST)))
+    except DamagedCheckpoint as exc:
+        return CheckedFile(path, 0, str(exc))
+    except FileNotFoundError:
+        return CheckedFile(path, 0)

@@ -1,0 +1,1 @@
+"""Where files lie: a disk or an object store. Knows no contents."""

@@ -1,0 +1,1 @@
+"""The command `qstate`, one module a command."""

@@ -1,0 +1,447 @@
+"""The commands that read what a job has stored: `qstate checkpoint show | dump | verify` and `qstate savepoint`.
+
+Rules of this module: arguments in, calls of `qstate.checkpoint`, text out. They need neither the job nor its code, and
+neither Spark nor PyArrow (but for compressed checkpoints); a running job does not notice them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from qstate.checkpoint import Savepoint, StateSource, StoredOperator, open_source, verify, write_savepoint
+from qstate.checkpoint.log.chain import Chain, size_of
+from qstate.checkpoint.log.file_facts import readable
+from qstate.checkpoint.log.operator_state import OperatorState
+from qstate.checkpoint.sources.entries import (
+    Element,
+    Entry,
+    by_name,
+    elements_of,
+    packed_element,
+    packed_entry,
+    read_changes,
+    read_entries,
+    read_operator_states,
+    states_as_of,
+    stored_operator,
+)
+from qstate.checkpoint.sources.history import JobHistory
+from qstate.checkpoint.storage.locations import open_directory
+from qstate.cli.arguments import add_storage_option, storage_options
+from qstate.cli.progress import shown_progress
+from qstate.cli.query import printable
+from qstate.errors import CheckpointError, ConfigError
+from qstate.evolution import StateSchema
+from qstate.keys import KeyGroupRange
+
+__all__ = ["add_checkpoint_commands"]
+
+SOUND, DAMAGED = 0, 1
+_PLAIN_TYPES = frozenset((str, int, float, bool, type(None)))
+
+STATE_HEADS = ("STATE", "KIND", "QUERYABLE AS", "TYPE", "SERIALIZER", "ENTRIES", "BYTES")
+LIST_HEADS = ("OPERATOR STATE", "DISTRIBUTION", "TYPE", "SERIALIZER", "ELEMENTS", "BYTES")
+SUBTASK_HEADS = ("SUBTASK", "KEY GROUPS", "EPOCHS", "SNAPSHOTS", "DAMAGED")
+STACK_HEADS = ("SUBTASK", "SNAPSHOT", "EPOCH", "BYTES", "HOLDS")
+
+Plain = dict[str, Any]
+
+
+def add_checkpoint_commands(commands: Any) -> None:
+    """Add the commands to argparse's subparsers."""
+    checkpoint = commands.add_parser("checkpoint", help="look into a checkpoint directory or a savepoint")
+    parts = checkpoint.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    show = _command(parts, "show", "say what is stored: operators, states, epochs, sizes")
+    show.add_argument("--key-groups", action="store_true", help="the sizes of each key group as well")
+    show.add_argument("--epochs", action="store_true", help="the epochs and snapshots that each subtask has as well")
+    show.add_argument("--json", action="store_true", help="print JSON, one document")
+    show.set_defaults(run=_show)
+    dump = _command(parts, "dump", "print every entry, one a line")
+    dump.add_argument("--operator", metavar="UID", help="of this operator only")
+    dump.add_argument("--state", metavar="NAME", help="of this state only: its name in the program")
+    dump.add_argument("--key-groups", metavar="A-B", help="of the key groups A to B only, both included")
+    dump.add_argument("--epoch", type=int, metavar="N", help="as of this epoch (default: the newest committed one)")
+    dump.add_argument("--format", choices=("json", "msgpack"), default="json", help="default: %(default)s")
+    dump.set_defaults(run=_dump)
+    check = _command(parts, "verify", "read every byte, and report damage")
+    check.add_argument("--json", action="store_true", help="print JSON, one document")
+    check.set_defaults(run=_verify)
+    savepoint = commands.add_parser("savepoint", help="write a savepoint of a running or stopped job")
+    savepoint.add_argument(
+        "checkpoint_dir", metavar="CHECKPOINT_DIR", help="the job's checkpoint directory, or its URL"
+    )
+    savepoint.add_argument("target", metavar="TARGET", help="a new or empty directory, or its URL")
+    add_storage_option(savepoint)
+    savepoint.set_defaults(run=_savepoint)
+
+
+def _command(commands: Any, name: str, what: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=what)
+    parser.add_argument("location", metavar="LOCATION", help="a job's checkpoint directory, or a savepoint; or its URL")
+    add_storage_option(parser)
+    return parser
+
+
+# -- show -----------------------------------------------------------------------------------------------------
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    source = open_source(arguments.location, storage_options(arguments))
+    described = _described(source)
+    described["operators"] = [
+        _operator(source, stored, key_groups=arguments.key_groups, epochs=arguments.epochs)
+        for _, stored in sorted(source.operators().items())
+    ]
+    if arguments.json:
+        print(json.dumps(described))
+    else:
+        for line in _lines(described):
+            print(line)
+    return SOUND
+
+
+def _described(source: StateSource) -> Plain:
+    found: Plain = {"location": source.location, "job": source.job, "max_parallelism": source.max_parallelism}
+    if isinstance(source, Savepoint):
+        return {"kind": "savepoint", **found, "created": source.created}
+    if isinstance(source, JobHistory):
+        manifest = source.manifest
+        return {
+            "kind": "checkpoint",
+            **found,
+            "layouts": list(manifest.layouts),
+            "restored_from": manifest.restored_from,
+        }
+    return found
+
+
+def _operator(source: StateSource, stored: StoredOperator, *, key_groups: bool, epochs: bool) -> Plain:
+    entries: Counter[tuple[str, int]] = Counter()
+    sizes: Counter[tuple[str, int]] = Counter()
+    for change in read_changes(source, stored):
+        place = (change.state, change.group)
+        entries[place] += 1
+        sizes[place] += len(change.namespace) + len(change.key) + len(change.map_key) + len(change.data)
+    found: Plain = {
+        "uid": stored.uid,
+        "query": stored.query,
+        "epoch": stored.epoch,
+        "sealed": stored.sealed,
+        "committed": stored.committed,
+        "parallelism": stored.parallelism,
+        "states": [_state(plain, entries, sizes) for plain in stored.states],
+        "operator_states": _lists(read_operator_states(source, stored)),
+    }
+    if key_groups:
+        numbers = sorted({group for _, group in entries})
+        found["key_groups"] = [
+            {"key_group": number, "entries": _sum(entries, group=number), "bytes": _sum(sizes, group=number)}
+            for number in numbers
+        ]
+    if epochs:
+        subtasks = source.subtasks(stored.uid) if isinstance(source, JobHistory) else []
+        found["subtasks"] = [_subtask(groups, chain) for groups, chain in subtasks]
+    return found
+
+
+def _state(plain: Mapping[str, Any], entries: Counter[tuple[str, int]], sizes: Counter[tuple[str, int]]) -> Plain:
+    schema = StateSchema.from_plain(plain)
+    return {
+        "name": schema.name,
+        "kind": schema.kind.value,
+        "queryable_name": schema.queryable_name,
+        "key_types": list(plain.get("key_types", ())),
+        "map_key_type": None if schema.map_key_type is None else str(schema.map_key_type),
+        "value_type": str(schema.value_type),
+        "schema_version": schema.schema_version,
+        "serializer": schema.serializer,
+        "serializer_version": schema.serializer_version,
+        "entries": _sum(entries, state=schema.name),
+        "bytes": _sum(sizes, state=schema.name),
+    }
+
+
+def _lists(of_subtasks: Sequence[OperatorState]) -> list[Plain]:
+    """The operator's lists by name, of all subtasks together; one whose subtasks have it in two forms has two."""
+    found: dict[tuple[str, str], Plain] = {}
+    for one in (one for state in of_subtasks for one in state):
+        schema = StateSchema.from_plain(one.schema)
+        plain = found.setdefault(
+            (schema.name, str(schema)),
+            {
+                "name": schema.name,
+                "distribution": one.distribution.value,
+                "value_type": str(schema.value_type),
+                "schema_version": schema.schema_version,
+                "serializer": schema.serializer,
+                "serializer_version": schema.serializer_version,
+                "elements": 0,
+                "bytes": 0,
+            },
+        )
+        plain["elements"] += len(one.elements)
+        plain["bytes"] += one.size
+    return [plain for _, plain in sorted(found.items())]
+
+
+def _sum(counts: Counter[tuple[str, int]], *, state: str | None = None, group: int | None = None) -> int:
+    return sum(count for place, count in counts.items() if state in (None, place[0]) and group in (None, place[1]))
+
+
+def _subtask(groups: KeyGroupRange, chain: Chain) -> Plain:
+    snapshots = [base.epoch for base in reversed(chain.bases) if base is not None]
+    epochs = {*snapshots, *(segment.epoch for segment in chain.segments)} - {-1}
+    newest = chain.bases[0]
+    return {
+        "subtask": chain.identity.subtask,
+        "parallelism": chain.identity.parallelism,
+        "key_groups": [groups.start, groups.stop - 1],
+        "epochs": [list(one) for one in _runs(sorted(epochs))],
+        "snapshots": snapshots,
+        "stack": [
+            {
+                "file": one.name,
+                "epoch": one.epoch,
+                "bytes": size_of(chain.files, one),
+                "since": None if one.below is None else one.below.name,
+            }
+            for one in (newest.stack if newest is not None else ())
+        ],
+        "damaged": chain.damaged,
+        "directory": str(chain.files.path),
+    }
+
+
+def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """The first and last of each stretch of numbers without a gap."""
+    first: int | None = None
+    for number, following in zip(numbers, [*numbers[1:], None], strict=True):
+        first = number if first is None else first
+        if following != number + 1:
+            yield first, number
+            first = None
+
+
+def _lines(described: Plain) -> Iterator[str]:
+    if described["kind"] == "savepoint":
+        yield f"savepoint of job {described['job']!r}, created {described['created']}"
+    else:
+        yield f"checkpoint directory of job {described['job']!r}"
+        yield f"layouts (parallelism): {', '.join(map(str, described['layouts']))}; the last one is in use"
+        if described["restored_from"]:
+            yield f"restored from {described['restored_from']}"
+    yield f"max_parallelism: {described['max_parallelism']}"
+    for operator in described["operators"]:
+        yield ""
+        yield from _operator_lines(operator)
+
+
+def _operator_lines(operator: Plain) -> Iterator[str]:
+    yield f"operator {operator['uid']!r} of streaming query {operator['query']}"
+    yield f"epoch {operator['epoch']} is final, epoch {operator['sealed']} is the newest one sealed"
+    if operator["committed"] > operator["epoch"]:
+        yield f"epoch {operator['committed']} was committed, but files of it are damaged or missing"
+    yield from _table(STATE_HEADS, [_state_row(state) for state in operator["states"]])
+    if operator["operator_states"]:
+        columns = ("name", "distribution", "value_type", "serializer")
+        lists = [
+            (*(one[column] for column in columns), f"{one['elements']:,}", f"{one['bytes']:,}")
+            for one in operator["operator_states"]
+        ]
+        yield from _table(LIST_HEADS, lists)
+    if "key_groups" in operator:
+        rows = [
+            (group["key_group"], f"{group['entries']:,}", f"{group['bytes']:,}") for group in operator["key_groups"]
+        ]
+        yield from _table(("KEY GROUP", "ENTRIES", "BYTES"), rows)
+    if "subtasks" in operator:
+        yield from _table(SUBTASK_HEADS, [_subtask_row(subtask) for subtask in operator["subtasks"]])
+        stacks = [row for subtask in operator["subtasks"] for row in _stack_rows(subtask)]
+        if stacks:
+            yield from _table(STACK_HEADS, stacks)
+
+
+def _state_row(state: Plain) -> tuple[object, ...]:
+    kind_of_values = state["value_type"]
+    if state["map_key_type"] is not None:
+        kind_of_values = f"{state['map_key_type']} to {kind_of_values}"
+    return (
+        state["name"],
+        state["kind"],
+        state["queryable_name"] or "-",
+        kind_of_values,
+        state["serializer"],
+        f"{state['entries']:,}",
+        f"{state['bytes']:,}",
+    )
+
+
+def _subtask_row(subtask: Plain) -> tuple[object, ...]:
+    epochs = ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in subtask["epochs"])
+    return (
+        f"{subtask['subtask']} of {subtask['parallelism']}",
+        "{}-{}".format(*subtask["key_groups"]),
+        epochs or "-",
+        ", ".join(map(str, subtask["snapshots"])) or "-",
+        subtask["damaged"] or "-",
+    )
+
+
+def _stack_rows(subtask: Plain) -> Iterator[tuple[object, ...]]:
+    """The files of the newest snapshot, the whole one first."""
+    for one in subtask["stack"]:
+        yield (
+            subtask["subtask"],
+            one["file"],
+            one["epoch"],
+            f"{one['bytes']:,}",
+            "all" if one["since"] is None else f"changes since {one['since']}",
+        )
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[str]:
+    widths = [max(len(str(row[column])) for row in (heads, *rows)) for column in range(len(heads))]
+    for row in (heads, *rows):
+        yield "  " + "  ".join(str(cell).ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+# -- dump -----------------------------------------------------------------------------------------------------
+
+
+def _dump(arguments: argparse.Namespace) -> int:
+    source = open_source(arguments.location, storage_options(arguments))
+    groups = _key_groups(arguments.key_groups, source.max_parallelism)
+    uids = sorted(source.operators()) if arguments.operator is None else [arguments.operator]
+    operators = [stored_operator(source, uid) for uid in uids]
+    names = {str(plain.get("name")) for one in operators for plain in states_as_of(source, one, arguments.epoch)}
+    # Operator state is of no key group, so of some key groups only there is none.
+    lists: dict[str, list[OperatorState]] = {}
+    if groups is None:
+        lists = {one.uid: read_operator_states(source, one, epoch=arguments.epoch) for one in operators}
+    names |= {one.name for states in lists.values() for of_subtask in states for one in of_subtask}
+    _check_state(names, arguments.state)
+    for stored in operators:
+        _dump_entries(source, stored, groups, arguments)
+        _dump_elements(source.location, stored.uid, lists.get(stored.uid, ()), arguments)
+    sys.stdout.flush()
+    return SOUND
+
+
+def _dump_entries(
+    source: StateSource, stored: StoredOperator, groups: KeyGroupRange | None, arguments: argparse.Namespace
+) -> None:
+    if arguments.format == "json":
+        for entry in read_entries(source, stored.uid, epoch=arguments.epoch, key_groups=groups):
+            if arguments.state in (None, entry.state):
+                sys.stdout.write(json.dumps(_plain_entry(entry)) + "\n")
+        return
+    schemas = by_name(states_as_of(source, stored, arguments.epoch))
+    with readable(f"operator {stored.uid!r} in {source.location}"):
+        for change in read_changes(source, stored, epoch=arguments.epoch, key_groups=groups):
+            if arguments.state in (None, change.state):
+                sys.stdout.buffer.write(packed_entry(stored.uid, change, schemas.get(change.state, {})))
+
+
+def _dump_elements(
+    location: str, operator: str, states: Sequence[OperatorState], arguments: argparse.Namespace
+) -> None:
+    wanted = [[one for one in state if arguments.state in (None, one.name)] for state in states]
+    if arguments.format == "json":
+        for element in elements_of(location, operator, wanted):
+            sys.stdout.write(json.dumps(_plain_element(element)) + "\n")
+        return
+    for subtask, state in enumerate(wanted):
+        for one in state:
+            for data in one.elements:
+                sys.stdout.buffer.write(packed_element(operator, subtask, one, data))
+
+
+def _plain_element(element: Element) -> Plain:
+    return {
+        "operator": element.operator,
+        "state": element.state,
+        "subtask": element.subtask,
+        "distribution": element.distribution,
+        "value" if element.decoded else "bytes": _in_json(element.value),
+    }
+
+
+def _plain_entry(entry: Entry) -> Plain:
+    found: Plain = {
+        "operator": entry.operator,
+        "state": entry.state,
+        "namespace": _in_json(entry.namespace),
+        "key": _in_json(entry.key),
+        "group": entry.group,
+    }
+    if entry.map_key is not None:
+        found["map_key"] = _in_json(entry.map_key)
+    found["value" if entry.decoded else "bytes"] = _in_json(entry.value)
+    return found
+
+
+def _in_json(value: Any) -> Any:
+    """`printable`, by a short cut for what most values are."""
+    return value if type(value) in _PLAIN_TYPES else printable(value)
+
+
+def _key_groups(text: str | None, max_parallelism: int) -> KeyGroupRange | None:
+    if text is None:
+        return None
+    first, _, last = text.partition("-")
+    try:
+        start, stop = int(first), int(last or first) + 1
+    except ValueError:
+        raise ConfigError(f"--key-groups takes a number or A-B, as in 0-63, got {text!r}") from None
+    if not 0 <= start < stop <= max_parallelism:
+        raise ConfigError(f"--key-groups takes numbers from 0 to {max_parallelism - 1}, got {text!r}")
+    return KeyGroupRange(start, stop)
+
+
+def _check_state(names: Collection[str], state: str | None) -> None:
+    if state is not None and state not in names:
+        raise CheckpointError(f"there is no state {state!r}; there are {', '.join(sorted(names)) or 'none'}")
+
+
+# -- verify and savepoint -------------------------------------------------------------------------------------
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    files, size, damages = 0, 0, []
+    for found in verify(arguments.location, storage_options(arguments)):
+        files += 1
+        size += found.size
+        if found.damage is not None:
+            damages.append({"path": found.path, "damage": found.damage})
+            if not arguments.json:
+                print(f"DAMAGED: {found.damage}", flush=True)
+    if arguments.json:
+        print(json.dumps({"files": files, "bytes": size, "damaged": damages}))
+    elif damages:
+        print(f"{len(damages)} of {files} files are damaged or missing")
+    else:
+        print(f"{files} files, {size:,} bytes: all as they were written")
+    return DAMAGED if damages else SOUND
+
+
+def _savepoint(arguments: argparse.Namespace) -> int:
+    options = storage_options(arguments)
+    source = open_source(arguments.checkpoint_dir, options)
+    stored = source.operators()
+    with shown_progress() as told:
+        written = write_savepoint(source, open_directory(arguments.target, options), progress=told)
+    for uid, operator in sorted(written.operators().items()):
+        print(f"operator {uid!r}: {written.entries(uid):,} entries as of epoch {operator.epoch}")
+        if uid in stored and operator.epoch < stored[uid].committed:
+            print(
+                f"qstate: warning: epoch {stored[uid].committed} of operator {uid!r} was committed, but files of it "
+                "are damaged or missing",
+                file=sys.stderr,
+            )
+    print(f"savepoint of job {written.job!r} in {arguments.target}")
+    return SOUND

@@ -1,0 +1,107 @@
+"""The command `qstate`: finds the command that is meant, runs it, and turns errors into one line.
+
+Rules of this module: exit code 0 is success, 1 a plain "no" (a check that failed, a key that is not there), 2 an
+error, said in one line on standard error. No stack trace reaches the user for anything that qstate foresees.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from qstate import __version__
+from qstate.cli.checkpoint import add_checkpoint_commands
+from qstate.cli.query import add_query_commands
+from qstate.cli.serve import add_serve_command
+from qstate.demo.options import DemoOptions, add_demo_arguments
+from qstate.errors import QStateError
+from qstate.installation import FEATURES, Finding, check_installation, require
+
+__all__ = ["main"]
+
+SUCCESS, NO, ERROR = 0, 1, 2
+#: MessagePack is read up to a depth of 1,024; to print a value, each level takes two or three calls.
+DEEPEST = 5_000
+#: What a shell reports for a command that Ctrl-C ended.
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; the result is the exit code."""
+    arguments = _parser().parse_args(argv)
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), DEEPEST))
+    try:
+        return int(arguments.run(arguments))
+    except QStateError as exc:
+        return _fail(str(exc))
+    except BrokenPipeError:  # the reader of our output went away: `qstate jobs | head -1`
+        sys.stderr.close()
+        return NO
+    except OSError as exc:
+        return _fail(f"{exc.strerror or exc}" + (f": {exc.filename}" if exc.filename else ""))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _fail(message: str) -> int:
+    print(f"qstate: {' '.join(message.split())}", file=sys.stderr)
+    return ERROR
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="qstate", description="Queryable state for PySpark Structured Streaming.")
+    parser.add_argument("--version", action="version", version=f"qstate {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    check = commands.add_parser("check", help="look for Python, Java and the optional packages")
+    check.add_argument(
+        "features",
+        nargs="*",
+        metavar="FEATURE",
+        help=f"what has to work: {', '.join(FEATURES)} (default: what was installed)",
+    )
+    check.set_defaults(run=_check)
+    demo = commands.add_parser("demo", help="a year of flights and weather through Spark, queried live")
+    add_demo_arguments(demo)
+    demo.set_defaults(run=_demo)
+    add_query_commands(commands)
+    add_checkpoint_commands(commands)
+    add_serve_command(commands)
+    return parser
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    unknown = [feature for feature in arguments.features if feature not in FEATURES]
+    if unknown:
+        return _fail(f"unknown feature {unknown[0]!r}; valid are: {', '.join(FEATURES)}")
+    findings = check_installation(arguments.features)
+    for line in _table(findings):
+        print(line)
+    return SUCCESS if all(finding.good for finding in findings if finding.needed) else NO
+
+
+def _table(findings: Sequence[Finding]) -> list[str]:
+    rows = [(_status(finding), finding.feature, finding.subject, finding.found, finding.remedy) for finding in findings]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    lines = []
+    for *cells, remedy in rows:
+        padded = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+        lines.append(f"{padded}  -> {remedy}" if remedy else padded.rstrip())
+    return lines
+
+
+def _status(finding: Finding) -> str:
+    if finding.good:
+        return "ok"
+    return "MISSING" if finding.needed else "absent"
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    require("demo")
+    # Loaded here, after the check: the demo imports what only its extra brings.
+    return int(import_module("qstate.demo.main").run(DemoOptions.of(arguments)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,207 @@
+"""The commands that ask a running job: `qstate jobs`, `qstate states JOB`, `qstate get JOB STATE KEY...`.
+
+Rules of this module: arguments in, client calls, text out. It knows how keys are written on a command line and how
+values are printed; it must not know how they travel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from datetime import date
+from typing import Any
+
+from qstate.client import QueryableStateClient
+from qstate.contents import contents
+from qstate.errors import ConfigError, UnknownState
+from qstate.keys import ColumnType, Key, Namespace, check_key
+from qstate.runtime.client.arguments import check_name, demands
+
+__all__ = ["add_query_commands", "parse_key", "parse_namespace", "printable"]
+
+DEFAULT_PROXY = "localhost:9069"
+DEFAULT_TIMEOUT_S = 5.0
+#: The token of a protected query port; not an option, because everybody on a machine sees every command's options.
+TOKEN_VARIABLE = "QSTATE_TOKEN"
+
+FOUND, NOT_FOUND = 0, 1
+
+
+def add_query_commands(commands: Any) -> None:
+    """Add the commands to argparse's subparsers."""
+    jobs = _command(commands, "jobs", "list the jobs that a proxy serves")
+    jobs.set_defaults(run=_jobs)
+    states = _command(commands, "states", "list a job's queryable states")
+    states.add_argument("job", metavar="JOB")
+    states.set_defaults(run=_states)
+    get = _command(commands, "get", "print the value of a key")
+    get.add_argument("job", metavar="JOB")
+    get.add_argument("state", metavar="STATE", help="the state's queryable name")
+    get.add_argument("key", metavar="KEY", nargs="+", help="one for each key column; binary columns in hexadecimal")
+    get.add_argument("--namespace", metavar="NAME", help="such as a window's start: JSON, or plain text")
+    get.add_argument("--isolation", choices=("live", "committed"), default="live")
+    get.add_argument("--min-epoch", type=int, metavar="EPOCH", help="wait until the answer is of this epoch or later")
+    get.add_argument(
+        "--max-staleness",
+        type=float,
+        metavar="SECONDS",
+        help="wait until the answer lacks nothing that was committed longer ago",
+    )
+    get.set_defaults(run=_get)
+    for command in (states, get):
+        command.add_argument(
+            "--fallback",
+            action="append",
+            default=[],
+            metavar="HOST:PORT",
+            help="a standby server, asked for what was committed while the job does not answer; may be repeated",
+        )
+
+
+def _command(commands: Any, name: str, what: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=what)
+    parser.add_argument(
+        "--proxy",
+        default=DEFAULT_PROXY,
+        metavar="HOST:PORT",
+        help=f"a client proxy of the job (default: %(default)s); its token, if it wants one, is in ${TOKEN_VARIABLE}",
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=DEFAULT_TIMEOUT_S, metavar="SECONDS", help="default: %(default)s"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, one document")
+    return parser
+
+
+def _jobs(arguments: argparse.Namespace) -> int:
+    with _client(arguments) as client:
+        names = sorted(client.jobs())
+    print(json.dumps(names) if arguments.json else "\n".join(names))
+    return FOUND
+
+
+def _states(arguments: argparse.Namespace) -> int:
+    with _client(arguments) as client:
+        states = sorted(client.states(arguments.job), key=lambda state: str(state["name"]))
+    if arguments.json:
+        print(json.dumps([dict(state) for state in states], default=list))
+        return FOUND
+    rows = [
+        (state["name"], state["kind"], ", ".join(state["key_types"]), state["value_type"], state["serializer"])
+        for state in states
+    ]
+    heads = ("STATE", "KIND", "KEY", "VALUE", "SERIALIZER")
+    widths = [max(len(str(row[column])) for row in (heads, *rows)) for column in range(len(heads))]
+    for row in (heads, *rows):
+        print("  ".join(str(cell).ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    return FOUND
+
+
+def _get(arguments: argparse.Namespace) -> int:
+    demands(arguments.min_epoch, arguments.max_staleness)
+    check_name("state", arguments.state)
+    namespace = parse_namespace(arguments.namespace)
+    with _client(arguments) as client:
+        key = parse_key(arguments.key, _key_types(client, arguments.job, arguments.state))
+        view = client.get(
+            arguments.job,
+            arguments.state,
+            key,
+            namespace,
+            arguments.isolation,
+            min_epoch=arguments.min_epoch,
+            max_staleness_s=arguments.max_staleness,
+        )
+        value = None if view is None else contents(view)
+    if arguments.json:
+        print(json.dumps(printable(value)))
+    elif view is not None:
+        print(value)
+    return NOT_FOUND if view is None else FOUND
+
+
+def _client(arguments: argparse.Namespace) -> QueryableStateClient:
+    host, port = _address("--proxy", arguments.proxy)
+    return QueryableStateClient(
+        host,
+        port,
+        timeout_s=arguments.timeout,
+        token=os.environ.get(TOKEN_VARIABLE) or None,
+        fallback=[_address("--fallback", text) for text in getattr(arguments, "fallback", ())],
+    )
+
+
+def _address(option: str, text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ConfigError(f"{option} takes HOST:PORT, as in {DEFAULT_PROXY}, got {text!r}")
+    return host.strip("[]"), int(port)
+
+
+def _key_types(client: QueryableStateClient, job: str, state: str) -> list[ColumnType]:
+    states: Mapping[str, Mapping[str, Any]] = {str(entry["name"]): entry for entry in client.states(job)}
+    if state not in states:
+        raise UnknownState(job=job, state=state, states=", ".join(sorted(states)))
+    names = states[state]["key_types"]
+    try:
+        return [ColumnType(name) for name in names]
+    except ValueError:
+        known = ", ".join(kind.value for kind in ColumnType)
+        raise ConfigError(
+            f"the state is keyed by {', '.join(names)}, and this version of qstate knows {known}: use a newer one"
+        ) from None
+
+
+def parse_key(texts: Sequence[str], types: Sequence[ColumnType]) -> Key:
+    """The key that is written as one text for each column. Raises `ConfigError` when it is none of these types."""
+    if len(texts) != len(types):
+        raise ConfigError(f"the key has {len(types)} columns ({_names(types)}), got {len(texts)}")
+    columns = [_parse_column(text, kind) for text, kind in zip(texts, types, strict=True)]
+    key = columns[0] if len(columns) == 1 else tuple(columns)
+    check_key(key)
+    return key
+
+
+def _parse_column(text: str, kind: ColumnType) -> str | bytes | int:
+    try:
+        if kind is ColumnType.BIGINT:
+            return int(text)
+        if kind is ColumnType.BINARY:
+            return bytes.fromhex(text)
+    except ValueError:
+        form = "a whole number" if kind is ColumnType.BIGINT else "hexadecimal digits"
+        raise ConfigError(f"the key column is of type {kind.value}: write it as {form}, not {text!r}") from None
+    return text
+
+
+def parse_namespace(text: str | None) -> Namespace:
+    """The namespace that JSON names (a number, text, a list for several columns); other text is taken as it is."""
+    if text is None:
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    namespace = tuple(value) if isinstance(value, list) else value
+    check_key(namespace)
+    return namespace
+
+
+def printable(value: Any) -> Any:
+    """The value in JSON's terms: bytes in base 64, dates in ISO 8601, whatever else JSON lacks as text."""
+    if isinstance(value, Mapping):
+        return {key if isinstance(key, str) else str(key): printable(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [printable(entry) for entry in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
+    return value.isoformat() if isinstance(value, date) else str(value)
+
+
+def _names(types: Sequence[ColumnType]) -> str:
+    return ", ".join(kind.value for kind in types)

@@ -1,0 +1,131 @@
+"""The command `qstate serve LOCATION`: a standby in the foreground, until it is told to end.
+
+Rules of this module: arguments in, a `Standby` run until SIGINT or SIGTERM. What is served, and how, is its matter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterable
+from importlib import import_module
+from typing import Any
+
+from qstate.cli.arguments import add_storage_option, storage_options
+from qstate.cli.query import TOKEN_VARIABLE
+from qstate.config import JobConfig
+from qstate.descriptors import StateDescriptor
+from qstate.errors import ConfigError
+from qstate.runtime.standby.standby import DEFAULT_INTERVAL_S, Standby
+
+__all__ = ["add_serve_command"]
+
+_ENDS = (signal.SIGINT, signal.SIGTERM)
+_DEFAULTS = JobConfig()
+
+
+def add_serve_command(commands: Any) -> None:
+    """Add the command to argparse's subparsers."""
+    serve: argparse.ArgumentParser = commands.add_parser(
+        "serve", help="answer committed queries from a checkpoint directory or savepoint, without the job"
+    )
+    serve.add_argument("location", metavar="LOCATION", help="a job's checkpoint_dir, which is followed, or a savepoint")
+    add_storage_option(serve)
+    serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    serve.add_argument("--port", default=_DEFAULTS.proxy_ports, metavar="PORTS", help=_ports("client proxy"))
+    serve.add_argument("--server-port", default=_DEFAULTS.server_ports, metavar="PORTS", help=_ports("state server"))
+    serve.add_argument(
+        "--token-file", default="", metavar="FILE", help=f"what holds the token, in the place of ${TOKEN_VARIABLE}"
+    )
+    serve.add_argument(
+        "--allow-open-query-port",
+        action="store_true",
+        help=f"listen beyond loopback without a token; a token is taken from ${TOKEN_VARIABLE}",
+    )
+    serve.add_argument(
+        "--metrics-port", default="", metavar="PORTS", help="ports for Prometheus metrics on --host (default: none)"
+    )
+    serve.add_argument(
+        "--interval",
+        type=float,
+        default=DEFAULT_INTERVAL_S,
+        metavar="SECONDS",
+        help="between two looks for newly committed epochs (default: %(default)s)",
+    )
+    serve.add_argument("--backend", default="heap", help="rocksdb for state larger than memory (default: %(default)s)")
+    serve.add_argument(
+        "--backend-option", action="append", default=[], metavar="NAME=VALUE", help="may be given several times"
+    )
+    serve.add_argument(
+        "--descriptors",
+        metavar="MODULE:NAME",
+        help="an iterable of the job's descriptors: what makes the results of aggregating states",
+    )
+    serve.set_defaults(run=_serve)
+
+
+def _ports(what: str) -> str:
+    return f"ports of the {what}, tried in order (default: %(default)s)"
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    config = JobConfig(
+        proxy_ports=arguments.port,
+        server_ports=arguments.server_port,
+        metrics_ports=arguments.metrics_port,
+        metrics_bind=arguments.host,
+        auth_token="" if arguments.token_file else os.environ.get(TOKEN_VARIABLE, ""),
+        auth_token_file=arguments.token_file,
+        allow_open_query_port=arguments.allow_open_query_port,
+        backend=arguments.backend,
+        backend_options=dict(map(_option, arguments.backend_option)),
+        checkpoint_storage_options=storage_options(arguments),
+    )
+    standby = Standby(
+        arguments.location,
+        config,
+        host=arguments.host,
+        interval_s=arguments.interval,
+        descriptors=_descriptors(arguments.descriptors) if arguments.descriptors else (),
+    )
+    sys.setswitchinterval(config.switch_interval_s)  # as in a task manager: queries do not wait for the reading
+    # Blocked before any thread starts, so that they reach nobody but `sigwait`.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
+    try:
+        with standby:
+            standby.start()
+            host, port = standby.address
+            print(f"serving {arguments.location} at {host}:{port}; Ctrl-C ends it", flush=True)
+            signal.sigwait(_ENDS)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return 0
+
+
+def _option(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError(f"--backend-option takes NAME=VALUE, as in block_cache_mib=256, got {text!r}")
+    return name, value
+
+
+def _descriptors(text: str) -> list[StateDescriptor]:
+    """The descriptors that MODULE:NAME names; modules of the working directory are found, too."""
+    module, colon, name = text.partition(":")
+    if not colon or not module or not name:
+        raise ConfigError(f"--descriptors takes MODULE:NAME, as in flights.states:DESCRIPTORS, got {text!r}")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        found: Any = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as exc:
+        raise ConfigError(f"--descriptors {text}: {exc}") from exc
+    listed = list(found) if isinstance(found, Iterable) else [found]
+    for descriptor in listed:
+        if not isinstance(descriptor, StateDescriptor):
+            raise ConfigError(f"--descriptors {text}: expected state descriptors, got {descriptor!r}")
+    return listed

@@ -1,0 +1,139 @@
+"""The arguments of clients, checked before anything is sent: each refusal says what was given, and what to give.
+
+Rules of this module: values in, values or `ConfigError` out (`WrongKeyType` for a key that is none). It knows neither
+connections nor what a server holds: a server has the last word on everything that only it can know.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from numbers import Real
+from typing import Any
+
+from qstate.errors import ConfigError, Detail
+from qstate.keys import Key, Namespace, check_key
+from qstate.protocol.limits import MAX_NAME, MAX_TOKEN, Limits
+from qstate.runtime.client.link import LinkSettings
+
+__all__ = [
+    "check_address",
+    "check_isolation",
+    "check_name",
+    "check_query",
+    "check_timeout",
+    "demands",
+    "fallback_addresses",
+    "keys_of",
+    "link_settings",
+]
+
+ISOLATIONS = ("live", "committed")
+_LARGEST = (1 << 63) - 1
+_HOST_AND_PORT = re.compile(r"(?P<host>[^:/]+):(?P<port>\d+)")
+
+
+def check_address(host: Any, port: Any) -> tuple[str, int]:
+    """The address of a proxy. Raises `ConfigError`."""
+    if not isinstance(host, str) or not host.strip():
+        raise ConfigError(
+            f"host must be the name or address of a client proxy's host, such as 'localhost', got {host!r}"
+        )
+    if "/" in host:
+        raise ConfigError(f"host must be a name or address, not a URL, as in 'localhost' with port 9069, got {host!r}")
+    if found := _HOST_AND_PORT.fullmatch(host):
+        raise ConfigError(
+            f"host and port are given separately: host={found['host']!r}, port={found['port']}, got {host!r}"
+        )
+    if type(port) is not int or not 0 < port < 65536:
+        hint = f": pass {int(port)}, without quotes" if isinstance(port, str) and port.isdecimal() else ""
+        raise ConfigError(f"port must be an integer from 1 to 65535, got {port!r}{hint}")
+    return host, port
+
+
+def fallback_addresses(fallback: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+    """The addresses of proxies. Raises `ConfigError`."""
+    if isinstance(fallback, str) or not isinstance(fallback, Iterable):
+        raise ConfigError(f"fallback takes a list of (host, port), as in [('standby', 9069)], got {fallback!r}")
+    addresses = []
+    for address in fallback:
+        try:
+            host, port = address
+            addresses.append(check_address(host, port))
+        except (TypeError, ValueError, ConfigError) as exc:
+            why = f": {exc}" if isinstance(exc, ConfigError) else ""
+            raise ConfigError(
+                f"fallback takes (host, port) of each proxy, as in [('standby', 9069)], got {address!r}{why}"
+            ) from None
+    return addresses
+
+
+def link_settings(token: str | bytes | None, max_frame: int) -> LinkSettings:
+    """The settings of a client's connections. Raises `ConfigError` for what no server can have."""
+    if token is not None and not isinstance(token, str | bytes):
+        raise ConfigError(f"token must be text or bytes, got {type(token).__name__}")
+    data = token.encode() if isinstance(token, str) else token
+    if data is not None and len(data) > MAX_TOKEN:
+        raise ConfigError(f"a token has at most {MAX_TOKEN} bytes, got {len(data)}")
+    if type(max_frame) is not int:
+        raise ConfigError(f"max_frame must be a number of bytes, got {max_frame!r}")
+    Limits(max_frame=max_frame)
+    return LinkSettings(data, "qstate-python", max_frame)
+
+
+def check_timeout(timeout_s: float) -> float:
+    """The timeout. Raises `ConfigError` unless it is above zero and finite: every request has a deadline."""
+    if not _is_number(timeout_s) or not 0 < timeout_s < math.inf:
+        raise ConfigError(f"timeout_s must be seconds above zero and finite, got {timeout_s!r}")
+    return timeout_s
+
+
+def check_isolation(isolation: str) -> str:
+    """The isolation. Raises `ConfigError` for one that there is not."""
+    if isolation not in ISOLATIONS:
+        raise ConfigError(f"isolation must be one of {', '.join(map(repr, ISOLATIONS))}, got {isolation!r}")
+    return isolation
+
+
+def check_query(job: Any, state: Any, keys: Iterable[Key], namespace: Namespace) -> None:
+    """Raise `ConfigError` for names that no server can know, `WrongKeyType` for what is no key, whatever the state."""
+    check_name("job", job)
+    check_name("state", state)
+    for key in keys:
+        check_key(key)
+    if namespace is not None:
+        check_key(namespace)
+
+
+def check_name(which: str, name: Any) -> None:
+    """Raise `ConfigError` for what cannot be a name."""
+    if not isinstance(name, str):
+        raise ConfigError(f"{which} must be text, the name of a {which}, got {type(name).__name__}: {name!r}")
+    if not 0 < len(name) <= MAX_NAME:
+        raise ConfigError(f"{which} must be a name of 1 to {MAX_NAME} characters, got {len(name)}")
+
+
+def keys_of(keys: Iterable[Key]) -> tuple[Key, ...]:
+    """The keys of a call. Raises `ConfigError` for one key in place of several."""
+    if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
+        raise ConfigError(f"keys must be a list of keys, as in [{keys!r}], got {keys!r}")
+    return tuple(keys)
+
+
+def demands(min_epoch: int | None, max_staleness_s: float | None) -> Mapping[str, Detail]:
+    """The options of a get that ask for an epoch, or for a bound of staleness. Raises `ConfigError`."""
+    wanted: dict[str, Detail] = {}
+    if min_epoch is not None:
+        if type(min_epoch) is not int or not 0 <= min_epoch <= _LARGEST:
+            raise ConfigError(f"min_epoch must be an epoch's number, such as a view's epoch, got {min_epoch!r}")
+        wanted["min_epoch"] = min_epoch
+    if max_staleness_s is not None:
+        if not _is_number(max_staleness_s) or not 0 <= max_staleness_s < math.inf:
+            raise ConfigError(f"max_staleness_s must be seconds, from zero and finite, got {max_staleness_s!r}")
+        wanted["max_staleness_ms"] = min(round(max_staleness_s * 1000), _LARGEST)
+    return wanted
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)

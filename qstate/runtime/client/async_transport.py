@@ -1,0 +1,202 @@
+"""The connections of the asyncio client.
+
+Rules of this module: asyncio transports and timers, no messages. Everything happens on the loop's thread, so there
+are no locks. One timer serves all errands: it is set for the first that is due, and looks for the next when it
+fires, so an errand that is answered in time, as nearly all are, never costs a timer of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import time
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import cast
+
+from qstate.errors import ClosedError, Detail
+from qstate.runtime.client.link import Link, LinkSettings, LinkState
+from qstate.runtime.client.operations import Errand, GetErrand
+from qstate.runtime.client.state_cache import AddressBook, KnownStates
+from qstate.runtime.routing.routed_get import Ask, LookUp
+
+__all__ = ["AsyncLinks"]
+
+
+class AsyncLink(Link, asyncio.Protocol):
+    """A link that is an asyncio protocol."""
+
+    def __init__(self, host: str, port: int, settings: LinkSettings, book: AddressBook) -> None:
+        super().__init__(host, port, settings, book, time.monotonic())
+        self._transport: asyncio.Transport | None = None
+        self._arrivals = select.poll()
+        self.connecting: asyncio.Task[None] | None = None
+        #: Done when the transport is gone for good, or was never there.
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def connect(self) -> None:
+        """Connect; what comes of it is told to the errands that wait on the link."""
+        try:
+            await asyncio.get_running_loop().create_connection(lambda: self, self.host, self.port)
+        except (OSError, UnicodeError) as exc:
+            self.refused(exc if isinstance(exc, OSError) else OSError(str(exc)), time.monotonic())
+        finally:
+            if self._transport is None:
+                self._end()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._arrivals.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+        if self.state is LinkState.LOST:
+            self._transport.abort()
+            return
+        self.opened()
+
+    def data_received(self, data: bytes) -> None:
+        self.received(data, time.monotonic())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end()
+        self.unreachable(str(exc) if exc else "the peer closed the connection", time.monotonic())
+
+    def notice_end(self) -> None:
+        """Of a link on which no answer is due: lose it when something has come, which can only be its end.
+
+        The loop tells that, too, but perhaps after a request was sent: it reads when it has run what is ready.
+        """
+        if self.idle and self._arrivals.poll(0):
+            self.unreachable("the peer ended the connection", time.monotonic())
+
+    def _end(self) -> None:
+        if not self.gone.done():
+            self.gone.set_result(None)
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def _abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+        elif self.connecting is not None:
+            self.connecting.cancel()
+
+
+class AsyncLinks:
+    """All links of one asyncio client."""
+
+    def __init__(self, ways: Sequence[KnownStates], settings: LinkSettings, random: Random) -> None:
+        """`ways`: what is known of the states at each address that may be asked, the job's own proxy first."""
+        self.states = ways[0]
+        self.book = AddressBook(ways)
+        self.random = random
+        self._loop = asyncio.get_running_loop()
+        self._settings = settings
+        self._proxy = self.states.proxy
+        self._links: dict[tuple[str, int], AsyncLink] = {}
+        #: Every link whose transport may still be open, also the lost ones.
+        self._open: set[AsyncLink] = set()
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._live: set[Errand] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self.closed = False
+
+    def start(self, errand: Errand) -> None:
+        """Send the errand off; its `waiters` are called when it is finished. Raises `ClosedError`."""
+        if self.closed:
+            raise ClosedError("the client is closed")
+        self._live.add(errand)
+        errand.start()
+
+    def get(self, errand: GetErrand) -> None:
+        """`start` the errand, the shortest way when nothing stands in it."""
+        owner = None if self.closed else errand.usual_owner
+        link = None if owner is None else self._links.get(owner.address)
+        if link is not None:
+            link.notice_end()
+        now = time.monotonic()
+        ready = link is not None and link.state is LinkState.READY and now < errand.deadline
+        if owner is not None and link is not None and ready and errand.send_straight(link, owner, now):
+            self._live.add(errand)
+            self.progressed(errand)
+        else:
+            self.start(errand)
+
+    async def close(self) -> None:
+        """Close every connection and wait until each is gone; who waits gets `ClosedError`. Idempotent."""
+        self.closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for errand in list(self._live):
+            errand.fail(ClosedError("the client is closed"))
+        for link in list(self._open):
+            link.unreachable("the client is closed", time.monotonic())
+        self._links.clear()
+        await asyncio.gather(*self._connecting, return_exceptions=True)
+        if self._open:
+            await asyncio.wait([link.gone for link in self._open])
+
+    def send(self, errand: Errand, command: Ask | LookUp, now: float, proxy: tuple[str, int] | None = None) -> None:
+        """Send over the link to the command's peer, which is made when there is none."""
+        address = (command.owner.host, command.owner.port) if type(command) is Ask else proxy or self._proxy
+        link = self._links.get(address)
+        if link is not None:
+            link.notice_end()
+        if type(command) is Ask and not errand.is_current:
+            errand.on_outdated(command.part, now)
+            return
+        if link is None or not link.takes_requests:
+            link = self._links[address] = self._connect(address)
+        link.send(errand, command, now)
+
+    def finished(self, errand: Errand) -> None:
+        """Tell the futures that wait for the errand."""
+        self._live.discard(errand)
+        for tell in errand.waiters:
+            tell()
+        errand.waiters.clear()
+        now = time.monotonic()
+        if now >= errand.deadline:
+            self.gave_up(errand, now)
+
+    def stalls(self, errand: Errand) -> Mapping[str, Detail]:
+        """Why the errand's request has not been sent yet, if that is so."""
+        return next((found for link in self._open if (found := link.stalls(errand))), {})
+
+    def gave_up(self, errand: Errand, now: float) -> None:
+        """The errand has waited in vain: see which peers are to be taken for dead."""
+        for link in list(self._open):
+            link.gave_up(errand, now)
+
+    def progressed(self, errand: Errand) -> None:
+        """See to it that the errand is woken in time."""
+        wake_at = errand.wake_at
+        if self._timer is None or wake_at < self._timer_at:
+            self._set_timer(wake_at)
+
+    def _connect(self, address: tuple[str, int]) -> AsyncLink:
+        link = AsyncLink(*address, self._settings, self.book)
+        self._open.add(link)
+        link.gone.add_done_callback(lambda _: self._open.discard(link))
+        task = link.connecting = self._loop.create_task(link.connect())
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+        return link
+
+    def _set_timer(self, wake_at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        # A relative time: a loop's own clock need not be time.monotonic (uvloop's is rounded to milliseconds).
+        self._timer_at = wake_at
+        self._timer = self._loop.call_later(max(0.0, wake_at - time.monotonic()), self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        now = time.monotonic()
+        for errand in list(self._live):
+            if errand.wake_at <= now:
+                errand.on_time(now)
+        if self._live:
+            self._set_timer(min(errand.wake_at for errand in self._live))

@@ -1,0 +1,255 @@
+"""One connection of a client to a proxy or a state server, without its socket.
+
+Rules of this module: it knows which errand waits for which answer on this connection, and what to tell them when
+it breaks. It reads no clock and moves no bytes: the synchronous and the asyncio client each give it a transport
+by implementing `_write` and `_abort`.
+
+    CONNECTING  requests are kept         -> opened(), then the peer's Welcome
+    READY       requests go out at once
+    SILENT      no more requests; those that were sent may still be answered, until nobody waits for one any more
+    LOST        nothing; everybody who waited has been told, the client makes a new link when it needs one
+
+A request that was sent and has no answer when the connection breaks may be what broke it: so it is UNAVAILABLE, and not
+sent again. One that was not sent is, to whoever is there.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from qstate.errors import Detail, FailureCode, LocalProtocolError, QueryError
+from qstate.keys import Key
+from qstate.protocol import BrokenConnection, ClientConnection, Failure, Location, Target, Values, Welcome
+from qstate.protocol.limits import DEFAULT_MAX_FRAME
+from qstate.runtime.client.operations import FIRST_PART, LOOK_UP, Errand
+from qstate.runtime.client.state_cache import AddressBook
+from qstate.runtime.routing.routed_get import Ask, LookUp
+
+__all__ = ["Link", "LinkSettings", "LinkState"]
+
+
+#: How long a peer must have said nothing at all before an unanswered request makes it count as dead.
+SILENCE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSettings:
+    """What every connection of a client is opened with. The token is sent to proxies and state servers alike."""
+
+    token: bytes | None = field(default=None, repr=False)
+    client: str = ""
+    max_frame: int = DEFAULT_MAX_FRAME
+
+
+class LinkState(Enum):
+    """Where a link is in its life; there is no way back."""
+
+    CONNECTING = "connecting"
+    READY = "ready"
+    SILENT = "silent"
+    LOST = "lost"
+
+
+class Link(ABC):
+    """A connection and who waits for what on it. One thread at a time is in here."""
+
+    def __init__(self, host: str, port: int, settings: LinkSettings, book: AddressBook, now: float) -> None:
+        self.host = host
+        self.port = port
+        self.state = LinkState.CONNECTING
+        self._book = book
+        self._is_open = False
+        self._wire = ClientConnection(token=settings.token, client=settings.client, max_frame=settings.max_frame)
+        #: By request id: the errand, its part, and when the request was sent.
+        self._pending: dict[int, tuple[Errand, int, float]] = {}
+        self._queued: list[tuple[Errand, Ask | LookUp]] = []
+        self._heard_at = now
+
+    @abstractmethod
+    def _write(self, data: bytes) -> None:
+        """Send bytes, now or as soon as the peer takes them. Must not block."""
+
+    @abstractmethod
+    def _abort(self) -> None:
+        """Close the transport without waiting. May be called more than once."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether a request may be sent now and no answer is due."""
+        return self.state is LinkState.READY and not self._pending
+
+    @property
+    def takes_requests(self) -> bool:
+        """Whether requests may be sent over it, now or once it is ready."""
+        return self.state is LinkState.READY or self.state is LinkState.CONNECTING
+
+    def send(self, errand: Errand, command: Ask | LookUp, now: float) -> None:
+        """Send the errand's request, now or once the connection is ready."""
+        wire = self._wire
+        if self.state is not LinkState.READY or wire.closed:
+            # Closed: the bytes that are being read just now end the connection; `lost` follows at once.
+            self._queued.append((errand, command))
+            return
+        request_id = wire.next_id()
+        part = command.part if type(command) is Ask else LOOK_UP
+        try:
+            data = wire.send(errand.request(request_id, command, now))
+        except LocalProtocolError as exc:
+            cause = exc.__cause__
+            details = cause.details if isinstance(cause, QueryError) else {"reason": str(exc)}
+            errand.on_unsendable(part, exc.code, details, now)
+            return
+        self._pending[request_id] = (errand, part, now)
+        self._write(data)
+
+    def send_straight(self, errand: Errand, deadline_ms: int, target: Target, keys: tuple[Key, ...], now: float) -> int:
+        """Send a get that is `send`'s usual case over a link that is ready; its id, or 0 and nothing is done."""
+        sent = self._wire.send_get(deadline_ms, target, keys)
+        if sent is None:
+            return 0
+        request_id, data = sent
+        self._pending[request_id] = (errand, FIRST_PART, now)
+        self._write(data)
+        return request_id
+
+    def received_straight(self, data: bytes, request_id: int, now: float) -> Values | None:
+        """`received` when it is the plain answer to that request and nothing else, which it then returns."""
+        values = self._wire.receive_values(data, request_id)
+        if values is not None:
+            self._heard_at = now
+            self._pending.pop(request_id, None)
+        return values
+
+    def opened(self) -> None:
+        """The transport is connected: shake hands."""
+        self._is_open = True
+        self._write(self._wire.start())
+
+    def received(self, data: bytes, now: float) -> None:
+        """Bytes from the peer."""
+        self._heard_at = now
+        values = self._wire.receive_values(data)
+        if values is not None:
+            entry = self._pending.pop(values.id, None)
+            if entry is not None:
+                entry[0].on_answer(entry[1], values, now)
+            if self.state is LinkState.SILENT:
+                self._close_unless_awaited(now)
+            return
+        broken: BrokenConnection | None = None
+        try:
+            events = self._wire.receive(data)
+        except BrokenConnection as exc:
+            events, broken = list(exc.events), exc  # type: ignore[arg-type]
+        pending = self._pending
+        for message in events:
+            if type(message) is Welcome:
+                self._ready(now)
+            elif message.id:  # type: ignore[union-attr]
+                entry = pending.pop(message.id, None)  # type: ignore[union-attr]
+                if entry is None:
+                    continue
+                if type(message) is Location and self.state is LinkState.SILENT:
+                    entry[0].on_outdated(entry[1], now)
+                else:
+                    entry[0].on_answer(entry[1], message, now)  # type: ignore[arg-type]
+            elif type(message) is Failure:
+                self._dismissed(message, now)
+        if broken is not None:
+            self._broken(broken, now)
+        elif self.state is LinkState.SILENT:
+            self._close_unless_awaited(now)
+
+    def lost(self, code: int, details: Mapping[str, Detail], now: float) -> None:
+        """The connection is no more: close it and tell everybody who waits. The first reason counts."""
+        if self.state is LinkState.LOST:
+            return
+        hopeless = not self._is_open and self._book.is_new(self.host, self.port)
+        if self.takes_requests:
+            self._book.ended(self.host, self.port)
+        self.state = LinkState.LOST
+        self._wire.close()
+        self._abort()
+        sent, queued = list(self._pending.values()), list(self._queued)
+        self._pending.clear()
+        self._queued.clear()
+        for errand, part, _ in sent:
+            errand.on_lost(part, code, details, now)
+        for errand, command in queued:
+            part = command.part if type(command) is Ask else LOOK_UP
+            errand.on_unsent(part, code, details, now, hopeless=hopeless)
+
+    def unreachable(self, reason: str, now: float) -> None:
+        """`lost`, because the transport says so."""
+        self.lost(FailureCode.UNAVAILABLE, {"host": self.host, "port": self.port, "reason": reason}, now)
+
+    def refused(self, error: OSError, now: float) -> None:
+        """`lost`, because there is no connection."""
+        # Of an address the name service says why in words; of a socket the number does, whoever has put it into words.
+        number = error.errno or 0
+        reason = os.strerror(number) if number > 0 else error.strerror or str(error)
+        details: dict[str, Detail] = {"host": self.host, "port": self.port, "reason": reason, "connected": False}
+        self.lost(FailureCode.UNAVAILABLE, details, now)
+
+    def stalls(self, errand: Errand) -> Mapping[str, Detail]:
+        """Why the errand's request has not been sent yet; nothing if it has, or never was to be sent here."""
+        if not any(other is errand for other, _ in self._queued):
+            return {}
+        reason = "connected, and no Welcome has come: is it a client proxy?" if self._is_open else "not connected yet"
+        return {"host": self.host, "port": self.port, "reason": reason}
+
+    def gave_up(self, errand: Errand, now: float) -> None:
+        """The errand's deadline has passed. A peer that has been silent for long is sent nothing more.
+
+        Silent since this request, or since an earlier one that was given up: short deadlines must not hide a death.
+        Others that were sent wait on, each until its own deadline: the peer may only be slow.
+        """
+        waiting = [(other, max(self._heard_at, sent)) for other, _, sent in self._pending.values()]
+        waiting += [(other, self._heard_at) for other, _ in self._queued]
+        if any(other is errand for other, _ in waiting):
+            silent_since = min(since for other, since in waiting if other is errand or other.finished)
+            if now - silent_since >= SILENCE_S:
+                self._give_up(now)
+            elif self.state is LinkState.SILENT:
+                self._close_unless_awaited(now)
+
+    def _give_up(self, now: float) -> None:
+        if self.state is LinkState.READY:
+            self.state = LinkState.SILENT
+            self._book.ended(self.host, self.port)
+        if self.state is LinkState.SILENT:
+            self._close_unless_awaited(now)
+        else:
+            self.unreachable("no answer", now)
+
+    def _close_unless_awaited(self, now: float) -> None:
+        if all(errand.finished for errand, _, _ in self._pending.values()):
+            self.unreachable("no answer", now)
+
+    def _ready(self, now: float) -> None:
+        self.state = LinkState.READY
+        self._book.reached(self.host, self.port)
+        queued, self._queued = self._queued, []
+        for errand, command in queued:
+            if not errand.finished:
+                self.send(errand, command, now)
+
+    def _dismissed(self, failure: Failure, now: float) -> None:
+        """The peer ends the connection. Once that is open, its reason says nothing about the requests in flight."""
+        if self.state is LinkState.CONNECTING or failure.code in (FailureCode.SHUTTING_DOWN, FailureCode.OVERLOADED):
+            self.lost(failure.code, failure.details, now)
+        else:
+            self.unreachable(f"the peer ended the connection with failure code {int(failure.code)}", now)
+
+    def _broken(self, broken: BrokenConnection, now: float) -> None:
+        details: dict[str, Detail] = {"host": self.host, "port": self.port, "reason": str(broken)}
+        if self.state is LinkState.CONNECTING:
+            # Whatever listens there, it does not speak the protocol: trying again would not help.
+            foreign = broken.code is not FailureCode.VERSION_MISMATCH
+            self.lost(FailureCode.VERSION_MISMATCH, {**details, "greeted": False} if foreign else details, now)
+        else:
+            self.lost(FailureCode.UNAVAILABLE, details, now)

@@ -1,0 +1,561 @@
+"""One request of a client on its way: what is sent to whom, and what came of it.
+
+Rules of this module: no sockets, no threads, no asyncio. An errand carries out the commands of its routing
+machine over `Links`, which the synchronous and the asyncio client each provide, and turns the end of the
+routing into a result or an error. Whoever drives the links sees to it that one thread at a time is in here.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from random import Random
+from typing import Any, Protocol
+
+from qstate.errors import (
+    Detail,
+    FailureCode,
+    QStateError,
+    QueryError,
+    SerializationError,
+    WrongKeyType,
+    query_error,
+)
+from qstate.keys import Key, Namespace, all_of_class, check_key
+from qstate.protocol import Answer as WireAnswer
+from qstate.protocol import Describe, Description, Failure, Get, Locate, Location, Ping, Request, Target, Values
+from qstate.protocol.limits import MAX_DEADLINE_MS
+from qstate.runtime.client.state_cache import KnownState, KnownStates
+from qstate.runtime.routing.location import UNSOUND_KEY, LocationTable, Owner
+from qstate.runtime.routing.routed_get import ANY_NUMBER, PLAIN, Answer, Ask, Command, LookUp, Refuse, Result, RoutedGet
+from qstate.views import ReadOnlyState, ViewMaker
+
+__all__ = ["LIVE", "NO_DEMANDS", "CallErrand", "Errand", "GetErrand", "LearnErrand", "Links"]
+
+LIVE = "live"
+#: What most gets demand of the epoch and the age of their answers.
+NO_DEMANDS: Mapping[str, Detail] = {}
+#: The part number of a look-up; the routing machine counts its parts from 1.
+LOOK_UP = 0
+#: A peer is told a little less than is left, so that its own "deadline exceeded", which knows more, comes first.
+DEADLINE_MARGIN = 0.05
+#: The number that a routing machine gives to its first part.
+FIRST_PART = 1
+#: Any time before the deadline will do.
+EARLIER_S = 1.0
+LONGEST_MARGIN_S = 0.050
+
+
+class Links(Protocol):
+    """The connections of a client, as errands use them."""
+
+    states: KnownStates
+    random: Random
+
+    def send(self, errand: Errand, command: Ask | LookUp, now: float, proxy: tuple[str, int] | None = None) -> None:
+        """Send the errand's request for a command to its peer: an owner, or for a look-up `proxy`, or the client's.
+
+        What comes of it is told with `on_answer`, `on_lost`, `on_unsent` or `on_unsendable`, perhaps before this
+        returns; with `on_outdated` when what the errand knows of the state ended with its connection.
+        """
+
+    def finished(self, errand: Errand) -> None:
+        """The errand has its outcome. Called once."""
+
+    def stalls(self, errand: Errand) -> Mapping[str, Detail]:
+        """Facts about why the errand's request has not been sent yet, if that is so."""
+
+    def gave_up(self, errand: Errand, now: float) -> None:
+        """The errand has waited in vain: look whether its peers are still there."""
+
+    def progressed(self, errand: Errand) -> None:
+        """The errand goes on, and may want to be woken at another time than before."""
+
+
+class StraightLink(Protocol):
+    """A connection over which a get can be sent the shortest way."""
+
+    def send_straight(self, errand: Errand, deadline_ms: int, target: Target, keys: tuple[Key, ...], now: float) -> int:
+        """Send a get whose fields are known to be sound; its id, or 0 and nothing is done."""
+
+
+class Errand(ABC):
+    """A request that ends with an outcome by its deadline, whatever its peers do.
+
+    `deadline` and every `now` are seconds of `time.monotonic`. `waiters` is for whoever waits for it.
+    """
+
+    __slots__ = ("_keys", "_links", "_machine", "_table", "deadline", "error", "finished", "waiters")
+    #: Of the routing machine: failure codes that are final after so many tries.
+    tries: Mapping[int, int] = ANY_NUMBER
+    #: How much of what is left a peer is not told of.
+    margin = DEADLINE_MARGIN
+
+    def __init__(self, links: Links, keys: tuple[Any, ...], deadline: float, table: LocationTable | None) -> None:
+        self._links = links
+        self._keys = keys
+        self._table = table
+        #: Made when something does not go the straight way: see `start`.
+        self._machine: RoutedGet | None = None
+        self.deadline = deadline
+        self.error: QStateError | None = None
+        self.finished = False
+        self.waiters: list[Any] = []
+
+    @abstractmethod
+    def request(self, request_id: int, command: Ask | LookUp, now: float) -> Request:
+        """The message for a command."""
+
+    @abstractmethod
+    def result(self) -> Any:
+        """The result of a finished errand. Raises its error."""
+
+    @property
+    def codes(self) -> Sequence[int]:
+        """The failure code of each key of a finished errand, 0 for none."""
+        return [self.error.code if isinstance(self.error, QueryError) else 0] * len(self._keys)
+
+    @property
+    def knows_owners(self) -> bool:
+        """Whether somebody has told who owns the keys: a client that asks the owners itself has asked them then."""
+        return False
+
+    @property
+    def unreached(self) -> Collection[int]:
+        """The positions of keys that are UNAVAILABLE because no proxy was reached: nobody was asked for them."""
+        return () if self._machine is None else self._machine.unreached
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether its proxy refused the connection, and never was reached: waiting does not help."""
+        return self._machine is not None and self._machine.hopeless
+
+    @property
+    def is_current(self) -> bool:
+        """Whether what is known for it was told over the connections that there are now."""
+        return True
+
+    @property
+    def wake_at(self) -> float:
+        """When `on_time` is due; it may change with each event."""
+        return self.deadline if self._machine is None else self._machine.wake_at
+
+    def start(self) -> None:
+        """Send the first requests.
+
+        Nearly every errand is one request to one known owner, and its answer the end. That straight way is
+        gone without a routing machine, at a third of the cost. As soon as anything else happens the machine is
+        made, and made to believe that it sent the request: it would have sent the same.
+        """
+        now = time.monotonic()
+        owner = self._only_owner()
+        if owner is None or now >= self.deadline:
+            self._machine = self._routing()
+            self._run(self._machine.start(now), now)
+        else:
+            self._links.send(self, Ask(FIRST_PART, owner, self._keys), now)
+            if not self.finished:
+                self._links.progressed(self)
+
+    def on_time(self, now: float) -> None:
+        """`wake_at` has been reached."""
+        self._run(self._routed(now).on_time(now), now)
+
+    def on_answer(self, part: int, message: WireAnswer, now: float) -> None:
+        """A peer answered the request of a part."""
+        if self.finished:
+            return
+        if type(message) is Values:
+            _, epochs, results = message
+            if self._machine is None and PLAIN.issuperset(map(type, results)):
+                self.answered_straight(message)
+                self._links.finished(self)
+                return
+            commands = self._routed(now).on_values(part, epochs, results, now)
+        elif type(message) is Failure:
+            self._on_failure(part, message.code, message.details, now)
+            return
+        elif type(message) is Location:
+            self._on_location(message, now)
+            return
+        else:
+            self._keep(message)
+            commands = self._routed(now).on_values(part, (0,), (b"",), now)
+        self._run(commands, now)
+
+    def answered_straight(self, values: Values) -> None:
+        """The answer to the one request that went the straight way: every key has a value, or none."""
+        self.finished = True
+
+    def on_lost(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> None:
+        """The connection is gone over which the part had been sent; the code says why."""
+        if not self.finished:
+            self._on_failure(part, code, details, now)
+
+    def on_unsent(
+        self, part: int, code: int, details: Mapping[str, Detail], now: float, *, hopeless: bool = False
+    ) -> None:
+        """The part could not be sent; the code says why. `hopeless`: its peer refuses, and never was reached."""
+        if self.finished:
+            return
+        if code != FailureCode.UNAVAILABLE:
+            self._on_failure(part, code, details, now)
+        elif part == LOOK_UP:
+            self._run(self._routed(now).on_lookup_unreached(details, now, hopeless=hopeless), now)
+        else:
+            self._run(self._routed(now).on_unreached(part, details, now, hopeless=hopeless), now)
+
+    def on_outdated(self, part: int, now: float) -> None:
+        """The part was not sent: what is known of the state ended with the connection that had told it."""
+        if self.finished:
+            return
+        if part == LOOK_UP:
+            self._links.send(self, LookUp(None), now)
+        else:
+            self._run(self._routed(now).on_outdated(part, now), now)
+
+    def on_unsendable(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> None:
+        """The request of the part fits no message."""
+        if part == LOOK_UP:
+            self._run(self._routed(now).on_lookup_failed(code, details, now), now)
+        else:
+            self._run(self._routed(now).on_unsendable(part, code, details, now), now)
+
+    def fail(self, error: QStateError) -> None:
+        """End it with an error, now."""
+        if not self.finished:
+            self.error = error
+            self.finished = True
+            self._links.finished(self)
+
+    def _on_failure(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> None:
+        if part == LOOK_UP:
+            commands = self._routed(now).on_lookup_failed(code, details, now)
+        else:
+            commands = self._routed(now).on_failure(part, code, details, now)
+        self._run(commands, now)
+
+    def _only_owner(self) -> Owner | None:
+        """The owner of all keys, when it is known and easily seen."""
+        table, keys = self._table, self._keys
+        if table is None or not keys:
+            return None
+        if table.sole_owner is not None or len(keys) > 1:
+            return table.sole_owner
+        try:
+            return table.owner_of_key(keys[0])
+        except UNSOUND_KEY:
+            return None
+
+    def _routing(self) -> RoutedGet:
+        return RoutedGet(
+            self._keys, deadline=self.deadline, random=self._links.random, table=self._table, tries=self.tries
+        )
+
+    def _routed(self, now: float) -> RoutedGet:
+        """The machine, which takes over where the straight way ended."""
+        if self._machine is None:
+            self._machine = self._routing()
+            # At its deadline it would send nothing; the request went out before that.
+            self._machine.start(min(now, self.deadline - EARLIER_S))
+        return self._machine
+
+    def _on_location(self, message: Location, now: float) -> None:
+        raise NotImplementedError
+
+    def _look_up(self, command: LookUp, now: float) -> None:
+        self._links.send(self, command, now)
+
+    def _keep(self, message: WireAnswer) -> None:
+        raise NotImplementedError
+
+    def _answered(self, answer: Answer) -> None:
+        return
+
+    def _refused(self, refusal: Refuse) -> None:
+        details = refusal.details
+        if refusal.code == FailureCode.DEADLINE_EXCEEDED and not details:
+            details = self._links.stalls(self)
+        self.error = query_error(refusal.code, details)
+
+    def _run(self, commands: list[Command], now: float) -> None:
+        for command in commands:
+            if self.finished:  # sending may fail at once, and that may be the end
+                return
+            if type(command) is Ask:
+                self._links.send(self, command, now)
+            elif type(command) is LookUp:
+                self._look_up(command, now)
+            else:
+                if type(command) is Answer:
+                    self._answered(command)
+                elif type(command) is Refuse:
+                    self._refused(command)
+                self.finished = True
+                self._links.finished(self)
+                return
+        if not self.finished:
+            self._links.progressed(self)
+
+    def _ms_left(self, now: float) -> int:
+        left = self.deadline - now
+        left -= LONGEST_MARGIN_S if left > 1.0 else left * self.margin
+        return min(MAX_DEADLINE_MS, int(left * 1000)) if left > 0.001 else 1
+
+
+class _StateErrand(Errand):
+    """What needs the location or the description of a state."""
+
+    __slots__ = ("_job", "_known", "_state")
+
+    def __init__(self, links: Links, job: str, state: str, keys: tuple[Any, ...], deadline: float) -> None:
+        self._job = job
+        self._state = state
+        self._known: KnownState | None = links.states.find(job, state)
+        super().__init__(links, keys, deadline, None if self._known is None else self._known.table)
+
+    @property
+    def knows_owners(self) -> bool:
+        return self._known is not None
+
+    @property
+    def is_current(self) -> bool:
+        # A state id stands for one state as it was described with it, however long it is kept.
+        states = self._links.states
+        return states.direct or self._known is None or states.find(self._job, self._state) is self._known
+
+    def _locate(self, request_id: int, now: float) -> Locate:
+        return Locate(request_id, self._ms_left(now), self._job, self._state)
+
+    def _look_up(self, command: LookUp, now: float) -> None:
+        states = self._links.states
+        if command.stale is not None:
+            states.drop(self._job, self._state, command.stale)
+        known = states.find(self._job, self._state)
+        if known is None:
+            self._links.send(self, command, now)
+        else:
+            # Another errand has looked it up in the meantime.
+            self._known = known
+            self._run(self._routed(now).on_located(known.table, now), now)
+
+    def _on_location(self, message: Location, now: float) -> None:
+        try:
+            self._known = self._links.states.learn(self._job, self._state, message)
+        except SerializationError as exc:
+            self.fail(exc)
+            return
+        self._run(self._routed(now).on_located(self._known.table, now), now)
+
+    def _refused(self, refusal: Refuse) -> None:
+        super()._refused(refusal)
+        if refusal.code in (FailureCode.UNKNOWN_JOB, FailureCode.UNKNOWN_STATE):
+            self._links.states.drop(self._job, self._state)
+
+
+class LearnErrand(_StateErrand):
+    """Find out where a state is and how to read it. Its result is the `KnownState`."""
+
+    __slots__ = ()
+
+    def __init__(self, links: Links, job: str, state: str, deadline: float) -> None:
+        super().__init__(links, job, state, (None,), deadline)
+
+    def request(self, request_id: int, command: Ask | LookUp, now: float) -> Request:
+        return self._locate(request_id, now)
+
+    def result(self) -> KnownState:
+        if self.error is not None:
+            raise self.error
+        assert self._known is not None
+        return self._known
+
+    def _on_location(self, message: Location, now: float) -> None:
+        try:
+            self._known = self._links.states.learn(self._job, self._state, message)
+        except SerializationError as exc:
+            self.fail(exc)
+            return
+        # Nothing is asked of the owners: knowing them was the errand.
+        self.finished = True
+        self._links.finished(self)
+
+
+class GetErrand(_StateErrand):
+    """Get the values of keys. Its result is a view, or None, for each key."""
+
+    __slots__ = ("_answer", "_expected", "_isolation", "_namespace", "_options", "_plain")
+
+    def __init__(
+        self,
+        links: Links,
+        target: tuple[str, str],
+        keys: tuple[Key, ...],
+        *,
+        deadline: float,
+        namespace: Namespace = None,
+        isolation: str = LIVE,
+        demands: Mapping[str, Detail] = NO_DEMANDS,
+    ) -> None:
+        # What the base classes do, written out: this is run for every get.
+        self._links = links
+        self._job, self._state = target
+        self._known = known = links.states.find_target(target)
+        self._table = None if known is None else known.table
+        self._keys = keys
+        self._machine = None
+        self.deadline = deadline
+        self.error = None
+        self.finished = False
+        self.waiters = []
+        self._namespace = namespace
+        self._isolation = isolation
+        self._options = demands if isolation == LIVE else {"isolation": isolation, **demands}
+        self._answer: Answer | None = None
+        self._expected: dict[Key, ReadOnlyState | None] | None = None
+        #: Whether it is known that no entry of the answer is a failure.
+        self._plain = False
+
+    @property
+    def usual_owner(self) -> Owner | None:
+        """Who is asked when all about this get is as usual: the sole owner of keys that are of the state's type.
+
+        Such a request needs no check before it is sent.
+        """
+        known, keys = self._known, self._keys
+        if known is None or self._options or self._namespace is not None or not keys:
+            return None
+        if known.key_class is None or not all_of_class(keys, known.key_class):
+            return None
+        return known.table.sole_owner or self._only_owner()
+
+    def send_straight(self, link: StraightLink, owner: Owner, now: float) -> int:
+        """Send the request to the usual owner; its id, or 0 and nothing is done."""
+        target = owner.state_id or (self._job, self._state)
+        return link.send_straight(self, self._ms_left(now), target, self._keys, now)
+
+    def expect(self) -> None:
+        """Make the views while the answer is on its way, as far as can be."""
+        if len(self._keys) > 1 and self._known is not None:
+            self._expected = self._known.maker.expect(self._keys, self._isolation)
+
+    def answered_straight(self, values: Values) -> None:
+        self._answer = Answer(values.epochs, values.results)
+        self._plain = True
+        self.finished = True
+
+    @property
+    def codes(self) -> Sequence[int]:
+        if self._answer is None:
+            return super().codes
+        return [result if isinstance(result, int) else 0 for result in self._answer.results]
+
+    def request(self, request_id: int, command: Ask | LookUp, now: float) -> Request:
+        if type(command) is not Ask:
+            return self._locate(request_id, now)
+        # The pseudo-owner that stands for the proxy has no state id.
+        target = command.owner.state_id or (self._job, self._state)
+        return Get(request_id, self._ms_left(now), target, self._namespace, self._options, command.keys)
+
+    def result(self) -> list[ReadOnlyState | None]:
+        """A view or None for each key, in their order. Raises the error of the first key that has one."""
+        found = self.results()
+        if self._plain:
+            return found
+        for entry in found:
+            if isinstance(entry, QStateError):
+                raise entry
+        return found
+
+    def by_key(self) -> dict[Key, ReadOnlyState | None]:
+        """`result`, with the keys."""
+        expected, self._expected = self._expected, None
+        if self._plain and expected is not None and self._answer is not None:
+            epochs, results = self._answer
+            if ViewMaker.fill(expected, results, epochs):  # type: ignore[arg-type]
+                return expected
+        return dict(zip(self._keys, self.result(), strict=True))
+
+    def only_result(self) -> ReadOnlyState | None:
+        """`result` for an errand of one key."""
+        if self._answer is not None and self._known is not None:
+            epochs, results = self._answer
+            data = results[0]
+            if type(data) is bytes:
+                return self._known.maker.view(data, epochs[0], self._isolation)
+        (found,) = self.result()
+        return found
+
+    def results(self) -> list[Any]:
+        """A view, None or a `QueryError` for each key. Raises the error of the request as a whole."""
+        if self.error is not None:
+            raise self.error
+        assert self._answer is not None
+        epochs, results = self._answer
+        if not results:
+            return []
+        assert self._known is not None
+        if not (self._plain or PLAIN.issuperset(map(type, results))):
+            return self._with_failures(epochs, results)
+        return self._known.maker.views(results, epochs, self._isolation)  # type: ignore[arg-type]
+
+    def on_unsendable(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> None:
+        if code == FailureCode.MALFORMED and part != LOOK_UP:
+            # Text that UTF-8 cannot encode gets past the protocol's quick look at keys and stops the packer.
+            try:
+                for key in self._keys if self._namespace is None else (*self._keys, self._namespace):
+                    check_key(key)
+            except WrongKeyType as exc:
+                code, details = exc.code, exc.details
+        super().on_unsendable(part, code, details, now)
+
+    def _with_failures(self, epochs: Sequence[int], results: Sequence[Result]) -> list[Any]:
+        assert self._known is not None
+        maker = self._known.maker
+        found: list[Any] = []
+        for key, epoch, result in zip(self._keys, epochs, results, strict=True):
+            if isinstance(result, bytes):
+                found.append(maker.view(result, epoch, self._isolation))
+            else:
+                found.append(None if result is None else query_error(result, {"key": repr(key)}))
+        return found
+
+    def _answered(self, answer: Answer) -> None:
+        self._answer = answer
+
+
+class CallErrand(Errand):
+    """Ask the proxy something that is not about keys: its jobs, the states of a job, or whether it is there.
+
+    To the routing it is a get of one key that the proxy owns; so it is retried and bounded like one.
+    """
+
+    __slots__ = ("_answer", "_request", "_sent_at", "took_s")
+
+    def __init__(self, links: Links, request: type[Ping] | Describe, deadline: float) -> None:
+        super().__init__(links, (None,), deadline, links.states.at_proxy("", {}))
+        self._request = request
+        self._answer: WireAnswer | None = None
+        self._sent_at = 0.0
+        #: Seconds from the last sending to the answer.
+        self.took_s = 0.0
+
+    def request(self, request_id: int, command: Ask | LookUp, now: float) -> Request:
+        self._sent_at = time.monotonic()
+        if isinstance(self._request, Describe):
+            return self._request._replace(id=request_id, deadline_ms=self._ms_left(now))
+        return Ping(request_id)
+
+    def result(self) -> tuple[Mapping[str, Any], ...]:
+        """The entries of the description; nothing for a ping."""
+        if self.error is not None:
+            raise self.error
+        return self._answer.entries if isinstance(self._answer, Description) else ()
+
+    def _look_up(self, command: LookUp, now: float) -> None:
+        self._run(self._routed(now).on_located(self._links.states.at_proxy("", {}), now), now)
+
+    def _keep(self, message: WireAnswer) -> None:
+        self._answer = message
+        self.took_s = time.monotonic() - self._sent_at

@@ -1,0 +1,305 @@
+"""The synchronous client: read the state of running jobs by key.
+
+Rules of this module: the public surface and nothing else. How requests travel is `sync_links`, how they are
+retried is `routing`, what comes back is `qstate.views`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping
+from random import Random
+from typing import Any, Generic, TypeVar
+
+from qstate.keys import Key, Namespace
+from qstate.protocol import Describe, Ping
+from qstate.protocol.limits import DEFAULT_MAX_FRAME
+from qstate.runtime.client.arguments import (
+    check_address,
+    check_isolation,
+    check_name,
+    check_query,
+    check_timeout,
+    demands,
+    fallback_addresses,
+    keys_of,
+    link_settings,
+)
+from qstate.runtime.client.failover import COMMITTED, CallDetour, GetDetour, Ways, get_errand
+from qstate.runtime.client.operations import LIVE, NO_DEMANDS, CallErrand, Errand, GetErrand
+from qstate.runtime.client.state_cache import KnownStates
+from qstate.runtime.client.sync_transport import SyncLinks
+from qstate.serializers import Serializer
+from qstate.views import serializers_by_name
+
+__all__ = ["DEFAULT_TIMEOUT_S", "QueryFuture", "QueryableStateClient", "ways_of"]
+
+DEFAULT_TIMEOUT_S = 10.0
+
+Value = TypeVar("Value")
+
+
+class QueryFuture(Generic[Value]):
+    """The result of a request that is on its way. May be used by any thread, and by several.
+
+    The client has no thread of its own: requests make progress while some thread waits in the client for any
+    result, or asks `done()`.
+    """
+
+    __slots__ = ("_errand", "_links")
+
+    def __init__(self, links: SyncLinks, errand: Errand) -> None:
+        self._links = links
+        self._errand = errand
+
+    def done(self) -> bool:
+        """Whether there is a result or an error. Never waits."""
+        with self._links.lock:
+            return self._links.look(self._errand)
+
+    def result(self, timeout_s: float | None = None) -> Value:
+        """The result; waits for it until the request's deadline at most.
+
+        Raises the request's `QueryError`, `ClosedError` when the client was closed meanwhile, and the built-in
+        `TimeoutError` when `timeout_s` passed first: the request goes on then and can be waited for again.
+        """
+        until = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        with self._links.lock:
+            finished = self._links.wait(self._errand, until)
+        if not finished:
+            raise TimeoutError(f"no answer within {timeout_s} s; the request goes on until its deadline")
+        return self._value()
+
+    def _value(self) -> Value:
+        (value,) = self._errand.result()
+        return value  # type: ignore[no-any-return]
+
+
+class QueryableStateClient:
+    """Reads the state of running jobs through a client proxy, or with `direct=True` from the state servers.
+
+    One client is shared by any number of threads; their requests travel on one connection to each peer, many
+    at a time, without a thread in the background. The first request connects; a proxy that refuses then, and was
+    never reached, is tried once more. Later, a lost connection is made again and a state that moved is looked up
+    again, within the deadline of `timeout_s` that every request has. A request that was sent when its connection broke
+    is `Unavailable`: it is not sent again, because the server may have died of it.
+
+    Names and kinds come from the server: a caller needs to know the job, the state's queryable name and the
+    key. `serializers` are needed only for states whose descriptor was given one of its own.
+
+    `fallback` are addresses of standby servers: what was committed is asked there while the job's own proxy does not
+    answer for it. Such an answer may be of an earlier epoch than one that this client has seen, unless the query
+    demands `min_epoch`. `live` queries never go there.
+
+    A client does not survive `fork`: in the child every use raises `ClosedError`; make a new one there.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        direct: bool = False,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        token: str | bytes | None = None,
+        serializers: Iterable[Serializer] = (),
+        max_frame: int = DEFAULT_MAX_FRAME,
+        fallback: Iterable[tuple[str, int]] = (),
+        random: Random | None = None,
+    ) -> None:
+        """`host` and `port` are those of a client proxy. Nothing is sent yet.
+
+        `timeout_s` bounds every request that is given none of its own. `max_frame` bounds an answer's bytes.
+        `fallback` are (host, port) of proxies; they are sent the same `token`. `random` draws the jitter of retries.
+        Raises `ConfigError`.
+        """
+        self._timeout_s = check_timeout(timeout_s)
+        serializers_known = serializers_by_name(serializers)
+        states = KnownStates(check_address(host, port), direct=direct, serializers=serializers_known)
+        self._ways = ways_of(states, fallback, serializers_known)
+        ways = (states,) if self._ways is None else self._ways.states
+        self._links = SyncLinks(ways, link_settings(token, max_frame), random or Random())
+
+    def get(
+        self,
+        job: str,
+        state: str,
+        key: Key,
+        namespace: Namespace = None,
+        isolation: str = LIVE,
+        *,
+        timeout_s: float | None = None,
+        min_epoch: int | None = None,
+        max_staleness_s: float | None = None,
+    ) -> Any:
+        """The view of the key's value, or None when the state holds nothing for the key.
+
+        `isolation` is `live` (sees the running epoch) or `committed` (only what Spark has committed). The answer is
+        of `min_epoch` or later; what was committed longer ago than `max_staleness_s` is in it. Until the server can
+        answer so it is asked again; at the deadline that is `EpochNotReached` or `TooStale`.
+
+        Raises the `QueryError` that stands for the failure, `SerializationError`, `ClosedError`, `ConfigError`.
+        """
+        links = self._links
+        self._check(job, state, (key,), namespace, isolation)
+        now = time.monotonic()
+        deadline = now + (self._timeout_s if timeout_s is None else check_timeout(timeout_s))
+        wanted = NO_DEMANDS if min_epoch is None and max_staleness_s is None else demands(min_epoch, max_staleness_s)
+        if self._ways is not None and isolation == COMMITTED:
+            with links.lock:
+                detour = GetDetour(
+                    links,
+                    self._ways,
+                    (job, state),
+                    (key,),
+                    deadline=deadline,
+                    namespace=namespace,
+                    demands=wanted,
+                )
+                links.run(detour)
+            return detour.result()[0]
+        with links.lock:
+            errand = GetErrand(
+                links,
+                (job, state),
+                (key,),
+                deadline=deadline,
+                namespace=namespace,
+                isolation=isolation,
+                demands=wanted,
+            )
+            links.get(errand, now)
+        return errand.only_result()
+
+    def submit(
+        self,
+        job: str,
+        state: str,
+        key: Key,
+        namespace: Namespace = None,
+        isolation: str = LIVE,
+        *,
+        timeout_s: float | None = None,
+        min_epoch: int | None = None,
+        max_staleness_s: float | None = None,
+    ) -> QueryFuture[Any]:
+        """`get` without waiting: the request is sent before this returns, the future has the view."""
+        self._check(job, state, (key,), namespace, isolation)
+        wanted = demands(min_epoch, max_staleness_s)
+        deadline = self._deadline(timeout_s)
+        with self._links.lock:
+            errand = get_errand(
+                self._links,
+                self._ways,
+                (job, state),
+                (key,),
+                deadline=deadline,
+                namespace=namespace,
+                isolation=isolation,
+                demands=wanted,
+            )
+            self._links.start(errand)
+        return QueryFuture(self._links, errand)
+
+    def get_many(
+        self,
+        job: str,
+        state: str,
+        keys: Iterable[Key],
+        namespace: Namespace = None,
+        isolation: str = LIVE,
+        *,
+        timeout_s: float | None = None,
+        min_epoch: int | None = None,
+        max_staleness_s: float | None = None,
+    ) -> dict[Key, Any]:
+        """The view, or None, of each key. Any number of keys; they are split into requests as needed.
+
+        The values of one call are not of one moment: each has its own epoch. Raises the error of the first key
+        that failed, whatever the others hold.
+        """
+        asked = keys_of(keys)
+        self._check(job, state, asked, namespace, isolation)
+        wanted = demands(min_epoch, max_staleness_s)
+        deadline = self._deadline(timeout_s)
+        with self._links.lock:
+            errand = get_errand(
+                self._links,
+                self._ways,
+                (job, state),
+                asked,
+                deadline=deadline,
+                namespace=namespace,
+                isolation=isolation,
+                demands=wanted,
+            )
+            if isinstance(errand, GetErrand):
+                self._links.get(errand, time.monotonic())
+            else:
+                self._links.run(errand)
+        return errand.by_key()
+
+    def jobs(self, *, timeout_s: float | None = None) -> list[str]:
+        """The names of the jobs that the proxy serves."""
+        entries = self._call(Describe(0, 0, None), timeout_s).result()
+        return [entry["job"] for entry in entries]
+
+    def states(self, job: str, *, timeout_s: float | None = None) -> list[Mapping[str, Any]]:
+        """The queryable states of a job: `name`, `kind`, `serializer`, `key_types`, `value_type`, `capabilities`.
+
+        A fallback is asked, too, when the job does not answer.
+        """
+        check_name("job", job)
+        request = Describe(0, 0, job)
+        if self._ways is None:
+            return list(self._call(request, timeout_s).result())
+        deadline = self._deadline(timeout_s)
+        with self._links.lock:
+            detour = CallDetour(self._links, self._ways, request, deadline)
+            self._links.run(detour)
+        return list(detour.result())
+
+    def ping(self, *, timeout_s: float | None = None) -> float:
+        """Seconds to the proxy and back. Raises `Unavailable` or `DeadlineExceeded` when it does not answer."""
+        errand = self._call(Ping, timeout_s)
+        errand.result()
+        return errand.took_s
+
+    def close(self) -> None:
+        """Close every connection. Who still waits gets `ClosedError`, and so does every later use. Idempotent."""
+        with self._links.lock:
+            self._links.close()
+
+    def __enter__(self) -> QueryableStateClient:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _check(self, job: str, state: str, keys: Iterable[Key], namespace: Namespace, isolation: str) -> None:
+        """Refuse what no request could be sent with, before there is a connection. Later on it is found by sending."""
+        if isolation != LIVE:
+            check_isolation(isolation)
+        if type(job) is not str or type(state) is not str or self._links.states.find(job, state) is None:
+            check_query(job, state, keys, namespace)
+
+    def _deadline(self, timeout_s: float | None) -> float:
+        return time.monotonic() + (self._timeout_s if timeout_s is None else check_timeout(timeout_s))
+
+    def _call(self, request: type[Ping] | Describe, timeout_s: float | None) -> CallErrand:
+        deadline = self._deadline(timeout_s)
+        with self._links.lock:
+            errand = CallErrand(self._links, request, deadline)
+            self._links.run(errand)
+        return errand
+
+
+def ways_of(
+    states: KnownStates, fallback: Iterable[tuple[str, int]], serializers: Mapping[str, Serializer]
+) -> Ways | None:
+    """The job's proxy and its fallbacks; None when there are no fallbacks. Raises `ConfigError`."""
+    elsewhere = [
+        KnownStates(address, direct=False, serializers=serializers) for address in fallback_addresses(fallback)
+    ]
+    return Ways([states, *elsewhere]) if elsewhere else None

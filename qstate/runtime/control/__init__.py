@@ -1,0 +1,1 @@
+"""Inside one job: addresses, calls between its processes, how they start and know each other."""

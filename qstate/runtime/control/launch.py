@@ -1,0 +1,73 @@
+"""Starting a task manager process: detached, told everything over its standard input.
+
+Rules of this module: it starts processes and forgets them. Who may start which is the job manager's decision;
+when they end is their own (lease, executor gone, stop). What is started is `detach.py`, which starts the task
+manager itself and ends when that is up or has failed.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from qstate.private_files import own_directory
+from qstate.runtime.control import daemonize as detach
+from qstate.runtime.control.addresses import Bootstrap
+from qstate.runtime.control.process_log import OpenedLog
+
+__all__ = ["KILLED_STATUS", "StartedTaskManager", "start_task_manager"]
+
+#: How the process that was started ends when its task manager was killed before it was up: worth another try.
+KILLED_STATUS = detach.KILLED_STATUS
+
+#: Of the directory in a host's temporary directory that has the logs of all jobs of one user.
+LOGS_PREFIX = "qstate-logs-"
+
+
+@dataclass(frozen=True, slots=True)
+class StartedTaskManager:
+    """A start that is not over yet: what was ordered, the process that says how it goes, and the task manager's log."""
+
+    order: Bootstrap
+    process: subprocess.Popen[bytes]
+    log: OpenedLog
+
+
+def start_task_manager(bootstrap: Bootstrap) -> StartedTaskManager:
+    """Start one, with this interpreter, `sys.path`, environment and working directory. The caller closes the log.
+
+    A session of its own keeps it out of the signals that Spark's worker daemon sends to its process group.
+    Raises `OSError` when the process cannot be made, `ConfigError` when its log cannot be written.
+    """
+    log = OpenedLog(_log_file(bootstrap))
+    order = replace(bootstrap, log_file=str(log.path))
+    paths = [entry or str(Path.cwd()) for entry in sys.path]
+    try:
+        process = subprocess.Popen(
+            # isolated and without site: it needs the standard library only, and should be gone from memory soon
+            [sys.executable, "-I", "-S", detach.__file__, "qstate.runtime.tasks.task_manager"],
+            stdin=subprocess.PIPE,
+            stdout=log.fileno(),
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))},
+        )
+    except BaseException:
+        log.close()
+        raise
+    assert process.stdin is not None
+    with suppress(BrokenPipeError), process.stdin:  # it has failed already: its exit status and log say so
+        process.stdin.write(pickle.dumps(order))
+    return StartedTaskManager(order, process, log)
+
+
+def _log_file(bootstrap: Bootstrap) -> Path:
+    """Not in the checkpoint directory, which may be in an object store, or deleted when the job is stopped."""
+    configured = bootstrap.config.log_dir
+    directory = Path(configured) if configured else own_directory(LOGS_PREFIX)
+    return directory / f"{bootstrap.job}-task-manager-{bootstrap.index}.log"

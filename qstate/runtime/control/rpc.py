@@ -1,0 +1,292 @@
+"""Calls in both directions over one authenticated connection: the control plane inside one job.
+
+Rules of this module: it carries pickled calls between processes of one job, after `trust` has authenticated the
+connection. It knows nothing of what the calls mean. The query port never comes here.
+
+A peer has one reader thread. Incoming calls run on it in order when they are quick, and on a thread of their
+own when the handler says so, because a handler that calls back over the same connection would wait for itself.
+
+A listener is open to everybody on its network: it keeps a bounded number of strangers for a bounded time, and what it
+cannot serve at the moment (no thread, no file descriptor) it serves later.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
+from struct import Struct
+from typing import Any
+
+from qstate.errors import JobError, QStateError
+from qstate.line_limit import limited
+from qstate.runtime.control.authentication import authenticate_accepted, authenticate_opened, receive_exactly
+
+__all__ = ["RpcListener", "RpcPeer", "connect"]
+
+log = limited(logging.getLogger(__name__))
+
+_LENGTH = Struct(">Q")
+#: A user's function travels in one message; anything larger is a mistake, not a function.
+MAX_MESSAGE_BYTES = 1 << 30
+
+#: Connections that have not yet proved that they belong to the job; one more has to wait for one of them to end.
+MAX_STRANGERS = 256
+#: How long to leave a listener alone when the system has no file descriptor or thread to spare.
+PAUSE_S = 0.1
+
+_CALL, _RETURN, _RAISE = 0, 1, 2
+
+
+class RpcPeer:
+    """One end of a connection: `call` the other end's methods, answer its calls with `handlers`.
+
+    `handlers` maps method names to callables; those in `threaded` run on a thread of their own. `on_close` is
+    called once, from the reader thread, with the reason.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        handlers: dict[str, Callable[..., Any]],
+        *,
+        threaded: frozenset[str] = frozenset(),
+        on_close: Callable[[RpcPeer], None] | None = None,
+    ) -> None:
+        self._sock = sock
+        self._handlers = handlers
+        self._threaded = threaded
+        self._on_close = on_close
+        self._send_lock = threading.Lock()
+        self._state_lock = threading.Lock()
+        self._waiting: dict[int, Future[Any]] = {}
+        self._next_id = 0
+        self._closed = False
+        self._reader = threading.Thread(target=self._read, name="qstate-rpc", daemon=True)
+
+    def start(self) -> RpcPeer:
+        self._reader.start()
+        return self
+
+    @property
+    def local_host(self) -> str:
+        """The address by which this process reaches the peer."""
+        return str(self._sock.getsockname()[0])
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def awaited(self) -> int:
+        """How many of this end's calls have no answer yet."""
+        return len(self._waiting)
+
+    def call(self, method: str, *args: Any, timeout_s: float = 30.0) -> Any:
+        """The other end's result. Raises its QStateError, `ConnectionError` when the connection ends, or
+        `TimeoutError`."""
+        future = self.submit(method, *args)
+        try:
+            return future.result(timeout_s)
+        except FutureTimeout:
+            raise TimeoutError(f"no answer to {method!r} within {timeout_s} s") from None
+
+    def cast(self, method: str, *args: Any) -> None:
+        """Call without waiting; a failure shows in the other end's log only. A lost connection is ignored."""
+        try:
+            self.submit(method, *args)
+        except ConnectionError:
+            log.debug("cast %s to a closed peer", method)
+
+    def close(self) -> None:
+        """End the connection; waiting calls fail with ConnectionError. Idempotent."""
+        with self._state_lock:
+            self._closed = True
+        try:
+            self._sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            log.debug("connection was gone already")
+        if threading.current_thread() is not self._reader and self._reader.is_alive():
+            self._reader.join(5.0)
+        elif not self._reader.ident:  # never started, so nobody else closes it
+            self._sock.close()
+
+    def submit(self, method: str, *args: Any) -> Future[Any]:
+        """Call without waiting: the future gets the result or the error. Raises `ConnectionError`."""
+        future: Future[Any] = Future()
+        with self._state_lock:
+            if self._closed:
+                raise ConnectionError("the control connection is closed")
+            self._next_id += 1
+            call_id = self._next_id
+            self._waiting[call_id] = future
+        try:
+            self._send((_CALL, call_id, method, args))
+        except BaseException:
+            with self._state_lock:
+                self._waiting.pop(call_id, None)
+            raise
+        return future
+
+    def _send(self, message: tuple[Any, ...]) -> None:
+        data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+        try:
+            with self._send_lock:
+                self._sock.sendall(_LENGTH.pack(len(data)) + data)
+        except OSError as exc:
+            raise ConnectionError(f"the control connection broke: {exc}") from exc
+
+    def _read(self) -> None:
+        try:
+            while True:
+                (size,) = _LENGTH.unpack(receive_exactly(self._sock, _LENGTH.size))
+                if size > MAX_MESSAGE_BYTES:
+                    raise ConnectionError(f"a control message of {size} bytes is over the limit")
+                self._dispatch(pickle.loads(receive_exactly(self._sock, size)))
+        except OSError as exc:
+            log.debug("control connection ended: %s", exc)
+        except Exception:  # unpickling runs code of both ends' versions; a connection out of step is of no use
+            log.exception("a control message could not be read")
+        finally:
+            self._ended()
+
+    def _dispatch(self, message: tuple[Any, ...]) -> None:
+        kind, call_id, what, args = message
+        if kind == _CALL:
+            if what in self._threaded:
+                threading.Thread(
+                    target=self._answer, args=(call_id, what, args), name=f"qstate-rpc-{what}", daemon=True
+                ).start()
+            else:
+                self._answer(call_id, what, args)
+            return
+        with self._state_lock:
+            future = self._waiting.pop(call_id, None)
+        if future is None:
+            return
+        if kind == _RETURN:
+            future.set_result(what)
+        else:
+            future.set_exception(what)
+
+    def _answer(self, call_id: int, method: str, args: tuple[Any, ...]) -> None:
+        try:
+            answer: tuple[Any, ...] = (_RETURN, call_id, self._handlers[method](*args), None)
+        except QStateError as exc:
+            answer = (_RAISE, call_id, exc, None)
+        except Exception as exc:  # the caller must hear of it, whatever it is
+            log.exception("control call %s failed", method)
+            answer = (_RAISE, call_id, JobError(f"{method} failed: {type(exc).__name__}: {exc}"), None)
+        try:
+            self._send(answer)
+        except ConnectionError:
+            log.debug("the caller of %s is gone", method)
+        except Exception as exc:
+            log.exception("the answer to control call %s cannot be sent", method)
+            self._answer_failure(call_id, JobError(f"{method} failed: its answer cannot travel: {exc}"))
+
+    def _answer_failure(self, call_id: int, error: JobError) -> None:
+        try:
+            self._send((_RAISE, call_id, error, None))
+        except ConnectionError:
+            log.debug("the caller is gone")
+
+    def _ended(self) -> None:
+        with self._state_lock:
+            self._closed = True
+            waiting, self._waiting = self._waiting, {}
+        with suppress(OSError):  # wakes a thread that is blocked in send
+            self._sock.shutdown(socket.SHUT_RDWR)
+        with self._send_lock:  # no thread may meet another connection under this descriptor's number
+            self._sock.close()
+        for future in waiting.values():
+            future.set_exception(ConnectionError("the control connection ended before the answer"))
+        if self._on_close is not None:
+            self._on_close(self)
+
+
+class RpcListener:
+    """Accepts and authenticates connections of one job and hands each on as a socket, on a thread of its own.
+
+    `address` is a (host, port) pair or the path of a Unix socket.
+    """
+
+    def __init__(
+        self, address: tuple[str, int] | str, secret: bytes, accepted: Callable[[socket.socket], None]
+    ) -> None:
+        self._secret = secret
+        self._accepted = accepted
+        self._strangers = threading.BoundedSemaphore(MAX_STRANGERS)
+        self._closed = threading.Event()
+        family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
+        self._sock = socket.create_server(address, family=family, backlog=128)
+        #: The TCP port, also after `close`; 0 for a Unix socket.
+        self.port = 0 if isinstance(address, str) else int(self._sock.getsockname()[1])
+        self._thread = threading.Thread(target=self._accept, name="qstate-rpc-accept", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Accept no more. Idempotent."""
+        self._closed.set()
+        with suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._sock.close()
+        self._thread.join(5.0)
+
+    def _accept(self) -> None:
+        while not self._closed.is_set():
+            if not self._strangers.acquire(timeout=PAUSE_S):
+                continue
+            try:
+                self._accept_one()
+            except (OSError, RuntimeError) as exc:  # RuntimeError: no thread can be started
+                self._strangers.release()
+                if not self._closed.wait(PAUSE_S):
+                    log.warning("cannot accept control connections for the moment: %s", exc)
+
+    def _accept_one(self) -> None:
+        sock, _ = self._sock.accept()
+        try:
+            threading.Thread(target=self._welcome, args=(sock,), name="qstate-rpc-welcome", daemon=True).start()
+        except RuntimeError:
+            sock.close()
+            raise
+
+    def _welcome(self, sock: socket.socket) -> None:
+        try:
+            try:
+                if sock.family != socket.AF_UNIX:
+                    _prepare(sock)
+                authenticate_accepted(sock, self._secret)
+            finally:
+                self._strangers.release()
+            self._accepted(sock)
+        except (OSError, QStateError) as exc:
+            log.warning("a control connection was turned away: %s", exc)
+            sock.close()
+        except BaseException:
+            sock.close()
+            raise
+
+
+def connect(host: str, port: int, secret: bytes, *, timeout_s: float = 5.0) -> socket.socket:
+    """An authenticated socket to a listener. Raises `OSError` or `FencedError`."""
+    sock = socket.create_connection((host, port), timeout=timeout_s)
+    try:
+        _prepare(sock)
+        authenticate_opened(sock, secret)
+    except (OSError, QStateError):
+        sock.close()
+        raise
+    return sock
+
+
+def _prepare(sock: socket.socket) -> None:
+    """Small messages at once; and a peer whose host is gone without a word is noticed, if late."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -1,0 +1,119 @@
+"""Which task manager holds which subtasks, and which incarnation of it counts.
+
+Rules of this module: it decides, from events, and owns no socket, process, thread or clock; the job manager acts
+on what it says. Task manager `index` holds the subtask indexes `index * slots` up to `(index + 1) * slots`, of
+every operator of the job.
+
+    absent --start--> starting --registered--> alive --gone--> absent
+                      starting --gone, overdue, given up----> absent
+
+Each start gets a new incarnation number. Whoever registers with another number than the current one is a
+leftover and is refused: two incarnations never serve at a time.
+
+A task manager that keeps going, one loss soon after the other, is brought back more and more slowly: something
+ends it, and starting processes as fast as they die would only keep the host busy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from qstate.errors import FencedError
+from qstate.runtime.control.addresses import TaskManagerAddress
+
+__all__ = ["Assignments", "Phase"]
+
+#: A loss so long after the one before has nothing to do with it.
+QUIET_S = 60.0
+#: So many losses in a row are mended at once; each further one waits twice as long as the one before.
+PROMPT_RESTARTS = 5
+SLOWEST_RESTART_S = 30.0
+
+
+class Phase(Enum):
+    """Where the current incarnation of a task manager is in its life."""
+
+    ABSENT = "absent"
+    STARTING = "starting"
+    ALIVE = "alive"
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    phase: Phase = Phase.ABSENT
+    incarnation: int = 0
+    started_at: float = 0.0
+    address: TaskManagerAddress | None = None
+    losses: int = 0
+    lost_at: float = -QUIET_S
+
+
+class Assignments:
+    """The task managers of one job. Not thread-safe: the job manager holds its lock."""
+
+    def __init__(self, parallelism: int, slots: int, start_timeout_s: float) -> None:
+        self._slots = [_Slot() for _ in range(-(-parallelism // slots))]
+        self._per_manager = slots
+        self._start_timeout_s = start_timeout_s
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def index_of(self, subtask: int) -> int:
+        return subtask // self._per_manager
+
+    def address(self, index: int) -> TaskManagerAddress | None:
+        return self._slots[index].address
+
+    def alive(self) -> list[TaskManagerAddress]:
+        return [slot.address for slot in self._slots if slot.address is not None]
+
+    def start(self, index: int, now: float) -> int | None:
+        """The incarnation to start when there is none, or None when one is alive or on its way."""
+        slot = self._slots[index]
+        overdue = slot.phase is Phase.STARTING and now - slot.started_at > self._start_timeout_s
+        if slot.phase is not Phase.ABSENT and not overdue:
+            return None
+        self._slots[index] = replace(
+            slot, phase=Phase.STARTING, incarnation=slot.incarnation + 1, started_at=now, address=None
+        )
+        return slot.incarnation + 1
+
+    def is_current(self, index: int, incarnation: int) -> bool:
+        """Whether this incarnation is the one that is alive."""
+        slot = self._slots[index]
+        return slot.phase is Phase.ALIVE and slot.incarnation == incarnation
+
+    def registered(self, address: TaskManagerAddress) -> None:
+        """A task manager came up. Raises `FencedError` unless it is the incarnation that was started last."""
+        slot = self._slots[address.index]
+        if slot.phase is not Phase.STARTING or slot.incarnation != address.incarnation:
+            raise FencedError(
+                f"task manager {address.index} incarnation {address.incarnation} came too late: "
+                f"incarnation {slot.incarnation} is {slot.phase.value}"
+            )
+        self._slots[address.index] = replace(slot, phase=Phase.ALIVE, address=address)
+
+    def gone(self, index: int, incarnation: int, now: float) -> bool:
+        """An incarnation was lost or could not be started. False when it was not the current one."""
+        slot = self._slots[index]
+        if slot.incarnation != incarnation or slot.phase is Phase.ABSENT:
+            return False
+        losses = slot.losses + 1 if now - slot.lost_at < QUIET_S else 1
+        self._slots[index] = _Slot(Phase.ABSENT, slot.incarnation, losses=losses, lost_at=now)
+        return True
+
+    def give_up(self, index: int, incarnation: int) -> bool:
+        """Whoever was to start this incarnation is gone. False when it is not on its way (any more)."""
+        slot = self._slots[index]
+        if slot.incarnation != incarnation or slot.phase is not Phase.STARTING:
+            return False
+        self._slots[index] = replace(slot, phase=Phase.ABSENT)
+        return True
+
+    def restart_at(self, index: int) -> float:
+        """When to bring a task manager back that was lost; a moment that has passed for the first few losses."""
+        slot = self._slots[index]
+        late = slot.losses - PROMPT_RESTARTS
+        return slot.lost_at + (min(2.0 ** min(late, 10), SLOWEST_RESTART_S) if late > 0 else 0.0)

@@ -1,0 +1,227 @@
+"""The checkpoint directory of a job, as its driver sees it: made, held by one job at a time, and whose it is.
+
+Rules of this module: it owns the directory, its manifest (`qstate.checkpoint.manifest`) and a claim on it
+(`qstate.runtime.job.directory_owner`). What the epoch logs beside them hold is none of its business.
+
+A query's id comes from its checkpointLocation. Spark numbers the epochs of each query from 0, so state that was made
+by one query would take another's epochs for its own: it would skip rows, or replay old ones, without a word.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from qstate.checkpoint.manifest import JobManifest, read_final, write_final
+from qstate.checkpoint.sources.history import StoredOperator
+from qstate.checkpoint.sources.origins import open_source
+from qstate.checkpoint.storage.directory import Directory
+from qstate.checkpoint.storage.locations import absolute, open_directory
+from qstate.config import JobConfig
+from qstate.errors import CheckpointError, ConfigError, JobError
+from qstate.runtime.control.scratch_directory import temporary_directory
+from qstate.runtime.job.directory_owner import claimed
+from qstate.runtime.job.layout_cleanup import OldLayouts
+from qstate.runtime.job.spark_location import check_apart, check_not_sparks
+from qstate.storage_faults import BY_CHECKPOINT_DIR, storage_fault
+
+__all__ = ["CheckpointHome"]
+
+log = logging.getLogger(__name__)
+
+
+class CheckpointHome:
+    """Made by the job manager; `close` lets go of the directory, and removes it if it was a temporary one.
+
+    The config's `checkpoint_dir`: `~` is expanded, a relative path is the driver's. Raises `ConfigError` when it cannot
+    be made or written, is in a store that cannot fence writers, another running job has it, it belongs to another
+    job or another max_parallelism, or is Spark's; `CheckpointError` when its manifest, or what the job is to be
+    restored from, cannot be read.
+
+    `location_of` gives the checkpointLocation of a query that runs, None for one that is not known.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        config: JobConfig,
+        parallelism: int,
+        *,
+        location_of: Callable[[str], str | None] = lambda _: None,
+    ) -> None:
+        setting = config.checkpoint_dir
+        self._temporary = not setting
+        self._allow_non_restored = config.allow_non_restored_state
+        self._options = config.checkpoint_storage_options
+        self._files = _made(setting or str(temporary_directory(f"qstate-{job}-")), self._options)
+        _check_not_sparks(self._files)
+        self._location_of = location_of
+        #: Where it is: a `Path`, unless it is in an object store.
+        self.path: Any = self._files.path
+        self._claim = claimed(self._files)
+        self._bound: dict[str, str] = {}
+        self._finalizing = threading.Lock()
+        self._binding = threading.Lock()
+        self._restored: Mapping[str, StoredOperator] = {}
+        self._old_layouts = OldLayouts(self._files)
+        try:
+            self._final = read_final(self._files)
+            self.manifest = self._opened(job, config, parallelism)
+        except BaseException:
+            self.close()
+            raise
+
+    def bind(self, operator: str, query: str, known: Collection[str]) -> None:
+        """An operator's state belongs to one streaming query, for good. Raises `JobError` for another one.
+
+        `known` are the operators that the job has. State of one that it has not is refused with the first epoch. Any
+        thread: it may wait for the storage.
+        """
+        with self._binding:
+            self._bind(operator, query, known)
+
+    def _bind(self, operator: str, query: str, known: Collection[str]) -> None:
+        running, stored = self._bound.get(operator), self.manifest.operators.get(operator)
+        if running is not None and running != query:
+            raise JobError(
+                f"operator {operator!r} is driven by streaming query {running} already and cannot be driven by "
+                f"{query} as well. Write its result from one query (foreachBatch can write to several places), "
+                "restart a stopped query with its own checkpointLocation, or start a new Job"
+            )
+        if stored is not None and stored != query:
+            raise JobError(
+                f"the state of operator {operator!r} in {self.path} was made by streaming query {stored} and cannot be "
+                f"driven by {query}, whose epochs are others: restart with the checkpointLocation of that query, begin "
+                "anew with an empty checkpoint_dir and a new checkpointLocation, or take the state along with "
+                "restore_from and an empty checkpoint_dir"
+            )
+        if running is None:
+            location = self._location_of(query)
+            if location is not None:
+                check_apart(self.path, location)
+            self._check_claimed(query, known)
+        self._bound = {**self._bound, operator: query}  # replaced whole: readers need no lock
+        if stored is None:
+            self._claim.check()
+            manifest = self.manifest.with_operator(operator, query)
+            manifest.write(self._files)
+            self.manifest = manifest
+
+    def finalize(self, query: str, epoch: int) -> None:
+        """Write down that Spark has committed an epoch, for those who read the directory without the job.
+
+        Any thread: a slow disk must hold up nobody who needs no more than to know.
+        """
+        with self._finalizing:
+            if epoch <= self._final.get(query, -1):
+                return
+            self._final[query] = epoch
+            try:
+                write_final(self._files, self._final)
+            except CheckpointError as exc:  # readers are behind for longer; nothing else depends on it
+                log.warning("%s", exc)
+        self._old_layouts.epoch_is_final(self.manifest, self.operators_of(query), epoch)
+
+    def final(self, operator: str) -> int:
+        """The newest epoch of an operator that Spark is known to have committed, -1 when none is."""
+        return self._final.get(self._bound.get(operator, ""), -1)
+
+    def operators_of(self, query: str) -> list[str]:
+        """The operators that this query drives in this job."""
+        return [operator for operator, bound in self._bound.items() if bound == query]
+
+    def query_of(self, operator: str) -> str | None:
+        """The query that drives an operator in this job, None for none yet."""
+        return self._bound.get(operator)
+
+    def queries(self) -> set[str]:
+        """The queries that have driven operators in this job."""
+        return set(self._bound.values())
+
+    def bound(self) -> list[str]:
+        """The operators that have been driven in this job."""
+        return list(self._bound)
+
+    @property
+    def owner(self) -> str:
+        """What tells the task managers whose the directory is (`qstate.runtime.job.directory_owner`)."""
+        return self._claim.owner
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._old_layouts.close()
+        self._claim.close()
+        if self._temporary:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+    def _opened(self, job: str, config: JobConfig, parallelism: int) -> JobManifest:
+        manifest = JobManifest.read(self._files)
+        if manifest is None:
+            manifest = JobManifest(job, config.max_parallelism, (parallelism,), restored_from=self._origin(config))
+        elif (manifest.job, manifest.max_parallelism) != (job, config.max_parallelism):
+            raise ConfigError(
+                f"checkpoint_dir {self.path} belongs to job {manifest.job!r} with max_parallelism "
+                f"{manifest.max_parallelism}, but this is job {job!r} with {config.max_parallelism}; keep both, or "
+                "give every job a directory of its own"
+            )
+        elif config.restore_from and absolute(config.restore_from) != manifest.restored_from:
+            raise ConfigError(
+                f"checkpoint_dir {self.path} holds a job that was not started from {config.restore_from}; restore_from "
+                "needs an empty checkpoint_dir, and without restore_from the job goes on with what this one holds"
+            )
+        else:
+            if parallelism != manifest.parallelism:
+                log.info("rescaling from parallelism %d to %d", manifest.parallelism, parallelism)
+            manifest = manifest.with_parallelism(parallelism)
+        manifest.write(self._files)
+        return manifest
+
+    def _origin(self, config: JobConfig) -> str | None:
+        """Where the job is restored from, checked and remembered: until all subtasks have their state, it is needed."""
+        if not config.restore_from:
+            return None
+        source = open_source(absolute(config.restore_from), self._options)
+        if source.max_parallelism != config.max_parallelism:
+            raise ConfigError(
+                f"{source.location} has max_parallelism {source.max_parallelism}, the config {config.max_parallelism}; "
+                "the number of key groups cannot change, so set it to that"
+            )
+        self._restored = source.operators()
+        for stored in self._restored.values():
+            log.info("operator %r is restored from %s as of epoch %d", stored.uid, source.location, stored.epoch)
+        return source.location
+
+    def _check_claimed(self, query: str, known: Collection[str]) -> None:
+        stored = {uid for uid, of_query in self.manifest.operators.items() if of_query == query} | set(self._restored)
+        unclaimed = sorted(stored - set(known))
+        if unclaimed and not self._allow_non_restored:
+            raise JobError(
+                f"{self.path if not self._restored else self.manifest.restored_from} holds state of operator "
+                f"{unclaimed[0]!r}, which the job does not have (it has {', '.join(map(repr, sorted(known)))}): give "
+                "the operator its uid back, create all operators before the first query is started, or set "
+                "allow_non_restored_state=True to go on without that state"
+            )
+
+
+def _check_not_sparks(files: Directory) -> None:
+    try:
+        check_not_sparks(files)
+    except OSError as exc:
+        why = storage_fault(exc, files.path, BY_CHECKPOINT_DIR)
+        raise ConfigError(f"checkpoint_dir {files.path} cannot be read: {why}") from exc
+
+
+def _made(setting: str, options: Mapping[str, Any]) -> Directory:
+    try:
+        files = open_directory(absolute(setting), options)
+    except ConfigError as exc:
+        raise ConfigError(f"checkpoint_dir {setting!r} cannot be made: {exc}") from exc
+    try:
+        files.make()
+    except OSError as exc:
+        why = storage_fault(exc, files.path, BY_CHECKPOINT_DIR)
+        raise ConfigError(f"checkpoint_dir {setting!r} cannot be made: {why}") from exc
+    return files

@@ -1,0 +1,1 @@
+"""Sockets and threads: reactors, reading pools, listeners. Knows no message."""

@@ -1,0 +1,180 @@
+"""A connection that a crew's threads read, while its reactor does the rest.
+
+Rules of this module: those of `channel`, with reads from several threads: one at a time, in order, and none
+after the descriptor is closed (its number may be another connection's by then).
+"""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import socket
+import threading
+from collections.abc import Callable
+
+from qstate.line_limit import limited
+from qstate.runtime.net.channel import RECEIVE_BYTES, Channel, ChannelState, SlowReader
+from qstate.runtime.net.reactor import Reactor, Timer
+from qstate.runtime.net.reading_pool import Crew
+
+__all__ = ["CrewChannel"]
+
+log = limited(logging.getLogger(__name__))
+
+#: More unsent bytes than this, and the channel stops reading until the peer has taken most of them.
+HIGH_WATER_BYTES = 1024 * 1024
+
+Work = Callable[[], None]
+
+
+class CrewChannel(Channel):
+    """A channel whose `on_data` runs on a thread of the crew, for one piece of data at a time.
+
+    `on_data` may give work for the thread that called it. It is done when another thread may read the connection
+    and close it: it may take long. `on_data` may also call `hold`; after `release` it is called again, with no bytes
+    first, so that it can go on with what it has kept.
+
+    Over `HIGH_WATER_BYTES` unsent the channel stops reading (back-pressure), and asks by `is_congested` for no more
+    bytes until `on_room`, on the reactor's thread. A peer that takes nothing of what waits for it for `patience_s`
+    loses the connection (`SlowReader`), and its bytes are freed.
+    """
+
+    __slots__ = ("_crew", "_held", "_high_water", "_on_room", "_patience_s", "_paused", "_reading", "_unread")
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        sock: socket.socket,
+        *,
+        crew: Crew,
+        on_data: Callable[[bytes], Work | None],
+        on_room: Callable[[], None],
+        on_end: Callable[[], None],
+        on_close: Callable[[BaseException | None], None],
+        max_unsent_bytes: int,
+        patience_s: float,
+    ) -> None:
+        super().__init__(
+            reactor, sock, on_data=on_data, on_end=on_end, on_close=on_close, max_unsent_bytes=max_unsent_bytes
+        )
+        self._crew = crew
+        self._on_room = on_room
+        self._patience_s = patience_s
+        self._high_water = min(HIGH_WATER_BYTES, max_unsent_bytes // 2)
+        # Held while data is read and delivered, and while the socket is closed.
+        self._reading = threading.Lock()
+        self._paused = False
+        self._held = False
+        self._unread: Timer | None = None
+
+    def open(self) -> None:
+        self._prepare()
+        self._crew.add(self._sock.fileno(), self)
+
+    def hold(self) -> None:
+        """Read nothing and deliver nothing until `release`. Only for `on_data`, during its call."""
+        self._held = True
+
+    def release(self) -> None:
+        """Go on after `hold`. Any thread, any number of times."""
+        if self._held:
+            self._held = False
+            self._crew.recall(self)
+
+    def read_ready(self, ended: bool) -> None:
+        work = None
+        with self._reading:
+            if not self._may_read():
+                return
+            data = b""
+            try:
+                data = self._sock.recv(RECEIVE_BYTES)
+                if not data:
+                    self._on_input_ended()
+                elif self.state is ChannelState.OPEN:
+                    work = self._on_data(data)
+            except (BlockingIOError, InterruptedError):
+                return
+            except Exception as exc:
+                self._fail(exc)
+            if (ended or len(data) == RECEIVE_BYTES) and self._may_read():
+                self._crew.arm(self._sock.fileno())
+        self._do(work)
+
+    def read_on(self) -> None:
+        work = None
+        with self._reading:
+            if not self._may_read():
+                return
+            try:
+                if self.state is ChannelState.OPEN:
+                    work = self._on_data(b"")
+            except Exception as exc:
+                self._fail(exc)
+            if self._may_read():
+                self._crew.arm(self._sock.fileno())
+        self._do(work)
+
+    def _do(self, work: Work | None) -> None:
+        if work is not None:
+            try:
+                work()
+            except Exception as exc:
+                self._fail(exc)
+
+    def _fail(self, exc: Exception) -> None:
+        """What goes wrong ends this connection, and nothing else."""
+        if not isinstance(exc, OSError):
+            log.error("a connection failed and is closed", exc_info=exc)
+        self.close(exc)
+
+    def _may_read(self) -> bool:
+        """Whether to read now. If not, whoever changes that calls `Crew.recall`. Only under `_reading`."""
+        if self._ended or self._paused or self._held or self.state is ChannelState.CLOSED:
+            return False
+        if self._input_ended and self.state is ChannelState.OPEN:
+            return False
+        return not self.is_congested()
+
+    def is_congested(self) -> bool:
+        """Whether the peer should read before it is sent more. Any thread."""
+        if len(self._unsent) <= self._high_water:
+            return False
+        # Under the lock, so that the reactor, which takes bytes away under it, sees the pause afterwards.
+        with self._lock:
+            self._paused = len(self._unsent) > self._high_water and self.state is ChannelState.OPEN
+            return self._paused
+
+    def _interest_wanted(self) -> int:
+        with self._lock:
+            over = self.state is not ChannelState.OPEN  # what still comes is read to be thrown away
+            resume = self._paused and (over or len(self._unsent) <= self._high_water // 4)
+            if resume:
+                self._paused = False
+        if resume:
+            self._on_room()
+            self._crew.recall(self)
+        if over:
+            self.release()
+        if self._unsent and not self._interest & selectors.EVENT_WRITE:
+            self._taken_at = self._reactor.clock()
+            if self._unread is None:
+                self._unread = self._reactor.call_later(self._patience_s, self._check_reader)
+        return self._write_interest()
+
+    def _check_reader(self) -> None:
+        self._unread = None
+        if not self._unsent:
+            return
+        left_s = self._taken_at + self._patience_s - self._reactor.clock()
+        if left_s > 0:
+            self._unread = self._reactor.call_later(left_s, self._check_reader)
+        else:
+            self.close(SlowReader(f"the peer took nothing of {len(self._unsent)} bytes for {self._patience_s:g} s"))
+
+    def _release(self) -> None:
+        with self._reading:
+            self._crew.remove(self._sock.fileno())
+            super()._release()
+        if self._unread is not None:
+            self._unread.cancel()

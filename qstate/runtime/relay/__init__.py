@@ -1,0 +1,1 @@
+"""From a Spark task to its task manager and back."""

@@ -1,0 +1,266 @@
+"""The data plane between a relay and a task manager: one connection per task, frames of Arrow bytes.
+
+Rules of this module: it frames bytes and knows the order in which frames may come, not what rows mean. Both
+ends authenticated each other (`trust`) before the first frame.
+
+    frame = length of payload (u64, big-endian) | kind (u8) | payload
+
+    relay -> task manager    OPEN (pickled SessionRequest), SCHEMA (Arrow), BATCH (Arrow) ...,
+                             END (number and digest of the rows, see `qstate.runtime.relay.input_digest`)
+    task manager -> relay    OUTPUT (Arrow) ..., then SEALED, or FAILED (pickled error) at any time
+
+Outputs flow while inputs still come: neither end waits for the other's end of stream. FAILED may come before the input
+was read: the task manager then reads on, into nothing, until the relay has closed, because closing a socket on unread
+input can destroy what was sent last.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from struct import Struct
+from typing import Any
+
+from qstate.errors import FencedError, QStateError
+from qstate.forks import end_forked_child
+from qstate.runtime.control.addresses import TaskManagerAddress
+from qstate.runtime.control.authentication import authenticate_opened, receive_exactly
+
+__all__ = ["Frame", "FrameKind", "RelayChannel", "SessionRequest", "TaskChannel", "open_channel"]
+
+_HEADER = Struct(">QB")
+CONNECT_TIMEOUT_S = 5.0
+RECEIVE_BYTES = 1 << 20
+#: How long a task manager keeps a socket for a relay that does not read the end of its session.
+LINGER_S = 30.0
+#: After so long without a byte either way, a relay asks whether its task manager still counts.
+SILENCE_S = 5.0
+
+
+class FrameKind(IntEnum):
+    """What a frame is; the module's drawing says who sends it when."""
+
+    OPEN = 1
+    SCHEMA = 2
+    BATCH = 3
+    END = 4
+    OUTPUT = 5
+    SEALED = 6
+    FAILED = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    kind: FrameKind
+    payload: bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRequest:
+    """What a relay asks of a subtask: take this epoch's rows, as this attempt of this query.
+
+    `declaration` is the token of the operator's declaration that the query was made of.
+    `attempt` orders the attempts of one epoch: Spark's task attempt id (unique in a driver's life and rising) in
+    the high bits, the relay's own count of reconnections in the low ones.
+    """
+
+    operator: str
+    subtask: int
+    epoch: int
+    attempt: int
+    query: str
+    declaration: str
+
+
+class TaskChannel:
+    """The task manager's end, in the process that opened it alone: blocking, one thread, but for `cut` and `fail`."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._pid = os.getpid()
+        self._sock = sock
+        self._sending = threading.Lock()
+        self._failed = False
+        self._arrived = select.poll()
+        self._arrived.register(sock, select.POLLIN)
+
+    def receive(self) -> Frame:
+        """The next frame. Raises `ConnectionError` when the relay is gone or was cut off."""
+        end_forked_child(self._pid)
+        size, kind = _HEADER.unpack(receive_exactly(self._sock, _HEADER.size))
+        return Frame(FrameKind(kind), receive_exactly(self._sock, size))
+
+    def quiet(self) -> bool:
+        """Whether nothing has arrived yet, so that `receive` would wait."""
+        return not self._arrived.poll(0)
+
+    def send(self, kind: FrameKind, payload: bytes | memoryview = b"") -> None:
+        end_forked_child(self._pid)
+        with self._sending:
+            if self._failed:
+                raise ConnectionError("the session has failed")
+            self._sock.sendall(_HEADER.pack(len(payload), kind))
+            if payload:
+                self._sock.sendall(payload)
+
+    def send_failure(self, error: QStateError) -> None:
+        self.send(FrameKind.FAILED, pickle.dumps(error))
+
+    def fail(self, error: QStateError) -> None:
+        """End the session with this error while its own thread cannot. Any thread may call it, as the last thing.
+
+        It returns when the relay has the error, or after a while; the session's thread gets `ConnectionError` if it
+        comes back.
+        """
+        self.send_failure(error)
+        self._failed = True
+        self.close()
+
+    def cut(self) -> None:
+        """Make every present and later receive and send fail. Any thread may call it."""
+        try:
+            self._sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return  # the relay closed first, which has the same effect
+
+    def close(self) -> None:
+        """Close when the relay has read what was sent, or after a while."""
+        end_forked_child(self._pid)  # it would end the session of its parent
+        deadline = time.monotonic() + LINGER_S
+        rest = bytearray(RECEIVE_BYTES)
+        with suppress(OSError):
+            self._sock.shutdown(socket.SHUT_WR)
+            while (left_s := deadline - time.monotonic()) > 0:
+                self._sock.settimeout(left_s)
+                if not self._sock.recv_into(rest):
+                    break
+        self._sock.close()
+
+
+class RelayChannel:
+    """The relay's end: one thread, sends and receives at the same time, so that neither side can block the other.
+
+    `silent` is called whenever nothing has moved for `SILENCE_S`; it raises `ConnectionError` when the wait is vain.
+    Every way in which the connection can break is a `ConnectionError`, raised after the last frame was given.
+    """
+
+    def __init__(self, sock: socket.socket, silent: Callable[[], None]) -> None:
+        sock.setblocking(False)
+        self._pid = os.getpid()
+        self._sock = sock
+        self._silent = silent
+        self._received = bytearray()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(sock, selectors.EVENT_READ)
+
+    def exchange(self, kind: FrameKind, payload: Any = b"") -> Iterator[Frame]:
+        """Send a frame, giving the frames that arrive meanwhile. Exhaust it: the send is done only then."""
+        end_forked_child(self._pid)
+        body = memoryview(payload).cast("B")
+        pending = [memoryview(_HEADER.pack(len(body), kind)), body]
+        self._selector.modify(self._sock, selectors.EVENT_READ | selectors.EVENT_WRITE)
+        try:
+            while pending:
+                mask = self._wait()
+                if mask & selectors.EVENT_READ:
+                    yield from self._read()
+                if mask & selectors.EVENT_WRITE and not self._write(pending):
+                    # The other end has closed; what it sent before, such as the reason, is still to be read.
+                    while True:
+                        yield from self.await_frames()
+        finally:
+            self._selector.modify(self._sock, selectors.EVENT_READ)
+
+    def await_frames(self) -> list[Frame]:
+        """The frames that arrive next; may be none yet."""
+        return self._read() if self._wait() else []
+
+    def close(self) -> None:
+        self._selector.close()
+        self._sock.close()
+
+    def _wait(self) -> int:
+        ready = self._selector.select(SILENCE_S)
+        if not ready:
+            self._silent()
+        return ready[0][1] if ready else 0
+
+    def _write(self, pending: list[memoryview]) -> bool:
+        """Send what can be sent at once. False when the other end takes nothing any more."""
+        try:
+            sent = self._sock.sendmsg(pending)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        while pending and sent >= len(pending[0]):
+            sent -= len(pending.pop(0))
+        if sent:
+            pending[0] = pending[0][sent:]
+        return True
+
+    def _read(self) -> list[Frame]:
+        try:
+            data = self._sock.recv(RECEIVE_BYTES)
+        except BlockingIOError:
+            return []
+        except OSError as exc:
+            raise ConnectionError(f"the connection to the task manager broke: {exc}") from exc
+        if not data:
+            raise ConnectionError("the task manager closed the connection")
+        self._received += data
+        frames = []
+        offset = 0
+        while len(self._received) - offset >= _HEADER.size:
+            size, kind = _HEADER.unpack_from(self._received, offset)
+            end = offset + _HEADER.size + size
+            if len(self._received) < end:
+                break
+            frames.append(Frame(FrameKind(kind), bytes(memoryview(self._received)[offset + _HEADER.size : end])))
+            offset = end
+        if offset:
+            del self._received[:offset]
+        return frames
+
+
+def open_channel(
+    manager: TaskManagerAddress, secret: bytes, *, same_host: bool, silent: Callable[[], None]
+) -> RelayChannel:
+    """A channel to a task manager: over its Unix socket on the same host, over TCP elsewhere.
+
+    `silent` is the channel's. Raises `ConnectionError` when it cannot be reached or is not the job's.
+    """
+    try:
+        if same_host and manager.unix_path and Path(manager.unix_path).exists():
+            sock = _unix_socket(manager.unix_path)
+        else:
+            sock = socket.create_connection((manager.host, manager.data_port), timeout=CONNECT_TIMEOUT_S)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except OSError as exc:
+        raise ConnectionError(f"task manager {manager.index} (process {manager.pid}) cannot be reached: {exc}") from exc
+    try:
+        authenticate_opened(sock, secret)
+    except (OSError, FencedError) as exc:
+        sock.close()
+        raise ConnectionError(f"task manager {manager.index} did not authenticate: {exc}") from exc
+    return RelayChannel(sock, silent)
+
+
+def _unix_socket(path: str) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.settimeout(CONNECT_TIMEOUT_S)
+        sock.connect(path)
+    except OSError:
+        sock.close()
+        raise
+    return sock

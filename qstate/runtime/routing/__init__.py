@@ -1,0 +1,1 @@
+"""Where key groups are, and the way of one get over their owners."""

@@ -1,0 +1,486 @@
+"""The way of one get: split over the owners, retried or looked up again where that helps, merged in order.
+
+Rules of this module: decisions only. It opens no socket, reads no clock (every event brings the time) and
+draws its jitter from a generator it is given, so each decision can be tested with plain calls. The proxy and
+the clients carry out its commands and tell it what came of them:
+
+    start ----------------> Ask(part, owner, keys)  -> on_values(part), on_failure(part), on_unreached(part)
+    on_time(at wake_at) --> LookUp(stale)           -> on_located, on_lookup_failed, on_lookup_unreached
+                            Answer / Refuse         the last command; whatever comes later is ignored
+
+What happens to a key, by its latest answer:
+
+    a value, or none          done
+    a fatal failure           done, with that code
+    TOO_LARGE, several keys   asked again in two halves, at once; with `most_bytes`, the end of the whole get: whoever
+                              asked asks for fewer keys, and meanwhile nobody collects what no answer could hold
+    retry here                asked again after the back-off (OVERLOADED: not before `retry_after_ms`)
+    look up again             the location is looked up again after the back-off, then the key is asked for again
+    no owner, or none that    UNKNOWN_KEY_GROUP_LOCATION, which is: look up again
+      can be reached
+    no proxy can be reached   UNAVAILABLE: tried again, once only when that proxy never was reached
+    the connection broke      UNAVAILABLE, which is fatal: the owner may have died of the request
+      under its request
+    a failure with `tries`    final when it has come so often in a row, whatever else its code says
+    the deadline              its latest failure; DEADLINE_EXCEEDED if it never had one. A failure is final, too,
+                              when the next try could not start before the deadline
+
+A new location may describe the state in another way, because the job came back with another program. What was answered
+before is then of another form, so every key that has a value is asked for again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import NamedTuple
+
+from qstate.errors import ERROR_CLASSES, Detail, FailureCode, Retry, WrongKeyType
+from qstate.keys import Key, check_key
+from qstate.protocol import NO_EPOCH
+from qstate.runtime.routing.location import UNSOUND_KEY, LocationTable, Owner
+
+__all__ = ["ANY_NUMBER", "PLAIN", "Answer", "Ask", "Command", "LookUp", "Refuse", "Result", "RoutedGet", "backoff_s"]
+
+FIRST_BACKOFF_S = 0.005
+LONGEST_BACKOFF_S = 0.200
+#: The pause before the one further try of a proxy that was never reached.
+LAST_TRY_S = 0.200
+
+#: Bytes: the serialized value. None: not found. An int: the failure code.
+Result = bytes | int | None
+
+#: The types of results that are no failures.
+PLAIN = frozenset({bytes, type(None)})
+
+#: The `tries` of a get that goes on as long as trying again may help.
+ANY_NUMBER: Mapping[int, int] = {}
+
+_RETRY: Mapping[int, Retry] = {int(code): error.retry for code, error in ERROR_CLASSES.items()}
+
+
+class Ask(NamedTuple):
+    """Send a get of these keys to the owner; what comes of it is told to the machine with the same `part`."""
+
+    part: int
+    owner: Owner
+    keys: tuple[Key, ...]
+
+
+class LookUp(NamedTuple):
+    """Find the location. A cache that still holds `stale` must drop it first; a newer one is welcome."""
+
+    stale: LocationTable | None
+
+
+class Answer(NamedTuple):
+    """The end: an epoch and a result for each key, in the order of the keys."""
+
+    epochs: tuple[int, ...]
+    results: tuple[Result, ...]
+
+
+class Refuse(NamedTuple):
+    """The end: the get failed as a whole, every key for the same reason."""
+
+    code: int
+    details: Mapping[str, Detail]
+
+
+Command = Ask | LookUp | Answer | Refuse
+
+
+class _Part(NamedTuple):
+    """Keys (by position) that share their fate: asked together, waiting together."""
+
+    positions: Sequence[int]
+    attempt: int
+    table: LocationTable | None
+    owner: Owner | None
+    #: The latest failure that these keys met, 0 for none.
+    failure: int = 0
+
+
+class _Failed(NamedTuple):
+    """What keys met: with `retry` in place of what the code says, and with a pause of its own, where there is one."""
+
+    code: int
+    details: Mapping[str, Detail]
+    retry: Retry | None = None
+    pause_s: float | None = None
+
+
+class _Waiting(NamedTuple):
+    """A part that is to be tried again at `due`."""
+
+    due: float
+    part: _Part
+    look_up: bool
+
+
+def backoff_s(attempt: int, random: Random) -> float:
+    """Seconds before the next try after `attempt` earlier failures: 5 ms, doubling to 200 ms, less up to a half."""
+    # Beyond 2**6 the cap holds anyway, and the power of a large attempt would not fit a float.
+    longest = min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * (1 << min(attempt, 6)))
+    return longest * (1.0 - random.random() / 2)
+
+
+class RoutedGet:
+    """One get on its way. Not thread-safe: one caller at a time gives it events.
+
+    `deadline` and every `now` are seconds of one monotonic clock. `table` is the location if it is known. `tries` has
+    failure codes that are final when a key has failed so often, fatal or not: the caller has somebody else to ask.
+    `most_bytes` is how large the values may be together, where the answer has to fit a frame.
+    """
+
+    __slots__ = (
+        "_deadline",
+        "_described",
+        "_details",
+        "_epochs",
+        "_keys",
+        "_locating",
+        "_most_bytes",
+        "_open",
+        "_parts",
+        "_random",
+        "_results",
+        "_table",
+        "_tries",
+        "_unanswered",
+        "_waiting",
+        "finished",
+        "hopeless",
+        "unreached",
+    )
+
+    def __init__(
+        self,
+        keys: tuple[Key, ...],
+        *,
+        deadline: float,
+        random: Random,
+        table: LocationTable | None = None,
+        tries: Mapping[int, int] = ANY_NUMBER,
+        most_bytes: int | None = None,
+    ) -> None:
+        self._tries = tries
+        self._most_bytes = most_bytes
+        self._keys = keys
+        self._deadline = deadline
+        self._random = random
+        self._table = table
+        self._parts = 0
+        self._open: dict[int, _Part] = {}
+        self._locating: list[_Part] = []
+        self._waiting: list[_Waiting] = []
+        self._unanswered = len(keys)
+        # Filled on the first merge: the usual get is one part, whose answer is handed on as it is.
+        self._epochs: list[int] = []
+        self._results: list[Result] = []
+        self._details: dict[int, Mapping[str, Detail]] = {}
+        #: What the state is, by the latest location.
+        self._described = None if table is None else table.state
+        #: The positions of keys that are UNAVAILABLE because no proxy could be reached: nobody was asked for them.
+        self.unreached: set[int] = set()
+        #: Whether a proxy refused the connection that was never reached before: waiting does not help.
+        self.hopeless = False
+        self.finished = False
+
+    @property
+    def wake_at(self) -> float:
+        """When `on_time` is next due, unless another event comes first; each event may change it."""
+        if not self._waiting:
+            return self._deadline
+        return min(self._deadline, min(waiting.due for waiting in self._waiting))
+
+    def start(self, now: float) -> list[Command]:
+        """The first commands."""
+        if not self._keys:
+            return self._finish()
+        everything = _Part(range(len(self._keys)), 0, self._table, None)
+        if now >= self._deadline:
+            self._settle(everything.positions, FailureCode.DEADLINE_EXCEEDED)
+            return self._ending()
+        if self._table is None:
+            self._locating.append(everything)
+            return [LookUp(None)]
+        return self._ending(self._route(everything, now))
+
+    def on_values(self, part: int, epochs: Sequence[int], results: Sequence[Result], now: float) -> list[Command]:
+        """The owner answered each key of a part."""
+        asked = self._take(part)
+        if asked is None:
+            return []
+        if len(results) != len(asked.positions) or len(epochs) != len(results):
+            reason = {"reason": "an answer with another number of keys"}
+            self._fail(asked, _Failed(FailureCode.INTERNAL, reason), now)
+            return self._ending()
+        if len(results) == self._unanswered == len(self._keys) and PLAIN.issuperset(map(type, results)):
+            self.finished = True
+            return [Answer(tuple(epochs), tuple(results))]
+        if self._is_too_large(results):
+            return self._refuse(FailureCode.TOO_LARGE, {"field": "answer"})
+        self._merge(asked, epochs, results, now)
+        return self._ending()
+
+    def on_failure(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> list[Command]:
+        """The owner refused a part as a whole."""
+        asked = self._take(part)
+        if asked is None:
+            return []
+        if code == FailureCode.TOO_LARGE and len(asked.positions) > 1:
+            return self._halves(asked) if self._most_bytes is None else self._refuse(code, details)
+        self._fail(asked, _Failed(code, details), now)
+        return self._ending()
+
+    def on_unsendable(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> list[Command]:
+        """The part fits no message. Of several keys it is halved until the culprits are alone: nothing was sent."""
+        asked = self._take(part)
+        if asked is None:
+            return []
+        if len(asked.positions) > 1:
+            return self._halves(asked)
+        self._fail(asked, _Failed(code, details), now)
+        return self._ending()
+
+    def on_unreached(
+        self, part: int, details: Mapping[str, Detail], now: float, *, hopeless: bool = False
+    ) -> list[Command]:
+        """The owner could not be reached, so nobody was asked for the part. `hopeless`: it never could be."""
+        asked = self._take(part)
+        if asked is None:
+            return []
+        self.hopeless |= hopeless
+        self._fail(asked, _not_reached(asked, details, hopeless), now)
+        return self._ending()
+
+    def on_outdated(self, part: int, now: float) -> list[Command]:
+        """The part was not sent: what was known of the state ended with the connection that had told it."""
+        asked = self._take(part)
+        if asked is None:
+            return []
+        again = asked._replace(attempt=asked.attempt + 1)
+        if asked.attempt:
+            self._waiting.append(_Waiting(now + backoff_s(asked.attempt, self._random), again, look_up=True))
+            return []
+        self._locating.append(again)
+        return [LookUp(self._table)] if len(self._locating) == 1 else []
+
+    def on_located(self, table: LocationTable, now: float) -> list[Command]:
+        """The location that a `LookUp` asked for."""
+        parts, self._locating = self._locating, []
+        if self.finished:
+            return []
+        self._table = table
+        if self._is_described_anew(table):
+            parts = self._all_but_failed()
+        return self._ending([command for part in parts for command in self._route(part, now)])
+
+    def on_lookup_failed(self, code: int, details: Mapping[str, Detail], now: float) -> list[Command]:
+        """A `LookUp` failed; a code that is not fatal is tried again like any other."""
+        failed = _Failed(code, details)
+        if _RETRY.get(code, Retry.FATAL) is not Retry.FATAL:
+            failed = failed._replace(retry=Retry.LOOK_UP_AGAIN)
+        return self._without_location([(part, failed) for part in self._locating], now)
+
+    def on_lookup_unreached(
+        self, details: Mapping[str, Detail], now: float, *, hopeless: bool = False
+    ) -> list[Command]:
+        """Who would have answered a `LookUp` could not be reached. `hopeless`: never yet."""
+        self.hopeless |= hopeless
+        asked = [(part, _not_reached(part._replace(owner=None), details, hopeless)) for part in self._locating]
+        return self._without_location(asked, now)
+
+    def _without_location(self, failed: list[tuple[_Part, _Failed]], now: float) -> list[Command]:
+        self._locating = []
+        if self.finished:
+            return []
+        # Nothing is known about the location any more, so the next try has to look it up.
+        self._table = None
+        for part, failure in failed:
+            self._fail(part._replace(table=None), failure, now)
+        return self._ending()
+
+    def on_time(self, now: float) -> list[Command]:
+        """`wake_at` has been reached. Earlier calls do nothing."""
+        if self.finished:
+            return []
+        if now >= self._deadline:
+            return self._expire()
+        due = [waiting for waiting in self._waiting if waiting.due <= now]
+        if due:
+            self._waiting = [waiting for waiting in self._waiting if waiting.due > now]
+        commands: list[Command] = []
+        for waiting in due:
+            commands += self._try_again(waiting, now)
+        return self._ending(commands)
+
+    def _is_described_anew(self, table: LocationTable) -> bool:
+        """Whether the state is another than it was; from now on it is this one."""
+        before, self._described = self._described, table.state
+        return before is not None and before is not table.state and before != table.state
+
+    def _all_but_failed(self) -> list[_Part]:
+        """Every key that has not failed for good, to be asked for once more: its value is of another form by now."""
+        failed = {position for position, result in enumerate(self._results) if isinstance(result, int)}
+        positions = [position for position in range(len(self._keys)) if position not in failed]
+        self._open.clear()
+        self._waiting.clear()
+        self._unanswered = len(positions)
+        return [_Part(positions, 1, self._table, None)] if positions else []
+
+    def _try_again(self, waiting: _Waiting, now: float) -> list[Command]:
+        # A table that was replaced since the failure need not be looked up once more.
+        if self._table is not None and not (waiting.look_up and waiting.part.table is self._table):
+            return self._route(waiting.part, now)
+        self._locating.append(waiting.part)
+        return [LookUp(self._table)] if len(self._locating) == 1 else []
+
+    def _route(self, part: _Part, now: float) -> list[Command]:
+        table = self._table
+        assert table is not None
+        if table.sole_owner is not None:
+            return [self._ask(part._replace(table=table), table.sole_owner)]
+        part = part._replace(table=table)
+        try:
+            shares = table.split([self._keys[position] for position in part.positions])
+        except UNSOUND_KEY:
+            part = part._replace(positions=[position for position in part.positions if self._is_sound(position)])
+            shares = table.split([self._keys[position] for position in part.positions])
+        commands: list[Command] = []
+        for owner, found in shares:
+            share = part._replace(positions=[part.positions[index] for index in found])
+            if owner is None:
+                self._fail(share, _Failed(FailureCode.UNKNOWN_KEY_GROUP_LOCATION, {}), now)
+            else:
+                commands.append(self._ask(share, owner))
+        return commands
+
+    def _is_sound(self, position: int) -> bool:
+        try:
+            check_key(self._keys[position])
+        except WrongKeyType as error:
+            self._details[error.code] = error.details
+            self._settle((position,), error.code)
+            return False
+        return True
+
+    def _ask(self, part: _Part, owner: Owner) -> Ask:
+        self._parts += 1
+        self._open[self._parts] = part._replace(owner=owner)
+        keys = self._keys
+        if len(part.positions) != len(keys):
+            keys = tuple(keys[position] for position in part.positions)
+        return Ask(self._parts, owner, keys)
+
+    def _halves(self, part: _Part) -> list[Command]:
+        assert part.owner is not None
+        half = len(part.positions) // 2
+        halves = (part.positions[:half], part.positions[half:])
+        return [self._ask(part._replace(positions=positions), part.owner) for positions in halves]
+
+    def _take(self, part: int) -> _Part | None:
+        asked = self._open.pop(part, None)
+        return None if self.finished else asked
+
+    def _merge(self, part: _Part, epochs: Sequence[int], results: Sequence[Result], now: float) -> None:
+        again: dict[int, list[int]] = {}
+        self._make_room()
+        for position, epoch, result in zip(part.positions, epochs, results, strict=True):
+            if isinstance(result, int) and _RETRY.get(result, Retry.FATAL) is not Retry.FATAL:
+                again.setdefault(result, []).append(position)
+                continue
+            self._epochs[position] = NO_EPOCH if isinstance(result, int) else epoch
+            self._results[position] = result
+            self._unanswered -= 1
+        for code, positions in again.items():
+            self._fail(part._replace(positions=positions), _Failed(code, {}), now)
+
+    def _fail(self, part: _Part, failed: _Failed, now: float) -> None:
+        """Let the part wait for another try, or settle it with the code when there will be none."""
+        code, details, retry, pause_s = failed
+        if retry is None:
+            retry = _RETRY.get(code, Retry.FATAL)
+        if details:
+            self._details[code] = details
+        due = now + (backoff_s(part.attempt, self._random) if pause_s is None else pause_s)
+        if code == FailureCode.OVERLOADED:
+            due = max(due, now + _retry_after_s(details))
+        final = part.attempt + 1 >= self._tries[code] if code in self._tries else retry is Retry.FATAL
+        if final or due >= self._deadline:
+            # That the time is over says less than why it was needed.
+            late = code == FailureCode.DEADLINE_EXCEEDED
+            self._settle(part.positions, part.failure if late and part.failure else code)
+            if (code == FailureCode.UNAVAILABLE and failed.retry is not None) or (
+                late and part.failure == FailureCode.UNAVAILABLE
+            ):
+                self.unreached.update(part.positions)
+            return
+        again = part._replace(attempt=part.attempt + 1, failure=code)
+        self._waiting.append(_Waiting(due, again, retry is Retry.LOOK_UP_AGAIN))
+
+    def _settle(self, positions: Sequence[int], code: int) -> None:
+        self._make_room()
+        for position in positions:
+            self._results[position] = code
+        self._unanswered -= len(positions)
+
+    def _make_room(self) -> None:
+        if not self._results:
+            self._epochs = [NO_EPOCH] * len(self._keys)
+            self._results = [None] * len(self._keys)
+
+    def _expire(self) -> list[Command]:
+        for part in [*self._open.values(), *self._locating, *(waiting.part for waiting in self._waiting)]:
+            self._settle(part.positions, part.failure or FailureCode.DEADLINE_EXCEEDED)
+            if part.failure == FailureCode.UNAVAILABLE:  # which is tried again only when nobody was reached
+                self.unreached.update(part.positions)
+        return self._finish()
+
+    def _ending(self, commands: list[Command] | None = None) -> list[Command]:
+        """The commands, and the last one when nothing is left to wait for."""
+        if self._unanswered:
+            return commands or []
+        return self._finish()
+
+    def _is_too_large(self, results: Sequence[Result]) -> bool:
+        """Count the values of an answer; whether all so far are larger than they may be."""
+        if self._most_bytes is None:
+            return False
+        self._most_bytes -= sum(len(result) for result in results if isinstance(result, bytes))
+        return self._most_bytes < 0
+
+    def _refuse(self, code: int, details: Mapping[str, Detail]) -> list[Command]:
+        self._end()
+        return [Refuse(code, details)]
+
+    def _end(self) -> None:
+        self.finished = True
+        self._open.clear()
+        self._locating.clear()
+        self._waiting.clear()
+
+    def _finish(self) -> list[Command]:
+        self._end()
+        results = self._results
+        first = results[0] if results else None
+        if isinstance(first, int) and results.count(first) == len(results):
+            return [Refuse(first, self._details.get(first, {}))]
+        return [Answer(tuple(self._epochs), tuple(results))]
+
+
+def _not_reached(part: _Part, details: Mapping[str, Detail], hopeless: bool) -> _Failed:
+    """What it means that an owner, or the proxy, could not be reached: waiting helps, unless it never was there."""
+    if part.owner is not None and part.owner.state_id:
+        return _Failed(FailureCode.UNKNOWN_KEY_GROUP_LOCATION, details)
+    if not hopeless:
+        return _Failed(FailureCode.UNAVAILABLE, details, Retry.LOOK_UP_AGAIN)
+    if not part.attempt:
+        return _Failed(FailureCode.UNAVAILABLE, details, Retry.LOOK_UP_AGAIN, LAST_TRY_S)
+    return _Failed(FailureCode.UNAVAILABLE, {**details, "tries": part.attempt + 1}, Retry.FATAL)
+
+
+def _retry_after_s(details: Mapping[str, Detail]) -> float:
+    wish = details.get("retry_after_ms")
+    return wish / 1000 if isinstance(wish, int | float) and not isinstance(wish, bool) and wish > 0 else 0.0

@@ -1,0 +1,284 @@
+"""One client connection of a server or proxy, and the calls that it makes.
+
+Rules of this module: it joins a channel (bytes) to a protocol connection (messages) and counts nothing and
+decides nothing about requests: its endpoint does (`SessionOwner`). A broken frame ends its connection, nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from qstate.errors import Detail, FailureCode, LocalProtocolError
+from qstate.line_limit import limited
+from qstate.protocol import (
+    Answer,
+    BadRequest,
+    BrokenConnection,
+    ConnectionState,
+    Describe,
+    Failure,
+    Get,
+    Locate,
+    Opened,
+    Ping,
+    Pong,
+    ServerConnection,
+    Values,
+)
+from qstate.runtime.net.channel import LINGER_S
+from qstate.runtime.net.pooled_channel import CrewChannel
+from qstate.runtime.net.reactor import Reactor, Timer
+from qstate.runtime.net.reading_pool import Crew
+
+__all__ = ["Call", "Session", "SessionOwner"]
+
+log = limited(logging.getLogger(__name__))
+
+
+class SessionOwner(Protocol):
+    """What a session needs of its endpoint. `received` and its like, and `refused`, are called by who reads."""
+
+    def received(self, session: Session, request: Get | Locate | Describe) -> None:
+        """A sound request came in; it is answered through a `Call`."""
+
+    def received_alone(self, session: Session, get: Get) -> Callable[[], None] | None:
+        """A sound get came in, and nothing with it.
+
+        May give the answering of it as work, which the calling thread has to do once the connection can be read on.
+        """
+
+    def has_room(self, session: Session) -> None:
+        """The client of a session with calls has read enough to be sent more."""
+
+    def answered(self, call: Call) -> None:
+        """A call's answer has been sent. Any thread."""
+
+    def refused(self, code: int) -> None:
+        """A request or the connection was refused before it became a call."""
+
+    def closed(self, session: Session) -> None:
+        """The session is over."""
+
+
+class Session:
+    """A connection from accept to close, read by the threads of a crew. `open` starts it, on the reactor's thread.
+
+    With `max_requests` in flight it reads no further until half of them are answered, so one connection takes no more
+    than its share. `notes` are the service's own.
+    """
+
+    def __init__(
+        self,
+        owner: SessionOwner,
+        reactor: Reactor,
+        sock: socket.socket,
+        connection: ServerConnection,
+        *,
+        crew: Crew,
+        max_unsent_bytes: int,
+        max_requests: int,
+        patience_s: float,
+    ) -> None:
+        self.reactor = reactor
+        self.connection = connection
+        self.notes: dict[str, int] = {}
+        self.channel = CrewChannel(
+            reactor,
+            sock,
+            crew=crew,
+            on_data=self._on_data,
+            on_room=self._on_room,
+            on_end=self._on_end,
+            on_close=self._on_close,
+            max_unsent_bytes=max_unsent_bytes,
+            patience_s=patience_s,
+        )
+        #: The calls that wait for a thread; `queued` while the endpoint knows that there are some.
+        self.calls: deque[Call] = deque()
+        self.queued = False
+        #: The requests that were admitted and not answered; the owner counts them.
+        self.in_flight = 0
+        #: When it was accepted or last answered, of the reactor's clock.
+        self.active_at = reactor.clock()
+        self._max_requests = max_requests
+        self._held = False
+        self._ended = False
+        self._patience_s = patience_s
+        self._owner = owner
+        #: Closes the connection unless there is a handshake in time; later, unless one that has ended is answered.
+        self._late: Timer | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether answers reach nobody any more. Any thread."""
+        return self.connection.closed
+
+    def open(self, handshake_timeout_s: float) -> None:
+        """Start to read; without a handshake in time the connection is closed."""
+        self._late = self.reactor.call_later(handshake_timeout_s, self._handshake_late)
+        self.channel.open()
+
+    def end(self, code: FailureCode, linger_s: float) -> None:
+        """Tell the client why, send what is queued, and close. Only the driving thread."""
+        farewell = b"" if self.connection.closed else self.connection.send(Failure(0, code, {}))
+        self.channel.finish(linger_s, farewell)
+
+    def send(self, data: bytes) -> None:
+        """Send, as soon as that is cheap. Any thread."""
+        if self.reactor.in_driver():
+            self.channel.send_soon(data)
+        else:
+            self.channel.send(data)
+
+    def answered(self, now: float) -> None:
+        """One request less is in flight, by the owner's count. Any thread."""
+        self.active_at = now
+        if self._held and self.in_flight <= self._max_requests // 2:
+            self._held = False
+            self.channel.release()
+        if self._ended and not self.in_flight:
+            self.channel.close_when_sent()
+
+    def _on_end(self) -> None:
+        # In this order: a request that is answered meanwhile finds the end, or else is not in flight here.
+        self._ended = True
+        self.answered(self.active_at)
+        self.reactor.call_soon(self._wait_for_answers)
+
+    def _wait_for_answers(self) -> None:
+        # The client may be gone for good: what it has asked for takes room, and it has chosen the deadlines.
+        if self.in_flight and not self.over:
+            self._cancel_late()
+            self._late = self.reactor.call_later(self._patience_s, self._answers_late)
+
+    def _answers_late(self) -> None:
+        if self.in_flight:
+            self.channel.close()
+
+    def _on_data(self, data: bytes) -> Callable[[], None] | None:
+        room = self._max_requests - self.in_flight
+        if room > 0:
+            get = self.connection.receive_get(data)
+            if get is not None:
+                return self._owner.received_alone(self, get)
+        try:
+            while self._take(data, room):
+                data, room = b"", self._max_requests - self.in_flight
+        except BrokenConnection as broken:
+            self._broken(broken)
+        return None
+
+    def _take(self, data: bytes, room: int) -> bool:
+        """Take in as many messages as there is room for requests. Gives whether more may be there, with room."""
+        events = self.connection.receive(data, max(0, room))
+        for event in events:
+            kind = type(event)
+            if kind is Get or kind is Locate or kind is Describe:
+                self._owner.received(self, event)  # type: ignore[arg-type]
+            elif kind is Ping:
+                self.send(self.connection.send(Pong(event.id)))  # type: ignore[union-attr]
+            elif isinstance(event, BadRequest):
+                self._owner.refused(event.code)
+                self.send(self.connection.send(Failure(event.id, event.code, event.details)))
+            elif isinstance(event, Opened):
+                self.channel.send(event.reply)
+        if room > 0:
+            return len(events) == room
+        # In this order: a request that is answered meanwhile finds the channel held, or else is seen here.
+        self.channel.hold()
+        self._held = True
+        self.answered(self.active_at)
+        return False
+
+    def _on_room(self) -> None:
+        if self.calls:
+            self._owner.has_room(self)
+
+    def _broken(self, broken: BrokenConnection) -> None:
+        log.info("closed a connection whose peer broke the protocol: %s", broken)
+        self._owner.refused(broken.code)
+        self.channel.finish(LINGER_S, broken.farewell)
+
+    def _handshake_late(self) -> None:
+        # The thread that reads may not touch timers, so the timer of a handshake in time runs out here.
+        if self.connection.state is not ConnectionState.HANDSHAKE:
+            return
+        self._owner.refused(FailureCode.DEADLINE_EXCEEDED)
+        self.end(FailureCode.DEADLINE_EXCEEDED, LINGER_S)
+
+    def _on_close(self, reason: BaseException | None) -> None:
+        self._cancel_late()
+        self.connection.close()
+        self._owner.closed(self)
+
+    def _cancel_late(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+
+
+class Call:
+    """One request on its way to its answer, which is given exactly once. Times are of the reactor's clock.
+
+    `failure` is the code that the request, or its only key, was answered with, once it is answered.
+    """
+
+    __slots__ = ("_owner", "deadline", "failure", "received_at", "request", "session")
+
+    def __init__(
+        self, owner: SessionOwner, session: Session, request: Get | Locate | Describe, received_at: float
+    ) -> None:
+        self._owner = owner
+        self.session = session
+        self.request = request
+        self.received_at = received_at
+        self.deadline = received_at + request.deadline_ms / 1000
+        self.failure: int | None = None
+
+    def answer(self, answer: Answer) -> None:
+        """Send the answer. Any thread."""
+        data = self.encode(answer)
+        if data:
+            self.session.send(data)
+        self.sent()
+
+    def fail(self, code: int, **details: Detail) -> None:
+        """Send a failure. Any thread."""
+        self.answer(Failure(self.request.id, code, details))
+
+    def encode(self, answer: Answer) -> bytes:
+        """The bytes of the answer, none when the session is over. Whoever sends them calls `sent` afterwards.
+
+        An answer that cannot be sent becomes the failure that says why.
+        """
+        connection = self.session.connection
+        if type(answer) is Values:
+            usual = connection.send_values(answer)
+            if usual is not None:
+                return usual
+            answer = answer.with_failures_marked()
+        try:
+            data = connection.send(answer)
+        except LocalProtocolError as exc:
+            # The connection may close at any moment: every send may find it so.
+            if connection.closed or type(answer) is Failure:
+                return b""
+            return self.encode(self._unsendable(exc))
+        if type(answer) is Failure:
+            self.failure = answer.code
+        elif type(answer) is Values and len(answer.results) == 1 and isinstance(answer.results[0], int):
+            self.failure = answer.results[0]
+        return data
+
+    def sent(self) -> None:
+        """The answer is out, or reaches nobody: the call is over."""
+        self._owner.answered(self)
+
+    def _unsendable(self, error: LocalProtocolError) -> Failure:
+        if error.code is FailureCode.TOO_LARGE:
+            return Failure(self.request.id, FailureCode.TOO_LARGE, {"field": "answer"})
+        log.error("an answer to %s breaks the protocol: %s", type(self.request).__name__, error)
+        return Failure(self.request.id, FailureCode.INTERNAL, {})

@@ -1,0 +1,398 @@
+"""The client proxy: finds the owner of each key, forwards, answers. Value bytes pass through undecoded.
+
+Rules of this module: it carries out what `routing` decides. It must not decide on retries itself, and no network
+thread of it may wait for a peer or an oracle.
+
+A client reads values by the description that it was told over its connection. When the job comes back with another one,
+that connection is ended in place of an answer: SHUTTING_DOWN, so the client asks again over the next one.
+
+A request is read by the endpoint's crew, like any state server's. What happens to it afterwards happens on one thread,
+the reactor's (the lane): the routing, its timer, and the connections to the state servers, which all clients share. So
+nothing on the way of a get is locked. Only a lookup goes to another thread and comes back through `call_soon`.
+
+In a task manager the owner is often the state server next door. A get that it can answer whole is answered
+without a socket, by the thread of the crew that has read it and by the server's own code: two wake-ups, two encodings
+and two decodings less. Whatever is not a plain answer (another owner, a failure that may be retried) goes the way
+above, so there is one place that decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Any
+
+from qstate.errors import Detail, FailureCode, QueryError, Retry, UnknownJob, UnsupportedQuery, WrongKeyType
+from qstate.keys import Key
+from qstate.protocol import Answer, Description, Failure, Get, Locate, Values
+from qstate.runtime.control.statistics import RequestStatistics
+from qstate.runtime.net.channel import LINGER_S
+from qstate.runtime.net.reactor import Reactor, Timer
+from qstate.runtime.net.worker_pool import WorkerPool
+from qstate.runtime.routing.location import UNSOUND_KEY, LocationOracle, LocationTable, Owner
+from qstate.runtime.routing.routed_get import Answer as Routed
+from qstate.runtime.routing.routed_get import Ask, Command, LookUp, RoutedGet
+from qstate.runtime.serving.endpoint import Call, Endpoint, EndpointOptions
+from qstate.runtime.serving.location_cache import LocationCache, Reply
+from qstate.runtime.serving.owner_connection import Forward, Peer
+from qstate.runtime.serving.state_server import StateServer
+
+__all__ = ["ClientProxy"]
+
+#: A session's note: how many descriptions had changed when its client was first told something of a state.
+_TOLD_SINCE = "told since"
+
+
+class ClientProxy:
+    """Answers gets by job and state, locate and describe, for every job that has a location oracle.
+
+    A job without one is UNKNOWN_JOB. `local` is the state server of the same process, if there is one: its states
+    are read without a socket. `shutdown` is idempotent, drains, and is bounded.
+    """
+
+    def __init__(
+        self,
+        options: EndpointOptions,
+        statistics: RequestStatistics | None = None,
+        *,
+        local: StateServer | None = None,
+    ) -> None:
+        self._local = local
+        self._pool = WorkerPool(options.query_threads, "qstate-proxy-lookup")
+        self._locations = LocationCache(self._pool)
+        self._endpoint = Endpoint("Queryable State Proxy Server", options, self, statistics=statistics)
+        self._lane = _Lane(self._endpoint.reactor, self._pool, self._locations, options)
+
+    def start(self) -> None:
+        """Listen and serve. Raises `ConfigError` when no port is free."""
+        self._endpoint.start()
+        self._pool.start()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """The host and port it listens on."""
+        return self._endpoint.address
+
+    def set_location_oracle(self, job: str, oracle: LocationOracle | None) -> None:
+        """Serve a job through this oracle from now on, or no longer (None). Any thread."""
+        self._locations.set_oracle(job, oracle)
+
+    def location_oracle(self, job: str) -> LocationOracle | None:
+        """The oracle that a job is served through."""
+        return self._locations.oracle(job)
+
+    def shutdown(self, timeout_s: float = 5.0) -> None:
+        """Stop; requests in flight may finish for `timeout_s`."""
+        self._endpoint.shutdown(timeout_s)
+        self._pool.stop(min(timeout_s, 1.0))
+
+    def handle(self, call: Call) -> Answer | None:
+        request = call.request
+        lane = self._lane
+        if isinstance(request, Get):
+            if type(request.target) is bytes:
+                raise UnsupportedQuery(target="state id", reason="ask a state server")
+            job, state = request.target
+            assert isinstance(job, str) and isinstance(state, str)
+            if self._locations.oracle(job) is None:
+                raise UnknownJob(job=job)
+            answer = self._answer_in_process(lane, call, request, (job, state)) if self._local is not None else None
+            if answer is not None:
+                return answer
+            lane.run(lane.get, call, request, (job, state))
+        elif isinstance(request, Locate):
+            lane.run(lane.locate, call, request)
+        elif request.job is None:
+            return Description(request.id, tuple({"job": job} for job in self._locations.jobs))
+        else:
+            lane.run(lane.describe, call, request.job)
+        return None
+
+    def _answer_in_process(self, lane: _Lane, call: Call, request: Get, names: tuple[str, str]) -> Answer | None:
+        """The answer of the server next door, when it is one that `routing` would pass on as it is."""
+        table = self._locations.known(*names)
+        if table is None or not lane.may_tell(call, names, table.state):
+            return None
+        owner = _owner_of_all(table, request.keys)
+        if owner is None or self._local is None:
+            return None
+        try:
+            values = self._local.answer_in_process(request, owner.state_id)
+        except QueryError as error:
+            if error.retry is Retry.FATAL:
+                raise
+            return None
+        if values is None or not {bytes, type(None)}.issuperset(map(type, values.results)):
+            return None
+        return values
+
+
+def _owner_of_all(table: LocationTable, keys: Sequence[Key]) -> Owner | None:
+    """The owner of all these keys, if there is one."""
+    if table.sole_owner is not None:
+        return table.sole_owner
+    try:
+        shares = table.split(keys)
+    except UNSOUND_KEY:  # `routing` finds out which key is unsound
+        return None
+    return shares[0][0] if len(shares) == 1 else None
+
+
+def _misfit(table: LocationTable, keys: Sequence[Key]) -> WrongKeyType | None:
+    """What is wrong with the types of the keys.
+
+    A sole owner finds that out itself. Several, or none, would each see some of the keys, and the get must fail
+    as a whole.
+    """
+    if table.sole_owner is None:
+        try:
+            table.check_keys(keys)
+        except WrongKeyType as error:
+            return error
+    return None
+
+
+class _Lane:
+    """What happens on the proxy's reactor. Only its driving thread may use it, others go through `run`."""
+
+    def __init__(self, reactor: Reactor, pool: WorkerPool, locations: LocationCache, options: EndpointOptions) -> None:
+        self.reactor = reactor
+        self.locations = locations
+        self.random = Random()
+        #: How large the values of one answer may be together.
+        self.most_bytes = options.max_frame
+        self._pool = pool
+        self._options = options
+        self._peers: dict[tuple[str, int], Peer] = {}
+
+    def run(self, action: Callable[..., None], *args: Any) -> None:
+        """Run a method of this lane on its thread. Any thread."""
+        if self.reactor.in_driver():
+            action(*args)
+        else:
+            self.reactor.call_soon(action, *args)
+
+    def get(self, call: Call, request: Get, names: tuple[str, str]) -> None:
+        table = self.locations.known(*names)
+        # The state may have come back with keys of other types: what its oracle says now decides.
+        distrusted = table is not None and _misfit(table, request.keys) is not None
+        if table is not None and not distrusted and not self.may_tell(call, names, table.state):
+            self.end(call)
+            return
+        get = _ProxiedGet(self, call, request, names, table=None if distrusted else table)
+        get.start(self.locations.refresh if distrusted else None)
+
+    def locate(self, call: Call, request: Locate) -> None:
+        waiting = _Waiting(self, call, request.job)
+        self.locations.refresh(request.job, request.state, waiting.located)
+
+    def describe(self, call: Call, job: str) -> None:
+        self.locations.describe(job, _Waiting(self, call, job).described)
+
+    def may_tell(self, call: Call, names: tuple[str, str], state: Mapping[str, Any]) -> bool:
+        """Whether what is about to be told agrees with what the client was told of the state over its connection.
+
+        `state` is the description that is about to be told, or that the values are of. Any thread.
+        """
+        changes = self.locations.changes
+        since = call.session.notes.get(_TOLD_SINCE)
+        if since is None:
+            if not self.locations.is_described(names, state):
+                return False
+            since = call.session.notes.setdefault(_TOLD_SINCE, changes)
+        return since == changes or not self.locations.changed(names, since)
+
+    def end(self, call: Call) -> None:
+        """End the call's connection: what the client was told over it does not hold any more, and it must ask again."""
+        if not call.session.over:
+            call.session.end(FailureCode.SHUTTING_DOWN, LINGER_S)
+        call.fail(FailureCode.SHUTTING_DOWN)
+
+    def peer(self, host: str, port: int) -> Peer:
+        """The connection to a state server; a new one when there is none or it was lost."""
+        address = (host, port)
+        peer = self._peers.get(address)
+        if peer is not None:
+            peer.notice_end()
+        if peer is None or peer.lost:
+            options = self._options
+            peer = self._peers[address] = Peer(
+                self.reactor,
+                self._pool,
+                address,
+                token=options.token,
+                max_frame=options.max_frame,
+                on_unusable=self._peer_unusable,
+            )
+        return peer
+
+    def _peer_unusable(self, peer: Peer) -> None:
+        if self._peers.get(peer.address) is peer:
+            del self._peers[peer.address]
+
+
+class _ProxiedGet:
+    """One get: gives the events to its `RoutedGet` and carries out the commands."""
+
+    __slots__ = ("_asked", "_call", "_lane", "_names", "_request", "_routed", "_timer", "_wake_at")
+
+    def __init__(
+        self, lane: _Lane, call: Call, request: Get, names: tuple[str, str], *, table: LocationTable | None
+    ) -> None:
+        self._lane = lane
+        self._call = call
+        self._request = request
+        self._names = names
+        self._routed = RoutedGet(
+            request.keys, deadline=call.deadline, random=lane.random, table=table, most_bytes=lane.most_bytes
+        )
+        self._timer: Timer | None = None
+        self._wake_at = 0.0
+        self._asked: dict[int, tuple[Peer, Forward]] = {}
+
+    def start(self, refresh: Callable[[str, str, Reply], None] | None) -> None:
+        """`refresh` is how the location is found when the one that is known is not to be trusted."""
+        commands = self._routed.start(self._now())
+        if refresh is not None and commands == [LookUp(None)]:
+            commands = []
+            refresh(*self._names, self._found)
+        self._do(commands)
+
+    def on_values(self, part: int, values: Values) -> None:
+        self._asked.pop(part, None)
+        self._do(self._routed.on_values(part, values.epochs, values.results, self._now()))
+
+    def on_failure(self, part: int, code: int, details: Mapping[str, Detail]) -> None:
+        self._asked.pop(part, None)
+        self._do(self._routed.on_failure(part, code, details, self._now()))
+
+    def on_lost(self, part: int) -> None:
+        asked = self._asked.pop(part, None)
+        details: dict[str, Detail] = {}
+        if asked is not None:
+            details["host"], details["port"] = asked[0].address
+        self._do(self._routed.on_unreached(part, details, self._now()))
+
+    def _now(self) -> float:
+        return self._lane.reactor.clock()
+
+    def _on_time(self) -> None:
+        self._timer = None
+        if self._call.session.over:
+            # Nobody waits for the answer any more, so there is nothing to retry for.
+            self._finish(Failure(self._request.id, FailureCode.DEADLINE_EXCEEDED, {}))
+            return
+        self._do(self._routed.on_time(self._now()))
+
+    def _found(self, found: LocationTable | QueryError) -> None:
+        self._lane.reactor.call_soon(self._located, found)
+
+    def _located(self, found: LocationTable | QueryError) -> None:
+        if self._routed.finished:
+            return
+        if isinstance(found, QueryError):
+            self._do(self._routed.on_lookup_failed(found.code, found.details, self._now()))
+            return
+        error = _misfit(found, self._request.keys)
+        if not self._lane.may_tell(self._call, self._names, found.state):
+            self._finish(None)
+        elif error is not None:
+            self._finish(Failure(self._request.id, error.code, error.details))
+        else:
+            self._do(self._routed.on_located(found, self._now()))
+
+    def _do(self, commands: Sequence[Command]) -> None:
+        for command in commands:
+            if isinstance(command, Ask):
+                self._ask(command)
+            elif isinstance(command, Routed):
+                self._finish(Values(self._request.id, command.epochs, command.results))
+            elif isinstance(command, LookUp):
+                self._lane.locations.look_up(*self._names, command.stale, self._found)
+            else:
+                self._finish(Failure(self._request.id, command.code, command.details))
+        if not self._routed.finished:
+            self._set_timer()
+
+    def _ask(self, ask: Ask) -> None:
+        owner, request = ask.owner, self._request
+        peer = self._lane.peer(owner.host, owner.port)
+        forward = Forward(
+            self,
+            ask.part,
+            state_id=owner.state_id,
+            namespace=request.namespace,
+            options=request.options,
+            keys=ask.keys,
+            deadline=self._call.deadline,
+        )
+        self._asked[ask.part] = peer, forward
+        peer.forward(forward)
+
+    def _set_timer(self) -> None:
+        wake_at = self._routed.wake_at
+        if self._timer is not None:
+            if wake_at == self._wake_at:
+                return
+            self._timer.cancel()
+        self._wake_at = wake_at
+        self._timer = self._lane.reactor.call_later(max(0.0, wake_at - self._now()), self._on_time)
+
+    def _finish(self, answer: Answer | None) -> None:
+        """Give the answer, or without one end the connection. What still comes of what was asked is ignored."""
+        self._routed.finished = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if answer is not None:
+            self._call.answer(answer)
+        else:
+            self._lane.end(self._call)
+        asked, self._asked = self._asked, {}
+        for peer, forward in asked.values():
+            peer.give_up(forward)
+
+
+class _Waiting:
+    """A locate or describe that waits for its oracle, or its deadline."""
+
+    __slots__ = ("_call", "_done", "_job", "_lane", "_timer")
+
+    def __init__(self, lane: _Lane, call: Call, job: str) -> None:
+        self._lane = lane
+        self._call = call
+        self._job = job
+        self._done = False
+        self._timer = lane.reactor.call_later(call.deadline - lane.reactor.clock(), self._late)
+
+    def located(self, found: LocationTable | QueryError) -> None:
+        """The oracle's answer to a locate. Any thread."""
+        if isinstance(found, LocationTable):
+            self._tell(found.message(self._call.request.id), found.state)
+        else:
+            self._fail(found)
+
+    def described(self, found: Sequence[Mapping[str, Any]] | QueryError) -> None:
+        """The oracle's answer to a describe. Any thread."""
+        if isinstance(found, QueryError):
+            self._fail(found)
+        else:
+            self._tell(Description(self._call.request.id, tuple(found)), *found)
+
+    def _fail(self, error: QueryError) -> None:
+        self._tell(Failure(self._call.request.id, error.code, error.details))
+
+    def _late(self) -> None:
+        self._finish(Failure(self._call.request.id, FailureCode.DEADLINE_EXCEEDED, {}))
+
+    def _tell(self, answer: Answer, *states: Mapping[str, Any]) -> None:
+        self._lane.reactor.call_soon(self._finish, answer, *states)
+
+    def _finish(self, answer: Answer, *states: Mapping[str, Any]) -> None:
+        if self._done:
+            return
+        self._done = True
+        self._timer.cancel()
+        if all(self._lane.may_tell(self._call, (self._job, str(state.get("name"))), state) for state in states):
+            self._call.answer(answer)
+        else:
+            self._lane.end(self._call)

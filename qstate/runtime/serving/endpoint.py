@@ -1,0 +1,405 @@
+"""The listening side that the state server and the client proxy share.
+
+Rules of this module: it accepts connections, admits requests and gets their answers out, whatever they are. It
+must not know what a request reads; its `Service` does.
+
+The threads of a pool read the connections, and execute what they read if they may (`qstate.runtime.net.reading_pool`).
+One reactor accepts, keeps time and sends the rest of an answer to a client that reads slowly.
+
+What is bounded: connections (an idle one gives its place to a newcomer), requests in flight of one connection (it is
+read no further) and of all (OVERLOADED), the time until the handshake, unread answers (back-pressure, then the
+connection closes), the time a request may wait in the queue (its deadline), shutdown.
+
+Connections take turns: whoever sends a thousand requests at once does not keep others waiting for all of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from operator import attrgetter
+from typing import Protocol
+
+from qstate.errors import ClosedError, ConfigError, FailureCode, QueryError
+from qstate.line_limit import limited
+from qstate.protocol import (
+    DEFAULT_MAX_FRAME,
+    DEFAULT_MAX_KEYS,
+    Answer,
+    ConnectionState,
+    Describe,
+    Failure,
+    Get,
+    Limits,
+    Locate,
+    ServerConnection,
+    encode,
+    frame,
+)
+from qstate.runtime.control.statistics import DisabledStatistics, RequestStatistics
+from qstate.runtime.net.channel import LINGER_S, Channel
+from qstate.runtime.net.listener import Listener, host_and_port, listen
+from qstate.runtime.net.reactor import Reactor
+from qstate.runtime.net.reading_pool import Crew
+from qstate.runtime.serving.client_connection import Call, Session
+from qstate.runtime.serving.turns import TURN_BYTES, Turns
+
+__all__ = ["Call", "Endpoint", "EndpointOptions", "Service"]
+
+log = limited(logging.getLogger(__name__))
+
+#: Connections that are being refused, or given up for others, and told so at the same time; more are just closed.
+MAX_REFUSALS = 64
+#: A connection without requests for so long gives its place up when all are taken.
+IDLE_S = 1.0
+#: When a client that was turned away, with nothing known about how long the queue is, should come back.
+RETRY_AFTER_MS = 50
+LONGEST_RETRY_AFTER_MS = 1000
+#: How long connections may take to read the last bytes at shutdown, beyond the requests in flight.
+FAREWELL_S = 0.2
+
+_active_at = attrgetter("active_at")
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointOptions:
+    """How a server or proxy listens and what it bounds. Raises `ConfigError` for a value that cannot work.
+
+    `ports` is a list of ports and ranges, tried in order ("9069,9100-9200"; "0": any free one). `token` is what
+    clients must present; a proxy presents it to the state servers, too. `max_queued` bounds the requests in flight of
+    all connections, `max_requests_per_connection` those of one. A client that reads nothing of its answers for
+    `unread_timeout_s` loses its connection.
+    """
+
+    bind: str = "127.0.0.1"
+    ports: str = "0"
+    network_threads: int = 1
+    query_threads: int = 1
+    max_connections: int = 1024
+    max_frame: int = DEFAULT_MAX_FRAME
+    max_keys: int = DEFAULT_MAX_KEYS
+    max_queued: int = 10_000
+    max_requests_per_connection: int = 1000
+    token: bytes | None = field(default=None, repr=False)
+    handshake_timeout_s: float = 10.0
+    unread_timeout_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        for name in _ABOVE_ZERO:
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} must be above zero, got {getattr(self, name)}")
+        Limits(self.max_frame, self.max_keys)
+
+
+_ABOVE_ZERO = (
+    "network_threads",
+    "query_threads",
+    "max_connections",
+    "max_queued",
+    "max_requests_per_connection",
+    "handshake_timeout_s",
+    "unread_timeout_s",
+)
+
+
+class Service(Protocol):
+    """Answers the requests of an endpoint."""
+
+    def handle(self, call: Call) -> Answer | None:
+        """The answer, or None when `call.answer` will be called later, from any thread.
+
+        A `QueryError` becomes the failure of that request; any other exception is logged and becomes INTERNAL.
+        """
+
+
+class Endpoint:
+    """A port, its threads and its connections. `name` stands in log lines and thread names.
+
+    Its `network_threads` and `query_threads` are one crew; the service is called by at most `query_threads` at a time.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        options: EndpointOptions,
+        service: Service,
+        *,
+        statistics: RequestStatistics | None = None,
+    ) -> None:
+        self.name = name
+        self.options = options
+        thread_name = f"qstate-{name.lower().replace(' ', '-')}"
+        self.reactor = Reactor(f"{thread_name}-reactor")
+        self._service = service
+        self._statistics = statistics or DisabledStatistics()
+        self._clock: Callable[[], float] = time.monotonic
+        self._turns = Turns(self._clock, self._answer_to)
+        self._crew = Crew(
+            options.network_threads,
+            options.query_threads,
+            thread_name,
+            pending=self._turns.sessions.__len__,
+            execute=self._turns.execute,
+        )
+        self._listener: Listener | None = None
+        self._address: tuple[str, int] | None = None
+        # Guards what follows. The condition on it is signalled when a call or a session ends while the endpoint
+        # drains; each request takes the bare lock, which costs a fraction of what the condition's methods do.
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._sessions: set[Session] = set()
+        self._leaving: set[Session] = set()
+        self._refusals = 0
+        self._in_flight = 0
+        self._started = False
+        self._draining = False
+        self._shut_down = False
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """The host and port it listens on. Raises `ClosedError` before `start`."""
+        if self._address is None:
+            raise ClosedError(f"the {self.name} has not been started")
+        return self._address
+
+    @property
+    def serving(self) -> bool:
+        """Whether it was started and has not begun to shut down. Any thread."""
+        return self._started and not self._draining
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests were admitted and not answered yet."""
+        return self._in_flight
+
+    def start(self) -> None:
+        """Listen and serve. Raises `ConfigError` when no port is free; `ClosedError` the second time."""
+        with self._changed:
+            if self._draining or self._started:
+                raise ClosedError(f"the {self.name} can be started once")
+            self._started = True
+        try:
+            sock = listen(self.options.bind, self.options.ports, self.name)
+        except ConfigError:
+            self.shutdown(0.0)
+            raise
+        self._address = host_and_port(sock.getsockname())
+        self._listener = Listener(self.reactor, sock, self._accept)
+        self._listener.open()
+        self.reactor.start()
+        self._crew.start()
+        log.info("Started the %s @ %s:%s", self.name, *self._address)
+
+    def shutdown(self, timeout_s: float = 5.0) -> None:
+        """Stop accepting, let the requests in flight finish for `timeout_s`, close everything. Idempotent.
+
+        New requests meanwhile are answered SHUTTING_DOWN. It returns soon after the timeout whatever a request
+        does: one that still executes then keeps its (daemon) thread, and its answer reaches nobody.
+        """
+        with self._changed:
+            if self._draining:
+                self._changed.wait_for(lambda: self._shut_down, timeout_s)
+                return
+            self._draining = True
+        until = time.monotonic() + timeout_s
+        if self._listener is not None:
+            self._listener.close()
+            self._drain(until)
+        if not self._stop_threads(until):
+            log.warning("the %s shut down while a request was still executing", self.name)
+        with self._changed:
+            self._shut_down = True
+            self._changed.notify_all()
+
+    def _drain(self, until: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._in_flight, until - time.monotonic())
+            sessions = list(self._sessions)
+        for session in sessions:
+            self.reactor.call_soon(session.end, FailureCode.SHUTTING_DOWN, FAREWELL_S)
+        # Long answers may still be on their way to slow readers: they get the rest of the time.
+        with self._changed:
+            self._changed.wait_for(lambda: not self._sessions, max(2 * FAREWELL_S, until - time.monotonic()))
+
+    def _stop_threads(self, until: float) -> bool:
+        # The reactor first: its last turn closes what is open, and the crew reads only open connections.
+        self.reactor.stop()
+        if self._listener is None:
+            self.reactor.turn(0.0)
+        done = self.reactor.join(max(1.0, until - time.monotonic()))
+        return self._crew.stop(max(1.0, until - time.monotonic())) and done
+
+    # What the sessions report.
+
+    def received(self, session: Session, request: Get | Locate | Describe) -> None:
+        self._statistics.report_request(len(request.keys) if type(request) is Get else 0)
+        call = Call(self, session, request, self._clock())
+        if self._admit(call):
+            self._turns.add(call)
+
+    def received_alone(self, session: Session, get: Get) -> Callable[[], None] | None:
+        if self._turns.sessions or not self._crew.take_permit():
+            self.received(session, get)  # requests that wait already go first
+            return None
+        return partial(self._execute_at_once, session, get)
+
+    def _execute_at_once(self, session: Session, get: Get) -> None:
+        """Answer a get on the thread that read it, which has a permit for that. Counting comes after answering."""
+        try:
+            call = Call(self, session, get, self._clock())
+            if not self._admit(call):
+                self._statistics.report_request(len(get.keys))
+                return
+            answer = self._handle(call) if get.deadline_ms else self._answer_to(call, call.received_at)
+            if answer is not None:
+                data = call.encode(answer)
+                if data:
+                    session.channel.send(data)
+            self._statistics.report_request(len(get.keys))
+            if answer is not None:
+                self.answered(call)
+        finally:
+            self._crew.give_permit()
+
+    def _admit(self, call: Call) -> bool:
+        """Count the call in. False: it has been refused."""
+        with self._lock:
+            draining, overloaded = self._draining, self._in_flight >= self.options.max_queued
+            self._in_flight += 1
+            call.session.in_flight += 1
+        if draining:
+            call.fail(FailureCode.SHUTTING_DOWN)
+        elif overloaded:
+            call.fail(FailureCode.OVERLOADED, retry_after_ms=self._retry_after_ms())
+        else:
+            return True
+        return False
+
+    def answered(self, call: Call) -> None:
+        now = self._clock()
+        if call.failure is None:
+            self._statistics.report_successful_request(now - call.received_at)
+        else:
+            self._statistics.report_failed_request(call.failure)
+        with self._lock:
+            self._in_flight -= 1
+            call.session.in_flight -= 1
+            if self._draining and not self._in_flight:
+                self._changed.notify_all()
+        call.session.answered(now)
+
+    def has_room(self, session: Session) -> None:
+        self._turns.queue(session)
+
+    def refused(self, code: int) -> None:
+        self._statistics.report_failed_request(code)
+
+    def closed(self, session: Session) -> None:
+        self._statistics.report_inactive_connection()
+        if session.calls:  # they waited for the client to read; their answers reach nobody
+            self._turns.queue(session)
+            self._crew.recall(session.channel)
+        with self._lock:
+            self._sessions.discard(session)
+            self._leaving.discard(session)
+            if self._draining and not self._sessions:
+                self._changed.notify_all()
+
+    # Accepting.
+
+    def _accept(self, sock: socket.socket, peer: object) -> None:
+        if self._draining:
+            self._refuse(sock, FailureCode.SHUTTING_DOWN)
+            return
+        with self._changed:
+            full = len(self._sessions) >= self.options.max_connections
+            idle = _longest_idle(self._sessions, self._clock()) if full else None
+        if full and idle is None:
+            self._refuse(sock, FailureCode.OVERLOADED)
+            return
+        if idle is not None:
+            self._give_up(idle)
+        self._open(sock)
+
+    def _open(self, sock: socket.socket) -> None:
+        options = self.options
+        connection = ServerConnection(
+            server=f"qstate {self.name}", token=options.token, max_frame=options.max_frame, max_keys=options.max_keys
+        )
+        session = Session(
+            self,
+            self.reactor,
+            sock,
+            connection,
+            crew=self._crew,
+            # Room for one answer of the largest size while another one is being read.
+            max_unsent_bytes=2 * options.max_frame + TURN_BYTES,
+            max_requests=options.max_requests_per_connection,
+            patience_s=options.unread_timeout_s,
+        )
+        with self._changed:
+            self._sessions.add(session)
+        self._statistics.report_active_connection()
+        self.reactor.call_soon(session.open, options.handshake_timeout_s)
+
+    def _give_up(self, session: Session) -> None:
+        """End a connection for the sake of another. It has no place any more, even while it is told so."""
+        self._statistics.report_failed_request(FailureCode.OVERLOADED)
+        with self._changed:
+            self._sessions.discard(session)
+            self._leaving.add(session)
+            linger_s = LINGER_S if len(self._leaving) <= MAX_REFUSALS else 0.0
+        session.end(FailureCode.OVERLOADED, linger_s)
+
+    def _refuse(self, sock: socket.socket, code: FailureCode) -> None:
+        self._statistics.report_failed_request(code)
+        if self._refusals >= MAX_REFUSALS:
+            sock.close()
+            return
+        self._refusals += 1
+        channel = Channel(
+            self.reactor, sock, on_data=_discard, on_close=self._refusal_over, max_unsent_bytes=TURN_BYTES
+        )
+        channel.open()
+        details = {"retry_after_ms": LONGEST_RETRY_AFTER_MS} if code is FailureCode.OVERLOADED else {}
+        channel.send(frame(encode(Failure(0, code, details))))
+        channel.finish()
+
+    def _refusal_over(self, reason: BaseException | None) -> None:
+        self._refusals -= 1
+
+    # Executing.
+
+    def _answer_to(self, call: Call, now: float) -> Answer | None:
+        if now >= call.deadline or call.session.connection.state is ConnectionState.CLOSED:
+            return Failure(call.request.id, FailureCode.DEADLINE_EXCEEDED, {})
+        return self._handle(call)
+
+    def _handle(self, call: Call) -> Answer | None:
+        try:
+            return self._service.handle(call)
+        except QueryError as error:
+            return Failure(call.request.id, error.code, error.details)
+        except Exception:
+            log.exception("a %s failed; only its client is told", type(call.request).__name__)
+            return Failure(call.request.id, FailureCode.INTERNAL, {})
+
+    def _retry_after_ms(self) -> int:
+        """About as long as the next request has been waiting: then the queue will have moved on."""
+        return max(RETRY_AFTER_MS, min(int(self._turns.waited_s() * 1000), LONGEST_RETRY_AFTER_MS))
+
+
+def _longest_idle(sessions: Iterable[Session], now: float) -> Session | None:
+    """The session to give up for a new one: the oldest without a handshake, else the one that is idle longest."""
+    waiting = [session for session in sessions if session.connection.state is ConnectionState.HANDSHAKE]
+    idle = waiting or [session for session in sessions if not session.in_flight and session.active_at <= now - IDLE_S]
+    return min(idle, key=_active_at, default=None)
+
+
+def _discard(data: bytes) -> None:
+    return

@@ -1,0 +1,195 @@
+"""The locations that a proxy knows, the oracles it asks, and the lookups under way.
+
+Rules of this module: it knows oracles and tables, and neither sockets nor requests. Oracles are called on
+threads of a pool, never on a network thread: they are other people's code.
+
+Lookups are single-flight: however many requests miss the same location, its oracle is asked once. A table is
+dropped when somebody found it stale, and when the job's oracle is replaced or removed.
+
+It notes when an oracle describes a state in another way than before, because the job came back with another program:
+clients that were told the old description must not be given values of the new one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from qstate.errors import InternalFailure, QueryError, UnknownJob
+from qstate.line_limit import limited
+from qstate.runtime.net.worker_pool import WorkerPool
+from qstate.runtime.routing.location import LocationOracle, LocationTable
+
+__all__ = ["LocationCache", "Reply"]
+
+log = limited(logging.getLogger(__name__))
+
+#: A lookup without an answer for so long is given up by those who come later: they start another.
+PATIENCE_S = 2.0
+
+Found = LocationTable | QueryError
+Reply = Callable[[Found], None]
+
+
+class _Lookup:
+    """One question to an oracle and everybody who waits for its answer."""
+
+    __slots__ = ("oracle", "started_at", "waiting")
+
+    def __init__(self, oracle: LocationOracle, started_at: float) -> None:
+        self.oracle = oracle
+        self.started_at = started_at
+        self.waiting: list[Reply] = []
+
+
+class LocationCache:
+    """Every method may be called from any thread; `known` takes no lock. Replies come from any thread, too."""
+
+    def __init__(self, pool: WorkerPool, clock: Callable[[], float] = time.monotonic) -> None:
+        self._pool = pool
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._oracles: dict[str, LocationOracle] = {}
+        self._tables: dict[tuple[str, str], LocationTable] = {}
+        self._lookups: dict[tuple[str, str], _Lookup] = {}
+        #: How often a description has changed.
+        self.changes = 0
+        #: By job and state: the description, and the number of the change that it came with.
+        self._described: dict[tuple[str, str], tuple[Mapping[str, Any], int]] = {}
+
+    @property
+    def jobs(self) -> list[str]:
+        """The jobs that have an oracle, sorted."""
+        with self._lock:
+            return sorted(self._oracles)
+
+    def oracle(self, job: str) -> LocationOracle | None:
+        """The oracle of a job."""
+        return self._oracles.get(job)
+
+    def set_oracle(self, job: str, oracle: LocationOracle | None) -> None:
+        """Set a job's oracle, or remove it with None. What an earlier one said is forgotten."""
+        with self._lock:
+            if oracle is None:
+                self._oracles.pop(job, None)
+            else:
+                self._oracles[job] = oracle
+            for names in [names for names in self._tables if names[0] == job]:
+                del self._tables[names]
+            for names in [names for names in self._lookups if names[0] == job]:
+                del self._lookups[names]
+
+    def known(self, job: str, state: str) -> LocationTable | None:
+        """The table of a state, if it was looked up before and nobody found it stale."""
+        return self._tables.get((job, state))
+
+    def is_described(self, names: tuple[str, str], state: Mapping[str, Any]) -> bool:
+        """Whether this is how the state is described now."""
+        described = self._described.get(names)
+        return described is None or described[0] is state or described[0] == state
+
+    def changed(self, names: tuple[str, str], since: int) -> bool:
+        """Whether the state is described in another way now than when `changes` had that number."""
+        described = self._described.get(names)
+        return described is not None and described[1] > since
+
+    def look_up(self, job: str, state: str, stale: LocationTable | None, reply: Reply) -> None:
+        """Give the location to `reply`: a table that is known and not `stale`, or else what the oracle says."""
+        names = (job, state)
+        with self._lock:
+            table = self._tables.get(names)
+            if table is not None and table is stale:
+                del self._tables[names]
+                table = None
+            if table is None:
+                asked = self._join(names, reply)
+        if table is not None:
+            reply(table)
+        elif asked is None:
+            reply(UnknownJob(job=job))
+
+    def refresh(self, job: str, state: str, reply: Reply) -> None:
+        """Give what the oracle says now to `reply`, whatever is known."""
+        with self._lock:
+            asked = self._join((job, state), reply)
+        if asked is None:
+            reply(UnknownJob(job=job))
+
+    def describe(self, job: str, reply: Callable[[Sequence[Mapping[str, Any]] | QueryError], None]) -> None:
+        """Give the job's states, as its oracle lists them, to `reply`."""
+        oracle = self.oracle(job)
+        if oracle is None:
+            reply(UnknownJob(job=job))
+            return
+
+        def described(found: Sequence[Mapping[str, Any]] | QueryError) -> None:
+            if not isinstance(found, QueryError):
+                with self._lock:
+                    for state in found:
+                        self._note(job, state)
+            reply(found)
+
+        self._pool.submit(_describe, oracle, described)
+
+    def _join(self, names: tuple[str, str], reply: Reply) -> _Lookup | None:
+        """Wait for the lookup under way, or start one; None when the job has no oracle. Under the lock."""
+        oracle = self._oracles.get(names[0])
+        if oracle is None:
+            return None
+        lookup = self._lookups.get(names)
+        if lookup is None or self._clock() - lookup.started_at > PATIENCE_S:
+            lookup = self._lookups[names] = _Lookup(oracle, self._clock())
+            self._pool.submit(self._ask, names, lookup)
+        lookup.waiting.append(reply)
+        return lookup
+
+    def _ask(self, names: tuple[str, str], lookup: _Lookup) -> None:
+        def answered(found: Found) -> None:
+            self._settle(names, lookup, found)
+
+        try:
+            lookup.oracle.locate(names[1], answered)
+        except Exception as exc:
+            answered(_failure_of(exc, names[0]))
+
+    def _note(self, job: str, state: Mapping[str, Any]) -> None:
+        """Note how a state is described. Under the lock."""
+        names = (job, str(state.get("name")))
+        known = self._described.get(names)
+        if known is None:
+            self._described[names] = state, 0
+        elif known[0] != state:
+            self._described[names] = state, self.changes + 1
+            self.changes += 1  # afterwards, so that the number is never ahead of what it counts
+            if names in self._tables and self._tables[names].state != state:
+                del self._tables[names]
+
+    def _settle(self, names: tuple[str, str], lookup: _Lookup, found: Found) -> None:
+        with self._lock:
+            if isinstance(found, LocationTable):
+                self._note(names[0], found.state)
+            # A lookup that was replaced, or whose oracle was, still answers those who waited for it.
+            if self._lookups.get(names) is lookup:
+                del self._lookups[names]
+                if isinstance(found, LocationTable):
+                    self._tables[names] = found
+            waiting, lookup.waiting = lookup.waiting, []
+        for reply in waiting:
+            reply(found)
+
+
+def _describe(oracle: LocationOracle, reply: Callable[[Sequence[Mapping[str, Any]] | QueryError], None]) -> None:
+    try:
+        oracle.describe(reply)
+    except Exception as exc:
+        reply(_failure_of(exc, "?"))
+
+
+def _failure_of(error: Exception, job: str) -> QueryError:
+    if isinstance(error, QueryError):
+        return error
+    log.error("the location oracle of job %r failed", job, exc_info=error)
+    return InternalFailure(reason="the location oracle failed")

@@ -1,0 +1,61 @@
+"""The query ports of a process that serves state, as the config has them.
+
+Rules of this module: settings in, options out; it opens nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+
+from qstate.config import JobConfig
+from qstate.errors import ConfigError
+from qstate.runtime.serving.endpoint import EndpointOptions
+
+__all__ = ["check_exposure", "endpoint_options", "is_loopback", "reachable"]
+
+log = logging.getLogger(__name__)
+
+
+def endpoint_options(config: JobConfig, which: str, host: str) -> EndpointOptions:
+    """The options of the `proxy` or the `server`; it listens on `host` unless the config says where."""
+    return EndpointOptions(
+        bind=getattr(config, f"{which}_bind") or host,
+        ports=getattr(config, f"{which}_ports"),
+        network_threads=getattr(config, f"{which}_network_threads") or config.slots,
+        query_threads=getattr(config, f"{which}_query_threads") or config.slots,
+        max_connections=config.max_connections,
+        max_frame=config.max_frame_bytes,
+        max_queued=config.max_queued_requests,
+        max_requests_per_connection=config.max_requests_per_connection,
+        token=config.auth_token.encode() or None,
+    )
+
+
+def check_exposure(config: JobConfig, host: str) -> None:
+    """Raise `ConfigError` for a query port that anybody on the network could read, unless that was chosen."""
+    exposed = [bind for bind in (config.proxy_bind or host, config.server_bind or host) if not is_loopback(bind)]
+    if not exposed or config.auth_token:
+        return
+    if not config.allow_open_query_port:
+        raise ConfigError(
+            f"the query ports would listen on {exposed[0]} without authentication: set auth_token (QSTATE_TOKEN on the "
+            "command line), set proxy_bind and server_bind to 127.0.0.1 (--host), or set allow_open_query_port=True "
+            "(--allow-open-query-port) if that is meant"
+        )
+    log.warning("the query ports listen on %s without authentication, as allow_open_query_port says", exposed[0])
+
+
+def is_loopback(host: str) -> bool:
+    return host.startswith("127.") or host in ("::1", "localhost")
+
+
+def reachable(address: tuple[str, int]) -> tuple[str, int]:
+    """The address under which others reach a port of this host that listens on that one."""
+    host, port = address
+    if host not in ("0.0.0.0", "::"):
+        return address
+    try:
+        return socket.gethostbyname(socket.gethostname()), port
+    except OSError:  # a host that does not know its own name
+        return "127.0.0.1", port

@@ -1,0 +1,1 @@
+"""The standby: committed state served from a checkpoint directory, without the job."""

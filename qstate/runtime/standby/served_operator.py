@@ -1,0 +1,306 @@
+"""One operator of a checkpoint as a standby serves it: backends with the committed state, brought forward by epochs.
+
+Rules of this module: it fills backends from what `qstate.checkpoint` reads, and puts their readers in the registry. It
+knows neither sockets nor when to look. One thread uses it at a time; readers are other threads.
+
+All subtasks of an operator show the same epoch, and it never goes back. While what is new follows what is there, it is
+added to it. Where it does not (snapshots have replaced what was not read yet, the parallelism or the form of a state
+changed), a new generation of backends is filled beside the old one, which serves until then.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from qstate.backends.catalog import open_backend
+from qstate.backends.contract import Change, Isolation, StateBackend
+from qstate.backends.replay import replay_epoch
+from qstate.checkpoint.log.chain import NO_EPOCH, Part, States
+from qstate.checkpoint.log.file_facts import readable
+from qstate.checkpoint.manifest import JobManifest
+from qstate.checkpoint.sources.following import FollowedOperator
+from qstate.checkpoint.sources.history import StateSource
+from qstate.config import JobConfig
+from qstate.descriptors import StateDescriptor
+from qstate.errors import CheckpointError, ClosedError
+from qstate.evolution import StateSchema
+from qstate.keys import KeyGroupRange
+from qstate.runtime.control.scratch_directory import temporary_directory
+from qstate.runtime.routing.location import LocationTable, Owner
+from qstate.runtime.serving.registry import StateInstance, StateRegistry
+from qstate.runtime.standby.stored_states import RefusingReader, RetiringReader, StoredState, stored_states
+
+__all__ = ["Generation", "ServedOperator", "ServingSettings"]
+
+_NOT_RUNNING = "the job is not running here: ask with the isolation committed, or ask the job"
+
+
+@dataclass(frozen=True, slots=True)
+class ServingSettings:
+    """How states are served: by what backends and where, and the job's own descriptors for those that need them."""
+
+    config: JobConfig
+    scratch_dir: Path
+    #: The address of the state server.
+    server: tuple[str, int]
+    descriptors: Sequence[StateDescriptor] = ()
+    stopping: Callable[[], bool] = lambda: False
+
+
+#: Changes between two questions whether it is time to stop.
+STOPPING_CHANGES = 4096
+
+#: Called when the tables of an operator have changed.
+Publish = Callable[[], None]
+
+
+class _Share:
+    """A range of key groups in a backend. `committed` is the last epoch that the backend has taken in."""
+
+    def __init__(self, groups: KeyGroupRange, backend: StateBackend, epoch: int) -> None:
+        self.groups = groups
+        self.backend = backend
+        self.reader = RetiringReader(backend.reader(Isolation.COMMITTED))
+        self.committed = epoch
+
+
+class Generation:
+    """Backends with one operator's state, as of `epoch`. Who reads while they are closed looks the state up anew."""
+
+    def __init__(self, settings: ServingSettings, max_parallelism: int, states: Sequence[StoredState]) -> None:
+        self.epoch = NO_EPOCH
+        self.states = states
+        self._filled = False
+        self._settings = settings
+        self._max_parallelism = max_parallelism
+        self._held = {state.name: state.descriptor for state in states if state.refusal is None}
+        self._forms = {state.name: state.form for state in states if state.refusal is None}
+        self._shares: list[_Share] = []
+        self._directory = temporary_directory("standby-", settings.scratch_dir)
+
+    def fill(self, source: StateSource, operator: str, epoch: int, ranges: Iterable[KeyGroupRange]) -> None:
+        """Restore every range as of the epoch. Raises what the source and the backend raise: close it then."""
+        for groups in ranges:
+            backend = self._open(groups)
+            try:
+                changes = source.state(operator, groups, epoch, self._admitted) if self._held else iter(())
+                with readable(source.location):
+                    backend.restore(epoch, changes)
+                self._shares.append(_Share(groups, backend, epoch))
+            except BaseException:
+                backend.close()
+                raise
+        self.epoch = epoch
+        self._filled = True
+
+    def wait(self, ranges: Iterable[KeyGroupRange]) -> None:
+        """Stand in for the state before there is any: committed queries of it are told to wait."""
+        self._shares = [_Share(groups, self._open(groups), NO_EPOCH) for groups in ranges]
+
+    def advance(self, epoch: int, changes: Sequence[Callable[[int], Iterator[Change]]]) -> None:
+        """Take in an epoch, whose changes each range has from its source; all ranges show it together.
+
+        Raises `CheckpointError` when it cannot be read. What was taken in stays, is not shown, and is not asked for
+        again. Any other exception means that the generation is of no more use but for reading.
+        """
+        for share, changes_of in zip(self._shares, changes, strict=True):
+            if share.committed < epoch:
+                found = self._kept(changes_of(epoch)) if self._held else ()
+                with readable(f"epoch {epoch}"):
+                    replay_epoch(share.backend, self._held, epoch, found)
+                share.committed = epoch
+        for share in self._shares:
+            share.backend.finalize(epoch)
+        self.epoch = epoch
+
+    def instances(self, job: str, behind_since: Callable[[], float | None]) -> Iterator[StateInstance]:
+        """The states as the server registers them."""
+        live = RefusingReader(_NOT_RUNNING)
+        for state in self.states:
+            for share in self._shares:
+                committed = share.reader if state.refusal is None else RefusingReader(state.refusal)
+                yield StateInstance(
+                    job,
+                    state.descriptor,
+                    state.key_types,
+                    share.groups,
+                    self._max_parallelism,
+                    share.backend.capabilities,
+                    {Isolation.LIVE: live, Isolation.COMMITTED: committed},
+                    behind_since,
+                    self._filled,
+                )
+
+    def close(self) -> None:
+        """Idempotent."""
+        for share in self._shares:
+            share.reader.retire()
+        for share in self._shares:
+            share.backend.close()
+        self._shares = []
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _open(self, groups: KeyGroupRange) -> StateBackend:
+        config = self._settings.config
+        backend = open_backend(
+            config.backend,
+            key_groups=groups,
+            max_parallelism=self._max_parallelism,
+            directory=temporary_directory("", self._directory),
+            options=config.backend_options,
+        )
+        for descriptor in self._held.values():
+            backend.table(descriptor)
+        return backend
+
+    def _admitted(self, parts: Iterable[Part]) -> Iterator[Part]:
+        """The parts without the states that are not held. Raises `CheckpointError` for one in another form."""
+        for part in parts:
+            self._check_forms(part.states)
+            yield part._replace(changes=self._kept(part.changes))
+
+    def _kept(self, changes: Iterable[Change]) -> Iterator[Change]:
+        """The changes of states that are held. Raises `ClosedError` when the standby is closing: this can be long."""
+        held, stopping = self._held, self._settings.stopping
+        for number, change in enumerate(changes):
+            if number % STOPPING_CHANGES == 0 and stopping():
+                raise ClosedError("the standby is being closed")
+            if change.state in held:
+                yield change
+
+    def _check_forms(self, states: States) -> None:
+        for plain in states:
+            form = self._forms.get(plain.get("name", ""))
+            if form is not None and replace(StateSchema.from_plain(plain), queryable_name=None) != form:
+                raise CheckpointError(
+                    f"state {form.name!r} is stored in two forms: its job converts what is there; it is served when "
+                    "the job has committed an epoch"
+                )
+
+
+class ServedOperator:
+    """An operator's current generation, and where its queryable states are."""
+
+    def __init__(
+        self, uid: str, source: StateSource, settings: ServingSettings, registry: StateRegistry, publish: Publish
+    ) -> None:
+        """`publish` is called when `tables` have changed and what they had before is still served."""
+        self.uid = uid
+        #: Where the queryable states are, by name.
+        self.tables: Mapping[str, LocationTable] = {}
+        #: The moment of `time.monotonic` since which the view may lack something that was committed.
+        self.complete_at = -math.inf
+        #: When what is served was written, in seconds since the epoch of `time.time`.
+        self.written_at = 0.0
+        #: How often everything was read.
+        self.fills = 0
+        self._source = source
+        self._settings = settings
+        self._registry = registry
+        self._publish = publish
+        self._generation: Generation | None = None
+        self._ids: list[bytes] = []
+        self._worn = False
+        #: The schemas of the states that are waited for, while nothing has been committed.
+        self._awaited: States = ()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is served, -1 when none is."""
+        return NO_EPOCH if self._generation is None else self._generation.epoch
+
+    def behind_since(self) -> float:
+        """See `StateInstance.behind_since`. Any thread."""
+        return self.complete_at
+
+    def follow(self, history: FollowedOperator, manifest: JobManifest, committed: int, source: StateSource) -> None:
+        """Show the newest epoch that was committed, if it is newer. `history` has just looked.
+
+        `committed` is the newest epoch that is known to be; `source` is where everything can be read, if need be.
+        Raises `CheckpointError` when something cannot be read; what was shown still is.
+        """
+        try:
+            self._show(history, history.final(committed), source)
+        except CheckpointError:
+            # Files that were listed may have been replaced by a snapshot: what is there now tells.
+            history.distrust()
+            history.look(manifest)
+            self._show(history, history.final(committed), source)
+
+    def _show(self, history: FollowedOperator, final: int, source: StateSource) -> None:
+        if final <= self.epoch:
+            if self.epoch == NO_EPOCH and history.declared != self._awaited:
+                self._await(history, source)
+            return
+        self.written_at = max(self.written_at, history.written_at())
+        if self._generation is None or self._worn or not history.continues:
+            self.fill(source, history.states, final, [log.place.groups for log in history.logs])
+            history.stand_at(final)
+        else:
+            self._advance(self._generation, history, final)
+
+    def _await(self, history: FollowedOperator, source: StateSource) -> None:
+        """Let queries find the states of a job that has not committed its first epoch yet."""
+        states = stored_states(history.declared, self._settings.descriptors)
+        generation = Generation(self._settings, source.max_parallelism, states)
+        try:
+            generation.wait([log.place.groups for log in history.logs])
+        except BaseException:
+            generation.close()
+            raise
+        self._awaited = history.declared
+        self._replace(generation)
+
+    def fill(self, source: StateSource, states: States, epoch: int, ranges: Sequence[KeyGroupRange]) -> None:
+        """Show the state as of an epoch, all of it read anew. Raises as `follow`."""
+        generation = Generation(
+            self._settings, source.max_parallelism, stored_states(states, self._settings.descriptors)
+        )
+        try:
+            generation.fill(source, self.uid, epoch, ranges)
+        except BaseException:
+            generation.close()
+            raise
+        self.fills += 1  # before it shows: closing what was served until now can take a while
+        self._replace(generation)
+
+    def close(self) -> None:
+        """Idempotent."""
+        self.tables = {}
+        self._withdraw(self._ids, self._generation)
+        self._generation = None
+
+    def _advance(self, generation: Generation, history: FollowedOperator, final: int) -> None:
+        try:
+            for epoch in history.epochs(final):
+                generation.advance(epoch, [log.changes for log in history.logs])
+                history.stand_at(epoch)
+        except CheckpointError:
+            raise
+        except BaseException:
+            self._worn = True
+            raise
+
+    def _replace(self, generation: Generation) -> None:
+        outdated, ids = self._generation, self._ids
+        host, port = self._settings.server
+        tables: dict[str, LocationTable] = {}
+        registered: list[bytes] = []
+        for instance in generation.instances(self._source.job, self.behind_since):
+            registered.append(self._registry.register(instance))
+            owner = Owner(instance.key_groups, host, port, registered[-1])
+            owners = (*tables[instance.name].owners, owner) if instance.name in tables else (owner,)
+            tables[instance.name] = LocationTable(instance.job, instance.describe(), instance.max_parallelism, owners)
+        self.tables, self._generation, self._ids, self._worn = tables, generation, registered, False
+        self._publish()
+        self._withdraw(ids, outdated)
+
+    def _withdraw(self, ids: Sequence[bytes], generation: Generation | None) -> None:
+        for state_id in ids:
+            self._registry.unregister(state_id)
+        if generation is not None:
+            generation.close()

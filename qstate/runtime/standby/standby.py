@@ -1,0 +1,416 @@
+"""The standby: a process that serves the committed state of a checkpoint directory or savepoint, without the job.
+
+Rules of this module: it wires the parts together (state server, client proxy, registry, operators) and decides when to
+look at the directory. It starts no job, takes no lock on the directory and writes nothing into it, so it may run beside
+the job, after it, and as often as one likes.
+
+Whatever a look meets, what was served before goes on being served: it is of an epoch that was committed. A look that
+fails is said once in the log, counted, and made again; until one succeeds, `max_staleness_s` tells clients how
+old the answers may be.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from qstate.backends.catalog import check_backend
+from qstate.checkpoint.log.chain import NO_EPOCH
+from qstate.checkpoint.manifest import MANIFEST_FILE, JobManifest, read_final
+from qstate.checkpoint.sources.following import FollowedOperator
+from qstate.checkpoint.sources.history import JobHistory, StateSource
+from qstate.checkpoint.sources.savepoint import Savepoint
+from qstate.checkpoint.storage.locations import absolute, open_directory
+from qstate.config import JobConfig
+from qstate.descriptors import StateDescriptor
+from qstate.errors import (
+    CheckpointError,
+    ClosedError,
+    ConfigError,
+    DamagedCheckpoint,
+    QueryError,
+    Restoring,
+    UnknownState,
+)
+from qstate.keys import KeyGroupRange
+from qstate.line_limit import limited
+from qstate.runtime.control.auth_token import with_token
+from qstate.runtime.control.scratch_directory import ScratchDirectory
+from qstate.runtime.control.statistics import ProcessStatistics, process_statistics, request_statistics
+from qstate.runtime.net.listener import parse_ports
+from qstate.runtime.routing.location import LocationTable
+from qstate.runtime.serving.client_proxy import ClientProxy
+from qstate.runtime.serving.metrics import MetricsServer
+from qstate.runtime.serving.query_ports import check_exposure, endpoint_options, reachable
+from qstate.runtime.serving.registry import StateRegistry
+from qstate.runtime.serving.state_server import StateServer
+from qstate.runtime.standby.served_operator import ServedOperator, ServingSettings
+from qstate.setting_values import setting_value
+
+__all__ = ["DEFAULT_INTERVAL_S", "Standby", "StandbyStatus", "serve_checkpoint"]
+
+log = limited(logging.getLogger(__name__))
+
+DEFAULT_INTERVAL_S = 0.5
+DRAIN_TIMEOUT_S = 2.0
+#: How long a look that is under way may take to notice that it is over.
+STOP_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class StandbyStatus:
+    """What a standby is doing. `epochs` are those that are served, by operator uid; `job` is None while there is none.
+
+    `looks` counts looks at the directory, `failures` those that failed; `failure` says why the last one did, None
+    when it did not. `fills` counts how often an operator's state was read whole.
+    """
+
+    job: str | None
+    epochs: Mapping[str, int]
+    looks: int
+    failures: int
+    failure: str | None
+    fills: int
+
+
+class StandbyOracle:
+    """The location oracle of the one job that a standby serves."""
+
+    def __init__(self, job: str) -> None:
+        self._job = job
+        #: Replaced whole, so that no reader needs a lock.
+        self.tables: Mapping[str, LocationTable] = {}
+        #: Whether states may be missing only because they are being read for the first time.
+        self.filling = True
+
+    def locate(self, state: str, reply: Callable[[LocationTable | QueryError], None]) -> None:
+        filling, table = self.filling, self.tables.get(state)
+        if table is not None:
+            reply(table)
+        else:
+            reply(Restoring(job=self._job, state=state) if filling else UnknownState(job=self._job, state=state))
+
+    def describe(self, reply: Callable[[Sequence[Mapping[str, Any]] | QueryError], None]) -> None:
+        reply([table.state for _, table in sorted(self.tables.items())])
+
+
+class Standby:
+    """Serves what is committed in a checkpoint directory, and follows it; or a savepoint. `close` it, or use `with`.
+
+    `config`: the settings of a job's proxies, state servers and backend are those of the standby's, and it reads the
+    location with the `checkpoint_storage_options`; the others do not concern it. `interval_s` is the pause between two
+    looks. Raises `ConfigError` for settings that cannot work.
+    """
+
+    def __init__(
+        self,
+        location: str | Path,
+        config: JobConfig,
+        *,
+        host: str = "127.0.0.1",
+        interval_s: float = DEFAULT_INTERVAL_S,
+        descriptors: Iterable[StateDescriptor] = (),
+    ) -> None:
+        self._root = open_directory(absolute(location), config.checkpoint_storage_options)
+        config = self._config = with_token(config)
+        self._interval_s = _interval(interval_s)
+        self._descriptors = tuple(descriptors)
+        self._check(host)
+        self._registry = StateRegistry()
+        self._server_statistics = request_statistics(config.statistics)
+        self._proxy_statistics = request_statistics(config.statistics)
+        self._server = StateServer(self._registry, endpoint_options(config, "server", host), self._server_statistics)
+        proxy_options = endpoint_options(config, "proxy", host)
+        self._proxy = ClientProxy(proxy_options, self._proxy_statistics, local=self._server)
+        self._metrics: MetricsServer | None = None
+        self._oracle: StandbyOracle | None = None
+        self._source: StateSource | None = None
+        self._settings: ServingSettings | None = None
+        self._followed: dict[str, tuple[str, FollowedOperator]] = {}
+        self._served: dict[str, ServedOperator] = {}
+        self._looks = self._failures = 0
+        self._failure: str | None = None
+        self._looked = threading.Event()
+        self._stop = threading.Event()
+        self._scratch: ScratchDirectory | None = None
+        self._closing = ExitStack()  # from the last to the first
+        self._closing.callback(self._free_state)
+        self._closing.callback(self._server.shutdown, DRAIN_TIMEOUT_S)
+        self._closing.callback(self._proxy.shutdown, DRAIN_TIMEOUT_S)
+
+    def start(self) -> None:
+        """Listen, and look at the directory from now on. Raises `ConfigError` when no port is free: close it then."""
+        self._server.start()
+        self._proxy.start()
+        if self._config.metrics_ports:
+            self._metrics = MetricsServer(
+                self._job_name,
+                lambda: [self.statistics()],
+                bind=self._config.metrics_bind,
+                ports=self._config.metrics_ports,
+            )
+            self._closing.callback(self._metrics.close)
+        self._scratch = ScratchDirectory()
+        self._settings = ServingSettings(
+            self._config, self._scratch.path, reachable(self._server.address), self._descriptors, self._stop.is_set
+        )
+        looking = threading.Thread(target=self._run, name="qstate-standby", daemon=True)
+        self._closing.callback(looking.join, STOP_TIMEOUT_S)
+        self._closing.callback(self._stop.set)
+        looking.start()
+
+    def wait_for_first_look(self) -> None:
+        """Wait until what is in the directory is served, or was found unfit to be."""
+        self._looked.wait()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """The host and port of the client proxy."""
+        return reachable(self._proxy.address)
+
+    @property
+    def server_address(self) -> tuple[str, int]:
+        """The host and port of the state server."""
+        return reachable(self._server.address)
+
+    @property
+    def metrics_address(self) -> tuple[str, int] | None:
+        """The host and port of the Prometheus metrics; None without `metrics_ports`, and before `start`."""
+        return None if self._metrics is None else self._metrics.address
+
+    def status(self) -> StandbyStatus:
+        """What it is doing at the moment. Any thread."""
+        served = dict(self._served)
+        return StandbyStatus(
+            job=None if self._source is None else self._source.job,
+            epochs={uid: operator.epoch for uid, operator in sorted(served.items())},
+            looks=self._looks,
+            failures=self._failures,
+            failure=self._failure,
+            fills=sum(operator.fills for operator in served.values()),
+        )
+
+    def statistics(self) -> ProcessStatistics:
+        """What the state server and the client proxy have counted. Any thread."""
+        return process_statistics("standby", self._server_statistics, self._proxy_statistics)
+
+    def close(self) -> None:
+        """Serve no longer; requests in flight may finish. Idempotent."""
+        self._closing.pop_all().close()
+
+    def __enter__(self) -> Standby:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _job_name(self) -> str:
+        return "" if self._source is None else self._source.job
+
+    # -- looking ----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        pause_s = 0.0
+        while not self._stop.wait(pause_s):
+            started_at = time.monotonic()
+            self._note(self._look())
+            self._looked.set()
+            if isinstance(self._source, Savepoint) and self._failure is None:
+                return  # nothing is ever added to it
+            # Where a look takes long, no more than half of the time goes into looking.
+            pause_s = max(self._interval_s, time.monotonic() - started_at)
+
+    def _look(self) -> str | None:
+        """Serve what is newly committed. Gives what is wrong with the directory, if something is."""
+        try:
+            if self._source is None:
+                self._source = self._find_source()
+            if isinstance(self._source, Savepoint):
+                return self._serve_savepoint(self._source)
+            return None if self._source is None else self._follow_job(self._source.job)
+        except ClosedError:
+            return None
+        except (CheckpointError, OSError) as exc:
+            return str(exc)
+        except Exception as exc:
+            log.exception("a look at %s failed", self._root.path)
+            return f"{type(exc).__name__}: {exc}"
+        finally:
+            if self._oracle is not None:
+                self._oracle.filling = False
+
+    def _find_source(self) -> StateSource | None:
+        source: StateSource | None = Savepoint.read(self._root)
+        if source is None:
+            manifest = JobManifest.read(self._root)
+            if manifest is None:
+                if not self._looks:
+                    log.info("waiting for a checkpoint in %s", self._root.path)
+                return None
+            source = JobHistory(self._root, manifest)
+        log.info("serving job %s from %s", source.job, source.location)
+        self._oracle = StandbyOracle(source.job)
+        self._proxy.set_location_oracle(source.job, self._oracle)
+        return source
+
+    def _follow_job(self, job: str) -> str | None:
+        started_at = time.monotonic()
+        manifest = JobManifest.read(self._root)
+        if manifest is None:
+            raise CheckpointError(f"{self._root.path} has no {MANIFEST_FILE} any more")
+        if manifest.job != job:
+            raise CheckpointError(
+                f"{self._root.path} belongs to job {manifest.job!r} now; restart the standby to serve it"
+            )
+        committed = dict(read_final(self._root))
+        looked: dict[str, FollowedOperator] = {}
+        wrong: list[str] = []
+        for uid, query in manifest.operators.items():
+            try:
+                looked[uid] = self._looked_at(uid, query, manifest)
+                # Spark commits an epoch for all operators of a query at once: what one proves holds for the others.
+                committed[query] = max(committed.get(query, NO_EPOCH), looked[uid].proved)
+            except CheckpointError as exc:
+                wrong.append(f"operator {uid!r}: {exc}")
+        for uid, history in looked.items():
+            try:
+                self._follow(uid, history, manifest, committed[manifest.operators[uid]])
+                self._served[uid].complete_at = started_at
+            except _Incomplete as exc:
+                log.debug("operator %s: %s", uid, exc)
+            except CheckpointError as exc:
+                wrong.append(f"operator {uid!r}: {exc}")
+        return wrong[0] if wrong else None
+
+    def _looked_at(self, uid: str, query: str, manifest: JobManifest) -> FollowedOperator:
+        """The logs of an operator, as they are now."""
+        if uid not in self._followed:
+            self._served[uid] = self._operator(uid, JobHistory(self._root, manifest))
+            self._followed[uid] = query, FollowedOperator(self._root, uid)
+        known_query, history = self._followed[uid]
+        if known_query != query:
+            raise CheckpointError(
+                f"its state is made by another query now ({query}), whose epochs are others; restart the standby to "
+                "serve that"
+            )
+        history.look(manifest)
+        return history
+
+    def _follow(self, uid: str, history: FollowedOperator, manifest: JobManifest, committed: int) -> None:
+        """Bring one operator forward. Returns when nothing that is committed can be missing, else raises."""
+        served = self._served[uid]
+        served.follow(history, manifest, committed, JobHistory(self._root, manifest))
+        if history.damaged is not None:
+            raise DamagedCheckpoint(
+                f"{history.damaged} is damaged; epoch {served.epoch} is served until the job has gone on, or the file "
+                "is brought back from a copy"
+            )
+        if not history.whole and committed > served.epoch:
+            if manifest.restored_from is not None:
+                raise _Incomplete("not every subtask has begun since the job was restored")
+            raise DamagedCheckpoint(
+                f"epoch logs of some of its key groups are missing, although epoch {committed} was committed; bring "
+                f"the directory {self._root.path} back from a copy"
+            )
+        if history.sealed > served.epoch:
+            raise _Incomplete(f"epoch {history.sealed} is sealed, and not known to be committed")
+
+    def _serve_savepoint(self, savepoint: Savepoint) -> str | None:
+        """Serve it as it is: it lacks what was committed since it was made."""
+        age_s = max(0.0, time.time() - datetime.fromisoformat(savepoint.created).timestamp())
+        made_at = time.monotonic() - age_s
+        for uid, stored in savepoint.operators().items():
+            operator = self._served.setdefault(uid, self._operator(uid, savepoint))
+            if operator.epoch == NO_EPOCH:
+                operator.complete_at = made_at
+                operator.fill(savepoint, stored.states, stored.epoch, [KeyGroupRange(0, savepoint.max_parallelism)])
+        return None
+
+    def _operator(self, uid: str, source: StateSource) -> ServedOperator:
+        assert self._settings is not None  # set before the thread starts
+        return ServedOperator(uid, source, self._settings, self._registry, self._publish)
+
+    def _publish(self) -> None:
+        """Tell the oracle. Of a name that two operators have, one is left over from an older program."""
+        assert self._oracle is not None
+        tables: dict[str, LocationTable] = {}
+        for operator in sorted(self._served.values(), key=lambda operator: operator.written_at):
+            tables.update(operator.tables)
+        self._oracle.tables = tables
+
+    def _note(self, failure: str | None) -> None:
+        self._looks += 1
+        if failure is not None:
+            self._failures += 1
+        if failure != self._failure:
+            if failure is not None:
+                log.warning("%s; what was served before goes on being served", failure)
+            else:
+                log.info("%s can be read again", self._root.path)
+        self._failure = failure
+
+    # -- parts ------------------------------------------------------------------------------------------------
+
+    def _check(self, host: str) -> None:
+        check_backend(self._config.backend, self._config.backend_options)
+        for ports in (self._config.proxy_ports, self._config.server_ports, self._config.metrics_ports or "0"):
+            parse_ports(ports)
+        check_exposure(self._config, host)
+
+    def _free_state(self) -> None:
+        for operator in self._served.values():
+            operator.close()
+        if self._scratch is not None:
+            self._scratch.remove()
+
+
+class _Incomplete(Exception):
+    """Something may be committed that is not served yet: nothing is wrong, time will tell."""
+
+
+def _interval(value: Any) -> float:
+    seconds: float | None = setting_value(float, value)
+    if seconds is None or not 0 < seconds <= threading.TIMEOUT_MAX:
+        raise ConfigError(f"the interval between two looks must be seconds above zero, got {value!r}")
+    return seconds
+
+
+def serve_checkpoint(
+    location: str | Path,
+    *,
+    host: str = "127.0.0.1",
+    interval_s: float = DEFAULT_INTERVAL_S,
+    descriptors: Iterable[StateDescriptor] = (),
+    **settings: Any,
+) -> Standby:
+    """Serve the committed state of a checkpoint directory or savepoint from this process, until it is closed.
+
+    When this returns, what is there is served. A directory that is empty, or not there yet, is waited for; what is
+    committed later is served when the next look finds it, `interval_s` after the one before. `descriptors`: those of
+    aggregating states, which have the function that makes their results. `settings` are fields of
+    `qstate.config.JobConfig` that concern ports, the token and the backend, such as `proxy_ports="9069"` and
+    `backend="rocksdb"`.
+
+    Raises `ConfigError` for settings that cannot work, and when no port is free.
+    """
+    standby = Standby(
+        location,
+        JobConfig.from_spark({}, **settings),
+        host=host,
+        interval_s=interval_s,
+        descriptors=descriptors,
+    )
+    try:
+        standby.start()
+        standby.wait_for_first_look()
+    except BaseException:
+        standby.close()
+        raise
+    return standby

@@ -1,0 +1,1 @@
+"""The task manager process and the subtasks in it."""

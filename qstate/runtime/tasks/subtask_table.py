@@ -1,0 +1,191 @@
+"""The subtasks that one task manager holds: opened from their epoch logs, published, and opened anew when broken.
+
+Rules of this module: it brings subtasks and their queryable states in and out of service. Sessions and connections
+of relays are the task manager's. Any thread may use it.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from qstate.checkpoint.storage.locations import open_directory
+from qstate.errors import JobError, QStateError
+from qstate.operators.operator import OperatorSpec
+from qstate.runtime.control.addresses import Bootstrap
+from qstate.runtime.control.rpc import RpcPeer
+from qstate.runtime.job.declarations import Declaration
+from qstate.runtime.routing.location import Owner
+from qstate.runtime.serving.registry import StateRegistry
+from qstate.runtime.tasks.subtask import Restart, Subtask, SubtaskPlace
+
+__all__ = ["HeldSubtasks"]
+
+log = logging.getLogger(__name__)
+
+
+class HeldSubtasks:
+    """By operator uid and subtask index. `server` is the address that owners are published with."""
+
+    def __init__(
+        self,
+        bootstrap: Bootstrap,
+        scratch: Path,
+        registry: StateRegistry,
+        job_manager: RpcPeer,
+    ) -> None:
+        self._bootstrap = bootstrap
+        self._checkpoint_dir = open_directory(bootstrap.checkpoint_dir, bootstrap.config.checkpoint_storage_options)
+        self._scratch = scratch
+        self._registry = registry
+        self._job_manager = job_manager
+        self._subtasks: dict[tuple[str, int], Subtask] = {}
+        #: The token of the declaration that each was opened for.
+        self._declarations: dict[tuple[str, int], str] = {}
+        self._state_ids: dict[tuple[str, int], list[bytes]] = {}
+        #: By operator uid, the newest epoch that Spark is reported to have committed.
+        self._reported: dict[str, int] = {}
+        self._opening = threading.Lock()
+        self._closed = False
+        self.server: tuple[str, int] = ("", 0)
+
+    def indexes(self) -> range:
+        """The subtask indexes that are this task manager's, of every operator."""
+        slots = self._bootstrap.config.slots
+        first = self._bootstrap.index * slots
+        return range(first, min(first + slots, self._bootstrap.parallelism))
+
+    def restore(self, operators: Mapping[str, int]) -> None:
+        """Bring the state of these operators back, as far as that works. With each, the newest epoch known to be final.
+
+        State that comes from elsewhere waits for the first session: its epoch says which state that is.
+
+        What does not work is logged only: the session that needs the subtask tries again, and its query gets the
+        error. A task manager that ended over it would be started again, to end again.
+        """
+        for uid, final in operators.items():
+            for index in self.indexes():
+                try:
+                    self.open(uid, index, Restart(final))
+                except ConnectionError:
+                    raise  # the job manager is gone, and so is the reason to be here
+                except (Exception, SystemExit) as exc:
+                    log.exception("operator %s subtask %d cannot be restored: %s", uid, index, exc)
+
+    def open(self, uid: str, index: int, restart: Restart, declaration: str | None = None) -> Subtask | None:
+        """The subtask, opened and published on its first use; None when that has to wait for a session.
+
+        With the token of a declaration, one that was opened for another one makes way.
+        """
+        key = (uid, index)
+        with self._opening:
+            if self._closed:
+                raise ConnectionError("the task manager is ending")
+            held = self._subtasks.get(key)
+            if held is not None and declaration in (None, self._declarations[key]):
+                return held
+            place = self._place(index)
+            if held is None and restart.first_epoch is None and place.begins_elsewhere(uid):
+                return None
+            spec, token = self._load_spec(uid, declaration)
+            if held is not None:
+                del self._subtasks[key]
+                self._unpublish(key)
+                held.close()
+            # The report of an epoch may have overtaken what the job manager answered.
+            final = max(restart.final, self._reported.get(uid, restart.final))
+            opened = Subtask(spec, place, replace(restart, final=final))
+            try:
+                self._publish(key, opened)
+            except BaseException:
+                self._unpublish(key)
+                opened.close()
+                raise
+            self._subtasks[key] = opened
+            self._declarations[key] = token
+            return opened
+
+    def reopen(self, uid: str, index: int, broken: Subtask, restart: Restart) -> None:
+        """Take a broken subtask out of service and put its successor in, so that its state can be queried again.
+
+        Failing that, which is logged, the next session opens it.
+        """
+        key = (uid, index)
+        with self._opening:
+            if self._subtasks.get(key) is broken:
+                del self._subtasks[key]
+                self._unpublish(key)
+        broken.close()
+        try:
+            self.open(uid, index, restart)
+        except (OSError, QStateError) as exc:
+            log.warning("operator %s subtask %d cannot be opened anew yet: %s", uid, index, exc)
+
+    def finalize(self, operators: list[str], epoch: int) -> None:
+        """Spark has committed the epoch of these operators."""
+        with self._opening:
+            for uid in operators:
+                self._reported[uid] = max(epoch, self._reported.get(uid, epoch))
+            chosen = [subtask for (uid, _), subtask in self._subtasks.items() if uid in operators]
+        for subtask in chosen:
+            subtask.finalize(epoch)
+
+    def close(self) -> None:
+        """Close every subtask, whatever one of them does. None is opened afterwards."""
+        with self._opening:
+            self._closed = True
+            subtasks = list(self._subtasks.values())
+        for subtask in subtasks:
+            try:
+                subtask.close()
+            except Exception:
+                log.exception("subtask could not be closed")
+
+    def _place(self, index: int) -> SubtaskPlace:
+        bootstrap = self._bootstrap
+        return SubtaskPlace(
+            bootstrap.job,
+            index,
+            bootstrap.parallelism,
+            bootstrap.config,
+            self._checkpoint_dir,
+            bootstrap.owner,
+            bootstrap.layout,
+            self._scratch,
+        )
+
+    def _load_spec(self, uid: str, declaration: str | None) -> tuple[OperatorSpec, str]:
+        found: Declaration = self._job_manager.call("operator", uid, declaration)
+        try:
+            spec: OperatorSpec = pickle.loads(found.spec)
+        except (QStateError, ConnectionError):
+            raise
+        except Exception as exc:
+            raise JobError(
+                f"operator {uid!r} cannot be unpickled in the task manager: {type(exc).__name__}: {exc}; make the "
+                "modules that it uses importable on the executors (addPyFile, or install them)"
+            ) from exc
+        return spec, found.token
+
+    def _publish(self, key: tuple[str, int], opened: Subtask) -> None:
+        uid, index = key
+        instances = opened.instances()
+        self._job_manager.call("claim", uid, [instance.describe() for instance in instances])
+        if opened.restored is not None:
+            self._job_manager.call("restored", opened.restored)
+        host, port = self.server
+        owned: list[tuple[Mapping[str, Any], Owner]] = []
+        for instance in instances:
+            state_id = self._registry.register(instance)
+            self._state_ids.setdefault(key, []).append(state_id)
+            owned.append((instance.describe(), Owner(instance.key_groups, host, port, state_id)))
+        self._job_manager.call("publish", self._bootstrap.index, index, owned)
+
+    def _unpublish(self, key: tuple[str, int]) -> None:
+        for state_id in self._state_ids.pop(key, ()):
+            self._registry.unregister(state_id)

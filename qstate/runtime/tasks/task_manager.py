@@ -1,0 +1,302 @@
+"""The task manager: the long-lived process that holds subtasks' state and serves it.
+
+Rules of this module: it wires the parts of one process together (data listeners, subtasks, registry, state
+server, client proxy, control connection), passes relays' sessions to their subtasks, and decides when the process
+ends. The parts do the work.
+
+It ends itself when the job manager says so, when the control connection ends or is silent for a lease, when its
+executor is gone, or when another incarnation has taken its epoch log over. State is never lost by that: what is
+sealed is in the epoch log, and what is not will come again.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from io import TextIOWrapper
+from pathlib import Path
+
+import psutil
+
+from qstate.errors import FencedError, JobError, QStateError
+from qstate.line_limit import report_withheld
+from qstate.operators.user_traceback import described, with_user_traceback
+from qstate.runtime.control.addresses import Bootstrap, TaskManagerAddress, host_id
+from qstate.runtime.control.process_log import ProcessLog
+from qstate.runtime.control.rpc import RpcListener, RpcPeer, connect
+from qstate.runtime.control.scratch_directory import ScratchDirectory
+from qstate.runtime.control.statistics import ProcessStatistics, process_statistics, request_statistics
+from qstate.runtime.relay.data_channel import FrameKind, SessionRequest, TaskChannel
+from qstate.runtime.serving.client_proxy import ClientProxy
+from qstate.runtime.serving.endpoint import EndpointOptions
+from qstate.runtime.serving.query_ports import endpoint_options
+from qstate.runtime.serving.registry import StateRegistry
+from qstate.runtime.serving.state_server import StateServer
+from qstate.runtime.tasks.driver_only import refuse_driver
+from qstate.runtime.tasks.job_oracle import JobManagerOracle
+from qstate.runtime.tasks.subtask import Restart, Subtask
+from qstate.runtime.tasks.subtask_table import HeldSubtasks
+from qstate.runtime.tasks.time_slice import shorten_time_slice
+from qstate.runtime.tasks.watchdog import Watchdog
+
+__all__ = ["TaskManager", "main"]
+
+log = logging.getLogger(__name__)
+
+WATCH_INTERVAL_S = 1.0
+DRAIN_TIMEOUT_S = 2.0
+#: How long a process may take to end in which a function does not come back.
+END_TIMEOUT_S = 5.0
+
+
+class TaskManager:
+    """One process. `run` returns when it is time to end, with everything freed."""
+
+    def __init__(self, bootstrap: Bootstrap) -> None:
+        self._bootstrap = bootstrap
+        self._end = threading.Event()
+        self._reason = ""
+        self._registry = StateRegistry()
+        self._job_manager = RpcPeer(
+            connect(*bootstrap.job_manager, bootstrap.secret),
+            {
+                "ping": self._ping,
+                "stop": lambda: self.end("stopped by the job manager"),
+                "finalize": self._finalize,
+                "statistics": self._counted,
+            },
+            threaded=frozenset({"finalize"}),
+            on_close=lambda _: self.end("the job manager is gone"),
+        )
+        self._scratch = ScratchDirectory()
+        self._host = "127.0.0.1" if bootstrap.local else self._job_manager.local_host
+        self._server_statistics = request_statistics(bootstrap.config.statistics)
+        self._proxy_statistics = request_statistics(bootstrap.config.statistics)
+        self._server = StateServer(self._registry, self._endpoint("server"), self._server_statistics)
+        self._subtasks = HeldSubtasks(bootstrap, self._scratch.path, self._registry, self._job_manager)
+        #: By the id of the thread that serves it.
+        self._sessions: dict[int, TaskChannel] = {}
+        self._watchdog = Watchdog(bootstrap.config, self._hangs)
+        self._proxy: ClientProxy | None = None
+        if bootstrap.config.proxy_enabled:
+            self._proxy = ClientProxy(self._endpoint("proxy"), self._proxy_statistics, local=self._server)
+
+    def end(self, reason: str) -> None:
+        """Let `run` return. Any thread may call it; the first reason is logged."""
+        if not self._end.is_set():
+            self._reason = reason
+            self._end.set()
+
+    def run(self, up: Callable[[], None]) -> None:
+        """Serve until it is time to end; `up` is called once the job manager knows this task manager."""
+        listeners: list[RpcListener] = []
+        try:
+            self._watchdog.start()
+            self._server.start()
+            if self._proxy is not None:
+                self._proxy.set_location_oracle(self._bootstrap.job, JobManagerOracle(self._job_manager))
+                self._proxy.start()
+            self._subtasks.server = self._advertised(self._server.address)
+            listeners.append(RpcListener((self._host, 0), self._bootstrap.secret, self._serve))
+            unix_path = self._listen_on_this_host(listeners)
+            self._job_manager.start()
+            self._register(listeners[0].port, unix_path)
+            up()
+            self._watch()
+        finally:
+            self._close(listeners)
+
+    def _listen_on_this_host(self, listeners: list[RpcListener]) -> str:
+        """The path of a Unix socket for relays of this host; empty where that cannot be: they come over TCP then."""
+        path = str(self._scratch.path / "data.sock")
+        try:
+            listeners.append(RpcListener(path, self._bootstrap.secret, self._serve))
+        except OSError as exc:  # such as a TMPDIR that is too long for a socket's address
+            log.warning("no Unix socket at %s: %s", path, exc)
+            return ""
+        return path
+
+    def _register(self, data_port: int, unix_path: str) -> None:
+        address = TaskManagerAddress(
+            self._bootstrap.index,
+            self._bootstrap.incarnation,
+            host_id(),
+            os.getpid(),
+            self._host,
+            data_port,
+            unix_path,
+            self._subtasks.server,
+            self._advertised(self._proxy.address) if self._proxy is not None else None,
+            self._bootstrap.executor_pid,
+        )
+        self._subtasks.restore(self._job_manager.call("register", address))
+
+    def _watch(self) -> None:
+        """Beat, and look for reasons to end, until there is one."""
+        bootstrap = self._bootstrap
+        executor = _process(bootstrap.executor_pid)
+        interval_s = min(WATCH_INTERVAL_S, bootstrap.config.lease_s / 4)
+        while not self._end.wait(interval_s):
+            if executor is not None and not executor.is_running():
+                self.end(f"executor process {bootstrap.executor_pid} is gone")
+                break
+            try:
+                self._job_manager.call(
+                    "heartbeat", bootstrap.index, bootstrap.incarnation, timeout_s=bootstrap.config.lease_s
+                )
+            except (OSError, TimeoutError, FencedError) as exc:
+                self.end(f"the lease ran out: {exc}")
+                self._job_manager.close()  # a session that waits for an answer would keep its subtask from closing
+        log.info("task manager %d ends: %s", bootstrap.index, self._reason)
+
+    def _close(self, listeners: list[RpcListener]) -> None:
+        """Free everything, the one whatever becomes of the other."""
+        with ExitStack() as steps:  # from the last to the first
+            steps.callback(self._watchdog.close)
+            steps.callback(self._scratch.remove)
+            steps.callback(self._job_manager.close)
+            steps.callback(self._subtasks.close)
+            steps.callback(self._server.shutdown, DRAIN_TIMEOUT_S)
+            if self._proxy is not None:
+                steps.callback(self._proxy.shutdown, DRAIN_TIMEOUT_S)
+            for listener in listeners:
+                steps.callback(listener.close)
+
+    # -- sessions ---------------------------------------------------------------------------------------------
+
+    def _serve(self, sock: socket.socket) -> None:
+        """One relay's session, on the thread that welcomed its connection."""
+        channel = self._sessions[threading.get_ident()] = TaskChannel(sock)
+        try:
+            opening = channel.receive()
+            if opening.kind is not FrameKind.OPEN:
+                raise ConnectionError(f"a relay sent {opening.kind.name} before OPEN")
+            self._run_session(pickle.loads(opening.payload), channel)
+        except OSError as exc:
+            log.info("a relay's session ended early: %s", exc)
+        finally:
+            del self._sessions[threading.get_ident()]
+            channel.close()
+
+    def _run_session(self, request: SessionRequest, channel: TaskChannel) -> None:
+        subtask: Subtask | None = None
+        restart = Restart()
+        try:
+            final = self._job_manager.call(
+                "bind_query", request.operator, request.query, request.epoch, request.declaration
+            )
+            restart = Restart(max(final, request.epoch - 1), request.epoch)
+            subtask = self._subtasks.open(request.operator, request.subtask, restart, request.declaration)
+            assert subtask is not None  # with a first epoch, nothing has to wait
+            begun = partial(self._job_manager.call, "begun", request.query, request.epoch)
+            subtask.run(request, channel, begun, committed=request.epoch <= final)
+        except FencedError as exc:
+            if exc.superseded:
+                self.end(str(exc))
+                return
+            channel.send_failure(exc)
+        except QStateError as exc:
+            told = with_user_traceback(exc)
+            whole = None if told is exc else exc  # qstate's own refusals need no stack
+            log.warning("operator %s subtask %d: %s", request.operator, request.subtask, exc, exc_info=whole)
+            channel.send_failure(told)
+        except ConnectionError:
+            raise
+        except BaseException as exc:  # sys.exit() in the user's code, too, is an error of that code
+            log.exception("operator %s subtask %d failed", request.operator, request.subtask)
+            failure = JobError(f"operator {request.operator!r} failed: {described(exc)}")
+            failure.__cause__ = exc
+            channel.send_failure(with_user_traceback(failure))
+        finally:
+            if subtask is not None and subtask.broken:
+                self._subtasks.reopen(request.operator, request.subtask, subtask, restart)
+
+    def _hangs(self, thread: int, error: JobError) -> None:
+        """A thread does not come back from the user's function, and cannot be made to: this process has to end."""
+        if self._end.is_set():
+            return
+        log.error("%s", error)
+        channel = self._sessions.get(thread)
+        if channel is not None:
+            try:
+                channel.fail(error)
+            except OSError as exc:
+                log.info("its relay is gone: %s", exc)
+        self.end("a function does not come back")
+        last = threading.Timer(END_TIMEOUT_S, os._exit, (1,))  # closing waits for the function, too
+        last.daemon = True
+        last.start()
+
+    def _ping(self) -> None:
+        """Answers a job manager to which a relay has reported this process as lost: once it ends, it is."""
+        if self._end.is_set():
+            raise FencedError(f"task manager {self._bootstrap.index} is ending: {self._reason}")
+
+    def _finalize(self, operators: list[str], epoch: int) -> None:
+        self._subtasks.finalize(operators, epoch)
+
+    # -- endpoints --------------------------------------------------------------------------------------------
+
+    def _endpoint(self, which: str) -> EndpointOptions:
+        return endpoint_options(self._bootstrap.config, which, self._host)
+
+    def _counted(self) -> ProcessStatistics:
+        proxy = self._proxy_statistics if self._proxy is not None else None
+        return process_statistics(str(self._bootstrap.index), self._server_statistics, proxy)
+
+    def _advertised(self, address: tuple[str, int]) -> tuple[str, int]:
+        host, port = address
+        return (self._host if host in ("0.0.0.0", "::") else host), port
+
+
+def _process(pid: int) -> psutil.Process | None:
+    """The process, or None for 0. One that is gone already counts as the current process's parent being gone."""
+    if pid == 0:
+        return None
+    try:
+        return psutil.Process(pid)
+    except psutil.NoSuchProcess:
+        raise JobError(f"executor process {pid} ended before its task manager was up") from None
+
+
+def main() -> None:
+    """The process: reads its bootstrap from standard input, serves, and ends.
+
+    The argument is a pipe that gets a byte as soon as this task manager is up: see `qstate.runtime.control.daemonize`.
+    """
+    tell = int(sys.argv[1])
+    os.set_inheritable(tell, False)
+    bootstrap: Bootstrap = pickle.load(sys.stdin.buffer)
+    with Path(os.devnull).open("rb") as nothing:  # not closed: the next socket would become the standard input
+        os.dup2(nothing.fileno(), 0)
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # what the user's code printed is there when the process is killed
+    faulthandler.enable()  # a crash in a package's compiled code leaves the stack in the log
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log.info("task manager %d, incarnation %d: process %d", bootstrap.index, bootstrap.incarnation, os.getpid())
+    if bootstrap.log_file:
+        ProcessLog(Path(bootstrap.log_file)).start(report_withheld)
+    sys.setswitchinterval(bootstrap.config.switch_interval_s)
+    shorten_time_slice()
+    refuse_driver()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        manager = TaskManager(bootstrap)
+        signal.signal(signal.SIGTERM, lambda *_: manager.end("SIGTERM"))
+        manager.run(up=lambda: os.close(tell) if os.write(tell, b"1") else None)
+    except (QStateError, OSError) as exc:
+        log.error("task manager %d of job %s cannot run: %s", bootstrap.index, bootstrap.job, exc)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
