@@ -17,7 +17,7 @@ import pytest
 
 import qstate
 from qstate.cli.main import main as cli
-from tests.project.test_command_line import assert_one_line_error, run
+from tests.cli.test_command_line import assert_one_line_error, run
 
 pytestmark = pytest.mark.spark
 

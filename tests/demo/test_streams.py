@@ -20,7 +20,7 @@ from qstate.demo.report import report
 from qstate.demo.streams import JOB, Inputs, Progress, Streams, cause_of, start_streams
 from qstate.errors import JobError
 from qstate.spark import Job
-from tests.job.running_job import Background
+from tests.runtime.job.running_job import Background
 
 pytestmark = pytest.mark.spark
 

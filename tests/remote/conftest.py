@@ -12,9 +12,9 @@ import pytest
 from qstate.checkpoint.storage.directory import Directory
 from qstate.checkpoint.storage.locations import open_directory
 from qstate.operators.functions import KeyedFunction
-from tests.job.running_job import RunningJob
 from tests.remote.s3_server import BUCKET, S3Server
-from tests.standby.conftest import standby_of
+from tests.runtime.job.running_job import RunningJob
+from tests.runtime.standby.conftest import standby_of
 
 __all__ = ["standby_of"]
 

@@ -17,11 +17,11 @@ from qstate.config import JobConfig
 from qstate.errors import CheckpointError, ConfigError, JobError
 from qstate.runtime.job.job_directory import CheckpointHome
 from qstate.standby import Standby
-from tests.job.functions import Totals
-from tests.job.running_job import RunningJob, kill, rows_batch, until
 from tests.remote import careless
 from tests.remote.s3_server import S3Server
-from tests.standby.asked import feed, reached, total
+from tests.runtime.job.functions import Totals
+from tests.runtime.job.running_job import RunningJob, kill, rows_batch, until
+from tests.runtime.standby.asked import feed, reached, total
 
 JobOf = Callable[..., RunningJob]
 StandbyOf = Callable[..., Standby]

@@ -21,7 +21,7 @@ from qstate.errors import CheckpointError, DamagedCheckpoint, FencedError
 from qstate.keys import KeyGroupRange
 from tests.checkpoint.checkpoints import MAX_PARALLELISM, UID, StoredJob, state_after
 from tests.checkpoint.logs import IDENTITY, change, held, open_log, output_of
-from tests.project.test_command_line import assert_one_line_error, run
+from tests.cli.test_command_line import assert_one_line_error, run
 from tests.remote.s3_server import CREDENTIALS, S3Server
 
 EVERY = KeyGroupRange(0, MAX_PARALLELISM)

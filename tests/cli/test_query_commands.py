@@ -1,0 +1,183 @@
+"""`qstate jobs`, `states` and `get` against states that are served for real."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qstate.cli.main import main as cli
+from qstate.cli.query import parse_key, parse_namespace, printable
+from qstate.errors import ConfigError, WrongKeyType
+from qstate.keys import ColumnType
+from tests.cli.test_command_line import assert_one_line_error, run
+from tests.project.served_job import CONTENTS, serve
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+
+
+@pytest.fixture(scope="module")
+def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serve(tmp_path_factory.mktemp("served")) as (host, port):
+        yield f"{host}:{port}"
+
+
+def test_jobs_are_listed(proxy: str) -> None:
+    assert run("jobs", "--proxy", proxy).stdout == "nyc\n"
+    assert json.loads(run("jobs", "--proxy", proxy, "--json").stdout) == ["nyc"]
+
+
+def test_states_are_listed_with_kind_and_types(proxy: str) -> None:
+    lines = run("states", "nyc", "--proxy", proxy).stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["STATE", *sorted(CONTENTS)]
+    assert "byPlace" in lines[1]
+    assert "string, bigint, binary" in lines[1]
+    listed = json.loads(run("states", "nyc", "--proxy", proxy, "--json").stdout)
+    assert {state["name"]: state["kind"] for state in listed}["visits"] == "map"
+
+
+@pytest.mark.parametrize("state", ["lastTemperature", "visits", "lastDelays", "totalDistance", "meanDelay"])
+def test_value_of_every_kind_is_printed(proxy: str, state: str) -> None:
+    answer = run("get", "nyc", state, "JFK", "--proxy", proxy, "--json")
+    assert (answer.returncode, answer.stderr) == (cli.SUCCESS, "")
+    assert json.loads(answer.stdout) == CONTENTS[state][None]["JFK"]
+
+
+def test_value_is_printed_as_text_without_json(proxy: str) -> None:
+    assert run("get", "nyc", "lastTemperature", "JFK", "--proxy", proxy).stdout == "71.06\n"
+
+
+def test_namespace_has_a_value_of_its_own(proxy: str) -> None:
+    answer = run("get", "nyc", "lastTemperature", "JFK", "--proxy", proxy, "--namespace", "2013-07-18")
+    assert answer.stdout == "100.04\n"
+
+
+def test_key_of_several_columns_is_one_argument_each(proxy: str) -> None:
+    answer = run("get", "nyc", "byPlace", "JFK", "7", "ff", "--proxy", proxy, "--json")
+    assert json.loads(answer.stdout) == "AAE="
+
+
+def test_key_without_a_value_is_a_plain_no(proxy: str) -> None:
+    answer = run("get", "nyc", "lastTemperature", "LGA", "--proxy", proxy)
+    assert (answer.returncode, answer.stdout, answer.stderr) == (cli.NO, "", "")
+    assert run("get", "nyc", "lastTemperature", "LGA", "--proxy", proxy, "--json").stdout == "null\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["states", "no-such-job"], ["no job of that name", "no-such-job"]),
+        (["get", "nyc", "noSuchState", "JFK"], ["no queryable state of that name", "lastTemperature"]),
+        (["get", "nyc", "byPlace", "JFK"], ["3 columns (string, bigint, binary)"]),
+        (["get", "nyc", "byPlace", "JFK", "seven", "ff"], ["whole number", "'seven'"]),
+        (["get", "nyc", "byPlace", "JFK", "7", "xx"], ["hexadecimal", "'xx'"]),
+        (["get", "nyc", "lastTemperature", "JFK", "--namespace", "1.5"], ["key", "float"]),
+        (["get", "nyc", "lastTemperature", "JFK", "--isolation", "committed"], ["does not support that"]),
+        (["get", "nyc", "lastTemperature", "JFK", "--max-staleness", "-1"], ["max_staleness_s", "-1.0"]),
+        (["get", "nyc", "", "JFK"], ["state must be a name"]),
+        (["states", ""], ["job must be a name"]),
+        (["jobs", "--timeout", "0"], ["timeout_s must be seconds above zero"]),
+    ],
+)
+def test_what_cannot_be_answered_is_one_line(proxy: str, arguments: list[str], parts: list[str]) -> None:
+    assert_one_line_error(run(*arguments, "--proxy", proxy), *parts)
+
+
+def test_demands_are_made(proxy: str) -> None:
+    reached = run(
+        "get", "nyc", "lastTemperature", "JFK", "--proxy", proxy, "--min-epoch", "0", "--max-staleness", "0.5"
+    )
+    assert (reached.returncode, reached.stdout) == (cli.SUCCESS, "71.06\n")
+    later = run("get", "nyc", "lastTemperature", "JFK", "--proxy", proxy, "--min-epoch", "99", "--timeout", "0.2")
+    assert_one_line_error(later, "earlier epoch than min_epoch", "min_epoch=99")
+    assert_one_line_error(
+        run("get", "nyc", "lastTemperature", "JFK", "--min-epoch", "-1", "--proxy", proxy), "min_epoch"
+    )
+
+
+def test_fallback_is_asked_for_what_was_committed_alone(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        gone = f"127.0.0.1:{reserved.getsockname()[1]}"
+    with serve(tmp_path, committed=True) as (host, port):
+        ways = ("--proxy", gone, "--fallback", gone, "--fallback", f"{host}:{port}")
+        answer = run("get", "nyc", "lastTemperature", "JFK", "--isolation", "committed", *ways)
+        assert (answer.returncode, answer.stdout) == (cli.SUCCESS, "71.06\n")
+        assert "lastTemperature" in run("states", "nyc", *ways).stdout
+        live = run("get", "nyc", "lastTemperature", "JFK", "--timeout", "0.3", *ways)
+        assert_one_line_error(live, "cannot connect to")
+    assert_one_line_error(
+        run("get", "nyc", "lastTemperature", "JFK", "--fallback", "standby"), "--fallback", "HOST:PORT"
+    )
+
+
+def test_url_in_the_place_of_an_address_is_named() -> None:
+    assert_one_line_error(run("jobs", "--proxy", "http://localhost:9069"), "not a URL", "'http://localhost'")
+
+
+@pytest.mark.parametrize("address", ["localhost", "localhost:http", ":9069", "localhost:0", "localhost:70000"])
+def test_address_that_cannot_be_one_is_refused(address: str) -> None:
+    assert_one_line_error(run("jobs", "--proxy", address), "HOST:PORT", repr(address))
+
+
+def test_nobody_listening_is_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        port = reserved.getsockname()[1]
+    assert_one_line_error(run("jobs", "--proxy", f"127.0.0.1:{port}", "--timeout", "1"), "cannot connect to")
+
+
+def test_unknown_host_is_one_line() -> None:
+    assert_one_line_error(run("jobs", "--proxy", "no-such-host.invalid:9069", "--timeout", "1"))
+
+
+def test_token_is_taken_from_the_environment(tmp_path: Path) -> None:
+    with serve(tmp_path, token=b"secret") as (host, port):
+        assert run("jobs", "--proxy", f"{host}:{port}", QSTATE_TOKEN="secret").stdout == "nyc\n"
+        assert_one_line_error(run("jobs", "--proxy", f"{host}:{port}", QSTATE_TOKEN="wrong"), "valid token")
+        assert_one_line_error(run("jobs", "--proxy", f"{host}:{port}"), "valid token")
+
+
+@given(text=st.text(st.characters(codec="utf-8")), number=INT64, data=st.binary())
+def test_every_key_can_be_written(text: str, number: int, data: bytes) -> None:
+    types = [ColumnType.STRING, ColumnType.BIGINT, ColumnType.BINARY]
+    assert parse_key([text, str(number), data.hex()], types) == (text, number, data)
+    assert parse_key([text], types[:1]) == text
+
+
+def test_number_beyond_64_bits_is_no_key() -> None:
+    with pytest.raises(WrongKeyType):
+        parse_key([str(2**63)], [ColumnType.BIGINT])
+    with pytest.raises(ConfigError):
+        parse_key([], [ColumnType.BIGINT])
+
+
+@given(st.one_of(st.text(st.characters(codec="utf-8")), INT64, st.tuples(st.text(st.characters(codec="utf-8")), INT64)))
+def test_every_namespace_can_be_written_as_json(namespace: Any) -> None:
+    assert parse_namespace(json.dumps(namespace)) == namespace
+
+
+@pytest.mark.parametrize(
+    ("text", "namespace"), [("2013-07-18", "2013-07-18"), ("1374105600000", 1374105600000), ('["a", 1]', ("a", 1))]
+)
+def test_namespace_is_json_or_plain_text(text: str, namespace: Any) -> None:
+    assert parse_namespace(text) == namespace
+
+
+def test_what_json_lacks_is_printed_in_its_terms() -> None:
+    value = {
+        1: b"\x00\x01",
+        "at": datetime(2013, 7, 18, tzinfo=timezone.utc),
+        "on": [date(2013, 7, 18), Decimal("1.5")],
+    }
+    assert json.loads(json.dumps(printable(value))) == {
+        "1": "AAE=",
+        "at": "2013-07-18T00:00:00+00:00",
+        "on": ["2013-07-18", "1.5"],
+    }

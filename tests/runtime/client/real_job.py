@@ -1,0 +1,200 @@
+"""A job that is served for real, without Spark: two state servers with a backend each, behind a proxy.
+
+Run as a program (`python -m tests.runtime.client.real_job DIRECTORY PORT EPOCH`) it serves until it is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from qstate.backends.contract import BackendContext, Isolation
+from qstate.backends.heap.backend import HeapBackend
+from qstate.client import AsyncQueryableStateClient
+from qstate.descriptors import (
+    AggregateFunction,
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    ValueStateDescriptor,
+)
+from qstate.errors import QueryError, UnknownState
+from qstate.keys import ColumnType, KeyGroupRange, key_group
+from qstate.runtime.routing.location import LocationTable, Owner
+from qstate.runtime.serving.client_proxy import ClientProxy
+from qstate.runtime.serving.endpoint import EndpointOptions
+from qstate.runtime.serving.registry import StateInstance, StateRegistry
+from qstate.runtime.serving.state_server import StateServer
+from tests.runtime.client.record import Reading
+
+MAX_PARALLELISM = 16
+KEYS = [f"key-{number}" for number in range(200)]
+
+
+class Mean(AggregateFunction[float, list[float], float]):
+    def create_accumulator(self) -> list[float]:
+        return []
+
+    def add(self, value: float, accumulator: list[float]) -> list[float]:
+        return [*accumulator, value]
+
+    def get_result(self, accumulator: list[float]) -> float:
+        return sum(accumulator) / len(accumulator)
+
+    def merge(self, one: list[float], other: list[float]) -> list[float]:
+        return one + other
+
+
+DESCRIPTORS: list[StateDescriptor] = [
+    ValueStateDescriptor("v", Reading).queryable("value"),
+    ListStateDescriptor("l", list).queryable("list"),
+    MapStateDescriptor("m", tuple).queryable("map"),
+    ReducingStateDescriptor("r", int, reduce_function=max).queryable("reducing"),
+    AggregatingStateDescriptor("a", list, aggregate_function=Mean()).queryable("aggregating"),
+]
+
+
+def stored(descriptor: StateDescriptor, number: int) -> Any:
+    return {
+        "v": Reading("JFK", [number]),
+        "l": [[number], [number + 1]],
+        "m": {"a": (number, "x"), ("b", 1): (number, "y")},
+        "r": number,
+        "a": [number, number + 1],
+    }[descriptor.name]
+
+
+class Subtask:
+    """One task manager's share: a backend with every kind of state, and the server that shows it."""
+
+    def __init__(self, groups: KeyGroupRange, directory: Path) -> None:
+        directory.mkdir(parents=True)
+        self.groups = groups
+        self.closed = False
+        self.registry = StateRegistry()
+        self.backend = HeapBackend(BackendContext(groups, MAX_PARALLELISM, directory))
+        self.server = StateServer(self.registry, EndpointOptions())
+        self.server.start()
+        self.ids: dict[str, bytes] = {}
+        self.instances = {descriptor.queryable_name: self._instance(descriptor) for descriptor in DESCRIPTORS}
+        self.register()
+
+    def _instance(self, descriptor: StateDescriptor) -> StateInstance:
+        backend = self.backend
+        return StateInstance(
+            job="job",
+            descriptor=descriptor,
+            key_types=(ColumnType.STRING,),
+            key_groups=self.groups,
+            max_parallelism=MAX_PARALLELISM,
+            capabilities=backend.capabilities,
+            readers={isolation: backend.reader(isolation) for isolation in Isolation},
+        )
+
+    def register(self) -> None:
+        """Give every state a new id, as a restart does."""
+        for state_id in self.ids.values():
+            self.registry.unregister(state_id)
+        self.ids = {str(name): self.registry.register(instance) for name, instance in self.instances.items()}
+
+    def write(self, epoch: int, offset: int) -> None:
+        """Begin an epoch and write every key of this share."""
+        self.backend.begin(epoch)
+        for descriptor in DESCRIPTORS:
+            for namespace in (None, "window"):
+                table = self.backend.table(descriptor, namespace)
+                for number, key in enumerate(KEYS):
+                    if key_group(key, MAX_PARALLELISM) in self.groups:
+                        table.put(key, stored(descriptor, number + offset + (1000 if namespace else 0)))
+
+    def commit(self, epoch: int) -> None:
+        list(self.backend.commit(epoch))
+        self.backend.finalize(epoch)
+
+    def close(self) -> None:
+        self.closed = True
+        self.server.shutdown(2.0)
+        self.backend.close()
+
+
+class Job:
+    """Two subtasks behind a proxy; it is its own location oracle. `epoch` is committed, the next one is running."""
+
+    def __init__(self, directory: Path, *, epoch: int = 0, ports: str = "0") -> None:
+        ranges = (KeyGroupRange(0, 8), KeyGroupRange(8, 16))
+        self.subtasks = [Subtask(groups, directory / str(groups.start)) for groups in ranges]
+        for subtask in self.subtasks:
+            subtask.write(epoch, offset=0)
+            subtask.commit(epoch)
+            subtask.write(epoch + 1, offset=100)
+        self.looked_up = 0
+        self.proxy = ClientProxy(EndpointOptions(ports=ports))
+        self.proxy.start()
+        self.proxy.set_location_oracle("job", self)
+
+    def locate(self, state: str, reply: Callable[[LocationTable | QueryError], None]) -> None:
+        self.looked_up += 1
+        if state not in self.subtasks[0].ids:
+            reply(UnknownState(state=state))
+            return
+        owners = [Owner(sub.groups, *sub.server.address, sub.ids[state]) for sub in self.subtasks if not sub.closed]
+        description = self.subtasks[0].instances[state].describe()
+        reply(LocationTable("job", description, MAX_PARALLELISM, tuple(owners)))
+
+    def describe(self, reply: Callable[[Sequence[Mapping[str, Any]] | QueryError], None]) -> None:
+        reply([instance.describe() for instance in self.subtasks[0].instances.values()])
+
+    def close(self) -> None:
+        self.proxy.shutdown(2.0)
+        for subtask in self.subtasks:
+            subtask.close()
+
+
+class Asked:
+    """The asyncio client, asked one call at a time as if it were synchronous."""
+
+    def __init__(self, address: tuple[str, int], direct: bool, **options: Any) -> None:
+        self._runner = asyncio.new_event_loop()
+        connecting = AsyncQueryableStateClient.connect(*address, direct=direct, **options)
+        try:
+            self._client = self._runner.run_until_complete(connecting)
+        except BaseException:
+            self._runner.close()
+            raise
+
+    @property
+    def client(self) -> AsyncQueryableStateClient:
+        """The client that is asked."""
+        return self._client
+
+    def run(self, work: Any) -> Any:
+        """What comes of a coroutine on the client's loop."""
+        return self._runner.run_until_complete(work)
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._client, name)
+        return lambda *args, **options: self._runner.run_until_complete(method(*args, **options))
+
+    def __enter__(self) -> Asked:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._runner.run_until_complete(self._client.close())
+        self._runner.close()
+
+
+def main(directory: str, port: str, epoch: str) -> None:
+    """Serve a job; says so on standard output."""
+    job = Job(Path(directory), epoch=int(epoch), ports=port)
+    print(*job.proxy.address, flush=True)
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

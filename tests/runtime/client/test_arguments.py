@@ -1,0 +1,169 @@
+"""Arguments that cannot work are refused before anything is sent, by an error that says what to give instead."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from qstate.client import AsyncQueryableStateClient, QueryableStateClient
+from qstate.errors import ConfigError, WrongKeyType
+from tests.runtime.client.peer import Peer
+from tests.runtime.client.real_job import Asked
+
+#: Nobody listens there, and nobody is asked.
+NOWHERE = ("127.0.0.1", 9)
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "says"),
+    [
+        ("localhost", "9069", r"port must be an integer .* got '9069': pass 9069, without quotes"),
+        ("localhost", "http", "port must be an integer from 1 to 65535, got 'http'"),
+        ("localhost", 0, "port must be"),
+        ("localhost", 65536, "port must be"),
+        ("localhost", True, "port must be"),
+        ("localhost", 9069.0, "port must be"),
+        ("localhost", None, "port must be"),
+        ("http://localhost", 9069, "not a URL"),
+        ("http://localhost:9069", 9069, "not a URL"),
+        ("localhost:9069", 9069, "host='localhost', port=9069"),
+        ("", 9069, "host must be"),
+        (" ", 9069, "host must be"),
+        (None, 9069, "host must be"),
+        (9069, "localhost", "host must be"),
+    ],
+)
+def test_an_address_that_is_none_is_refused(host: Any, port: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        QueryableStateClient(host, port)
+    with pytest.raises(ConfigError, match=says):
+        asyncio.run(AsyncQueryableStateClient.connect(host, port))
+    with pytest.raises(ConfigError, match=says):
+        QueryableStateClient(*NOWHERE, fallback=[(host, port)])
+
+
+def test_addresses_of_every_form_are_taken() -> None:
+    for host in ("localhost", "10.0.0.1", "::1", "fe80::1%eth0", "a.very-long.name.example"):
+        QueryableStateClient(host, 9069).close()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"timeout_s": 0}, "timeout_s must be seconds above zero"),
+        ({"timeout_s": -1}, "timeout_s"),
+        ({"timeout_s": "10"}, "timeout_s"),
+        ({"timeout_s": float("nan")}, "timeout_s"),
+        ({"timeout_s": None}, "timeout_s"),
+        ({"token": 5}, "token must be text or bytes"),
+        ({"token": "x" * 4097}, "4096 bytes"),
+        ({"max_frame": 10}, "max_frame must be"),
+        ({"max_frame": "16M"}, "max_frame must be"),
+        ({"serializers": "zlib"}, "serializers"),
+        ({"serializers": 5}, "takes a list"),
+        ({"serializers": ["zlib"]}, "instances"),
+        ({"fallback": "standby:9069"}, "list of"),
+        ({"fallback": ("standby", 9069)}, "of each proxy"),
+        ({"fallback": 9069}, "list of"),
+    ],
+)
+def test_a_setting_of_a_client_that_cannot_work_is_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        QueryableStateClient(*NOWHERE, **options)
+    with pytest.raises(ConfigError, match=says):
+        asyncio.run(AsyncQueryableStateClient.connect(*NOWHERE, **options))
+
+
+WRONG_CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = {
+    "an isolation that there is not": (
+        ("job", "state", "k"),
+        {"isolation": "comitted"},
+        ConfigError,
+        "'live', 'committed', got 'comitted'",
+    ),
+    "an isolation that is no text": (("job", "state", "k"), {"isolation": ["live"]}, ConfigError, "isolation"),
+    "no key": (("job", "state", None), {}, WrongKeyType, "expected"),
+    "a key that is a fraction": (("job", "state", 1.5), {}, WrongKeyType, "expected"),
+    "a key that is a list": (("job", "state", ["a", 1]), {}, WrongKeyType, "expected"),
+    "a namespace that is a fraction": (("job", "state", "k", 0.5), {}, WrongKeyType, "expected"),
+    "a namespace that is a list": (("job", "state", "k", ["a"]), {}, WrongKeyType, "expected"),
+    "no job": (("", "state", "k"), {}, ConfigError, "job must be a name of 1 to 255"),
+    "a job that is no text": ((7, "state", "k"), {}, ConfigError, "job must be text.*int: 7"),
+    "a job that is a list": ((["job"], "state", "k"), {}, ConfigError, "job must be text"),
+    "no state": (("job", None, "k"), {}, ConfigError, "state must be text"),
+    "a state of a long name": (("job", "s" * 256, "k"), {}, ConfigError, "got 256"),
+    "a time that is text": (("job", "state", "k"), {"timeout_s": "1"}, ConfigError, "timeout_s"),
+    "a time below zero": (("job", "state", "k"), {"timeout_s": -0.5}, ConfigError, "timeout_s"),
+    "an epoch that is text": (("job", "state", "k"), {"min_epoch": "7"}, ConfigError, "min_epoch"),
+    "an epoch that is a list": (("job", "state", "k"), {"min_epoch": [7]}, ConfigError, "min_epoch"),
+    "a staleness that is text": (("job", "state", "k"), {"max_staleness_s": "5"}, ConfigError, "max_staleness_s"),
+    "a staleness below zero": (("job", "state", "k"), {"max_staleness_s": -1}, ConfigError, "max_staleness_s"),
+}
+
+
+@pytest.fixture(params=["nothing is known yet", "the state is known"])
+def known(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param == "the state is known")
+
+
+def refuses(call: Callable[..., Any], name: str) -> None:
+    arguments, options, error, says = WRONG_CALLS[name]
+    with pytest.raises(error, match=says):
+        call(*arguments, **options)
+
+
+@pytest.mark.parametrize("name", WRONG_CALLS)
+def test_a_call_that_cannot_be_answered_is_refused_before_it_is_sent(name: str, known: bool) -> None:
+    with Peer() as peer, QueryableStateClient(*peer.address) as client:
+        if known:
+            client.get("job", "state", "warm")
+        peer.requests.clear()
+        refuses(client.get, name)
+        refuses(lambda *args, **options: client.submit(*args, **options).result(), name)
+        refuses(lambda job, state, key, *rest, **options: client.get_many(job, state, [key], *rest, **options), name)
+        assert peer.requests == []
+        assert peer.connections == known
+
+
+@pytest.mark.parametrize("name", WRONG_CALLS)
+def test_a_call_of_the_asyncio_client_that_cannot_be_answered_is_refused_before_it_is_sent(
+    name: str, known: bool
+) -> None:
+    async def submitted(client: AsyncQueryableStateClient, *args: Any, **options: Any) -> Any:
+        return await client.submit(*args, **options)
+
+    with Peer() as peer, Asked(peer.address, False) as client:
+        if known:
+            client.get("job", "state", "warm")
+        peer.requests.clear()
+        refuses(client.get, name)
+        refuses(lambda *args, **options: client.run(submitted(client.client, *args, **options)), name)
+        refuses(lambda job, state, key, *rest, **options: client.get_many(job, state, [key], *rest, **options), name)
+        assert peer.requests == []
+
+
+@pytest.mark.parametrize("keys", ["JFK", b"JFK", 7, None])
+def test_one_key_in_the_place_of_several_is_named(keys: Any) -> None:
+    with QueryableStateClient(*NOWHERE) as client, pytest.raises(ConfigError, match="list of keys"):
+        client.get_many("job", "state", keys)
+    with Peer() as peer, Asked(peer.address, False) as other, pytest.raises(ConfigError, match="list of keys"):
+        other.get_many("job", "state", keys)
+
+
+@pytest.mark.parametrize("job", ["", None, 7, "x" * 256])
+def test_states_of_what_is_no_job_are_refused(job: Any) -> None:
+    with QueryableStateClient(*NOWHERE) as client, pytest.raises(ConfigError, match="job must be"):
+        client.states(job)
+    with Peer() as peer, Asked(peer.address, False) as other, pytest.raises(ConfigError, match="job must be"):
+        other.states(job)
+
+
+@pytest.mark.parametrize("arguments", [NOWHERE, ()])
+def test_an_asyncio_client_is_made_by_connect(arguments: tuple[Any, ...]) -> None:
+    with pytest.raises(ConfigError, match=r"await AsyncQueryableStateClient.connect\(host, port\)"):
+        AsyncQueryableStateClient(*arguments)
+    with pytest.raises(ConfigError, match=r"connect\(host, port\)"):
+        AsyncQueryableStateClient(host="127.0.0.1", port=9069)

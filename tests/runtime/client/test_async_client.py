@@ -1,0 +1,546 @@
+"""The asyncio client against scripted peers: what it gives, what it survives, what it leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from itertools import filterfalse
+from random import Random
+from typing import Any
+
+import msgpack
+import pytest
+
+from qstate.client import AsyncQueryableStateClient
+from qstate.errors import (
+    ClosedError,
+    ConfigError,
+    DeadlineExceeded,
+    FailureCode,
+    QueryError,
+    SerializationError,
+    Unauthenticated,
+    Unavailable,
+    UnknownJob,
+    WrongKeyType,
+)
+from qstate.keys import key_group
+from qstate.protocol import Failure, Get, Locate, Location, Values
+from qstate.runtime.client.async_client import GATHERED_KEYS
+from tests.runtime.client.peer import STATE_ID, VALUE_STATE, Peer, Reply
+
+Scenario = Callable[[AsyncQueryableStateClient], Awaitable[None]]
+
+
+@pytest.fixture
+def peer() -> Iterator[Peer]:
+    with Peer() as peer:
+        yield peer
+
+
+@pytest.fixture(params=["proxy", "direct"])
+def direct(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param == "direct")
+
+
+@pytest.fixture
+def run(peer: Peer, direct: bool) -> Callable[[Scenario], None]:
+    """Runs a scenario with a connected client, in debug mode, and sees to it that no task is left."""
+
+    async def main(scenario: Scenario) -> None:
+        async with await AsyncQueryableStateClient.connect(*peer.address, direct=direct, random=Random(3)) as client:
+            await scenario(client)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    return lambda scenario: asyncio.run(main(scenario), debug=True)
+
+
+def gets(peer: Peer) -> list[Get]:
+    return [request for request in peer.requests if isinstance(request, Get)]
+
+
+def test_a_get_gives_a_view(run: Callable[[Scenario], None], peer: Peer, direct: bool) -> None:
+    async def scenario(client: AsyncQueryableStateClient) -> None:
+        view = await client.get("job", "state", "JFK", ("window", 1), "committed")
+        assert (view.value(), view.epoch, view.isolation) == ("JFK", 1, "committed")
+
+    run(scenario)
+    (get,) = gets(peer)
+    assert get.target == (STATE_ID if direct else ("job", "state"))
+    assert (get.namespace, get.options, get.keys) == (("window", 1), {"isolation": "committed"}, ("JFK",))
+
+
+def test_gets_of_one_loop_turn_travel_in_one_request_or_two(run: Callable[[Scenario], None], peer: Peer) -> None:
+    async def scenario(client: AsyncQueryableStateClient) -> None:
+        await client.get("job", "state", "warm")
+        for count in (GATHERED_KEYS - 1, 200, 50):
+            views = await asyncio.gather(*(client.get("job", "state", f"key-{number}") for number in range(count)))
+            assert [view.value() for view in views] == [f"key-{number}" for number in range(count)]
+
+    run(scenario)
+    early = GATHERED_KEYS
+    assert [len(get.keys) for get in gets(peer)] == [1, early - 1, early, 200 - early, early, 50 - early]
+
+
+@pytest.fixture
+def halves(peer: Peer) -> Iterator[tuple[Peer, Peer]]:
+    """Two servers, of the lower and of the upper key groups; the first is the proxy, too."""
+    with Peer() as other:
+        owners = ((0, 64, *peer.address, STATE_ID), (64, 128, *other.address, STATE_ID))
+        peer.script = lambda request: (
+            [peer.location(request)._replace(owners=owners)] if isinstance(request, Locate) else peer.honest(request)
+        )
+        yield peer, other
+
+
+def is_upper(key: str) -> bool:
+    return key_group(key, 128) >= 64
+
+
+async def gets_of_halves(lower: Peer, scenario: Scenario) -> None:
+    async with await AsyncQueryableStateClient.connect(*lower.address, direct=True, random=Random(3)) as client:
+        await client.get("job", "state", next(filterfalse(is_upper, map(str, range(128)))))
+        await scenario(client)
+
+
+def test_gets_of_one_loop_turn_leave_together_where_several_servers_share_the_keys(halves: tuple[Peer, Peer]) -> None:
+    async def scenario(client: AsyncQueryableStateClient) -> None:
+        views = await asyncio.gather(*(client.get("job", "state", f"key-{number}") for number in range(200)))
+        assert [view.value() for view in views] == [f"key-{number}" for number in range(200)]
+
+    asyncio.run(gets_of_halves(halves[0], scenario))
+    sizes = sorted(len(get.keys) for peer in halves for get in gets(peer))
+    assert sizes[0] == 1
+    assert len(sizes) == 3
+    assert sum(sizes) == 201
+
+
+def test_gets_of_one_loop_turn_do_not_wait_for_another_server(halves: tuple[Peer, Peer]) -> None:
+    lower, upper = halves
+    answered = threading.Event()
+
+    def late(request: Any) -> Iterable[Reply]:
+        if isinstance(request, Get):
+            answered.wait(10)
+        return lower.honest(request)
+
+    async def scenario(client: AsyncQueryableStateClient) -> None:
+        futures = {key: client.submit("job", "state", key) for key in (f"key-{number}" for number in range(100))}
+        for key, future in futures.items():
+            if not is_upper(key):
+                assert (await future).value() == key
+        assert not any(future.done() for key, future in futures.items() if is_upper(key))
+        answered.set()
+        for key, future in futures.items():
+            assert (await future).value() == key
+
+    upper.script = late
+    asyncio.run(gets_of_halves(lower, scenario))
+
+
+def test_gets_that_a_server_does_not_own_any_more_are_sent_to_the_one_that_does(halves: tuple[Peer, Peer]) -> None:
+    lower, upper = halves
+
+    def disown(request: Any) -> Iterable[Reply]:
+        if not isinstance(request, Get):
+            return lower.honest(request)
+        lower.script = lower.honest  # which says that it owns everything
+        codes = (int(FailureCode.KEY_GROUP_NOT_OWNED),) * (len(request.keys) - 1)
+        return [Values(request.id, (-1,) * len(codes) + (1,), (*codes, msgpack.packb(request.keys[-1])))]
+
+    async def scenario(client: AsyncQueryableStateClient) -> None:
+        futures = {key: client.submit("job", "state", key) for key in (f"key-{number}" for number in range(100))}
+        for key, future in futures.items():
+            assert (await future).value() == key
+
+    upper.script = disown
+    asyncio.run(gets_of_halves(lower, scenario))
+    (refused,) = gets(upper)
+    assert all(map(is_upper, refused.keys))
+    assert gets(lower)[-1].keys == refused.keys[:-1]
+
+
+def test_gets_of_key_groups_without_a_server_wait_alone(peer: Peer) -> None:
+    located = 0
+
+    def script(request: Any) -> Iterable[Reply]:
+        nonlocal located
+        if not isinstance(request, Locate):
+            return peer.honest(request)
+        located += 1
+        owners = ((0, 64 if located < 3 else 128, *peer.address, STATE_ID),)
+        return [peer.location(request)._replace(owners=owners)]
+
+    async def scenario(client: AsyncQueryableStateClient) -> None:
+        futures = {key: client.submit("job", "state", key) for key in (f"key-{number}" for number in range(100))}
+        done = []
+        for key, future in futures.items():
+            future.add_done_callback(lambda _, key=key: done.append(key))
+        for key, future in futures.items():
+            assert (await future).value() == key
+        await asyncio.sleep(0)
+        assert list(map(is_upper, done)) == sorted(map(is_upper, done))
+
+    peer.script = script
+    asyncio.run(gets_of_halves(peer, scenario))
+    assert located == 3
+
+
+def test_more_gets_in_one_loop_turn_than_a_request_may_hold_are_split() -> None:
+    async def scenario(peer: Peer) -> None:
+        async with await AsyncQueryableStateClient.connect(*peer.address) as client:
+            await client.get("job", "state", "warm")
+            views = await asyncio.gather(*(client.get("job", "state", f"key-{number}") for number in range(200)))
+            assert [view.value() for view in views] == [f"key-{number}" for number in range(200)]
+
+    with Peer(max_keys=GATHERED_KEYS + 1) as peer:
+        asyncio.run(scenario(peer))
+        assert max(len(get.keys) for get in gets(peer)) <= GATHERED_KEYS + 1
+
+
+def test_only_gets_that_ask_alike_travel_together(run: Callable[[Scenario], None], peer: Peer) -> None:
+    async def scenario(client: AsyncQueryableStateClient) -> None:
+        await client.get("job", "state", "warm")
+        await asyncio.gather(
+            client.get("job", "state", "a"),
+            client.get("job", "state", "b", "namespace"),
+            client.get("job", "state", "c", isolation="committed"),
+            client.get("job", "state", "d", timeout_s=3),
+            client.get("job", "state", "e"),
+        )
+
+    run(scenario)
+    assert sorted(get.keys for get in gets(peer)) == [("a", "e"), ("b",), ("c",), ("d",), ("warm",)]
+
+
+def test_the_first_gets_share_one_look_up(run: Callable[[Scenario], None], peer: Peer) -> None:
+    async def scenario(client: AsyncQueryableStateClient) -> None:
+        await asyncio.gather(*(client.get("job", "state", f"key-{number}") for number in range(20)))
+
+    run(scenario)
+    assert len([request for request in peer.requests if isinstance(request, Locate)]) == 1
+    assert len(gets(peer)) == 1
+
+
+@pytest.mark.parametrize("key", [1.5, None, True, 7, "\ud800", 2**63, b"bytes", ("a", "b"), [1]])
+def test_a_bad_key_harms_none_of_the_gets_it_travels_with(
+    run: Callable[[Scenario], None], peer: Peer, key: Any
+) -> None:
+    def script(request: Any) -> Iterable[Reply]:
+        if isinstance(request, Get) and not all(isinstance(key, str) for key in request.keys):
+            return [Failure(request.id, FailureCode.WRONG_KEY_TYPE, {})]
+        return peer.honest(request)
+
+    peer.script = script
+
+    async def scenario(client: AsyncQueryableStateClient) -> None:
+        good, bad, other = await asyncio.gather(
+            client.get("job", "state", "good"),
+            client.get("job", "state", key),
+            client.get("job", "state", "other"),
+            return_exceptions=True,
+        )
+        assert isinstance(bad, WrongKeyType)
+        assert (good.value(), other.value()) == ("good", "other")  # type: ignore[union-attr]
+
+    run(scenario)
+
+
+def test_a_failed_key_harms_none_of_the_gets_it_travels_with(run: Callable[[Scenario], None], peer: Peer) -> None:
+    def script(request: Any) -> Iterable[Reply]:
+        if not isinstance(request, Get):
+            return peer.honest(request)
+        results = [int(FailureCode.INTERNAL) if key == "bad" else msgpack.packb(key) for key in request.keys]
+        epochs = [-1 if key == "bad" else 1 for key in request.keys]
+        return [Values(request.id, tuple(epochs), tuple(results))]
+
+    peer.script = script
+
+    async def scenario(client: AsyncQueryableStateClient) -> None:
+        good, bad = await asyncio.gather(
+            client.get("job", "state", "good"), client.get("job", "state", "bad"), return_exceptions=True
+        )
+        assert good.value() == "good"  # type: ignore[union-attr]
+        assert isinstance(bad, QueryError)
+        assert bad.code is FailureCode.INTERNAL
+
+    run(scenario)
+
+
+def test_gets_refused_together_each_get_an_error_of_their_own(run: Callable[[Scenario], None], peer: Peer) -> None:
+    peer.script = lambda request: (
+        [Failure(request.id, FailureCode.FORBIDDEN, {"fact": 1})] if isinstance(request, Get) else peer.honest(request)
+    )
+
+    async def scenario(client: AsyncQueryableStateClient) -> None:
+        one, other = await asyncio.gather(
+            client.get("job", "state", "a"), client.get("job", "state", "b"), return_exceptions=True
+        )
+        assert isinstance(one, QueryError)
+        assert isinstance(other, QueryError)
+        assert one is not other
+        assert one.code is other.code is FailureCode.FORBIDDEN
+        assert one.details == other.details == {"fact": 1}
+
+    run(scenario)
+
+
+def test_submitted_gets_need_no_task_each(run: Callable[[Scenario], None], peer: Peer) -> None:
+    async def scenario(client: AsyncQueryableStateClient) -> None:
+        # Of a state that is not known yet, and of one that is.
+        assert (await client.submit("job", "state", "first", ("window", 1), "committed")).value() == "first"
+        futures = [client.submit("job", "state", f"key-{number}") for number in range(100)]
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert not any(future.done() for future in futures)
+        assert [(await future).value() for future in futures] == [f"key-{number}" for number in range(100)]
+
+    run(scenario)
+    assert [len(get.keys) for get in gets(peer)] == [1, GATHERED_KEYS, 100 - GATHERED_KEYS]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_what_a_submitted_get_comes_to_is_told_by_its_future(
+    run: Callable[[Scenario], None], peer: Peer, known: bool
+) -> None:
+    async def scenario(client: AsyncQueryableStateClient) -> None:
+        if known:
+            await client.get("job", "state", "warm")
+        asked: list[tuple[Any, Any]] = [("good", None), (1.5, None), ("other", None), ("good", 1.5)]
+        futures = [client.submit("job", "state", key, namespace) for key, namespace in asked]
+        cancelled = client.submit("job", "state", "nobody waits")
+        cancelled.cancel()
+        good, key_refused, other, namespace_refused = await asyncio.gather(*futures, return_exceptions=True)
+        assert (good.value(), other.value()) == ("good", "other")  # type: ignore[union-attr]
+        assert isinstance(key_refused, WrongKeyType)
+        assert isinstance(namespace_refused, WrongKeyType)
+        assert cancelled.cancelled()
+
+    run(scenario)
+
+
+def test_what_nothing_could_be_sent_with_is_refused_at_once(run: Callable[[Scenario], None]) -> None:
+    async def scenario(client: AsyncQueryableStateClient) -> None:
+        for options in ({"timeout_s": 0}, {"min_epoch": -1}, {"max_staleness_s": float("nan")}):
+            with pytest.raises(ConfigError):
+                client.submit("job", "state", "JFK", **options)
+        await client.close()
+        with pytest.raises(ClosedError):
+            client.submit("job", "state", "JFK")
+
+    run(scenario)
+
+
+def test_cancelling_one_waiter_harms_nobody(run: Callable[[Scenario], None]) -> None:
+    async def scenario(client: AsyncQueryableStateClient) -> None:
+        for _ in range(3):  # the first round also cancels the task that looks the state up
+            tasks = [asyncio.create_task(client.get("job", "state", f"key-{number}")) for number in range(10)]
+            await asyncio.sleep(0)
+            tasks[0].cancel()
+            found = await asyncio.gather(*tasks, return_exceptions=True)
+            assert isinstance(found[0], asyncio.CancelledError)
+            assert [view.value() for view in found[1:]] == [f"key-{n}" for n in range(1, 10)]  # type: ignore[union-attr]
+
+    run(scenario)
+
+
+def test_many_keys_jobs_states_and_ping(run: Callable[[Scenario], None]) -> None:
+    async def scenario(client: AsyncQueryableStateClient) -> None:
+        keys = [f"key-{number}" for number in range(500)]
+        found = await client.get_many("job", "state", keys)
+        assert [(key, view.value()) for key, view in found.items()] == [(key, key) for key in keys]
+        assert await client.get_many("job", "state", []) == {}
+        assert await client.jobs() == ["job"]
+        assert [state["name"] for state in await client.states("job")] == ["state"]
+        assert 0 < await client.ping() < 10
+
+    run(scenario)
+
+
+def test_256_tasks_share_one_connection_and_never_mix_up_answers(run: Callable[[Scenario], None], peer: Peer) -> None:
+    async def ask(client: AsyncQueryableStateClient, task: int) -> None:
+        for number in range(20):
+            key = f"{task}-{number}"
+            assert (await client.get("job", "state", key)).value() == key
+            if number % 5 == 0:
+                many = await client.get_many("job", "state", [key, f"{key}-other"])
+                assert [view.value() for view in many.values()] == [key, f"{key}-other"]
+
+    async def scenario(client: AsyncQueryableStateClient) -> None:
+        await asyncio.gather(*(ask(client, task) for task in range(256)))
+
+    run(scenario)
+    assert peer.connections == 1
+
+
+@pytest.mark.parametrize("code", [code for code in FailureCode if code.retry.name != "FATAL"])
+def test_a_failure_that_may_pass_is_retried_without_the_caller_noticing(
+    run: Callable[[Scenario], None], peer: Peer, code: FailureCode
+) -> None:
+    failures = iter([code, code])
+
+    def script(request: Any) -> Iterable[Reply]:
+        again = next(failures, None) if isinstance(request, Get) else None
+        return peer.honest(request) if again is None else [Failure(request.id, again, {})]
+
+    peer.script = script
+
+    async def scenario(client: AsyncQueryableStateClient) -> None:
+        assert (await client.get("job", "state", "JFK")).value() == "JFK"
+
+    run(scenario)
+
+
+def test_a_lost_connection_is_made_again_without_the_caller_noticing(
+    run: Callable[[Scenario], None], peer: Peer
+) -> None:
+    async def scenario(client: AsyncQueryableStateClient) -> None:
+        assert (await client.get("job", "state", "JFK")).value() == "JFK"
+        peer.drop_connections()
+        assert (await client.get("job", "state", "LGA")).value() == "LGA"
+
+    run(scenario)
+
+
+def test_a_peer_that_never_answers_is_deadline_exceeded(run: Callable[[Scenario], None], peer: Peer) -> None:
+    peer.script = lambda request: [] if isinstance(request, Get) else peer.honest(request)
+
+    async def scenario(client: AsyncQueryableStateClient) -> None:
+        with pytest.raises(DeadlineExceeded):
+            await client.get("job", "state", "JFK", timeout_s=0.1)
+        peer.script = peer.honest
+        assert (await client.get("job", "state", "JFK")).value() == "JFK"
+
+    run(scenario)
+
+
+def test_a_silent_connection_is_given_up_for_a_new_one(run: Callable[[Scenario], None], peer: Peer) -> None:
+    async def scenario(client: AsyncQueryableStateClient) -> None:
+        peer.script = lambda request: [] if peer.connections == 1 else peer.honest(request)
+        with pytest.raises(DeadlineExceeded):
+            await client.ping(timeout_s=1.1)
+        assert await client.ping() > 0
+        assert peer.connections == 2
+
+    run(scenario)
+
+
+def test_a_state_that_moved_is_found_at_its_new_place() -> None:
+    async def main() -> None:
+        async with await AsyncQueryableStateClient.connect(*proxy.address, direct=True) as client:
+            with pytest.raises(QueryError):
+                await client.get("job", "state", "JFK", timeout_s=0.1)
+            nonlocal place
+            place = new
+            assert (await client.get("job", "state", "JFK")).value() == "JFK"
+
+    with Peer() as proxy, Peer() as old, Peer() as new:
+        place = old
+        proxy.script = lambda request: (
+            [place.location(request)] if isinstance(request, Locate) else proxy.honest(request)
+        )
+        old.script = lambda request: [Failure(request.id, FailureCode.UNKNOWN_STATE_ID, {})]
+        asyncio.run(main())
+
+
+def test_keys_of_several_owners_come_back_to_their_own_gets() -> None:
+    async def main() -> None:
+        async with await AsyncQueryableStateClient.connect(*proxy.address, direct=True) as client:
+            keys = [f"key-{number}" for number in range(100)]
+            views = await asyncio.gather(*(client.get("job", "state", key) for key in keys))
+            assert [view.value() for view in views] == keys
+
+    with Peer() as proxy, Peer() as left, Peer() as right:
+        owners = ((0, 64, *left.address, STATE_ID), (64, 128, *right.address, STATE_ID))
+        proxy.script = lambda request: (
+            [Location(request.id, VALUE_STATE, 128, owners)] if isinstance(request, Locate) else proxy.honest(request)
+        )
+        asyncio.run(main())
+        assert left.requests
+        assert right.requests
+
+
+def test_an_unknown_job_is_raised_to_everyone_who_asked(run: Callable[[Scenario], None], peer: Peer) -> None:
+    async def scenario(client: AsyncQueryableStateClient) -> None:
+        peer.script = lambda request: [Failure(request.id, FailureCode.UNKNOWN_JOB, {"job": "nobody"})]
+        found = await asyncio.gather(*(client.get("nobody", "state", key) for key in "abc"), return_exceptions=True)
+        assert [type(error) for error in found] == [UnknownJob] * 3
+
+    run(scenario)
+
+
+def test_a_state_of_an_unknown_serializer_says_what_to_pass(run: Callable[[Scenario], None], peer: Peer) -> None:
+    async def scenario(client: AsyncQueryableStateClient) -> None:
+        peer.script = lambda request: [peer.location(request, serializer="avro")]
+        with pytest.raises(SerializationError, match="serializers="):
+            await client.get("job", "state", "JFK")
+
+    run(scenario)
+
+
+def test_connecting_says_why_it_cannot() -> None:
+    async def main() -> None:
+        with pytest.raises(Unauthenticated):
+            await AsyncQueryableStateClient.connect(*guarded.address, token="guess")
+        with pytest.raises(Unavailable):
+            await AsyncQueryableStateClient.connect(*gone, timeout_s=1.0)
+        with pytest.raises(ConfigError):
+            await AsyncQueryableStateClient.connect(*gone, timeout_s=0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    with Peer(token=b"secret") as guarded:
+        with Peer() as closed:
+            gone = closed.address
+        asyncio.run(main(), debug=True)
+
+
+def test_close_wakes_all_waiters_with_closed_error(peer: Peer) -> None:
+    async def main() -> None:
+        client = await AsyncQueryableStateClient.connect(*peer.address)
+        await client.get("job", "state", "JFK")
+        peer.script = lambda request: []
+        waiting = [asyncio.create_task(client.get("job", "state", f"key-{number}")) for number in range(5)]
+        waiting += [asyncio.create_task(client.ping()) for _ in range(5)]
+        await asyncio.sleep(0)
+        await client.close()
+        found = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(error) for error in found] == [ClosedError] * 10
+
+    asyncio.run(main(), debug=True)
+
+
+def test_close_just_after_a_look_up_was_answered_leaves_nobody_waiting(peer: Peer) -> None:
+    async def main() -> None:
+        client = await AsyncQueryableStateClient.connect(*peer.address)
+        waiting = asyncio.create_task(client.get("job", "state", "JFK"))
+        while not client._learning:
+            await asyncio.sleep(0)
+        closing: list[asyncio.Task[None]] = []
+        (look_up,) = client._learning.values()
+        look_up.waiters.append(lambda: closing.append(asyncio.create_task(client.close())))
+        with pytest.raises(ClosedError):
+            await asyncio.wait_for(waiting, 10)
+        await closing[0]
+
+    asyncio.run(main(), debug=True)
+
+
+def test_use_after_close_is_closed_error_and_close_is_idempotent(peer: Peer) -> None:
+    async def main() -> None:
+        client = await AsyncQueryableStateClient.connect(*peer.address)
+        await client.get("job", "state", "JFK")
+        await client.close()
+        await client.close()
+        uses = [
+            lambda: client.get("job", "state", "JFK"),
+            lambda: client.get("job", "another", "JFK"),
+            lambda: client.get_many("job", "state", ["JFK"]),
+            client.jobs,
+            lambda: client.states("job"),
+            client.ping,
+        ]
+        for use in uses:
+            with pytest.raises(ClosedError):
+                await use()
+
+    asyncio.run(main(), debug=True)

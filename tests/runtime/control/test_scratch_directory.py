@@ -1,0 +1,127 @@
+"""Laws of scratch directories: each is its owner's, what the dead leave goes, and other users cannot be in the way."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from qstate.runtime.control.scratch_directory import LOCK_FILE, ScratchDirectory
+from tests.runtime.job.running_job import Background
+from tests.runtime.job.strangers import Stranger, shared_temporary, stranger
+
+__all__ = ["shared_temporary", "stranger"]
+
+#: Far longer than it takes, far shorter than for ever.
+SOON_S = 20.0
+
+LEAVES_ONE = """
+import os, signal
+from qstate.runtime.control.scratch_directory import ScratchDirectory
+scratch = ScratchDirectory()
+(scratch.path / "backend-0" / "deep").mkdir(parents=True)
+(scratch.path / "backend-0" / "deep" / "file").touch()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_it_is_private_and_locked_while_it_lasts(shared_temporary: Path) -> None:
+    scratch = ScratchDirectory()
+    assert scratch.path.parent == shared_temporary
+    assert stat.S_IMODE(scratch.path.stat().st_mode) == 0o700
+    lock = scratch.path / LOCK_FILE
+    assert stat.S_IMODE(lock.stat().st_mode) == 0o600
+    with lock.open("rb") as other, pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    scratch.remove()
+    scratch.remove()
+    assert not list(shared_temporary.iterdir())
+
+
+def test_what_a_killed_owner_left_goes_and_what_is_in_use_stays(shared_temporary: Path) -> None:
+    living = ScratchDirectory()
+    killed = subprocess.run(
+        [sys.executable, "-c", LEAVES_ONE], env={**os.environ, "TMPDIR": str(shared_temporary)}, timeout=60, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL
+    assert len(list(shared_temporary.glob("*/backend-0/deep/file"))) == 1
+    scratch = ScratchDirectory()
+    assert {living.path, scratch.path} == set(shared_temporary.iterdir())
+    living.remove()
+    scratch.remove()
+
+
+def test_what_is_left_of_a_removal_that_was_cut_short_goes_as_well(shared_temporary: Path) -> None:
+    (shared_temporary / "qstate-scratch-begun").mkdir(0o700)
+    (shared_temporary / "qstate-scratch-begun" / LOCK_FILE).touch(0o600)
+    ScratchDirectory().remove()
+    assert not list(shared_temporary.iterdir())
+
+
+def test_many_at_a_time_leave_each_other_alone(shared_temporary: Path) -> None:
+    lost: list[Path] = []
+
+    def make_and_remove() -> None:
+        for _ in range(100):
+            scratch = ScratchDirectory()
+            if not (scratch.path / LOCK_FILE).exists():
+                lost.append(scratch.path)
+            scratch.remove()
+
+    threads = [threading.Thread(target=make_and_remove) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not lost
+    assert not list(shared_temporary.iterdir())
+
+
+TRAPS: dict[str, str] = {
+    "a FIFO as the lock": "mkdir -m 777 qstate-scratch-x; mkfifo -m 666 qstate-scratch-x/owner.lock",
+    "a link to a file that is not there": "mkdir -m 777 qstate-scratch-x; ln -s ../made qstate-scratch-x/owner.lock",
+    "a link to a device": "mkdir -m 777 qstate-scratch-x; ln -s /dev/zero qstate-scratch-x/owner.lock",
+    "a link to a directory": "mkdir -m 777 kept; touch kept/file; ln -s kept qstate-scratch-x; touch kept/owner.lock",
+    "a file in the place of a directory": "touch qstate-scratch-x",
+    "no lock": "mkdir -m 777 qstate-scratch-x; touch qstate-scratch-x/file",
+    "a lock that anybody can write": "mkdir -m 777 qstate-scratch-x; touch qstate-scratch-x/owner.lock; "
+    "chmod 666 qstate-scratch-x/owner.lock; touch qstate-scratch-x/file",
+}
+
+
+@pytest.mark.parametrize("trap", TRAPS.values(), ids=TRAPS)
+def test_another_users_traps_neither_hold_it_up_nor_make_it_do_anything(
+    trap: str, shared_temporary: Path, stranger: Stranger
+) -> None:
+    stranger(trap)
+    before = sorted(shared_temporary.rglob("*"))
+    scratch = Background(ScratchDirectory).result(SOON_S)
+    scratch.remove()
+    assert sorted(shared_temporary.rglob("*")) == before
+
+
+OWN_TRAPS: dict[str, Callable[[Path], None]] = {
+    "a FIFO": lambda lock: os.mkfifo(lock),
+    "a link": lambda lock: lock.symlink_to(lock.parent.parent / "made"),
+    "a link to a device": lambda lock: lock.symlink_to("/dev/zero"),
+    "a directory": lambda lock: lock.mkdir(),
+}
+
+
+@pytest.mark.parametrize("trap", OWN_TRAPS.values(), ids=OWN_TRAPS)
+def test_nothing_but_a_regular_file_is_a_lock(trap: Callable[[Path], None], shared_temporary: Path) -> None:
+    directory = shared_temporary / "qstate-scratch-x"
+    directory.mkdir(0o700)
+    trap(directory / LOCK_FILE)
+    scratch = Background(ScratchDirectory).result(SOON_S)
+    scratch.remove()
+    assert sorted(shared_temporary.iterdir()) == [directory]
+    assert list(directory.iterdir()) == [directory / LOCK_FILE]

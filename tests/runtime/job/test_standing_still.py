@@ -1,0 +1,106 @@
+"""Laws of a driver that stands still for a while: its tasks wait for it, and its task managers end with their lease."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import psutil
+import pytest
+
+from qstate.runtime.control import authentication as trust
+from qstate.runtime.job.job_manager import JobManager
+from tests.runtime.job.functions import Totals
+from tests.runtime.job.running_job import Background, RunningJob, rows_batch, until
+
+JobOf = Callable[..., RunningJob]
+
+
+class Gate:
+    """In front of a job manager. While it is shut, it takes connections and is silent, as a stopped process is."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._sockets: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept)]
+        self.port: int = self._listener.getsockname()[1]
+        self.behind: tuple[str, int] | None = None
+        self.connections = 0
+        self.open = threading.Event()
+        self.open.set()
+        #: The gate shuts when this passes.
+        self.shuts_at: bytes | None = None
+        self._threads[0].start()
+
+    def close(self) -> None:
+        self.open.set()
+        for sock in (self._listener, *self._sockets):
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+            sock.close()
+        for thread in self._threads:
+            thread.join(10)
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                self.connections += 1
+                assert self.behind is not None
+                far = socket.create_connection(self.behind)
+                self._sockets += [near, far]
+                for source, target in ((near, far), (far, near)):
+                    self._threads.append(threading.Thread(target=self._pass_on, args=(source, target)))
+                    self._threads[-1].start()
+
+    def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                if self.shuts_at is not None and self.shuts_at in data:
+                    self.shuts_at = None
+                    self.open.clear()
+                self.open.wait()
+                target.sendall(data)
+        self.open.wait()
+        with suppress(OSError):
+            target.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    """What every job of the test has in front of its job manager."""
+    made = Gate()
+
+    def address(manager: JobManager) -> tuple[str, int]:
+        made.behind = (manager._host, manager._listener.port)
+        return "127.0.0.1", made.port
+
+    monkeypatch.setattr(JobManager, "address", property(address))
+    yield made
+    made.close()
+
+
+def test_a_task_waits_for_a_driver_that_stands_still(
+    gate: Gate, job_of: JobOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trust, "HANDSHAKE_TIMEOUT_S", 0.5)
+    job = job_of(Totals())
+    gate.open.clear()
+    running = Background(lambda: job.epoch(0, rows_batch(("a", 1))))
+    until(lambda: gate.connections > 2, "the relay tries again")
+    gate.open.set()
+    assert running.result() == [("a", 1)]
+
+
+def test_a_task_manager_ends_with_its_lease_though_a_session_waits_for_the_driver(gate: Gate, job_of: JobOf) -> None:
+    job = job_of(Totals(), lease_s=1.0)
+    job.epoch(0, rows_batch(("a", 1)))
+    process = psutil.Process(job.task_manager().pid)
+    gate.shuts_at = b"begun"
+    running = Background(lambda: job.epoch(1, rows_batch(("a", 2))))
+    until(lambda: not gate.open.is_set(), "the session tells the driver that it has begun")
+    process.wait(15)
+    gate.open.set()
+    assert running.result() == [("a", 3)]

@@ -1,0 +1,65 @@
+"""Location oracles for tests: one that answers from a table at once, one that waits to be told."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from qstate.errors import QueryError, UnknownState
+from qstate.runtime.routing.location import LocationTable, Owner
+from qstate.runtime.serving.registry import StateInstance
+from tests.runtime.serving.readers import MAX_PARALLELISM
+
+Located = Callable[[LocationTable | QueryError], None]
+Described = Callable[[Sequence[Mapping[str, Any]] | QueryError], None]
+
+
+def owner(instance: StateInstance, address: tuple[str, int], state_id: bytes) -> Owner:
+    return Owner(instance.key_groups, *address, state_id)
+
+
+def table(instance: StateInstance, *owners: Owner) -> LocationTable:
+    return LocationTable(instance.job, instance.describe(), MAX_PARALLELISM, owners)
+
+
+class TableOracle:
+    """Answers from `tables`, which the test may change; an error in it is given as it is."""
+
+    def __init__(self, **tables: LocationTable | QueryError) -> None:
+        self.tables = tables
+        self.asked = 0
+
+    def locate(self, state: str, reply: Located) -> None:
+        self.asked += 1
+        reply(self.tables.get(state, UnknownState(state=state)))
+
+    def describe(self, reply: Described) -> None:
+        reply([found.state for found in self.tables.values() if isinstance(found, LocationTable)])
+
+
+class PendingOracle:
+    """Keeps every question until the test answers it."""
+
+    def __init__(self) -> None:
+        self.locating: list[Located] = []
+        self.describing: list[Described] = []
+        self.asked = threading.Semaphore(0)
+
+    def locate(self, state: str, reply: Located) -> None:
+        self.locating.append(reply)
+        self.asked.release()
+
+    def describe(self, reply: Described) -> None:
+        self.describing.append(reply)
+        self.asked.release()
+
+
+class BrokenOracle:
+    """Raises."""
+
+    def locate(self, state: str, reply: Located) -> None:
+        raise RuntimeError("a bug in an oracle")
+
+    def describe(self, reply: Described) -> None:
+        raise RuntimeError("a bug in an oracle")

@@ -1,0 +1,175 @@
+"""Laws of a proxy with a state server in its own process: the same answers, without a socket where that works."""
+
+from __future__ import annotations
+
+import threading
+
+import msgpack
+import pytest
+
+from qstate.errors import FailureCode
+from qstate.keys import KeyGroupRange, key_group
+from qstate.protocol import Description, Failure, Location, Pong, Values
+from qstate.runtime.control.statistics import InMemoryStatistics
+from qstate.runtime.serving.endpoint import EndpointOptions
+from qstate.runtime.serving.registry import StateRegistry
+from qstate.runtime.serving.state_server import StateServer
+from tests.runtime.serving.conftest import ProxyFactory, ServerFactory
+from tests.runtime.serving.oracles import TableOracle, owner, table
+from tests.runtime.serving.raw_client import PATIENCE_S, RawClient, wait_until
+from tests.runtime.serving.readers import EPOCH, MAX_PARALLELISM, DictReader, FailingReader, GatedReader, instance
+
+TARGET = ("job", "lastTemperature")
+ENTRIES = {f"key {number}": float(number) for number in range(100)}
+LOWER, UPPER = KeyGroupRange(0, 64), KeyGroupRange(64, MAX_PARALLELISM)
+
+
+def value(number: float) -> bytes:
+    packed: bytes = msgpack.packb(number)
+    return packed
+
+
+def failure_code(answer: object) -> int:
+    assert isinstance(answer, Failure), answer
+    return answer.code
+
+
+@pytest.fixture
+def counted() -> InMemoryStatistics:
+    return InMemoryStatistics()
+
+
+@pytest.fixture
+def server(start_server: ServerFactory, counted: InMemoryStatistics) -> StateServer:
+    return start_server(counted)
+
+
+def test_get_is_answered_and_counted_without_a_connection(
+    registry: StateRegistry, server: StateServer, counted: InMemoryStatistics, start_proxy: ProxyFactory
+) -> None:
+    served = instance(DictReader(ENTRIES))
+    here = owner(served, server.address, registry.register(served))
+    proxy = start_proxy(local=server)
+    proxy.set_location_oracle("job", TableOracle(lastTemperature=table(served, here)))
+    with RawClient(proxy.address) as client:
+        assert isinstance(client.locate(*TARGET), Location)  # from here on the location is known
+        answer = client.get(TARGET, "key 7", "missing")
+        assert isinstance(answer, Values)
+        assert (answer.results, answer.epochs) == ((value(7.0), None), (EPOCH, EPOCH))
+        assert failure_code(client.get(TARGET, 7)) == FailureCode.WRONG_KEY_TYPE
+        assert failure_code(client.get(TARGET, "a", options={"isolation": "committed"})) == FailureCode.UNSUPPORTED
+        assert failure_code(client.get(TARGET, "a", deadline_ms=0)) == FailureCode.DEADLINE_EXCEEDED
+        assert failure_code(client.get(("other", "state"), "a")) == FailureCode.UNKNOWN_JOB
+        jobs, states = client.describe(None), client.describe("job")
+        assert isinstance(jobs, Description) and isinstance(states, Description)
+    found = counted.snapshot()
+    assert (found.connections_accepted, found.requests, found.successes) == (0, 3, 1)
+    assert found.failures == {FailureCode.WRONG_KEY_TYPE: 1, FailureCode.UNSUPPORTED: 1}
+
+
+def test_keys_of_owners_here_and_elsewhere_are_merged(
+    registry: StateRegistry, server: StateServer, start_proxy: ProxyFactory
+) -> None:
+    elsewhere_registry = StateRegistry()
+    elsewhere = StateServer(elsewhere_registry, EndpointOptions())
+    elsewhere.start()
+    try:
+        lower, upper = (
+            instance(DictReader(ENTRIES, epoch), key_groups=part) for epoch, part in ((1, LOWER), (2, UPPER))
+        )
+        owners = (
+            owner(lower, server.address, registry.register(lower)),
+            owner(upper, elsewhere.address, elsewhere_registry.register(upper)),
+        )
+        proxy = start_proxy(local=server)
+        proxy.set_location_oracle("job", TableOracle(lastTemperature=table(lower, *owners)))
+        with RawClient(proxy.address) as client:
+            together = client.get(TARGET, *ENTRIES)
+            alone = [client.get(TARGET, key) for key in ENTRIES]
+    finally:
+        elsewhere.shutdown()
+    epochs = tuple(1 if key_group(key, MAX_PARALLELISM) in LOWER else 2 for key in ENTRIES)
+    assert isinstance(together, Values) and set(epochs) == {1, 2}
+    assert together.epochs == epochs and together.results == tuple(map(value, ENTRIES.values()))
+    for answer, epoch, number in zip(alone, epochs, ENTRIES.values(), strict=True):
+        assert isinstance(answer, Values)
+        assert (answer.epochs, answer.results) == ((epoch,), (value(number),))
+
+
+def test_stale_state_id_is_healed(registry: StateRegistry, server: StateServer, start_proxy: ProxyFactory) -> None:
+    served = instance(DictReader(ENTRIES))
+    old = registry.register(served)
+    oracle = TableOracle(lastTemperature=table(served, owner(served, server.address, old)))
+    proxy = start_proxy(local=server)
+    proxy.set_location_oracle("job", oracle)
+    with RawClient(proxy.address) as client:
+        assert isinstance(client.get(TARGET, "key 1"), Values)
+        registry.unregister(old)
+        restored = instance(DictReader({"key 1": 100.0}))
+        new = registry.register(restored)
+        oracle.tables["lastTemperature"] = table(restored, owner(restored, server.address, new))
+        for _ in range(2):
+            answer = client.get(TARGET, "key 1")
+            assert isinstance(answer, Values) and answer.results == (value(100.0),)
+    assert oracle.asked == 2
+
+
+def test_failure_that_may_pass_is_tried_again(
+    registry: StateRegistry, server: StateServer, start_proxy: ProxyFactory
+) -> None:
+    entries: dict[str, object] = {"key 1": FailureCode.CONCURRENT_MODIFICATION}
+    reader = DictReader(entries)
+    served = instance(reader)
+    here = owner(served, server.address, registry.register(served))
+    proxy = start_proxy(local=server)
+    proxy.set_location_oracle("job", TableOracle(lastTemperature=table(served, here)))
+    with RawClient(proxy.address) as client:
+        number = client.send_get(TARGET, "key 1")
+        wait_until(lambda: reader.reads >= 2, "reading it again")
+        entries["key 1"] = 1.0
+        answer = client.answer_to(number)
+    assert isinstance(answer, Values) and answer.results == (value(1.0),)
+
+
+def test_bug_in_a_backend_is_internal(registry: StateRegistry, server: StateServer, start_proxy: ProxyFactory) -> None:
+    served = instance(FailingReader())
+    here = owner(served, server.address, registry.register(served))
+    proxy = start_proxy(local=server)
+    proxy.set_location_oracle("job", TableOracle(lastTemperature=table(served, here)))
+    with RawClient(proxy.address) as client:
+        for _ in range(2):
+            assert failure_code(client.get(TARGET, "key 1")) == FailureCode.INTERNAL
+
+
+def test_state_access_next_door_never_keeps_the_network_waiting(
+    registry: StateRegistry, server: StateServer, start_proxy: ProxyFactory
+) -> None:
+    reader = GatedReader(ENTRIES, gated=["key 1"])
+    served = instance(reader)
+    here = owner(served, server.address, registry.register(served))
+    proxy = start_proxy(local=server)
+    proxy.set_location_oracle("job", TableOracle(lastTemperature=table(served, here)))
+    with RawClient(proxy.address) as client, RawClient(proxy.address) as other:
+        assert isinstance(client.get(TARGET, "key 2"), Values)
+        slow = client.send_get(TARGET, "key 1")
+        assert reader.entered.acquire(timeout=PATIENCE_S)
+        assert isinstance(client.ping(), Pong) and isinstance(other.ping(), Pong)
+        ending = threading.Thread(target=proxy.shutdown, args=(PATIENCE_S,))
+        ending.start()
+        reader.gate.set()
+        assert isinstance(client.answer_to(slow), Values)
+        ending.join(PATIENCE_S)
+        assert not ending.is_alive()
+
+
+def test_server_that_has_shut_down_is_not_read_from(
+    registry: StateRegistry, server: StateServer, start_proxy: ProxyFactory
+) -> None:
+    served = instance(DictReader(ENTRIES))
+    here = owner(served, server.address, registry.register(served))
+    proxy = start_proxy(local=server)
+    proxy.set_location_oracle("job", TableOracle(lastTemperature=table(served, here)))
+    with RawClient(proxy.address) as client:
+        assert isinstance(client.get(TARGET, "key 1"), Values)
+        server.shutdown(0.0)
+        assert failure_code(client.get(TARGET, "key 1", deadline_ms=1000)) == FailureCode.UNKNOWN_KEY_GROUP_LOCATION

@@ -1,0 +1,91 @@
+"""Laws of the state registry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from qstate.backends.contract import Capability, Isolation
+from qstate.descriptors import MapStateDescriptor, ValueStateDescriptor
+from qstate.errors import ConfigError
+from qstate.keys import ColumnType, KeyGroupRange
+from qstate.runtime.serving.registry import StateInstance, StateRegistry
+from tests.runtime.serving.readers import DictReader, instance
+
+
+def test_ids_are_random_and_a_late_unregister_removes_nothing_newer() -> None:
+    registry, served = StateRegistry(), instance(DictReader({}))
+    old, new = registry.register(served), registry.register(served)
+    assert old != new and len(old) == len(new) == 16
+    registry.unregister(old)
+    registry.unregister(old)
+    assert registry.lookup(old) is None and registry.lookup(new) is served
+    assert registry.instances() == {new: served}
+
+
+def test_listeners_hear_of_their_job_only_until_they_stop_listening(caplog: pytest.LogCaptureFixture) -> None:
+    registry, heard = StateRegistry(), list[tuple[bytes, str, bool]]()
+
+    def listener(state_id: bytes, instance: StateInstance, registered: bool) -> None:
+        heard.append((state_id, instance.name, registered))
+
+    def broken(state_id: bytes, instance: StateInstance, registered: bool) -> None:
+        raise RuntimeError("a bug in a listener")
+
+    registry.listen("job", broken)
+    registry.listen("job", listener)
+    state_id = registry.register(instance(DictReader({})))
+    registry.register(instance(DictReader({}), job="other job"))
+    registry.unregister(state_id)
+    registry.unregister(state_id)
+    assert heard == [(state_id, "lastTemperature", True), (state_id, "lastTemperature", False)]
+    assert "a bug in a listener" in caplog.text
+    registry.unlisten("job", listener)
+    registry.unlisten("job", listener)
+    registry.register(instance(DictReader({})))
+    assert len(heard) == 2
+
+
+def test_description_says_what_a_client_needs() -> None:
+    served = StateInstance(
+        job="flights",
+        descriptor=MapStateDescriptor("visits", int, map_key_type=str).queryable("visits of aircraft"),
+        key_types=(ColumnType.STRING, ColumnType.BIGINT),
+        key_groups=KeyGroupRange(0, 4),
+        max_parallelism=8,
+        capabilities=frozenset([Capability.SNAPSHOT_READS, Capability.COMMITTED_READS]),
+        readers={Isolation.LIVE: DictReader({})},
+    )
+    assert served.describe() == {
+        "name": "visits of aircraft",
+        "kind": "map",
+        "serializer": "msgpack",
+        "key_types": ("string", "bigint"),
+        "value_type": "int",
+        "map_key_type": "str",
+        "capabilities": ("committed_reads", "snapshot_reads"),
+    }
+
+
+def test_instance_that_cannot_be_served_is_refused() -> None:
+    reader = DictReader({})
+    sound: dict[str, Any] = {
+        "job": "job",
+        "descriptor": ValueStateDescriptor("temperature", float).queryable("t"),
+        "key_types": (ColumnType.STRING,),
+        "key_groups": KeyGroupRange(0, 4),
+        "max_parallelism": 4,
+        "capabilities": frozenset(),
+        "readers": {Isolation.LIVE: reader},
+    }
+    assert StateInstance(**sound).owns_all
+    wrong: dict[str, dict[str, Any]] = {
+        "not queryable": {"descriptor": ValueStateDescriptor("temperature", float)},
+        "exceeds max_parallelism": {"key_groups": KeyGroupRange(2, 5)},
+        "at least one key column": {"key_types": ()},
+        "does not declare COMMITTED_READS": {"readers": {Isolation.COMMITTED: reader}},
+    }
+    for words, change in wrong.items():
+        with pytest.raises(ConfigError, match=words):
+            StateInstance(**{**sound, **change})

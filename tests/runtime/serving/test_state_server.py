@@ -1,0 +1,245 @@
+"""Laws of the state server's answers, over real sockets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgpack
+import pytest
+
+from qstate.errors import FailureCode
+from qstate.keys import ColumnType, Key, KeyGroupRange, Namespace, key_group
+from qstate.protocol import Failure, Get, Ping, Pong, Values, encode, frame
+from qstate.runtime.serving.registry import StateRegistry
+from tests.runtime.serving.conftest import ServerFactory
+from tests.runtime.serving.raw_client import RawClient
+from tests.runtime.serving.readers import EPOCH, MAX_PARALLELISM, DictReader, FailingReader, instance
+
+ENTRIES = {"a": 1.5, "b": 2.5, "c": 3.5}
+
+
+def value(number: float) -> bytes:
+    packed: bytes = msgpack.packb(number)
+    return packed
+
+
+def test_get_gives_value_and_epoch_of_each_key_in_order(registry: StateRegistry, start_server: ServerFactory) -> None:
+    state_id = registry.register(instance(DictReader(ENTRIES)))
+    with RawClient(start_server().address) as client:
+        answer = client.get(state_id, "b", "missing", "a")
+    assert isinstance(answer, Values)
+    assert answer.results == (value(2.5), None, value(1.5))
+    assert answer.epochs == (EPOCH,) * 3
+
+
+def test_failure_of_one_key_leaves_the_others_alone(registry: StateRegistry, start_server: ServerFactory) -> None:
+    torn = {**ENTRIES, "b": FailureCode.CONCURRENT_MODIFICATION}
+    state_id = registry.register(instance(DictReader(torn)))
+    with RawClient(start_server().address) as client:
+        answer = client.get(state_id, "a", "b")
+        alone = client.get(state_id, "b")
+    assert isinstance(answer, Values) and isinstance(alone, Values)
+    assert answer.results == (value(1.5), FailureCode.CONCURRENT_MODIFICATION)
+    assert answer.epochs == (EPOCH, -1)
+    assert (alone.results, alone.epochs) == ((FailureCode.CONCURRENT_MODIFICATION,), (-1,))
+
+
+def test_namespaces_are_apart(registry: StateRegistry, start_server: ServerFactory) -> None:
+    state_id = registry.register(instance(DictReader({"a": 1.5, ("a", 60): 9.5})))
+    with RawClient(start_server().address) as client:
+        void, window = client.get(state_id, "a"), client.get(state_id, "a", namespace=60)
+    assert isinstance(void, Values) and isinstance(window, Values)
+    assert (void.results, window.results) == ((value(1.5),), (value(9.5),))
+
+
+def test_isolation_chooses_the_reader(registry: StateRegistry, start_server: ServerFactory) -> None:
+    state_id = registry.register(instance(DictReader(ENTRIES), committed=DictReader({"a": 0.5}, epoch=6)))
+    with RawClient(start_server().address) as client:
+        live = client.get(state_id, "a", options={"isolation": "live"})
+        committed = client.get(state_id, "a", options={"isolation": "committed"})
+    assert isinstance(live, Values) and isinstance(committed, Values)
+    assert (live.results, live.epochs) == ((value(1.5),), (EPOCH,))
+    assert (committed.results, committed.epochs) == ((value(0.5),), (6,))
+
+
+def test_keys_of_other_key_groups_fail_one_by_one(registry: StateRegistry, start_server: ServerFactory) -> None:
+    keys = [f"key {number}" for number in range(50)]
+    reader = DictReader(dict.fromkeys(keys, 1.5))
+    half = KeyGroupRange(0, MAX_PARALLELISM // 2)
+    state_id = registry.register(instance(reader, key_groups=half))
+    with RawClient(start_server().address) as client:
+        answer = client.get(state_id, *keys)
+        elsewhere = [key for key in keys if key_group(key, MAX_PARALLELISM) not in half]
+        only_foreign = client.get(state_id, *elsewhere)
+    assert isinstance(answer, Values) and isinstance(only_foreign, Values)
+    expected = tuple(FailureCode.KEY_GROUP_NOT_OWNED if key in elsewhere else value(1.5) for key in keys)
+    assert answer.results == expected and elsewhere and len(elsewhere) < len(keys)
+    assert answer.epochs == tuple(-1 if key in elsewhere else EPOCH for key in keys)
+    assert set(only_foreign.results) == {FailureCode.KEY_GROUP_NOT_OWNED}
+
+
+REFUSED = {
+    "unknown id": (FailureCode.UNKNOWN_STATE_ID, {"target": b"\0" * 16}),
+    "job and state": (FailureCode.UNSUPPORTED, {"target": ("job", "lastTemperature")}),
+    "key of another type": (FailureCode.WRONG_KEY_TYPE, {"keys": ("a", 7)}),
+    "too many key columns": (FailureCode.WRONG_KEY_TYPE, {"keys": (("a", "b"),)}),
+    "isolation that is not declared": (FailureCode.UNSUPPORTED, {"options": {"isolation": "committed"}}),
+    "unknown isolation": (FailureCode.UNSUPPORTED, {"options": {"isolation": "imagined"}}),
+    "unknown option": (FailureCode.UNSUPPORTED, {"options": {"colour": "green"}}),
+    "epoch that is to come": (FailureCode.EPOCH_NOT_REACHED, {"options": {"min_epoch": EPOCH + 1}}),
+    "epoch that is no number": (FailureCode.MALFORMED, {"options": {"min_epoch": "7"}}),
+    "staleness below zero": (FailureCode.MALFORMED, {"options": {"max_staleness_ms": -1}}),
+    "deadline that has passed": (FailureCode.DEADLINE_EXCEEDED, {"deadline_ms": 0}),
+    "float key": (FailureCode.WRONG_KEY_TYPE, {"keys": (1.5,)}),
+    "null key": (FailureCode.WRONG_KEY_TYPE, {"keys": (None,)}),
+    "no keys": (FailureCode.MALFORMED, {"keys": ()}),
+    "negative deadline": (FailureCode.MALFORMED, {"deadline_ms": -1}),
+    "too many keys": (FailureCode.TOO_LARGE, {"keys": ("a",) * 11}),
+}
+
+
+@pytest.mark.parametrize(("code", "change"), REFUSED.values(), ids=REFUSED)
+def test_refused_request_fails_alone(
+    code: FailureCode, change: dict[str, object], registry: StateRegistry, start_server: ServerFactory
+) -> None:
+    state_id = registry.register(instance(DictReader(ENTRIES)))
+    server = start_server(max_keys=10)
+    with RawClient(server.address) as client, RawClient(server.address) as other:
+        fields = {"deadline_ms": 10_000, "target": state_id, "namespace": None, "options": {}, "keys": ("a",), **change}
+        # Packed by hand: our own encoder refuses to send most of these.
+        client.sock.sendall(frame(msgpack.packb([2, 77, *fields.values()])))
+        client.sock.sendall(frame(encode(Ping(78))))
+        payloads = client.read_payloads(2)
+        refusal = next(payload for payload in map(msgpack.unpackb, payloads) if payload[1] == 77)
+        assert refusal[:3] == [10, 77, code]
+        assert isinstance(client.get(state_id, "a"), Values)
+        assert isinstance(other.get(state_id, "a"), Values)
+
+
+@pytest.mark.parametrize(
+    ("key_types", "good", "bad"),
+    [
+        ((ColumnType.STRING,), "a", b"a"),
+        ((ColumnType.BINARY,), b"a", "a"),
+        ((ColumnType.BIGINT,), 7, "7"),
+        ((ColumnType.STRING, ColumnType.BIGINT), ("a", 7), ("a", "7")),
+    ],
+)
+def test_key_types_are_those_of_the_stream(
+    key_types: tuple[ColumnType, ...], good: object, bad: object, registry: StateRegistry, start_server: ServerFactory
+) -> None:
+    state_id = registry.register(instance(DictReader({good: 1.5}), key_types=key_types))
+    with RawClient(start_server().address) as client:
+        answer = client.get(state_id, good)  # type: ignore[arg-type]
+        refusal = client.get(state_id, good, bad)  # type: ignore[arg-type]
+    assert isinstance(answer, Values) and answer.results == (value(1.5),)
+    assert isinstance(refusal, Failure) and refusal.code == FailureCode.WRONG_KEY_TYPE
+    assert refusal.details["expected"] == ", ".join(column.value for column in key_types)
+
+
+def test_locate_and_describe_are_a_proxys(start_server: ServerFactory) -> None:
+    with RawClient(start_server().address) as client:
+        for answer in (client.locate("job", "state"), client.describe(None), client.describe("job")):
+            assert isinstance(answer, Failure) and answer.code == FailureCode.UNSUPPORTED
+        assert isinstance(client.ping(), Pong)
+
+
+def test_bug_in_a_backend_is_internal_and_breaks_nothing_else(
+    registry: StateRegistry, start_server: ServerFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken, sound = registry.register(instance(FailingReader())), registry.register(instance(DictReader(ENTRIES)))
+    with RawClient(start_server().address) as client:
+        refusal = client.get(broken, "a")
+        assert isinstance(refusal, Failure) and refusal.code == FailureCode.INTERNAL
+        assert "a bug in a backend" not in str(refusal)
+        assert isinstance(client.get(sound, "a"), Values)
+    assert "a bug in a backend" in caplog.text
+
+
+def test_answer_over_the_limit_is_too_large_for_that_request(
+    registry: StateRegistry, start_server: ServerFactory
+) -> None:
+    state_id = registry.register(instance(DictReader({"large": "x" * 5000, "small": "x"})))
+    with RawClient(start_server(max_frame=4096).address) as client:
+        refusal = client.get(state_id, "large")
+        assert isinstance(refusal, Failure) and refusal.code == FailureCode.TOO_LARGE
+        assert isinstance(client.get(state_id, "small"), Values)
+
+
+def test_equal_keys_are_read_once_and_answered_as_often_as_they_stand_there(
+    registry: StateRegistry, start_server: ServerFactory
+) -> None:
+    entries: dict[Any, object] = {"a": 1.5, "b": 2.5, "c": FailureCode.INTERNAL}
+    reader = DictReader(entries)
+    state_id = registry.register(instance(reader))
+    keys = ("b", "a", "b", "missing", "c", "missing", "a", "c")
+    with RawClient(start_server().address) as client:
+        answer = client.get(state_id, *keys)
+    assert isinstance(answer, Values)
+    assert answer.results == tuple(
+        None if key == "missing" else FailureCode.INTERNAL if key == "c" else msgpack.packb(entries[key])
+        for key in keys
+    )
+    assert reader.order == ["b", "a", "missing", "c"]
+
+
+@pytest.mark.parametrize("count", [3, 300])
+def test_equal_keys_of_several_columns_are_read_once(
+    registry: StateRegistry, start_server: ServerFactory, count: int
+) -> None:
+    reader = DictReader({("a", 1): 1.5})
+    state_id = registry.register(instance(reader, key_types=(ColumnType.STRING, ColumnType.BIGINT)))
+    with RawClient(start_server().address) as client:
+        answer = client.get(state_id, ("a", 1), ("b", 2), *(("a", 1),) * count)
+    assert isinstance(answer, Values) and len(answer.results) == count + 2
+    assert reader.order == [("a", 1), ("b", 2)]
+
+
+def test_reading_stops_when_no_frame_can_hold_the_values(registry: StateRegistry, start_server: ServerFactory) -> None:
+    reader = CountingReader({f"key {number}": "x" * 1500 for number in range(100)})
+    state_id = registry.register(instance(reader))
+    with RawClient(start_server(max_frame=4096).address) as client:
+        for keys in (tuple(reader.entries), ("key 1",) * 100, ("key 1", "key 2") * 50):
+            reader.serialized = 0
+            refusal = client.get(state_id, *keys)
+            assert isinstance(refusal, Failure) and refusal.code == FailureCode.TOO_LARGE
+            assert refusal.details == {"field": "answer", "limit": 4096}
+            assert reader.serialized <= 3
+        assert isinstance(client.get(state_id, "key 1", "key 2"), Values)
+
+
+class CountingReader(DictReader):
+    """Counts the values that it has serialized."""
+
+    serialized = 0
+
+    def _answer(self, key: Key, namespace: Namespace) -> bytes | FailureCode | None:
+        self.serialized += 1
+        return super()._answer(key, namespace)
+
+
+def test_unregistered_state_is_unknown_while_its_successor_is_served(
+    registry: StateRegistry, start_server: ServerFactory
+) -> None:
+    old = registry.register(instance(DictReader({"a": 1.5})))
+    with RawClient(start_server().address) as client:
+        new = registry.register(instance(DictReader({"a": 2.5})))
+        registry.unregister(old)
+        registry.unregister(old)
+        refusal, answer = client.get(old, "a"), client.get(new, "a")
+    assert isinstance(refusal, Failure) and refusal.code == FailureCode.UNKNOWN_STATE_ID
+    assert isinstance(answer, Values) and answer.results == (value(2.5),)
+
+
+def test_pipelined_gets_are_each_answered_once(registry: StateRegistry, start_server: ServerFactory) -> None:
+    keys = [f"key {number}" for number in range(500)]
+    state_id = registry.register(instance(DictReader({key: number for number, key in enumerate(keys)})))
+    with RawClient(start_server(network_threads=2, query_threads=3).address) as client:
+        numbers = [client.connection.next_id() for _ in keys]
+        gets = [Get(number, 10_000, state_id, None, {}, (key,)) for number, key in zip(numbers, keys, strict=True)]
+        client.sock.sendall(b"".join(client.connection.send(get) for get in gets))
+        answers = [client.answer_to(number) for number in numbers]
+        assert [answer.results for answer in answers if isinstance(answer, Values)] == [
+            (value(number),) for number in range(500)
+        ]
+        assert not client.events and not client.connection.waiting

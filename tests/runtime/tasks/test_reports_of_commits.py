@@ -1,0 +1,156 @@
+"""Laws of Spark's report that an epoch is committed: whenever a task manager hears it, it is not forgotten."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qstate.backends.contract import Isolation
+from qstate.checkpoint.manifest import JobManifest
+from qstate.config import JobConfig
+from qstate.operators.operator import OperatorSpec
+from qstate.runtime.control.addresses import Bootstrap
+from qstate.runtime.control.rpc import RpcPeer
+from qstate.runtime.job.declarations import Declaration
+from qstate.runtime.relay.data_channel import FrameKind, RelayChannel, SessionRequest, TaskChannel
+from qstate.runtime.serving.registry import StateRegistry
+from qstate.runtime.tasks.subtask import Restart, Subtask
+from qstate.runtime.tasks.subtask_table import HeldSubtasks
+from tests.runtime.job.functions import Totals
+from tests.runtime.job.running_job import INPUT, JOB, OUTPUT, QUERY, end_of, rows_batch
+
+UID = "it"
+
+
+class HeardAtSealed(TaskChannel):
+    """The task manager's end of a session whose epoch is reported as committed as soon as SEALED has been sent."""
+
+    def __init__(self, sock: socket.socket, report: Callable[[], None]) -> None:
+        super().__init__(sock)
+        self._report = report
+
+    def send(self, kind: FrameKind, payload: bytes | memoryview = b"") -> None:
+        super().send(kind, payload)
+        if kind is FrameKind.SEALED:
+            self._report()
+
+
+class Held:
+    """The subtasks of one task manager, in this process, and the end of the control channel that a driver has."""
+
+    def __init__(self, directory: Path, backend: str) -> None:
+        spec = OperatorSpec(
+            uid=UID, job=JOB, function=Totals(), key_columns=("key",), input_schema=INPUT, output_schema=OUTPUT
+        )
+        self.directory = directory
+        self.config = JobConfig(parallelism=1, backend=backend, checkpoint_dir=str(directory))
+        self._closing = ExitStack()
+        here, there = socket.socketpair()
+        ignored: dict[str, Callable[..., Any]] = dict.fromkeys(("claim", "restored", "publish"), lambda *_: None)
+        self._driver = RpcPeer(there, {**ignored, "operator": lambda *_: Declaration("", pickle.dumps(spec))}).start()
+        self._closing.callback(self._driver.close)
+        self._peer = RpcPeer(here, {}).start()
+        self._closing.callback(self._peer.close)
+        self.subtasks = self.successor()
+
+    def successor(self) -> HeldSubtasks:
+        """The subtasks of another task manager in its place."""
+        bootstrap = Bootstrap(JOB, 0, 0, ("", 0), b"", self.config, str(self.directory), "", 0, 1, True)
+        subtasks = HeldSubtasks(
+            bootstrap,
+            self.directory / "scratch",
+            StateRegistry(),
+            self._peer,
+        )
+        self._closing.callback(subtasks.close)
+        return subtasks
+
+    def session(self, epoch: int, attempt: int, report: Callable[[], None] = lambda: None) -> None:
+        """One attempt of an epoch, which adds 1 to the total of "a". `report` is called in the session's end."""
+        ours, theirs = socket.socketpair()
+        relay = RelayChannel(theirs, lambda: None)
+        channel = HeardAtSealed(ours, report)
+        try:
+            batch = rows_batch(("a", 1))
+            for kind, payload in (
+                (FrameKind.SCHEMA, INPUT.serialize()),
+                (FrameKind.BATCH, batch.serialize()),
+                (FrameKind.END, end_of(batch)),
+            ):
+                assert not list(relay.exchange(kind, payload))
+            request = SessionRequest(UID, 0, epoch, attempt, QUERY, "")
+            self.opened(self.subtasks, Restart(epoch - 1, epoch)).run(request, channel, lambda: None)
+        finally:
+            relay.close()
+            channel.close()
+
+    def opened(self, subtasks: HeldSubtasks, restart: Restart) -> Subtask:
+        subtask = subtasks.open(UID, 0, restart)
+        assert subtask is not None
+        return subtask
+
+    def committed(self, subtasks: HeldSubtasks) -> tuple[int, list[bytes | int | None]]:
+        """The epoch that is shown as committed and what "a" has there."""
+        (instance,) = self.opened(subtasks, Restart()).instances()
+        epoch, found = instance.readers[Isolation.COMMITTED].get(instance.descriptor, None, ["a"])
+        return epoch, list(found)
+
+    def close(self) -> None:
+        self._closing.close()
+
+
+@pytest.fixture(params=["heap", "rocksdb"])
+def held(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Held]:
+    JobManifest(JOB, 128, (1,)).write(tmp_path)
+    opened = Held(tmp_path, request.param)
+    yield opened
+    opened.close()
+
+
+def test_epoch_that_is_committed_before_its_session_has_let_go_becomes_final(held: Held) -> None:
+    """The driver may hear SEALED, commit and report that while the session's thread has not gone on yet."""
+    held.session(0, attempt=1, report=lambda: held.subtasks.finalize([UID], 0))
+    assert held.committed(held.subtasks) == (0, [b"\x01"])
+
+
+def test_epoch_that_is_committed_while_a_late_attempt_replays_it_becomes_final(held: Held) -> None:
+    held.session(0, attempt=1)
+    held.session(0, attempt=2, report=lambda: held.subtasks.finalize([UID], 0))
+    assert held.committed(held.subtasks) == (0, [b"\x01"])
+
+
+def test_report_of_an_older_epoch_makes_no_newer_one_final(held: Held) -> None:
+    held.session(0, attempt=1)
+    held.session(1, attempt=2, report=lambda: held.subtasks.finalize([UID], 0))
+    assert held.committed(held.subtasks) == (0, [b"\x01"])
+    held.subtasks.finalize([UID], 1)
+    held.subtasks.finalize([UID], 0)
+    assert held.committed(held.subtasks) == (1, [b"\x02"])
+    held.session(2, attempt=3)
+    assert held.committed(held.subtasks) == (1, [b"\x02"])
+
+
+def test_report_of_a_newer_epoch_makes_the_one_sealed_last_final(held: Held) -> None:
+    """Spark commits epochs in their order."""
+    held.session(0, attempt=1)
+    held.subtasks.finalize([UID], 1)
+    assert held.committed(held.subtasks) == (0, [b"\x01"])
+    held.session(1, attempt=2)
+    assert held.committed(held.subtasks) == (1, [b"\x02"])
+
+
+def test_epoch_that_is_committed_while_the_state_is_being_brought_back_becomes_final(held: Held) -> None:
+    """A new task manager is told what is final, and the report of a newer epoch overtakes its opening the state."""
+    held.session(0, attempt=1)
+    held.session(1, attempt=2)
+    held.subtasks.close()
+    successor = held.successor()
+    successor.finalize([UID], 1)
+    successor.restore({UID: 0})
+    assert held.committed(successor) == (1, [b"\x02"])
