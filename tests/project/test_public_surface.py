@@ -46,7 +46,8 @@ for name in {modules!r}:
 def test_all_names_exist_are_sorted_and_documented(name: str) -> None:
     module = importlib.import_module(name)
     exported = getattr(module, "__all__", None)
-    if Path(str(module.__file__)).stat().st_size == 0:
+    code = ast.parse(Path(str(module.__file__)).read_text()).body
+    if len(code) <= bool(module.__doc__):  # a folder of modules
         assert exported is None
         return
     assert exported is not None, f"{name} has no __all__"
