@@ -34,10 +34,10 @@ from qstate.runtime.client.arguments import (
     link_settings,
 )
 from qstate.runtime.client.async_transport import AsyncLinks
-from qstate.runtime.client.failover import COMMITTED, CallDetour, GetDetour, Ways, get_errand
-from qstate.runtime.client.operations import LIVE, NO_DEMANDS, CallErrand, Errand, GetErrand, LearnErrand
-from qstate.runtime.client.state_cache import KnownState, KnownStates
-from qstate.runtime.client.sync_client import DEFAULT_TIMEOUT_S, ways_of
+from qstate.runtime.client.failover import COMMITTED, CallFailover, Endpoints, GetFailover, get_operation
+from qstate.runtime.client.operations import LIVE, NO_DEMANDS, CallOperation, GetOperation, LearnOperation, Operation
+from qstate.runtime.client.state_cache import CachedState, StateCache
+from qstate.runtime.client.sync_client import DEFAULT_TIMEOUT_S, endpoints_of
 from qstate.runtime.routing.location import UNSOUND_KEY, LocationTable, Owner
 from qstate.serializers import Serializer
 from qstate.views import serializers_by_name
@@ -79,7 +79,7 @@ class _Gathering:
         return [(owner, tuple([keys[at] for at in found]), [futures[at] for at in found]) for owner, found in shares]
 
 
-class _GatheredGet(GetErrand):
+class _GatheredGet(GetOperation):
     """A get whose keys each have a future of their own, told as soon as the answer is there.
 
     `owner` is who has all of them, if somebody has.
@@ -97,10 +97,10 @@ class _GatheredGet(GetErrand):
         return self.owner
 
 
-def _deliver(errand: GetErrand | GetDetour, futures: Sequence[asyncio.Future[Any]]) -> None:
+def _deliver(operation: GetOperation | GetFailover, futures: Sequence[asyncio.Future[Any]]) -> None:
     """Give each future the view or error of its key; one that was cancelled is left alone."""
     try:
-        found = errand.results()
+        found = operation.results()
     except QStateError as exc:
         # One each: an exception collects the traceback of whoever raises it.
         found = [copy(exc) for _ in futures]
@@ -132,15 +132,15 @@ class AsyncQueryableStateClient:
             "running event loop; without asyncio, use QueryableStateClient(host, port)"
         )
 
-    def _open(self, links: AsyncLinks, timeout_s: float, ways: Ways | None) -> None:
+    def _open(self, links: AsyncLinks, timeout_s: float, endpoints: Endpoints | None) -> None:
         self._links = links
-        self._ways = ways
+        self._endpoints = endpoints
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
         self._gatherings: dict[_Target, _Gathering] = {}
         #: Whether this turn's first request has left.
         self._sent_early = False
-        self._learning: dict[tuple[str, str], LearnErrand] = {}
+        self._learning: dict[tuple[str, str], LearnOperation] = {}
 
     @classmethod
     async def connect(
@@ -163,12 +163,12 @@ class AsyncQueryableStateClient:
         """
         check_timeout(timeout_s)
         serializers_known = serializers_by_name(serializers)
-        states = KnownStates(check_address(host, port), direct=direct, serializers=serializers_known)
-        ways = ways_of(states, fallback, serializers_known)
-        known = (states,) if ways is None else ways.states
+        states = StateCache(check_address(host, port), direct=direct, serializers=serializers_known)
+        endpoints = endpoints_of(states, fallback, serializers_known)
+        known = (states,) if endpoints is None else endpoints.caches
         links = AsyncLinks(known, link_settings(token, max_frame), random or Random())
         client = cls.__new__(cls)
-        client._open(links, timeout_s, ways)
+        client._open(links, timeout_s, endpoints)
         try:
             await client._call_somewhere(Ping, None)
         except BaseException:
@@ -249,9 +249,9 @@ class AsyncQueryableStateClient:
         check_isolation(isolation)
         if self._find(job, state) is None:
             check_query(job, state, asked, namespace)
-        errand = get_errand(
+        operation = get_operation(
             self._links,
-            self._ways,
+            self._endpoints,
             (job, state),
             asked,
             deadline=self._deadline(timeout_s),
@@ -259,8 +259,8 @@ class AsyncQueryableStateClient:
             isolation=isolation,
             demands=demands(min_epoch, max_staleness_s),
         )
-        await self._finish(errand)
-        return errand.by_key()
+        await self._finish(operation)
+        return operation.by_key()
 
     async def jobs(self, *, timeout_s: float | None = None) -> list[str]:
         """The names of the jobs that the proxy serves."""
@@ -277,9 +277,9 @@ class AsyncQueryableStateClient:
 
     async def ping(self, *, timeout_s: float | None = None) -> float:
         """Seconds to the proxy and back. Raises `Unavailable` or `DeadlineExceeded` when it does not answer."""
-        errand = await self._call(Ping, timeout_s)
-        errand.result()
-        return errand.took_s
+        operation = await self._call(Ping, timeout_s)
+        operation.result()
+        return operation.took_s
 
     async def close(self) -> None:
         """Close every connection. Who still waits gets `ClosedError`, and so does every later use. Idempotent."""
@@ -295,21 +295,21 @@ class AsyncQueryableStateClient:
     def _deadline(self, timeout_s: float | None) -> float:
         return time.monotonic() + (self._timeout_s if timeout_s is None else check_timeout(timeout_s))
 
-    async def _call(self, request: type[Ping] | Describe, timeout_s: float | None) -> CallErrand:
-        errand = CallErrand(self._links, request, self._deadline(timeout_s))
-        await self._finish(errand)
-        return errand
+    async def _call(self, request: type[Ping] | Describe, timeout_s: float | None) -> CallOperation:
+        operation = CallOperation(self._links, request, self._deadline(timeout_s))
+        await self._finish(operation)
+        return operation
 
     async def _call_somewhere(
         self, request: type[Ping] | Describe, timeout_s: float | None
     ) -> tuple[Mapping[str, Any], ...]:
-        if self._ways is None:
+        if self._endpoints is None:
             return (await self._call(request, timeout_s)).result()
-        detour = CallDetour(self._links, self._ways, request, self._deadline(timeout_s))
-        await self._finish(detour)
-        return detour.result()
+        failover = CallFailover(self._links, self._endpoints, request, self._deadline(timeout_s))
+        await self._finish(failover)
+        return failover.result()
 
-    def _find(self, job: str, state: str) -> KnownState | None:
+    def _find(self, job: str, state: str) -> CachedState | None:
         """What is known about a state; nothing about names that are none."""
         return self._links.states.find(job, state) if type(job) is str and type(state) is str else None
 
@@ -329,21 +329,21 @@ class AsyncQueryableStateClient:
         job, state, namespace, isolation, timeout_s, min_epoch, max_staleness_s = target
         check_query(job, state, (key,), namespace)
         deadline = self._deadline(timeout_s)
-        if self._ways is None or isolation != COMMITTED:
+        if self._endpoints is None or isolation != COMMITTED:
             known = await self._learn(job, state, deadline)
             return await self._gather(known, target, key, deadline)
-        elsewhere = self._ways.find(job, state)
+        elsewhere = self._endpoints.find(job, state)
         if elsewhere is not None:
             return await self._gather(elsewhere, target, key, deadline)
         # Whoever answers says what the state is: this get travels alone.
         wanted = demands(min_epoch, max_staleness_s)
-        detour = GetDetour(
-            self._links, self._ways, (job, state), (key,), deadline=deadline, namespace=namespace, demands=wanted
+        failover = GetFailover(
+            self._links, self._endpoints, (job, state), (key,), deadline=deadline, namespace=namespace, demands=wanted
         )
-        await self._finish(detour)
-        return detour.result()[0]
+        await self._finish(failover)
+        return failover.result()[0]
 
-    def _gather(self, known: KnownState, target: _Target, key: Key, deadline: float = math.inf) -> asyncio.Future[Any]:
+    def _gather(self, known: CachedState, target: _Target, key: Key, deadline: float = math.inf) -> asyncio.Future[Any]:
         """Put a get to those of this turn of the loop. Raises `ClosedError`, `ConfigError`."""
         future = self._loop.create_future()
         namespace = target[2]
@@ -391,17 +391,17 @@ class AsyncQueryableStateClient:
         job, state, namespace, isolation, timeout_s, min_epoch, max_staleness_s = target
         wanted = NO_DEMANDS if min_epoch is None and max_staleness_s is None else demands(min_epoch, max_staleness_s)
         deadline = min(gathering.deadline, self._deadline(timeout_s))
-        if self._ways is not None and isolation == COMMITTED:
+        if self._endpoints is not None and isolation == COMMITTED:
             keys = tuple(gathering.keys)
-            detour = GetDetour(
-                self._links, self._ways, (job, state), keys, deadline=deadline, namespace=namespace, demands=wanted
+            failover = GetFailover(
+                self._links, self._endpoints, (job, state), keys, deadline=deadline, namespace=namespace, demands=wanted
             )
-            detour.waiters.append(partial(_deliver, detour, gathering.futures))
-            self._links.start(detour)
+            failover.waiters.append(partial(_deliver, failover, gathering.futures))
+            self._links.start(failover)
             return
         known = self._links.states.find(job, state)
         for owner, keys, futures in gathering.shares(None if known is None else known.table):
-            errand = _GatheredGet(
+            operation = _GatheredGet(
                 self._links,
                 (job, state),
                 keys,
@@ -410,37 +410,37 @@ class AsyncQueryableStateClient:
                 isolation=isolation,
                 demands=wanted,
             )
-            errand.owner, errand.futures = owner, futures
-            errand.waiters.append(errand.deliver)
-            self._links.get(errand)
+            operation.owner, operation.futures = owner, futures
+            operation.waiters.append(operation.deliver)
+            self._links.get(operation)
 
-    async def _finish(self, errand: Errand) -> None:
-        """Send the errand off and wait for its end."""
-        future = self._wait_for(errand)
-        self._links.start(errand)
+    async def _finish(self, operation: Operation) -> None:
+        """Send the operation off and wait for its end."""
+        future = self._wait_for(operation)
+        self._links.start(operation)
         await future
 
-    async def _learn(self, job: str, state: str, deadline: float) -> KnownState:
+    async def _learn(self, job: str, state: str, deadline: float) -> CachedState:
         """What the state is; tasks that ask at the same time share one look-up, and each waits for its own time."""
         while True:
-            errand = self._learning.get((job, state))
-            if errand is None or errand.finished:
+            operation = self._learning.get((job, state))
+            if operation is None or operation.finished:
                 until = max(deadline, self._deadline(None))
-                errand = self._learning[job, state] = LearnErrand(self._links, job, state, until)
-                future = self._wait_for(errand)
-                self._links.start(errand)
+                operation = self._learning[job, state] = LearnOperation(self._links, job, state, until)
+                future = self._wait_for(operation)
+                self._links.start(operation)
             else:
-                future = self._wait_for(errand)
+                future = self._wait_for(operation)
             await asyncio.wait([future], timeout=deadline - time.monotonic())
-            if not errand.finished:
+            if not operation.finished:
                 raise DeadlineExceeded()
             self._learning.pop((job, state), None)
-            if not isinstance(errand.error, DeadlineExceeded) or time.monotonic() >= deadline:
-                return errand.result()
+            if not isinstance(operation.error, DeadlineExceeded) or time.monotonic() >= deadline:
+                return operation.result()
 
-    def _wait_for(self, errand: Errand) -> asyncio.Future[None]:
+    def _wait_for(self, operation: Operation) -> asyncio.Future[None]:
         future: asyncio.Future[None] = self._loop.create_future()
-        errand.waiters.append(partial(_settle, future))
+        operation.waiters.append(partial(_settle, future))
         return future
 
 

@@ -1,8 +1,8 @@
 """The connections of the asyncio client.
 
 Rules of this module: asyncio transports and timers, no messages. Everything happens on the loop's thread, so there
-are no locks. One timer serves all errands: it is set for the first that is due, and looks for the next when it
-fires, so an errand that is answered in time, as nearly all are, never costs a timer of its own.
+are no locks. One timer serves all operations: it is set for the first that is due, and looks for the next when it
+fires, so an operation that is answered in time, as nearly all are, never costs a timer of its own.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import cast
 
 from qstate.errors import ClosedError, Detail
 from qstate.runtime.client.link import Link, LinkSettings, LinkState
-from qstate.runtime.client.operations import Errand, GetErrand
-from qstate.runtime.client.state_cache import AddressBook, KnownStates
+from qstate.runtime.client.operations import GetOperation, Operation
+from qstate.runtime.client.state_cache import AddressBook, StateCache
 from qstate.runtime.routing.routed_get import Ask, LookUp
 
 __all__ = ["AsyncLinks"]
@@ -35,7 +35,7 @@ class AsyncLink(Link, asyncio.Protocol):
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def connect(self) -> None:
-        """Connect; what comes of it is told to the errands that wait on the link."""
+        """Connect; what comes of it is told to the operations that wait on the link."""
         try:
             await asyncio.get_running_loop().create_connection(lambda: self, self.host, self.port)
         except (OSError, UnicodeError) as exc:
@@ -85,10 +85,10 @@ class AsyncLink(Link, asyncio.Protocol):
 class AsyncLinks:
     """All links of one asyncio client."""
 
-    def __init__(self, ways: Sequence[KnownStates], settings: LinkSettings, random: Random) -> None:
-        """`ways`: what is known of the states at each address that may be asked, the job's own proxy first."""
-        self.states = ways[0]
-        self.book = AddressBook(ways)
+    def __init__(self, caches: Sequence[StateCache], settings: LinkSettings, random: Random) -> None:
+        """`caches`: one for each address that may be asked, the job's own proxy first."""
+        self.states = caches[0]
+        self.book = AddressBook(caches)
         self.random = random
         self._loop = asyncio.get_running_loop()
         self._settings = settings
@@ -97,31 +97,31 @@ class AsyncLinks:
         #: Every link whose transport may still be open, also the lost ones.
         self._open: set[AsyncLink] = set()
         self._connecting: set[asyncio.Task[None]] = set()
-        self._live: set[Errand] = set()
+        self._live: set[Operation] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self.closed = False
 
-    def start(self, errand: Errand) -> None:
-        """Send the errand off; its `waiters` are called when it is finished. Raises `ClosedError`."""
+    def start(self, operation: Operation) -> None:
+        """Send the operation off; its `waiters` are called when it is finished. Raises `ClosedError`."""
         if self.closed:
             raise ClosedError("the client is closed")
-        self._live.add(errand)
-        errand.start()
+        self._live.add(operation)
+        operation.start()
 
-    def get(self, errand: GetErrand) -> None:
-        """`start` the errand, the shortest way when nothing stands in it."""
-        owner = None if self.closed else errand.usual_owner
+    def get(self, operation: GetOperation) -> None:
+        """`start` the operation, on the fast path when it applies."""
+        owner = None if self.closed else operation.usual_owner
         link = None if owner is None else self._links.get(owner.address)
         if link is not None:
             link.notice_end()
         now = time.monotonic()
-        ready = link is not None and link.state is LinkState.READY and now < errand.deadline
-        if owner is not None and link is not None and ready and errand.send_straight(link, owner, now):
-            self._live.add(errand)
-            self.progressed(errand)
+        ready = link is not None and link.state is LinkState.READY and now < operation.deadline
+        if owner is not None and link is not None and ready and operation.send_straight(link, owner, now):
+            self._live.add(operation)
+            self.progressed(operation)
         else:
-            self.start(errand)
+            self.start(operation)
 
     async def close(self) -> None:
         """Close every connection and wait until each is gone; who waits gets `ClosedError`. Idempotent."""
@@ -129,8 +129,8 @@ class AsyncLinks:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for errand in list(self._live):
-            errand.fail(ClosedError("the client is closed"))
+        for operation in list(self._live):
+            operation.fail(ClosedError("the client is closed"))
         for link in list(self._open):
             link.unreachable("the client is closed", time.monotonic())
         self._links.clear()
@@ -138,41 +138,43 @@ class AsyncLinks:
         if self._open:
             await asyncio.wait([link.gone for link in self._open])
 
-    def send(self, errand: Errand, command: Ask | LookUp, now: float, proxy: tuple[str, int] | None = None) -> None:
+    def send(
+        self, operation: Operation, command: Ask | LookUp, now: float, proxy: tuple[str, int] | None = None
+    ) -> None:
         """Send over the link to the command's peer, which is made when there is none."""
         address = (command.owner.host, command.owner.port) if type(command) is Ask else proxy or self._proxy
         link = self._links.get(address)
         if link is not None:
             link.notice_end()
-        if type(command) is Ask and not errand.is_current:
-            errand.on_outdated(command.part, now)
+        if type(command) is Ask and not operation.is_current:
+            operation.on_outdated(command.part, now)
             return
         if link is None or not link.takes_requests:
             link = self._links[address] = self._connect(address)
-        link.send(errand, command, now)
+        link.send(operation, command, now)
 
-    def finished(self, errand: Errand) -> None:
-        """Tell the futures that wait for the errand."""
-        self._live.discard(errand)
-        for tell in errand.waiters:
+    def finished(self, operation: Operation) -> None:
+        """Tell the futures that wait for the operation."""
+        self._live.discard(operation)
+        for tell in operation.waiters:
             tell()
-        errand.waiters.clear()
+        operation.waiters.clear()
         now = time.monotonic()
-        if now >= errand.deadline:
-            self.gave_up(errand, now)
+        if now >= operation.deadline:
+            self.gave_up(operation, now)
 
-    def stalls(self, errand: Errand) -> Mapping[str, Detail]:
-        """Why the errand's request has not been sent yet, if that is so."""
-        return next((found for link in self._open if (found := link.stalls(errand))), {})
+    def stalls(self, operation: Operation) -> Mapping[str, Detail]:
+        """Why the operation's request has not been sent yet, if that is so."""
+        return next((found for link in self._open if (found := link.stalls(operation))), {})
 
-    def gave_up(self, errand: Errand, now: float) -> None:
-        """The errand has waited in vain: see which peers are to be taken for dead."""
+    def gave_up(self, operation: Operation, now: float) -> None:
+        """The operation has waited in vain: see which peers are to be taken for dead."""
         for link in list(self._open):
-            link.gave_up(errand, now)
+            link.gave_up(operation, now)
 
-    def progressed(self, errand: Errand) -> None:
-        """See to it that the errand is woken in time."""
-        wake_at = errand.wake_at
+    def progressed(self, operation: Operation) -> None:
+        """See to it that the operation is woken in time."""
+        wake_at = operation.wake_at
         if self._timer is None or wake_at < self._timer_at:
             self._set_timer(wake_at)
 
@@ -195,8 +197,8 @@ class AsyncLinks:
     def _on_timer(self) -> None:
         self._timer = None
         now = time.monotonic()
-        for errand in list(self._live):
-            if errand.wake_at <= now:
-                errand.on_time(now)
+        for operation in list(self._live):
+            if operation.wake_at <= now:
+                operation.on_time(now)
         if self._live:
-            self._set_timer(min(errand.wake_at for errand in self._live))
+            self._set_timer(min(operation.wake_at for operation in self._live))

@@ -1,8 +1,8 @@
-"""Errands that may be asked elsewhere: at the job first, at its fallbacks when the job does not answer.
+"""Operations with failover: they ask the job first, and its fallbacks when the job does not answer.
 
-Rules of this module: it carries out what `fallback` decides. Each leg of the journey is an ordinary errand of its own,
-for the keys that are still open, with the knowledge about states that belongs to its address: so bytes are read
-by the description that came from where they came from. Like any errand it knows no sockets and no threads.
+Rules of this module: it carries out what `failover_plan` decides. Each attempt of a plan is an ordinary operation, for
+the keys that are still open. An attempt uses the state cache of its own endpoint, so a value is always decoded by the
+description that the same endpoint sent. This module knows no sockets and no threads.
 """
 
 from __future__ import annotations
@@ -16,164 +16,168 @@ from typing import Any
 from qstate.errors import Detail, FailureCode, Overloaded, QStateError, QueryError, Retry
 from qstate.keys import Key, Namespace
 from qstate.protocol import Describe, Ping, Request
-from qstate.runtime.client.failover_plan import JobHealth, Journey, Leg
-from qstate.runtime.client.operations import NO_DEMANDS, CallErrand, Errand, GetErrand, Links
-from qstate.runtime.client.state_cache import KnownState, KnownStates
+from qstate.runtime.client.failover_plan import Attempt, CircuitBreaker, FailoverPlan
+from qstate.runtime.client.operations import NO_DEMANDS, CallOperation, GetOperation, Links, Operation
+from qstate.runtime.client.state_cache import CachedState, StateCache
 from qstate.runtime.routing.routed_get import Ask, LookUp
 from qstate.views import ReadOnlyState
 
-__all__ = ["COMMITTED", "CallDetour", "Detour", "GetDetour", "Ways", "get_errand"]
+__all__ = ["COMMITTED", "CallFailover", "Endpoints", "Failover", "GetFailover", "get_operation"]
 
 #: The isolation that fallbacks can answer.
 COMMITTED = "committed"
 
 
-class Ways:
-    """The addresses that one client may ask, the job's own proxy first, with what was learnt at each."""
+class Endpoints:
+    """The endpoints of one client, the job's own proxy first: a state cache for each, and the job's circuit breaker."""
 
-    __slots__ = ("job", "states")
+    __slots__ = ("breaker", "caches")
 
-    def __init__(self, states: Sequence[KnownStates]) -> None:
-        self.states = states
-        self.job = JobHealth()
+    def __init__(self, caches: Sequence[StateCache]) -> None:
+        self.caches = caches
+        self.breaker = CircuitBreaker()
 
-    def find(self, job: str, state: str) -> KnownState | None:
-        """What is known about a state from any of them."""
-        return next((known for states in self.states if (known := states.find(job, state)) is not None), None)
+    def find(self, job: str, state: str) -> CachedState | None:
+        """The first cache's entry for a state, or None when no cache has one."""
+        return next((known for cache in self.caches if (known := cache.find(job, state)) is not None), None)
 
 
-class _LegLinks:
-    """The client's links as the errand of one leg uses them: look-ups go to the leg's address."""
+class _AttemptLinks:
+    """The client's links for the operation of one attempt: look-ups go to the attempt's endpoint."""
 
-    __slots__ = ("_detour", "_links", "random", "states")
+    __slots__ = ("_failover", "_links", "random", "states")
 
-    def __init__(self, detour: Detour, links: Links, states: KnownStates) -> None:
-        self._detour = detour
+    def __init__(self, failover: Failover, links: Links, states: StateCache) -> None:
+        self._failover = failover
         self._links = links
         self.random = links.random
         self.states = states
 
-    def send(self, errand: Errand, command: Ask | LookUp, now: float, proxy: tuple[str, int] | None = None) -> None:
-        self._links.send(errand, command, now, self.states.proxy)
+    def send(
+        self, operation: Operation, command: Ask | LookUp, now: float, proxy: tuple[str, int] | None = None
+    ) -> None:
+        self._links.send(operation, command, now, self.states.proxy)
 
-    def finished(self, errand: Errand) -> None:
+    def finished(self, operation: Operation) -> None:
         now = time.monotonic()
-        if now >= errand.deadline:
-            self.gave_up(errand, now)
-        self._detour.leg_ended(errand, now)
+        if now >= operation.deadline:
+            self.gave_up(operation, now)
+        self._failover.attempt_ended(operation, now)
 
-    def stalls(self, errand: Errand) -> Mapping[str, Detail]:
-        return self._links.stalls(errand)
+    def stalls(self, operation: Operation) -> Mapping[str, Detail]:
+        return self._links.stalls(operation)
 
-    def gave_up(self, errand: Errand, now: float) -> None:
-        self._links.gave_up(errand, now)
+    def gave_up(self, operation: Operation, now: float) -> None:
+        self._links.gave_up(operation, now)
 
-    def progressed(self, errand: Errand) -> None:
-        self._links.progressed(self._detour)
+    def progressed(self, operation: Operation) -> None:
+        self._links.progressed(self._failover)
 
 
-class Detour(Errand):
-    """An errand that is a journey of others."""
+class Failover(Operation):
+    """An operation that runs a failover plan: one operation for each attempt, one at a time."""
 
-    __slots__ = ("_errands", "_journey", "_leg", "_under_way", "_ways")
+    __slots__ = ("_attempt", "_endpoints", "_operations", "_plan", "_running")
 
-    def __init__(self, links: Links, ways: Ways, keys: tuple[Any, ...], deadline: float) -> None:
+    def __init__(self, links: Links, endpoints: Endpoints, keys: tuple[Any, ...], deadline: float) -> None:
         super().__init__(links, keys, deadline, None)
-        self._ways = ways
-        self._journey = Journey(len(keys), len(ways.states), deadline=deadline, job=ways.job, random=links.random)
-        #: One for each leg of the journey so far.
-        self._errands: list[Errand] = []
-        #: None between two legs.
-        self._under_way: Errand | None = None
-        self._leg: Leg | None = None
+        self._endpoints = endpoints
+        self._plan = FailoverPlan(
+            len(keys), len(endpoints.caches), deadline=deadline, breaker=endpoints.breaker, random=links.random
+        )
+        #: One for each attempt so far.
+        self._operations: list[Operation] = []
+        #: None between two attempts.
+        self._running: Operation | None = None
+        self._attempt: Attempt | None = None
 
     @abstractmethod
-    def errand_of(self, links: Links, leg: Leg) -> Errand:
-        """The errand of a leg."""
+    def operation_of(self, links: Links, attempt: Attempt) -> Operation:
+        """A new operation that carries out the attempt."""
 
     @property
     def wake_at(self) -> float:
-        if self._under_way is not None:
-            return self._under_way.wake_at
-        return self.deadline if self._leg is None else self._leg.start
+        if self._running is not None:
+            return self._running.wake_at
+        return self.deadline if self._attempt is None else self._attempt.start
 
     def start(self) -> None:
         now = time.monotonic()
-        self._begin(self._journey.start(now))
+        self._begin(self._plan.start(now))
 
     def on_time(self, now: float) -> None:
         if self.finished:
             return
-        if self._under_way is not None:
-            self._under_way.on_time(now)
-        elif self._leg is not None and now >= self._leg.start:
-            self._begin(self._leg)
+        if self._running is not None:
+            self._running.on_time(now)
+        elif self._attempt is not None and now >= self._attempt.start:
+            self._begin(self._attempt)
 
-    def leg_ended(self, errand: Errand, now: float) -> None:
-        """The errand of a leg has its outcome."""
-        if self.finished or self._leg is None:
+    def attempt_ended(self, operation: Operation, now: float) -> None:
+        """An attempt's operation has finished: begin the next attempt, or finish."""
+        if self.finished or self._attempt is None:
             return
-        if errand.error is not None and not isinstance(errand.error, QueryError):
-            self.fail(errand.error)
+        if operation.error is not None and not isinstance(operation.error, QueryError):
+            self.fail(operation.error)
             return
-        unheard = _is_unheard(errand, self._ways.states[self._leg.way], now)
-        self._under_way = None
-        self._leg = self._journey.ended(
-            errand.codes,
+        unresponsive = _is_unresponsive(operation, self._endpoints.caches[self._attempt.endpoint], now)
+        self._running = None
+        self._attempt = self._plan.ended(
+            operation.codes,
             now,
-            unheard=unheard,
-            unreached=errand.unreached,
-            hopeless=errand.hopeless,
-            wait_s=_wish_s(errand.error),
+            unresponsive=unresponsive,
+            unreached=operation.unreached,
+            hopeless=operation.hopeless,
+            wait_s=_retry_after_s(operation.error),
         )
-        if self._leg is None:
+        if self._attempt is None:
             self.finished = True
             self._links.finished(self)
-        elif self._leg.start <= now:
-            self._begin(self._leg)
+        elif self._attempt.start <= now:
+            self._begin(self._attempt)
         else:
             self._links.progressed(self)
 
     def fail(self, error: QStateError) -> None:
-        if self._under_way is not None:
-            # What still comes for it is for nobody.
-            self._under_way.finished = True
+        if self._running is not None:
+            # A finished operation ignores the answers that still arrive.
+            self._running.finished = True
         super().fail(error)
 
     def request(self, request_id: int, command: Ask | LookUp, now: float) -> Request:
-        raise NotImplementedError("the errands of the legs send requests")
+        raise NotImplementedError("only the operations of the attempts send requests")
 
-    def _begin(self, leg: Leg) -> None:
-        self._leg = leg
-        states = self._ways.states[leg.way]
-        errand = self.errand_of(_LegLinks(self, self._links, states), leg)
-        self._errands.append(errand)
-        self._under_way = errand
-        errand.start()
+    def _begin(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        states = self._endpoints.caches[attempt.endpoint]
+        operation = self.operation_of(_AttemptLinks(self, self._links, states), attempt)
+        self._operations.append(operation)
+        self._running = operation
+        operation.start()
 
 
-def _is_unheard(errand: Errand, states: KnownStates, now: float) -> bool:
-    """Whether the address itself could not be reached, or said nothing; what it says of others is an answer."""
-    error = errand.error
+def _is_unresponsive(operation: Operation, states: StateCache, now: float) -> bool:
+    """Whether the endpoint itself was not reached, or sent no answer. A failure that it reports is an answer."""
+    error = operation.error
     if not isinstance(error, QueryError):
         return False
     if error.code is FailureCode.UNAVAILABLE:
         return (error.details.get("host"), error.details.get("port")) == states.proxy
-    # A proxy answers before the deadline that it was given; of an owner's silence it says nothing.
-    asked_owners = states.direct and errand.knows_owners
-    silent = error.code is FailureCode.DEADLINE_EXCEEDED and now >= errand.deadline and not asked_owners
+    # A proxy answers before its deadline. When a client asks the owners itself, an owner may be the silent one.
+    asked_owners = states.direct and operation.knows_owners
+    silent = error.code is FailureCode.DEADLINE_EXCEEDED and now >= operation.deadline and not asked_owners
     return silent or error.code is FailureCode.SHUTTING_DOWN
 
 
-def _wish_s(error: QStateError | None) -> float:
-    """How long an overloaded address wants to be left alone. The detail may be missing, or be anything."""
-    wish = error.details.get("retry_after_ms") if isinstance(error, Overloaded) else None
-    return wish / 1000 if isinstance(wish, int | float) and not isinstance(wish, bool) and wish > 0 else 0.0
+def _retry_after_s(error: QStateError | None) -> float:
+    """The pause that an overloaded endpoint asks for. The peer may leave the detail out, or send any type."""
+    wait_ms = error.details.get("retry_after_ms") if isinstance(error, Overloaded) else None
+    return wait_ms / 1000 if isinstance(wait_ms, int | float) and not isinstance(wait_ms, bool) and wait_ms > 0 else 0.0
 
 
-def get_errand(
+def get_operation(
     links: Links,
-    ways: Ways | None,
+    endpoints: Endpoints | None,
     target: tuple[str, str],
     keys: tuple[Key, ...],
     *,
@@ -181,31 +185,33 @@ def get_errand(
     namespace: Namespace,
     isolation: str,
     demands: Mapping[str, Detail],
-) -> GetErrand | GetDetour:
-    """A get of the job alone, or one that may go elsewhere when there are ways and it asks for what was committed."""
-    if ways is not None and isolation == COMMITTED:
-        return GetDetour(links, ways, target, keys, deadline=deadline, namespace=namespace, demands=demands)
-    return GetErrand(links, target, keys, deadline=deadline, namespace=namespace, isolation=isolation, demands=demands)
+) -> GetOperation | GetFailover:
+    """A get with failover when the client has fallbacks and the isolation is committed; else a get of the job alone."""
+    if endpoints is not None and isolation == COMMITTED:
+        return GetFailover(links, endpoints, target, keys, deadline=deadline, namespace=namespace, demands=demands)
+    return GetOperation(
+        links, target, keys, deadline=deadline, namespace=namespace, isolation=isolation, demands=demands
+    )
 
 
 _MOVED = frozenset(code for code in FailureCode if code.retry is Retry.LOOK_UP_AGAIN) | {FailureCode.UNAVAILABLE}
-#: Of a leg, which is short: whoever is there at all has to be heard before it ends.
-LEG_MARGIN = 1 / 3
+#: An attempt is short, so its endpoint gets more time to answer before the attempt ends.
+ATTEMPT_MARGIN = 1 / 3
 
 
-class _LegGet(GetErrand):
+class _AttemptGet(GetOperation):
     __slots__ = ("tries",)
     tries: Mapping[int, int]
-    margin = LEG_MARGIN
+    margin = ATTEMPT_MARGIN
 
 
-class _LegCall(CallErrand):
+class _AttemptCall(CallOperation):
     __slots__ = ("tries",)
     tries: Mapping[int, int]
-    margin = LEG_MARGIN
+    margin = ATTEMPT_MARGIN
 
 
-class GetDetour(Detour):
+class GetFailover(Failover):
     """Get the values of keys. Its result is a view, or None, for each key."""
 
     __slots__ = ("_demands", "_namespace", "_target")
@@ -213,7 +219,7 @@ class GetDetour(Detour):
     def __init__(
         self,
         links: Links,
-        ways: Ways,
+        endpoints: Endpoints,
         target: tuple[str, str],
         keys: tuple[Key, ...],
         *,
@@ -221,33 +227,33 @@ class GetDetour(Detour):
         namespace: Namespace = None,
         demands: Mapping[str, Detail] = NO_DEMANDS,
     ) -> None:
-        super().__init__(links, ways, keys, deadline)
+        super().__init__(links, endpoints, keys, deadline)
         self._target = target
         self._namespace = namespace
         self._demands = demands
 
-    def errand_of(self, links: Links, leg: Leg) -> Errand:
+    def operation_of(self, links: Links, attempt: Attempt) -> Operation:
         keys = self._keys
-        if len(leg.positions) != len(keys):
-            keys = tuple(keys[position] for position in leg.positions)
-        errand = _LegGet(
+        if len(attempt.positions) != len(keys):
+            keys = tuple(keys[position] for position in attempt.positions)
+        operation = _AttemptGet(
             links,
             self._target,
             keys,
-            deadline=leg.until,
+            deadline=attempt.until,
             namespace=self._namespace,
             isolation=COMMITTED,
             demands=self._demands,
         )
-        errand.tries = leg.tries
-        return errand
+        operation.tries = attempt.tries
+        return operation
 
-    def leg_ended(self, errand: Errand, now: float) -> None:
-        states = self._ways.states[self._journey.legs[-1].way]
-        if states.direct and not _MOVED.isdisjoint(errand.codes):
-            # The leg may have ended before it looked up anew; the next query must not go to the same owners.
+    def attempt_ended(self, operation: Operation, now: float) -> None:
+        states = self._endpoints.caches[self._plan.attempts[-1].endpoint]
+        if states.direct and not _MOVED.isdisjoint(operation.codes):
+            # The attempt may have ended before a new look-up; the next query must not go to the same owners.
             states.drop(*self._target)
-        super().leg_ended(errand, now)
+        super().attempt_ended(operation, now)
 
     def result(self) -> list[ReadOnlyState | None]:
         """A view or None for each key, in their order. Raises the error of the first key that has one."""
@@ -265,38 +271,38 @@ class GetDetour(Detour):
         """A view, None or a `QueryError` for each key. Raises the error of the request as a whole."""
         if self.error is not None:
             raise self.error
-        told = {number: self._told(number) for number in set(self._journey.verdicts)}
-        return [told[number][position] for position, number in enumerate(self._journey.verdicts)]
+        found = {number: self._found(number) for number in set(self._plan.verdicts)}
+        return [found[number][position] for position, number in enumerate(self._plan.verdicts)]
 
-    def _told(self, number: int) -> dict[int, Any]:
-        """What a leg found, by position."""
-        positions, errand = self._journey.legs[number].positions, self._errands[number]
-        assert isinstance(errand, GetErrand)
+    def _found(self, number: int) -> dict[int, Any]:
+        """The results of an attempt, by position."""
+        positions, operation = self._plan.attempts[number].positions, self._operations[number]
+        assert isinstance(operation, GetOperation)
         try:
-            return dict(zip(positions, errand.results(), strict=True))
+            return dict(zip(positions, operation.results(), strict=True))
         except QueryError as exc:
-            # One each: an exception collects the traceback of whoever raises it.
+            # A copy for each key: raising an exception adds to its traceback.
             return {position: copy(exc) for position in positions}
 
 
-class CallDetour(Detour):
+class CallFailover(Failover):
     """Ask a proxy something that is not about keys: the states of a job, or whether it is there."""
 
     __slots__ = ("_request",)
 
-    def __init__(self, links: Links, ways: Ways, request: type[Ping] | Describe, deadline: float) -> None:
-        super().__init__(links, ways, (None,), deadline)
+    def __init__(self, links: Links, endpoints: Endpoints, request: type[Ping] | Describe, deadline: float) -> None:
+        super().__init__(links, endpoints, (None,), deadline)
         self._request = request
 
-    def errand_of(self, links: Links, leg: Leg) -> Errand:
-        errand = _LegCall(links, self._request, leg.until)
-        errand.tries = leg.tries
-        return errand
+    def operation_of(self, links: Links, attempt: Attempt) -> Operation:
+        operation = _AttemptCall(links, self._request, attempt.until)
+        operation.tries = attempt.tries
+        return operation
 
     def result(self) -> tuple[Mapping[str, Any], ...]:
         """The entries of the description; nothing for a ping."""
         if self.error is not None:
             raise self.error
-        (number,) = self._journey.verdicts
-        entries: tuple[Mapping[str, Any], ...] = self._errands[number].result()
+        (number,) = self._plan.verdicts
+        entries: tuple[Mapping[str, Any], ...] = self._operations[number].result()
         return entries

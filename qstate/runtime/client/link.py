@@ -1,6 +1,6 @@
 """One connection of a client to a proxy or a state server, without its socket.
 
-Rules of this module: it knows which errand waits for which answer on this connection, and what to tell them when
+Rules of this module: it knows which operation waits for which answer on this connection, and what to tell them when
 it breaks. It reads no clock and moves no bytes: the synchronous and the asyncio client each give it a transport
 by implementing `_write` and `_abort`.
 
@@ -25,7 +25,7 @@ from qstate.errors import Detail, FailureCode, LocalProtocolError, QueryError
 from qstate.keys import Key
 from qstate.protocol import BrokenConnection, ClientConnection, Failure, Location, Target, Values, Welcome
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
-from qstate.runtime.client.operations import FIRST_PART, LOOK_UP, Errand
+from qstate.runtime.client.operations import FIRST_PART, LOOK_UP, Operation
 from qstate.runtime.client.state_cache import AddressBook
 from qstate.runtime.routing.routed_get import Ask, LookUp
 
@@ -64,9 +64,9 @@ class Link(ABC):
         self._book = book
         self._is_open = False
         self._wire = ClientConnection(token=settings.token, client=settings.client, max_frame=settings.max_frame)
-        #: By request id: the errand, its part, and when the request was sent.
-        self._pending: dict[int, tuple[Errand, int, float]] = {}
-        self._queued: list[tuple[Errand, Ask | LookUp]] = []
+        #: By request id: the operation, its part, and when the request was sent.
+        self._pending: dict[int, tuple[Operation, int, float]] = {}
+        self._queued: list[tuple[Operation, Ask | LookUp]] = []
         self._heard_at = now
 
     @abstractmethod
@@ -87,32 +87,34 @@ class Link(ABC):
         """Whether requests may be sent over it, now or once it is ready."""
         return self.state is LinkState.READY or self.state is LinkState.CONNECTING
 
-    def send(self, errand: Errand, command: Ask | LookUp, now: float) -> None:
-        """Send the errand's request, now or once the connection is ready."""
+    def send(self, operation: Operation, command: Ask | LookUp, now: float) -> None:
+        """Send the operation's request, now or once the connection is ready."""
         wire = self._wire
         if self.state is not LinkState.READY or wire.closed:
             # Closed: the bytes that are being read just now end the connection; `lost` follows at once.
-            self._queued.append((errand, command))
+            self._queued.append((operation, command))
             return
         request_id = wire.next_id()
         part = command.part if type(command) is Ask else LOOK_UP
         try:
-            data = wire.send(errand.request(request_id, command, now))
+            data = wire.send(operation.request(request_id, command, now))
         except LocalProtocolError as exc:
             cause = exc.__cause__
             details = cause.details if isinstance(cause, QueryError) else {"reason": str(exc)}
-            errand.on_unsendable(part, exc.code, details, now)
+            operation.on_unsendable(part, exc.code, details, now)
             return
-        self._pending[request_id] = (errand, part, now)
+        self._pending[request_id] = (operation, part, now)
         self._write(data)
 
-    def send_straight(self, errand: Errand, deadline_ms: int, target: Target, keys: tuple[Key, ...], now: float) -> int:
+    def send_straight(
+        self, operation: Operation, deadline_ms: int, target: Target, keys: tuple[Key, ...], now: float
+    ) -> int:
         """Send a get that is `send`'s usual case over a link that is ready; its id, or 0 and nothing is done."""
         sent = self._wire.send_get(deadline_ms, target, keys)
         if sent is None:
             return 0
         request_id, data = sent
-        self._pending[request_id] = (errand, FIRST_PART, now)
+        self._pending[request_id] = (operation, FIRST_PART, now)
         self._write(data)
         return request_id
 
@@ -177,11 +179,11 @@ class Link(ABC):
         sent, queued = list(self._pending.values()), list(self._queued)
         self._pending.clear()
         self._queued.clear()
-        for errand, part, _ in sent:
-            errand.on_lost(part, code, details, now)
-        for errand, command in queued:
+        for operation, part, _ in sent:
+            operation.on_lost(part, code, details, now)
+        for operation, command in queued:
             part = command.part if type(command) is Ask else LOOK_UP
-            errand.on_unsent(part, code, details, now, hopeless=hopeless)
+            operation.on_unsent(part, code, details, now, hopeless=hopeless)
 
     def unreachable(self, reason: str, now: float) -> None:
         """`lost`, because the transport says so."""
@@ -195,23 +197,23 @@ class Link(ABC):
         details: dict[str, Detail] = {"host": self.host, "port": self.port, "reason": reason, "connected": False}
         self.lost(FailureCode.UNAVAILABLE, details, now)
 
-    def stalls(self, errand: Errand) -> Mapping[str, Detail]:
-        """Why the errand's request has not been sent yet; nothing if it has, or never was to be sent here."""
-        if not any(other is errand for other, _ in self._queued):
+    def stalls(self, operation: Operation) -> Mapping[str, Detail]:
+        """Why the operation's request has not been sent yet; nothing if it has, or never was to be sent here."""
+        if not any(other is operation for other, _ in self._queued):
             return {}
         reason = "connected, and no Welcome has come: is it a client proxy?" if self._is_open else "not connected yet"
         return {"host": self.host, "port": self.port, "reason": reason}
 
-    def gave_up(self, errand: Errand, now: float) -> None:
-        """The errand's deadline has passed. A peer that has been silent for long is sent nothing more.
+    def gave_up(self, operation: Operation, now: float) -> None:
+        """The operation's deadline has passed. A peer that has been silent for long is sent nothing more.
 
         Silent since this request, or since an earlier one that was given up: short deadlines must not hide a death.
         Others that were sent wait on, each until its own deadline: the peer may only be slow.
         """
         waiting = [(other, max(self._heard_at, sent)) for other, _, sent in self._pending.values()]
         waiting += [(other, self._heard_at) for other, _ in self._queued]
-        if any(other is errand for other, _ in waiting):
-            silent_since = min(since for other, since in waiting if other is errand or other.finished)
+        if any(other is operation for other, _ in waiting):
+            silent_since = min(since for other, since in waiting if other is operation or other.finished)
             if now - silent_since >= SILENCE_S:
                 self._give_up(now)
             elif self.state is LinkState.SILENT:
@@ -227,16 +229,16 @@ class Link(ABC):
             self.unreachable("no answer", now)
 
     def _close_unless_awaited(self, now: float) -> None:
-        if all(errand.finished for errand, _, _ in self._pending.values()):
+        if all(operation.finished for operation, _, _ in self._pending.values()):
             self.unreachable("no answer", now)
 
     def _ready(self, now: float) -> None:
         self.state = LinkState.READY
         self._book.reached(self.host, self.port)
         queued, self._queued = self._queued, []
-        for errand, command in queued:
-            if not errand.finished:
-                self.send(errand, command, now)
+        for operation, command in queued:
+            if not operation.finished:
+                self.send(operation, command, now)
 
     def _dismissed(self, failure: Failure, now: float) -> None:
         """The peer ends the connection. Once that is open, its reason says nothing about the requests in flight."""

@@ -1,6 +1,6 @@
 """One request of a client on its way: what is sent to whom, and what came of it.
 
-Rules of this module: no sockets, no threads, no asyncio. An errand carries out the commands of its routing
+Rules of this module: no sockets, no threads, no asyncio. An operation carries out the commands of its routing
 machine over `Links`, which the synchronous and the asyncio client each provide, and turns the end of the
 routing into a result or an error. Whoever drives the links sees to it that one thread at a time is in here.
 """
@@ -26,12 +26,12 @@ from qstate.keys import Key, Namespace, all_of_class, check_key
 from qstate.protocol import Answer as WireAnswer
 from qstate.protocol import Describe, Description, Failure, Get, Locate, Location, Ping, Request, Target, Values
 from qstate.protocol.limits import MAX_DEADLINE_MS
-from qstate.runtime.client.state_cache import KnownState, KnownStates
+from qstate.runtime.client.state_cache import CachedState, StateCache
 from qstate.runtime.routing.location import UNSOUND_KEY, LocationTable, Owner
 from qstate.runtime.routing.routed_get import ANY_NUMBER, PLAIN, Answer, Ask, Command, LookUp, Refuse, Result, RoutedGet
 from qstate.views import ReadOnlyState, ViewMaker
 
-__all__ = ["LIVE", "NO_DEMANDS", "CallErrand", "Errand", "GetErrand", "LearnErrand", "Links"]
+__all__ = ["LIVE", "NO_DEMANDS", "CallOperation", "GetOperation", "LearnOperation", "Links", "Operation"]
 
 LIVE = "live"
 #: What most gets demand of the epoch and the age of their answers.
@@ -48,39 +48,43 @@ LONGEST_MARGIN_S = 0.050
 
 
 class Links(Protocol):
-    """The connections of a client, as errands use them."""
+    """The connections of a client, as operations use them."""
 
-    states: KnownStates
+    states: StateCache
     random: Random
 
-    def send(self, errand: Errand, command: Ask | LookUp, now: float, proxy: tuple[str, int] | None = None) -> None:
-        """Send the errand's request for a command to its peer: an owner, or for a look-up `proxy`, or the client's.
+    def send(
+        self, operation: Operation, command: Ask | LookUp, now: float, proxy: tuple[str, int] | None = None
+    ) -> None:
+        """Send the operation's request for a command to its peer: an owner, or for a look-up `proxy`, or the client's.
 
         What comes of it is told with `on_answer`, `on_lost`, `on_unsent` or `on_unsendable`, perhaps before this
-        returns; with `on_outdated` when what the errand knows of the state ended with its connection.
+        returns; with `on_outdated` when what the operation knows of the state ended with its connection.
         """
 
-    def finished(self, errand: Errand) -> None:
-        """The errand has its outcome. Called once."""
+    def finished(self, operation: Operation) -> None:
+        """The operation has its outcome. Called once."""
 
-    def stalls(self, errand: Errand) -> Mapping[str, Detail]:
-        """Facts about why the errand's request has not been sent yet, if that is so."""
+    def stalls(self, operation: Operation) -> Mapping[str, Detail]:
+        """Facts about why the operation's request has not been sent yet, if that is so."""
 
-    def gave_up(self, errand: Errand, now: float) -> None:
-        """The errand has waited in vain: look whether its peers are still there."""
+    def gave_up(self, operation: Operation, now: float) -> None:
+        """The operation has waited in vain: look whether its peers are still there."""
 
-    def progressed(self, errand: Errand) -> None:
-        """The errand goes on, and may want to be woken at another time than before."""
+    def progressed(self, operation: Operation) -> None:
+        """The operation goes on, and may want to be woken at another time than before."""
 
 
 class StraightLink(Protocol):
     """A connection over which a get can be sent the shortest way."""
 
-    def send_straight(self, errand: Errand, deadline_ms: int, target: Target, keys: tuple[Key, ...], now: float) -> int:
+    def send_straight(
+        self, operation: Operation, deadline_ms: int, target: Target, keys: tuple[Key, ...], now: float
+    ) -> int:
         """Send a get whose fields are known to be sound; its id, or 0 and nothing is done."""
 
 
-class Errand(ABC):
+class Operation(ABC):
     """A request that ends with an outcome by its deadline, whatever its peers do.
 
     `deadline` and every `now` are seconds of `time.monotonic`. `waiters` is for whoever waits for it.
@@ -109,11 +113,11 @@ class Errand(ABC):
 
     @abstractmethod
     def result(self) -> Any:
-        """The result of a finished errand. Raises its error."""
+        """The result of a finished operation. Raises its error."""
 
     @property
     def codes(self) -> Sequence[int]:
-        """The failure code of each key of a finished errand, 0 for none."""
+        """The failure code of each key of a finished operation, 0 for none."""
         return [self.error.code if isinstance(self.error, QueryError) else 0] * len(self._keys)
 
     @property
@@ -144,7 +148,7 @@ class Errand(ABC):
     def start(self) -> None:
         """Send the first requests.
 
-        Nearly every errand is one request to one known owner, and its answer the end. That straight way is
+        Nearly every operation is one request to one known owner, and its answer the end. That straight way is
         gone without a routing machine, at a third of the cost. As soon as anything else happens the machine is
         made, and made to believe that it sent the request: it would have sent the same.
         """
@@ -304,7 +308,7 @@ class Errand(ABC):
         return min(MAX_DEADLINE_MS, int(left * 1000)) if left > 0.001 else 1
 
 
-class _StateErrand(Errand):
+class _StateOperation(Operation):
     """What needs the location or the description of a state."""
 
     __slots__ = ("_job", "_known", "_state")
@@ -312,7 +316,7 @@ class _StateErrand(Errand):
     def __init__(self, links: Links, job: str, state: str, keys: tuple[Any, ...], deadline: float) -> None:
         self._job = job
         self._state = state
-        self._known: KnownState | None = links.states.find(job, state)
+        self._known: CachedState | None = links.states.find(job, state)
         super().__init__(links, keys, deadline, None if self._known is None else self._known.table)
 
     @property
@@ -336,7 +340,7 @@ class _StateErrand(Errand):
         if known is None:
             self._links.send(self, command, now)
         else:
-            # Another errand has looked it up in the meantime.
+            # Another operation has looked it up in the meantime.
             self._known = known
             self._run(self._routed(now).on_located(known.table, now), now)
 
@@ -354,8 +358,8 @@ class _StateErrand(Errand):
             self._links.states.drop(self._job, self._state)
 
 
-class LearnErrand(_StateErrand):
-    """Find out where a state is and how to read it. Its result is the `KnownState`."""
+class LearnOperation(_StateOperation):
+    """Find out where a state is and how to read it. Its result is the `CachedState`."""
 
     __slots__ = ()
 
@@ -365,7 +369,7 @@ class LearnErrand(_StateErrand):
     def request(self, request_id: int, command: Ask | LookUp, now: float) -> Request:
         return self._locate(request_id, now)
 
-    def result(self) -> KnownState:
+    def result(self) -> CachedState:
         if self.error is not None:
             raise self.error
         assert self._known is not None
@@ -377,12 +381,12 @@ class LearnErrand(_StateErrand):
         except SerializationError as exc:
             self.fail(exc)
             return
-        # Nothing is asked of the owners: knowing them was the errand.
+        # Nothing is asked of the owners: knowing them was the operation.
         self.finished = True
         self._links.finished(self)
 
 
-class GetErrand(_StateErrand):
+class GetOperation(_StateOperation):
     """Get the values of keys. Its result is a view, or None, for each key."""
 
     __slots__ = ("_answer", "_expected", "_isolation", "_namespace", "_options", "_plain")
@@ -478,7 +482,7 @@ class GetErrand(_StateErrand):
         return dict(zip(self._keys, self.result(), strict=True))
 
     def only_result(self) -> ReadOnlyState | None:
-        """`result` for an errand of one key."""
+        """`result` for an operation of one key."""
         if self._answer is not None and self._known is not None:
             epochs, results = self._answer
             data = results[0]
@@ -525,7 +529,7 @@ class GetErrand(_StateErrand):
         self._answer = answer
 
 
-class CallErrand(Errand):
+class CallOperation(Operation):
     """Ask the proxy something that is not about keys: its jobs, the states of a job, or whether it is there.
 
     To the routing it is a get of one key that the proxy owns; so it is retried and bounded like one.

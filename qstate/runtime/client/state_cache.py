@@ -22,11 +22,11 @@ from qstate.runtime.routing.location import LocationTable, Owner
 from qstate.serializers import Serializer
 from qstate.views import ViewMaker
 
-__all__ = ["AddressBook", "KnownState", "KnownStates"]
+__all__ = ["AddressBook", "CachedState", "StateCache"]
 
 
 @dataclass(frozen=True, slots=True)
-class KnownState:
+class CachedState:
     """One state as a client sees it. `key_class` is the type of its keys when they have one column."""
 
     table: LocationTable
@@ -43,7 +43,7 @@ class KnownState:
         return True
 
 
-class KnownStates:
+class StateCache:
     """The states that a client has asked for, by job and name."""
 
     def __init__(self, proxy: tuple[str, int], *, direct: bool, serializers: Mapping[str, Serializer]) -> None:
@@ -53,20 +53,20 @@ class KnownStates:
         #: Whether the owners are asked for values, and not the proxy.
         self.direct = direct
         self._serializers = serializers
-        self._known: dict[tuple[str, str], KnownState] = {}
+        self._known: dict[tuple[str, str], CachedState] = {}
 
-    def find(self, job: str, state: str) -> KnownState | None:
+    def find(self, job: str, state: str) -> CachedState | None:
         """What is known about a state, if anything."""
         return self._known.get((job, state))
 
-    def find_target(self, target: tuple[str, str]) -> KnownState | None:
+    def find_target(self, target: tuple[str, str]) -> CachedState | None:
         """`find` by (job, state)."""
         return self._known.get(target)
 
-    def learn(self, job: str, state: str, location: Location) -> KnownState:
+    def learn(self, job: str, state: str, location: Location) -> CachedState:
         """Keep what a proxy answered. Raises `SerializationError` when this client cannot read the state."""
         types = _column_types(location.state)
-        known = KnownState(
+        known = CachedState(
             LocationTable.from_message(job, location) if self.direct else self.at_proxy(job, location.state),
             ViewMaker(location.state, self._serializers),
             types,
@@ -94,15 +94,15 @@ class KnownStates:
 class AddressBook:
     """The proxies that a client may ask: what was learnt from each, and whether it was ever reached."""
 
-    def __init__(self, states: Sequence[KnownStates]) -> None:
-        self._states: dict[tuple[str, int], list[KnownStates]] = {}
-        for known in states:
-            self._states.setdefault(known.proxy, []).append(known)
+    def __init__(self, caches: Sequence[StateCache]) -> None:
+        self._caches: dict[tuple[str, int], list[StateCache]] = {}
+        for cache in caches:
+            self._caches.setdefault(cache.proxy, []).append(cache)
         self._reached: set[tuple[str, int]] = set()
 
     def is_new(self, host: str, port: int) -> bool:
         """Whether this is a proxy that was never reached."""
-        return (host, port) in self._states and (host, port) not in self._reached
+        return (host, port) in self._caches and (host, port) not in self._reached
 
     def reached(self, host: str, port: int) -> None:
         """The address has answered in the protocol."""
@@ -110,8 +110,8 @@ class AddressBook:
 
     def ended(self, host: str, port: int) -> None:
         """The connection to the address has ended, or is not used any more."""
-        for known in self._states.get((host, port), ()):
-            known.forget()
+        for cache in self._caches.get((host, port), ()):
+            cache.forget()
 
 
 def _column_types(state: Mapping[str, Any]) -> tuple[ColumnType, ...] | None:

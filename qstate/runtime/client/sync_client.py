@@ -26,14 +26,14 @@ from qstate.runtime.client.arguments import (
     keys_of,
     link_settings,
 )
-from qstate.runtime.client.failover import COMMITTED, CallDetour, GetDetour, Ways, get_errand
-from qstate.runtime.client.operations import LIVE, NO_DEMANDS, CallErrand, Errand, GetErrand
-from qstate.runtime.client.state_cache import KnownStates
+from qstate.runtime.client.failover import COMMITTED, CallFailover, Endpoints, GetFailover, get_operation
+from qstate.runtime.client.operations import LIVE, NO_DEMANDS, CallOperation, GetOperation, Operation
+from qstate.runtime.client.state_cache import StateCache
 from qstate.runtime.client.sync_transport import SyncLinks
 from qstate.serializers import Serializer
 from qstate.views import serializers_by_name
 
-__all__ = ["DEFAULT_TIMEOUT_S", "QueryFuture", "QueryableStateClient", "ways_of"]
+__all__ = ["DEFAULT_TIMEOUT_S", "QueryFuture", "QueryableStateClient", "endpoints_of"]
 
 DEFAULT_TIMEOUT_S = 10.0
 
@@ -41,22 +41,22 @@ Value = TypeVar("Value")
 
 
 class QueryFuture(Generic[Value]):
-    """The result of a request that is on its way. May be used by any thread, and by several.
+    """The result of a request that is in progress. May be used by any thread, and by several.
 
     The client has no thread of its own: requests make progress while some thread waits in the client for any
     result, or asks `done()`.
     """
 
-    __slots__ = ("_errand", "_links")
+    __slots__ = ("_links", "_operation")
 
-    def __init__(self, links: SyncLinks, errand: Errand) -> None:
+    def __init__(self, links: SyncLinks, operation: Operation) -> None:
         self._links = links
-        self._errand = errand
+        self._operation = operation
 
     def done(self) -> bool:
         """Whether there is a result or an error. Never waits."""
         with self._links.lock:
-            return self._links.look(self._errand)
+            return self._links.look(self._operation)
 
     def result(self, timeout_s: float | None = None) -> Value:
         """The result; waits for it until the request's deadline at most.
@@ -66,13 +66,13 @@ class QueryFuture(Generic[Value]):
         """
         until = math.inf if timeout_s is None else time.monotonic() + timeout_s
         with self._links.lock:
-            finished = self._links.wait(self._errand, until)
+            finished = self._links.wait(self._operation, until)
         if not finished:
             raise TimeoutError(f"no answer within {timeout_s} s; the request goes on until its deadline")
         return self._value()
 
     def _value(self) -> Value:
-        (value,) = self._errand.result()
+        (value,) = self._operation.result()
         return value  # type: ignore[no-any-return]
 
 
@@ -116,10 +116,10 @@ class QueryableStateClient:
         """
         self._timeout_s = check_timeout(timeout_s)
         serializers_known = serializers_by_name(serializers)
-        states = KnownStates(check_address(host, port), direct=direct, serializers=serializers_known)
-        self._ways = ways_of(states, fallback, serializers_known)
-        ways = (states,) if self._ways is None else self._ways.states
-        self._links = SyncLinks(ways, link_settings(token, max_frame), random or Random())
+        states = StateCache(check_address(host, port), direct=direct, serializers=serializers_known)
+        self._endpoints = endpoints_of(states, fallback, serializers_known)
+        endpoints = (states,) if self._endpoints is None else self._endpoints.caches
+        self._links = SyncLinks(endpoints, link_settings(token, max_frame), random or Random())
 
     def get(
         self,
@@ -146,21 +146,21 @@ class QueryableStateClient:
         now = time.monotonic()
         deadline = now + (self._timeout_s if timeout_s is None else check_timeout(timeout_s))
         wanted = NO_DEMANDS if min_epoch is None and max_staleness_s is None else demands(min_epoch, max_staleness_s)
-        if self._ways is not None and isolation == COMMITTED:
+        if self._endpoints is not None and isolation == COMMITTED:
             with links.lock:
-                detour = GetDetour(
+                failover = GetFailover(
                     links,
-                    self._ways,
+                    self._endpoints,
                     (job, state),
                     (key,),
                     deadline=deadline,
                     namespace=namespace,
                     demands=wanted,
                 )
-                links.run(detour)
-            return detour.result()[0]
+                links.run(failover)
+            return failover.result()[0]
         with links.lock:
-            errand = GetErrand(
+            operation = GetOperation(
                 links,
                 (job, state),
                 (key,),
@@ -169,8 +169,8 @@ class QueryableStateClient:
                 isolation=isolation,
                 demands=wanted,
             )
-            links.get(errand, now)
-        return errand.only_result()
+            links.get(operation, now)
+        return operation.only_result()
 
     def submit(
         self,
@@ -189,9 +189,9 @@ class QueryableStateClient:
         wanted = demands(min_epoch, max_staleness_s)
         deadline = self._deadline(timeout_s)
         with self._links.lock:
-            errand = get_errand(
+            operation = get_operation(
                 self._links,
-                self._ways,
+                self._endpoints,
                 (job, state),
                 (key,),
                 deadline=deadline,
@@ -199,8 +199,8 @@ class QueryableStateClient:
                 isolation=isolation,
                 demands=wanted,
             )
-            self._links.start(errand)
-        return QueryFuture(self._links, errand)
+            self._links.start(operation)
+        return QueryFuture(self._links, operation)
 
     def get_many(
         self,
@@ -224,9 +224,9 @@ class QueryableStateClient:
         wanted = demands(min_epoch, max_staleness_s)
         deadline = self._deadline(timeout_s)
         with self._links.lock:
-            errand = get_errand(
+            operation = get_operation(
                 self._links,
-                self._ways,
+                self._endpoints,
                 (job, state),
                 asked,
                 deadline=deadline,
@@ -234,11 +234,11 @@ class QueryableStateClient:
                 isolation=isolation,
                 demands=wanted,
             )
-            if isinstance(errand, GetErrand):
-                self._links.get(errand, time.monotonic())
+            if isinstance(operation, GetOperation):
+                self._links.get(operation, time.monotonic())
             else:
-                self._links.run(errand)
-        return errand.by_key()
+                self._links.run(operation)
+        return operation.by_key()
 
     def jobs(self, *, timeout_s: float | None = None) -> list[str]:
         """The names of the jobs that the proxy serves."""
@@ -252,19 +252,19 @@ class QueryableStateClient:
         """
         check_name("job", job)
         request = Describe(0, 0, job)
-        if self._ways is None:
+        if self._endpoints is None:
             return list(self._call(request, timeout_s).result())
         deadline = self._deadline(timeout_s)
         with self._links.lock:
-            detour = CallDetour(self._links, self._ways, request, deadline)
-            self._links.run(detour)
-        return list(detour.result())
+            failover = CallFailover(self._links, self._endpoints, request, deadline)
+            self._links.run(failover)
+        return list(failover.result())
 
     def ping(self, *, timeout_s: float | None = None) -> float:
         """Seconds to the proxy and back. Raises `Unavailable` or `DeadlineExceeded` when it does not answer."""
-        errand = self._call(Ping, timeout_s)
-        errand.result()
-        return errand.took_s
+        operation = self._call(Ping, timeout_s)
+        operation.result()
+        return operation.took_s
 
     def close(self) -> None:
         """Close every connection. Who still waits gets `ClosedError`, and so does every later use. Idempotent."""
@@ -287,19 +287,17 @@ class QueryableStateClient:
     def _deadline(self, timeout_s: float | None) -> float:
         return time.monotonic() + (self._timeout_s if timeout_s is None else check_timeout(timeout_s))
 
-    def _call(self, request: type[Ping] | Describe, timeout_s: float | None) -> CallErrand:
+    def _call(self, request: type[Ping] | Describe, timeout_s: float | None) -> CallOperation:
         deadline = self._deadline(timeout_s)
         with self._links.lock:
-            errand = CallErrand(self._links, request, deadline)
-            self._links.run(errand)
-        return errand
+            operation = CallOperation(self._links, request, deadline)
+            self._links.run(operation)
+        return operation
 
 
-def ways_of(
-    states: KnownStates, fallback: Iterable[tuple[str, int]], serializers: Mapping[str, Serializer]
-) -> Ways | None:
+def endpoints_of(
+    states: StateCache, fallback: Iterable[tuple[str, int]], serializers: Mapping[str, Serializer]
+) -> Endpoints | None:
     """The job's proxy and its fallbacks; None when there are no fallbacks. Raises `ConfigError`."""
-    elsewhere = [
-        KnownStates(address, direct=False, serializers=serializers) for address in fallback_addresses(fallback)
-    ]
-    return Ways([states, *elsewhere]) if elsewhere else None
+    elsewhere = [StateCache(address, direct=False, serializers=serializers) for address in fallback_addresses(fallback)]
+    return Endpoints([states, *elsewhere]) if elsewhere else None

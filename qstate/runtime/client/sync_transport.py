@@ -1,8 +1,8 @@
 """The connections of the synchronous client, driven by the threads that wait for answers.
 
 Rules of this module: sockets and locks, no messages. There is no thread of its own. Of the threads that wait, one
-leads: it waits on all sockets and hands every answer to the errand it belongs to, whoever waits for it. When its
-own errand is finished it passes the lead on. A thread that gives up waiting takes nothing from the others.
+leads: it waits on all sockets and hands every answer to the operation it belongs to, whoever waits for it. When its
+own operation is finished it passes the lead on. A thread that gives up waiting takes nothing from the others.
 
 Everything is guarded by one lock, which the leader gives up only while it waits on the sockets; sends and
 receives never block, so the lock is never held for long.
@@ -25,15 +25,15 @@ from typing import Any
 from qstate.errors import ClosedError, Detail
 from qstate.protocol import Values
 from qstate.runtime.client.link import Link, LinkSettings, LinkState
-from qstate.runtime.client.operations import Errand, GetErrand
-from qstate.runtime.client.state_cache import AddressBook, KnownStates
+from qstate.runtime.client.operations import GetOperation, Operation
+from qstate.runtime.client.state_cache import AddressBook, StateCache
 from qstate.runtime.routing.routed_get import Ask, LookUp
 
 __all__ = ["SyncLinks"]
 
 # Beyond 128 KiB the C library maps and unmaps memory for each buffer.
 RECEIVE_BYTES = 64 * 1024
-#: With more unsent bytes than this on a link, whoever starts another errand first helps to get rid of them.
+#: With more unsent bytes than this on a link, whoever starts another operation first helps to get rid of them.
 HIGH_WATER_BYTES = 1024 * 1024
 #: How often a thread looks whether the leader has got rid of them.
 RELIEF_S = 0.01
@@ -204,10 +204,10 @@ class SyncLink(Link):
 class SyncLinks:
     """All links of one synchronous client, and the threads that wait on them."""
 
-    def __init__(self, ways: Sequence[KnownStates], settings: LinkSettings, random: Random) -> None:
-        """`ways`: what is known of the states at each address that may be asked, the job's own proxy first."""
-        self.states = ways[0]
-        self.book = AddressBook(ways)
+    def __init__(self, caches: Sequence[StateCache], settings: LinkSettings, random: Random) -> None:
+        """`caches`: one for each address that may be asked, the job's own proxy first."""
+        self.states = caches[0]
+        self.book = AddressBook(caches)
         self.random = random
         self.lock = threading.Lock()
         self._settings = settings
@@ -218,9 +218,9 @@ class SyncLinks:
         self.open: set[SyncLink] = set()
         #: The links whose peers take requests more slowly than they are made.
         self.congested: set[SyncLink] = set()
-        self._live: set[Errand] = set()
+        self._live: set[Operation] = set()
         #: Threads asleep, each behind a lock that is released to wake it, in the order they came.
-        self._sleepers: dict[Any, None] = {}
+        self._waiters: dict[Any, None] = {}
         self._leading = False
         self._closed: str | None = None
         # One thread at a time polls, the others may register meanwhile: they wake it up to see that.
@@ -234,37 +234,37 @@ class SyncLinks:
 
     # For the client
 
-    def start(self, errand: Errand) -> None:
-        """Send the errand off. Call with the lock. Raises `ClosedError`."""
+    def start(self, operation: Operation) -> None:
+        """Send the operation off. Call with the lock. Raises `ClosedError`."""
         if self._closed is not None:
             raise ClosedError(self._closed)
-        self._live.add(errand)
-        errand.start()
+        self._live.add(operation)
+        operation.start()
         if self.congested:
-            self._relieve(errand)
+            self._relieve(operation)
 
-    def get(self, errand: GetErrand, now: float) -> None:
-        """`start` the errand and `wait` for its end, the shortest way when nothing stands in it. Call with the lock."""
-        owner = None if self._leading or self._closed is not None else errand.usual_owner
+    def get(self, operation: GetOperation, now: float) -> None:
+        """`start` the operation and `wait` for its end, on the fast path when it applies. Call with the lock."""
+        owner = None if self._leading or self._closed is not None else operation.usual_owner
         link = None if owner is None else self._links.get(owner.address)
-        if owner is not None and link is not None and now < errand.deadline and link.free():
-            request_id = errand.send_straight(link, owner, now)
+        if owner is not None and link is not None and now < operation.deadline and link.free():
+            request_id = operation.send_straight(link, owner, now)
             if request_id:
-                self._live.add(errand)
-                errand.expect()
-                self._await(errand, link, request_id, errand.deadline - now)
-        if errand not in self._live and not errand.finished:
-            self.start(errand)
-        if not errand.finished:
-            self.wait(errand, errand.deadline)
+                self._live.add(operation)
+                operation.expect()
+                self._await(operation, link, request_id, operation.deadline - now)
+        if operation not in self._live and not operation.finished:
+            self.start(operation)
+        if not operation.finished:
+            self.wait(operation, operation.deadline)
 
-    def run(self, errand: Errand) -> None:
-        """`start` the errand and `wait` for its end. Call with the lock."""
-        self.start(errand)
-        self.wait(errand, errand.deadline)
+    def run(self, operation: Operation) -> None:
+        """`start` the operation and `wait` for its end. Call with the lock."""
+        self.start(operation)
+        self.wait(operation, operation.deadline)
 
-    def _await(self, errand: GetErrand, link: SyncLink, request_id: int, timeout_s: float) -> None:
-        """Lead once; the plain answer to this request, alone, goes to the errand without detours."""
+    def _await(self, operation: GetOperation, link: SyncLink, request_id: int, timeout_s: float) -> None:
+        """Lead once; the plain answer to this request, alone, goes straight to the operation."""
         try:
             for number, events in self._poll_once(timeout_s):
                 if events != _READ or self._polled.get(number) is not link:
@@ -272,39 +272,39 @@ class SyncLinks:
                     continue
                 values = link.read_straight(request_id)
                 if values is not None:
-                    errand.answered_straight(values)
-                    self._live.discard(errand)  # nobody else waits for it
+                    operation.answered_straight(values)
+                    self._live.discard(operation)  # nobody else waits for it
         finally:
             self._pass_the_lead()
 
-    def wait(self, errand: Errand, until: float) -> bool:
-        """Wait until the errand is finished or the time has come; says whether it is. Call with the lock."""
+    def wait(self, operation: Operation, until: float) -> bool:
+        """Wait until the operation is finished or the time has come; says whether it is. Call with the lock."""
         try:
-            while not errand.finished:
+            while not operation.finished:
                 now = time.monotonic()
-                wake_at = errand.wake_at
+                wake_at = operation.wake_at
                 if now >= wake_at:
-                    errand.on_time(now)
+                    operation.on_time(now)
                     continue
                 if now >= until:
                     return False
-                patience_s = (wake_at if wake_at < until else until) - now
+                timeout_s = (wake_at if wake_at < until else until) - now
                 if self._leading:
-                    self._sleep(errand, patience_s)
+                    self._sleep(operation, timeout_s)
                 else:
-                    self._lead(patience_s)
+                    self._lead(timeout_s)
             return True
         finally:
             self._pass_the_lead()
 
-    def look(self, errand: Errand) -> bool:
-        """Whether the errand is finished, after a look at the sockets that does not wait. Call with the lock."""
-        if not errand.finished and not self._leading:
+    def look(self, operation: Operation) -> bool:
+        """Whether the operation is finished, after a look at the sockets that does not wait. Call with the lock."""
+        if not operation.finished and not self._leading:
             self._lead(0.0)
             self._pass_the_lead()
-        if not errand.finished and time.monotonic() >= errand.wake_at:
-            errand.on_time(time.monotonic())
-        return errand.finished
+        if not operation.finished and time.monotonic() >= operation.wake_at:
+            operation.on_time(time.monotonic())
+        return operation.finished
 
     def close(self, reason: str = "the client is closed") -> None:
         """Close every connection; who waits gets `ClosedError`. Call with the lock."""
@@ -312,8 +312,8 @@ class SyncLinks:
             return
         self._closed = reason
         _forkable.discard(self)
-        for errand in list(self._live):
-            errand.fail(ClosedError(reason))
+        for operation in list(self._live):
+            operation.fail(ClosedError(reason))
         for link in list(self.open):
             link.unreachable(reason, time.monotonic())
         self._links.clear()
@@ -322,59 +322,61 @@ class SyncLinks:
         else:
             self._dispose()
 
-    def _relieve(self, errand: Errand) -> None:
+    def _relieve(self, operation: Operation) -> None:
         """Bound what is kept for a peer that reads slowly: move bytes until it has caught up."""
         try:
-            while not errand.finished and self.congested:
-                left = errand.deadline - time.monotonic()
+            while not operation.finished and self.congested:
+                left = operation.deadline - time.monotonic()
                 if left <= 0:
                     return
                 if self._leading:
-                    self._sleep(errand, min(left, RELIEF_S))
+                    self._sleep(operation, min(left, RELIEF_S))
                 else:
                     self._lead(left)
         finally:
             self._pass_the_lead()
 
-    # For errands and links
+    # For operations and links
 
-    def send(self, errand: Errand, command: Ask | LookUp, now: float, proxy: tuple[str, int] | None = None) -> None:
+    def send(
+        self, operation: Operation, command: Ask | LookUp, now: float, proxy: tuple[str, int] | None = None
+    ) -> None:
         """Send over the link to the command's peer, which is made when there is none."""
         address = (command.owner.host, command.owner.port) if type(command) is Ask else proxy or self._proxy
         link = self._links.get(address)
         if link is not None:
             link.notice_end()
-        if type(command) is Ask and not errand.is_current:
-            errand.on_outdated(command.part, now)
+        if type(command) is Ask and not operation.is_current:
+            operation.on_outdated(command.part, now)
         elif link is None or not link.takes_requests:
             link = self._links[address] = SyncLink(self, *address, self._settings)
-            link.send(errand, command, now)
+            link.send(operation, command, now)
             link.connect()
         else:
-            link.send(errand, command, now)
+            link.send(operation, command, now)
 
-    def finished(self, errand: Errand) -> None:
-        """Wake whoever waits for the errand."""
-        self._live.discard(errand)
-        if errand.waiters:
-            self._wake(errand)
+    def finished(self, operation: Operation) -> None:
+        """Wake whoever waits for the operation."""
+        self._live.discard(operation)
+        if operation.waiters:
+            self._wake(operation)
         now = time.monotonic()
-        if now >= errand.deadline:
-            self.gave_up(errand, now)
+        if now >= operation.deadline:
+            self.gave_up(operation, now)
 
-    def stalls(self, errand: Errand) -> Mapping[str, Detail]:
-        """Why the errand's request has not been sent yet, if that is so."""
-        return next((found for link in self.open if (found := link.stalls(errand))), {})
+    def stalls(self, operation: Operation) -> Mapping[str, Detail]:
+        """Why the operation's request has not been sent yet, if that is so."""
+        return next((found for link in self.open if (found := link.stalls(operation))), {})
 
-    def gave_up(self, errand: Errand, now: float) -> None:
-        """The errand has waited in vain: see which peers are to be taken for dead."""
+    def gave_up(self, operation: Operation, now: float) -> None:
+        """The operation has waited in vain: see which peers are to be taken for dead."""
         for link in list(self.open):
-            link.gave_up(errand, now)
+            link.gave_up(operation, now)
 
-    def progressed(self, errand: Errand) -> None:
-        """Let whoever waits for the errand look anew how long to sleep."""
-        if errand.waiters:
-            self._wake(errand)
+    def progressed(self, operation: Operation) -> None:
+        """Let whoever waits for the operation look anew how long to sleep."""
+        if operation.waiters:
+            self._wake(operation)
 
     def watch(self, sock: socket.socket, events: int, link: SyncLink) -> None:
         """Have the leader look after the socket, for these events."""
@@ -416,30 +418,30 @@ class SyncLinks:
             with contextlib.suppress(BlockingIOError):
                 self._wake_reader.recv(4096)
 
-    def _sleep(self, errand: Errand, timeout_s: float) -> None:
-        bed = threading.Lock()
-        bed.acquire()
-        self._sleepers[bed] = None
-        errand.waiters.append(bed)
+    def _sleep(self, operation: Operation, timeout_s: float) -> None:
+        waiter = threading.Lock()
+        waiter.acquire()
+        self._waiters[waiter] = None
+        operation.waiters.append(waiter)
         self.lock.release()
         try:
-            bed.acquire(timeout=min(timeout_s, threading.TIMEOUT_MAX))
+            waiter.acquire(timeout=min(timeout_s, threading.TIMEOUT_MAX))
         finally:
             self.lock.acquire()
-            self._sleepers.pop(bed, None)
-            errand.waiters.remove(bed)
+            self._waiters.pop(waiter, None)
+            operation.waiters.remove(waiter)
 
-    def _wake(self, errand: Errand) -> None:
-        for bed in errand.waiters:
-            if bed in self._sleepers:
-                del self._sleepers[bed]
-                bed.release()
+    def _wake(self, operation: Operation) -> None:
+        for waiter in operation.waiters:
+            if waiter in self._waiters:
+                del self._waiters[waiter]
+                waiter.release()
 
     def _pass_the_lead(self) -> None:
-        if self._sleepers and not self._leading:
-            bed = next(iter(self._sleepers))
-            del self._sleepers[bed]
-            bed.release()
+        if self._waiters and not self._leading:
+            waiter = next(iter(self._waiters))
+            del self._waiters[waiter]
+            waiter.release()
 
     def _wake_leader(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -454,7 +456,7 @@ class SyncLinks:
         self.lock = threading.Lock()
         self._closed = "the client was made before the fork; make a new one in the child process"
         self._live.clear()
-        self._sleepers.clear()
+        self._waiters.clear()
         for link in self.open:
             link.abandon_socket()
         self.open.clear()

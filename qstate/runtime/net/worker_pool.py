@@ -1,4 +1,4 @@
-"""A few threads for errands that may take long and that nobody on a reactor may run.
+"""A few threads for calls that may take long and that nobody on a reactor may run.
 
 Rules of this module: it runs what it is given, in order of arrival, and knows nothing of it.
 """
@@ -21,7 +21,7 @@ class WorkerPool:
     """`threads` daemon threads. Any thread may `submit`."""
 
     def __init__(self, threads: int, name: str) -> None:
-        self._errands: SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]] | None] = SimpleQueue()
+        self._calls: SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]] | None] = SimpleQueue()
         self._threads = [
             threading.Thread(target=self._serve, name=f"{name}-{index}", daemon=True) for index in range(threads)
         ]
@@ -31,14 +31,14 @@ class WorkerPool:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, errand: Callable[..., None], *args: Any) -> None:
-        """Run `errand(*args)` when a thread is free. What it raises is logged."""
-        self._errands.put((errand, args))
+    def submit(self, call: Callable[..., None], *args: Any) -> None:
+        """Run `call(*args)` when a thread is free. What it raises is logged."""
+        self._calls.put((call, args))
 
     def stop(self, timeout_s: float) -> bool:
-        """Let the queued errands run and end the threads; False when one is still busy."""
+        """Let the queued calls run and end the threads; False when one is still busy."""
         for _ in self._threads:
-            self._errands.put(None)
+            self._calls.put(None)
         until = time.monotonic() + timeout_s
         for thread in self._threads:
             if thread.ident is not None:
@@ -46,9 +46,9 @@ class WorkerPool:
         return not any(thread.is_alive() for thread in self._threads)
 
     def _serve(self) -> None:
-        while (entry := self._errands.get()) is not None:
-            errand, args = entry
+        while (entry := self._calls.get()) is not None:
+            call, args = entry
             try:
-                errand(*args)
+                call(*args)
             except Exception:
-                log.exception("an errand failed")
+                log.exception("a call failed")

@@ -34,7 +34,7 @@ from qstate.errors import (
 )
 from qstate.keys import key_group
 from qstate.protocol import Get, Locate
-from qstate.runtime.client.failover_plan import PATIENCE_S as LEG_S
+from qstate.runtime.client.failover_plan import ATTEMPT_TIMEOUT_S
 from tests.runtime.client.peer import Peer
 from tests.runtime.client.real_job import KEYS, MAX_PARALLELISM, Asked, Job
 
@@ -233,8 +233,8 @@ def test_a_job_that_says_nothing_is_not_tried_by_every_query(make: Callable[...,
         silent.requests.clear()
         started = time.monotonic()
         assert {epoch_of(client) for _ in range(20)} == {STANDBYS}
-        # It is tried again once a second, and when the standby has not answered in the time of a leg.
-        assert len(silent.requests) <= 1 + (time.monotonic() - started) / LEG_S
+        # It is tried again once a second, and when the standby has not answered in the time of an attempt.
+        assert len(silent.requests) <= 1 + (time.monotonic() - started) / ATTEMPT_TIMEOUT_S
 
 
 def test_a_connection_that_stays_silent_is_given_up_however_short_the_deadlines(standby: Job) -> None:

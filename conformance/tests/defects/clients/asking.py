@@ -50,15 +50,15 @@ def uses_an_id_again_after_its_deadline() -> None:
     send = Link.send
 
     def forget(link: Any) -> None:
-        late = [number for number, (errand, _, _) in link._pending.items() if errand.finished]
+        late = [number for number, (operation, _, _) in link._pending.items() if operation.finished]
         for number in late:
             del link._pending[number]
             del link._wire._waiting[number]
             link._wire._ids = iter([number, *range(number + 1000, number + 2000)])
 
-    def send_anew(self: Any, errand: Any, command: Any, now: float) -> None:
+    def send_anew(self: Any, operation: Any, command: Any, now: float) -> None:
         forget(self)
-        send(self, errand, command, now)
+        send(self, operation, command, now)
 
     Link.send = send_anew  # type: ignore[method-assign]
 
@@ -68,7 +68,7 @@ def frees_an_id_at_its_deadline() -> None:
     received = Link.received
 
     def receive(self: Any, data: bytes, now: float) -> None:
-        for number in [number for number, (errand, _, _) in self._pending.items() if errand.finished]:
+        for number in [number for number, (operation, _, _) in self._pending.items() if operation.finished]:
             del self._pending[number]
             del self._wire._waiting[number]
         received(self, data, now)

@@ -8,8 +8,8 @@ from typing import Any
 
 from qstate.protocol import ClientConnection, Failure, connection
 from qstate.runtime.client.link import SILENCE_S, Link, LinkState
-from qstate.runtime.client.operations import GetErrand
-from qstate.runtime.client.state_cache import KnownStates
+from qstate.runtime.client.operations import GetOperation
+from qstate.runtime.client.state_cache import StateCache
 from qstate.runtime.client.sync_transport import SyncLink, SyncLinks
 from qstate_conformance.client.python_async_driver import PythonAsyncDriver
 from tests.defects.clients.seeds import defect
@@ -19,12 +19,12 @@ from tests.defects.clients.seeds import defect
 def never_reconnects() -> None:
     send = SyncLinks.send
 
-    def send_once(self: Any, errand: Any, command: Any, now: float) -> None:
+    def send_once(self: Any, operation: Any, command: Any, now: float) -> None:
         lost = [link for link in self._links.values() if link.state is LinkState.LOST]
         if lost:
-            errand.on_lost(getattr(command, "part", 0), 20, {}, now)
+            operation.on_lost(getattr(command, "part", 0), 20, {}, now)
         else:
-            send(self, errand, command, now)
+            send(self, operation, command, now)
 
     SyncLinks.send = send_once  # type: ignore[method-assign]
 
@@ -58,8 +58,8 @@ def goes_on_after_the_end() -> None:
 
     def receive(self: Any, data: bytes, now: float) -> None:
         if data[5:7] == b"\x0a\x00":  # a Failure of id 0
-            for errand, part, _ in [*self._pending.values()]:
-                errand.on_lost(part, 20, {}, now)
+            for operation, part, _ in [*self._pending.values()]:
+                operation.on_lost(part, 20, {}, now)
             self._pending.clear()
             self._wire._waiting.clear()
             assert self._wire.state is connection.ConnectionState.OPEN
@@ -86,10 +86,10 @@ def leaves_its_connections_open() -> None:
 def waits_for_the_welcome_without_a_limit() -> None:
     wait = SyncLinks.wait
 
-    def wait_for_welcome(self: Any, errand: Any, until: float) -> bool:
+    def wait_for_welcome(self: Any, operation: Any, until: float) -> bool:
         while any(link.state is LinkState.CONNECTING for link in self._links.values()):
             self._lead(10.0)
-        return wait(self, errand, until)
+        return wait(self, operation, until)
 
     SyncLinks.wait = wait_for_welcome  # type: ignore[method-assign]
 
@@ -103,11 +103,11 @@ def _gives_up_after(connections: int, counts: Callable[[Any], bool]) -> None:
         gone[self._links] += counts(self)
         lost(self, code, details, now)
 
-    def send_at_most(self: Any, errand: Any, command: Any, now: float, proxy: Any = None) -> None:
+    def send_at_most(self: Any, operation: Any, command: Any, now: float, proxy: Any = None) -> None:
         if gone[self] >= connections and any(link.state is LinkState.LOST for link in self._links.values()):
-            errand.on_lost(getattr(command, "part", 0), 20, {}, now)
+            operation.on_lost(getattr(command, "part", 0), 20, {}, now)
         else:
-            send(self, errand, command, now, proxy)
+            send(self, operation, command, now, proxy)
 
     Link.lost = count  # type: ignore[method-assign]
     SyncLinks.send = send_at_most  # type: ignore[method-assign]
@@ -125,26 +125,26 @@ def gives_a_server_up_that_turned_it_away_twenty_times() -> None:
 
 @defect("connections.a_dead_connection_is_given_up")
 def keeps_dead_connections() -> None:
-    Link.gave_up = lambda self, errand, now: None  # type: ignore[method-assign]
+    Link.gave_up = lambda self, operation, now: None  # type: ignore[method-assign]
 
 
 @defect("connections.a_dead_connection_is_given_up")
 def gives_a_dead_connection_up_after_a_long_deadline_alone() -> None:
     gave_up = Link.gave_up
 
-    def give_up(self: Any, errand: Any, now: float) -> None:
-        if any(other is errand and now - sent >= SILENCE_S for other, _, sent in self._pending.values()):
-            gave_up(self, errand, now)
+    def give_up(self: Any, operation: Any, now: float) -> None:
+        if any(other is operation and now - sent >= SILENCE_S for other, _, sent in self._pending.values()):
+            gave_up(self, operation, now)
 
     Link.gave_up = give_up  # type: ignore[method-assign]
 
 
 @defect("routing.a_dead_connection_to_an_owner_is_given_up")
 def keeps_dead_connections_to_owners() -> None:
-    def give_up(self: Any, errand: Any, now: float) -> None:
+    def give_up(self: Any, operation: Any, now: float) -> None:
         for link in list(self.open):
             if (link.host, link.port) == self._proxy:
-                link.gave_up(errand, now)
+                link.gave_up(operation, now)
 
     SyncLinks.gave_up = give_up  # type: ignore[method-assign]
 
@@ -153,11 +153,11 @@ def _sends_again_what_was_lost(link: type[Link]) -> None:
     lost = link.lost
 
     def lose(self: Any, code: int, details: Any, now: float) -> None:
-        sent = [(errand, part) for errand, part, _ in self._pending.values()]
+        sent = [(operation, part) for operation, part, _ in self._pending.values()]
         self._pending.clear()
         lost(self, code, details, now)
-        for errand, part in sent:
-            errand.on_unsent(part, code, details, now)
+        for operation, part in sent:
+            operation.on_unsent(part, code, details, now)
 
     link.lost = lose  # type: ignore[method-assign]
 
@@ -184,21 +184,21 @@ def asks_the_next_owner() -> None:
 
 @defect("connections.what_a_connection_told_of_a_state_ends_with_it")
 def remembers_states_beyond_their_connection() -> None:
-    KnownStates.forget = lambda self: None  # type: ignore[method-assign]
+    StateCache.forget = lambda self: None  # type: ignore[method-assign]
 
 
 @defect("connections.what_a_connection_told_of_a_state_ends_with_it", PythonAsyncDriver)
 def remembers_states_in_the_asyncio_client() -> None:
-    KnownStates.forget = lambda self: None  # type: ignore[method-assign]
+    StateCache.forget = lambda self: None  # type: ignore[method-assign]
 
 
 @defect("connections.a_get_that_goes_on_over_another_connection_is_read_by_what_that_one_told")
 def reads_by_what_the_first_connection_told() -> None:
-    on_location = GetErrand._on_location
+    on_location = GetOperation._on_location
 
     def locate(self: Any, message: Any, now: float) -> None:
         known = self._known
         on_location(self, message, now)
         self._known = known or self._known
 
-    GetErrand._on_location = locate  # type: ignore[method-assign]
+    GetOperation._on_location = locate  # type: ignore[method-assign]

@@ -7,7 +7,7 @@ from typing import Any
 from qstate.client import QueryableStateClient
 from qstate.errors import EpochNotReached, Retry, TooStale
 from qstate.protocol import ClientConnection, connection
-from qstate.runtime.client.operations import NO_DEMANDS, GetErrand
+from qstate.runtime.client.operations import NO_DEMANDS, GetOperation
 from qstate.runtime.routing.routed_get import routed_get as routing
 from qstate_conformance.client.python_async_driver import PythonAsyncDriver
 from qstate_conformance.client.python_driver import PythonDriver
@@ -25,7 +25,7 @@ def forgets_the_demands() -> None:
 
 @defect("demands.a_demand_that_is_not_met_yet_is_made_again_as_it_was")
 def demands_nothing_when_it_tries_again() -> None:
-    request = GetErrand.request
+    request = GetOperation.request
 
     def ask(self: Any, *args: Any) -> Any:
         asked = request(self, *args)
@@ -33,7 +33,7 @@ def demands_nothing_when_it_tries_again() -> None:
             self._options = NO_DEMANDS
         return asked
 
-    GetErrand.request = ask  # type: ignore[method-assign]
+    GetOperation.request = ask  # type: ignore[method-assign]
 
 
 @defect("demands.keys_whose_demand_is_not_met_are_asked_for_again_beside_others")

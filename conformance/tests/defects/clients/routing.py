@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from qstate.protocol import messages
-from qstate.runtime.client.state_cache import KnownStates
+from qstate.runtime.client.state_cache import StateCache
 from qstate.runtime.client.sync_transport import SyncLink
 from qstate.runtime.routing.location import LocationTable
 from qstate_conformance.key_groups import group_of
@@ -16,8 +16,8 @@ from tests.defects.clients.seeds import defect
 
 @defect("routing.the_location_is_kept_until_an_owner_says_otherwise")
 def locates_for_every_get() -> None:
-    KnownStates.find = lambda self, job, state: None  # type: ignore[method-assign]
-    KnownStates.find_target = lambda self, target: None  # type: ignore[method-assign]
+    StateCache.find = lambda self, job, state: None  # type: ignore[method-assign]
+    StateCache.find_target = lambda self, target: None  # type: ignore[method-assign]
 
 
 @defect("delivery.names_that_run_together_are_kept_apart")
@@ -41,18 +41,18 @@ def _knows_states_by(join: Callable[[tuple[str, str]], str]) -> None:
         def __delitem__(self, names: Any) -> None:
             super().__delitem__(join(names))
 
-    make = KnownStates.__init__
+    make = StateCache.__init__
 
     def make_joined(self: Any, *args: Any, **kwargs: Any) -> None:
         make(self, *args, **kwargs)
         self._known = Joined()
 
-    KnownStates.__init__ = make_joined  # type: ignore[method-assign]
+    StateCache.__init__ = make_joined  # type: ignore[method-assign]
 
 
 @defect("routing.a_state_that_moved_is_looked_up_again")
 def never_locates_again() -> None:
-    KnownStates.drop = lambda self, job, state, stale=None: None  # type: ignore[method-assign]
+    StateCache.drop = lambda self, job, state, stale=None: None  # type: ignore[method-assign]
 
 
 @defect("routing.the_golden_keys_have_their_groups")
