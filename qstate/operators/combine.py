@@ -26,11 +26,15 @@ class LatestRowPerKey:
     `key_columns` tell rows apart (namespace columns included; a null is a key of its own, for others to refuse). The
     latest is the last one that came, or the last by `order_by` (nulls last, as the operator sorts). A task with
     more keys than fit `CHUNK_BYTES` gives a key more than once, its latest row last.
+
+    In the columns `summed` (bigint), a row that stays has the sum over itself and the rows that it stands for, modulo
+    2**64: so the sum over all rows is the same before and after.
     """
 
-    def __init__(self, key_columns: Sequence[str], order_by: Sequence[str] = ()) -> None:
+    def __init__(self, key_columns: Sequence[str], order_by: Sequence[str] = (), summed: Sequence[str] = ()) -> None:
         self._key_columns = list(key_columns)
         self._order_by = [(name, "ascending") for name in order_by]
+        self._summed = list(summed)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         held: list[pa.RecordBatch] = []
@@ -52,7 +56,12 @@ class LatestRowPerKey:
         table = pa.Table.from_batches(held)
         if self._order_by:
             table = table.take(pc.sort_indices(table, sort_keys=self._order_by))
-        keys = table.select(self._key_columns).append_column(_POSITION, pa.array(np.arange(len(table))))
-        groups = keys.group_by(self._key_columns, use_threads=False).aggregate([(_POSITION, "max")])
-        latest: list[pa.RecordBatch] = table.take(groups.column(f"{_POSITION}_max")).to_batches()
-        return latest
+        keys = table.select([*self._key_columns, *self._summed])
+        keys = keys.append_column(_POSITION, pa.array(np.arange(len(table))))
+        sums = [(name, "sum") for name in self._summed]
+        groups = keys.group_by(self._key_columns, use_threads=False).aggregate([(_POSITION, "max"), *sums])
+        latest = table.take(groups.column(f"{_POSITION}_max"))
+        for name, _ in sums:
+            latest = latest.set_column(latest.schema.get_field_index(name), name, groups.column(f"{name}_sum"))
+        batches: list[pa.RecordBatch] = latest.to_batches()
+        return batches

@@ -31,11 +31,12 @@ from qstate.operators.operator import OperatorSpec
 from qstate.operators.sinks import QueryableReducingSink, QueryableValueSink
 from qstate.runtime.job.declarations import Declaration
 from qstate.runtime.job.job_manager import JobManager
+from qstate.runtime.relay.input_digest import HASH_COLUMN, ROWS_COLUMN
 from qstate.runtime.relay.relay import JobTicket
 from qstate.spark.columns import ColumnsOrNames, OperatorColumns, StreamColumns
 from qstate.spark.event_time import with_watermark_of
 from qstate.spark.queries import StreamingQueries
-from qstate.spark.relay_task import HASH_COLUMN, SUBTASK_COLUMN, RelayTask
+from qstate.spark.relay_task import SUBTASK_COLUMN, RelayTask
 from qstate.spark.row_hash import row_hash
 from qstate.spark.sink import QueryableStateStream
 
@@ -214,17 +215,24 @@ class KeyedStream:
             hidden_columns=columns.hidden,
         )
         declaration = Declaration(uuid4().hex, _pickled(spec))
-        if latest_only:
-            latest = LatestRowPerKey(columns.plan_names((*keys, *namespaces)), columns.plan_names(order_by))
-            rows = rows.mapInArrow(latest, rows.schema)
         # The hash before the shuffle, too: one projection for both costs half of what a second one after it would.
         placed = rows.withColumns(
             {
                 SUBTASK_COLUMN: self._subtask_column(columns.plan_names(keys), spec.key_types),
+                **({ROWS_COLUMN: F.lit(1).cast("bigint")} if latest_only else {}),
                 HASH_COLUMN: row_hash(rows.schema),
             }
         )
-        task = RelayTask(self._ticket, uid, declaration.token, self._manager.parallelism, columns.names)
+        if latest_only:
+            latest = LatestRowPerKey(
+                columns.plan_names((*keys, *namespaces)),
+                columns.plan_names(order_by),
+                summed=(ROWS_COLUMN, HASH_COLUMN),
+            )
+            placed = placed.mapInArrow(latest, placed.schema)
+        task = RelayTask(
+            self._ticket, uid, declaration.token, self._manager.parallelism, columns.names, combined=latest_only
+        )
         result = placed.repartitionById(self._manager.parallelism, F.col(SUBTASK_COLUMN)).mapInArrow(task, schema)
         self._manager.declare(uid, declaration, self._queries.running())  # last: what failed has changed nothing
         return result

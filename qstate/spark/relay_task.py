@@ -15,30 +15,41 @@ from pyspark import TaskContext
 
 from qstate.errors import JobError, QStateError
 from qstate.runtime.relay.data_channel import SessionRequest
+from qstate.runtime.relay.input_digest import HASH_COLUMN, ROWS_COLUMN
 from qstate.runtime.relay.relay import JobTicket, relay
 
-__all__ = ["HASH_COLUMN", "SUBTASK_COLUMN", "RelayTask"]
+__all__ = ["SUBTASK_COLUMN", "RelayTask"]
 
 #: Carries the subtask of a row through the shuffle, and proves on arrival that it came to the right task.
 SUBTASK_COLUMN = "__qstate_subtask"
-#: The hash of a row, the last column; the relay adds it up.
-HASH_COLUMN = "__qstate_hash"
 #: Local properties that Spark sets for every task of a micro-batch (MicroBatchExecution, StreamExecution).
 BATCH_ID_PROPERTY = "streaming.sql.batchId"
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
 
 
 class RelayTask:
-    """The argument of `mapInArrow` for one declaration of an operator, which calls its columns by `names`."""
+    """The argument of `mapInArrow` for one declaration of an operator, which calls its columns by `names`.
+
+    The rows have these columns, then the subtask, the number of rows that each stands for if they are `combined`, and
+    the hash.
+    """
 
     def __init__(
-        self, ticket: JobTicket, operator: str, declaration: str, parallelism: int, names: Sequence[str]
+        self,
+        ticket: JobTicket,
+        operator: str,
+        declaration: str,
+        parallelism: int,
+        names: Sequence[str],
+        *,
+        combined: bool = False,
     ) -> None:
         self._ticket = ticket
         self._operator = operator
         self._declaration = declaration
         self._parallelism = parallelism
-        self._columns = [*names, HASH_COLUMN]
+        self._place = len(names)
+        self._columns = [*names, ROWS_COLUMN, HASH_COLUMN] if combined else [*names, HASH_COLUMN]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
@@ -71,11 +82,11 @@ class RelayTask:
 
         The shuffle gives each partition one subtask, so the first and last row of a batch speak for all.
         """
-        place = batch.num_columns - 2
+        place = self._place
         column = batch.column(place)
         if column[0].as_py() != subtask or column[-1].as_py() != subtask:
             raise self._misplaced(f"rows of subtask {column[0].as_py()} came to task {subtask}")
-        return batch.select([*range(place), place + 1]).rename_columns(self._columns)
+        return batch.select([*range(place), *range(place + 1, batch.num_columns)]).rename_columns(self._columns)
 
     def _misplaced(self, what: str) -> JobError:
         return JobError(

@@ -9,9 +9,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from xxhash import xxh64_intdigest
 
 from qstate.operators import combine
 from qstate.operators.combine import LatestRowPerKey
+from qstate.runtime.input_digest import HASH_COLUMN, ROWS_COLUMN, InputDigest
 
 SCHEMA = pa.schema([("key", pa.string()), ("window", pa.int64()), ("at", pa.int64()), ("temp", pa.float64())])
 ROWS = st.lists(
@@ -73,6 +75,31 @@ def test_with_an_order_the_newest_row_of_each_key_stays(monkeypatch: pytest.Monk
         assert latest(newest_last(found), 0) == latest(newest_last(rows), 0)
 
     law()
+
+
+@pytest.mark.parametrize("order_by", [(), ("at",)])
+def test_rows_that_stay_count_for_those_that_are_dropped(any_chunk_bytes: int, order_by: tuple[str, ...]) -> None:
+    """What an epoch is known by is the same whatever was combined, and in whatever parts it was read."""
+
+    @given(tasks=st.lists(st.lists(ROWS, max_size=3), max_size=3))
+    def law(tasks: list[list[list[Any]]]) -> None:
+        plain, combined = InputDigest(), InputDigest()
+        for parts in tasks:
+            rows = [counted(batch) for batch in batches_of(parts)]
+            for batch in rows:
+                plain.take(batch.drop_columns([ROWS_COLUMN]))
+            for batch in LatestRowPerKey(["key"], order_by, summed=(ROWS_COLUMN, HASH_COLUMN))(rows):
+                assert combined.take(batch).schema == SCHEMA
+        assert combined.to_bytes() == plain.to_bytes()
+
+    law()
+
+
+def counted(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch as it comes from Spark: each row stands for itself, and has a hash of any size."""
+    hashes = [xxh64_intdigest(repr(row).encode()) - (1 << 63) for row in rows_of([batch])]
+    ones = pa.array([1] * batch.num_rows, pa.int64())
+    return batch.append_column(ROWS_COLUMN, ones).append_column(HASH_COLUMN, pa.array(hashes, pa.int64()))
 
 
 def test_a_task_whose_keys_fit_gives_each_key_once() -> None:

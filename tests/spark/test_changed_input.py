@@ -139,3 +139,26 @@ def test_an_input_that_is_computed_otherwise_each_time_is_refused(pipeline_of: C
     pipeline = pipeline_of(lambda stream: stream.withColumn("id", F.uuid()))
     with pytest.raises(StreamingQueryException, match=r"(?s)sealed with \d+ rows .* comes with .*uuid\(\)"):
         pipeline.run()
+
+
+def test_combined_rows_that_are_read_in_other_parts_are_no_change(
+    spark: Any, stream_of: Any, job_of: Any, tmp_path: Path
+) -> None:
+    """A driver that comes back with other cores combines other rows of the same input."""
+    table = amounts(batches=1, rows_a_batch=300, keys=KEYS)[0]
+    stream = stream_of(spark, table)
+    checkpoint = tmp_path / "checkpoint"
+
+    def run(partitions: int) -> None:
+        job = job_of(spark, checkpoint_dir=str(tmp_path / "epochs"))
+        rows = stream.read(files_per_trigger=10).repartition(partitions)
+        sink = job.key_by(rows, "key").as_queryable_state("lastRow", uid="last", combine=True)
+        try:
+            sink.start(checkpoint_location=str(checkpoint), trigger={"availableNow": True}).awaitTermination()
+        finally:
+            job.stop()
+
+    run(partitions=1)
+    (checkpoint / "commits" / "0").unlink()
+    (checkpoint / "commits" / ".0.crc").unlink()
+    run(partitions=4)

@@ -30,6 +30,7 @@ __all__ = [
     "connection",
     "declares",
     "fall_silent",
+    "gets_sent",
     "has_left",
     "keeps_working",
     "more_gets_come",
@@ -144,6 +145,12 @@ def always(*replies: Reply) -> Callable[[Any], Iterable[Reply]]:
 def more_gets_come(peer: Peer, number: int, timeout_s: float) -> bool:
     """Whether more than so many Gets have come by then."""
     return peer.wait_for(lambda: len(peer.gets) > number, timeout_s)
+
+
+def gets_sent(peer: Peer, client: Client) -> int:
+    """How many Gets the client has sent until now: another request, answered, shows that none is on its way."""
+    client.describe()
+    return len(peer.gets)
 
 
 def when_quiet(peer: Peer, pending: list[Pending], answer: Callable[[list[Request]], None]) -> None:

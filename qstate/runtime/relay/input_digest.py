@@ -7,6 +7,9 @@ Rules of this module: Arrow batches and the bytes of the END frame; no sockets, 
 
 The hashes come with the rows, as their last column: Spark computes them natively, for a fraction of what Python would
 take. A sum does not depend on the order of the rows nor on how they are cut into batches, and Spark promises neither.
+
+Where rows were combined before the shuffle, the column before has the number of rows that each one stands for, and the
+hash is the sum of theirs: which rows were combined depends on the tasks that read them, and the sums do not.
 """
 
 from __future__ import annotations
@@ -18,8 +21,12 @@ import pyarrow.compute as pc
 
 from qstate.checkpoint.log.epoch_input import EpochInput, digest_of_columns
 
-__all__ = ["InputDigest", "received_input"]
+__all__ = ["HASH_COLUMN", "ROWS_COLUMN", "InputDigest", "received_input"]
 
+#: The hash of a row, or the sum of the hashes of those it stands for; the last column.
+HASH_COLUMN = "__qstate_hash"
+#: The number of rows that a row stands for; the column before the hash, where rows were combined.
+ROWS_COLUMN = "__qstate_rows"
 _END = Struct(">QQ")
 _MODULUS = 1 << 64
 
@@ -32,11 +39,14 @@ class InputDigest:
         self._sum = 0
 
     def take(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Count a batch, whose last column has the rows' hashes (int64); gives it without that column."""
-        hashes = batch.column(batch.num_columns - 1)
-        self._rows += batch.num_rows
-        self._sum += pc.sum(hashes.view(pa.uint64()), min_count=0).as_py()  # wraps around
-        return batch.select(range(batch.num_columns - 1))
+        """Count a batch, whose last column has the rows' hashes (int64); gives it without what it counted by."""
+        last = batch.num_columns - 1
+        self._sum += pc.sum(batch.column(last).view(pa.uint64()), min_count=0).as_py()  # wraps around
+        if batch.schema.names[-2:-1] != [ROWS_COLUMN]:
+            self._rows += batch.num_rows
+            return batch.select(range(last))
+        self._rows += pc.sum(batch.column(last - 1), min_count=0).as_py()
+        return batch.select(range(last - 1))
 
     def to_bytes(self) -> bytes:
         """The payload of END."""

@@ -34,6 +34,7 @@ from qstate.errors import (
 )
 from qstate.keys import key_group
 from qstate.protocol import Get, Locate
+from qstate.runtime.client import failover_plan
 from qstate.runtime.client.failover_plan import ATTEMPT_TIMEOUT_S
 from tests.runtime.client.peer import Peer
 from tests.runtime.client.real_job import KEYS, MAX_PARALLELISM, Asked, Job
@@ -144,8 +145,11 @@ def test_the_job_is_asked_again_when_it_is_back(
 
 
 def test_only_the_keys_of_the_owner_that_is_lost_come_from_the_standby(
-    make: Callable[..., Any], job: Job, standby: Job
+    make: Callable[..., Any], job: Job, standby: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The owners that are there have all the time they want: what is late comes from the standby, too."""
+    monkeypatch.setattr(failover_plan, "PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(failover_plan, "HASTE_S", PATIENCE_S)
     with make(job.proxy.address, standby.proxy.address) as client:
         assert epoch_of(client) == JOBS
         job.subtasks[0].close()

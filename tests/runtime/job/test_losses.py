@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from qstate.errors import CheckpointError, FencedError, JobError
-from qstate.runtime.relay.data_channel import FrameKind, SessionRequest, open_channel
 from qstate.runtime.relay import data_channel
+from qstate.runtime.relay.data_channel import FrameKind, SessionRequest, open_channel
 from tests.runtime.job.functions import Hold, Once, Open, Totals, exit_at_once, kill_this_process
 from tests.runtime.job.running_job import QUERY, Background, RunningJob, end_of, kill, many_rows, rows_batch, until
 
