@@ -75,7 +75,7 @@ def test_the_command_serves_until_it_is_told_to_stop(number: signal.Signals) -> 
         session = wire.connect(subject)
         check_known(session, ask_known(session))
         process.send_signal(number)
-        session.receive_farewell(Code.SHUTTING_DOWN)
+        session.receive_close_notice(Code.SHUTTING_DOWN)
         session.close()
         out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out, err) == (0, "", "")
@@ -89,7 +89,7 @@ def test_the_command_takes_a_backend_and_a_token(tmp_path: Path) -> None:
             check_known(session, ask_known(session))
         with wire.Stream((subject.host, subject.port)) as stream:
             stream.send(wire.hello())
-            stream.receive_farewell(Code.UNAUTHENTICATED)
+            stream.receive_close_notice(Code.UNAUTHENTICATED)
 
 
 # --- the fixture ---------------------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ def test_statistics_add_up() -> None:
             assert isinstance(session.get(TEMPERATURE, homeless, deadline_ms=20), Failure)
             assert session.refused(pack((Type.GET, 900, 1000, TEMPERATURE, None, {}, ())), 900) == Code.MALFORMED
             broken.send(wire.frame(b"\xc1"))
-            broken.receive_farewell(Code.MALFORMED)
+            broken.receive_close_notice(Code.MALFORMED)
         found = settled(statistics)
     assert found.connections_accepted == 2
     # Unsound requests never become requests; they and broken streams are counted by their code alone.

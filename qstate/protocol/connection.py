@@ -104,18 +104,18 @@ ClientEvent: TypeAlias = Welcome | Values | Location | Description | Pong | Fail
 
 
 class BrokenConnection(RemoteProtocolError):
-    """The peer's bytes end the connection: write `farewell`, if any, and close.
+    """The peer's bytes end the connection: write `close_notice`, if any, and close.
 
     `events` are the sound ones that came before in the same bytes. A shell may drop them: whoever waits for
     them is told that the connection broke.
     """
 
     def __init__(
-        self, message: str, code: FailureCode, events: Iterable[ServerEvent | ClientEvent], farewell: bytes = b""
+        self, message: str, code: FailureCode, events: Iterable[ServerEvent | ClientEvent], close_notice: bytes = b""
     ) -> None:
         super().__init__(message, code)
         self.events = tuple(events)
-        self.farewell = farewell
+        self.close_notice = close_notice
 
 
 #: What answers a request, other than a Failure.
@@ -356,7 +356,7 @@ class ServerConnection:
         return tuple(self._waiting)
 
     def receive(self, data: bytes | bytearray | memoryview, most: int | None = None) -> list[ServerEvent]:
-        """The events of incoming bytes. Raises `BrokenConnection`, with the farewell to write, when it must close.
+        """The events of incoming bytes. Raises `BrokenConnection`, with the close notice to write, when it must close.
 
         With `most`, that many at most: the rest stays, unread, and comes first the next time.
         """
@@ -480,5 +480,5 @@ class ServerConnection:
             details["versions"] = ",".join(str(version) for version in sorted(self._versions))
         elif error.code is FailureCode.TOO_LARGE:
             details["limit"] = self._reader.max_frame
-        farewell = frame(encode(Failure(0, error.code, details)))
-        return BrokenConnection(str(error), error.code, events, farewell)
+        close_notice = frame(encode(Failure(0, error.code, details)))
+        return BrokenConnection(str(error), error.code, events, close_notice)

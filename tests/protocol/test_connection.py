@@ -67,9 +67,9 @@ def opened(**options: Any) -> tuple[ClientConnection, ServerConnection]:
     return client, server
 
 
-def farewell(error: BrokenConnection) -> Failure:
+def close_notice(error: BrokenConnection) -> Failure:
     client = ClientConnection()
-    (event,) = client.receive(error.farewell)
+    (event,) = client.receive(error.close_notice)
     assert isinstance(event, Failure)
     assert client.closed
     return event
@@ -100,7 +100,7 @@ def test_without_a_version_in_common_the_client_learns_what_the_server_speaks() 
     client, server = ClientConnection(versions=(7,)), ServerConnection(versions=(1, 2))
     with pytest.raises(BrokenConnection) as caught:
         server.receive(client.start())
-    assert client.receive(caught.value.farewell) == [Failure(0, FailureCode.VERSION_MISMATCH, {"versions": "1,2"})]
+    assert client.receive(caught.value.close_notice) == [Failure(0, FailureCode.VERSION_MISMATCH, {"versions": "1,2"})]
     assert client.closed
     assert server.closed
 
@@ -111,7 +111,7 @@ def test_without_the_right_token_nobody_gets_in(token: bytes | None) -> None:
     with pytest.raises(BrokenConnection) as caught:
         server.receive(ClientConnection(token=token).start() + wire(Ping(1)))
     assert caught.value.events == ()
-    assert farewell(caught.value) == Failure(0, FailureCode.UNAUTHENTICATED, {})
+    assert close_notice(caught.value) == Failure(0, FailureCode.UNAUTHENTICATED, {})
 
 
 def test_a_server_without_a_token_ignores_the_clients() -> None:
@@ -128,7 +128,7 @@ def test_anything_before_hello_ends_the_connection(first: bytes) -> None:
     server = ServerConnection()
     with pytest.raises(BrokenConnection) as caught:
         server.receive(first)
-    assert farewell(caught.value).code in (FailureCode.MALFORMED, FailureCode.TOO_LARGE)
+    assert close_notice(caught.value).code in (FailureCode.MALFORMED, FailureCode.TOO_LARGE)
     assert server.closed
     assert server.receive(ClientConnection().start()) == []
 
@@ -137,7 +137,7 @@ def test_before_the_handshake_a_frame_is_small() -> None:
     server = ServerConnection(max_frame=1 << 20)
     with pytest.raises(BrokenConnection) as caught:
         server.receive((64 * 1024 + 1).to_bytes(4, "big"))
-    assert farewell(caught.value) == Failure(0, FailureCode.TOO_LARGE, {"limit": 64 * 1024})
+    assert close_notice(caught.value) == Failure(0, FailureCode.TOO_LARGE, {"limit": 64 * 1024})
     _, server = opened(max_frame=1 << 20)
     assert server.receive((1 << 20).to_bytes(4, "big")) == []
 
@@ -336,7 +336,7 @@ def test_a_broken_frame_ends_the_connection_after_the_sound_ones(broken: bytes) 
     with pytest.raises(BrokenConnection) as caught:
         server.receive(wire(Ping(1)) + broken + wire(Ping(2)))
     assert caught.value.events == (Ping(1),)
-    (event,) = client.receive(caught.value.farewell)
+    (event,) = client.receive(caught.value.close_notice)
     assert isinstance(event, Failure)
     assert (event.id, event.code) == (0, caught.value.code)
     assert client.closed
@@ -385,7 +385,7 @@ def outcome(receive: Callable[[bytes], Sequence[Any]], parts: Sequence[bytes]) -
         try:
             events += receive(part)
         except BrokenConnection as error:
-            return [*events, *error.events], (error.code, error.farewell)
+            return [*events, *error.events], (error.code, error.close_notice)
     return events, None
 
 

@@ -120,7 +120,7 @@ def test_a_bad_request_of_the_corpus_fails_alone(entry: dict[str, Any]) -> None:
 def test_a_broken_frame_of_the_corpus_ends_the_connection(entry: dict[str, Any]) -> None:
     with pytest.raises(BrokenConnection) as caught:
         opened(max_frame=65536).receive(bytes.fromhex(entry["frame"]))
-    failure = decode(caught.value.farewell[4:])
+    failure = decode(caught.value.close_notice[4:])
     assert isinstance(failure, Failure)
     assert (failure.id, FailureCode(failure.code).name) == (0, entry["code"])
 

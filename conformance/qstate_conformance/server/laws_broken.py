@@ -160,7 +160,7 @@ def test_a_stream_without_meaning_is_malformed(subject: ServerSubject) -> None:
         with connect(subject) as session:
             session.ping()
             session.send(frame(payload))
-            session.receive_farewell(Code.MALFORMED)
+            session.receive_close_notice(Code.MALFORMED)
 
     with connect(subject) as other:
         check_each(_BREAKING, check)
@@ -204,7 +204,7 @@ def test_broken_connections_give_their_places_back(subject: ServerSubject) -> No
 def _end_with_garbage(subject: ServerSubject) -> None:
     with connect(subject) as session:
         session.send(frame(b"\xc1"))
-        session.receive_farewell(Code.MALFORMED)
+        session.receive_close_notice(Code.MALFORMED)
 
 
 def _end_with_reset(subject: ServerSubject) -> None:
@@ -231,4 +231,4 @@ def test_a_sound_payload_with_bytes_behind_it_is_broken(subject: ServerSubject, 
     payload = data.draw(strategies.in_any_form((8, 5))) + data.draw(st.binary(min_size=1, max_size=5))
     with connect(subject) as session:
         session.send(frame(payload))
-        session.receive_farewell(Code.MALFORMED)
+        session.receive_close_notice(Code.MALFORMED)

@@ -60,7 +60,7 @@ def test_the_golden_hellos_are_accepted(subject: ServerSubject) -> None:
                 if not isinstance(found, Welcome):
                     raise Violation(f"P-HELLO-2: {found}")
             else:
-                stream.receive_farewell(Code.UNAUTHENTICATED)
+                stream.receive_close_notice(Code.UNAUTHENTICATED)
 
     check_each(_by_name([item for item in _CLIENT_FRAMES if item["type"] == "Hello"]), check)
 
@@ -90,7 +90,7 @@ def test_the_broken_frames_of_the_corpus_end_their_connection(subject: ServerSub
     def check(item: dict[str, Any]) -> None:
         with connect(subject) as session:
             session.send(bytes.fromhex(item["frame"]))
-            session.receive_farewell(Code[item["code"]])
+            session.receive_close_notice(Code[item["code"]])
 
     with connect(subject) as other:
         check_each(_by_name(corpus()["broken"]["frames"]), check)

@@ -93,7 +93,7 @@ def test_a_longer_frame_is_refused_as_soon_as_its_length_is_known(subject: Serve
     """A length over max_frame is TOO_LARGE at once: the server does not wait for a byte of the payload."""
     with connect(subject) as session:
         session.send(length.to_bytes(4, "big"))
-        session.receive_farewell(Code.TOO_LARGE)
+        session.receive_close_notice(Code.TOO_LARGE)
 
 
 @law("P-FRAME-3", "P-BROKEN-1", "P-BROKEN-3")
@@ -101,5 +101,5 @@ def test_a_refused_frame_may_be_followed_by_much(subject: ServerSubject) -> None
     """The Failure for a frame that is too long arrives although the client goes on sending, and harms nobody else."""
     with connect(subject) as other, connect(subject) as session:
         session.send((1 << 30).to_bytes(4, "big") + b"\0" * 200_000)
-        session.receive_farewell(Code.TOO_LARGE)
+        session.receive_close_notice(Code.TOO_LARGE)
         check_untouched(subject, other)

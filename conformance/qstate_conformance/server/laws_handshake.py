@@ -33,8 +33,8 @@ def _versions(subject: ServerSubject) -> set[int]:
     """The versions that the server says it speaks."""
     with _open(subject) as stream:
         stream.send(hello((_UNKNOWN_VERSION,), subject.token))
-        farewell = stream.receive_farewell(Code.VERSION_MISMATCH)
-    text = farewell.details.get("versions")
+        notice = stream.receive_close_notice(Code.VERSION_MISMATCH)
+    text = notice.details.get("versions")
     assert isinstance(text, str) and text, f"P-HELLO-3: the detail versions is {text!r}"
     return {int(part) for part in text.split(",")}
 
@@ -69,7 +69,7 @@ def test_the_highest_version_in_common_is_chosen(subject: ServerSubject, extra: 
         with _open(subject) as stream:
             stream.send(hello(versions, subject.token))
             if not offered & spoken:
-                stream.receive_farewell(Code.VERSION_MISMATCH)
+                stream.receive_close_notice(Code.VERSION_MISMATCH)
                 continue
             welcome = stream.receive()
         assert isinstance(welcome, Welcome), f"P-HELLO-2: {welcome} for versions {versions}"
@@ -125,7 +125,7 @@ def test_a_wrong_token_or_none_is_refused(subject: ServerSubject, data: st.DataO
     wrong = data.draw(_other_tokens(subject.token))
     with _open(subject) as stream:
         stream.send(hello(token=wrong))
-        stream.receive_farewell(Code.UNAUTHENTICATED)
+        stream.receive_close_notice(Code.UNAUTHENTICATED)
 
 
 @law("P-HELLO-2", "P-HELLO-6")
@@ -147,7 +147,7 @@ def test_every_bit_of_a_token_counts(subject: ServerSubject) -> None:
     def check(wrong: bytes) -> None:
         with _open(subject) as stream:
             stream.send(hello(token=wrong))
-            stream.receive_farewell(Code.UNAUTHENTICATED)
+            stream.receive_close_notice(Code.UNAUTHENTICATED)
 
     check_each({repr(wrong): wrong for wrong in sorted(near - {token})}, check)
 
@@ -199,7 +199,7 @@ def test_a_first_message_that_is_no_sound_hello_is_malformed(subject: ServerSubj
     def check(opening: Any) -> None:
         with _open(subject) as stream:
             stream.send(frame(pack(opening)))
-            stream.receive_farewell(Code.MALFORMED)
+            stream.receive_close_notice(Code.MALFORMED)
 
     check_each(_unsound_hellos(subject.token), check)
 
@@ -238,7 +238,7 @@ def test_a_larger_frame_before_the_welcome_is_refused_by_its_length(subject: Ser
     """Before the Welcome, a length over 65536 is TOO_LARGE at once, without a byte of its payload."""
     with _open(subject) as stream:
         stream.send(length.to_bytes(4, "big"))
-        stream.receive_farewell(Code.TOO_LARGE)
+        stream.receive_close_notice(Code.TOO_LARGE)
 
 
 @law("P-MSG-4", "P-FRAME-4", "P-VERSION-1")
@@ -258,6 +258,6 @@ def test_a_silent_client_is_told_that_it_took_too_long(subject: ServerSubject) -
     """Connections whose handshake never comes, or not whole, are told DEADLINE_EXCEEDED and closed; others are not."""
     with connect(subject) as other, _open(subject) as silent, Stream((subject.host, subject.port)) as slow:
         slow.send(hello(token=subject.token)[:-1])
-        silent.receive_farewell(Code.DEADLINE_EXCEEDED)
-        slow.receive_farewell(Code.DEADLINE_EXCEEDED)
+        silent.receive_close_notice(Code.DEADLINE_EXCEEDED)
+        slow.receive_close_notice(Code.DEADLINE_EXCEEDED)
         check_untouched(subject, other)

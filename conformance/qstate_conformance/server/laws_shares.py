@@ -62,7 +62,7 @@ def _is_served(session: Session) -> bool:
     if session.is_silent(0.01):
         check_known(session, ask_known(session))
         return True
-    session.receive_farewell(Code.OVERLOADED)
+    session.receive_close_notice(Code.OVERLOADED)
     return False
 
 
@@ -75,7 +75,7 @@ def test_a_connection_with_a_request_in_flight_keeps_its_place(subject: ServerSu
         numbers = [session.ask(Type.GET, _BUSY_MS, TEMPERATURE, None, {}, (homeless,)) for session in sessions]
         with Stream((subject.host, subject.port)) as extra:
             extra.send(hello(token=subject.token))
-            _check_retry_after(extra.receive_farewell(Code.OVERLOADED))
+            _check_retry_after(extra.receive_close_notice(Code.OVERLOADED))
         for session, number in zip(sessions, numbers, strict=True):
             session.answer(number)
     await_room(subject)
@@ -95,7 +95,7 @@ def test_a_connection_without_a_handshake_gives_its_place_first(subject: ServerS
         silent = stack.enter_context(Stream((subject.host, subject.port)))
         with connect(subject) as fresh:
             check_known(fresh, ask_known(fresh))
-            silent.receive_farewell(Code.OVERLOADED)
+            silent.receive_close_notice(Code.OVERLOADED)
             for session in sessions:
                 check_known(session, ask_known(session))
     await_room(subject)

@@ -175,7 +175,7 @@ class Stream:
             except Ended:
                 return found
 
-    def receive_farewell(self, *codes: int) -> Failure:
+    def receive_close_notice(self, *codes: int) -> Failure:
         """The Failure of id 0 with one of these codes, the end of the connection behind it, and nothing between."""
         try:
             found = self.receive()

@@ -1,4 +1,4 @@
-"""A connection that a crew's threads read, while its reactor does the rest.
+"""A connection that a pool's threads read, while its reactor does the rest.
 
 Rules of this module: those of `channel`, with reads from several threads: one at a time, in order, and none
 after the descriptor is closed (its number may be another connection's by then).
@@ -15,9 +15,9 @@ from collections.abc import Callable
 from qstate.line_limit import limited
 from qstate.runtime.net.channel import RECEIVE_BYTES, Channel, ChannelState, SlowReader
 from qstate.runtime.net.reactor import Reactor, Timer
-from qstate.runtime.net.reading_pool import Crew
+from qstate.runtime.net.reading_pool import ReadingPool
 
-__all__ = ["CrewChannel"]
+__all__ = ["PooledChannel"]
 
 log = limited(logging.getLogger(__name__))
 
@@ -27,8 +27,8 @@ HIGH_WATER_BYTES = 1024 * 1024
 Work = Callable[[], None]
 
 
-class CrewChannel(Channel):
-    """A channel whose `on_data` runs on a thread of the crew, for one piece of data at a time.
+class PooledChannel(Channel):
+    """A channel whose `on_data` runs on a thread of the pool, for one piece of data at a time.
 
     `on_data` may give work for the thread that called it. It is done when another thread may read the connection
     and close it: it may take long. `on_data` may also call `hold`; after `release` it is called again, with no bytes
@@ -39,14 +39,14 @@ class CrewChannel(Channel):
     loses the connection (`SlowReader`), and its bytes are freed.
     """
 
-    __slots__ = ("_crew", "_held", "_high_water", "_on_room", "_patience_s", "_paused", "_reading", "_unread")
+    __slots__ = ("_held", "_high_water", "_on_room", "_patience_s", "_paused", "_pool", "_reading", "_unread")
 
     def __init__(
         self,
         reactor: Reactor,
         sock: socket.socket,
         *,
-        crew: Crew,
+        pool: ReadingPool,
         on_data: Callable[[bytes], Work | None],
         on_room: Callable[[], None],
         on_end: Callable[[], None],
@@ -57,7 +57,7 @@ class CrewChannel(Channel):
         super().__init__(
             reactor, sock, on_data=on_data, on_end=on_end, on_close=on_close, max_unsent_bytes=max_unsent_bytes
         )
-        self._crew = crew
+        self._pool = pool
         self._on_room = on_room
         self._patience_s = patience_s
         self._high_water = min(HIGH_WATER_BYTES, max_unsent_bytes // 2)
@@ -69,7 +69,7 @@ class CrewChannel(Channel):
 
     def open(self) -> None:
         self._prepare()
-        self._crew.add(self._sock.fileno(), self)
+        self._pool.add(self._sock.fileno(), self)
 
     def hold(self) -> None:
         """Read nothing and deliver nothing until `release`. Only for `on_data`, during its call."""
@@ -79,7 +79,7 @@ class CrewChannel(Channel):
         """Go on after `hold`. Any thread, any number of times."""
         if self._held:
             self._held = False
-            self._crew.recall(self)
+            self._pool.recall(self)
 
     def read_ready(self, ended: bool) -> None:
         work = None
@@ -98,7 +98,7 @@ class CrewChannel(Channel):
             except Exception as exc:
                 self._fail(exc)
             if (ended or len(data) == RECEIVE_BYTES) and self._may_read():
-                self._crew.arm(self._sock.fileno())
+                self._pool.arm(self._sock.fileno())
         self._do(work)
 
     def read_on(self) -> None:
@@ -112,7 +112,7 @@ class CrewChannel(Channel):
             except Exception as exc:
                 self._fail(exc)
             if self._may_read():
-                self._crew.arm(self._sock.fileno())
+                self._pool.arm(self._sock.fileno())
         self._do(work)
 
     def _do(self, work: Work | None) -> None:
@@ -129,7 +129,7 @@ class CrewChannel(Channel):
         self.close(exc)
 
     def _may_read(self) -> bool:
-        """Whether to read now. If not, whoever changes that calls `Crew.recall`. Only under `_reading`."""
+        """Whether to read now. If not, whoever changes that calls `ReadingPool.recall`. Only under `_reading`."""
         if self._ended or self._paused or self._held or self.state is ChannelState.CLOSED:
             return False
         if self._input_ended and self.state is ChannelState.OPEN:
@@ -153,7 +153,7 @@ class CrewChannel(Channel):
                 self._paused = False
         if resume:
             self._on_room()
-            self._crew.recall(self)
+            self._pool.recall(self)
         if over:
             self.release()
         if self._unsent and not self._interest & selectors.EVENT_WRITE:
@@ -174,7 +174,7 @@ class CrewChannel(Channel):
 
     def _release(self) -> None:
         with self._reading:
-            self._crew.remove(self._sock.fileno())
+            self._pool.remove(self._sock.fileno())
             super()._release()
         if self._unread is not None:
             self._unread.cancel()

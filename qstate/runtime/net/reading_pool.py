@@ -34,13 +34,13 @@ from typing import Protocol
 from qstate.line_limit import limited
 from qstate.runtime.net.edge_poller import EdgePoller
 
-__all__ = ["Crew", "Readable"]
+__all__ = ["Readable", "ReadingPool"]
 
 log = limited(logging.getLogger(__name__))
 
 
 class Readable(Protocol):
-    """A connection that the crew reads."""
+    """A connection that the pool reads."""
 
     def read_ready(self, ended: bool) -> None:
         """Read what has arrived, the end of it included when it has `ended`. Must not block or raise.
@@ -53,7 +53,7 @@ class Readable(Protocol):
         """Deliver what was read and kept back, and go on reading. The same rules."""
 
 
-class Crew:
+class ReadingPool:
     """`readers` + `workers` daemon threads, of which at most `workers` execute at a time.
 
     `pending` tells whether there is work; `execute` does work until there is none, and may be run by several
@@ -95,7 +95,7 @@ class Crew:
         self._poller.arm(fd)
 
     def recall(self, connection: Readable) -> None:
-        """Have a thread of the crew call `read_on` of a connection. Any thread."""
+        """Have a thread of the pool call `read_on` of a connection. Any thread."""
         self._recalls.add(connection)
 
     def remove(self, fd: int) -> None:
@@ -136,7 +136,7 @@ class Crew:
         self._poller.close()
 
     def take_permit(self) -> bool:
-        """Whether the calling thread, one of the crew, may execute now. If so it calls `give_permit` afterwards."""
+        """Whether the calling thread, one of the pool, may execute now. If so it calls `give_permit` afterwards."""
         try:
             self._permits.pop()
         except IndexError:
@@ -161,7 +161,7 @@ class Crew:
 
 
 class _Recalls:
-    """Connections that wait for a thread of the crew although nothing arrives on them. They share one descriptor."""
+    """Connections that wait for a thread of the pool although nothing arrives on them. They share one descriptor."""
 
     def __init__(self) -> None:
         self._waiting: deque[Readable] = deque()
@@ -177,7 +177,7 @@ class _Recalls:
         self._wake()
 
     def read_ready(self, ended: bool) -> None:
-        with suppress(OSError):  # another thread took the bytes, or the crew has stopped
+        with suppress(OSError):  # another thread took the bytes, or the pool has stopped
             self._reader.recv(4096)
         self.read_on()
 

@@ -30,9 +30,9 @@ from qstate.protocol import (
     Values,
 )
 from qstate.runtime.net.channel import LINGER_S
-from qstate.runtime.net.pooled_channel import CrewChannel
+from qstate.runtime.net.pooled_channel import PooledChannel
 from qstate.runtime.net.reactor import Reactor, Timer
-from qstate.runtime.net.reading_pool import Crew
+from qstate.runtime.net.reading_pool import ReadingPool
 
 __all__ = ["Call", "Session", "SessionOwner"]
 
@@ -65,7 +65,7 @@ class SessionOwner(Protocol):
 
 
 class Session:
-    """A connection from accept to close, read by the threads of a crew. `open` starts it, on the reactor's thread.
+    """A connection from accept to close, read by the threads of a pool. `open` starts it, on the reactor's thread.
 
     With `max_requests` in flight it reads no further until half of them are answered, so one connection takes no more
     than its share. `notes` are the service's own.
@@ -78,7 +78,7 @@ class Session:
         sock: socket.socket,
         connection: ServerConnection,
         *,
-        crew: Crew,
+        pool: ReadingPool,
         max_unsent_bytes: int,
         max_requests: int,
         patience_s: float,
@@ -86,10 +86,10 @@ class Session:
         self.reactor = reactor
         self.connection = connection
         self.notes: dict[str, int] = {}
-        self.channel = CrewChannel(
+        self.channel = PooledChannel(
             reactor,
             sock,
-            crew=crew,
+            pool=pool,
             on_data=self._on_data,
             on_room=self._on_room,
             on_end=self._on_end,
@@ -124,8 +124,8 @@ class Session:
 
     def end(self, code: FailureCode, linger_s: float) -> None:
         """Tell the client why, send what is queued, and close. Only the driving thread."""
-        farewell = b"" if self.connection.closed else self.connection.send(Failure(0, code, {}))
-        self.channel.finish(linger_s, farewell)
+        close_notice = b"" if self.connection.closed else self.connection.send(Failure(0, code, {}))
+        self.channel.finish(linger_s, close_notice)
 
     def send(self, data: bytes) -> None:
         """Send, as soon as that is cheap. Any thread."""
@@ -201,7 +201,7 @@ class Session:
     def _broken(self, broken: BrokenConnection) -> None:
         log.info("closed a connection whose peer broke the protocol: %s", broken)
         self._owner.refused(broken.code)
-        self.channel.finish(LINGER_S, broken.farewell)
+        self.channel.finish(LINGER_S, broken.close_notice)
 
     def _handshake_late(self) -> None:
         # The thread that reads may not touch timers, so the timer of a handshake in time runs out here.

@@ -1,19 +1,19 @@
 """The client proxy: finds the owner of each key, forwards, answers. Value bytes pass through undecoded.
 
 Rules of this module: it carries out what `routing` decides. It must not decide on retries itself, and no network
-thread of it may wait for a peer or an oracle.
+thread of it may wait for a state server or an oracle.
 
 A client reads values by the description that it was told over its connection. When the job comes back with another one,
 that connection is ended in place of an answer: SHUTTING_DOWN, so the client asks again over the next one.
 
-A request is read by the endpoint's crew, like any state server's. What happens to it afterwards happens on one thread,
-the reactor's (the lane): the routing, its timer, and the connections to the state servers, which all clients share. So
-nothing on the way of a get is locked. Only a lookup goes to another thread and comes back through `call_soon`.
+The endpoint's reading pool reads the requests, as in a state server. The reactor's thread does the rest: the router,
+its timers, and the connections to the state servers, which all clients share. So nothing on a get's path takes a lock.
+Only a lookup runs on another thread; it returns through `call_soon`.
 
-In a task manager the owner is often the state server next door. A get that it can answer whole is answered
-without a socket, by the thread of the crew that has read it and by the server's own code: two wake-ups, two encodings
-and two decodings less. Whatever is not a plain answer (another owner, a failure that may be retried) goes the way
-above, so there is one place that decides.
+In a task manager the owner is often the state server of the same process. If that server can answer a get whole, the
+thread that read the get calls it directly, without a socket: this saves two wake-ups, two encodings and two decodings.
+Everything but a plain answer (another owner, a failure that may be retried) takes the path above, so only `routing`
+decides.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from qstate.runtime.routing.routed_get import Answer as Routed
 from qstate.runtime.routing.routed_get import Ask, Command, LookUp, RoutedGet
 from qstate.runtime.serving.endpoint import Call, Endpoint, EndpointOptions
 from qstate.runtime.serving.location_cache import LocationCache, Reply
-from qstate.runtime.serving.owner_connection import Forward, Peer
+from qstate.runtime.serving.owner_connection import Forward, OwnerConnection
 from qstate.runtime.serving.state_server import StateServer
 
 __all__ = ["ClientProxy"]
@@ -61,7 +61,7 @@ class ClientProxy:
         self._pool = WorkerPool(options.query_threads, "qstate-proxy-lookup")
         self._locations = LocationCache(self._pool)
         self._endpoint = Endpoint("Queryable State Proxy Server", options, self, statistics=statistics)
-        self._lane = _Lane(self._endpoint.reactor, self._pool, self._locations, options)
+        self._router = _Router(self._endpoint.reactor, self._pool, self._locations, options)
 
     def start(self) -> None:
         """Listen and serve. Raises `ConfigError` when no port is free."""
@@ -88,7 +88,7 @@ class ClientProxy:
 
     def handle(self, call: Call) -> Answer | None:
         request = call.request
-        lane = self._lane
+        router = self._router
         if isinstance(request, Get):
             if type(request.target) is bytes:
                 raise UnsupportedQuery(target="state id", reason="ask a state server")
@@ -96,22 +96,22 @@ class ClientProxy:
             assert isinstance(job, str) and isinstance(state, str)
             if self._locations.oracle(job) is None:
                 raise UnknownJob(job=job)
-            answer = self._answer_in_process(lane, call, request, (job, state)) if self._local is not None else None
+            answer = self._answer_in_process(router, call, request, (job, state)) if self._local is not None else None
             if answer is not None:
                 return answer
-            lane.run(lane.get, call, request, (job, state))
+            router.run(router.get, call, request, (job, state))
         elif isinstance(request, Locate):
-            lane.run(lane.locate, call, request)
+            router.run(router.locate, call, request)
         elif request.job is None:
             return Description(request.id, tuple({"job": job} for job in self._locations.jobs))
         else:
-            lane.run(lane.describe, call, request.job)
+            router.run(router.describe, call, request.job)
         return None
 
-    def _answer_in_process(self, lane: _Lane, call: Call, request: Get, names: tuple[str, str]) -> Answer | None:
+    def _answer_in_process(self, router: _Router, call: Call, request: Get, names: tuple[str, str]) -> Answer | None:
         """The answer of the server next door, when it is one that `routing` would pass on as it is."""
         table = self._locations.known(*names)
-        if table is None or not lane.may_tell(call, names, table.state):
+        if table is None or not router.may_tell(call, names, table.state):
             return None
         owner = _owner_of_all(table, request.keys)
         if owner is None or self._local is None:
@@ -152,8 +152,8 @@ def _misfit(table: LocationTable, keys: Sequence[Key]) -> WrongKeyType | None:
     return None
 
 
-class _Lane:
-    """What happens on the proxy's reactor. Only its driving thread may use it, others go through `run`."""
+class _Router:
+    """The requests that the proxy's reactor routes, and what they share. Other threads go through `run`."""
 
     def __init__(self, reactor: Reactor, pool: WorkerPool, locations: LocationCache, options: EndpointOptions) -> None:
         self.reactor = reactor
@@ -163,10 +163,10 @@ class _Lane:
         self.most_bytes = options.max_frame
         self._pool = pool
         self._options = options
-        self._peers: dict[tuple[str, int], Peer] = {}
+        self._owner_connections: dict[tuple[str, int], OwnerConnection] = {}
 
     def run(self, action: Callable[..., None], *args: Any) -> None:
-        """Run a method of this lane on its thread. Any thread."""
+        """Run a method of this router on the reactor's thread. Any thread."""
         if self.reactor.in_driver():
             action(*args)
         else:
@@ -208,47 +208,47 @@ class _Lane:
             call.session.end(FailureCode.SHUTTING_DOWN, LINGER_S)
         call.fail(FailureCode.SHUTTING_DOWN)
 
-    def peer(self, host: str, port: int) -> Peer:
+    def owner_connection(self, host: str, port: int) -> OwnerConnection:
         """The connection to a state server; a new one when there is none or it was lost."""
         address = (host, port)
-        peer = self._peers.get(address)
-        if peer is not None:
-            peer.notice_end()
-        if peer is None or peer.lost:
+        connection = self._owner_connections.get(address)
+        if connection is not None:
+            connection.notice_end()
+        if connection is None or connection.lost:
             options = self._options
-            peer = self._peers[address] = Peer(
+            connection = self._owner_connections[address] = OwnerConnection(
                 self.reactor,
                 self._pool,
                 address,
                 token=options.token,
                 max_frame=options.max_frame,
-                on_unusable=self._peer_unusable,
+                on_unusable=self._connection_unusable,
             )
-        return peer
+        return connection
 
-    def _peer_unusable(self, peer: Peer) -> None:
-        if self._peers.get(peer.address) is peer:
-            del self._peers[peer.address]
+    def _connection_unusable(self, connection: OwnerConnection) -> None:
+        if self._owner_connections.get(connection.address) is connection:
+            del self._owner_connections[connection.address]
 
 
 class _ProxiedGet:
     """One get: gives the events to its `RoutedGet` and carries out the commands."""
 
-    __slots__ = ("_asked", "_call", "_lane", "_names", "_request", "_routed", "_timer", "_wake_at")
+    __slots__ = ("_asked", "_call", "_names", "_request", "_routed", "_router", "_timer", "_wake_at")
 
     def __init__(
-        self, lane: _Lane, call: Call, request: Get, names: tuple[str, str], *, table: LocationTable | None
+        self, router: _Router, call: Call, request: Get, names: tuple[str, str], *, table: LocationTable | None
     ) -> None:
-        self._lane = lane
+        self._router = router
         self._call = call
         self._request = request
         self._names = names
         self._routed = RoutedGet(
-            request.keys, deadline=call.deadline, random=lane.random, table=table, most_bytes=lane.most_bytes
+            request.keys, deadline=call.deadline, random=router.random, table=table, most_bytes=router.most_bytes
         )
         self._timer: Timer | None = None
         self._wake_at = 0.0
-        self._asked: dict[int, tuple[Peer, Forward]] = {}
+        self._asked: dict[int, tuple[OwnerConnection, Forward]] = {}
 
     def start(self, refresh: Callable[[str, str, Reply], None] | None) -> None:
         """`refresh` is how the location is found when the one that is known is not to be trusted."""
@@ -274,7 +274,7 @@ class _ProxiedGet:
         self._do(self._routed.on_unreached(part, details, self._now()))
 
     def _now(self) -> float:
-        return self._lane.reactor.clock()
+        return self._router.reactor.clock()
 
     def _on_time(self) -> None:
         self._timer = None
@@ -285,7 +285,7 @@ class _ProxiedGet:
         self._do(self._routed.on_time(self._now()))
 
     def _found(self, found: LocationTable | QueryError) -> None:
-        self._lane.reactor.call_soon(self._located, found)
+        self._router.reactor.call_soon(self._located, found)
 
     def _located(self, found: LocationTable | QueryError) -> None:
         if self._routed.finished:
@@ -294,7 +294,7 @@ class _ProxiedGet:
             self._do(self._routed.on_lookup_failed(found.code, found.details, self._now()))
             return
         error = _misfit(found, self._request.keys)
-        if not self._lane.may_tell(self._call, self._names, found.state):
+        if not self._router.may_tell(self._call, self._names, found.state):
             self._finish(None)
         elif error is not None:
             self._finish(Failure(self._request.id, error.code, error.details))
@@ -308,7 +308,7 @@ class _ProxiedGet:
             elif isinstance(command, Routed):
                 self._finish(Values(self._request.id, command.epochs, command.results))
             elif isinstance(command, LookUp):
-                self._lane.locations.look_up(*self._names, command.stale, self._found)
+                self._router.locations.look_up(*self._names, command.stale, self._found)
             else:
                 self._finish(Failure(self._request.id, command.code, command.details))
         if not self._routed.finished:
@@ -316,7 +316,7 @@ class _ProxiedGet:
 
     def _ask(self, ask: Ask) -> None:
         owner, request = ask.owner, self._request
-        peer = self._lane.peer(owner.host, owner.port)
+        connection = self._router.owner_connection(owner.host, owner.port)
         forward = Forward(
             self,
             ask.part,
@@ -326,8 +326,8 @@ class _ProxiedGet:
             keys=ask.keys,
             deadline=self._call.deadline,
         )
-        self._asked[ask.part] = peer, forward
-        peer.forward(forward)
+        self._asked[ask.part] = connection, forward
+        connection.forward(forward)
 
     def _set_timer(self) -> None:
         wake_at = self._routed.wake_at
@@ -336,7 +336,7 @@ class _ProxiedGet:
                 return
             self._timer.cancel()
         self._wake_at = wake_at
-        self._timer = self._lane.reactor.call_later(max(0.0, wake_at - self._now()), self._on_time)
+        self._timer = self._router.reactor.call_later(max(0.0, wake_at - self._now()), self._on_time)
 
     def _finish(self, answer: Answer | None) -> None:
         """Give the answer, or without one end the connection. What still comes of what was asked is ignored."""
@@ -346,23 +346,23 @@ class _ProxiedGet:
         if answer is not None:
             self._call.answer(answer)
         else:
-            self._lane.end(self._call)
+            self._router.end(self._call)
         asked, self._asked = self._asked, {}
-        for peer, forward in asked.values():
-            peer.give_up(forward)
+        for connection, forward in asked.values():
+            connection.give_up(forward)
 
 
 class _Waiting:
     """A locate or describe that waits for its oracle, or its deadline."""
 
-    __slots__ = ("_call", "_done", "_job", "_lane", "_timer")
+    __slots__ = ("_call", "_done", "_job", "_router", "_timer")
 
-    def __init__(self, lane: _Lane, call: Call, job: str) -> None:
-        self._lane = lane
+    def __init__(self, router: _Router, call: Call, job: str) -> None:
+        self._router = router
         self._call = call
         self._job = job
         self._done = False
-        self._timer = lane.reactor.call_later(call.deadline - lane.reactor.clock(), self._late)
+        self._timer = router.reactor.call_later(call.deadline - router.reactor.clock(), self._late)
 
     def located(self, found: LocationTable | QueryError) -> None:
         """The oracle's answer to a locate. Any thread."""
@@ -385,14 +385,14 @@ class _Waiting:
         self._finish(Failure(self._call.request.id, FailureCode.DEADLINE_EXCEEDED, {}))
 
     def _tell(self, answer: Answer, *states: Mapping[str, Any]) -> None:
-        self._lane.reactor.call_soon(self._finish, answer, *states)
+        self._router.reactor.call_soon(self._finish, answer, *states)
 
     def _finish(self, answer: Answer, *states: Mapping[str, Any]) -> None:
         if self._done:
             return
         self._done = True
         self._timer.cancel()
-        if all(self._lane.may_tell(self._call, (self._job, str(state.get("name"))), state) for state in states):
+        if all(self._router.may_tell(self._call, (self._job, str(state.get("name"))), state) for state in states):
             self._call.answer(answer)
         else:
-            self._lane.end(self._call)
+            self._router.end(self._call)

@@ -45,7 +45,7 @@ from qstate.runtime.control.statistics import DisabledStatistics, RequestStatist
 from qstate.runtime.net.channel import LINGER_S, Channel
 from qstate.runtime.net.listener import Listener, host_and_port, listen
 from qstate.runtime.net.reactor import Reactor
-from qstate.runtime.net.reading_pool import Crew
+from qstate.runtime.net.reading_pool import ReadingPool
 from qstate.runtime.serving.client_connection import Call, Session
 from qstate.runtime.serving.turns import TURN_BYTES, Turns
 
@@ -61,7 +61,7 @@ IDLE_S = 1.0
 RETRY_AFTER_MS = 50
 LONGEST_RETRY_AFTER_MS = 1000
 #: How long connections may take to read the last bytes at shutdown, beyond the requests in flight.
-FAREWELL_S = 0.2
+CLOSE_NOTICE_S = 0.2
 
 _active_at = attrgetter("active_at")
 
@@ -120,7 +120,7 @@ class Service(Protocol):
 class Endpoint:
     """A port, its threads and its connections. `name` stands in log lines and thread names.
 
-    Its `network_threads` and `query_threads` are one crew; the service is called by at most `query_threads` at a time.
+    Its `network_threads` and `query_threads` are one pool; the service is called by at most `query_threads` at a time.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Endpoint:
         self._statistics = statistics or DisabledStatistics()
         self._clock: Callable[[], float] = time.monotonic
         self._turns = Turns(self._clock, self._answer_to)
-        self._crew = Crew(
+        self._pool = ReadingPool(
             options.network_threads,
             options.query_threads,
             thread_name,
@@ -192,7 +192,7 @@ class Endpoint:
         self._listener = Listener(self.reactor, sock, self._accept)
         self._listener.open()
         self.reactor.start()
-        self._crew.start()
+        self._pool.start()
         log.info("Started the %s @ %s:%s", self.name, *self._address)
 
     def shutdown(self, timeout_s: float = 5.0) -> None:
@@ -221,18 +221,18 @@ class Endpoint:
             self._changed.wait_for(lambda: not self._in_flight, until - time.monotonic())
             sessions = list(self._sessions)
         for session in sessions:
-            self.reactor.call_soon(session.end, FailureCode.SHUTTING_DOWN, FAREWELL_S)
+            self.reactor.call_soon(session.end, FailureCode.SHUTTING_DOWN, CLOSE_NOTICE_S)
         # Long answers may still be on their way to slow readers: they get the rest of the time.
         with self._changed:
-            self._changed.wait_for(lambda: not self._sessions, max(2 * FAREWELL_S, until - time.monotonic()))
+            self._changed.wait_for(lambda: not self._sessions, max(2 * CLOSE_NOTICE_S, until - time.monotonic()))
 
     def _stop_threads(self, until: float) -> bool:
-        # The reactor first: its last turn closes what is open, and the crew reads only open connections.
+        # The reactor first: its last turn closes what is open, and the pool reads only open connections.
         self.reactor.stop()
         if self._listener is None:
             self.reactor.turn(0.0)
         done = self.reactor.join(max(1.0, until - time.monotonic()))
-        return self._crew.stop(max(1.0, until - time.monotonic())) and done
+        return self._pool.stop(max(1.0, until - time.monotonic())) and done
 
     # What the sessions report.
 
@@ -243,7 +243,7 @@ class Endpoint:
             self._turns.add(call)
 
     def received_alone(self, session: Session, get: Get) -> Callable[[], None] | None:
-        if self._turns.sessions or not self._crew.take_permit():
+        if self._turns.sessions or not self._pool.take_permit():
             self.received(session, get)  # requests that wait already go first
             return None
         return partial(self._execute_at_once, session, get)
@@ -264,7 +264,7 @@ class Endpoint:
             if answer is not None:
                 self.answered(call)
         finally:
-            self._crew.give_permit()
+            self._pool.give_permit()
 
     def _admit(self, call: Call) -> bool:
         """Count the call in. False: it has been refused."""
@@ -303,7 +303,7 @@ class Endpoint:
         self._statistics.report_inactive_connection()
         if session.calls:  # they waited for the client to read; their answers reach nobody
             self._turns.queue(session)
-            self._crew.recall(session.channel)
+            self._pool.recall(session.channel)
         with self._lock:
             self._sessions.discard(session)
             self._leaving.discard(session)
@@ -336,7 +336,7 @@ class Endpoint:
             self.reactor,
             sock,
             connection,
-            crew=self._crew,
+            pool=self._pool,
             # Room for one answer of the largest size while another one is being read.
             max_unsent_bytes=2 * options.max_frame + TURN_BYTES,
             max_requests=options.max_requests_per_connection,

@@ -23,7 +23,7 @@ from qstate.runtime.net.channel import Channel
 from qstate.runtime.net.reactor import Reactor, Timer
 from qstate.runtime.net.worker_pool import WorkerPool
 
-__all__ = ["Forward", "Outcome", "Peer"]
+__all__ = ["Forward", "Outcome", "OwnerConnection"]
 
 log = limited(logging.getLogger(__name__))
 
@@ -81,10 +81,10 @@ class Forward:
         self.wanted = True
 
 
-class Peer:
+class OwnerConnection:
     """The connection to one host and port, from the first get on. Once it is out of use it stays so: make another.
 
-    `on_unusable(peer)` is called then, before gets are told that it is lost. Only the driving thread may use it.
+    `on_unusable(connection)` is called then, before gets are told that it is lost. Only the driving thread may use it.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Peer:
         *,
         token: bytes | None,
         max_frame: int,
-        on_unusable: Callable[[Peer], None],
+        on_unusable: Callable[[OwnerConnection], None],
     ) -> None:
         self.address = address
         self.lost = False

@@ -144,7 +144,7 @@ class Peer:
             try:
                 events = wire.receive(data)
             except BrokenConnection as exc:
-                sock.sendall(exc.farewell)
+                sock.sendall(exc.close_notice)
                 return
             for event in events:
                 if isinstance(event, Opened):

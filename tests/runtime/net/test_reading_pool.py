@@ -6,7 +6,7 @@ import socket
 import threading
 from collections import deque
 
-from qstate.runtime.net.reading_pool import Crew
+from qstate.runtime.net.reading_pool import ReadingPool
 
 PATIENCE_S = 5.0
 
@@ -25,21 +25,21 @@ class Held:
 
 
 def test_connections_that_become_readable_together_are_read_by_different_threads() -> None:
-    crew = Crew(1, 1, "test-crew", pending=deque[None]().__len__, execute=lambda: None)
+    pool = ReadingPool(1, 1, "test-pool", pending=deque[None]().__len__, execute=lambda: None)
     entered, gate = threading.Semaphore(0), threading.Event()
     connections = [Held(entered, gate) for _ in range(2)]
     for held in connections:
         held.theirs.send(b"x")
-        crew.add(held.ours.fileno(), held)
-    crew.start()
+        pool.add(held.ours.fileno(), held)
+    pool.start()
     try:
         assert entered.acquire(timeout=PATIENCE_S)
         assert entered.acquire(timeout=PATIENCE_S), "the second connection waits for the first"
     finally:
         gate.set()
         for held in connections:
-            crew.remove(held.ours.fileno())
-        assert crew.stop(3 * PATIENCE_S)
+            pool.remove(held.ours.fileno())
+        assert pool.stop(3 * PATIENCE_S)
         for held in connections:
             held.ours.close()
             held.theirs.close()

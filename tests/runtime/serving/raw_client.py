@@ -120,7 +120,7 @@ class RawClient:
             payloads += reader.feed(data)
         return payloads
 
-    def farewell(self) -> Failure:
+    def receive_close_notice(self) -> Failure:
         """The failure with id 0 that ends the connection, and nothing after it."""
         while True:
             for event in self.events:

@@ -368,7 +368,7 @@ def test_proxy_shutdown_lets_requests_in_flight_finish(
         assert failure_code(client.get(TARGET, "key 2")) == refused
         reader.gate.set()
         assert isinstance(client.answer_to(slow), Values)
-        assert client.farewell().code == refused
+        assert client.receive_close_notice().code == refused
         ending.join(PATIENCE_S)
         assert not ending.is_alive()
 

@@ -46,9 +46,9 @@ def test_server_without_a_version_in_common_says_which_it_speaks(start_server: S
     server = start_server()
     with RawClient(server.address, hello=False) as client:
         client.sock.sendall(frame(encode(Hello((999,), None, "from the future"))))
-        farewell = client.farewell()
-    assert farewell.code == FailureCode.VERSION_MISMATCH
-    assert farewell.details == {"versions": "1"}
+        notice = client.receive_close_notice()
+    assert notice.code == FailureCode.VERSION_MISMATCH
+    assert notice.details == {"versions": "1"}
     reconnects(server, state_id)
 
 
@@ -57,7 +57,7 @@ def test_token_is_asked_for(start_server: ServerFactory, state_id: bytes) -> Non
     for wrong in (None, b"guess"):
         with RawClient(server.address, token=wrong, hello=False) as client:
             client.sock.sendall(client.connection.start())
-            assert client.farewell().code == FailureCode.UNAUTHENTICATED
+            assert client.receive_close_notice().code == FailureCode.UNAUTHENTICATED
     with RawClient(server.address, token=b"secret") as client:
         assert isinstance(client.get(state_id, "a"), Values)
 
@@ -66,7 +66,7 @@ def test_request_before_the_handshake_ends_the_connection(start_server: ServerFa
     server = start_server()
     with RawClient(server.address, hello=False) as client:
         client.sock.sendall(frame(encode(Get(1, 1000, state_id, None, {}, ("a",)))))
-        assert client.farewell().code == FailureCode.MALFORMED
+        assert client.receive_close_notice().code == FailureCode.MALFORMED
     reconnects(server, state_id)
 
 
@@ -86,9 +86,9 @@ def test_broken_frame_ends_only_its_connection(
 ) -> None:
     server = start_server()
     with RawClient(server.address) as other, RawClient(server.address, hello=hello) as client:
-        # More behind it: a connection closed with unread input would be reset, and the farewell lost.
+        # More behind it: a connection closed with unread input would be reset, and the close notice lost.
         client.sock.sendall(data + b"\0" * 100_000)
-        assert client.farewell().code == code
+        assert client.receive_close_notice().code == code
         assert isinstance(other.get(state_id, "a"), Values)
     reconnects(server, state_id)
 
@@ -96,7 +96,7 @@ def test_broken_frame_ends_only_its_connection(
 def test_silent_connection_is_closed_at_the_handshake_timeout(start_server: ServerFactory, state_id: bytes) -> None:
     server = start_server(handshake_timeout_s=0.3)
     with RawClient(server.address) as other, RawClient(server.address, hello=False) as client:
-        assert client.farewell().code == FailureCode.DEADLINE_EXCEEDED
+        assert client.receive_close_notice().code == FailureCode.DEADLINE_EXCEEDED
         assert isinstance(other.get(state_id, "a"), Values)
 
 
@@ -228,8 +228,8 @@ def test_connection_over_the_limit_is_refused_and_a_place_is_given_back(
     with RawClient(server.address) as first:
         with RawClient(server.address) as second:
             with RawClient(server.address, hello=False) as third:
-                farewell = third.farewell()
-                assert farewell.code == FailureCode.OVERLOADED and farewell.details["retry_after_ms"]
+                notice = third.receive_close_notice()
+                assert notice.code == FailureCode.OVERLOADED and notice.details["retry_after_ms"]
             assert isinstance(second.get(state_id, "a"), Values)
         wait_until(lambda: statistics.snapshot().connections == 1, "closing the second connection")
         reconnects(server, state_id)
@@ -282,7 +282,7 @@ def test_idle_connection_gives_its_place_to_a_new_one(registry: StateRegistry, s
         with RawClient(server.address) as fresh:
             assert isinstance(fresh.get(state_id, "a"), Values)
             wait_until(lambda: is_let_in(server), "giving an idle connection up")
-            assert idle.farewell().code == FailureCode.OVERLOADED
+            assert idle.receive_close_notice().code == FailureCode.OVERLOADED
             assert isinstance(fresh.get(state_id, "a"), Values)
         reader.gate.set()
         assert isinstance(busy.answer_to(slow), Values)
@@ -303,7 +303,7 @@ def test_connection_without_a_handshake_gives_its_place_first_and_at_once(
         older.sock.sendall(older.connection.start()[:-1])
         with RawClient(server.address, hello=False) as younger:
             assert is_let_in(server)
-            assert older.farewell().code == FailureCode.OVERLOADED
+            assert older.receive_close_notice().code == FailureCode.OVERLOADED
             younger.sock.sendall(younger.connection.start())
             younger.read()
             for client in (younger, idle):
@@ -319,7 +319,7 @@ def test_busy_connections_keep_their_places(registry: StateRegistry, start_serve
         began = time.monotonic()
         wait_until(lambda: time.monotonic() > began + 1.5 * IDLE_S, "becoming idle, if they were")
         with RawClient(server.address, hello=False) as third:
-            assert third.farewell().code == FailureCode.OVERLOADED
+            assert third.receive_close_notice().code == FailureCode.OVERLOADED
         reader.gate.set()
         assert all(isinstance(client.answer_to(number), Values) for client, number in numbers)
 
@@ -398,7 +398,7 @@ def test_shutdown_lets_requests_in_flight_finish_and_refuses_new_ones(
         assert failure_code(client.get(state_id, "a")) == FailureCode.SHUTTING_DOWN
         reader.gate.set()
         assert isinstance(client.answer_to(slow), Values)
-        assert client.farewell().code == FailureCode.SHUTTING_DOWN
+        assert client.receive_close_notice().code == FailureCode.SHUTTING_DOWN
         ending.join(PATIENCE_S)
         assert not ending.is_alive()
 
@@ -420,7 +420,7 @@ def test_shutdown_is_bounded_whatever_a_request_does(registry: StateRegistry, st
         assert reader.entered.acquire(timeout=PATIENCE_S)
         ending = threading.Thread(target=server.shutdown, args=(0.05,))
         ending.start()
-        assert client.farewell().code == FailureCode.SHUTTING_DOWN
+        assert client.receive_close_notice().code == FailureCode.SHUTTING_DOWN
         ending.join(PATIENCE_S)
         assert not ending.is_alive() and not reader.gate.is_set()
         reader.gate.set()
@@ -440,7 +440,7 @@ def test_shutdown_with_idle_and_silent_connections_leaves_nothing_open(
     with RawClient(server.address) as idle, RawClient(server.address, hello=False) as silent:
         assert isinstance(idle.get(state_id, "a"), Values)
         server.shutdown(1.0)
-        assert idle.farewell().code == silent.farewell().code == FailureCode.SHUTTING_DOWN
+        assert idle.receive_close_notice().code == silent.receive_close_notice().code == FailureCode.SHUTTING_DOWN
     assert statistics.snapshot().connections == 0
 
 

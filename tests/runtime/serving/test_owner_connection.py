@@ -12,7 +12,7 @@ from qstate.errors import FailureCode
 from qstate.keys import ColumnType, KeyGroupRange, key_group
 from qstate.protocol import Description, Get, Location, Pong, Values
 from qstate.runtime.routing.location import LocationTable, Owner
-from qstate.runtime.serving import owner_connection as peers
+from qstate.runtime.serving import owner_connection
 from qstate.runtime.serving.client_proxy import ClientProxy
 from tests.runtime.client.peer import CLOSE, Peer, Reply
 from tests.runtime.serving.conftest import ProxyFactory
@@ -39,7 +39,7 @@ def owner() -> Iterator[Peer]:
 
 @pytest.fixture
 def short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "SILENCE_S", SHORT_SILENCE_S)
+    monkeypatch.setattr(owner_connection, "SILENCE_S", SHORT_SILENCE_S)
 
 
 def at(peer: Peer, groups: KeyGroupRange = EVERYTHING) -> Owner:
