@@ -6,8 +6,8 @@ connection. It knows nothing of what the calls mean. The query port never comes 
 A peer has one reader thread. Incoming calls run on it in order when they are quick, and on a thread of their
 own when the handler says so, because a handler that calls back over the same connection would wait for itself.
 
-A listener is open to everybody on its network: it keeps a bounded number of strangers for a bounded time, and what it
-cannot serve at the moment (no thread, no file descriptor) it serves later.
+Any process on the network can reach a listener. The listener bounds the number of unauthenticated connections and how
+long it keeps one. A connection that it cannot serve yet (no thread, no file descriptor) waits.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LENGTH = Struct(">Q")
 MAX_MESSAGE_BYTES = 1 << 30
 
 #: Connections that have not yet proved that they belong to the job; one more has to wait for one of them to end.
-MAX_STRANGERS = 256
+MAX_UNAUTHENTICATED = 256
 #: How long to leave a listener alone when the system has no file descriptor or thread to spare.
 PAUSE_S = 0.1
 
@@ -221,7 +221,7 @@ class RpcListener:
     ) -> None:
         self._secret = secret
         self._accepted = accepted
-        self._strangers = threading.BoundedSemaphore(MAX_STRANGERS)
+        self._unauthenticated = threading.BoundedSemaphore(MAX_UNAUTHENTICATED)
         self._closed = threading.Event()
         family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
         self._sock = socket.create_server(address, family=family, backlog=128)
@@ -240,12 +240,12 @@ class RpcListener:
 
     def _accept(self) -> None:
         while not self._closed.is_set():
-            if not self._strangers.acquire(timeout=PAUSE_S):
+            if not self._unauthenticated.acquire(timeout=PAUSE_S):
                 continue
             try:
                 self._accept_one()
             except (OSError, RuntimeError) as exc:  # RuntimeError: no thread can be started
-                self._strangers.release()
+                self._unauthenticated.release()
                 if not self._closed.wait(PAUSE_S):
                     log.warning("cannot accept control connections for the moment: %s", exc)
 
@@ -264,7 +264,7 @@ class RpcListener:
                     _prepare(sock)
                 authenticate_accepted(sock, self._secret)
             finally:
-                self._strangers.release()
+                self._unauthenticated.release()
             self._accepted(sock)
         except (OSError, QStateError) as exc:
             log.warning("a control connection was turned away: %s", exc)

@@ -1,7 +1,7 @@
 """One client connection of a server or proxy, and the calls that it makes.
 
-Rules of this module: it joins a channel (bytes) to a protocol connection (messages) and counts nothing and
-decides nothing about requests: its endpoint does (`SessionOwner`). A broken frame ends its connection, nothing else.
+Rules of this module: it joins a channel (bytes) to the protocol's connection (messages). It neither counts requests nor
+decides about them: its endpoint does (`ConnectionHandler`). A broken frame ends its own connection and nothing else.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from qstate.runtime.net.pooled_channel import PooledChannel
 from qstate.runtime.net.reactor import Reactor, Timer
 from qstate.runtime.net.reading_pool import ReadingPool
 
-__all__ = ["Call", "Session", "SessionOwner"]
+__all__ = ["AcceptedConnection", "Call", "ConnectionHandler"]
 
 log = limited(logging.getLogger(__name__))
 
 
-class SessionOwner(Protocol):
-    """What a session needs of its endpoint. `received` and its like, and `refused`, are called by who reads."""
+class ConnectionHandler(Protocol):
+    """What a connection needs of its endpoint. `received` and its like, and `refused`, are called by who reads."""
 
-    def received(self, session: Session, request: Get | Locate | Describe) -> None:
+    def received(self, connection: AcceptedConnection, request: Get | Locate | Describe) -> None:
         """A sound request came in; it is answered through a `Call`."""
 
-    def received_alone(self, session: Session, get: Get) -> Callable[[], None] | None:
+    def received_alone(self, connection: AcceptedConnection, get: Get) -> Callable[[], None] | None:
         """A sound get came in, and nothing with it.
 
         May give the answering of it as work, which the calling thread has to do once the connection can be read on.
         """
 
-    def has_room(self, session: Session) -> None:
-        """The client of a session with calls has read enough to be sent more."""
+    def has_room(self, connection: AcceptedConnection) -> None:
+        """The client of a connection with calls has read enough to be sent more."""
 
     def answered(self, call: Call) -> None:
         """A call's answer has been sent. Any thread."""
@@ -60,11 +60,11 @@ class SessionOwner(Protocol):
     def refused(self, code: int) -> None:
         """A request or the connection was refused before it became a call."""
 
-    def closed(self, session: Session) -> None:
-        """The session is over."""
+    def closed(self, connection: AcceptedConnection) -> None:
+        """The connection is over."""
 
 
-class Session:
+class AcceptedConnection:
     """A connection from accept to close, read by the threads of a pool. `open` starts it, on the reactor's thread.
 
     With `max_requests` in flight it reads no further until half of them are answered, so one connection takes no more
@@ -73,10 +73,10 @@ class Session:
 
     def __init__(
         self,
-        owner: SessionOwner,
+        handler: ConnectionHandler,
         reactor: Reactor,
         sock: socket.socket,
-        connection: ServerConnection,
+        protocol: ServerConnection,
         *,
         pool: ReadingPool,
         max_unsent_bytes: int,
@@ -84,7 +84,7 @@ class Session:
         patience_s: float,
     ) -> None:
         self.reactor = reactor
-        self.connection = connection
+        self.protocol = protocol
         self.notes: dict[str, int] = {}
         self.channel = PooledChannel(
             reactor,
@@ -108,14 +108,14 @@ class Session:
         self._held = False
         self._ended = False
         self._patience_s = patience_s
-        self._owner = owner
+        self._handler = handler
         #: Closes the connection unless there is a handshake in time; later, unless one that has ended is answered.
         self._late: Timer | None = None
 
     @property
     def over(self) -> bool:
         """Whether answers reach nobody any more. Any thread."""
-        return self.connection.closed
+        return self.protocol.closed
 
     def open(self, handshake_timeout_s: float) -> None:
         """Start to read; without a handshake in time the connection is closed."""
@@ -124,7 +124,7 @@ class Session:
 
     def end(self, code: FailureCode, linger_s: float) -> None:
         """Tell the client why, send what is queued, and close. Only the driving thread."""
-        close_notice = b"" if self.connection.closed else self.connection.send(Failure(0, code, {}))
+        close_notice = b"" if self.protocol.closed else self.protocol.send(Failure(0, code, {}))
         self.channel.finish(linger_s, close_notice)
 
     def send(self, data: bytes) -> None:
@@ -162,9 +162,9 @@ class Session:
     def _on_data(self, data: bytes) -> Callable[[], None] | None:
         room = self._max_requests - self.in_flight
         if room > 0:
-            get = self.connection.receive_get(data)
+            get = self.protocol.receive_get(data)
             if get is not None:
-                return self._owner.received_alone(self, get)
+                return self._handler.received_alone(self, get)
         try:
             while self._take(data, room):
                 data, room = b"", self._max_requests - self.in_flight
@@ -174,16 +174,16 @@ class Session:
 
     def _take(self, data: bytes, room: int) -> bool:
         """Take in as many messages as there is room for requests. Gives whether more may be there, with room."""
-        events = self.connection.receive(data, max(0, room))
+        events = self.protocol.receive(data, max(0, room))
         for event in events:
             kind = type(event)
             if kind is Get or kind is Locate or kind is Describe:
-                self._owner.received(self, event)  # type: ignore[arg-type]
+                self._handler.received(self, event)  # type: ignore[arg-type]
             elif kind is Ping:
-                self.send(self.connection.send(Pong(event.id)))  # type: ignore[union-attr]
+                self.send(self.protocol.send(Pong(event.id)))  # type: ignore[union-attr]
             elif isinstance(event, BadRequest):
-                self._owner.refused(event.code)
-                self.send(self.connection.send(Failure(event.id, event.code, event.details)))
+                self._handler.refused(event.code)
+                self.send(self.protocol.send(Failure(event.id, event.code, event.details)))
             elif isinstance(event, Opened):
                 self.channel.send(event.reply)
         if room > 0:
@@ -196,24 +196,24 @@ class Session:
 
     def _on_room(self) -> None:
         if self.calls:
-            self._owner.has_room(self)
+            self._handler.has_room(self)
 
     def _broken(self, broken: BrokenConnection) -> None:
         log.info("closed a connection whose peer broke the protocol: %s", broken)
-        self._owner.refused(broken.code)
+        self._handler.refused(broken.code)
         self.channel.finish(LINGER_S, broken.close_notice)
 
     def _handshake_late(self) -> None:
         # The thread that reads may not touch timers, so the timer of a handshake in time runs out here.
-        if self.connection.state is not ConnectionState.HANDSHAKE:
+        if self.protocol.state is not ConnectionState.HANDSHAKE:
             return
-        self._owner.refused(FailureCode.DEADLINE_EXCEEDED)
+        self._handler.refused(FailureCode.DEADLINE_EXCEEDED)
         self.end(FailureCode.DEADLINE_EXCEEDED, LINGER_S)
 
     def _on_close(self, reason: BaseException | None) -> None:
         self._cancel_late()
-        self.connection.close()
-        self._owner.closed(self)
+        self.protocol.close()
+        self._handler.closed(self)
 
     def _cancel_late(self) -> None:
         if self._late is not None:
@@ -226,13 +226,17 @@ class Call:
     `failure` is the code that the request, or its only key, was answered with, once it is answered.
     """
 
-    __slots__ = ("_owner", "deadline", "failure", "received_at", "request", "session")
+    __slots__ = ("_handler", "connection", "deadline", "failure", "received_at", "request")
 
     def __init__(
-        self, owner: SessionOwner, session: Session, request: Get | Locate | Describe, received_at: float
+        self,
+        handler: ConnectionHandler,
+        connection: AcceptedConnection,
+        request: Get | Locate | Describe,
+        received_at: float,
     ) -> None:
-        self._owner = owner
-        self.session = session
+        self._handler = handler
+        self.connection = connection
         self.request = request
         self.received_at = received_at
         self.deadline = received_at + request.deadline_ms / 1000
@@ -242,7 +246,7 @@ class Call:
         """Send the answer. Any thread."""
         data = self.encode(answer)
         if data:
-            self.session.send(data)
+            self.connection.send(data)
         self.sent()
 
     def fail(self, code: int, **details: Detail) -> None:
@@ -250,21 +254,21 @@ class Call:
         self.answer(Failure(self.request.id, code, details))
 
     def encode(self, answer: Answer) -> bytes:
-        """The bytes of the answer, none when the session is over. Whoever sends them calls `sent` afterwards.
+        """The bytes of the answer, none when the connection is over. Whoever sends them calls `sent` afterwards.
 
         An answer that cannot be sent becomes the failure that says why.
         """
-        connection = self.session.connection
+        protocol = self.connection.protocol
         if type(answer) is Values:
-            usual = connection.send_values(answer)
+            usual = protocol.send_values(answer)
             if usual is not None:
                 return usual
             answer = answer.with_failures_marked()
         try:
-            data = connection.send(answer)
+            data = protocol.send(answer)
         except LocalProtocolError as exc:
             # The connection may close at any moment: every send may find it so.
-            if connection.closed or type(answer) is Failure:
+            if protocol.closed or type(answer) is Failure:
                 return b""
             return self.encode(self._unsendable(exc))
         if type(answer) is Failure:
@@ -275,7 +279,7 @@ class Call:
 
     def sent(self) -> None:
         """The answer is out, or reaches nobody: the call is over."""
-        self._owner.answered(self)
+        self._handler.answered(self)
 
     def _unsendable(self, error: LocalProtocolError) -> Failure:
         if error.code is FailureCode.TOO_LARGE:

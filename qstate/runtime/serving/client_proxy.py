@@ -39,7 +39,7 @@ from qstate.runtime.serving.state_server import StateServer
 
 __all__ = ["ClientProxy"]
 
-#: A session's note: how many descriptions had changed when its client was first told something of a state.
+#: A connection's note: how many descriptions had changed when its client was first told something of a state.
 _TOLD_SINCE = "told since"
 
 
@@ -195,17 +195,17 @@ class _Router:
         `state` is the description that is about to be told, or that the values are of. Any thread.
         """
         changes = self.locations.changes
-        since = call.session.notes.get(_TOLD_SINCE)
+        since = call.connection.notes.get(_TOLD_SINCE)
         if since is None:
             if not self.locations.is_described(names, state):
                 return False
-            since = call.session.notes.setdefault(_TOLD_SINCE, changes)
+            since = call.connection.notes.setdefault(_TOLD_SINCE, changes)
         return since == changes or not self.locations.changed(names, since)
 
     def end(self, call: Call) -> None:
         """End the call's connection: what the client was told over it does not hold any more, and it must ask again."""
-        if not call.session.over:
-            call.session.end(FailureCode.SHUTTING_DOWN, LINGER_S)
+        if not call.connection.over:
+            call.connection.end(FailureCode.SHUTTING_DOWN, LINGER_S)
         call.fail(FailureCode.SHUTTING_DOWN)
 
     def owner_connection(self, host: str, port: int) -> OwnerConnection:
@@ -278,7 +278,7 @@ class _ProxiedGet:
 
     def _on_time(self) -> None:
         self._timer = None
-        if self._call.session.over:
+        if self._call.connection.over:
             # Nobody waits for the answer any more, so there is nothing to retry for.
             self._finish(Failure(self._request.id, FailureCode.DEADLINE_EXCEEDED, {}))
             return

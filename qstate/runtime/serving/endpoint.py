@@ -46,7 +46,7 @@ from qstate.runtime.net.channel import LINGER_S, Channel
 from qstate.runtime.net.listener import Listener, host_and_port, listen
 from qstate.runtime.net.reactor import Reactor
 from qstate.runtime.net.reading_pool import ReadingPool
-from qstate.runtime.serving.client_connection import Call, Session
+from qstate.runtime.serving.client_connection import AcceptedConnection, Call
 from qstate.runtime.serving.turns import TURN_BYTES, Turns
 
 __all__ = ["Call", "Endpoint", "EndpointOptions", "Service"]
@@ -143,17 +143,17 @@ class Endpoint:
             options.network_threads,
             options.query_threads,
             thread_name,
-            pending=self._turns.sessions.__len__,
+            pending=self._turns.connections.__len__,
             execute=self._turns.execute,
         )
         self._listener: Listener | None = None
         self._address: tuple[str, int] | None = None
-        # Guards what follows. The condition on it is signalled when a call or a session ends while the endpoint
+        # Guards what follows. The condition on it is signalled when a call or a connection ends while the endpoint
         # drains; each request takes the bare lock, which costs a fraction of what the condition's methods do.
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._sessions: set[Session] = set()
-        self._leaving: set[Session] = set()
+        self._connections: set[AcceptedConnection] = set()
+        self._leaving: set[AcceptedConnection] = set()
         self._refusals = 0
         self._in_flight = 0
         self._started = False
@@ -219,12 +219,12 @@ class Endpoint:
     def _drain(self, until: float) -> None:
         with self._changed:
             self._changed.wait_for(lambda: not self._in_flight, until - time.monotonic())
-            sessions = list(self._sessions)
-        for session in sessions:
-            self.reactor.call_soon(session.end, FailureCode.SHUTTING_DOWN, CLOSE_NOTICE_S)
+            connections = list(self._connections)
+        for connection in connections:
+            self.reactor.call_soon(connection.end, FailureCode.SHUTTING_DOWN, CLOSE_NOTICE_S)
         # Long answers may still be on their way to slow readers: they get the rest of the time.
         with self._changed:
-            self._changed.wait_for(lambda: not self._sessions, max(2 * CLOSE_NOTICE_S, until - time.monotonic()))
+            self._changed.wait_for(lambda: not self._connections, max(2 * CLOSE_NOTICE_S, until - time.monotonic()))
 
     def _stop_threads(self, until: float) -> bool:
         # The reactor first: its last turn closes what is open, and the pool reads only open connections.
@@ -234,24 +234,24 @@ class Endpoint:
         done = self.reactor.join(max(1.0, until - time.monotonic()))
         return self._pool.stop(max(1.0, until - time.monotonic())) and done
 
-    # What the sessions report.
+    # What the connections report.
 
-    def received(self, session: Session, request: Get | Locate | Describe) -> None:
+    def received(self, connection: AcceptedConnection, request: Get | Locate | Describe) -> None:
         self._statistics.report_request(len(request.keys) if type(request) is Get else 0)
-        call = Call(self, session, request, self._clock())
+        call = Call(self, connection, request, self._clock())
         if self._admit(call):
             self._turns.add(call)
 
-    def received_alone(self, session: Session, get: Get) -> Callable[[], None] | None:
-        if self._turns.sessions or not self._pool.take_permit():
-            self.received(session, get)  # requests that wait already go first
+    def received_alone(self, connection: AcceptedConnection, get: Get) -> Callable[[], None] | None:
+        if self._turns.connections or not self._pool.take_permit():
+            self.received(connection, get)  # requests that wait already go first
             return None
-        return partial(self._execute_at_once, session, get)
+        return partial(self._execute_at_once, connection, get)
 
-    def _execute_at_once(self, session: Session, get: Get) -> None:
+    def _execute_at_once(self, connection: AcceptedConnection, get: Get) -> None:
         """Answer a get on the thread that read it, which has a permit for that. Counting comes after answering."""
         try:
-            call = Call(self, session, get, self._clock())
+            call = Call(self, connection, get, self._clock())
             if not self._admit(call):
                 self._statistics.report_request(len(get.keys))
                 return
@@ -259,7 +259,7 @@ class Endpoint:
             if answer is not None:
                 data = call.encode(answer)
                 if data:
-                    session.channel.send(data)
+                    connection.channel.send(data)
             self._statistics.report_request(len(get.keys))
             if answer is not None:
                 self.answered(call)
@@ -271,7 +271,7 @@ class Endpoint:
         with self._lock:
             draining, overloaded = self._draining, self._in_flight >= self.options.max_queued
             self._in_flight += 1
-            call.session.in_flight += 1
+            call.connection.in_flight += 1
         if draining:
             call.fail(FailureCode.SHUTTING_DOWN)
         elif overloaded:
@@ -288,26 +288,26 @@ class Endpoint:
             self._statistics.report_failed_request(call.failure)
         with self._lock:
             self._in_flight -= 1
-            call.session.in_flight -= 1
+            call.connection.in_flight -= 1
             if self._draining and not self._in_flight:
                 self._changed.notify_all()
-        call.session.answered(now)
+        call.connection.answered(now)
 
-    def has_room(self, session: Session) -> None:
-        self._turns.queue(session)
+    def has_room(self, connection: AcceptedConnection) -> None:
+        self._turns.queue(connection)
 
     def refused(self, code: int) -> None:
         self._statistics.report_failed_request(code)
 
-    def closed(self, session: Session) -> None:
+    def closed(self, connection: AcceptedConnection) -> None:
         self._statistics.report_inactive_connection()
-        if session.calls:  # they waited for the client to read; their answers reach nobody
-            self._turns.queue(session)
-            self._pool.recall(session.channel)
+        if connection.calls:  # they waited for the client to read; their answers reach nobody
+            self._turns.queue(connection)
+            self._pool.recall(connection.channel)
         with self._lock:
-            self._sessions.discard(session)
-            self._leaving.discard(session)
-            if self._draining and not self._sessions:
+            self._connections.discard(connection)
+            self._leaving.discard(connection)
+            if self._draining and not self._connections:
                 self._changed.notify_all()
 
     # Accepting.
@@ -317,8 +317,8 @@ class Endpoint:
             self._refuse(sock, FailureCode.SHUTTING_DOWN)
             return
         with self._changed:
-            full = len(self._sessions) >= self.options.max_connections
-            idle = _longest_idle(self._sessions, self._clock()) if full else None
+            full = len(self._connections) >= self.options.max_connections
+            idle = _longest_idle(self._connections, self._clock()) if full else None
         if full and idle is None:
             self._refuse(sock, FailureCode.OVERLOADED)
             return
@@ -328,14 +328,14 @@ class Endpoint:
 
     def _open(self, sock: socket.socket) -> None:
         options = self.options
-        connection = ServerConnection(
+        protocol = ServerConnection(
             server=f"qstate {self.name}", token=options.token, max_frame=options.max_frame, max_keys=options.max_keys
         )
-        session = Session(
+        connection = AcceptedConnection(
             self,
             self.reactor,
             sock,
-            connection,
+            protocol,
             pool=self._pool,
             # Room for one answer of the largest size while another one is being read.
             max_unsent_bytes=2 * options.max_frame + TURN_BYTES,
@@ -343,18 +343,18 @@ class Endpoint:
             patience_s=options.unread_timeout_s,
         )
         with self._changed:
-            self._sessions.add(session)
+            self._connections.add(connection)
         self._statistics.report_active_connection()
-        self.reactor.call_soon(session.open, options.handshake_timeout_s)
+        self.reactor.call_soon(connection.open, options.handshake_timeout_s)
 
-    def _give_up(self, session: Session) -> None:
+    def _give_up(self, connection: AcceptedConnection) -> None:
         """End a connection for the sake of another. It has no place any more, even while it is told so."""
         self._statistics.report_failed_request(FailureCode.OVERLOADED)
         with self._changed:
-            self._sessions.discard(session)
-            self._leaving.add(session)
+            self._connections.discard(connection)
+            self._leaving.add(connection)
             linger_s = LINGER_S if len(self._leaving) <= MAX_REFUSALS else 0.0
-        session.end(FailureCode.OVERLOADED, linger_s)
+        connection.end(FailureCode.OVERLOADED, linger_s)
 
     def _refuse(self, sock: socket.socket, code: FailureCode) -> None:
         self._statistics.report_failed_request(code)
@@ -376,7 +376,7 @@ class Endpoint:
     # Executing.
 
     def _answer_to(self, call: Call, now: float) -> Answer | None:
-        if now >= call.deadline or call.session.connection.state is ConnectionState.CLOSED:
+        if now >= call.deadline or call.connection.protocol.state is ConnectionState.CLOSED:
             return Failure(call.request.id, FailureCode.DEADLINE_EXCEEDED, {})
         return self._handle(call)
 
@@ -394,10 +394,12 @@ class Endpoint:
         return max(RETRY_AFTER_MS, min(int(self._turns.waited_s() * 1000), LONGEST_RETRY_AFTER_MS))
 
 
-def _longest_idle(sessions: Iterable[Session], now: float) -> Session | None:
-    """The session to give up for a new one: the oldest without a handshake, else the one that is idle longest."""
-    waiting = [session for session in sessions if session.connection.state is ConnectionState.HANDSHAKE]
-    idle = waiting or [session for session in sessions if not session.in_flight and session.active_at <= now - IDLE_S]
+def _longest_idle(connections: Iterable[AcceptedConnection], now: float) -> AcceptedConnection | None:
+    """The connection to give up for a new one: the oldest without a handshake, else the one that is idle longest."""
+    waiting = [connection for connection in connections if connection.protocol.state is ConnectionState.HANDSHAKE]
+    idle = waiting or [
+        connection for connection in connections if not connection.in_flight and connection.active_at <= now - IDLE_S
+    ]
     return min(idle, key=_active_at, default=None)
 
 

@@ -1,11 +1,11 @@
-"""Whose requests are answered next: connections take turns, however many requests each has sent.
+"""The order of answers: connections take turns, however many requests each has sent.
 
-Rules of this module: it knows calls, their sessions and the time. It must not know what a call asks for, nor which
+Rules of this module: it knows calls, their connections and the time. It must not know what a call asks for, nor which
 thread may execute: its endpoint does.
 
-Nothing here is locked. Appending to a deque and taking from it is one step of the interpreter; a session that has calls
-is queued at least once, for who adds a call looks at `queued` afterwards and who takes a session looks at its calls
-after `queued` is False. Queued twice, it has an empty turn.
+Nothing here is locked: appending to a deque and taking from it are atomic. A connection with calls is queued at least
+once: a thread that adds a call reads `queued` afterwards, and a thread that takes a connection clears `queued` and then
+reads the calls. A connection that is queued twice gets an empty turn.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 
 from qstate.protocol import Answer
-from qstate.runtime.serving.client_connection import Call, Session
+from qstate.runtime.serving.client_connection import AcceptedConnection, Call
 
 __all__ = ["TURN_BYTES", "Turns"]
 
@@ -29,51 +29,51 @@ class Turns:
     def __init__(self, clock: Callable[[], float], answer_to: Callable[[Call, float], Answer | None]) -> None:
         self._clock = clock
         self._answer_to = answer_to
-        #: Whose turn comes, in order: sessions with calls that wait.
-        self.sessions: deque[Session] = deque()
+        #: Whose turn comes, in order: connections with calls that wait.
+        self.connections: deque[AcceptedConnection] = deque()
 
     def add(self, call: Call) -> None:
-        """Let a call wait for its session's turn. Any thread."""
-        call.session.calls.append(call)
-        self.queue(call.session)
+        """Let a call wait for its connection's turn. Any thread."""
+        call.connection.calls.append(call)
+        self.queue(call.connection)
 
     def waited_s(self) -> float:
         """How long the next call has been waiting; 0 when none waits."""
         try:
-            return self._clock() - self.sessions[0].calls[0].received_at
+            return self._clock() - self.connections[0].calls[0].received_at
         except IndexError:
             return 0.0
 
     def execute(self) -> None:
-        """Give each session its turn until no calls wait. Several threads may, at once."""
+        """Give each connection its turn until no calls wait. Several threads may, at once."""
         while True:
             try:
-                session = self.sessions.popleft()
+                connection = self.connections.popleft()
             except IndexError:
                 return
-            session.queued = False
-            self._turn(session)
+            connection.queued = False
+            self._turn(connection)
 
-    def queue(self, session: Session) -> None:
-        """Let a session with calls have its turn. Any thread."""
-        if not session.queued:
-            session.queued = True
-            self.sessions.append(session)
+    def queue(self, connection: AcceptedConnection) -> None:
+        """Let a connection with calls have its turn. Any thread."""
+        if not connection.queued:
+            connection.queued = True
+            self.connections.append(connection)
 
-    def _turn(self, session: Session) -> None:
-        """Answer some of a session's calls. Other threads may take the rest of them meanwhile.
+    def _turn(self, connection: AcceptedConnection) -> None:
+        """Answer some of a connection's calls. Other threads may take the rest of them meanwhile.
 
-        Those of a client that should first read what it has got are left; its session is queued when it has.
+        Those of a client that should first read what it has got are left; its connection is queued when it has.
         """
         calls: list[Call] = []
         parts: list[bytes] = []
         size, now = 0, self._clock()
         until = now + TURN_S
         try:
-            while now < until and size <= TURN_BYTES and not session.channel.is_congested():
-                call = session.calls.popleft()
-                if session.calls:
-                    self.queue(session)
+            while now < until and size <= TURN_BYTES and not connection.channel.is_congested():
+                call = connection.calls.popleft()
+                if connection.calls:
+                    self.queue(connection)
                 answer = self._answer_to(call, now)
                 if answer is not None:
                     data = call.encode(answer)
@@ -85,6 +85,6 @@ class Turns:
             return
         finally:
             if size:
-                session.channel.send(parts[0] if len(parts) == 1 else b"".join(parts))
+                connection.channel.send(parts[0] if len(parts) == 1 else b"".join(parts))
             for call in calls:
                 call.sent()

@@ -116,12 +116,12 @@ def test_a_peer_without_the_secret_gets_nothing_unpickled(
 ) -> None:
     pair = pair_of({})
     mark = tmp_path / "unpickled"
-    with socket.create_connection(("127.0.0.1", pair.listener.port)) as stranger:
-        stranger.settimeout(5)
-        receive_exactly(stranger, 32)
-        stranger.sendall(bytes(64) + pickle.dumps(_Touch(str(mark))))
+    with socket.create_connection(("127.0.0.1", pair.listener.port)) as connection:
+        connection.settimeout(5)
+        receive_exactly(connection, 32)
+        connection.sendall(bytes(64) + pickle.dumps(_Touch(str(mark))))
         with pytest.raises(OSError):
-            receive_exactly(stranger, 1)
+            receive_exactly(connection, 1)
     assert not mark.exists()
 
 
@@ -144,26 +144,26 @@ class _Touch:
         return Path.touch, (Path(self._path),)
 
 
-def test_strangers_who_say_nothing_are_turned_away_and_the_job_is_served(
+def test_silent_unauthenticated_connections_are_closed_and_the_job_is_served(
     pair_of: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trust, "HANDSHAKE_TIMEOUT_S", 1.0)
-    monkeypatch.setattr(rpc, "MAX_STRANGERS", 4)
+    monkeypatch.setattr(rpc, "MAX_UNAUTHENTICATED", 4)
     pair = pair_of({"quick": lambda: "here"})
     threads = threading.active_count()
-    strangers = [socket.create_connection(("127.0.0.1", pair.listener.port)) for _ in range(20)]
+    connections = [socket.create_connection(("127.0.0.1", pair.listener.port)) for _ in range(20)]
     try:
-        for stranger in strangers:
-            stranger.settimeout(10)
-            stranger.sendall(b"x")
+        for connection in connections:
+            connection.settimeout(10)
+            connection.sendall(b"x")
         assert threading.active_count() <= threads + 4
         assert pair.client.call("quick") == "here"
-        for stranger in strangers:
-            while stranger.recv(100):
+        for connection in connections:
+            while connection.recv(100):
                 pass
     finally:
-        for stranger in strangers:
-            stranger.close()
+        for connection in connections:
+            connection.close()
     RpcPeer(connect("127.0.0.1", pair.listener.port, SECRET, timeout_s=10), {}).close()
 
 

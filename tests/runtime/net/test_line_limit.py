@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from qstate.line_limit import INTERVAL_S, MOST_LINES, LineLimit, report_withheld
-from qstate.runtime.serving import client_connection as session
+from qstate.runtime.serving import client_connection
 from qstate.runtime.serving.endpoint import EndpointOptions
 from qstate.runtime.serving.registry import StateRegistry
 from qstate.runtime.serving.state_server import StateServer
@@ -78,7 +78,7 @@ def test_a_flood_of_broken_frames_is_a_few_lines(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, logger="qstate")
-    limit = limit_of(session.log)
+    limit = limit_of(client_connection.log)
     clock = Clock()
     monkeypatch.setattr(limit, "_clock", clock)
     server = StateServer(StateRegistry(), EndpointOptions())

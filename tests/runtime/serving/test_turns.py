@@ -11,7 +11,7 @@ from qstate.runtime.serving.turns import TURN_BYTES, TURN_S, Turns
 
 
 class Sender:
-    """What turns know of a session, and of the channel that its answers leave by."""
+    """What turns know of a connection, and of the channel that its answers leave by."""
 
     def __init__(self, name: str, log: list[str]) -> None:
         self.name = name
@@ -30,8 +30,8 @@ class Sender:
 class Asked:
     """What turns know of a call."""
 
-    def __init__(self, session: Sender, size: int = 1) -> None:
-        self.session = session
+    def __init__(self, connection: Sender, size: int = 1) -> None:
+        self.connection = connection
         self.size = size
         self.received_at = 0.0
 
@@ -39,11 +39,11 @@ class Asked:
         return b"x" * self.size
 
     def sent(self) -> None:
-        self.session.log.append(f"{self.session.name} is answered")
+        self.connection.log.append(f"{self.connection.name} is answered")
 
 
 def played(calls: dict[str, list[int]], each_s: float) -> list[str]:
-    """What happens to calls of these sizes of several sessions, all there from the start, that take so long each."""
+    """What happens to calls of these sizes of several connections, all there from the start, that take so long each."""
     now, log, asked = [100.0], list[str](), list[Any]()
 
     def answer(call: Call, at: float) -> Answer:
@@ -57,7 +57,7 @@ def played(calls: dict[str, list[int]], each_s: float) -> list[str]:
     for call in asked:
         turns.add(cast(Call, call))
     turns.execute()
-    assert not turns.sessions and not any(call.session.calls for call in asked)
+    assert not turns.connections and not any(call.connection.calls for call in asked)
     return [line for line in log if "gets" in line]
 
 
