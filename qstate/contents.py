@@ -1,6 +1,6 @@
-"""The contents of a view of any kind, for programs that do not know the kind beforehand: tools, comparisons.
+"""The contents of a view of any kind, for programs that do not know the kind: tools, comparisons.
 
-Rules of this module: it reads views by their public methods. What is printed or compared is the caller's business.
+Rules of this module: it reads views by their public methods only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["contents"]
 
 
 def contents(view: ReadOnlyState | None) -> Any:
-    """A value's, reduction's or aggregate's value, a list's elements, a map's entries as a dict; None for no view."""
+    """The value of a view: a list view's elements, a map view's entries as a dict; None for None."""
     if view is None:
         return None
     if isinstance(view, ReadOnlyValueState):
@@ -29,4 +29,4 @@ def contents(view: ReadOnlyState | None) -> Any:
         return dict(view.entries())
     if isinstance(view, ReadOnlyListState | ReadOnlyReducingState | ReadOnlyAggregatingState):
         return view.get()
-    raise TypeError(f"{type(view).__name__} is no view of a state")
+    raise TypeError(f"{type(view).__name__} is not a view of a state")

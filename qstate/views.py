@@ -1,16 +1,15 @@
-"""What a query gives back: read-only views of the five kinds of state, and the read-only containers in them.
+"""The results of queries: read-only views of the five kinds of state, and the read-only containers in them.
 
-Rules of this module: it turns the bytes of an answer into values that nobody can change by accident, and does
-so as late as it can, since many answers are only counted or compared. It knows serializers and kinds; it must
-not know where the bytes came from.
+Rules of this module: it decodes the bytes of an answer into read-only values, on first access, because callers only
+count or compare many answers. It knows serializers and kinds; it must not know where the bytes came from.
 
-A view is a copy of the state at one moment. Changing it could never change the state, so every mutator of the
-job's own handles exists here and raises `UnsupportedOperation`, and so does every mutator of the lists and
-dicts inside. (`list.append(view, 1)` gets around that, as with any subclass; it changes the copy only.)
+A view is a copy of the state at one moment. A change of the view could never change the state, so every mutator of the
+job's own handles exists here and raises `UnsupportedOperation`, and so does every mutator of the lists and dicts
+inside. (`list.append(view, 1)` bypasses that, as with any subclass; it changes only the copy.)
 
-The bytes of an answer, by kind: value and reducing, the serializer's; aggregating, MessagePack; list, a
-MessagePack array of elements; map, a MessagePack map of values. Elements and values stand in there as they are
-for the serializer `msgpack`, and as a bin of the serializer's bytes for any other.
+The bytes of an answer, by kind: value and reducing, the serializer's bytes; aggregating, MessagePack; list, a
+MessagePack array of elements; map, a MessagePack map of values. With the serializer `msgpack`, elements and values are
+plain MessagePack; with any other, each is a bin of the serializer's bytes.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ class ReadOnlyList(list[Any]):
     __delitem__ = _refuser("__delitem__", _COPY_LIST)
     __iadd__ = _refuser("__iadd__", _COPY_LIST)
     __imul__ = _refuser("__imul__", _COPY_LIST)
-    # list.__init__ called again would empty the list, so it is refused and `freeze` goes around it.
+    # A second call of list.__init__ would empty the list, so it is refused; `freeze` bypasses it.
     __init__ = _refuser("__init__", "freeze(value) makes one")
     __setitem__ = _refuser("__setitem__", _COPY_LIST)
 
@@ -135,7 +134,7 @@ def _hashable(key: Any) -> Any:
 
 
 def freeze(value: Any) -> Any:
-    """The value with every list, dict, set and bytearray in it replaced by a read-only one, at every depth.
+    """A copy of the value with read-only lists, dicts, sets and bytearrays, at every depth.
 
     Tuples are rebuilt around frozen elements; objects of other classes stay as they are.
     """
@@ -159,7 +158,7 @@ _unpack_frozen = unpacker(list_hook=_read_only_list, object_pairs_hook=_read_onl
 
 @dataclass(slots=True)
 class _Reading:
-    """What the views of one epoch share. `own` is the state's serializer unless that is `msgpack`. Never changed."""
+    """The part that the views of one epoch share. `own` is the state's serializer, None for `msgpack`. Immutable."""
 
     own: Serializer | None
     isolation: str
@@ -178,23 +177,23 @@ class _Reading:
             raise SerializationError(f"the serializer {own.name!r} cannot read the answer: {exc}") from exc
 
 
-#: Stands for contents that nobody has looked at yet. (Asking for a slot that is not set costs three times as much.)
+#: Marks contents that are not decoded yet. (A test for an unset slot costs three times as much.)
 _UNREAD: Any = object()
 
 
 class ReadOnlyState:
-    """What the views of all kinds share: where the value is from, equality and text.
+    """The part that the views of all kinds share: epoch and isolation, equality and text.
 
-    Views are equal when they are of one kind and hold equal contents; epoch and isolation do not count.
-    A view can be pickled if its serializer can. Bytes that cannot be read raise `SerializationError` on first
-    access, not when the view is made.
+    Views are equal when they have the same kind and equal contents; epoch and isolation do not count. A view can be
+    pickled if its serializer can. Bytes that cannot be decoded raise `SerializationError` on first access, not when the
+    view is made.
     """
 
     __slots__ = ("_data", "_decoded", "_reading")
 
     kind: ClassVar[StateKind]
 
-    # Made by the hundred: it does as little as can be.
+    # Requests of many keys make hundreds of views, so this does as little as possible.
     def __init__(self, data: bytes, reading: _Reading) -> None:
         self._data = data
         self._reading = reading
@@ -202,12 +201,12 @@ class ReadOnlyState:
 
     @property
     def epoch(self) -> int:
-        """The epoch that the value is from."""
+        """The epoch of the value."""
         return self._reading.epoch
 
     @property
     def isolation(self) -> str:
-        """How it was read: `live` or `committed`."""
+        """The isolation of the query: `live` or `committed`."""
         return self._reading.isolation
 
     clear = _refuser("clear", _JOB_ONLY)
@@ -223,7 +222,7 @@ class ReadOnlyState:
         return _unpack_frozen(data)
 
     def _contents(self) -> Any:
-        # Values of an own serializer may be mutable objects, so they are not kept: each access makes new ones.
+        # A serializer of the user's may make mutable objects, so each access decodes again.
         return self._framed() if self._reading.own is None else self._reading.loads(self._data)
 
     def __eq__(self, other: object) -> bool:
@@ -231,7 +230,7 @@ class ReadOnlyState:
             return NotImplemented
         return type(self) is type(other) and bool(self._contents() == other._contents())
 
-    # Contents may be lists and dicts, which have no hash either.
+    # Contents may be lists and dicts, which are not hashable.
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
@@ -314,7 +313,7 @@ class ReadOnlyMapState(ReadOnlyState):
         return found if found is None or self._reading.own is None else self._reading.loads(found)
 
     def contains(self, map_key: Key) -> bool:
-        """Whether there is an entry of that key."""
+        """Whether the map has an entry of that key."""
         return map_key in self._framed()
 
     def entries(self) -> tuple[tuple[Key, Any], ...]:
@@ -330,7 +329,7 @@ class ReadOnlyMapState(ReadOnlyState):
         return tuple(self._contents().values())
 
     def is_empty(self) -> bool:
-        """Whether there are no entries."""
+        """Whether the map has no entries."""
         return not self._framed()
 
     def _unpack(self, data: bytes) -> Any:
@@ -362,11 +361,11 @@ _VIEW_OF: dict[str, type[ReadOnlyState]] = {
 def _of_type(expected: type[Result], found: Any) -> Result:
     if isinstance(found, expected):
         return found
-    raise SerializationError(f"expected an answer that holds a {expected.__name__}, got a {type(found).__name__}")
+    raise SerializationError(f"expected an answer with a {expected.__name__}, got a {type(found).__name__}")
 
 
 def serializers_by_name(serializers: Iterable[Serializer]) -> dict[str, Serializer]:
-    """The serializers of a client by their name. Raises `ConfigError` for what is none, and for a name taken."""
+    """The serializers of a client by name. Raises `ConfigError` for other objects and for duplicate names."""
     found: dict[str, Serializer] = {}
     if isinstance(serializers, str) or not isinstance(serializers, Iterable):
         raise ConfigError(f"serializers= takes a list of serializers, as in [MySerializer()], got {serializers!r}")
@@ -380,10 +379,10 @@ def serializers_by_name(serializers: Iterable[Serializer]) -> dict[str, Serializ
 
 
 class ViewMaker:
-    """Makes the views of one state from its description (`kind`, `serializer`, as the wire carries them).
+    """Makes the views of one state from its description on the wire (`kind`, `serializer`).
 
-    Raises `SerializationError` when the description names a kind that is not known here, or a serializer that
-    is not among `serializers`.
+    Raises `SerializationError` when the description names an unknown kind, or a serializer that is not in
+    `serializers`.
     """
 
     __slots__ = ("_own", "_readings", "_view")
@@ -392,11 +391,13 @@ class ViewMaker:
         kind, name = description.get("kind"), description.get("serializer")
         state = description.get("name")
         if kind not in _VIEW_OF:
-            raise SerializationError(f"state {state!r} is of the kind {kind!r}, which this client does not know")
+            raise SerializationError(
+                f"state {state!r} is of the kind {kind!r}, which this client does not know; use a newer version of it"
+            )
         if name != MessagePackSerializer.name and name not in serializers:
             raise SerializationError(
-                f"the values of state {state!r} are written by the serializer {name!r}, which this client does not "
-                f"have; pass it: serializers=[...]. It has: {', '.join(sorted({'msgpack', *serializers}))}"
+                f"the values of state {state!r} need the serializer {name!r}, which this client does not have; "
+                f"pass it: serializers=[...]. It has: {', '.join(sorted({'msgpack', *serializers}))}"
             )
         self._view = _VIEW_OF[kind]
         self._own = serializers.get(name) if isinstance(name, str) else None
@@ -422,10 +423,10 @@ class ViewMaker:
         ]
 
     def expect(self, keys: Sequence[Key], isolation: str) -> dict[Key, ReadOnlyState | None] | None:
-        """A view for each key, made while the answer is on its way: `fill` puts the values into them.
+        """A view for each key, made before the answer arrives; `fill` adds the values.
 
-        They are of the epoch of the last answer, as the next one nearly always is. None when there has been no answer
-        yet, and when a key comes twice.
+        The views have the epoch of the last answer; the next answer nearly always has the same. None before the first
+        answer, and for duplicate keys.
         """
         reading = self._readings.get(isolation)
         if reading is None:
@@ -439,19 +440,19 @@ class ViewMaker:
     def fill(expected: dict[Key, ReadOnlyState | None], results: Sequence[bytes | None], epochs: Sequence[int]) -> bool:
         """Put the answer into the views of `expect`; a key without a value gets None in place of its view.
 
-        False, and nothing is done, when the answer is of another epoch, or of more than one.
+        Returns False, without a change, when the answer has another epoch or several.
         """
         views: Iterable[Any] = expected.values()
         if epochs.count(next(iter(views)).epoch) != len(expected):
             return False
         for view, data in zip(views, results, strict=True):
             view._data = data
-        if not all(results):  # seen in half the time that looking for None takes
+        if not all(results):  # half the time of a search for None
             expected.update((key, None) for key, data in zip(tuple(expected), results, strict=True) if data is None)
         return True
 
     def _reading(self, epoch: int, isolation: str) -> _Reading:
-        # The latest one of each isolation is kept: an epoch has many queries.
+        # One for each isolation, because an epoch has many queries.
         reading = self._readings.get(isolation)
         if reading is None or reading.epoch != epoch:
             reading = self._readings[isolation] = _Reading(self._own, isolation, epoch)

@@ -1,7 +1,7 @@
 """The argument `--storage-option NAME=VALUE` of commands that take a location.
 
-Rules of this module: argparse in, the options of `qstate.checkpoint.storage.locations` out. Arguments can be read by
-anybody on the host, so secrets belong into the environment or the configuration files of the store's package.
+Rules of this module: argparse in, the options of `qstate.checkpoint.storage.locations` out. Every user of the host can
+read a command's arguments, so secrets belong in the environment or in the configuration files of the store's package.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ def add_storage_option(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="of the object store that a URL names, as fsspec calls it (endpoint_url=..., anon=true); VALUE may be "
-        "JSON; may be given several times; leave secrets to the environment",
+        help="an option of the object store, by its fsspec name (endpoint_url=..., anon=true); VALUE may be JSON; "
+        "may be repeated; put secrets into the environment",
     )
 
 
 def storage_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What was given. Raises `ConfigError`."""
+    """The options that were given. Raises `ConfigError`."""
     found = {}
     for text in arguments.storage_option:
         name, equals, value = text.partition("=")

@@ -1,7 +1,7 @@
-"""The commands that read what a job has stored: `qstate checkpoint show | dump | verify` and `qstate savepoint`.
+"""The commands that read a job's stored state: `qstate checkpoint show | dump | verify` and `qstate savepoint`.
 
-Rules of this module: arguments in, calls of `qstate.checkpoint`, text out. They need neither the job nor its code, and
-neither Spark nor PyArrow (but for compressed checkpoints); a running job does not notice them.
+Rules of this module: arguments in, calls of `qstate.checkpoint`, text out. The commands need neither the job nor its
+code, neither Spark nor (except for compressed checkpoints) PyArrow, and do not affect a running job.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ Plain = dict[str, Any]
 
 def add_checkpoint_commands(commands: Any) -> None:
     """Add the commands to argparse's subparsers."""
-    checkpoint = commands.add_parser("checkpoint", help="look into a checkpoint directory or a savepoint")
+    checkpoint = commands.add_parser("checkpoint", help="read a checkpoint directory or a savepoint")
     parts = checkpoint.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    show = _command(parts, "show", "say what is stored: operators, states, epochs, sizes")
-    show.add_argument("--key-groups", action="store_true", help="the sizes of each key group as well")
-    show.add_argument("--epochs", action="store_true", help="the epochs and snapshots that each subtask has as well")
+    show = _command(parts, "show", "print a summary: operators, states, epochs, sizes")
+    show.add_argument("--key-groups", action="store_true", help="also print the sizes of each key group")
+    show.add_argument("--epochs", action="store_true", help="also print the epochs and snapshots of each subtask")
     show.add_argument("--json", action="store_true", help="print JSON, one document")
     show.set_defaults(run=_show)
-    dump = _command(parts, "dump", "print every entry, one a line")
-    dump.add_argument("--operator", metavar="UID", help="of this operator only")
-    dump.add_argument("--state", metavar="NAME", help="of this state only: its name in the program")
-    dump.add_argument("--key-groups", metavar="A-B", help="of the key groups A to B only, both included")
-    dump.add_argument("--epoch", type=int, metavar="N", help="as of this epoch (default: the newest committed one)")
+    dump = _command(parts, "dump", "print every entry, one per line")
+    dump.add_argument("--operator", metavar="UID", help="only this operator")
+    dump.add_argument("--state", metavar="NAME", help="only this state, by its name in the program")
+    dump.add_argument("--key-groups", metavar="A-B", help="only the key groups A to B, both included")
+    dump.add_argument("--epoch", type=int, metavar="N", help="as of this epoch (default: the newest committed epoch)")
     dump.add_argument("--format", choices=("json", "msgpack"), default="json", help="default: %(default)s")
     dump.set_defaults(run=_dump)
     check = _command(parts, "verify", "read every byte, and report damage")
@@ -167,7 +167,7 @@ def _state(plain: Mapping[str, Any], entries: Counter[tuple[str, int]], sizes: C
 
 
 def _lists(of_subtasks: Sequence[OperatorState]) -> list[Plain]:
-    """The operator's lists by name, of all subtasks together; one whose subtasks have it in two forms has two."""
+    """The operator's lists by name, all subtasks together. A list with two schemas among its subtasks has two rows."""
     found: dict[tuple[str, str], Plain] = {}
     for one in (one for state in of_subtasks for one in state):
         schema = StateSchema.from_plain(one.schema)
@@ -218,7 +218,7 @@ def _subtask(groups: KeyGroupRange, chain: Chain) -> Plain:
 
 
 def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The first and last of each stretch of numbers without a gap."""
+    """The first and last number of each run without a gap."""
     first: int | None = None
     for number, following in zip(numbers, [*numbers[1:], None], strict=True):
         first = number if first is None else first
@@ -243,7 +243,7 @@ def _lines(described: Plain) -> Iterator[str]:
 
 def _operator_lines(operator: Plain) -> Iterator[str]:
     yield f"operator {operator['uid']!r} of streaming query {operator['query']}"
-    yield f"epoch {operator['epoch']} is final, epoch {operator['sealed']} is the newest one sealed"
+    yield f"epoch {operator['epoch']} is final, epoch {operator['sealed']} is the newest sealed epoch"
     if operator["committed"] > operator["epoch"]:
         yield f"epoch {operator['committed']} was committed, but files of it are damaged or missing"
     yield from _table(STATE_HEADS, [_state_row(state) for state in operator["states"]])
@@ -293,7 +293,7 @@ def _subtask_row(subtask: Plain) -> tuple[object, ...]:
 
 
 def _stack_rows(subtask: Plain) -> Iterator[tuple[object, ...]]:
-    """The files of the newest snapshot, the whole one first."""
+    """The files of the newest snapshot, the full one first."""
     for one in subtask["stack"]:
         yield (
             subtask["subtask"],
@@ -319,7 +319,7 @@ def _dump(arguments: argparse.Namespace) -> int:
     uids = sorted(source.operators()) if arguments.operator is None else [arguments.operator]
     operators = [stored_operator(source, uid) for uid in uids]
     names = {str(plain.get("name")) for one in operators for plain in states_as_of(source, one, arguments.epoch)}
-    # Operator state is of no key group, so of some key groups only there is none.
+    # Operator state belongs to no key group, so a dump of some key groups has none.
     lists: dict[str, list[OperatorState]] = {}
     if groups is None:
         lists = {one.uid: read_operator_states(source, one, epoch=arguments.epoch) for one in operators}
@@ -386,7 +386,7 @@ def _plain_entry(entry: Entry) -> Plain:
 
 
 def _in_json(value: Any) -> Any:
-    """`printable`, by a short cut for what most values are."""
+    """`printable`, with a fast path for the most common types."""
     return value if type(value) in _PLAIN_TYPES else printable(value)
 
 
@@ -405,7 +405,7 @@ def _key_groups(text: str | None, max_parallelism: int) -> KeyGroupRange | None:
 
 def _check_state(names: Collection[str], state: str | None) -> None:
     if state is not None and state not in names:
-        raise CheckpointError(f"there is no state {state!r}; there are {', '.join(sorted(names)) or 'none'}")
+        raise CheckpointError(f"unknown state {state!r}; the states are: {', '.join(sorted(names)) or 'none'}")
 
 
 # -- verify and savepoint -------------------------------------------------------------------------------------
@@ -425,7 +425,7 @@ def _verify(arguments: argparse.Namespace) -> int:
     elif damages:
         print(f"{len(damages)} of {files} files are damaged or missing")
     else:
-        print(f"{files} files, {size:,} bytes: all as they were written")
+        print(f"{files} files, {size:,} bytes: no damage")
     return DAMAGED if damages else SOUND
 
 
@@ -433,8 +433,8 @@ def _savepoint(arguments: argparse.Namespace) -> int:
     options = storage_options(arguments)
     source = open_source(arguments.checkpoint_dir, options)
     stored = source.operators()
-    with shown_progress() as told:
-        written = write_savepoint(source, open_directory(arguments.target, options), progress=told)
+    with shown_progress() as report:
+        written = write_savepoint(source, open_directory(arguments.target, options), progress=report)
     for uid, operator in sorted(written.operators().items()):
         print(f"operator {uid!r}: {written.entries(uid):,} entries as of epoch {operator.epoch}")
         if uid in stored and operator.epoch < stored[uid].committed:

@@ -1,7 +1,7 @@
-"""The command `qstate`: finds the command that is meant, runs it, and turns errors into one line.
+"""The command `qstate`: parses the command line, runs the command, and prints an error as one line.
 
-Rules of this module: exit code 0 is success, 1 a plain "no" (a check that failed, a key that is not there), 2 an
-error, said in one line on standard error. No stack trace reaches the user for anything that qstate foresees.
+Rules of this module: exit code 0 is success, 1 a negative result (a check that failed, a key without a value), 2 an
+error, printed as one line on standard error. The user sees no stack trace for an error that qstate expects.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from qstate.installation import FEATURES, Finding, check_installation, require
 __all__ = ["main"]
 
 SUCCESS, NO, ERROR = 0, 1, 2
-#: MessagePack is read up to a depth of 1,024; to print a value, each level takes two or three calls.
+#: The recursion limit. Values nest up to 1,024 levels, and printing takes two or three calls for each level.
 DEEPEST = 5_000
-#: What a shell reports for a command that Ctrl-C ended.
+#: The exit code that shells report for a command that Ctrl-C ended.
 INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; the result is the exit code."""
+    """Run the command line. Returns the exit code."""
     arguments = _parser().parse_args(argv)
     sys.setrecursionlimit(max(sys.getrecursionlimit(), DEEPEST))
     try:
         return int(arguments.run(arguments))
     except QStateError as exc:
         return _fail(str(exc))
-    except BrokenPipeError:  # the reader of our output went away: `qstate jobs | head -1`
+    except BrokenPipeError:  # the reader of the output has closed it: `qstate jobs | head -1`
         sys.stderr.close()
         return NO
     except OSError as exc:
@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
         "features",
         nargs="*",
         metavar="FEATURE",
-        help=f"what has to work: {', '.join(FEATURES)} (default: what was installed)",
+        help=f"features to check: {', '.join(FEATURES)} (default: all; those not installed may be absent)",
     )
     check.set_defaults(run=_check)
     demo = commands.add_parser("demo", help="a year of flights and weather through Spark, queried live")
@@ -99,7 +99,7 @@ def _status(finding: Finding) -> str:
 
 def _demo(arguments: argparse.Namespace) -> int:
     require("demo")
-    # Loaded here, after the check: the demo imports what only its extra brings.
+    # Imported after the check: the demo needs packages that only its extra installs.
     return int(import_module("qstate.demo.main").run(DemoOptions.of(arguments)))
 
 

@@ -1,7 +1,7 @@
-"""How far a long command is: a bar on a terminal, a line now and then elsewhere.
+"""The progress of a long command: a bar on a terminal, occasional lines elsewhere.
 
-Rules of this module: it draws, on standard error, and knows nothing of what is done. The bar is rich's; without rich,
-which only the demo brings, a terminal gets lines, too.
+Rules of this module: it draws on standard error, and knows nothing of the work. The bar is rich's. Only the demo's
+extra installs rich; without it, a terminal gets lines.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from importlib.util import find_spec
 
 __all__ = ["shown_progress"]
 
-#: Seconds between two pictures of the bar, and between two lines.
+#: Seconds between two updates of the bar, and between two lines.
 BAR_INTERVAL_S, LINE_INTERVAL_S = 0.1, 5.0
 
-#: Told what is worked on, how many entries of it are done, and how much that is, 0 to 1.
-Told = Callable[[str, int, float], None]
+#: Takes the name of the work, the number of entries done, and the fraction done, 0 to 1.
+Report = Callable[[str, int, float], None]
 
 
 @contextmanager
-def shown_progress() -> Iterator[Told]:
-    """What the work is to tell of its progress, from beginning to end."""
+def shown_progress() -> Iterator[Report]:
+    """Show progress. Yields a function that the work calls as it proceeds; the last call has the fraction 1."""
     if sys.stderr.isatty() and find_spec("rich") is not None:
-        with _bar() as told:
-            yield told
+        with _bar() as report:
+            yield report
     else:
         yield _now_and_then(_print_line, LINE_INTERVAL_S)
 
@@ -36,7 +36,7 @@ def _print_line(what: str, entries: int, done: float) -> None:
 
 
 @contextmanager
-def _bar() -> Iterator[Told]:
+def _bar() -> Iterator[Report]:
     from rich.console import Console  # noqa: PLC0415  # optional, as the module says
     from rich.progress import BarColumn, Progress, TaskID, TextColumn  # noqa: PLC0415
 
@@ -52,15 +52,15 @@ def _bar() -> Iterator[Told]:
         yield _now_and_then(draw, BAR_INTERVAL_S)
 
 
-def _now_and_then(show: Told, interval_s: float) -> Told:
-    """Calls that come too fast are left out; the one that says that all is done never is."""
+def _now_and_then(show: Report, interval_s: float) -> Report:
+    """Call `show` at most once in `interval_s`, and always for the fraction 1."""
     last = time.monotonic() - interval_s
 
-    def told(what: str, entries: int, done: float) -> None:
+    def report(what: str, entries: int, done: float) -> None:
         nonlocal last
         now = time.monotonic()
         if done >= 1.0 or now - last >= interval_s:
             last = now
             show(what, entries, done)
 
-    return told
+    return report

@@ -1,7 +1,7 @@
-"""The commands that ask a running job: `qstate jobs`, `qstate states JOB`, `qstate get JOB STATE KEY...`.
+"""The commands that query a running job: `qstate jobs`, `qstate states JOB`, `qstate get JOB STATE KEY...`.
 
-Rules of this module: arguments in, client calls, text out. It knows how keys are written on a command line and how
-values are printed; it must not know how they travel.
+Rules of this module: arguments in, client calls, text out. It parses keys from the command line and prints values; it
+must not know the protocol.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["add_query_commands", "parse_key", "parse_namespace", "printable"]
 
 DEFAULT_PROXY = "localhost:9069"
 DEFAULT_TIMEOUT_S = 5.0
-#: The token of a protected query port; not an option, because everybody on a machine sees every command's options.
+#: The token of a protected query port. It is not an option, because every user of a host can read the options.
 TOKEN_VARIABLE = "QSTATE_TOKEN"
 
 FOUND, NOT_FOUND = 0, 1
@@ -41,14 +41,14 @@ def add_query_commands(commands: Any) -> None:
     get.add_argument("job", metavar="JOB")
     get.add_argument("state", metavar="STATE", help="the state's queryable name")
     get.add_argument("key", metavar="KEY", nargs="+", help="one for each key column; binary columns in hexadecimal")
-    get.add_argument("--namespace", metavar="NAME", help="such as a window's start: JSON, or plain text")
+    get.add_argument("--namespace", metavar="NAME", help="for example a window's start: JSON, or plain text")
     get.add_argument("--isolation", choices=("live", "committed"), default="live")
-    get.add_argument("--min-epoch", type=int, metavar="EPOCH", help="wait until the answer is of this epoch or later")
+    get.add_argument("--min-epoch", type=int, metavar="EPOCH", help="wait for an answer of this epoch or later")
     get.add_argument(
         "--max-staleness",
         type=float,
         metavar="SECONDS",
-        help="wait until the answer lacks nothing that was committed longer ago",
+        help="wait for an answer with everything that was committed more than SECONDS ago",
     )
     get.set_defaults(run=_get)
     for command in (states, get):
@@ -57,7 +57,7 @@ def add_query_commands(commands: Any) -> None:
             action="append",
             default=[],
             metavar="HOST:PORT",
-            help="a standby server, asked for what was committed while the job does not answer; may be repeated",
+            help="a standby server for committed queries while the job does not answer; may be repeated",
         )
 
 
@@ -67,7 +67,7 @@ def _command(commands: Any, name: str, what: str) -> argparse.ArgumentParser:
         "--proxy",
         default=DEFAULT_PROXY,
         metavar="HOST:PORT",
-        help=f"a client proxy of the job (default: %(default)s); its token, if it wants one, is in ${TOKEN_VARIABLE}",
+        help=f"a client proxy of the job (default: %(default)s); ${TOKEN_VARIABLE} has its token, if it needs one",
     )
     parser.add_argument(
         "--timeout", type=float, default=DEFAULT_TIMEOUT_S, metavar="SECONDS", help="default: %(default)s"
@@ -151,12 +151,12 @@ def _key_types(client: QueryableStateClient, job: str, state: str) -> list[Colum
     except ValueError:
         known = ", ".join(kind.value for kind in ColumnType)
         raise ConfigError(
-            f"the state is keyed by {', '.join(names)}, and this version of qstate knows {known}: use a newer one"
+            f"the state's key types are {', '.join(names)}, this version of qstate knows {known}: use a newer version"
         ) from None
 
 
 def parse_key(texts: Sequence[str], types: Sequence[ColumnType]) -> Key:
-    """The key that is written as one text for each column. Raises `ConfigError` when it is none of these types."""
+    """Parse a key from one text for each column. Raises `ConfigError` when a text does not fit its column's type."""
     if len(texts) != len(types):
         raise ConfigError(f"the key has {len(types)} columns ({_names(types)}), got {len(texts)}")
     columns = [_parse_column(text, kind) for text, kind in zip(texts, types, strict=True)]
@@ -178,7 +178,7 @@ def _parse_column(text: str, kind: ColumnType) -> str | bytes | int:
 
 
 def parse_namespace(text: str | None) -> Namespace:
-    """The namespace that JSON names (a number, text, a list for several columns); other text is taken as it is."""
+    """Parse a namespace: JSON (a number, text, a list for several columns); any other text is the namespace itself."""
     if text is None:
         return None
     try:
@@ -191,7 +191,7 @@ def parse_namespace(text: str | None) -> Namespace:
 
 
 def printable(value: Any) -> Any:
-    """The value in JSON's terms: bytes in base 64, dates in ISO 8601, whatever else JSON lacks as text."""
+    """The value as JSON types: bytes in base 64, dates in ISO 8601, other types as text."""
     if isinstance(value, Mapping):
         return {key if isinstance(key, str) else str(key): printable(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple | set | frozenset):

@@ -1,6 +1,7 @@
-"""The command `qstate serve LOCATION`: a standby in the foreground, until it is told to end.
+"""The command `qstate serve LOCATION`: runs a standby in the foreground, until SIGINT or SIGTERM.
 
-Rules of this module: arguments in, a `Standby` run until SIGINT or SIGTERM. What is served, and how, is its matter.
+Rules of this module: it turns arguments into a `Standby`, starts it and stops it. It must not know what the standby
+serves.
 """
 
 from __future__ import annotations
@@ -32,18 +33,20 @@ def add_serve_command(commands: Any) -> None:
     serve: argparse.ArgumentParser = commands.add_parser(
         "serve", help="answer committed queries from a checkpoint directory or savepoint, without the job"
     )
-    serve.add_argument("location", metavar="LOCATION", help="a job's checkpoint_dir, which is followed, or a savepoint")
+    serve.add_argument(
+        "location", metavar="LOCATION", help="a job's checkpoint_dir, which the standby follows, or a savepoint"
+    )
     add_storage_option(serve)
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     serve.add_argument("--port", default=_DEFAULTS.proxy_ports, metavar="PORTS", help=_ports("client proxy"))
     serve.add_argument("--server-port", default=_DEFAULTS.server_ports, metavar="PORTS", help=_ports("state server"))
     serve.add_argument(
-        "--token-file", default="", metavar="FILE", help=f"what holds the token, in the place of ${TOKEN_VARIABLE}"
+        "--token-file", default="", metavar="FILE", help=f"a file with the token, instead of ${TOKEN_VARIABLE}"
     )
     serve.add_argument(
         "--allow-open-query-port",
         action="store_true",
-        help=f"listen beyond loopback without a token; a token is taken from ${TOKEN_VARIABLE}",
+        help=f"listen beyond loopback without a token (${TOKEN_VARIABLE} has the token otherwise)",
     )
     serve.add_argument(
         "--metrics-port", default="", metavar="PORTS", help="ports for Prometheus metrics on --host (default: none)"
@@ -53,16 +56,20 @@ def add_serve_command(commands: Any) -> None:
         type=float,
         default=DEFAULT_INTERVAL_S,
         metavar="SECONDS",
-        help="between two looks for newly committed epochs (default: %(default)s)",
+        help="time between two checks for newly committed epochs (default: %(default)s)",
     )
     serve.add_argument("--backend", default="heap", help="rocksdb for state larger than memory (default: %(default)s)")
     serve.add_argument(
-        "--backend-option", action="append", default=[], metavar="NAME=VALUE", help="may be given several times"
+        "--backend-option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of the backend; may be repeated",
     )
     serve.add_argument(
         "--descriptors",
         metavar="MODULE:NAME",
-        help="an iterable of the job's descriptors: what makes the results of aggregating states",
+        help="an iterable of the job's descriptors, whose functions compute the results of aggregating states",
     )
     serve.set_defaults(run=_serve)
 
@@ -92,8 +99,8 @@ def _serve(arguments: argparse.Namespace) -> int:
         interval_s=arguments.interval,
         descriptors=_descriptors(arguments.descriptors) if arguments.descriptors else (),
     )
-    sys.setswitchinterval(config.switch_interval_s)  # as in a task manager: queries do not wait for the reading
-    # Blocked before any thread starts, so that they reach nobody but `sigwait`.
+    sys.setswitchinterval(config.switch_interval_s)  # as in a task manager: loading state must not delay queries
+    # Blocked before any thread starts, so that only `sigwait` receives them.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
     try:
         with standby:
@@ -114,7 +121,7 @@ def _option(text: str) -> tuple[str, str]:
 
 
 def _descriptors(text: str) -> list[StateDescriptor]:
-    """The descriptors that MODULE:NAME names; modules of the working directory are found, too."""
+    """The descriptors at MODULE:NAME; MODULE may be in the working directory."""
     module, colon, name = text.partition(":")
     if not colon or not module or not name:
         raise ConfigError(f"--descriptors takes MODULE:NAME, as in flights.states:DESCRIPTORS, got {text!r}")

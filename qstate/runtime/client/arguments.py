@@ -1,7 +1,7 @@
-"""The arguments of clients, checked before anything is sent: each refusal says what was given, and what to give.
+"""Checks of the clients' arguments, before anything is sent. Each error says what was given and what was expected.
 
-Rules of this module: values in, values or `ConfigError` out (`WrongKeyType` for a key that is none). It knows neither
-connections nor what a server holds: a server has the last word on everything that only it can know.
+Rules of this module: values in, values or `ConfigError` out (`WrongKeyType` for a value that cannot be a key). It knows
+neither connections nor the states of a server; the server checks the rest.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _HOST_AND_PORT = re.compile(r"(?P<host>[^:/]+):(?P<port>\d+)")
 
 
 def check_address(host: Any, port: Any) -> tuple[str, int]:
-    """The address of a proxy. Raises `ConfigError`."""
+    """Return the address of a proxy. Raises `ConfigError`."""
     if not isinstance(host, str) or not host.strip():
         raise ConfigError(
-            f"host must be the name or address of a client proxy's host, such as 'localhost', got {host!r}"
+            f"host must be the host name or IP address of a client proxy, such as 'localhost', got {host!r}"
         )
     if "/" in host:
         raise ConfigError(f"host must be a name or address, not a URL, as in 'localhost' with port 9069, got {host!r}")
     if found := _HOST_AND_PORT.fullmatch(host):
         raise ConfigError(
-            f"host and port are given separately: host={found['host']!r}, port={found['port']}, got {host!r}"
+            f"host and port are separate arguments: host={found['host']!r}, port={found['port']}, got {host!r}"
         )
     if type(port) is not int or not 0 < port < 65536:
         hint = f": pass {int(port)}, without quotes" if isinstance(port, str) and port.isdecimal() else ""
@@ -53,7 +53,7 @@ def check_address(host: Any, port: Any) -> tuple[str, int]:
 
 
 def fallback_addresses(fallback: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
-    """The addresses of proxies. Raises `ConfigError`."""
+    """Return the addresses of the fallbacks. Raises `ConfigError`."""
     if isinstance(fallback, str) or not isinstance(fallback, Iterable):
         raise ConfigError(f"fallback takes a list of (host, port), as in [('standby', 9069)], got {fallback!r}")
     addresses = []
@@ -70,7 +70,7 @@ def fallback_addresses(fallback: Iterable[tuple[str, int]]) -> list[tuple[str, i
 
 
 def link_settings(token: str | bytes | None, max_frame: int) -> LinkSettings:
-    """The settings of a client's connections. Raises `ConfigError` for what no server can have."""
+    """Return the settings of a client's connections. Raises `ConfigError` for values that no server accepts."""
     if token is not None and not isinstance(token, str | bytes):
         raise ConfigError(f"token must be text or bytes, got {type(token).__name__}")
     data = token.encode() if isinstance(token, str) else token
@@ -83,21 +83,21 @@ def link_settings(token: str | bytes | None, max_frame: int) -> LinkSettings:
 
 
 def check_timeout(timeout_s: float) -> float:
-    """The timeout. Raises `ConfigError` unless it is above zero and finite: every request has a deadline."""
+    """Return the timeout. Raises `ConfigError` unless it is above zero and finite: every request has a deadline."""
     if not _is_number(timeout_s) or not 0 < timeout_s < math.inf:
         raise ConfigError(f"timeout_s must be seconds above zero and finite, got {timeout_s!r}")
     return timeout_s
 
 
 def check_isolation(isolation: str) -> str:
-    """The isolation. Raises `ConfigError` for one that there is not."""
+    """Return the isolation. Raises `ConfigError` unless it is one of `ISOLATIONS`."""
     if isolation not in ISOLATIONS:
         raise ConfigError(f"isolation must be one of {', '.join(map(repr, ISOLATIONS))}, got {isolation!r}")
     return isolation
 
 
 def check_query(job: Any, state: Any, keys: Iterable[Key], namespace: Namespace) -> None:
-    """Raise `ConfigError` for names that no server can know, `WrongKeyType` for what is no key, whatever the state."""
+    """Raise `ConfigError` for impossible names, and `WrongKeyType` for values that cannot be keys of any state."""
     check_name("job", job)
     check_name("state", state)
     for key in keys:
@@ -107,7 +107,7 @@ def check_query(job: Any, state: Any, keys: Iterable[Key], namespace: Namespace)
 
 
 def check_name(which: str, name: Any) -> None:
-    """Raise `ConfigError` for what cannot be a name."""
+    """Raise `ConfigError` unless the value can be a name."""
     if not isinstance(name, str):
         raise ConfigError(f"{which} must be text, the name of a {which}, got {type(name).__name__}: {name!r}")
     if not 0 < len(name) <= MAX_NAME:
@@ -115,14 +115,14 @@ def check_name(which: str, name: Any) -> None:
 
 
 def keys_of(keys: Iterable[Key]) -> tuple[Key, ...]:
-    """The keys of a call. Raises `ConfigError` for one key in place of several."""
+    """Return the keys of a call as a tuple. Raises `ConfigError` for a single key."""
     if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
         raise ConfigError(f"keys must be a list of keys, as in [{keys!r}], got {keys!r}")
     return tuple(keys)
 
 
 def demands(min_epoch: int | None, max_staleness_s: float | None) -> Mapping[str, Detail]:
-    """The options of a get that ask for an epoch, or for a bound of staleness. Raises `ConfigError`."""
+    """Return a get's options for a least epoch and a bound of staleness. Raises `ConfigError`."""
     wanted: dict[str, Detail] = {}
     if min_epoch is not None:
         if type(min_epoch) is not int or not 0 <= min_epoch <= _LARGEST:

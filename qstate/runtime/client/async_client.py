@@ -1,11 +1,11 @@
-"""The asyncio client: read the state of running jobs by key, with single gets that travel together.
+"""The asyncio client: read the state of running jobs by key, with single gets batched into requests.
 
-Rules of this module: the public surface and the collecting of gets. How requests travel is `async_links`, how they
-are retried is `routing`, what comes back is `qstate.views`.
+Rules of this module: the public surface and the batching of gets. `async_transport` sends requests, `operations` and
+`failover` retry them, and `qstate.views` are their results.
 
-Single gets of one state, namespace and isolation, with the same demands, that are made in one turn of the event loop
-become one request, or two: each pays a share of a system call and a message instead of a whole one. Each still has
-a result, an error and a cancellation of its own.
+The client batches the single gets of one turn of the event loop that have the same state, namespace, isolation and
+demands. A batch is one request, or two, so each get costs a fraction of a message and a system call. Each get still
+has its own result, error and cancellation.
 """
 
 from __future__ import annotations
@@ -44,45 +44,46 @@ from qstate.views import serializers_by_name
 
 __all__ = ["AsyncQueryableStateClient"]
 
-#: The first request of a turn leaves with so many keys, so that the server works while more are asked for: with 64 gets
-#: in flight that is worth a third. The others leave together: with 256 in flight, requests of 32 each gave a sixth to a
-#: quarter fewer gets a second. Where several servers share the keys all leave together, for twice as many requests cost
-#: more than that gains: a third of the gets with four servers, a quarter of the processors of two.
-GATHERED_KEYS = 32
-#: Job, state, namespace, isolation, timeout and demands: what gets have in common that travel together.
+#: The first batch of a turn is sent with this many keys, so that the server works while the client collects more: a
+#: third more gets a second with 64 in flight. The rest of the turn is one batch: with 256 in flight, batches of 32
+#: each gave a sixth to a quarter fewer gets a second. When several servers share the keys the whole turn is one batch,
+#: because twice as many requests cost more than that gains: a third of the gets with four servers, a quarter of the
+#: processors of two.
+FIRST_BATCH_KEYS = 32
+#: What the gets of a batch have in common: job, state, namespace, isolation, timeout and demands.
 _Target = tuple[str, str, Namespace, str, float | None, int | None, float | None]
-#: An owner, if there is one, the keys that it has, and a future for each.
+#: An owner or None, its keys, and a future for each key.
 _Share = tuple[Owner | None, tuple[Key, ...], Sequence[asyncio.Future[Any]]]
 
 
-class _Gathering:
-    """The single gets of one turn of the loop that will become one request to each server that has some of the keys."""
+class _Batch:
+    """Single gets of one turn of the loop, to be sent as one request to each owner of some of the keys."""
 
     __slots__ = ("deadline", "futures", "keys")
 
     def __init__(self) -> None:
-        #: Of those that have waited for a look-up before; the others' begins when the request leaves.
+        #: Of the gets that have waited for a look-up; the time of the others begins when the request is sent.
         self.deadline = math.inf
         self.keys: list[Key] = []
         self.futures: list[asyncio.Future[Any]] = []
 
     def shares(self, table: LocationTable | None) -> Iterable[_Share]:
-        """The gets by who has their keys: none waits for the server of another's key, nor for its restart."""
+        """The gets by owner, so that no get waits for the owner of another key, nor for its restart."""
         keys, futures = self.keys, self.futures
         if table is None or table.sole_owner is not None:
             return [(None if table is None else table.sole_owner, tuple(keys), futures)]
         try:
             shares = table.split(keys)
         except UNSOUND_KEY:
-            # An unsound key is refused by name where gets are routed.
+            # `RoutedGet` fails the unsound key and sends the others.
             return [(None, tuple(keys), futures)]
         return [(owner, tuple([keys[at] for at in found]), [futures[at] for at in found]) for owner, found in shares]
 
 
-class _GatheredGet(GetOperation):
-    """A get whose keys each have a future of their own, told as soon as the answer is there.
+class _BatchedGet(GetOperation):
+    """A get with a future for each key, resolved as soon as the answer arrives.
 
-    `owner` is who has all of them, if somebody has.
+    `owner` is the owner of all keys, or None.
     """
 
     __slots__ = ("futures", "owner")
@@ -98,11 +99,11 @@ class _GatheredGet(GetOperation):
 
 
 def _deliver(operation: GetOperation | GetFailover, futures: Sequence[asyncio.Future[Any]]) -> None:
-    """Give each future the view or error of its key; one that was cancelled is left alone."""
+    """Give each future the view or error of its key, unless the future was cancelled."""
     try:
         found = operation.results()
     except QStateError as exc:
-        # One each: an exception collects the traceback of whoever raises it.
+        # A copy for each future: raising an exception adds to its traceback.
         found = [copy(exc) for _ in futures]
     for future, entry in zip(futures, found, strict=True):
         if future.done():
@@ -116,19 +117,19 @@ def _deliver(operation: GetOperation | GetFailover, futures: Sequence[asyncio.Fu
 class AsyncQueryableStateClient:
     """Reads the state of running jobs through a client proxy, or with `direct=True` from the state servers.
 
-    Made by `connect`, inside a running event loop, and used in that loop only, by any number of tasks. A
-    lost connection is made again and a state that moved is looked up again, within the deadline of `timeout_s`
-    that every request has. A request that was sent when its connection broke is `Unavailable`, with all the gets that
-    travelled in it: it is not sent again. Cancelling a task that waits takes nothing from the others.
+    Make it with `connect`, inside a running event loop, and use it in that loop only, from any number of tasks. The
+    client makes a lost connection again, and looks a state that moved up again, within the deadline (`timeout_s`) of
+    each request. A request that was sent when its connection broke fails with `Unavailable`, with all gets in its
+    batch: the client does not send it again. Cancelling a waiting task does not affect the others.
 
         async with await AsyncQueryableStateClient.connect("127.0.0.1", 9069) as client:
             view = await client.get("job", "lastTemperature", "JFK")
     """
 
     def __init__(self, *arguments: object, **options: object) -> None:
-        """Use `connect`: this raises `ConfigError`."""
+        """Raises `ConfigError`: use `connect`."""
         raise ConfigError(
-            "an AsyncQueryableStateClient is made by `await AsyncQueryableStateClient.connect(host, port)`, in a "
+            "make an AsyncQueryableStateClient with `await AsyncQueryableStateClient.connect(host, port)`, in a "
             "running event loop; without asyncio, use QueryableStateClient(host, port)"
         )
 
@@ -137,8 +138,8 @@ class AsyncQueryableStateClient:
         self._endpoints = endpoints
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
-        self._gatherings: dict[_Target, _Gathering] = {}
-        #: Whether this turn's first request has left.
+        self._batches: dict[_Target, _Batch] = {}
+        #: Whether this turn's first batch has been sent.
         self._sent_early = False
         self._learning: dict[tuple[str, str], LearnOperation] = {}
 
@@ -156,10 +157,10 @@ class AsyncQueryableStateClient:
         fallback: Iterable[tuple[str, int]] = (),
         random: Random | None = None,
     ) -> AsyncQueryableStateClient:
-        """A client that is connected to the proxy at `host` and `port`, or to a fallback when there is nobody.
+        """Connect to the proxy at `host` and `port`, or to a fallback when the proxy does not answer.
 
-        The parameters are those of `QueryableStateClient`. Raises `ConfigError`, or the `QueryError` that says why
-        there is no connection (`Unavailable`, `Unauthenticated`, `VersionMismatch`); nothing is left open then.
+        The parameters are those of `QueryableStateClient`. Raises `ConfigError`, or the `QueryError` of the failure
+        (`Unavailable`, `Unauthenticated`, `VersionMismatch`); no connection is left open then.
         """
         check_timeout(timeout_s)
         serializers_known = serializers_by_name(serializers)
@@ -188,20 +189,21 @@ class AsyncQueryableStateClient:
         min_epoch: int | None = None,
         max_staleness_s: float | None = None,
     ) -> Any:
-        """The view of the key's value, or None when the state holds nothing for the key.
+        """The view of the key's value, or None when the state has no value for the key.
 
         `isolation` is `live` (sees the running epoch) or `committed` (only what Spark has committed). The answer is
-        of `min_epoch` or later; what was committed longer ago than `max_staleness_s` is in it. Until the server can
-        answer so it is asked again; at the deadline that is `EpochNotReached` or `TooStale`.
+        of `min_epoch` or later, and contains everything that was committed more than `max_staleness_s` seconds ago. The
+        client asks again until the server can give such an answer, and at the deadline raises `EpochNotReached` or
+        `TooStale`.
 
-        Raises the `QueryError` that stands for the failure, `SerializationError`, `ClosedError`, `ConfigError`.
+        Raises the `QueryError` of the failure, `SerializationError`, `ClosedError`, `ConfigError`.
         """
         target = (job, state, namespace, isolation, timeout_s, min_epoch, max_staleness_s)
         known = self._find(job, state)
         if known is None:
             self._check(target)
             return await self._first_get(target, key)
-        return await self._gather(known, target, key)
+        return await self._add_to_batch(known, target, key)
 
     def submit(
         self,
@@ -215,18 +217,18 @@ class AsyncQueryableStateClient:
         min_epoch: int | None = None,
         max_staleness_s: float | None = None,
     ) -> asyncio.Future[Any]:
-        """`get` without waiting, and without a task: the future has the view. To be called in the client's loop.
+        """`get` without waiting and without a task: returns a future of the view. Call it in the client's loop.
 
-        Many gets at once cost half of what as many tasks do. Cancelling the future gives up this get alone.
+        Many gets at once cost half of what the same number of tasks costs. Cancelling the future cancels only this get.
 
-        Raises `ClosedError` and `ConfigError`; every other error of `get` is the future's.
+        Raises `ClosedError` and `ConfigError`; the future raises every other error of `get`.
         """
         target = (job, state, namespace, isolation, timeout_s, min_epoch, max_staleness_s)
         known = self._find(job, state)
         if known is None:
             self._check(target)
             return self._loop.create_task(self._first_get(target, key))
-        return self._gather(known, target, key)
+        return self._add_to_batch(known, target, key)
 
     async def get_many(
         self,
@@ -240,10 +242,10 @@ class AsyncQueryableStateClient:
         min_epoch: int | None = None,
         max_staleness_s: float | None = None,
     ) -> dict[Key, Any]:
-        """The view, or None, of each key. Any number of keys; they are split into requests as needed.
+        """The view, or None, of each key. The client splits any number of keys into requests as needed.
 
-        The values of one call are not of one moment: each has its own epoch. Raises the error of the first key
-        that failed, whatever the others hold.
+        The values of one call may be of different moments: each has its own epoch. If any key failed, raises the error
+        of the first that did, and returns no values.
         """
         asked = keys_of(keys)
         check_isolation(isolation)
@@ -270,20 +272,20 @@ class AsyncQueryableStateClient:
     async def states(self, job: str, *, timeout_s: float | None = None) -> list[Mapping[str, Any]]:
         """The queryable states of a job: `name`, `kind`, `serializer`, `key_types`, `value_type`, `capabilities`.
 
-        A fallback is asked, too, when the job does not answer.
+        Asks the fallbacks when the job does not answer.
         """
         check_name("job", job)
         return list(await self._call_somewhere(Describe(0, 0, job), timeout_s))
 
     async def ping(self, *, timeout_s: float | None = None) -> float:
-        """Seconds to the proxy and back. Raises `Unavailable` or `DeadlineExceeded` when it does not answer."""
+        """The round trip to the proxy in seconds. Raises `Unavailable` or `DeadlineExceeded` without an answer."""
         operation = await self._call(Ping, timeout_s)
         operation.result()
         return operation.took_s
 
     async def close(self) -> None:
-        """Close every connection. Who still waits gets `ClosedError`, and so does every later use. Idempotent."""
-        self._send_gathered()
+        """Close every connection. Unfinished requests and every later use raise `ClosedError`. Idempotent."""
+        self._send_batches()
         await self._links.close()
 
     async def __aenter__(self) -> AsyncQueryableStateClient:
@@ -310,11 +312,11 @@ class AsyncQueryableStateClient:
         return failover.result()
 
     def _find(self, job: str, state: str) -> CachedState | None:
-        """What is known about a state; nothing about names that are none."""
+        """The cache's entry of a state, or None; None for names that are not text."""
         return self._links.states.find(job, state) if type(job) is str and type(state) is str else None
 
     def _check(self, target: _Target) -> None:
-        """Refuse what no request could be sent with. Raises `ClosedError`, `ConfigError`."""
+        """Check everything but the key. Raises `ClosedError`, `ConfigError`."""
         if self._links.closed:
             raise ClosedError("the client is closed")
         job, state, _, isolation, timeout_s, min_epoch, max_staleness_s = target
@@ -325,17 +327,17 @@ class AsyncQueryableStateClient:
         demands(min_epoch, max_staleness_s)
 
     async def _first_get(self, target: _Target, key: Key) -> Any:
-        """Get a value of a state of which the job has told nothing yet."""
+        """Get a value of a state that is not in the job's cache yet."""
         job, state, namespace, isolation, timeout_s, min_epoch, max_staleness_s = target
         check_query(job, state, (key,), namespace)
         deadline = self._deadline(timeout_s)
         if self._endpoints is None or isolation != COMMITTED:
             known = await self._learn(job, state, deadline)
-            return await self._gather(known, target, key, deadline)
+            return await self._add_to_batch(known, target, key, deadline)
         elsewhere = self._endpoints.find(job, state)
         if elsewhere is not None:
-            return await self._gather(elsewhere, target, key, deadline)
-        # Whoever answers says what the state is: this get travels alone.
+            return await self._add_to_batch(elsewhere, target, key, deadline)
+        # The first endpoint to answer describes the state, so this get cannot join a batch.
         wanted = demands(min_epoch, max_staleness_s)
         failover = GetFailover(
             self._links, self._endpoints, (job, state), (key,), deadline=deadline, namespace=namespace, demands=wanted
@@ -343,8 +345,10 @@ class AsyncQueryableStateClient:
         await self._finish(failover)
         return failover.result()[0]
 
-    def _gather(self, known: CachedState, target: _Target, key: Key, deadline: float = math.inf) -> asyncio.Future[Any]:
-        """Put a get to those of this turn of the loop. Raises `ClosedError`, `ConfigError`."""
+    def _add_to_batch(
+        self, known: CachedState, target: _Target, key: Key, deadline: float = math.inf
+    ) -> asyncio.Future[Any]:
+        """Add a get to its batch of this turn of the loop. Raises `ClosedError`, `ConfigError`."""
         future = self._loop.create_future()
         namespace = target[2]
         if type(key) is not known.key_class or namespace is not None:
@@ -355,53 +359,53 @@ class AsyncQueryableStateClient:
                 future.set_exception(exc)
                 return future
             if not known.suits(key):
-                # It would spoil the request for the gets that it travels with, unless the state has changed meanwhile.
+                # Unless the state has changed meanwhile, the server refuses this key's whole request: send it alone.
                 self._check(target)
-                alone = _Gathering()
+                alone = _Batch()
                 alone.keys, alone.futures, alone.deadline = [key], [future], deadline
                 self._send(target, alone)
                 return future
         try:
-            gathering = self._gatherings.get(target)
+            batch = self._batches.get(target)
         except TypeError:
-            self._check(target)  # which names what cannot be an argument, let alone a part of a key
+            self._check(target)  # its error names the argument that is not hashable
             raise
-        if gathering is None:
+        if batch is None:
             self._check(target)
-            gathering = self._gatherings[target] = _Gathering()
-            if len(self._gatherings) == 1:
-                self._loop.call_soon(self._send_gathered)
-        gathering.keys.append(key)
-        gathering.futures.append(future)
-        if deadline < gathering.deadline:
-            gathering.deadline = deadline
-        if len(gathering.keys) == GATHERED_KEYS and not self._sent_early and known.table.sole_owner is not None:
+            batch = self._batches[target] = _Batch()
+            if len(self._batches) == 1:
+                self._loop.call_soon(self._send_batches)
+        batch.keys.append(key)
+        batch.futures.append(future)
+        if deadline < batch.deadline:
+            batch.deadline = deadline
+        if len(batch.keys) == FIRST_BATCH_KEYS and not self._sent_early and known.table.sole_owner is not None:
             self._sent_early = True
-            del self._gatherings[target]
-            self._send(target, gathering)
+            del self._batches[target]
+            self._send(target, batch)
         return future
 
-    def _send_gathered(self) -> None:
-        gatherings, self._gatherings = self._gatherings, {}
+    def _send_batches(self) -> None:
+        batches, self._batches = self._batches, {}
         self._sent_early = False
-        for target, gathering in gatherings.items():
-            self._send(target, gathering)
+        for target, batch in batches.items():
+            self._send(target, batch)
 
-    def _send(self, target: _Target, gathering: _Gathering) -> None:
+    def _send(self, target: _Target, batch: _Batch) -> None:
         job, state, namespace, isolation, timeout_s, min_epoch, max_staleness_s = target
         wanted = NO_DEMANDS if min_epoch is None and max_staleness_s is None else demands(min_epoch, max_staleness_s)
-        deadline = min(gathering.deadline, self._deadline(timeout_s))
+        deadline = min(batch.deadline, self._deadline(timeout_s))
         if self._endpoints is not None and isolation == COMMITTED:
-            keys = tuple(gathering.keys)
+            keys = tuple(batch.keys)
             failover = GetFailover(
                 self._links, self._endpoints, (job, state), keys, deadline=deadline, namespace=namespace, demands=wanted
             )
-            failover.waiters.append(partial(_deliver, failover, gathering.futures))
+            failover.waiters.append(partial(_deliver, failover, batch.futures))
             self._links.start(failover)
             return
         known = self._links.states.find(job, state)
-        for owner, keys, futures in gathering.shares(None if known is None else known.table):
-            operation = _GatheredGet(
+        for owner, keys, futures in batch.shares(None if known is None else known.table):
+            operation = _BatchedGet(
                 self._links,
                 (job, state),
                 keys,
@@ -415,13 +419,13 @@ class AsyncQueryableStateClient:
             self._links.get(operation)
 
     async def _finish(self, operation: Operation) -> None:
-        """Send the operation off and wait for its end."""
+        """Start the operation and wait for its end."""
         future = self._wait_for(operation)
         self._links.start(operation)
         await future
 
     async def _learn(self, job: str, state: str, deadline: float) -> CachedState:
-        """What the state is; tasks that ask at the same time share one look-up, and each waits for its own time."""
+        """Look up a state. Tasks that ask at the same time share one look-up, each with its own deadline."""
         while True:
             operation = self._learning.get((job, state))
             if operation is None or operation.finished:

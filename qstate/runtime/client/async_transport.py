@@ -1,8 +1,8 @@
 """The connections of the asyncio client.
 
-Rules of this module: asyncio transports and timers, no messages. Everything happens on the loop's thread, so there
-are no locks. One timer serves all operations: it is set for the first that is due, and looks for the next when it
-fires, so an operation that is answered in time, as nearly all are, never costs a timer of its own.
+Rules of this module: asyncio transports and timers, no messages. Everything runs on the loop's thread, so there are no
+locks. One timer serves all operations: it is set for the earliest `wake_at`, and set again when it fires. Nearly all
+operations are answered in time, so most need no timer of their own.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class AsyncLink(Link, asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._arrivals = select.poll()
         self.connecting: asyncio.Task[None] | None = None
-        #: Done when the transport is gone for good, or was never there.
+        #: Done when the transport is closed, or could not be made.
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def connect(self) -> None:
-        """Connect; what comes of it is told to the operations that wait on the link."""
+        """Connect; `opened` or `refused` is called with the outcome."""
         try:
             await asyncio.get_running_loop().create_connection(lambda: self, self.host, self.port)
         except (OSError, UnicodeError) as exc:
@@ -60,9 +60,9 @@ class AsyncLink(Link, asyncio.Protocol):
         self.unreachable(str(exc) if exc else "the peer closed the connection", time.monotonic())
 
     def notice_end(self) -> None:
-        """Of a link on which no answer is due: lose it when something has come, which can only be its end.
+        """When no answer is pending but something has arrived, lose the link: it can only be the connection's end.
 
-        The loop tells that, too, but perhaps after a request was sent: it reads when it has run what is ready.
+        The loop would notice that as well, but perhaps only after the client has sent another request.
         """
         if self.idle and self._arrivals.poll(0):
             self.unreachable("the peer ended the connection", time.monotonic())
@@ -86,7 +86,7 @@ class AsyncLinks:
     """All links of one asyncio client."""
 
     def __init__(self, caches: Sequence[StateCache], settings: LinkSettings, random: Random) -> None:
-        """`caches`: one for each address that may be asked, the job's own proxy first."""
+        """`caches`: one for each proxy that may be asked, the job's own first."""
         self.states = caches[0]
         self.book = AddressBook(caches)
         self.random = random
@@ -94,7 +94,7 @@ class AsyncLinks:
         self._settings = settings
         self._proxy = self.states.proxy
         self._links: dict[tuple[str, int], AsyncLink] = {}
-        #: Every link whose transport may still be open, also the lost ones.
+        #: Every link whose transport may still be open, including lost links.
         self._open: set[AsyncLink] = set()
         self._connecting: set[asyncio.Task[None]] = set()
         self._live: set[Operation] = set()
@@ -103,14 +103,14 @@ class AsyncLinks:
         self.closed = False
 
     def start(self, operation: Operation) -> None:
-        """Send the operation off; its `waiters` are called when it is finished. Raises `ClosedError`."""
+        """Start the operation; its `waiters` are called when it is finished. Raises `ClosedError`."""
         if self.closed:
             raise ClosedError("the client is closed")
         self._live.add(operation)
         operation.start()
 
     def get(self, operation: GetOperation) -> None:
-        """`start` the operation, on the fast path when it applies."""
+        """`start` the operation, on the fast path if possible."""
         owner = None if self.closed else operation.usual_owner
         link = None if owner is None else self._links.get(owner.address)
         if link is not None:
@@ -124,7 +124,10 @@ class AsyncLinks:
             self.start(operation)
 
     async def close(self) -> None:
-        """Close every connection and wait until each is gone; who waits gets `ClosedError`. Idempotent."""
+        """Close every connection and wait for the end of each. Unfinished operations fail with `ClosedError`.
+
+        Idempotent.
+        """
         self.closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -141,7 +144,7 @@ class AsyncLinks:
     def send(
         self, operation: Operation, command: Ask | LookUp, now: float, proxy: tuple[str, int] | None = None
     ) -> None:
-        """Send over the link to the command's peer, which is made when there is none."""
+        """Send over the link to the command's peer. Makes the link if necessary."""
         address = (command.owner.host, command.owner.port) if type(command) is Ask else proxy or self._proxy
         link = self._links.get(address)
         if link is not None:
@@ -154,26 +157,26 @@ class AsyncLinks:
         link.send(operation, command, now)
 
     def finished(self, operation: Operation) -> None:
-        """Tell the futures that wait for the operation."""
+        """Call the operation's waiters."""
         self._live.discard(operation)
-        for tell in operation.waiters:
-            tell()
+        for notify in operation.waiters:
+            notify()
         operation.waiters.clear()
         now = time.monotonic()
         if now >= operation.deadline:
             self.gave_up(operation, now)
 
     def stalls(self, operation: Operation) -> Mapping[str, Detail]:
-        """Why the operation's request has not been sent yet, if that is so."""
+        """The reason why the operation's request has not been sent yet, as details; empty when it was sent."""
         return next((found for link in self._open if (found := link.stalls(operation))), {})
 
     def gave_up(self, operation: Operation, now: float) -> None:
-        """The operation has waited in vain: see which peers are to be taken for dead."""
+        """The operation's deadline has passed without an answer: stop using the peers that count as dead."""
         for link in list(self._open):
             link.gave_up(operation, now)
 
     def progressed(self, operation: Operation) -> None:
-        """See to it that the operation is woken in time."""
+        """Set the timer to the operation's `wake_at` if that comes first."""
         wake_at = operation.wake_at
         if self._timer is None or wake_at < self._timer_at:
             self._set_timer(wake_at)

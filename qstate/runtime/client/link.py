@@ -1,16 +1,16 @@
 """One connection of a client to a proxy or a state server, without its socket.
 
-Rules of this module: it knows which operation waits for which answer on this connection, and what to tell them when
-it breaks. It reads no clock and moves no bytes: the synchronous and the asyncio client each give it a transport
-by implementing `_write` and `_abort`.
+Rules of this module: it knows which operation waits for which answer on this connection, and fails the operations when
+the connection breaks. It reads no clock and moves no bytes: the synchronous and the asyncio client each give it a
+transport by implementing `_write` and `_abort`.
 
-    CONNECTING  requests are kept         -> opened(), then the peer's Welcome
-    READY       requests go out at once
-    SILENT      no more requests; those that were sent may still be answered, until nobody waits for one any more
-    LOST        nothing; everybody who waited has been told, the client makes a new link when it needs one
+    CONNECTING  requests are queued       -> opened(), then the peer's Welcome
+    READY       requests are sent at once
+    SILENT      takes no more requests; sent requests may still be answered, until no operation waits for one
+    LOST        closed; every waiting operation has been notified, and the client makes a new link when it needs one
 
-A request that was sent and has no answer when the connection breaks may be what broke it: so it is UNAVAILABLE, and not
-sent again. One that was not sent is, to whoever is there.
+A sent request without an answer when the connection breaks may be what broke it. It fails with UNAVAILABLE and is not
+sent again. A queued request is sent over a new connection.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from qstate.runtime.routing.routed_get import Ask, LookUp
 __all__ = ["Link", "LinkSettings", "LinkState"]
 
 
-#: How long a peer must have said nothing at all before an unanswered request makes it count as dead.
+#: A peer counts as dead when a request is unanswered at its deadline and the peer has sent nothing for this long.
 SILENCE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
-    """What every connection of a client is opened with. The token is sent to proxies and state servers alike."""
+    """The settings of every connection of a client. The token goes to proxies and state servers alike."""
 
     token: bytes | None = field(default=None, repr=False)
     client: str = ""
@@ -46,7 +46,7 @@ class LinkSettings:
 
 
 class LinkState(Enum):
-    """Where a link is in its life; there is no way back."""
+    """The states of a link, in order; a link never returns to an earlier one."""
 
     CONNECTING = "connecting"
     READY = "ready"
@@ -55,7 +55,7 @@ class LinkState(Enum):
 
 
 class Link(ABC):
-    """A connection and who waits for what on it. One thread at a time is in here."""
+    """A connection and the operations that wait for an answer on it. Not thread-safe."""
 
     def __init__(self, host: str, port: int, settings: LinkSettings, book: AddressBook, now: float) -> None:
         self.host = host
@@ -71,7 +71,7 @@ class Link(ABC):
 
     @abstractmethod
     def _write(self, data: bytes) -> None:
-        """Send bytes, now or as soon as the peer takes them. Must not block."""
+        """Send bytes, now or as soon as the socket takes them. Must not block."""
 
     @abstractmethod
     def _abort(self) -> None:
@@ -79,19 +79,19 @@ class Link(ABC):
 
     @property
     def idle(self) -> bool:
-        """Whether a request may be sent now and no answer is due."""
+        """Whether a request may be sent now and no answer is pending."""
         return self.state is LinkState.READY and not self._pending
 
     @property
     def takes_requests(self) -> bool:
-        """Whether requests may be sent over it, now or once it is ready."""
+        """Whether the link takes requests, to send them now or once it is ready."""
         return self.state is LinkState.READY or self.state is LinkState.CONNECTING
 
     def send(self, operation: Operation, command: Ask | LookUp, now: float) -> None:
         """Send the operation's request, now or once the connection is ready."""
         wire = self._wire
         if self.state is not LinkState.READY or wire.closed:
-            # Closed: the bytes that are being read just now end the connection; `lost` follows at once.
+            # Closed: the bytes that are being parsed end the connection; `lost` follows at once.
             self._queued.append((operation, command))
             return
         request_id = wire.next_id()
@@ -109,7 +109,7 @@ class Link(ABC):
     def send_straight(
         self, operation: Operation, deadline_ms: int, target: Target, keys: tuple[Key, ...], now: float
     ) -> int:
-        """Send a get that is `send`'s usual case over a link that is ready; its id, or 0 and nothing is done."""
+        """The fast path of `send`, for a link that is ready. Returns the request's id, or 0 when it was not sent."""
         sent = self._wire.send_get(deadline_ms, target, keys)
         if sent is None:
             return 0
@@ -119,7 +119,7 @@ class Link(ABC):
         return request_id
 
     def received_straight(self, data: bytes, request_id: int, now: float) -> Values | None:
-        """`received` when it is the plain answer to that request and nothing else, which it then returns."""
+        """The fast path of `received`: when `data` is exactly the plain answer to that request, take and return it."""
         values = self._wire.receive_values(data, request_id)
         if values is not None:
             self._heard_at = now
@@ -127,12 +127,12 @@ class Link(ABC):
         return values
 
     def opened(self) -> None:
-        """The transport is connected: shake hands."""
+        """The transport is connected: begin the handshake."""
         self._is_open = True
         self._write(self._wire.start())
 
     def received(self, data: bytes, now: float) -> None:
-        """Bytes from the peer."""
+        """Take bytes from the peer."""
         self._heard_at = now
         values = self._wire.receive_values(data)
         if values is not None:
@@ -167,7 +167,7 @@ class Link(ABC):
             self._close_unless_awaited(now)
 
     def lost(self, code: int, details: Mapping[str, Detail], now: float) -> None:
-        """The connection is no more: close it and tell everybody who waits. The first reason counts."""
+        """The connection has ended: close it and fail the operations that wait. Only the first call counts."""
         if self.state is LinkState.LOST:
             return
         hopeless = not self._is_open and self._book.is_new(self.host, self.port)
@@ -186,29 +186,31 @@ class Link(ABC):
             operation.on_unsent(part, code, details, now, hopeless=hopeless)
 
     def unreachable(self, reason: str, now: float) -> None:
-        """`lost`, because the transport says so."""
+        """`lost`, because the transport failed or the peer closed the connection."""
         self.lost(FailureCode.UNAVAILABLE, {"host": self.host, "port": self.port, "reason": reason}, now)
 
     def refused(self, error: OSError, now: float) -> None:
-        """`lost`, because there is no connection."""
-        # Of an address the name service says why in words; of a socket the number does, whoever has put it into words.
+        """`lost`, because the connection could not be made."""
+        # The name service's errors have a text of their own. For a socket's errors `strerror` gives the same text
+        # whether the socket module or asyncio raised them.
         number = error.errno or 0
         reason = os.strerror(number) if number > 0 else error.strerror or str(error)
         details: dict[str, Detail] = {"host": self.host, "port": self.port, "reason": reason, "connected": False}
         self.lost(FailureCode.UNAVAILABLE, details, now)
 
     def stalls(self, operation: Operation) -> Mapping[str, Detail]:
-        """Why the operation's request has not been sent yet; nothing if it has, or never was to be sent here."""
+        """The reason why the operation's request is still queued here, as details; empty when it is not."""
         if not any(other is operation for other, _ in self._queued):
             return {}
         reason = "connected, and no Welcome has come: is it a client proxy?" if self._is_open else "not connected yet"
         return {"host": self.host, "port": self.port, "reason": reason}
 
     def gave_up(self, operation: Operation, now: float) -> None:
-        """The operation's deadline has passed. A peer that has been silent for long is sent nothing more.
+        """The operation's deadline has passed. A peer that has been silent for `SILENCE_S` gets no more requests.
 
-        Silent since this request, or since an earlier one that was given up: short deadlines must not hide a death.
-        Others that were sent wait on, each until its own deadline: the peer may only be slow.
+        Silence counts from this request, or from an earlier one that was given up: otherwise a client with short
+        deadlines would never find a dead peer. Other sent requests wait until their own deadlines: the peer may only be
+        slow.
         """
         waiting = [(other, max(self._heard_at, sent)) for other, _, sent in self._pending.values()]
         waiting += [(other, self._heard_at) for other, _ in self._queued]
@@ -241,7 +243,7 @@ class Link(ABC):
                 self.send(operation, command, now)
 
     def _dismissed(self, failure: Failure, now: float) -> None:
-        """The peer ends the connection. Once that is open, its reason says nothing about the requests in flight."""
+        """The peer ends the connection. On a link that is ready, its code says nothing about the requests in flight."""
         if self.state is LinkState.CONNECTING or failure.code in (FailureCode.SHUTTING_DOWN, FailureCode.OVERLOADED):
             self.lost(failure.code, failure.details, now)
         else:
@@ -250,7 +252,7 @@ class Link(ABC):
     def _broken(self, broken: BrokenConnection, now: float) -> None:
         details: dict[str, Detail] = {"host": self.host, "port": self.port, "reason": str(broken)}
         if self.state is LinkState.CONNECTING:
-            # Whatever listens there, it does not speak the protocol: trying again would not help.
+            # The peer does not speak the protocol: trying again would not help.
             foreign = broken.code is not FailureCode.VERSION_MISMATCH
             self.lost(FailureCode.VERSION_MISMATCH, {**details, "greeted": False} if foreign else details, now)
         else:

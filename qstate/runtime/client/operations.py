@@ -1,8 +1,8 @@
-"""One request of a client on its way: what is sent to whom, and what came of it.
+"""The operations of a client: each is one call, from its first request to its result or error.
 
-Rules of this module: no sockets, no threads, no asyncio. An operation carries out the commands of its routing
-machine over `Links`, which the synchronous and the asyncio client each provide, and turns the end of the
-routing into a result or an error. Whoever drives the links sees to it that one thread at a time is in here.
+Rules of this module: no sockets, no threads, no asyncio. An operation carries out the commands of its `RoutedGet` over
+`Links`, which the synchronous and the asyncio client each implement, and turns the last command into a result or an
+error. It is not thread-safe: the links let one thread at a time in.
 """
 
 from __future__ import annotations
@@ -34,21 +34,22 @@ from qstate.views import ReadOnlyState, ViewMaker
 __all__ = ["LIVE", "NO_DEMANDS", "CallOperation", "GetOperation", "LearnOperation", "Links", "Operation"]
 
 LIVE = "live"
-#: What most gets demand of the epoch and the age of their answers.
+#: The demands of most gets on the epoch and the age of their answers.
 NO_DEMANDS: Mapping[str, Detail] = {}
-#: The part number of a look-up; the routing machine counts its parts from 1.
+#: The part number of a look-up; `RoutedGet` counts its parts from 1.
 LOOK_UP = 0
-#: A peer is told a little less than is left, so that its own "deadline exceeded", which knows more, comes first.
+#: The share of the time left that a peer does not get, so that its own "deadline exceeded", which has more details,
+#: arrives before the client's.
 DEADLINE_MARGIN = 0.05
-#: The number that a routing machine gives to its first part.
+#: The number that `RoutedGet` gives to its first part.
 FIRST_PART = 1
-#: Any time before the deadline will do.
+#: `_routed` starts the `RoutedGet` at least this long before the deadline; any time before it will do.
 EARLIER_S = 1.0
 LONGEST_MARGIN_S = 0.050
 
 
 class Links(Protocol):
-    """The connections of a client, as operations use them."""
+    """The connections of a client, for its operations."""
 
     states: StateCache
     random: Random
@@ -56,51 +57,51 @@ class Links(Protocol):
     def send(
         self, operation: Operation, command: Ask | LookUp, now: float, proxy: tuple[str, int] | None = None
     ) -> None:
-        """Send the operation's request for a command to its peer: an owner, or for a look-up `proxy`, or the client's.
+        """Send the operation's request for a command: to its owner, or for a look-up to `proxy` or the client's proxy.
 
-        What comes of it is told with `on_answer`, `on_lost`, `on_unsent` or `on_unsendable`, perhaps before this
-        returns; with `on_outdated` when what the operation knows of the state ended with its connection.
+        The links call `on_answer`, `on_lost`, `on_unsent` or `on_unsendable` with the outcome, perhaps before this
+        returns. They call `on_outdated` instead when the connection has ended that described the state.
         """
 
     def finished(self, operation: Operation) -> None:
-        """The operation has its outcome. Called once."""
+        """The operation has finished. Called once."""
 
     def stalls(self, operation: Operation) -> Mapping[str, Detail]:
-        """Facts about why the operation's request has not been sent yet, if that is so."""
+        """The reason why the operation's request has not been sent yet, as details; empty when it was sent."""
 
     def gave_up(self, operation: Operation, now: float) -> None:
-        """The operation has waited in vain: look whether its peers are still there."""
+        """The operation's deadline has passed without an answer: check whether its peers still respond."""
 
     def progressed(self, operation: Operation) -> None:
-        """The operation goes on, and may want to be woken at another time than before."""
+        """The operation continues; its `wake_at` may have changed."""
 
 
 class StraightLink(Protocol):
-    """A connection over which a get can be sent the shortest way."""
+    """A connection with a fast path for gets."""
 
     def send_straight(
         self, operation: Operation, deadline_ms: int, target: Target, keys: tuple[Key, ...], now: float
     ) -> int:
-        """Send a get whose fields are known to be sound; its id, or 0 and nothing is done."""
+        """Send a get whose fields have been checked. Returns its id, or 0 when it was not sent."""
 
 
 class Operation(ABC):
-    """A request that ends with an outcome by its deadline, whatever its peers do.
+    """A call of the client that finishes by its deadline, whatever its peers do.
 
-    `deadline` and every `now` are seconds of `time.monotonic`. `waiters` is for whoever waits for it.
+    `deadline` and every `now` are seconds of `time.monotonic`. `waiters` belongs to the links.
     """
 
     __slots__ = ("_keys", "_links", "_machine", "_table", "deadline", "error", "finished", "waiters")
-    #: Of the routing machine: failure codes that are final after so many tries.
+    #: Failure codes with the number of tries after which each is final, for `RoutedGet`.
     tries: Mapping[int, int] = ANY_NUMBER
-    #: How much of what is left a peer is not told of.
+    #: See `DEADLINE_MARGIN`.
     margin = DEADLINE_MARGIN
 
     def __init__(self, links: Links, keys: tuple[Any, ...], deadline: float, table: LocationTable | None) -> None:
         self._links = links
         self._keys = keys
         self._table = table
-        #: Made when something does not go the straight way: see `start`.
+        #: None while the operation is on the fast path: see `start`.
         self._machine: RoutedGet | None = None
         self.deadline = deadline
         self.error: QStateError | None = None
@@ -113,44 +114,44 @@ class Operation(ABC):
 
     @abstractmethod
     def result(self) -> Any:
-        """The result of a finished operation. Raises its error."""
+        """The result of the finished operation. Raises its error."""
 
     @property
     def codes(self) -> Sequence[int]:
-        """The failure code of each key of a finished operation, 0 for none."""
+        """The failure code of each key of the finished operation, 0 for none."""
         return [self.error.code if isinstance(self.error, QueryError) else 0] * len(self._keys)
 
     @property
     def knows_owners(self) -> bool:
-        """Whether somebody has told who owns the keys: a client that asks the owners itself has asked them then."""
+        """Whether the owners of the keys are known. A direct client then sends its requests to the owners."""
         return False
 
     @property
     def unreached(self) -> Collection[int]:
-        """The positions of keys that are UNAVAILABLE because no proxy was reached: nobody was asked for them."""
+        """The positions of keys that are UNAVAILABLE because no proxy was reached: no request was sent for them."""
         return () if self._machine is None else self._machine.unreached
 
     @property
     def hopeless(self) -> bool:
-        """Whether its proxy refused the connection, and never was reached: waiting does not help."""
+        """Whether its proxy refused the connection and never was reached: waiting does not help."""
         return self._machine is not None and self._machine.hopeless
 
     @property
     def is_current(self) -> bool:
-        """Whether what is known for it was told over the connections that there are now."""
+        """Whether its knowledge of the state came over a connection that is still open."""
         return True
 
     @property
     def wake_at(self) -> float:
-        """When `on_time` is due; it may change with each event."""
+        """When `on_time` is due; each event may change it."""
         return self.deadline if self._machine is None else self._machine.wake_at
 
     def start(self) -> None:
         """Send the first requests.
 
-        Nearly every operation is one request to one known owner, and its answer the end. That straight way is
-        gone without a routing machine, at a third of the cost. As soon as anything else happens the machine is
-        made, and made to believe that it sent the request: it would have sent the same.
+        Nearly every operation is one request to one known owner and one answer. This fast path needs no `RoutedGet`
+        and costs a third. As soon as anything else happens, `_routed` makes a `RoutedGet` and starts it, which yields
+        the same request; the request is not sent again.
         """
         now = time.monotonic()
         owner = self._only_owner()
@@ -189,18 +190,18 @@ class Operation(ABC):
         self._run(commands, now)
 
     def answered_straight(self, values: Values) -> None:
-        """The answer to the one request that went the straight way: every key has a value, or none."""
+        """The answer to the one request of the fast path: every key has a value, or none."""
         self.finished = True
 
     def on_lost(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> None:
-        """The connection is gone over which the part had been sent; the code says why."""
+        """The connection was lost after the part had been sent over it; the code says why."""
         if not self.finished:
             self._on_failure(part, code, details, now)
 
     def on_unsent(
         self, part: int, code: int, details: Mapping[str, Detail], now: float, *, hopeless: bool = False
     ) -> None:
-        """The part could not be sent; the code says why. `hopeless`: its peer refuses, and never was reached."""
+        """The part could not be sent; the code says why. `hopeless`: its peer refused and never was reached."""
         if self.finished:
             return
         if code != FailureCode.UNAVAILABLE:
@@ -211,7 +212,7 @@ class Operation(ABC):
             self._run(self._routed(now).on_unreached(part, details, now, hopeless=hopeless), now)
 
     def on_outdated(self, part: int, now: float) -> None:
-        """The part was not sent: what is known of the state ended with the connection that had told it."""
+        """The part was not sent, because the connection has ended that described the state."""
         if self.finished:
             return
         if part == LOOK_UP:
@@ -220,14 +221,14 @@ class Operation(ABC):
             self._run(self._routed(now).on_outdated(part, now), now)
 
     def on_unsendable(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> None:
-        """The request of the part fits no message."""
+        """The protocol cannot encode the request of the part."""
         if part == LOOK_UP:
             self._run(self._routed(now).on_lookup_failed(code, details, now), now)
         else:
             self._run(self._routed(now).on_unsendable(part, code, details, now), now)
 
     def fail(self, error: QStateError) -> None:
-        """End it with an error, now."""
+        """Finish with an error, now. Has no effect on a finished operation."""
         if not self.finished:
             self.error = error
             self.finished = True
@@ -241,7 +242,7 @@ class Operation(ABC):
         self._run(commands, now)
 
     def _only_owner(self) -> Owner | None:
-        """The owner of all keys, when it is known and easily seen."""
+        """The owner of all keys, when it is known and cheap to find."""
         table, keys = self._table, self._keys
         if table is None or not keys:
             return None
@@ -258,10 +259,10 @@ class Operation(ABC):
         )
 
     def _routed(self, now: float) -> RoutedGet:
-        """The machine, which takes over where the straight way ended."""
+        """The `RoutedGet`, made when the fast path ends."""
         if self._machine is None:
             self._machine = self._routing()
-            # At its deadline it would send nothing; the request went out before that.
+            # The request was sent before the deadline; at the deadline `start` would not yield it.
             self._machine.start(min(now, self.deadline - EARLIER_S))
         return self._machine
 
@@ -285,7 +286,7 @@ class Operation(ABC):
 
     def _run(self, commands: list[Command], now: float) -> None:
         for command in commands:
-            if self.finished:  # sending may fail at once, and that may be the end
+            if self.finished:  # `send` may have failed at once
                 return
             if type(command) is Ask:
                 self._links.send(self, command, now)
@@ -309,7 +310,7 @@ class Operation(ABC):
 
 
 class _StateOperation(Operation):
-    """What needs the location or the description of a state."""
+    """An operation that needs the location or the description of a state."""
 
     __slots__ = ("_job", "_known", "_state")
 
@@ -325,7 +326,7 @@ class _StateOperation(Operation):
 
     @property
     def is_current(self) -> bool:
-        # A state id stands for one state as it was described with it, however long it is kept.
+        # A direct client asks by state id, which stands for one description of the state and never becomes outdated.
         states = self._links.states
         return states.direct or self._known is None or states.find(self._job, self._state) is self._known
 
@@ -359,7 +360,7 @@ class _StateOperation(Operation):
 
 
 class LearnOperation(_StateOperation):
-    """Find out where a state is and how to read it. Its result is the `CachedState`."""
+    """Find the location and the description of a state. Its result is the `CachedState`."""
 
     __slots__ = ()
 
@@ -381,13 +382,13 @@ class LearnOperation(_StateOperation):
         except SerializationError as exc:
             self.fail(exc)
             return
-        # Nothing is asked of the owners: knowing them was the operation.
+        # The location is the result: the owners are not asked for anything.
         self.finished = True
         self._links.finished(self)
 
 
 class GetOperation(_StateOperation):
-    """Get the values of keys. Its result is a view, or None, for each key."""
+    """Get the values of keys. Its result has a view, or None, for each key."""
 
     __slots__ = ("_answer", "_expected", "_isolation", "_namespace", "_options", "_plain")
 
@@ -402,7 +403,7 @@ class GetOperation(_StateOperation):
         isolation: str = LIVE,
         demands: Mapping[str, Detail] = NO_DEMANDS,
     ) -> None:
-        # What the base classes do, written out: this is run for every get.
+        # The base classes' `__init__` written out, for speed: every get runs this.
         self._links = links
         self._job, self._state = target
         self._known = known = links.states.find_target(target)
@@ -418,14 +419,14 @@ class GetOperation(_StateOperation):
         self._options = demands if isolation == LIVE else {"isolation": isolation, **demands}
         self._answer: Answer | None = None
         self._expected: dict[Key, ReadOnlyState | None] | None = None
-        #: Whether it is known that no entry of the answer is a failure.
+        #: Whether the answer is known to have no failure.
         self._plain = False
 
     @property
     def usual_owner(self) -> Owner | None:
-        """Who is asked when all about this get is as usual: the sole owner of keys that are of the state's type.
+        """The owner of all keys when this get qualifies for the fast path, else None.
 
-        Such a request needs no check before it is sent.
+        It qualifies without options and namespace, when all keys have the state's type: such a request needs no check.
         """
         known, keys = self._known, self._keys
         if known is None or self._options or self._namespace is not None or not keys:
@@ -435,12 +436,12 @@ class GetOperation(_StateOperation):
         return known.table.sole_owner or self._only_owner()
 
     def send_straight(self, link: StraightLink, owner: Owner, now: float) -> int:
-        """Send the request to the usual owner; its id, or 0 and nothing is done."""
+        """Send the request to the usual owner. Returns its id, or 0 when it was not sent."""
         target = owner.state_id or (self._job, self._state)
         return link.send_straight(self, self._ms_left(now), target, self._keys, now)
 
     def expect(self) -> None:
-        """Make the views while the answer is on its way, as far as can be."""
+        """Prepare the views while the client waits for the answer."""
         if len(self._keys) > 1 and self._known is not None:
             self._expected = self._known.maker.expect(self._keys, self._isolation)
 
@@ -473,7 +474,7 @@ class GetOperation(_StateOperation):
         return found
 
     def by_key(self) -> dict[Key, ReadOnlyState | None]:
-        """`result`, with the keys."""
+        """`result` as a dict by key."""
         expected, self._expected = self._expected, None
         if self._plain and expected is not None and self._answer is not None:
             epochs, results = self._answer
@@ -492,7 +493,7 @@ class GetOperation(_StateOperation):
         return found
 
     def results(self) -> list[Any]:
-        """A view, None or a `QueryError` for each key. Raises the error of the request as a whole."""
+        """A view, None or a `QueryError` for each key. Raises the error of the whole operation."""
         if self.error is not None:
             raise self.error
         assert self._answer is not None
@@ -506,7 +507,7 @@ class GetOperation(_StateOperation):
 
     def on_unsendable(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> None:
         if code == FailureCode.MALFORMED and part != LOOK_UP:
-            # Text that UTF-8 cannot encode gets past the protocol's quick look at keys and stops the packer.
+            # The protocol's quick check of keys accepts text that UTF-8 cannot encode; the packer does not.
             try:
                 for key in self._keys if self._namespace is None else (*self._keys, self._namespace):
                     check_key(key)
@@ -530,9 +531,9 @@ class GetOperation(_StateOperation):
 
 
 class CallOperation(Operation):
-    """Ask the proxy something that is not about keys: its jobs, the states of a job, or whether it is there.
+    """Send the proxy a request that is not about keys: its jobs, the states of a job, or a ping.
 
-    To the routing it is a get of one key that the proxy owns; so it is retried and bounded like one.
+    For the routing it is a get of one key that the proxy owns, with the same retries and deadline.
     """
 
     __slots__ = ("_answer", "_request", "_sent_at", "took_s")
@@ -542,7 +543,7 @@ class CallOperation(Operation):
         self._request = request
         self._answer: WireAnswer | None = None
         self._sent_at = 0.0
-        #: Seconds from the last sending to the answer.
+        #: Seconds from the last request to the answer.
         self.took_s = 0.0
 
     def request(self, request_id: int, command: Ask | LookUp, now: float) -> Request:

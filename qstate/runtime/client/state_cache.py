@@ -1,12 +1,12 @@
-"""What a client has learnt about states: where to ask for each, and how to read its answers.
+"""The state cache of a client: for each state, its location and its description.
 
-Rules of this module: a cache without I/O. It makes no decision about when an entry is stale: the finder says so.
-Through the proxy a state is one pseudo-table that has the proxy as the owner of every key, so that the same
-routing serves both ways.
+Rules of this module: a cache without I/O. The operations decide when an entry is stale. For a client that asks the
+proxy, the location of a state is a pseudo-table with the proxy as the owner of every key, so that clients with and
+without `direct` share the same routing.
 
-What a proxy says of a state holds for the connection that it said it on: behind the next one there may be a job that
-was started again with another program. A client that asks the owners may keep it, for the state ids that it asks by
-stand for the state as it was described.
+A proxy's description of a state is valid as long as the connection that brought it: the next connection may lead to a
+job that was restarted with another program. A direct client keeps its entries, because it asks by state id, and a state
+id stands for one description of the state.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["AddressBook", "CachedState", "StateCache"]
 
 @dataclass(frozen=True, slots=True)
 class CachedState:
-    """One state as a client sees it. `key_class` is the type of its keys when they have one column."""
+    """The cached facts of one state. `key_class` is the type of its keys when they have one column."""
 
     table: LocationTable
     maker: ViewMaker
@@ -35,7 +35,7 @@ class CachedState:
     key_class: type | None
 
     def suits(self, key: Key) -> bool:
-        """Whether the state could have that key when it was described. Types this client does not know pass."""
+        """Whether the key has the types of the description. True for types that this client does not know."""
         try:
             check_key(key, self.key_types)
         except WrongKeyType:
@@ -44,19 +44,19 @@ class CachedState:
 
 
 class StateCache:
-    """The states that a client has asked for, by job and name."""
+    """The states that a client has asked one proxy for, by job and name."""
 
     def __init__(self, proxy: tuple[str, int], *, direct: bool, serializers: Mapping[str, Serializer]) -> None:
         self._proxy = Owner(KeyGroupRange(0, 1), *proxy, b"")
-        #: Who is asked where states are.
+        #: The address of the proxy that look-ups go to.
         self.proxy = proxy
-        #: Whether the owners are asked for values, and not the proxy.
+        #: Whether gets go to the owners instead of the proxy.
         self.direct = direct
         self._serializers = serializers
         self._known: dict[tuple[str, str], CachedState] = {}
 
     def find(self, job: str, state: str) -> CachedState | None:
-        """What is known about a state, if anything."""
+        """The entry of a state, or None."""
         return self._known.get((job, state))
 
     def find_target(self, target: tuple[str, str]) -> CachedState | None:
@@ -64,7 +64,7 @@ class StateCache:
         return self._known.get(target)
 
     def learn(self, job: str, state: str, location: Location) -> CachedState:
-        """Keep what a proxy answered. Raises `SerializationError` when this client cannot read the state."""
+        """Add a proxy's answer to a Locate. Raises `SerializationError` when this client cannot read the state."""
         types = _column_types(location.state)
         known = CachedState(
             LocationTable.from_message(job, location) if self.direct else self.at_proxy(job, location.state),
@@ -76,23 +76,23 @@ class StateCache:
         return known
 
     def drop(self, job: str, state: str, stale: LocationTable | None = None) -> None:
-        """Forget a state; when `stale` is given, only if that is still what is known."""
+        """Remove the entry of a state; with `stale`, only if the entry still has that table."""
         known = self._known.get((job, state))
         if known is not None and (stale is None or known.table is stale):
             del self._known[job, state]
 
     def forget(self) -> None:
-        """The connection to the proxy has ended, and with it what was said on it."""
+        """The connection to the proxy has ended: remove what it described. A direct client keeps its entries."""
         if not self.direct:
             self._known.clear()
 
     def at_proxy(self, job: str, state: Mapping[str, Any]) -> LocationTable:
-        """A table that sends everything to the proxy."""
+        """A table with the proxy as the owner of every key."""
         return LocationTable(job, state, 1, (self._proxy,))
 
 
 class AddressBook:
-    """The proxies that a client may ask: what was learnt from each, and whether it was ever reached."""
+    """The proxies that a client may ask: the state caches of each, and whether the client ever reached it."""
 
     def __init__(self, caches: Sequence[StateCache]) -> None:
         self._caches: dict[tuple[str, int], list[StateCache]] = {}
@@ -101,15 +101,15 @@ class AddressBook:
         self._reached: set[tuple[str, int]] = set()
 
     def is_new(self, host: str, port: int) -> bool:
-        """Whether this is a proxy that was never reached."""
+        """Whether this is the address of a proxy that the client has never reached."""
         return (host, port) in self._caches and (host, port) not in self._reached
 
     def reached(self, host: str, port: int) -> None:
-        """The address has answered in the protocol."""
+        """The peer at the address has sent a Welcome."""
         self._reached.add((host, port))
 
     def ended(self, host: str, port: int) -> None:
-        """The connection to the address has ended, or is not used any more."""
+        """The connection to the address has ended, or gets no more requests."""
         for cache in self._caches.get((host, port), ()):
             cache.forget()
 

@@ -1,7 +1,7 @@
 """The synchronous client: read the state of running jobs by key.
 
-Rules of this module: the public surface and nothing else. How requests travel is `sync_links`, how they are
-retried is `routing`, what comes back is `qstate.views`.
+Rules of this module: the public surface and nothing else. `sync_transport` sends requests, `operations` and `failover`
+retry them, and `qstate.views` are their results.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ Value = TypeVar("Value")
 
 
 class QueryFuture(Generic[Value]):
-    """The result of a request that is in progress. May be used by any thread, and by several.
+    """The result of a request that is in progress. Any number of threads may use it.
 
-    The client has no thread of its own: requests make progress while some thread waits in the client for any
-    result, or asks `done()`.
+    The client starts no thread: requests make progress while some thread waits in the client for any result, or calls
+    `done()`.
     """
 
     __slots__ = ("_links", "_operation")
@@ -59,16 +59,17 @@ class QueryFuture(Generic[Value]):
             return self._links.look(self._operation)
 
     def result(self, timeout_s: float | None = None) -> Value:
-        """The result; waits for it until the request's deadline at most.
+        """Wait for the result, at most until the request's deadline.
 
         Raises the request's `QueryError`, `ClosedError` when the client was closed meanwhile, and the built-in
-        `TimeoutError` when `timeout_s` passed first: the request goes on then and can be waited for again.
+        `TimeoutError` when `timeout_s` seconds passed first: the request then continues, and `result` may be called
+        again.
         """
         until = math.inf if timeout_s is None else time.monotonic() + timeout_s
         with self._links.lock:
             finished = self._links.wait(self._operation, until)
         if not finished:
-            raise TimeoutError(f"no answer within {timeout_s} s; the request goes on until its deadline")
+            raise TimeoutError(f"no answer within {timeout_s} s; the request continues until its deadline")
         return self._value()
 
     def _value(self) -> Value:
@@ -79,20 +80,20 @@ class QueryFuture(Generic[Value]):
 class QueryableStateClient:
     """Reads the state of running jobs through a client proxy, or with `direct=True` from the state servers.
 
-    One client is shared by any number of threads; their requests travel on one connection to each peer, many
-    at a time, without a thread in the background. The first request connects; a proxy that refuses then, and was
-    never reached, is tried once more. Later, a lost connection is made again and a state that moved is looked up
-    again, within the deadline of `timeout_s` that every request has. A request that was sent when its connection broke
-    is `Unavailable`: it is not sent again, because the server may have died of it.
+    Any number of threads may share one client. It has one connection to each peer, which carries many requests at a
+    time, and no background thread. The first request connects. The client tries a proxy that it never reached and that
+    refuses the connection once more, then fails. Later it makes a lost connection again, and looks a state that moved
+    up again, within the deadline (`timeout_s`) of each request. A request that was sent when its connection broke fails
+    with `Unavailable`: the client does not send it again, because it may have killed the server.
 
-    Names and kinds come from the server: a caller needs to know the job, the state's queryable name and the
-    key. `serializers` are needed only for states whose descriptor was given one of its own.
+    The server describes each state: a caller needs only the job, the state's queryable name and the key. `serializers`
+    are needed only for states whose descriptor has a serializer of its own.
 
-    `fallback` are addresses of standby servers: what was committed is asked there while the job's own proxy does not
-    answer for it. Such an answer may be of an earlier epoch than one that this client has seen, unless the query
-    demands `min_epoch`. `live` queries never go there.
+    `fallback` are addresses of standby servers. The client sends them `committed` queries while the job's own proxy
+    does not answer. Such an answer may be of an earlier epoch than one that this client has seen, unless the query sets
+    `min_epoch`. `live` queries never go to a standby server.
 
-    A client does not survive `fork`: in the child every use raises `ClosedError`; make a new one there.
+    A client does not survive `fork`: in the child every use raises `ClosedError`; make a new client there.
     """
 
     def __init__(
@@ -108,11 +109,11 @@ class QueryableStateClient:
         fallback: Iterable[tuple[str, int]] = (),
         random: Random | None = None,
     ) -> None:
-        """`host` and `port` are those of a client proxy. Nothing is sent yet.
+        """Make a client of the proxy at `host` and `port`. Connects at the first request.
 
-        `timeout_s` bounds every request that is given none of its own. `max_frame` bounds an answer's bytes.
-        `fallback` are (host, port) of proxies; they are sent the same `token`. `random` draws the jitter of retries.
-        Raises `ConfigError`.
+        `timeout_s` is the deadline, in seconds, of requests without a `timeout_s` of their own. `max_frame` bounds an
+        answer's bytes. `fallback` are (host, port) of proxies; the client sends them the same `token`. `random` draws
+        the jitter of retries. Raises `ConfigError`.
         """
         self._timeout_s = check_timeout(timeout_s)
         serializers_known = serializers_by_name(serializers)
@@ -133,13 +134,14 @@ class QueryableStateClient:
         min_epoch: int | None = None,
         max_staleness_s: float | None = None,
     ) -> Any:
-        """The view of the key's value, or None when the state holds nothing for the key.
+        """The view of the key's value, or None when the state has no value for the key.
 
         `isolation` is `live` (sees the running epoch) or `committed` (only what Spark has committed). The answer is
-        of `min_epoch` or later; what was committed longer ago than `max_staleness_s` is in it. Until the server can
-        answer so it is asked again; at the deadline that is `EpochNotReached` or `TooStale`.
+        of `min_epoch` or later, and contains everything that was committed more than `max_staleness_s` seconds ago. The
+        client asks again until the server can give such an answer, and at the deadline raises `EpochNotReached` or
+        `TooStale`.
 
-        Raises the `QueryError` that stands for the failure, `SerializationError`, `ClosedError`, `ConfigError`.
+        Raises the `QueryError` of the failure, `SerializationError`, `ClosedError`, `ConfigError`.
         """
         links = self._links
         self._check(job, state, (key,), namespace, isolation)
@@ -184,7 +186,7 @@ class QueryableStateClient:
         min_epoch: int | None = None,
         max_staleness_s: float | None = None,
     ) -> QueryFuture[Any]:
-        """`get` without waiting: the request is sent before this returns, the future has the view."""
+        """`get` without waiting: sends the request and returns a future of the view."""
         self._check(job, state, (key,), namespace, isolation)
         wanted = demands(min_epoch, max_staleness_s)
         deadline = self._deadline(timeout_s)
@@ -214,10 +216,10 @@ class QueryableStateClient:
         min_epoch: int | None = None,
         max_staleness_s: float | None = None,
     ) -> dict[Key, Any]:
-        """The view, or None, of each key. Any number of keys; they are split into requests as needed.
+        """The view, or None, of each key. The client splits any number of keys into requests as needed.
 
-        The values of one call are not of one moment: each has its own epoch. Raises the error of the first key
-        that failed, whatever the others hold.
+        The values of one call may be of different moments: each has its own epoch. If any key failed, raises the error
+        of the first that did, and returns no values.
         """
         asked = keys_of(keys)
         self._check(job, state, asked, namespace, isolation)
@@ -248,7 +250,7 @@ class QueryableStateClient:
     def states(self, job: str, *, timeout_s: float | None = None) -> list[Mapping[str, Any]]:
         """The queryable states of a job: `name`, `kind`, `serializer`, `key_types`, `value_type`, `capabilities`.
 
-        A fallback is asked, too, when the job does not answer.
+        Asks the fallbacks when the job does not answer.
         """
         check_name("job", job)
         request = Describe(0, 0, job)
@@ -261,13 +263,13 @@ class QueryableStateClient:
         return list(failover.result())
 
     def ping(self, *, timeout_s: float | None = None) -> float:
-        """Seconds to the proxy and back. Raises `Unavailable` or `DeadlineExceeded` when it does not answer."""
+        """The round trip to the proxy in seconds. Raises `Unavailable` or `DeadlineExceeded` without an answer."""
         operation = self._call(Ping, timeout_s)
         operation.result()
         return operation.took_s
 
     def close(self) -> None:
-        """Close every connection. Who still waits gets `ClosedError`, and so does every later use. Idempotent."""
+        """Close every connection. Unfinished requests and every later use raise `ClosedError`. Idempotent."""
         with self._links.lock:
             self._links.close()
 
@@ -278,7 +280,7 @@ class QueryableStateClient:
         self.close()
 
     def _check(self, job: str, state: str, keys: Iterable[Key], namespace: Namespace, isolation: str) -> None:
-        """Refuse what no request could be sent with, before there is a connection. Later on it is found by sending."""
+        """Check the arguments while the state is unknown. For a known state, encoding the request checks them."""
         if isolation != LIVE:
             check_isolation(isolation)
         if type(job) is not str or type(state) is not str or self._links.states.find(job, state) is None:

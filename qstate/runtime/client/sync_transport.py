@@ -1,11 +1,11 @@
 """The connections of the synchronous client, driven by the threads that wait for answers.
 
-Rules of this module: sockets and locks, no messages. There is no thread of its own. Of the threads that wait, one
-leads: it waits on all sockets and hands every answer to the operation it belongs to, whoever waits for it. When its
-own operation is finished it passes the lead on. A thread that gives up waiting takes nothing from the others.
+Rules of this module: sockets and locks, no messages. The client starts no thread. One of the waiting threads leads: it
+polls all sockets and hands every answer to its operation. When the leader's own operation has finished, another waiting
+thread becomes the leader. A thread may stop waiting without an effect on the others.
 
-Everything is guarded by one lock, which the leader gives up only while it waits on the sockets; sends and
-receives never block, so the lock is never held for long.
+One lock guards everything. The leader releases it only while it polls; sends and receives never block, so no thread
+holds the lock for long.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ __all__ = ["SyncLinks"]
 
 # Beyond 128 KiB the C library maps and unmaps memory for each buffer.
 RECEIVE_BYTES = 64 * 1024
-#: With more unsent bytes than this on a link, whoever starts another operation first helps to get rid of them.
+#: With more unsent bytes than this on a link, a thread that starts another operation first helps to send them.
 HIGH_WATER_BYTES = 1024 * 1024
-#: How often a thread looks whether the leader has got rid of them.
+#: How often such a thread checks whether the leader has sent them.
 RELIEF_S = 0.01
-#: The kernel counts milliseconds in 31 bits; a wait ends after a day and begins again.
+#: The kernel counts milliseconds in 31 bits, so a poll ends after a day and begins again.
 LONGEST_WAIT_S = 86_400.0
 _CONNECTING = {0, errno.EINPROGRESS, errno.EWOULDBLOCK}
 _READ, _WRITE = select.POLLIN, select.POLLOUT
-#: What makes a socket worth a read: bytes, the end of them, or the error that a read will tell.
+#: The events after which to read: bytes, their end, or an error, which the read raises.
 _READABLE = select.POLLIN | select.POLLHUP | select.POLLERR
 
 
@@ -55,11 +55,11 @@ class SyncLink(Link):
         self._sock: socket.socket | None = None
         self._connected = False
         self._unsent = bytearray()
-        # A look at the socket by its own poll takes 0.7 us, a read that finds nothing 3.
+        # A poll of this socket alone takes 0.7 us, a read without data 3.
         self._arrivals = select.poll()
 
     def connect(self) -> None:
-        """Start to connect; whether it works is found out later. Resolving a host name may block."""
+        """Start to connect; `opened` or `refused` follows, perhaps later. Resolving a host name may block."""
         try:
             self._addresses = list(socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM))
         except (OSError, UnicodeError) as exc:
@@ -69,7 +69,7 @@ class SyncLink(Link):
         self._next_address(OSError("no address"))
 
     def ready(self, events: int) -> None:
-        """The poll says that something can be done with the socket."""
+        """The socket has these poll events."""
         sock = self._sock
         if sock is None:
             return
@@ -82,23 +82,23 @@ class SyncLink(Link):
             self.read()
 
     def free(self) -> bool:
-        """Whether a request can go out at once, and its answer will be the next that comes in."""
+        """Whether a request can be sent at once, with no other answer pending before its own."""
         if not self.idle or self._unsent:
             return False
         self.notice_end()
         return self.state is LinkState.READY
 
     def notice_end(self) -> None:
-        """Of a link on which no answer is due: take what has come, which can only be its end."""
+        """When no answer is pending, read what has arrived: it can only be the end of the connection."""
         if self.idle and self._arrivals.poll(0):
             self.read()
 
     def read(self) -> None:
-        """Take what has arrived, if anything."""
+        """Read what has arrived, if anything."""
         self.read_straight(0)
 
     def read_straight(self, request_id: int) -> Values | None:
-        """`read`, except that the plain answer to that request, when it is all there is, is returned."""
+        """The fast path of `read`: return the plain answer to that request when nothing else has arrived."""
         sock = self._sock
         if sock is None or not self._connected:
             return None
@@ -138,7 +138,7 @@ class SyncLink(Link):
         except (BlockingIOError, InterruptedError):
             sent = 0
         except OSError:
-            # The read side gives the reason, after what the peer may have said before it closed.
+            # A read gives the reason, after the messages that the peer may have sent before it closed.
             return
         if sent < len(data):
             self._unsent += memoryview(data)[sent:]
@@ -187,13 +187,13 @@ class SyncLink(Link):
     def _finish_connect(self, sock: socket.socket) -> None:
         code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if not code and not _is_connected(sock):
-            # The event was meant for an earlier socket with this number.
+            # The event belongs to an earlier socket with this file descriptor.
             return
         if code:
             self._abort()
             self._next_address(OSError(code, os.strerror(code)))
             return
-        # A request is one small write whose answer is waited for: never wait to fill a segment.
+        # A request is one small write, and the client waits for its answer: do not wait to fill a segment.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._connected = True
         self._arrivals.register(sock, _READ)
@@ -205,25 +205,25 @@ class SyncLinks:
     """All links of one synchronous client, and the threads that wait on them."""
 
     def __init__(self, caches: Sequence[StateCache], settings: LinkSettings, random: Random) -> None:
-        """`caches`: one for each address that may be asked, the job's own proxy first."""
+        """`caches`: one for each proxy that may be asked, the job's own first."""
         self.states = caches[0]
         self.book = AddressBook(caches)
         self.random = random
         self.lock = threading.Lock()
         self._settings = settings
         self._proxy = self.states.proxy
-        #: The link to each address over which requests go out.
+        #: By address: the link that new requests are sent over.
         self._links: dict[tuple[str, int], SyncLink] = {}
-        #: Every link that has a socket, those to silent peers included.
+        #: Every link with a socket, including those to silent peers.
         self.open: set[SyncLink] = set()
-        #: The links whose peers take requests more slowly than they are made.
+        #: The links with more than `HIGH_WATER_BYTES` unsent.
         self.congested: set[SyncLink] = set()
         self._live: set[Operation] = set()
-        #: Threads asleep, each behind a lock that is released to wake it, in the order they came.
+        #: The sleeping threads, in the order of their arrival; releasing a waiter, a lock, wakes its thread.
         self._waiters: dict[Any, None] = {}
         self._leading = False
         self._closed: str | None = None
-        # One thread at a time polls, the others may register meanwhile: they wake it up to see that.
+        # Other threads may register sockets while the leader polls; they wake it through this socket pair.
         self._poll = select.poll()
         self._polled: dict[int, SyncLink] = {}
         self._wake_reader, self._wake_writer = socket.socketpair()
@@ -235,7 +235,7 @@ class SyncLinks:
     # For the client
 
     def start(self, operation: Operation) -> None:
-        """Send the operation off. Call with the lock. Raises `ClosedError`."""
+        """Start the operation. Call with the lock. Raises `ClosedError`."""
         if self._closed is not None:
             raise ClosedError(self._closed)
         self._live.add(operation)
@@ -244,7 +244,7 @@ class SyncLinks:
             self._relieve(operation)
 
     def get(self, operation: GetOperation, now: float) -> None:
-        """`start` the operation and `wait` for its end, on the fast path when it applies. Call with the lock."""
+        """`start` the operation, on the fast path if possible, and `wait` for its end. Call with the lock."""
         owner = None if self._leading or self._closed is not None else operation.usual_owner
         link = None if owner is None else self._links.get(owner.address)
         if owner is not None and link is not None and now < operation.deadline and link.free():
@@ -264,7 +264,7 @@ class SyncLinks:
         self.wait(operation, operation.deadline)
 
     def _await(self, operation: GetOperation, link: SyncLink, request_id: int, timeout_s: float) -> None:
-        """Lead once; the plain answer to this request, alone, goes straight to the operation."""
+        """Lead once; hand the plain answer to this request directly to the operation."""
         try:
             for number, events in self._poll_once(timeout_s):
                 if events != _READ or self._polled.get(number) is not link:
@@ -273,12 +273,12 @@ class SyncLinks:
                 values = link.read_straight(request_id)
                 if values is not None:
                     operation.answered_straight(values)
-                    self._live.discard(operation)  # nobody else waits for it
+                    self._live.discard(operation)  # no other thread waits for it
         finally:
             self._pass_the_lead()
 
     def wait(self, operation: Operation, until: float) -> bool:
-        """Wait until the operation is finished or the time has come; says whether it is. Call with the lock."""
+        """Wait until the operation is finished, or until `until`. Returns whether it is. Call with the lock."""
         try:
             while not operation.finished:
                 now = time.monotonic()
@@ -298,7 +298,7 @@ class SyncLinks:
             self._pass_the_lead()
 
     def look(self, operation: Operation) -> bool:
-        """Whether the operation is finished, after a look at the sockets that does not wait. Call with the lock."""
+        """Poll the sockets without waiting; returns whether the operation is finished. Call with the lock."""
         if not operation.finished and not self._leading:
             self._lead(0.0)
             self._pass_the_lead()
@@ -307,7 +307,7 @@ class SyncLinks:
         return operation.finished
 
     def close(self, reason: str = "the client is closed") -> None:
-        """Close every connection; who waits gets `ClosedError`. Call with the lock."""
+        """Close every connection; unfinished operations fail with `ClosedError`. Call with the lock."""
         if self._closed is not None:
             return
         self._closed = reason
@@ -323,7 +323,7 @@ class SyncLinks:
             self._dispose()
 
     def _relieve(self, operation: Operation) -> None:
-        """Bound what is kept for a peer that reads slowly: move bytes until it has caught up."""
+        """Bound the unsent bytes for a slow peer: send, or wait for the leader to send, until it has caught up."""
         try:
             while not operation.finished and self.congested:
                 left = operation.deadline - time.monotonic()
@@ -341,7 +341,7 @@ class SyncLinks:
     def send(
         self, operation: Operation, command: Ask | LookUp, now: float, proxy: tuple[str, int] | None = None
     ) -> None:
-        """Send over the link to the command's peer, which is made when there is none."""
+        """Send over the link to the command's peer. Makes the link if necessary."""
         address = (command.owner.host, command.owner.port) if type(command) is Ask else proxy or self._proxy
         link = self._links.get(address)
         if link is not None:
@@ -356,7 +356,7 @@ class SyncLinks:
             link.send(operation, command, now)
 
     def finished(self, operation: Operation) -> None:
-        """Wake whoever waits for the operation."""
+        """Wake the threads that wait for the operation."""
         self._live.discard(operation)
         if operation.waiters:
             self._wake(operation)
@@ -365,28 +365,28 @@ class SyncLinks:
             self.gave_up(operation, now)
 
     def stalls(self, operation: Operation) -> Mapping[str, Detail]:
-        """Why the operation's request has not been sent yet, if that is so."""
+        """The reason why the operation's request has not been sent yet, as details; empty when it was sent."""
         return next((found for link in self.open if (found := link.stalls(operation))), {})
 
     def gave_up(self, operation: Operation, now: float) -> None:
-        """The operation has waited in vain: see which peers are to be taken for dead."""
+        """The operation's deadline has passed without an answer: stop using the peers that count as dead."""
         for link in list(self.open):
             link.gave_up(operation, now)
 
     def progressed(self, operation: Operation) -> None:
-        """Let whoever waits for the operation look anew how long to sleep."""
+        """Wake the threads that wait for the operation: its `wake_at` may have changed."""
         if operation.waiters:
             self._wake(operation)
 
     def watch(self, sock: socket.socket, events: int, link: SyncLink) -> None:
-        """Have the leader look after the socket, for these events."""
+        """Have the leader poll the socket for these events."""
         self._polled[sock.fileno()] = link
         self._poll.register(sock, events)
         if self._leading:
             self._wake_leader()
 
     def unwatch(self, sock: socket.socket) -> None:
-        """Forget the socket, which is about to be closed."""
+        """Stop polling the socket. Call before closing it."""
         if self._polled.pop(sock.fileno(), None) is not None:
             self._poll.unregister(sock)
 
@@ -397,7 +397,7 @@ class SyncLinks:
             self._dispatch(number, events)
 
     def _poll_once(self, timeout_s: float) -> list[tuple[int, int]]:
-        """Wait, without the lock, for something to happen to the sockets."""
+        """Poll the sockets, without the lock. Returns (file descriptor, events) of those with events."""
         self._leading = True
         self.lock.release()
         ready: list[tuple[int, int]] = []
@@ -452,7 +452,7 @@ class SyncLinks:
         self._wake_writer.close()
 
     def forget_after_fork(self) -> None:
-        """In a forked child: the connections are the parent's. Close the copies and refuse to be used."""
+        """In a forked child: the connections belong to the parent. Close the copies; every later use raises."""
         self.lock = threading.Lock()
         self._closed = "the client was made before the fork; make a new one in the child process"
         self._live.clear()
@@ -472,7 +472,7 @@ def _is_connected(sock: socket.socket) -> bool:
     return True
 
 
-#: The open clients of this process, which a forked child has to let go of.
+#: The open clients of this process, which a forked child must abandon.
 _forkable: weakref.WeakSet[SyncLinks] = weakref.WeakSet()
 
 

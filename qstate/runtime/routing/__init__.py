@@ -1,1 +1,1 @@
-"""Where key groups are, and the way of one get over their owners."""
+"""The location of key groups, and the routing of one get to their owners."""

@@ -1,7 +1,7 @@
-"""Where the key groups of a state are served, and who can be asked for it.
+"""The location of a state: a table of the owners of its key groups, and the interface that looks it up.
 
-Rules of this module: it knows tables of owners and their form on the wire. It must not know how a table is
-found (an oracle is only an interface here) or what is done with it (`routing` does that).
+Rules of this module: it knows tables of owners and their form on the wire. It must not know how a table is found
+(`LocationOracle` is only an interface here) or used (`routed_get` does that).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from qstate.protocol.messages import Location
 
 __all__ = ["UNSOUND_KEY", "LocationOracle", "LocationTable", "Owner"]
 
-#: What hashing raises when a key is unsound.
+#: The exceptions that hashing an unsound key raises.
 UNSOUND_KEY = (TypeError, ValueError, struct.error)
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A state server that holds a range of a state's key groups, and the id it knows the state by."""
+    """A state server with a range of a state's key groups, and its id of the state."""
 
     key_groups: KeyGroupRange
     host: str
@@ -47,17 +47,17 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class LocationTable:
-    """Who owns which key groups of one state. Groups without an owner are legal: their owner is restarting.
+    """The owners of the key groups of one state. Groups without an owner are legal: their owner is restarting.
 
-    `state` is the state's description as the wire carries it. Raises `ConfigError` when ranges overlap or
-    exceed `max_parallelism`.
+    `state` is the state's description on the wire. Raises `ConfigError` when ranges overlap or exceed
+    `max_parallelism`.
     """
 
     job: str
     state: Mapping[str, Any]
     max_parallelism: int
     owners: tuple[Owner, ...]
-    #: The owner of every group, or None when the groups have several owners or a gap: then keys are hashed.
+    #: The owner of every group, which saves hashing keys; None when there are several owners or a gap.
     sole_owner: Owner | None = field(init=False, repr=False, compare=False)
     _slots: tuple[int, ...] = field(init=False, repr=False, compare=False)
     _group: Callable[[Key], int] = field(init=False, repr=False, compare=False)
@@ -88,7 +88,7 @@ class LocationTable:
         return self.sole_owner or self.owner_of(self._group(key))
 
     def check_keys(self, keys: Sequence[Key]) -> None:
-        """Raise `WrongKeyType` unless every key has the state's types; types unknown here are its server's matter."""
+        """Raise `WrongKeyType` unless every key has the state's types. Leaves unknown types to the state server."""
         try:
             wanted = tuple(map(ColumnType, self.state.get("key_types", ()))) or None
         except ValueError:
@@ -103,12 +103,12 @@ class LocationTable:
                 raise WrongKeyType(field="keys", index=index, expected=exc.details["expected"]) from None
 
     def split(self, keys: Sequence[Key]) -> list[tuple[Owner | None, list[int]]]:
-        """The positions of `keys` by owner, None standing for keys that have no owner at the moment.
+        """The positions of `keys` by owner; the owner None is for keys without an owner.
 
         Raises one of `UNSOUND_KEY` when a key is unsound.
         """
         slots, group = self._slots, self._group
-        # One list per owner and, at -1, one for the groups without: list indexing beats hashing owners.
+        # One list per owner and, at -1, one for groups without an owner: indexing is faster than hashing owners.
         positions: list[list[int]] = [[] for _ in range(len(self.owners) + 1)]
         for position, key in enumerate(keys):
             positions[slots[group(key)]].append(position)
@@ -116,7 +116,7 @@ class LocationTable:
         return [(owner, found) for owner, found in zip(owners, positions, strict=True) if found]
 
     def message(self, request_id: int) -> Location:
-        """The answer to a Locate. The protocol wants the owners in ascending order."""
+        """The answer to a Locate. The protocol requires the owners in ascending order."""
         rows = sorted(
             (owner.key_groups.start, owner.key_groups.stop, owner.host, owner.port, owner.state_id)
             for owner in self.owners
@@ -125,7 +125,7 @@ class LocationTable:
 
     @classmethod
     def from_message(cls, job: str, message: Location) -> LocationTable:
-        """The table that a peer sent. The protocol has checked it: ranges within bounds, without overlap."""
+        """The table in a peer's message. The protocol has checked it: ranges within bounds, without overlap."""
         owners = tuple(
             Owner(KeyGroupRange(start, stop), host, port, state_id)
             for start, stop, host, port, state_id in message.owners
@@ -134,15 +134,15 @@ class LocationTable:
 
 
 class LocationOracle(Protocol):
-    """Knows where the states of one job are. Asked by a proxy; answered from wherever the job is managed.
+    """Looks up the locations of the states of one job. A proxy calls it; the job's manager or a standby implements it.
 
-    Both methods return at once. `reply` is called exactly once, from any thread, and must not block: with
-    the answer, or with the error that stands for it (`UnknownState`; `UnknownKeyGroupLocation` when nobody can say at
-    the moment: the proxy, or its client, then asks again).
+    Both methods return at once. The oracle calls `reply` exactly once, from any thread, with the answer or with an
+    error: `UnknownState`, or `UnknownKeyGroupLocation` when the location is not known at the moment; the proxy or its
+    client then asks again. `reply` must not block.
     """
 
     def locate(self, state: str, reply: Callable[[LocationTable | QueryError], None]) -> None:
-        """Look up where the queryable state of that name is."""
+        """Look up the location of the queryable state of that name."""
 
     def describe(self, reply: Callable[[Sequence[Mapping[str, Any]] | QueryError], None]) -> None:
         """List the job's queryable states, as description maps."""

@@ -1,32 +1,32 @@
-"""The way of one get: split over the owners, retried or looked up again where that helps, merged in order.
+"""The routing of one get: split by owner, retried or looked up again where that helps, merged in order.
 
-Rules of this module: decisions only. It opens no socket, reads no clock (every event brings the time) and
-draws its jitter from a generator it is given, so each decision can be tested with plain calls. The proxy and
-the clients carry out its commands and tell it what came of them:
+Rules of this module: decisions only. It opens no socket, reads no clock (every event brings the time) and draws its
+jitter from a generator it is given, so plain calls can test each decision. The proxy and the clients carry out its
+commands and report the outcome as events:
 
     start ----------------> Ask(part, owner, keys)  -> on_values(part), on_failure(part), on_unreached(part)
     on_time(at wake_at) --> LookUp(stale)           -> on_located, on_lookup_failed, on_lookup_unreached
-                            Answer / Refuse         the last command; whatever comes later is ignored
+                            Answer / Refuse         the last command; later events are ignored
 
 What happens to a key, by its latest answer:
 
     a value, or none          done
     a fatal failure           done, with that code
-    TOO_LARGE, several keys   asked again in two halves, at once; with `most_bytes`, the end of the whole get: whoever
-                              asked asks for fewer keys, and meanwhile nobody collects what no answer could hold
+    TOO_LARGE, several keys   asked again in two halves, at once; with `most_bytes`, the end of the get: the client
+                              has to ask for fewer keys, and the proxy stops collecting values that fit no answer
     retry here                asked again after the back-off (OVERLOADED: not before `retry_after_ms`)
     look up again             the location is looked up again after the back-off, then the key is asked for again
     no owner, or none that    UNKNOWN_KEY_GROUP_LOCATION, which is: look up again
       can be reached
     no proxy can be reached   UNAVAILABLE: tried again, once only when that proxy never was reached
-    the connection broke      UNAVAILABLE, which is fatal: the owner may have died of the request
-      under its request
-    a failure with `tries`    final when it has come so often in a row, whatever else its code says
-    the deadline              its latest failure; DEADLINE_EXCEEDED if it never had one. A failure is final, too,
+    the connection broke      UNAVAILABLE, which is fatal: the request may have killed the owner
+      after the request
+    a failure with `tries`    final after that many tries in a row, whatever its code
+    the deadline              its latest failure; DEADLINE_EXCEEDED without one. A failure is also final
                               when the next try could not start before the deadline
 
-A new location may describe the state in another way, because the job came back with another program. What was answered
-before is then of another form, so every key that has a value is asked for again.
+A new location may have another description of the state, because the job was restarted with another program. Earlier
+answers then have another form, so every key with a value is asked for again.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ LAST_TRY_S = 0.200
 #: Bytes: the serialized value. None: not found. An int: the failure code.
 Result = bytes | int | None
 
-#: The types of results that are no failures.
+#: The types of results that are not failures.
 PLAIN = frozenset({bytes, type(None)})
 
-#: The `tries` of a get that goes on as long as trying again may help.
+#: The `tries` of a get without limits: it retries as long as a retry may help.
 ANY_NUMBER: Mapping[int, int] = {}
 
 _RETRY: Mapping[int, Retry] = {int(code): error.retry for code, error in ERROR_CLASSES.items()}
 
 
 class Ask(NamedTuple):
-    """Send a get of these keys to the owner; what comes of it is told to the machine with the same `part`."""
+    """Send a get of these keys to the owner; the events of its outcome carry the same `part`."""
 
     part: int
     owner: Owner
@@ -68,7 +68,7 @@ class Ask(NamedTuple):
 
 
 class LookUp(NamedTuple):
-    """Find the location. A cache that still holds `stale` must drop it first; a newer one is welcome."""
+    """Find the location. A cache that still has `stale` must drop it first; a newer entry will do."""
 
     stale: LocationTable | None
 
@@ -91,18 +91,18 @@ Command = Ask | LookUp | Answer | Refuse
 
 
 class _Part(NamedTuple):
-    """Keys (by position) that share their fate: asked together, waiting together."""
+    """Keys (by position) that are sent together, or wait together."""
 
     positions: Sequence[int]
     attempt: int
     table: LocationTable | None
     owner: Owner | None
-    #: The latest failure that these keys met, 0 for none.
+    #: The latest failure of these keys, 0 for none.
     failure: int = 0
 
 
 class _Failed(NamedTuple):
-    """What keys met: with `retry` in place of what the code says, and with a pause of its own, where there is one."""
+    """A failure of keys. `retry` and `pause_s`, unless None, replace the code's retry and the back-off."""
 
     code: int
     details: Mapping[str, Detail]
@@ -111,7 +111,7 @@ class _Failed(NamedTuple):
 
 
 class _Waiting(NamedTuple):
-    """A part that is to be tried again at `due`."""
+    """A part to be tried again at `due`."""
 
     due: float
     part: _Part
@@ -126,11 +126,12 @@ def backoff_s(attempt: int, random: Random) -> float:
 
 
 class RoutedGet:
-    """One get on its way. Not thread-safe: one caller at a time gives it events.
+    """The routing of one get. Not thread-safe.
 
-    `deadline` and every `now` are seconds of one monotonic clock. `table` is the location if it is known. `tries` has
-    failure codes that are final when a key has failed so often, fatal or not: the caller has somebody else to ask.
-    `most_bytes` is how large the values may be together, where the answer has to fit a frame.
+    `deadline` and every `now` are seconds of one monotonic clock. `table` is the location, if known. `tries` has, by
+    failure code, the number of tries after which the code is final for a key, fatal or not; a caller sets it when it
+    has another endpoint to ask. `most_bytes` bounds the size of all values together, when the answer has to fit a
+    frame.
     """
 
     __slots__ = (
@@ -175,21 +176,21 @@ class RoutedGet:
         self._locating: list[_Part] = []
         self._waiting: list[_Waiting] = []
         self._unanswered = len(keys)
-        # Filled on the first merge: the usual get is one part, whose answer is handed on as it is.
+        # Filled on the first merge: most gets are one part, whose answer is passed on unchanged.
         self._epochs: list[int] = []
         self._results: list[Result] = []
         self._details: dict[int, Mapping[str, Detail]] = {}
-        #: What the state is, by the latest location.
+        #: The description of the state in the latest location.
         self._described = None if table is None else table.state
-        #: The positions of keys that are UNAVAILABLE because no proxy could be reached: nobody was asked for them.
+        #: The positions of keys that are UNAVAILABLE because no proxy was reached: no request was sent for them.
         self.unreached: set[int] = set()
-        #: Whether a proxy refused the connection that was never reached before: waiting does not help.
+        #: Whether a proxy refused the connection and never was reached: waiting does not help.
         self.hopeless = False
         self.finished = False
 
     @property
     def wake_at(self) -> float:
-        """When `on_time` is next due, unless another event comes first; each event may change it."""
+        """When `on_time` is due next; each event may change it."""
         if not self._waiting:
             return self._deadline
         return min(self._deadline, min(waiting.due for waiting in self._waiting))
@@ -213,7 +214,7 @@ class RoutedGet:
         if asked is None:
             return []
         if len(results) != len(asked.positions) or len(epochs) != len(results):
-            reason = {"reason": "an answer with another number of keys"}
+            reason = {"reason": "the answer has another number of keys than the request"}
             self._fail(asked, _Failed(FailureCode.INTERNAL, reason), now)
             return self._ending()
         if len(results) == self._unanswered == len(self._keys) and PLAIN.issuperset(map(type, results)):
@@ -235,7 +236,7 @@ class RoutedGet:
         return self._ending()
 
     def on_unsendable(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> list[Command]:
-        """The part fits no message. Of several keys it is halved until the culprits are alone: nothing was sent."""
+        """The protocol cannot encode the part. Halve it until the bad keys are alone: nothing was sent."""
         asked = self._take(part)
         if asked is None:
             return []
@@ -247,7 +248,7 @@ class RoutedGet:
     def on_unreached(
         self, part: int, details: Mapping[str, Detail], now: float, *, hopeless: bool = False
     ) -> list[Command]:
-        """The owner could not be reached, so nobody was asked for the part. `hopeless`: it never could be."""
+        """The owner was not reached, so the part was not sent. `hopeless`: it refused and never was reached."""
         asked = self._take(part)
         if asked is None:
             return []
@@ -256,7 +257,7 @@ class RoutedGet:
         return self._ending()
 
     def on_outdated(self, part: int, now: float) -> list[Command]:
-        """The part was not sent: what was known of the state ended with the connection that had told it."""
+        """The part was not sent, because the connection has ended that described the state."""
         asked = self._take(part)
         if asked is None:
             return []
@@ -268,17 +269,17 @@ class RoutedGet:
         return [LookUp(self._table)] if len(self._locating) == 1 else []
 
     def on_located(self, table: LocationTable, now: float) -> list[Command]:
-        """The location that a `LookUp` asked for."""
+        """The answer to a `LookUp`."""
         parts, self._locating = self._locating, []
         if self.finished:
             return []
         self._table = table
-        if self._is_described_anew(table):
+        if self._has_new_description(table):
             parts = self._all_but_failed()
         return self._ending([command for part in parts for command in self._route(part, now)])
 
     def on_lookup_failed(self, code: int, details: Mapping[str, Detail], now: float) -> list[Command]:
-        """A `LookUp` failed; a code that is not fatal is tried again like any other."""
+        """A `LookUp` failed. It is tried again unless the code is fatal."""
         failed = _Failed(code, details)
         if _RETRY.get(code, Retry.FATAL) is not Retry.FATAL:
             failed = failed._replace(retry=Retry.LOOK_UP_AGAIN)
@@ -287,7 +288,7 @@ class RoutedGet:
     def on_lookup_unreached(
         self, details: Mapping[str, Detail], now: float, *, hopeless: bool = False
     ) -> list[Command]:
-        """Who would have answered a `LookUp` could not be reached. `hopeless`: never yet."""
+        """The peer for a `LookUp` was not reached. `hopeless`: it refused and never was reached."""
         self.hopeless |= hopeless
         asked = [(part, _not_reached(part._replace(owner=None), details, hopeless)) for part in self._locating]
         return self._without_location(asked, now)
@@ -296,7 +297,7 @@ class RoutedGet:
         self._locating = []
         if self.finished:
             return []
-        # Nothing is known about the location any more, so the next try has to look it up.
+        # The location is unknown now, so the next try has to look it up.
         self._table = None
         for part, failure in failed:
             self._fail(part._replace(table=None), failure, now)
@@ -316,13 +317,13 @@ class RoutedGet:
             commands += self._try_again(waiting, now)
         return self._ending(commands)
 
-    def _is_described_anew(self, table: LocationTable) -> bool:
-        """Whether the state is another than it was; from now on it is this one."""
+    def _has_new_description(self, table: LocationTable) -> bool:
+        """Take the table's description of the state; returns whether it differs from the one before."""
         before, self._described = self._described, table.state
         return before is not None and before is not table.state and before != table.state
 
     def _all_but_failed(self) -> list[_Part]:
-        """Every key that has not failed for good, to be asked for once more: its value is of another form by now."""
+        """Every key that has not failed for good, to be asked for again: its value now has another form."""
         failed = {position for position, result in enumerate(self._results) if isinstance(result, int)}
         positions = [position for position in range(len(self._keys)) if position not in failed]
         self._open.clear()
@@ -331,7 +332,7 @@ class RoutedGet:
         return [_Part(positions, 1, self._table, None)] if positions else []
 
     def _try_again(self, waiting: _Waiting, now: float) -> list[Command]:
-        # A table that was replaced since the failure need not be looked up once more.
+        # No new look-up if the table was replaced since the failure.
         if self._table is not None and not (waiting.look_up and waiting.part.table is self._table):
             return self._route(waiting.part, now)
         self._locating.append(waiting.part)
@@ -398,7 +399,7 @@ class RoutedGet:
             self._fail(part._replace(positions=positions), _Failed(code, {}), now)
 
     def _fail(self, part: _Part, failed: _Failed, now: float) -> None:
-        """Let the part wait for another try, or settle it with the code when there will be none."""
+        """Schedule another try of the part, or settle it with the code when there is none."""
         code, details, retry, pause_s = failed
         if retry is None:
             retry = _RETRY.get(code, Retry.FATAL)
@@ -409,7 +410,7 @@ class RoutedGet:
             due = max(due, now + _retry_after_s(details))
         final = part.attempt + 1 >= self._tries[code] if code in self._tries else retry is Retry.FATAL
         if final or due >= self._deadline:
-            # That the time is over says less than why it was needed.
+            # The failure before the deadline says more than DEADLINE_EXCEEDED.
             late = code == FailureCode.DEADLINE_EXCEEDED
             self._settle(part.positions, part.failure if late and part.failure else code)
             if (code == FailureCode.UNAVAILABLE and failed.retry is not None) or (
@@ -434,18 +435,18 @@ class RoutedGet:
     def _expire(self) -> list[Command]:
         for part in [*self._open.values(), *self._locating, *(waiting.part for waiting in self._waiting)]:
             self._settle(part.positions, part.failure or FailureCode.DEADLINE_EXCEEDED)
-            if part.failure == FailureCode.UNAVAILABLE:  # which is tried again only when nobody was reached
+            if part.failure == FailureCode.UNAVAILABLE:  # it is tried again only if no peer was reached
                 self.unreached.update(part.positions)
         return self._finish()
 
     def _ending(self, commands: list[Command] | None = None) -> list[Command]:
-        """The commands, and the last one when nothing is left to wait for."""
+        """The commands, or the last command when every key is settled."""
         if self._unanswered:
             return commands or []
         return self._finish()
 
     def _is_too_large(self, results: Sequence[Result]) -> bool:
-        """Count the values of an answer; whether all so far are larger than they may be."""
+        """Count the values of an answer; returns whether all so far exceed `most_bytes`."""
         if self._most_bytes is None:
             return False
         self._most_bytes -= sum(len(result) for result in results if isinstance(result, bytes))
@@ -471,7 +472,7 @@ class RoutedGet:
 
 
 def _not_reached(part: _Part, details: Mapping[str, Detail], hopeless: bool) -> _Failed:
-    """What it means that an owner, or the proxy, could not be reached: waiting helps, unless it never was there."""
+    """The failure of a part whose owner or proxy was not reached: retried, unless that peer never was reached."""
     if part.owner is not None and part.owner.state_id:
         return _Failed(FailureCode.UNKNOWN_KEY_GROUP_LOCATION, details)
     if not hopeless:
@@ -482,5 +483,5 @@ def _not_reached(part: _Part, details: Mapping[str, Detail], hopeless: bool) -> 
 
 
 def _retry_after_s(details: Mapping[str, Detail]) -> float:
-    wish = details.get("retry_after_ms")
-    return wish / 1000 if isinstance(wish, int | float) and not isinstance(wish, bool) and wish > 0 else 0.0
+    wait_ms = details.get("retry_after_ms")
+    return wait_ms / 1000 if isinstance(wait_ms, int | float) and not isinstance(wait_ms, bool) and wait_ms > 0 else 0.0

@@ -27,7 +27,7 @@ from qstate.errors import (
 )
 from qstate.keys import key_group
 from qstate.protocol import Failure, Get, Locate, Location, Values
-from qstate.runtime.client.async_client import GATHERED_KEYS
+from qstate.runtime.client.async_client import FIRST_BATCH_KEYS
 from tests.runtime.client.peer import STATE_ID, VALUE_STATE, Peer, Reply
 
 Scenario = Callable[[AsyncQueryableStateClient], Awaitable[None]]
@@ -74,12 +74,12 @@ def test_a_get_gives_a_view(run: Callable[[Scenario], None], peer: Peer, direct:
 def test_gets_of_one_loop_turn_travel_in_one_request_or_two(run: Callable[[Scenario], None], peer: Peer) -> None:
     async def scenario(client: AsyncQueryableStateClient) -> None:
         await client.get("job", "state", "warm")
-        for count in (GATHERED_KEYS - 1, 200, 50):
+        for count in (FIRST_BATCH_KEYS - 1, 200, 50):
             views = await asyncio.gather(*(client.get("job", "state", f"key-{number}") for number in range(count)))
             assert [view.value() for view in views] == [f"key-{number}" for number in range(count)]
 
     run(scenario)
-    early = GATHERED_KEYS
+    early = FIRST_BATCH_KEYS
     assert [len(get.keys) for get in gets(peer)] == [1, early - 1, early, 200 - early, early, 50 - early]
 
 
@@ -194,9 +194,9 @@ def test_more_gets_in_one_loop_turn_than_a_request_may_hold_are_split() -> None:
             views = await asyncio.gather(*(client.get("job", "state", f"key-{number}") for number in range(200)))
             assert [view.value() for view in views] == [f"key-{number}" for number in range(200)]
 
-    with Peer(max_keys=GATHERED_KEYS + 1) as peer:
+    with Peer(max_keys=FIRST_BATCH_KEYS + 1) as peer:
         asyncio.run(scenario(peer))
-        assert max(len(get.keys) for get in gets(peer)) <= GATHERED_KEYS + 1
+        assert max(len(get.keys) for get in gets(peer)) <= FIRST_BATCH_KEYS + 1
 
 
 def test_only_gets_that_ask_alike_travel_together(run: Callable[[Scenario], None], peer: Peer) -> None:
@@ -296,7 +296,7 @@ def test_submitted_gets_need_no_task_each(run: Callable[[Scenario], None], peer:
         assert [(await future).value() for future in futures] == [f"key-{number}" for number in range(100)]
 
     run(scenario)
-    assert [len(get.keys) for get in gets(peer)] == [1, GATHERED_KEYS, 100 - GATHERED_KEYS]
+    assert [len(get.keys) for get in gets(peer)] == [1, FIRST_BATCH_KEYS, 100 - FIRST_BATCH_KEYS]
 
 
 @pytest.mark.parametrize("known", [True, False])
