@@ -18,7 +18,7 @@ import pytest
 from qstate.checkpoint import Savepoint, open_source, read_entries, read_operator_state
 from qstate.checkpoint.log.operator_state import Distribution, OperatorList
 from qstate.checkpoint.manifest import write_final
-from qstate.cli.main import main as cli
+from qstate.cli import main as cli
 from qstate.descriptors import ListStateDescriptor
 from qstate.evolution import StateSchema
 from qstate.keys import KeyGroupRange, key_group
@@ -330,7 +330,8 @@ def test_savepoint_of_less_than_was_committed_is_said(stored: Path, tmp_path: Pa
 @pytest.mark.parametrize("rich", [True, False])
 def test_terminal_shows_how_far_it_is(written: Path, tmp_path: Path, rich: bool) -> None:
     """With rich a bar, without it a line."""
-    code = f"import sys\nif not {rich}: sys.modules['rich'] = None\nfrom qstate import cli\nsys.exit(cli.main())"
+    without = "" if rich else "sys.modules['rich'] = None"
+    code = f"import sys\n{without}\nfrom qstate.cli import main as cli\nsys.exit(cli.main())"
     ours, theirs = pty.openpty()
     try:
         subprocess.run(
@@ -355,7 +356,10 @@ def test_terminal_shows_how_far_it_is(written: Path, tmp_path: Path, rich: bool)
         (["checkpoint", "show", "{root}/nothing"], ["neither a savepoint", "nor a checkpoint directory"]),
         (["checkpoint", "verify", "{root}/nothing"], ["neither a savepoint"]),
         (["checkpoint", "dump", "{root}/checkpoint", "--operator", "other"], ["no operator 'other'", f"has '{UID}'"]),
-        (["checkpoint", "dump", "{root}/checkpoint", "--state", "other"], ["no state 'other'", "last, secret, total"]),
+        (
+            ["checkpoint", "dump", "{root}/checkpoint", "--state", "other"],
+            ["unknown state 'other'", "last, secret, total"],
+        ),
         (["checkpoint", "dump", "{root}/checkpoint", "--key-groups", "5-8"], ["0 to 7", "'5-8'"]),
         (["checkpoint", "dump", "{root}/checkpoint", "--key-groups", "all"], ["a number or A-B", "'all'"]),
         (["checkpoint", "dump", "{root}/checkpoint", "--epoch", "10"], ["as of epoch 10", "newest epoch is 9"]),
@@ -378,7 +382,7 @@ def test_damage_on_the_way_is_one_line(stored: Path) -> None:
 
 def test_nothing_but_the_core_is_needed(written: Path, tmp_path: Path) -> None:
     code = (
-        f"import sys\nfor name in {OPTIONAL!r}: sys.modules[name] = None\nfrom qstate import cli\n"
+        f"import sys\nfor name in {OPTIONAL!r}: sys.modules[name] = None\nfrom qstate.cli import main as cli\n"
         "sys.exit(cli.main(sys.argv[1:]))"
     )
     for command in (

@@ -13,7 +13,7 @@ import pytest
 
 import qstate
 from qstate import installation
-from qstate.cli.main import main as cli
+from qstate.cli import main as cli
 
 ROOT = Path(qstate.__file__).parents[1]
 

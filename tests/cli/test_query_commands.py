@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qstate.cli.main import main as cli
+from qstate.cli import main as cli
 from qstate.cli.query import parse_key, parse_namespace, printable
 from qstate.errors import ConfigError, WrongKeyType
 from qstate.keys import ColumnType

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import qstate
-from qstate.cli.main import main as cli
+from qstate.cli import main as cli
 from tests.cli.test_command_line import assert_one_line_error, run
 
 pytestmark = pytest.mark.spark

@@ -16,7 +16,7 @@ import qstate.client
 import qstate.errors
 import qstate.spark
 from qstate.backends.byte_stores.rocksdb import RocksDBBackend
-from qstate.cli.main import main as cli
+from qstate.cli import main as cli
 from qstate.config import JobConfig, option_table
 from tests.project import configuration_reference, failure_reference
 from tests.project.documentation import ROOT, Page, pages

@@ -37,7 +37,7 @@ MOST_BYTES = 400 << 20
 SHOW = """
 import sys
 from pathlib import Path
-from qstate.cli.main import main as cli
+from qstate.cli import main as cli
 code = cli.main(["checkpoint", *sys.argv[1:]])
 status = Path("/proc/self/status")  # where there is none, only the time tells
 lines = status.read_text().splitlines() if status.exists() else []

@@ -26,7 +26,7 @@ from qstate.checkpoint import open_source, verify, write_savepoint
 from qstate.checkpoint.log.operator_state import Distribution, OperatorList
 from qstate.checkpoint.manifest import write_final
 from qstate.checkpoint.storage.locations import directory_of
-from qstate.cli.main import main as cli
+from qstate.cli import main as cli
 from qstate.config import JobConfig
 from qstate.descriptors import ListStateDescriptor
 from qstate.errors import CheckpointError, JobError, QStateError

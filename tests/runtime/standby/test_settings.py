@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from qstate.cli.main import main as cli
+from qstate.cli import main as cli
 from qstate.errors import ConfigError
 from qstate.runtime.serving.query_ports import reachable
 from qstate.standby import serve_checkpoint
