@@ -41,7 +41,6 @@ opening declares it void. Spark cannot mend damage before the newest file: unles
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -51,6 +50,14 @@ from qstate.backends.change_blocks import ChangeBlock, ChangeBlocks
 from qstate.backends.contract import Change
 from qstate.checkpoint.log.epoch_input import EpochInput, input_of
 from qstate.checkpoint.log.file_facts import FORMAT, LARGEST_VOID, check_log_file
+from qstate.checkpoint.log.file_names import (
+    FileKind,
+    history_files,
+    is_history_file,
+    log_name,
+    output_name,
+    snapshot_name,
+)
 from qstate.checkpoint.log.log_identity import LogIdentity, check_name, misplaced, owner_of
 from qstate.checkpoint.log.operator_state import OF_SUBTASK, OperatorState, operator_state_of
 from qstate.checkpoint.log.segment import WHAT_TO_DO, SegmentInfo, SegmentReader
@@ -76,10 +83,6 @@ __all__ = [
 
 NO_EPOCH = -1
 
-_FILE_NAME = re.compile(r"\d{12}\.(log|snapshot)")
-_SEGMENT_NAME = re.compile(r"(\d{12})\.log")
-_SNAPSHOT_NAME = re.compile(r"(\d{12})\.snapshot")
-
 #: The schemas of an operator's states, as plain data.
 States = Sequence[Mapping[str, Any]]
 
@@ -98,11 +101,11 @@ class Sealed:
 
     @property
     def name(self) -> str:
-        return f"{self.sequence:012d}.log"
+        return log_name(self.sequence)
 
     @property
     def output_name(self) -> str:
-        return f"{self.sequence:012d}-{self.writer:012d}.output"
+        return output_name(self.sequence, self.writer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +125,7 @@ class Snapshot:
 
     @property
     def name(self) -> str:
-        return f"{self.sequence:012d}.snapshot"
+        return snapshot_name(self.sequence)
 
     @property
     def stack(self) -> tuple[Snapshot, ...]:
@@ -340,21 +343,20 @@ class _ChainReader:
         self._files = files
         self.identity = identity
         self.failure: DamagedCheckpoint | None = None
-        names = self._names = files.names()
-        self.logs = {int(match[1]) for match in map(_SEGMENT_NAME.fullmatch, names) if match}
+        self._names = files.names()
+        numbered = history_files(self._names)
+        self.logs = {number for number, kind in numbered if kind is FileKind.LOG}
         self._infos: dict[int, SegmentInfo | DamagedCheckpoint] = {}
         #: What the sound snapshots say of the `.log` file of their number, usable or not: its seal.
         self._known: dict[int, int] = {}
         #: Those of which all is there that they stand on.
-        self.snapshots = self._snapshots(
-            sorted(int(match[1]) for match in map(_SNAPSHOT_NAME.fullmatch, names) if match)
-        )
+        self.snapshots = self._snapshots(sorted(number for number, kind in numbered if kind is FileKind.SNAPSHOT))
 
     def _snapshots(self, numbers: Sequence[int]) -> list[Snapshot]:
         """The snapshots whose header and footer are sound, and those of all that they stand on, ascending."""
         found: dict[int, Snapshot] = {}
         for number in numbers:
-            name = f"{number:012d}.snapshot"
+            name = snapshot_name(number)
             try:
                 info = self._info(name)
                 header = info.header
@@ -377,7 +379,7 @@ class _ChainReader:
         below = found.get(number)
         if below is None or below.seal != seal:
             raise DamagedCheckpoint(
-                f"{self._files.path / name} stands on {number:012d}.snapshot, which is missing, damaged or another "
+                f"{self._files.path / name} stands on {snapshot_name(number)}, which is missing, damaged or another "
                 f"one; {WHAT_TO_DO}"
             )
         return below
@@ -388,7 +390,7 @@ class _ChainReader:
         Raises `DamagedCheckpoint` when one before the newest is damaged or missing.
         """
         if base is None and 1 not in self.logs:
-            raise DamagedCheckpoint(f"{self._files.path / f'{1:012d}.log'} is missing; {WHAT_TO_DO}")
+            raise DamagedCheckpoint(f"{self._files.path / log_name(1)} is missing; {WHAT_TO_DO}")
         begun = Sealed(base.sequence, base.previous, base.epoch, base.writer) if base else Sealed(0, 0, NO_EPOCH, 0)
         start = begun.sequence
         top = max(max(self.logs, default=0), max(self._known, default=0))
@@ -415,7 +417,7 @@ class _ChainReader:
             segments.append(segment)
         if doubtful and (doubtful.keys() != {top} or top not in self.logs):
             raise next(iter(doubtful.values()))
-        return segments, str(self._files.path / f"{top:012d}.log") if doubtful else None
+        return segments, str(self._files.path / log_name(top)) if doubtful else None
 
     def _check_next(self, start: int, top: int) -> None:
         """Raise `DamagedCheckpoint` when the files right after a base are gone: it is there for others to stand on.
@@ -427,13 +429,13 @@ class _ChainReader:
             info = self._log(first, whole=first == top) if first <= top else None
             void = info.header.get("void", 0) if isinstance(info, SegmentInfo) else 0
             if first - void > start + 1:
-                raise DamagedCheckpoint(f"{self._files.path / f'{start + 1:012d}.log'} is missing; {WHAT_TO_DO}")
+                raise DamagedCheckpoint(f"{self._files.path / log_name(start + 1)} is missing; {WHAT_TO_DO}")
 
     def _log(self, sequence: int, *, whole: bool) -> SegmentInfo | DamagedCheckpoint:
         """A `.log` file's header and footer; of the newest one, which may be damaged without harm, all is looked at."""
         if sequence not in self._infos:
             try:
-                self._infos[sequence] = self._info(f"{sequence:012d}.log", whole=whole)
+                self._infos[sequence] = self._info(log_name(sequence), whole=whole)
             except DamagedCheckpoint as exc:
                 self._infos[sequence] = exc
         return self._infos[sequence]
@@ -464,7 +466,7 @@ class _ChainReader:
             )
 
     def _has_files_of(self, identity: LogIdentity) -> bool:
-        for name in filter(_FILE_NAME.fullmatch, self._names):
+        for name in filter(is_history_file, self._names):
             with suppress(CheckpointError), reading(self._files, name) as reader:
                 header = reader.info().header
                 check_log_file(header, name)

@@ -30,13 +30,11 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from qstate.backends.contract import Change
 from qstate.checkpoint.log.chain import (
@@ -52,6 +50,7 @@ from qstate.checkpoint.log.chain import (
     reading,
 )
 from qstate.checkpoint.log.epoch_input import EpochInput, input_fact
+from qstate.checkpoint.log.file_names import leftover_number, log_name, output_name, temporary_name
 from qstate.checkpoint.log.operator_state import OperatorState, state_fact
 from qstate.checkpoint.log.segment import Frame, SegmentWriter
 from qstate.checkpoint.log.snapshots import write_snapshot
@@ -67,8 +66,6 @@ log = logging.getLogger(__name__)
 
 #: Openings that may get in between before this one gives up; each of them is a process that started.
 OPENING_RACES = 100
-
-_LEFTOVER_NAME = re.compile(r"(\d{12})-.*\.(tmp|output)")
 
 
 class OutputSpool:
@@ -200,7 +197,7 @@ class EpochLog:
         """
         end_forked_child(self._pid)
         self._check_writable(epoch)
-        temporary = f"{self._last.sequence + 1:012d}-{uuid4().hex}.tmp"
+        temporary = temporary_name(self._last.sequence + 1)
         spool: OutputSpool | None = None
         try:
             spool = output if isinstance(output, OutputSpool) else self._spooled(output)
@@ -269,7 +266,7 @@ class EpochLog:
 
     def begin_output(self) -> OutputSpool:
         """A spool for the output of the next epoch. The last one begun counts: the one before loses its file."""
-        name = f"{self._last.sequence + 1:012d}-{self._writer:012d}.output"
+        name = output_name(self._last.sequence + 1, self._writer)
         try:
             return OutputSpool(self._files, name, self._header("output", NO_EPOCH))
         except OSError as exc:
@@ -349,7 +346,7 @@ class EpochLog:
         """Tidy up after a failed seal, as far as it is certain that it failed."""
         with suppress(OSError):
             self._files.remove(temporary)
-            if not self._files.exists(f"{self._last.sequence + 1:012d}.log"):
+            if not self._files.exists(log_name(self._last.sequence + 1)):
                 if spool is not None:
                     spool.discard()
                 return
@@ -371,8 +368,8 @@ class EpochLog:
     def _remove_leftovers(self) -> None:
         referred = {segment.output_name: epoch for epoch, segment in self._epochs.items() if segment.output}
         for name in self._files.names():
-            match = _LEFTOVER_NAME.fullmatch(name)
-            if match is None or int(match[1]) > self._writer:
+            number = leftover_number(name)
+            if number is None or number > self._writer:
                 continue
             if name in referred:
                 self._outputs[referred[name]] = name
@@ -391,7 +388,7 @@ def _claim(chain: Chain, states: States) -> Sealed | None:
         chain.identity, "writer", sequence=sequence, previous=chain.seal, epoch=NO_EPOCH, writer=sequence
     )
     header.update(states=list(states), void=1 if chain.damaged else 0)
-    temporary = f"{sequence:012d}-{uuid4().hex}.tmp"
+    temporary = temporary_name(sequence)
     with files.create(temporary) as file:
         seal = SegmentWriter(file, header).write_footer()
         files.finish(file)

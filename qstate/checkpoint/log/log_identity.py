@@ -9,15 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from pathlib import PurePosixPath
 from typing import Any
 
+from qstate.checkpoint.log.file_names import FileKind, parse_name
 from qstate.errors import DamagedCheckpoint
 from qstate.keys import KeyGroupRange
 
 __all__ = ["LogIdentity", "check_name", "misplaced", "owner_of"]
 
-_KINDS = {".log": ("writer", "epoch"), ".snapshot": ("snapshot",), ".output": ("output",)}
+#: The kinds that the header of a file may name, by the kind of its name.
+_HEADER_KINDS = {
+    FileKind.LOG: ("writer", "epoch"),
+    FileKind.SNAPSHOT: ("snapshot",),
+    FileKind.OUTPUT: ("output",),
+}
 _BRING_BACK = "bring the right one back from a copy of the checkpoint directory"
 
 
@@ -57,8 +62,8 @@ def misplaced(header: Mapping[str, Any], path: object, identity: LogIdentity) ->
 
 def check_name(header: Mapping[str, Any], name: str, path: object) -> None:
     """Raise `DamagedCheckpoint` for a file whose name says another number, or another kind, than itself."""
-    kinds = _KINDS[PurePosixPath(name).suffix]
-    if header["kind"] not in kinds or header["sequence"] != int(name[:12]):
+    found = parse_name(name)
+    if found is None or header["kind"] not in _HEADER_KINDS[found.kind] or header["sequence"] != found.number:
         raise DamagedCheckpoint(
             f"{path} is file {header['sequence']} of its log ({header['kind']}), under another name: {_BRING_BACK}"
         )

@@ -35,11 +35,9 @@ and after them the `.log` files in ascending order: a crash in between leaves mo
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
-from uuid import uuid4
 
 from qstate.backends.contract import Change
 from qstate.checkpoint.log.chain import (
@@ -53,6 +51,7 @@ from qstate.checkpoint.log.chain import (
     size_of,
 )
 from qstate.checkpoint.log.file_facts import PARTIAL_FORMAT, readable
+from qstate.checkpoint.log.file_names import FileKind, history_files, log_name, snapshot_name, temporary_name
 from qstate.checkpoint.log.merge import merged_changes, merged_parts
 from qstate.checkpoint.log.operator_state import OperatorState, state_fact
 from qstate.checkpoint.log.segment import SegmentWriter
@@ -68,8 +67,6 @@ log = logging.getLogger(__name__)
 GROWTH = 2
 #: A whole snapshot of fewer bytes is written anew every time: that takes about a second, and needs no other file.
 WHOLE_BYTES = 32 << 20
-
-_NUMBERED = re.compile(r"(\d{12})\.(log|snapshot)")
 
 
 def take_snapshot(
@@ -166,7 +163,7 @@ def write_snapshot(
         header["since"] = [snapshot.below.sequence, snapshot.below.seal]
     if compression != "none":
         header["compression"] = compression
-    temporary = f"{snapshot.sequence:012d}-{uuid4().hex}.tmp"
+    temporary = temporary_name(snapshot.sequence)
     try:
         with files.create(temporary) as file:
             writer = SegmentWriter(file, header, ascending=True)
@@ -198,15 +195,15 @@ def remove_unneeded(files: Directory, retained: int) -> None:
         return
     oldest = kept[-1].sequence
     needed = {one.sequence for base in kept for one in base.stack}
-    found = [(int(match[1]), match[2]) for match in map(_NUMBERED.fullmatch, files.names()) if match]
-    snapshots = {number for number, kind in found if kind == "snapshot" and number < oldest} - needed
-    logs = sorted(number for number, kind in found if kind == "log" and number <= oldest)
+    found = history_files(files.names())
+    snapshots = {number for number, kind in found if kind is FileKind.SNAPSHOT and number < oldest} - needed
+    logs = sorted(number for number, kind in found if kind is FileKind.LOG and number <= oldest)
     try:
         for number in sorted(snapshots, reverse=True):
-            files.remove(f"{number:012d}.snapshot")
+            files.remove(snapshot_name(number))
         files.sync()
         for number in logs:
-            files.remove(f"{number:012d}.log")
+            files.remove(log_name(number))
     except OSError as exc:
         raise CheckpointError(f"cannot remove old files in {files.path}: {exc}") from exc
 

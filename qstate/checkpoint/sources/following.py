@@ -10,7 +10,6 @@ form that it began with; otherwise whoever follows begins again with the state a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 from qstate.backends.contract import Change
 from qstate.checkpoint.log.chain import NO_EPOCH, Chain, LogIdentity, Sealed, States, header_of, read_chain, reading
 from qstate.checkpoint.log.file_facts import check_log_file
+from qstate.checkpoint.log.file_names import FileKind, FileName, history_files, log_name
 from qstate.checkpoint.manifest import JobManifest, newest_holding, subtask_directory
 from qstate.checkpoint.storage.directory import Directory
 from qstate.checkpoint.storage.locations import directory_of
@@ -29,8 +29,6 @@ __all__ = ["FollowedLog", "FollowedOperator", "Place", "places_of"]
 
 #: How often a log is read again because snapshots replaced files meanwhile.
 MOST_READS = 5
-
-_FILE_NAME = re.compile(r"(\d{12})\.(log|snapshot)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,7 @@ def places_of(root: Directory, manifest: JobManifest, operator: str) -> list[Pla
     Key groups without any are left out. Raises `CheckpointError` when a directory cannot be read.
     """
 
-    def held(layout: int, subtask: int) -> list[tuple[int, str]] | None:
+    def held(layout: int, subtask: int) -> list[FileName] | None:
         return _listed(subtask_directory(root, operator, layout, subtask)) or None
 
     every = KeyGroupRange(0, manifest.max_parallelism)
@@ -62,20 +60,20 @@ def places_of(root: Directory, manifest: JobManifest, operator: str) -> list[Pla
             groups,
             LogIdentity(manifest.job, operator, subtask, manifest.layouts[layout], manifest.max_parallelism),
             subtask_directory(root, operator, layout, subtask),
-            frozenset(number for number, kind in found if kind == "log"),
-            max(found)[0],
+            frozenset(number for number, kind in found if kind is FileKind.LOG),
+            max(number for number, _ in found),
         )
         for groups, layout, subtask, found in newest_holding(manifest, every, held)
     ]
 
 
-def _listed(directory: Directory) -> list[tuple[int, str]]:
-    """The numbers of the files, and whether they are `log` or `snapshot`; empty when there is no history."""
+def _listed(directory: Directory) -> list[FileName]:
+    """The `.log` and `.snapshot` files; empty when there is no history."""
     try:
         names = directory.names()
     except OSError as exc:
         raise CheckpointError(f"cannot read {directory.path}: {exc}") from exc
-    return [(int(match[1]), match[2]) for match in map(_FILE_NAME.fullmatch, names) if match]
+    return history_files(names)
 
 
 class FollowedLog:
@@ -136,7 +134,7 @@ class FollowedLog:
     def written_at(self) -> float:
         """When the newest file was written, in seconds since the epoch of `time.time`; 0 when that is not known."""
         try:
-            return self._files.modified_at(f"{self._last[0]:012d}.log")
+            return self._files.modified_at(log_name(self._last[0]))
         except OSError:  # replaced by a snapshot
             return 0.0
 
@@ -167,7 +165,7 @@ class FollowedLog:
 
     def _take_in(self, number: int) -> None:
         sequence, seal = self._last
-        name = f"{number:012d}.log"
+        name = log_name(number)
         with reading(self._files, name) as reader:
             info = reader.info()
         header: Mapping[str, Any] = info.header

@@ -7,7 +7,6 @@ while they are read, so a file that went missing means reading its directory aga
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +27,7 @@ from qstate.checkpoint.log.chain import (
     reading,
 )
 from qstate.checkpoint.log.file_facts import readable
+from qstate.checkpoint.log.file_names import is_history_file
 from qstate.checkpoint.log.merge import merged_parts
 from qstate.checkpoint.log.operator_state import OperatorState, redistributed
 from qstate.checkpoint.log.segment import WHAT_TO_DO
@@ -55,8 +55,6 @@ __all__ = [
 
 #: What is done to the parts of a history before they are merged, such as converting them.
 Prepare = Callable[[Iterable[Part]], Iterable[Part]]
-
-_HISTORY_FILE = re.compile(r"\d{12}\.(log|snapshot)")
 
 #: How often a directory is read again because files were replaced meanwhile.
 MOST_READS = 5
@@ -361,7 +359,7 @@ def _of_one_epoch(operators: Mapping[str, StoredOperator]) -> dict[str, StoredOp
 
 def _holds_history(directory: Directory) -> bool:
     try:
-        return any(map(_HISTORY_FILE.fullmatch, directory.names()))
+        return any(map(is_history_file, directory.names()))
     except OSError as exc:
         raise CheckpointError(f"cannot read {directory.path}: {exc}") from exc
 

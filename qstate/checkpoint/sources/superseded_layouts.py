@@ -18,11 +18,12 @@ import re
 from collections.abc import Callable
 
 from qstate.checkpoint.log.chain import NO_EPOCH, Chain, LogIdentity
+from qstate.checkpoint.log.file_names import removal_order
 from qstate.checkpoint.manifest import JobManifest, operator_directory, subtask_directory
 from qstate.checkpoint.sources.history import existing_chain
 from qstate.checkpoint.storage.directory import Directory
 
-__all__ = ["earlier_layouts", "removal_order", "remove_layout", "superseded_layouts"]
+__all__ = ["earlier_layouts", "remove_layout", "superseded_layouts"]
 
 _LAYOUT = re.compile(r"\d{3,}")
 
@@ -63,12 +64,6 @@ def _has_gone_on(chain: Chain, final: int) -> bool:
     epochs = [one.epoch for one in chain.segments if one.epoch != NO_EPOCH]
     epochs += [base.epoch for base in chain.bases if base is not None and base.sequence > 0]
     return any(epoch <= final for epoch in epochs)
-
-
-def removal_order(names: list[str]) -> list[str]:
-    """The files of a subtask in the order in which they go."""
-    ranks = {"snapshot": 0, "log": 1}
-    return sorted(names, key=lambda name: (ranks.get(name.rpartition(".")[2], 2), name))
 
 
 def remove_layout(layout: Directory, stopping: Callable[[], bool] = lambda: False) -> None:

@@ -6,7 +6,6 @@ files meanwhile: one that is gone when its turn comes is not missed, unless the 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ from qstate.checkpoint.log.file_facts import (
     check_log_file,
     check_savepoint_file,
 )
+from qstate.checkpoint.log.file_names import FileKind, log_name, output_name, parse_name, snapshot_name
 from qstate.checkpoint.log.log_identity import check_name, misplaced, owner_of
 from qstate.checkpoint.log.operator_state import operator_state_of, operator_states_of
 from qstate.checkpoint.log.segment import SegmentInfo, SegmentReader
@@ -34,8 +34,6 @@ from qstate.errors import CheckpointError, DamagedCheckpoint
 from qstate.keys import KeyGroupRange
 
 __all__ = ["CheckedFile", "verify"]
-
-_LOG_FILE = re.compile(r"(\d{12})(?:\.log|\.snapshot|-\d{12}\.output)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +159,12 @@ class _LogCheck:
         self.snapshots: dict[int, SegmentInfo] = {}
 
     def check(self) -> Iterator[CheckedFile]:
-        names = sorted(filter(_LOG_FILE.fullmatch, self._files.names()), reverse=True)
+        names = sorted(filter(parse_name, self._files.names()), reverse=True)
         damaged = [found for found in map(self._looked_at, names) if found is not None]
         void = {
-            f"{one:012d}.log"
-            for name, info in self._infos.items()
-            for one in range(int(name[:12]) - info.header.get("void", 0), int(name[:12]))
+            log_name(number)
+            for info in self._infos.values()
+            for number in range(info.header["sequence"] - info.header.get("void", 0), info.header["sequence"])
         }
         outputs = {name: facts for info in self._infos.values() for name, facts in _output_of(info)}
         yield from (found for name, found in damaged if _counts(name, void, outputs))
@@ -188,7 +186,7 @@ class _LogCheck:
             return (name, CheckedFile(str(path), 0, str(exc))) if self._files.exists(name) else None
         self._infos[name] = info
         if info.header["kind"] == "snapshot":
-            self.snapshots[int(name[:12])] = info
+            self.snapshots[info.header["sequence"]] = info
         return None
 
     def _read(self, name: str, info: SegmentInfo, output: Mapping[str, int] | None) -> Iterator[CheckedFile]:
@@ -221,7 +219,7 @@ class _LogCheck:
 
     def _states_of(self, writer: int, sequence: int) -> States:
         """The schemas of an epoch's data: those of its writer's opening, or of a snapshot since, if that is gone."""
-        opening = self._infos.get(f"{writer:012d}.log")
+        opening = self._infos.get(log_name(writer))
         if opening is not None:
             return tuple(opening.header.get("states", ()))
         since = [number for number in self.snapshots if writer <= number < sequence]
@@ -231,11 +229,13 @@ class _LogCheck:
 def _output_of(info: SegmentInfo) -> Iterator[tuple[str, Mapping[str, int]]]:
     header, facts = info.header, info.footer.get("output")
     if facts is not None:
-        yield f"{header['sequence']:012d}-{header['writer']:012d}.output", facts
+        yield output_name(header["sequence"], header["writer"]), facts
 
 
 def _counts(name: str, void: Collection[str], outputs: Collection[str]) -> bool:
-    return name not in void and (not name.endswith(".output") or name in outputs)
+    found = parse_name(name)
+    is_output = found is not None and found.kind is FileKind.OUTPUT
+    return name not in void and (not is_output or name in outputs)
 
 
 def _without_base(files: Directory, snapshots: Mapping[int, SegmentInfo]) -> Iterator[CheckedFile]:
@@ -245,7 +245,7 @@ def _without_base(files: Directory, snapshots: Mapping[int, SegmentInfo]) -> Ite
     """
     for number, info in snapshots.items():
         below, seal = info.header.get("since") or (number, info.seal)
-        own, name = f"{number:012d}.snapshot", f"{below:012d}.snapshot"
+        own, name = snapshot_name(number), snapshot_name(below)
         path = files.path / own
         damaged = below not in snapshots and files.exists(name)
         if not damaged and (below not in snapshots or snapshots[below].seal != seal) and files.exists(own):

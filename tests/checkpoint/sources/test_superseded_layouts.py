@@ -12,11 +12,12 @@ import pytest
 from qstate.backends.contract import Change
 from qstate.checkpoint.log.chain import read_chain
 from qstate.checkpoint.log.epoch_log import EpochLog
+from qstate.checkpoint.log.file_names import removal_order
 from qstate.checkpoint.manifest import operator_directory, write_final
 from qstate.checkpoint.sources.history import JobHistory, OutrunCheckpoint, StateSource
 from qstate.checkpoint.sources.origins import open_source
 from qstate.checkpoint.sources.savepoint import write_savepoint
-from qstate.checkpoint.sources.superseded_layouts import removal_order, remove_layout, superseded_layouts
+from qstate.checkpoint.sources.superseded_layouts import remove_layout, superseded_layouts
 from qstate.checkpoint.sources.verification import verify
 from qstate.checkpoint.storage.local_directory import DurableDirectory
 from qstate.errors import DamagedCheckpoint

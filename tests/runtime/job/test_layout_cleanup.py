@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qstate.checkpoint.sources.superseded_layouts import removal_order
+from qstate.checkpoint.log.file_names import removal_order
 from qstate.checkpoint.sources.verification import verify
 from tests.runtime.job.functions import Totals
 from tests.runtime.job.running_job import QUERY, RunningJob, until
