@@ -63,7 +63,7 @@ def lines(*arguments: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("what", ["checkpoint", "savepoint"])
-def test_show_tells_states_and_sizes(written: Path, what: str) -> None:
+def test_show_prints_states_and_sizes(written: Path, what: str) -> None:
     shown = json.loads(run("checkpoint", "show", str(written / what), "--json", "--key-groups").stdout)
     assert (shown["kind"], shown["job"], shown["max_parallelism"]) == (what, "job", MAX_PARALLELISM)
     (operator,) = shown["operators"]
@@ -79,7 +79,7 @@ def test_show_tells_states_and_sizes(written: Path, what: str) -> None:
     assert set(groups) == {key_group(key, MAX_PARALLELISM) for key in KEYS}
 
 
-def test_show_prints_a_page_for_people(written: Path) -> None:
+def test_show_prints_readable_tables(written: Path) -> None:
     text = run("checkpoint", "show", str(written / "checkpoint"), "--epochs").stdout
     assert "checkpoint directory of job 'job'" in text
     assert f"epoch {LAST} is final" in text
@@ -90,7 +90,7 @@ def test_show_prints_a_page_for_people(written: Path) -> None:
     assert "savepoint of job 'job', created 20" in run("checkpoint", "show", str(written / "savepoint")).stdout
 
 
-def test_show_tells_the_files_that_the_newest_snapshot_is_made_of(tmp_path: Path) -> None:
+def test_show_prints_the_files_of_the_newest_snapshot(tmp_path: Path) -> None:
     job = StoredJob(tmp_path, parallelism=1)
     for epoch in range(2):
         job.run([epoch], filled=epoch == 0)
@@ -136,7 +136,7 @@ def test_dump_is_in_the_neutral_order_and_the_same_from_both(written: Path) -> N
     assert groups == sorted(groups)
 
 
-def test_dump_takes_parts_and_older_epochs(written: Path) -> None:
+def test_dump_accepts_selections_and_older_epochs(written: Path) -> None:
     location = str(written / "checkpoint")
     every = lines(location)
     assert lines(location, "--operator", UID, "--state", "visits") == [one for one in every if one["state"] == "visits"]
@@ -244,7 +244,7 @@ def test_operator_state_in_messagepack_has_the_stored_bytes(with_lists: Path) ->
     assert {one.decoded for one in read if one.state == "secret list"} == {False}
 
 
-def test_reader_that_goes_away_is_quiet(written: Path) -> None:
+def test_a_closed_pipe_is_no_error(written: Path) -> None:
     command = f"{sys.executable} -m qstate.cli.main checkpoint dump {written / 'savepoint'} | head -n 1"
     answer = subprocess.run(
         ["bash", "-c", command],
@@ -259,7 +259,7 @@ def test_reader_that_goes_away_is_quiet(written: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["checkpoint", "savepoint"])
-def test_verify_finds_nothing_where_nothing_is(written: Path, what: str) -> None:
+def test_verify_reports_nothing_without_damage(written: Path, what: str) -> None:
     answer = run("checkpoint", "verify", str(written / what), "--json")
     found = json.loads(answer.stdout)
     paths = [path for path in (written / what).rglob("*") if path.is_file()]
@@ -285,7 +285,7 @@ def test_verify_names_every_damaged_file(stored: Path, how: str) -> None:
         path.write_bytes(sound)
 
 
-def test_verify_misses_files_that_are_not_there(stored: Path) -> None:
+def test_verify_reports_missing_files(stored: Path) -> None:
     newest = max(stored.glob("checkpoint/*/*/00001/*.log"))
     newest.unlink()
     answer = run("checkpoint", "verify", str(stored / "checkpoint"))
@@ -297,7 +297,7 @@ def test_verify_misses_files_that_are_not_there(stored: Path) -> None:
     assert "0001.savepoint is missing" in answer.stdout
 
 
-def test_verify_leaves_void_files_alone(stored: Path) -> None:
+def test_verify_ignores_void_files(stored: Path) -> None:
     newest = max(stored.glob("checkpoint/*/*/00001/*.log"))
     newest.write_bytes(b"QSTATEL1")
     assert run("checkpoint", "verify", str(stored / "checkpoint")).returncode == cli.NO
@@ -306,7 +306,7 @@ def test_verify_leaves_void_files_alone(stored: Path) -> None:
     assert run("checkpoint", "verify", str(stored / "checkpoint")).returncode == cli.SUCCESS
 
 
-def test_savepoint_says_what_it_wrote(written: Path, tmp_path: Path) -> None:
+def test_savepoint_prints_what_it_wrote(written: Path, tmp_path: Path) -> None:
     answer = run("savepoint", str(written / "checkpoint"), str(tmp_path / "savepoint"))
     entries = len(state_after(LAST))
     assert answer.stdout.splitlines() == [
@@ -318,7 +318,7 @@ def test_savepoint_says_what_it_wrote(written: Path, tmp_path: Path) -> None:
     assert savepoint is not None and savepoint.entries(UID) == entries
 
 
-def test_savepoint_of_less_than_was_committed_is_said(stored: Path, tmp_path: Path) -> None:
+def test_savepoint_of_an_earlier_epoch_than_the_committed_one_warns(stored: Path, tmp_path: Path) -> None:
     newest = max(stored.glob("checkpoint/*/*/00001/*.log"))
     newest.write_bytes(newest.read_bytes()[:-1])
     answer = run("savepoint", str(stored / "checkpoint"), str(tmp_path / "savepoint"))
@@ -328,7 +328,7 @@ def test_savepoint_of_less_than_was_committed_is_said(stored: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("rich", [True, False])
-def test_terminal_shows_how_far_it_is(written: Path, tmp_path: Path, rich: bool) -> None:
+def test_terminal_shows_progress(written: Path, tmp_path: Path, rich: bool) -> None:
     """With rich a bar, without it a line."""
     without = "" if rich else "sys.modules['rich'] = None"
     code = f"import sys\n{without}\nfrom qstate.cli import main as cli\nsys.exit(cli.main())"
@@ -368,11 +368,11 @@ def test_terminal_shows_how_far_it_is(written: Path, tmp_path: Path, rich: bool)
         (["savepoint", "{root}/nothing", "{root}/new"], ["neither a savepoint"]),
     ],
 )
-def test_what_cannot_be_done_is_one_line(written: Path, arguments: list[str], parts: list[str]) -> None:
+def test_an_error_is_one_line(written: Path, arguments: list[str], parts: list[str]) -> None:
     assert_one_line_error(run(*(argument.format(root=written) for argument in arguments)), *parts)
 
 
-def test_damage_on_the_way_is_one_line(stored: Path) -> None:
+def test_damage_during_a_dump_is_one_line(stored: Path) -> None:
     path = stored / "savepoint" / "0001.savepoint"
     damaged = bytearray(path.read_bytes())
     damaged[damaged.index(b"secret", 1200)] ^= 1
@@ -380,7 +380,7 @@ def test_damage_on_the_way_is_one_line(stored: Path) -> None:
     assert_one_line_error(run("checkpoint", "dump", str(stored / "savepoint")), str(path), "damaged")
 
 
-def test_nothing_but_the_core_is_needed(written: Path, tmp_path: Path) -> None:
+def test_the_core_packages_are_enough(written: Path, tmp_path: Path) -> None:
     code = (
         f"import sys\nfor name in {OPTIONAL!r}: sys.modules[name] = None\nfrom qstate.cli import main as cli\n"
         "sys.exit(cli.main(sys.argv[1:]))"

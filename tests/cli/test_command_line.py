@@ -19,7 +19,7 @@ ROOT = Path(qstate.__file__).parents[1]
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run `python -m qstate.cli.main` in a process of its own, as a shell would."""
+    """Run `python -m qstate.cli.main` in its own process."""
     return subprocess.run(
         [sys.executable, "-m", "qstate.cli.main", *arguments],
         capture_output=True,
@@ -44,7 +44,7 @@ def test_version_is_printed() -> None:
     assert (answer.returncode, answer.stdout) == (0, f"qstate {qstate.__version__}\n")
 
 
-def test_check_of_what_is_there_succeeds() -> None:
+def test_check_of_installed_features_succeeds() -> None:
     answer = run("check", "core")
     assert answer.returncode == cli.SUCCESS
     assert [line.split()[0] for line in answer.stdout.splitlines()] == ["ok"] * (1 + len(installation.FEATURES["core"]))
@@ -80,7 +80,7 @@ def test_demo_without_java_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["--parallelism=0", "--speed=-1", "--speed=inf", "--parallelism=two"])
-def test_demo_refuses_options_that_cannot_work(option: str) -> None:
+def test_demo_refuses_invalid_options(option: str) -> None:
     answer = run("demo", option)
     assert answer.returncode == cli.ERROR
     assert "Traceback" not in answer.stderr

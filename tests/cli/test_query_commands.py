@@ -1,4 +1,4 @@
-"""`qstate jobs`, `states` and `get` against states that are served for real."""
+"""`qstate jobs`, `states` and `get` against a real served job."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_key_of_several_columns_is_one_argument_each(proxy: str) -> None:
     assert json.loads(answer.stdout) == "AAE="
 
 
-def test_key_without_a_value_is_a_plain_no(proxy: str) -> None:
+def test_key_without_a_value_has_exit_code_1(proxy: str) -> None:
     answer = run("get", "nyc", "lastTemperature", "LGA", "--proxy", proxy)
     assert (answer.returncode, answer.stdout, answer.stderr) == (cli.NO, "", "")
     assert run("get", "nyc", "lastTemperature", "LGA", "--proxy", proxy, "--json").stdout == "null\n"
@@ -87,7 +87,7 @@ def test_key_without_a_value_is_a_plain_no(proxy: str) -> None:
         (["jobs", "--timeout", "0"], ["timeout_s must be seconds above zero"]),
     ],
 )
-def test_what_cannot_be_answered_is_one_line(proxy: str, arguments: list[str], parts: list[str]) -> None:
+def test_a_failed_query_is_one_line(proxy: str, arguments: list[str], parts: list[str]) -> None:
     assert_one_line_error(run(*arguments, "--proxy", proxy), *parts)
 
 
@@ -103,7 +103,7 @@ def test_demands_are_made(proxy: str) -> None:
     )
 
 
-def test_fallback_is_asked_for_what_was_committed_alone(tmp_path: Path) -> None:
+def test_fallback_is_asked_for_committed_values_only(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as reserved:
         gone = f"127.0.0.1:{reserved.getsockname()[1]}"
     with serve(tmp_path, committed=True) as (host, port):
@@ -118,16 +118,16 @@ def test_fallback_is_asked_for_what_was_committed_alone(tmp_path: Path) -> None:
     )
 
 
-def test_url_in_the_place_of_an_address_is_named() -> None:
+def test_url_instead_of_an_address_is_refused() -> None:
     assert_one_line_error(run("jobs", "--proxy", "http://localhost:9069"), "not a URL", "'http://localhost'")
 
 
 @pytest.mark.parametrize("address", ["localhost", "localhost:http", ":9069", "localhost:0", "localhost:70000"])
-def test_address_that_cannot_be_one_is_refused(address: str) -> None:
+def test_invalid_address_is_refused(address: str) -> None:
     assert_one_line_error(run("jobs", "--proxy", address), "HOST:PORT", repr(address))
 
 
-def test_nobody_listening_is_one_line() -> None:
+def test_an_address_without_a_listener_is_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as reserved:
         port = reserved.getsockname()[1]
     assert_one_line_error(run("jobs", "--proxy", f"127.0.0.1:{port}", "--timeout", "1"), "cannot connect to")
@@ -151,7 +151,7 @@ def test_every_key_can_be_written(text: str, number: int, data: bytes) -> None:
     assert parse_key([text], types[:1]) == text
 
 
-def test_number_beyond_64_bits_is_no_key() -> None:
+def test_number_beyond_64_bits_is_not_a_key() -> None:
     with pytest.raises(WrongKeyType):
         parse_key([str(2**63)], [ColumnType.BIGINT])
     with pytest.raises(ConfigError):
@@ -170,7 +170,7 @@ def test_namespace_is_json_or_plain_text(text: str, namespace: Any) -> None:
     assert parse_namespace(text) == namespace
 
 
-def test_what_json_lacks_is_printed_in_its_terms() -> None:
+def test_types_that_json_lacks_are_printed_as_json() -> None:
     value = {
         1: b"\x00\x01",
         "at": datetime(2013, 7, 18, tzinfo=timezone.utc),

@@ -1,4 +1,4 @@
-"""A peer whose every answer a test decides: a proxy, a state server, or something hostile on a real socket."""
+"""A peer with scripted answers on a real socket: a proxy, a state server, or a hostile peer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from qstate.protocol import (
     Values,
 )
 
-#: What a script may answer a request with: messages to encode, raw bytes to send as they are, nothing, or CLOSE.
+#: A script answers a request with messages to encode, raw bytes, nothing, or CLOSE.
 CLOSE = object()
 Reply = Answer | bytes | object
 Script = Callable[[Any], Iterable[Reply]]
@@ -45,7 +45,7 @@ class Peer:
     """Listens on a port of its own and serves each connection on a thread; `close` ends all of them.
 
     Without a script it is an honest proxy and state server in one for a state whose value is the key's text.
-    `script(request)` decides instead, when given; `requests` and `connections` count what came.
+    `script(request)` decides instead, when given; `requests` has every request, `connections` counts connections.
     """
 
     def __init__(self, script: Script | None = None, *, port: int = 0, **connection: Any) -> None:
@@ -59,7 +59,7 @@ class Peer:
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._closing = False
-        #: Told also while the peer closes: a request that came just before is still answered with it.
+        #: Valid after `close`: a request that arrived just before is still answered with it.
         self.address: tuple[str, int] = self._listener.getsockname()
         self._spawn(self._accept)
 
@@ -76,12 +76,12 @@ class Peer:
             yield Pong(request.id)
 
     def location(self, request: Locate, **state: Any) -> Location:
-        """Says that this peer owns everything."""
+        """A location with this peer as the owner of everything."""
         owner = (0, 128, *self.address, STATE_ID)
         return Location(request.id, {**VALUE_STATE, **state}, 128, (owner,))
 
     def drop_connections(self) -> None:
-        """Close every connection, as a peer that dies does."""
+        """Close every connection, like a peer that dies."""
         with self._lock:
             dropped, self._sockets = self._sockets, []
         for sock in dropped:
@@ -93,7 +93,7 @@ class Peer:
             thread.join(timeout_s)
 
     def send_to(self, number: int, answer: Answer) -> None:
-        """Answer over a connection, by its number, what the script left unanswered."""
+        """Send over a connection, by its number, an answer that the script left out."""
         self._sockets[number].sendall(self._wires[number].send(answer))
 
     def close(self) -> None:
@@ -159,7 +159,7 @@ class Peer:
 
 
 class RawPeer:
-    """Accepts one connection after another and does with its socket what the test says."""
+    """Accepts one connection after another and calls `behave` with its socket."""
 
     def __init__(self, behave: Callable[[socket.socket], None]) -> None:
         self._behave = behave

@@ -1,4 +1,4 @@
-"""A job that is served for real, without Spark: two state servers with a backend each, behind a proxy.
+"""A real served job, without Spark: two state servers with a backend each, behind a proxy.
 
 Run as a program (`python -m tests.runtime.client.real_job DIRECTORY PORT EPOCH`) it serves until it is killed.
 """
@@ -71,7 +71,7 @@ def stored(descriptor: StateDescriptor, number: int) -> Any:
 
 
 class Subtask:
-    """One task manager's share: a backend with every kind of state, and the server that shows it."""
+    """One task manager's share: a backend with every kind of state, and its state server."""
 
     def __init__(self, groups: KeyGroupRange, directory: Path) -> None:
         directory.mkdir(parents=True)
@@ -170,11 +170,11 @@ class Asked:
 
     @property
     def client(self) -> AsyncQueryableStateClient:
-        """The client that is asked."""
+        """The asyncio client."""
         return self._client
 
     def run(self, work: Any) -> Any:
-        """What comes of a coroutine on the client's loop."""
+        """Run a coroutine on the client's loop, and return its result."""
         return self._runner.run_until_complete(work)
 
     def __getattr__(self, name: str) -> Any:
@@ -190,7 +190,7 @@ class Asked:
 
 
 def main(directory: str, port: str, epoch: str) -> None:
-    """Serve a job; says so on standard output."""
+    """Serve a job; prints its address when it is ready."""
     job = Job(Path(directory), epoch=int(epoch), ports=port)
     print(*job.proxy.address, flush=True)
     threading.Event().wait()

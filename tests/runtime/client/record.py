@@ -1,4 +1,4 @@
-"""A record as a job would declare it."""
+"""A record type of a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments that cannot work are refused before anything is sent, by an error that says what to give instead."""
+"""The clients refuse invalid arguments before they send anything, with an error that names what was expected."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from qstate.errors import ConfigError, WrongKeyType
 from tests.runtime.client.peer import Peer
 from tests.runtime.client.real_job import Asked
 
-#: Nobody listens there, and nobody is asked.
+#: An address without a listener; these tests send nothing to it.
 NOWHERE = ("127.0.0.1", 9)
 
 
 @pytest.mark.parametrize(
-    ("host", "port", "says"),
+    ("host", "port", "message"),
     [
         ("localhost", "9069", r"port must be an integer .* got '9069': pass 9069, without quotes"),
         ("localhost", "http", "port must be an integer from 1 to 65535, got 'http'"),
@@ -36,22 +36,22 @@ NOWHERE = ("127.0.0.1", 9)
         (9069, "localhost", "host must be"),
     ],
 )
-def test_an_address_that_is_none_is_refused(host: Any, port: Any, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
+def test_an_invalid_address_is_refused(host: Any, port: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         QueryableStateClient(host, port)
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ConfigError, match=message):
         asyncio.run(AsyncQueryableStateClient.connect(host, port))
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ConfigError, match=message):
         QueryableStateClient(*NOWHERE, fallback=[(host, port)])
 
 
-def test_addresses_of_every_form_are_taken() -> None:
+def test_addresses_of_every_form_are_accepted() -> None:
     for host in ("localhost", "10.0.0.1", "::1", "fe80::1%eth0", "a.very-long.name.example"):
         QueryableStateClient(host, 9069).close()
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         ({"timeout_s": 0}, "timeout_s must be seconds above zero"),
         ({"timeout_s": -1}, "timeout_s"),
@@ -70,10 +70,10 @@ def test_addresses_of_every_form_are_taken() -> None:
         ({"fallback": 9069}, "list of"),
     ],
 )
-def test_a_setting_of_a_client_that_cannot_work_is_refused(options: dict[str, Any], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
+def test_a_setting_of_a_client_that_cannot_work_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         QueryableStateClient(*NOWHERE, **options)
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ConfigError, match=message):
         asyncio.run(AsyncQueryableStateClient.connect(*NOWHERE, **options))
 
 
@@ -110,8 +110,8 @@ def known(request: pytest.FixtureRequest) -> bool:
 
 
 def refuses(call: Callable[..., Any], name: str) -> None:
-    arguments, options, error, says = WRONG_CALLS[name]
-    with pytest.raises(error, match=says):
+    arguments, options, error, message = WRONG_CALLS[name]
+    with pytest.raises(error, match=message):
         call(*arguments, **options)
 
 
@@ -146,7 +146,7 @@ def test_a_call_of_the_asyncio_client_that_cannot_be_answered_is_refused_before_
 
 
 @pytest.mark.parametrize("keys", ["JFK", b"JFK", 7, None])
-def test_one_key_in_the_place_of_several_is_named(keys: Any) -> None:
+def test_one_key_instead_of_several_is_refused(keys: Any) -> None:
     with QueryableStateClient(*NOWHERE) as client, pytest.raises(ConfigError, match="list of keys"):
         client.get_many("job", "state", keys)
     with Peer() as peer, Asked(peer.address, False) as other, pytest.raises(ConfigError, match="list of keys"):
@@ -154,7 +154,7 @@ def test_one_key_in_the_place_of_several_is_named(keys: Any) -> None:
 
 
 @pytest.mark.parametrize("job", ["", None, 7, "x" * 256])
-def test_states_of_what_is_no_job_are_refused(job: Any) -> None:
+def test_states_of_an_invalid_job_name_are_refused(job: Any) -> None:
     with QueryableStateClient(*NOWHERE) as client, pytest.raises(ConfigError, match="job must be"):
         client.states(job)
     with Peer() as peer, Asked(peer.address, False) as other, pytest.raises(ConfigError, match="job must be"):

@@ -1,4 +1,4 @@
-"""The asyncio client against scripted peers: what it gives, what it survives, what it leaves behind."""
+"""The asyncio client against scripted peers: results, failures, and cleanup."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def direct(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture
 def run(peer: Peer, direct: bool) -> Callable[[Scenario], None]:
-    """Runs a scenario with a connected client, in debug mode, and sees to it that no task is left."""
+    """Runs a scenario with a connected client, in debug mode, and checks that no task is left."""
 
     async def main(scenario: Scenario) -> None:
         async with await AsyncQueryableStateClient.connect(*peer.address, direct=direct, random=Random(3)) as client:
@@ -71,7 +71,7 @@ def test_a_get_gives_a_view(run: Callable[[Scenario], None], peer: Peer, direct:
     assert (get.namespace, get.options, get.keys) == (("window", 1), {"isolation": "committed"}, ("JFK",))
 
 
-def test_gets_of_one_loop_turn_travel_in_one_request_or_two(run: Callable[[Scenario], None], peer: Peer) -> None:
+def test_gets_of_one_loop_turn_become_one_request_or_two(run: Callable[[Scenario], None], peer: Peer) -> None:
     async def scenario(client: AsyncQueryableStateClient) -> None:
         await client.get("job", "state", "warm")
         for count in (FIRST_BATCH_KEYS - 1, 200, 50):
@@ -104,7 +104,7 @@ async def gets_of_halves(lower: Peer, scenario: Scenario) -> None:
         await scenario(client)
 
 
-def test_gets_of_one_loop_turn_leave_together_where_several_servers_share_the_keys(halves: tuple[Peer, Peer]) -> None:
+def test_gets_of_one_loop_turn_are_one_batch_where_several_servers_share_the_keys(halves: tuple[Peer, Peer]) -> None:
     async def scenario(client: AsyncQueryableStateClient) -> None:
         views = await asyncio.gather(*(client.get("job", "state", f"key-{number}") for number in range(200)))
         assert [view.value() for view in views] == [f"key-{number}" for number in range(200)]
@@ -145,7 +145,7 @@ def test_gets_that_a_server_does_not_own_any_more_are_sent_to_the_one_that_does(
     def disown(request: Any) -> Iterable[Reply]:
         if not isinstance(request, Get):
             return lower.honest(request)
-        lower.script = lower.honest  # which says that it owns everything
+        lower.script = lower.honest  # whose location has this peer as the owner of everything
         codes = (int(FailureCode.KEY_GROUP_NOT_OWNED),) * (len(request.keys) - 1)
         return [Values(request.id, (-1,) * len(codes) + (1,), (*codes, msgpack.packb(request.keys[-1])))]
 
@@ -199,7 +199,7 @@ def test_more_gets_in_one_loop_turn_than_a_request_may_hold_are_split() -> None:
         assert max(len(get.keys) for get in gets(peer)) <= FIRST_BATCH_KEYS + 1
 
 
-def test_only_gets_that_ask_alike_travel_together(run: Callable[[Scenario], None], peer: Peer) -> None:
+def test_only_gets_with_the_same_arguments_share_a_batch(run: Callable[[Scenario], None], peer: Peer) -> None:
     async def scenario(client: AsyncQueryableStateClient) -> None:
         await client.get("job", "state", "warm")
         await asyncio.gather(
@@ -224,7 +224,7 @@ def test_the_first_gets_share_one_look_up(run: Callable[[Scenario], None], peer:
 
 
 @pytest.mark.parametrize("key", [1.5, None, True, 7, "\ud800", 2**63, b"bytes", ("a", "b"), [1]])
-def test_a_bad_key_harms_none_of_the_gets_it_travels_with(
+def test_a_bad_key_does_not_fail_the_other_gets_of_its_batch(
     run: Callable[[Scenario], None], peer: Peer, key: Any
 ) -> None:
     def script(request: Any) -> Iterable[Reply]:
@@ -247,7 +247,7 @@ def test_a_bad_key_harms_none_of_the_gets_it_travels_with(
     run(scenario)
 
 
-def test_a_failed_key_harms_none_of_the_gets_it_travels_with(run: Callable[[Scenario], None], peer: Peer) -> None:
+def test_a_failed_key_does_not_fail_the_other_gets_of_its_batch(run: Callable[[Scenario], None], peer: Peer) -> None:
     def script(request: Any) -> Iterable[Reply]:
         if not isinstance(request, Get):
             return peer.honest(request)
@@ -288,7 +288,7 @@ def test_gets_refused_together_each_get_an_error_of_their_own(run: Callable[[Sce
 
 def test_submitted_gets_need_no_task_each(run: Callable[[Scenario], None], peer: Peer) -> None:
     async def scenario(client: AsyncQueryableStateClient) -> None:
-        # Of a state that is not known yet, and of one that is.
+        # First the state is not in the cache, then it is.
         assert (await client.submit("job", "state", "first", ("window", 1), "committed")).value() == "first"
         futures = [client.submit("job", "state", f"key-{number}") for number in range(100)]
         assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -300,7 +300,7 @@ def test_submitted_gets_need_no_task_each(run: Callable[[Scenario], None], peer:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_what_a_submitted_get_comes_to_is_told_by_its_future(
+def test_the_future_of_a_submitted_get_has_its_result_or_error(
     run: Callable[[Scenario], None], peer: Peer, known: bool
 ) -> None:
     async def scenario(client: AsyncQueryableStateClient) -> None:
@@ -319,7 +319,7 @@ def test_what_a_submitted_get_comes_to_is_told_by_its_future(
     run(scenario)
 
 
-def test_what_nothing_could_be_sent_with_is_refused_at_once(run: Callable[[Scenario], None]) -> None:
+def test_arguments_that_cannot_be_sent_are_refused_at_once(run: Callable[[Scenario], None]) -> None:
     async def scenario(client: AsyncQueryableStateClient) -> None:
         for options in ({"timeout_s": 0}, {"min_epoch": -1}, {"max_staleness_s": float("nan")}):
             with pytest.raises(ConfigError):
@@ -331,7 +331,7 @@ def test_what_nothing_could_be_sent_with_is_refused_at_once(run: Callable[[Scena
     run(scenario)
 
 
-def test_cancelling_one_waiter_harms_nobody(run: Callable[[Scenario], None]) -> None:
+def test_cancelling_one_waiter_does_not_affect_the_others(run: Callable[[Scenario], None]) -> None:
     async def scenario(client: AsyncQueryableStateClient) -> None:
         for _ in range(3):  # the first round also cancels the task that looks the state up
             tasks = [asyncio.create_task(client.get("job", "state", f"key-{number}")) for number in range(10)]
@@ -425,7 +425,7 @@ def test_a_silent_connection_is_given_up_for_a_new_one(run: Callable[[Scenario],
     run(scenario)
 
 
-def test_a_state_that_moved_is_found_at_its_new_place() -> None:
+def test_a_state_that_moved_is_found_at_its_new_owner() -> None:
     async def main() -> None:
         async with await AsyncQueryableStateClient.connect(*proxy.address, direct=True) as client:
             with pytest.raises(QueryError):
@@ -460,7 +460,7 @@ def test_keys_of_several_owners_come_back_to_their_own_gets() -> None:
         assert right.requests
 
 
-def test_an_unknown_job_is_raised_to_everyone_who_asked(run: Callable[[Scenario], None], peer: Peer) -> None:
+def test_an_unknown_job_is_raised_from_every_get(run: Callable[[Scenario], None], peer: Peer) -> None:
     async def scenario(client: AsyncQueryableStateClient) -> None:
         peer.script = lambda request: [Failure(request.id, FailureCode.UNKNOWN_JOB, {"job": "nobody"})]
         found = await asyncio.gather(*(client.get("nobody", "state", key) for key in "abc"), return_exceptions=True)
@@ -469,7 +469,7 @@ def test_an_unknown_job_is_raised_to_everyone_who_asked(run: Callable[[Scenario]
     run(scenario)
 
 
-def test_a_state_of_an_unknown_serializer_says_what_to_pass(run: Callable[[Scenario], None], peer: Peer) -> None:
+def test_an_unknown_serializer_is_an_error_that_names_the_remedy(run: Callable[[Scenario], None], peer: Peer) -> None:
     async def scenario(client: AsyncQueryableStateClient) -> None:
         peer.script = lambda request: [peer.location(request, serializer="avro")]
         with pytest.raises(SerializationError, match="serializers="):
@@ -478,7 +478,7 @@ def test_a_state_of_an_unknown_serializer_says_what_to_pass(run: Callable[[Scena
     run(scenario)
 
 
-def test_connecting_says_why_it_cannot() -> None:
+def test_a_failed_connect_raises_the_reason() -> None:
     async def main() -> None:
         with pytest.raises(Unauthenticated):
             await AsyncQueryableStateClient.connect(*guarded.address, token="guess")
@@ -509,7 +509,7 @@ def test_close_wakes_all_waiters_with_closed_error(peer: Peer) -> None:
     asyncio.run(main(), debug=True)
 
 
-def test_close_just_after_a_look_up_was_answered_leaves_nobody_waiting(peer: Peer) -> None:
+def test_close_just_after_a_look_up_was_answered_wakes_every_waiter(peer: Peer) -> None:
     async def main() -> None:
         client = await AsyncQueryableStateClient.connect(*peer.address)
         waiting = asyncio.create_task(client.get("job", "state", "JFK"))

@@ -1,4 +1,4 @@
-"""Queries that demand an epoch or a bound of staleness: what both clients send, and when they give up."""
+"""Queries that demand an epoch or a bound of staleness: the requests of both clients, and their deadlines."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_the_synchronous_client_sends_demands_and_only_when_asked_to(peer: Peer)
     ]
 
 
-def test_gets_travel_together_only_with_equal_demands(peer: Peer) -> None:
+def test_only_gets_with_equal_demands_share_a_batch(peer: Peer) -> None:
     async def ask(client: AsyncQueryableStateClient) -> None:
         await client.get("job", "state", "first")
         demands: list[dict[str, Any]] = [{}, {"min_epoch": 1}, {"min_epoch": 2}, {"max_staleness_s": 1.0}]
@@ -134,7 +134,7 @@ def test_a_demand_that_is_never_met_fails_at_the_deadline(
     ],
     ids=repr,
 )
-def test_a_demand_that_cannot_be_one_is_refused_before_anything_is_sent(peer: Peer, wrong: dict[str, Any]) -> None:
+def test_an_invalid_demand_is_refused_before_anything_is_sent(peer: Peer, wrong: dict[str, Any]) -> None:
     with QueryableStateClient(*peer.address) as client:
         for call in (client.get, client.submit):
             with pytest.raises(ConfigError, match=next(iter(wrong))):
@@ -153,7 +153,7 @@ def test_a_demand_that_cannot_be_one_is_refused_before_anything_is_sent(peer: Pe
 
 @pytest.mark.parametrize("results", [(b"\x01",), (None,), (b"\x01", None), (int(FailureCode.RESTORING), b"\x01")])
 @pytest.mark.parametrize("isolation", ["live", "committed"])
-def test_an_answer_of_an_earlier_epoch_than_demanded_is_never_given(
+def test_an_answer_of_an_earlier_epoch_than_demanded_is_never_returned(
     peer: Peer, results: tuple[Any, ...], isolation: str
 ) -> None:
     peer.script = lambda request: (

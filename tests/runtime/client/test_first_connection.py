@@ -1,4 +1,4 @@
-"""A proxy that was never there: the first connection fails at once, and the error says what was tried."""
+"""A proxy that was never reached: the first connection fails at once, and the error names the address."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def make(request: pytest.FixtureRequest) -> MakeClient:
 
 @pytest.fixture
 def refused() -> Iterator[tuple[str, int]]:
-    """An address where connections are refused all the while: bound, and nobody listens."""
+    """An address that refuses connections: bound, without a listener."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield held.getsockname()
 
 
-def fails(ask: Callable[[], Any], error: type[Exception], says: str) -> None:
+def fails(ask: Callable[[], Any], error: type[Exception], message: str) -> None:
     started = time.monotonic()
-    with pytest.raises(error, match=says):
+    with pytest.raises(error, match=message):
         ask()
     assert time.monotonic() - started < AT_ONCE_S
 
@@ -62,7 +62,7 @@ def test_a_first_connection_that_is_refused_fails_after_one_more_try(
 
 
 @pytest.mark.parametrize("isolation", ["live", "committed"])
-def test_it_fails_as_fast_with_a_fallback_that_was_never_there(
+def test_it_fails_as_fast_with_a_fallback_that_was_never_reached(
     make: MakeClient, refused: tuple[str, int], isolation: str
 ) -> None:
     def ask() -> Any:
@@ -72,7 +72,7 @@ def test_it_fails_as_fast_with_a_fallback_that_was_never_there(
     fails(ask, Unavailable, f"cannot connect to 127.0.0.1:{refused[1]}.*Connection refused")
 
 
-def test_every_request_fails_so(refused: tuple[str, int]) -> None:
+def test_every_request_fails_like_that(refused: tuple[str, int]) -> None:
     with QueryableStateClient(*refused, timeout_s=PATIENCE_S) as client:
         for ask in (client.ping, client.jobs, lambda: client.states("job"), lambda: client.get_many("j", "s", ["k"])):
             fails(ask, Unavailable, "cannot connect")
@@ -81,7 +81,7 @@ def test_every_request_fails_so(refused: tuple[str, int]) -> None:
             fails(future.result, Unavailable, "cannot connect")
 
 
-def test_a_name_that_nobody_has_is_told_by_the_name_service(make: MakeClient) -> None:
+def test_an_unknown_host_name_fails_with_the_name_services_reason(make: MakeClient) -> None:
     def ask() -> Any:
         with make(("no-such-host.invalid", 9069)) as client:
             return client.ping()
@@ -89,7 +89,7 @@ def test_a_name_that_nobody_has_is_told_by_the_name_service(make: MakeClient) ->
     fails(ask, Unavailable, "cannot connect to no-such-host.invalid:9069")
 
 
-def test_a_proxy_that_was_there_is_waited_for(make: MakeClient) -> None:
+def test_a_proxy_that_was_reached_before_is_waited_for(make: MakeClient) -> None:
     with Peer() as first:
         port = first.address[1]
         with make(first.address) as client, ThreadPoolExecutor(1) as threads:
@@ -104,7 +104,7 @@ def test_a_proxy_that_was_there_is_waited_for(make: MakeClient) -> None:
 
 
 @pytest.mark.parametrize(
-    ("greeting", "says"),
+    ("greeting", "message"),
     [
         (b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", "speaks HTTP, not qstate"),
         (b"\x15\x03\x01\x00\x02\x02\x46", "speaks TLS, not qstate"),
@@ -112,7 +112,7 @@ def test_a_proxy_that_was_there_is_waited_for(make: MakeClient) -> None:
         (b"\x00\x00\x00\x01\xc1", "no client proxy and no state server of qstate"),
     ],
 )
-def test_what_listens_there_is_named_when_it_is_no_proxy(make: MakeClient, greeting: bytes, says: str) -> None:
+def test_a_server_that_is_not_a_proxy_is_identified(make: MakeClient, greeting: bytes, message: str) -> None:
     def behave(sock: socket.socket) -> None:
         sock.recv(65536)
         for byte in greeting:
@@ -124,11 +124,11 @@ def test_what_listens_there_is_named_when_it_is_no_proxy(make: MakeClient, greet
             return client.ping()
 
     with RawPeer(behave) as peer:
-        fails(lambda: ask(peer.address), VersionMismatch, says)
+        fails(lambda: ask(peer.address), VersionMismatch, message)
         assert peer.address[1]
 
 
-def test_a_server_that_waits_for_more_is_named_at_the_deadline(make: MakeClient) -> None:
+def test_a_server_that_waits_for_more_bytes_is_identified_at_the_deadline(make: MakeClient) -> None:
     def ask(address: tuple[str, int]) -> Any:
         with make(address, timeout_s=0.3) as client:
             return client.ping()

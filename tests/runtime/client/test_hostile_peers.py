@@ -39,8 +39,8 @@ def ask(request: pytest.FixtureRequest) -> Ask:
 WELCOME = frame(encode(Welcome(1, "raw", (), 1 << 24, 10_000)))
 
 
-def says(*data: bytes, then_close: bool = True) -> Callable[[socket.socket], None]:
-    """Reads the hello, says this, and closes or stays silent."""
+def greets_with(*data: bytes, then_close: bool = True) -> Callable[[socket.socket], None]:
+    """Read the hello, send `data`, and close or stay silent."""
 
     def behave(sock: socket.socket) -> None:
         sock.recv(65536)
@@ -65,8 +65,8 @@ def says(*data: bytes, then_close: bool = True) -> Callable[[socket.socket], Non
     ],
     ids=["http", "not MessagePack", "no id", "unknown type", "answer before welcome", "other version", "refusal"],
 )
-def test_what_does_not_speak_the_protocol_is_refused_at_once(ask: Ask, greeting: bytes) -> None:
-    with RawPeer(says(greeting)) as peer, pytest.raises(VersionMismatch):
+def test_a_peer_that_does_not_speak_the_protocol_is_refused_at_once(ask: Ask, greeting: bytes) -> None:
+    with RawPeer(greets_with(greeting)) as peer, pytest.raises(VersionMismatch):
         ask(peer.address, 30)
 
 
@@ -96,17 +96,17 @@ def test_what_does_not_speak_the_protocol_is_refused_at_once(ask: Ask, greeting:
     ],
 )
 def test_a_peer_that_breaks_the_protocol_is_unavailable_by_the_deadline(ask: Ask, garbage: bytes) -> None:
-    with RawPeer(says(WELCOME, garbage)) as peer, pytest.raises(Unavailable):
+    with RawPeer(greets_with(WELCOME, garbage)) as peer, pytest.raises(Unavailable):
         ask(peer.address, 1.0)
 
 
 @pytest.mark.parametrize("data", [(), (WELCOME,)], ids=["before the welcome", "after it"])
-def test_a_peer_that_says_nothing_is_deadline_exceeded(ask: Ask, data: tuple[bytes, ...]) -> None:
-    with RawPeer(says(*data, then_close=False)) as peer, pytest.raises(DeadlineExceeded):
+def test_a_silent_peer_is_deadline_exceeded(ask: Ask, data: tuple[bytes, ...]) -> None:
+    with RawPeer(greets_with(*data, then_close=False)) as peer, pytest.raises(DeadlineExceeded):
         ask(peer.address, 0.3)
 
 
-def test_a_peer_that_closes_without_a_word_is_unavailable(ask: Ask) -> None:
+def test_a_peer_that_closes_without_an_answer_is_unavailable(ask: Ask) -> None:
     with RawPeer(lambda sock: None) as peer, pytest.raises(Unavailable):
         ask(peer.address, 1.0)
 

@@ -1,4 +1,4 @@
-"""What ends with a connection: the requests that were sent over it, and what was learnt over it. Nothing else."""
+"""A lost connection fails the requests that were sent over it and removes the cached states, and nothing else."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def closes_under(kind: type, peer: Peer) -> Callable[[Any], Iterable[Reply]]:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_get_under_which_the_connection_breaks_is_unavailable_and_sent_once(make: MakeClient, known: bool) -> None:
+def test_a_get_whose_connection_breaks_is_unavailable_and_sent_once(make: MakeClient, known: bool) -> None:
     with Peer() as peer, make(peer) as client:
         if known:
             assert client.get("job", "state", "warm").value() == "warm"
@@ -57,7 +57,7 @@ def test_a_get_under_which_the_connection_breaks_is_unavailable_and_sent_once(ma
 
 
 @pytest.mark.parametrize("kind", [Locate, Describe, Ping])
-def test_every_request_under_which_the_connection_breaks_is_sent_once(make: MakeClient, kind: type) -> None:
+def test_every_request_whose_connection_breaks_is_sent_once(make: MakeClient, kind: type) -> None:
     ask: dict[type, Callable[[Any], Any]] = {
         Locate: lambda client: client.get("job", "state", "JFK"),
         Describe: lambda client: client.states("job"),
@@ -72,9 +72,7 @@ def test_every_request_under_which_the_connection_breaks_is_sent_once(make: Make
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_a_committed_get_under_which_the_connection_breaks_does_not_go_to_a_fallback(
-    make: MakeClient, many: bool
-) -> None:
+def test_a_committed_get_whose_connection_breaks_does_not_go_to_a_fallback(make: MakeClient, many: bool) -> None:
     with Peer() as job, Peer() as standby, make(job, fallback=[standby.address]) as client:
         assert client.get("job", "state", "warm", isolation=COMMITTED).value() == "warm"
         job.script = closes_under(Get, job)
@@ -88,7 +86,7 @@ def test_a_committed_get_under_which_the_connection_breaks_does_not_go_to_a_fall
         assert [get.keys for get in of_type(standby, Get)] == [("JFK",)]
 
 
-def test_unavailable_that_a_peer_answers_is_not_tried_again(make: MakeClient) -> None:
+def test_unavailable_from_a_peer_is_not_retried(make: MakeClient) -> None:
     with Peer() as peer, make(peer) as client:
         for answer in (
             lambda request: Failure(request.id, FailureCode.UNAVAILABLE, {}),
@@ -104,7 +102,7 @@ def test_unavailable_that_a_peer_answers_is_not_tried_again(make: MakeClient) ->
 
 
 @pytest.mark.parametrize("code", [FailureCode.SHUTTING_DOWN, FailureCode.OVERLOADED])
-def test_a_server_that_says_why_it_ends_the_connection_is_asked_again(make: MakeClient, code: FailureCode) -> None:
+def test_a_server_that_sends_a_close_notice_is_asked_again(make: MakeClient, code: FailureCode) -> None:
     with Peer() as peer:
         peer.script = lambda request: (
             [Failure(0, code, {}), CLOSE]
@@ -116,7 +114,7 @@ def test_a_server_that_says_why_it_ends_the_connection_is_asked_again(make: Make
         assert len(of_type(peer, Get)) == 2
 
 
-def test_a_connection_that_was_closed_between_two_requests_costs_none(make: MakeClient) -> None:
+def test_a_connection_that_was_closed_between_two_requests_fails_neither(make: MakeClient) -> None:
     with Peer() as peer, make(peer) as client:
         for number in range(20):
             assert client.get("job", "state", f"{number}").value() == f"{number}"
@@ -125,7 +123,7 @@ def test_a_connection_that_was_closed_between_two_requests_costs_none(make: Make
         assert len(of_type(peer, Get)) == 20
 
 
-def test_an_owner_that_cannot_be_reached_is_no_owner(make: MakeClient) -> None:
+def test_an_unreachable_owner_counts_as_no_owner(make: MakeClient) -> None:
     with Peer() as gone:
         port = gone.address[1]
     with Peer() as peer:
@@ -152,7 +150,7 @@ def describing(peer: Peer, **state: Any) -> Callable[[Any], Iterable[Reply]]:
 
 @pytest.mark.parametrize("way", ["sync proxy", "asyncio proxy"])
 @pytest.mark.parametrize("many", [1, 3])
-def test_a_state_is_read_by_what_the_connection_said_that_brought_it(way: str, many: int) -> None:
+def test_a_value_is_decoded_by_the_description_of_its_own_connection(way: str, many: int) -> None:
     with Peer() as first:
         port = first.address[1]
         with make_client(way, first) as client:
@@ -174,11 +172,11 @@ def make_client(way: str, peer: Peer, **options: Any) -> Any:
     return QueryableStateClient(*peer.address, **options) if kind == "sync" else Asked(peer.address, **options)
 
 
-def test_gets_that_were_given_while_the_connection_was_dead_are_read_by_the_new_description() -> None:
+def test_gets_made_while_the_connection_is_dead_are_decoded_by_the_new_description() -> None:
     async def ask() -> set[str]:
         async with await AsyncQueryableStateClient.connect(host, port) as client:
             await client.get("job", "state", "warm")
-            first.close()  # the loop has not run since: nothing is noticed yet
+            first.close()  # the loop has not run since, so the client has not noticed
             second.start()
             views = await asyncio.gather(*(client.get("job", "state", f"{number}") for number in range(40)))
             return {type(view).__name__ for view in views}
@@ -197,7 +195,7 @@ def test_gets_that_were_given_while_the_connection_was_dead_are_read_by_the_new_
             second.peer.close()
 
 
-def test_a_direct_client_keeps_a_location_when_the_proxy_goes() -> None:
+def test_a_direct_client_keeps_a_location_when_the_proxy_ends() -> None:
     with Peer() as owner, Peer() as proxy:
         proxy.script = owner_script(proxy, owner)
         for way in ("sync direct", "asyncio direct"):
@@ -218,8 +216,8 @@ def owner_script(proxy: Peer, owner: Peer, **state: Any) -> Callable[[Any], Iter
 
 
 @pytest.mark.parametrize("way", ["asyncio proxy", "asyncio direct", "sync proxy", "sync direct"])
-def test_keys_of_another_type_are_judged_by_who_has_the_state(way: str) -> None:
-    """The job may have come back with keys of another type: what is remembered of the state refuses nothing."""
+def test_the_server_checks_keys_of_another_type(way: str) -> None:
+    """The job may have been restarted with keys of another type, so the cached state must not refuse a key."""
     came_back = threading.Event()
 
     def script(request: Any) -> Iterable[Reply]:
@@ -238,7 +236,7 @@ def test_keys_of_another_type_are_judged_by_who_has_the_state(way: str) -> None:
             assert client.get("job", "state", 7).value() == 7
 
 
-def test_requests_that_a_silent_peer_has_wait_on_while_later_ones_have_a_new_connection() -> None:
+def test_requests_at_a_silent_peer_keep_waiting_while_later_ones_use_a_new_connection() -> None:
     held: list[Any] = []
 
     def script(request: Any) -> Iterable[Reply]:
@@ -261,4 +259,4 @@ def test_requests_that_a_silent_peer_has_wait_on_while_later_ones_have_a_new_con
             until = time.monotonic() + PATIENCE_S
             while len(client._links.open) > 1 and time.monotonic() < until:
                 client.ping()
-            assert len(client._links.open) == 1, "nobody waits on the silent connection any more"
+            assert len(client._links.open) == 1, "no request waits on the silent connection any more"

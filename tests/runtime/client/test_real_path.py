@@ -88,7 +88,7 @@ def test_jobs_and_states_are_listed(client: Any) -> None:
         client.states("nobody")
 
 
-def test_a_stale_state_id_is_looked_up_anew_without_the_caller_noticing(client: Any, job: Job) -> None:
+def test_a_stale_state_id_is_looked_up_again_without_the_caller_noticing(client: Any, job: Job) -> None:
     assert client.get("job", "reducing", "key-7").get() == 107
     before = job.looked_up
     for subtask in job.subtasks:

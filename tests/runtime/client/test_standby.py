@@ -1,4 +1,4 @@
-"""Committed queries while the job is away: both clients, a real job and a real standby with a backend of its own.
+"""Committed queries while the job is stopped: both clients, a real job and a real standby with a backend of its own.
 
 The job has committed epoch 3, the standby has only epoch 2 yet: the epoch of an answer tells where it is from.
 """
@@ -78,7 +78,7 @@ def epoch_of(client: Any, key: str = "key-7", **options: Any) -> int:
     return int(view.epoch)
 
 
-def test_a_job_that_answers_is_all_that_is_asked(make: Callable[..., Any], job: Job, standby: Job) -> None:
+def test_while_the_job_answers_no_fallback_is_asked(make: Callable[..., Any], job: Job, standby: Job) -> None:
     with make(job.proxy.address, standby.proxy.address) as client:
         assert {epoch_of(client, key) for key in KEYS[:20]} == {JOBS}
         found = client.get_many("job", "reducing", [*KEYS, "nobody"], isolation=COMMITTED)
@@ -89,7 +89,7 @@ def test_a_job_that_answers_is_all_that_is_asked(make: Callable[..., Any], job: 
     assert standby.looked_up == 0
 
 
-def test_what_was_committed_is_answered_by_the_standby_when_the_job_goes(
+def test_the_standby_answers_committed_queries_when_the_job_stops(
     make: Callable[..., Any], job: Job, standby: Job
 ) -> None:
     with make(job.proxy.address, standby.proxy.address) as client:
@@ -144,12 +144,12 @@ def test_the_job_is_asked_again_when_it_is_back(
             again.close()
 
 
-def test_only_the_keys_of_the_owner_that_is_lost_come_from_the_standby(
+def test_only_the_keys_of_a_lost_owner_come_from_the_standby(
     make: Callable[..., Any], job: Job, standby: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The owners that are there have all the time they want: what is late comes from the standby, too."""
-    monkeypatch.setattr(failover_plan, "PATIENCE_S", PATIENCE_S)
-    monkeypatch.setattr(failover_plan, "HASTE_S", PATIENCE_S)
+    """The job has a long timeout, because late answers would come from the standby, too."""
+    monkeypatch.setattr(failover_plan, "ATTEMPT_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(failover_plan, "SHORT_ATTEMPT_TIMEOUT_S", PATIENCE_S)
     with make(job.proxy.address, standby.proxy.address) as client:
         assert epoch_of(client) == JOBS
         job.subtasks[0].close()
@@ -161,7 +161,7 @@ def test_only_the_keys_of_the_owner_that_is_lost_come_from_the_standby(
             assert {view.epoch for key, view in found.items() if key not in lost} == {JOBS}
 
 
-def test_a_demand_keeps_answers_of_an_earlier_epoch_away(make: Callable[..., Any], job: Job, standby: Job) -> None:
+def test_a_demand_excludes_answers_of_an_earlier_epoch(make: Callable[..., Any], job: Job, standby: Job) -> None:
     with make(job.proxy.address, standby.proxy.address) as client:
         seen = epoch_of(client, min_epoch=JOBS)
         job.close()
@@ -171,7 +171,7 @@ def test_a_demand_keeps_answers_of_an_earlier_epoch_away(make: Callable[..., Any
         assert caught.value.code.name in ("UNAVAILABLE", "EPOCH_NOT_REACHED")
 
 
-def test_a_job_that_has_not_started_yet_is_bridged(make: Callable[..., Any], job: Job, standby: Job) -> None:
+def test_the_standby_answers_until_the_job_has_started(make: Callable[..., Any], job: Job, standby: Job) -> None:
     with make(job.proxy.address, standby.proxy.address) as client:
         job.proxy.set_location_oracle("job", None)
         assert epoch_of(client) == STANDBYS
@@ -183,7 +183,7 @@ def test_a_job_that_has_not_started_yet_is_bridged(make: Callable[..., Any], job
         assert epoch_of(client) == JOBS
 
 
-def test_what_nobody_knows_is_told_at_once(make: Callable[..., Any], job: Job, standby: Job) -> None:
+def test_unknown_names_fail_at_once(make: Callable[..., Any], job: Job, standby: Job) -> None:
     with make(job.proxy.address, standby.proxy.address, timeout_s=PATIENCE_S) as client:
         started = time.monotonic()
         with pytest.raises(UnknownJob):
@@ -200,7 +200,7 @@ def test_what_nobody_knows_is_told_at_once(make: Callable[..., Any], job: Job, s
         assert time.monotonic() - started < PATIENCE_S / 2
 
 
-def test_the_next_fallback_is_asked_when_the_first_is_away_too(
+def test_the_next_fallback_is_asked_when_the_first_is_stopped_too(
     make: Callable[..., Any], job: Job, standby: Job
 ) -> None:
     job.close()
@@ -208,7 +208,7 @@ def test_the_next_fallback_is_asked_when_the_first_is_away_too(
         assert epoch_of(client) == STANDBYS
 
 
-def test_when_nobody_is_there_the_failure_is_the_jobs(job: Job, standby: Job) -> None:
+def test_without_any_server_the_failure_is_the_jobs(job: Job, standby: Job) -> None:
     job.close()
     standby.close()
     with QueryableStateClient(*job.proxy.address, fallback=[standby.proxy.address]) as client:
@@ -219,11 +219,9 @@ def test_when_nobody_is_there_the_failure_is_the_jobs(job: Job, standby: Job) ->
         Asked(job.proxy.address, False, fallback=[standby.proxy.address], timeout_s=1.0)
 
 
-# A third of the shorter time is still longer than a busy machine stands still.
+# A third of the shorter time is still longer than the pauses of a busy machine.
 @pytest.mark.parametrize("timeout_s", [0.9, 10.0])
-def test_a_job_that_says_nothing_does_not_use_up_the_time(
-    make: Callable[..., Any], standby: Job, timeout_s: float
-) -> None:
+def test_a_silent_job_does_not_use_up_the_time(make: Callable[..., Any], standby: Job, timeout_s: float) -> None:
     with Peer() as silent, make(silent.address, standby.proxy.address) as client:
         silent.script = lambda request: ()
         started = time.monotonic()
@@ -231,7 +229,7 @@ def test_a_job_that_says_nothing_does_not_use_up_the_time(
         assert time.monotonic() - started < 5.0
 
 
-def test_a_job_that_says_nothing_is_not_tried_by_every_query(make: Callable[..., Any], standby: Job) -> None:
+def test_a_silent_job_is_not_tried_by_every_query(make: Callable[..., Any], standby: Job) -> None:
     with Peer() as silent, make(silent.address, standby.proxy.address) as client:
         silent.script = lambda request: ()
         silent.requests.clear()
@@ -254,9 +252,9 @@ def test_a_connection_that_stays_silent_is_given_up_however_short_the_deadlines(
             assert time.monotonic() < until
 
 
-def test_answers_are_read_by_the_description_of_their_own_server(make: Callable[..., Any], standby: Job) -> None:
+def test_answers_are_decoded_by_the_description_of_their_own_server(make: Callable[..., Any], standby: Job) -> None:
     with Peer() as other:
-        # It says of a state of the same name that it needs a serializer which nobody has.
+        # Its state of the same name needs a serializer that no client has.
         other.script = lambda request: (
             [other.location(request, serializer="nobody's")] if isinstance(request, Locate) else other.honest(request)
         )
@@ -266,7 +264,7 @@ def test_answers_are_read_by_the_description_of_their_own_server(make: Callable[
             assert epoch_of(client) == STANDBYS
 
 
-def test_futures_and_tasks_go_elsewhere_too(job: Job, standby: Job) -> None:
+def test_futures_and_tasks_fail_over_too(job: Job, standby: Job) -> None:
     with QueryableStateClient(*job.proxy.address, fallback=[standby.proxy.address]) as client:
         assert epoch_of(client) == JOBS
         job.close()
@@ -288,7 +286,7 @@ def test_futures_and_tasks_go_elsewhere_too(job: Job, standby: Job) -> None:
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["the job was known", "the job was never there"])
-def test_gets_of_one_turn_travel_together_to_the_standby(known: bool) -> None:
+def test_gets_of_one_turn_are_one_request_to_the_standby(known: bool) -> None:
     async def ask(address: tuple[str, int], fallback: tuple[str, int]) -> list[Any]:
         if not known:
             gone.close()
@@ -306,7 +304,7 @@ def test_gets_of_one_turn_travel_together_to_the_standby(known: bool) -> None:
         assert [len(request.keys) for request in standby.requests if isinstance(request, Get)] == [20]
 
 
-def test_close_ends_every_connection_and_who_waits_is_told() -> None:
+def test_close_ends_every_connection_and_wakes_every_waiter() -> None:
     with Peer() as job, Peer() as standby:
         job.script = standby.script = lambda request: ()
         client = QueryableStateClient(*job.address, fallback=[standby.address], timeout_s=PATIENCE_S)
@@ -326,7 +324,7 @@ def test_close_ends_every_connection_and_who_waits_is_told() -> None:
 @pytest.mark.parametrize(
     "fallback", [["standby"], ["standby:9069"], [("standby", "9069")], [("standby", 0)], [(9069, "standby")], [1]]
 )
-def test_a_fallback_that_is_no_address_is_refused(fallback: Any) -> None:
+def test_an_invalid_fallback_is_refused(fallback: Any) -> None:
     with pytest.raises(ConfigError, match="host, port"):
         QueryableStateClient("127.0.0.1", 9069, fallback=fallback)
     with pytest.raises(ConfigError, match="host, port"):

@@ -1,4 +1,4 @@
-"""The synchronous client against scripted peers: what it gives, what it survives, what it leaves behind."""
+"""The synchronous client against scripted peers: results, failures, and cleanup."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_many_keys_come_back_by_key(client: QueryableStateClient) -> None:
     assert all(view.value() == key for key, view in found.items())
 
 
-def test_many_gets_in_a_row_tell_the_epoch_and_the_missing_keys_of_their_own_answer(
+def test_gets_in_a_row_have_the_epoch_and_the_missing_keys_of_their_own_answer(
     client: QueryableStateClient, peer: Peer
 ) -> None:
     client.get("job", "state", "JFK")
@@ -108,8 +108,8 @@ def test_many_gets_in_a_row_tell_the_epoch_and_the_missing_keys_of_their_own_ans
         for keys in (["a", "b", "c"], ["c", "a", "c"]):
             found = client.get_many("job", "state", keys)
             assert list(found) == list(dict.fromkeys(keys))
-            told = {key: view and (view.value(), view.epoch) for key, view in found.items()}
-            assert told == {key: None if key in missing else (key, epoch) for key in keys}
+            found_values = {key: view and (view.value(), view.epoch) for key, view in found.items()}
+            assert found_values == {key: None if key in missing else (key, epoch) for key in keys}
 
 
 def test_no_keys_give_nothing(client: QueryableStateClient) -> None:
@@ -130,7 +130,7 @@ def test_jobs_states_and_ping(client: QueryableStateClient) -> None:
     assert 0 < client.ping() < 10
 
 
-def test_futures_are_answered_in_any_order_of_asking(client: QueryableStateClient) -> None:
+def test_futures_may_be_read_in_any_order(client: QueryableStateClient) -> None:
     futures = [client.submit("job", "state", f"key-{number}") for number in range(50)]
     assert [future.result().value() for future in reversed(futures)] == [f"key-{n}" for n in reversed(range(50))]
     assert all(future.done() for future in futures)
@@ -159,7 +159,7 @@ def test_answers_in_reverse_order_reach_their_own_requests(peer: Peer) -> None:
         assert [future.result().value() for future in futures] == [f"key-{number}" for number in range(20)]
 
 
-def test_waiting_too_briefly_leaves_the_request_on_its_way(peer: Peer) -> None:
+def test_a_wait_that_times_out_leaves_the_request_in_progress(peer: Peer) -> None:
     release = threading.Event()
 
     def script(request: Any) -> Iterable[Reply]:
@@ -170,7 +170,7 @@ def test_waiting_too_briefly_leaves_the_request_on_its_way(peer: Peer) -> None:
     peer.script = script
     with QueryableStateClient(*peer.address) as client:
         future = client.submit("job", "state", "JFK")
-        with pytest.raises(TimeoutError, match="goes on"):
+        with pytest.raises(TimeoutError, match="continues"):
             future.result(0.01)
         release.set()
         assert future.result(10).value() == "JFK"
@@ -235,7 +235,7 @@ def test_a_gap_in_the_owners_is_waited_for_and_then_named(peer: Peer) -> None:
         assert client.get("job", "state", "JFK").value() == "JFK"
 
 
-def test_a_state_that_moved_is_found_at_its_new_place() -> None:
+def test_a_state_that_moved_is_found_at_its_new_owner() -> None:
     with Peer() as proxy, Peer() as old, Peer() as new:
         place = old
         proxy.script = lambda request: [place.location(request)]
@@ -315,7 +315,7 @@ def test_a_silent_connection_is_given_up_for_a_new_one(peer: Peer) -> None:
         assert peer.connections == 2
 
 
-def test_an_overloaded_peer_is_left_alone_for_as_long_as_it_asks(client: QueryableStateClient, peer: Peer) -> None:
+def test_an_overloaded_peer_gets_no_request_during_its_pause(client: QueryableStateClient, peer: Peer) -> None:
     peer.script = refusing(peer, FailureCode.OVERLOADED, retry_after_ms=60_000)
     with pytest.raises(Overloaded):
         client.get("job", "state", "JFK")
@@ -331,7 +331,7 @@ def test_a_wrong_token_is_refused_at_once(direct: bool) -> None:
 
 
 @pytest.mark.parametrize("key", [1.5, None, True, 2**63, "\ud800", ("a", None), (), ["a"]])
-def test_a_key_that_is_none_is_refused_before_it_is_sent(client: QueryableStateClient, peer: Peer, key: Any) -> None:
+def test_an_invalid_key_is_refused_before_it_is_sent(client: QueryableStateClient, peer: Peer, key: Any) -> None:
     with pytest.raises(WrongKeyType):
         client.get("job", "state", key)
     with pytest.raises(WrongKeyType):
@@ -344,7 +344,7 @@ def test_an_unknown_isolation_is_refused(client: QueryableStateClient) -> None:
         client.get("job", "state", "JFK", isolation="dirty")
 
 
-def test_a_state_of_an_unknown_serializer_says_what_to_pass(peer: Peer) -> None:
+def test_an_unknown_serializer_is_an_error_that_names_the_remedy(peer: Peer) -> None:
     peer.script = lambda request: (
         [peer.location(request, serializer="reversed-text")]
         if isinstance(request, Locate)
@@ -357,7 +357,7 @@ def test_a_state_of_an_unknown_serializer_says_what_to_pass(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1, float("inf"), float("nan")])
-def test_a_request_without_a_deadline_is_refused(client: QueryableStateClient, timeout_s: float) -> None:
+def test_a_request_without_a_finite_timeout_is_refused(client: QueryableStateClient, timeout_s: float) -> None:
     with pytest.raises(ConfigError):
         client.get("job", "state", "JFK", timeout_s=timeout_s)
 
@@ -466,11 +466,11 @@ def test_close_frees_every_file_and_no_thread_was_made(peer: Peer) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_child_is_refused_and_the_parent_goes_on(client: QueryableStateClient) -> None:
+def test_a_forked_child_is_refused_and_the_parent_continues(client: QueryableStateClient) -> None:
     client.get("job", "state", "JFK")
     reader, writer = os.pipe()
     with warnings.catch_warnings():
-        # Newer interpreters warn of forking beside threads (the peer's): this child only looks and ends.
+        # Newer interpreters warn of forking beside threads (the peer's): this child only checks and exits.
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
@@ -487,7 +487,7 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on(client: QueryableState
     assert client.get("job", "state", "LGA").value() == "LGA"
 
 
-def test_many_unread_futures_do_not_pile_up_without_bound(peer: Peer) -> None:
+def test_many_unread_futures_do_not_accumulate_without_bound(peer: Peer) -> None:
     with QueryableStateClient(*peer.address) as client:
         client.ping()
         key = "k" * 50_000
@@ -496,7 +496,7 @@ def test_many_unread_futures_do_not_pile_up_without_bound(peer: Peer) -> None:
 
 
 def poll_until(holds: Callable[[], bool]) -> None:
-    """A bounded wait for what has no event to wait for."""
+    """Wait for a condition that has no event, for a bounded time."""
     pause = threading.Event()
     for _ in range(1000):
         if holds():

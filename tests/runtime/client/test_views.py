@@ -1,4 +1,4 @@
-"""The laws of read-only views: what they read, that they refuse every mutator, at every depth."""
+"""The laws of read-only views: they decode every kind, and refuse every mutator at every depth."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def view_of(kind: str, data: bytes, serializer: Serializer | None = None) -> Any
     return ViewMaker({"name": "state", "kind": kind, "serializer": name}, own).view(data, 7, "live")
 
 
-# What a type must have to be read. Everything else that list or dict have and this does not is a mutator.
+# The methods that a read needs. Every other method of list or dict is a mutator.
 READING_LIST = {"copy", "count", "index", *dir(tuple)} | {"__reversed__"}
 READING_DICT = {"copy", "get", "items", "keys", "values", "fromkeys", "__or__", "__ror__", "__reversed__", *dir(tuple)}
 LIST_MUTATORS = sorted({name for name in dir(list) if name not in READING_LIST} | {"__init__"})
@@ -203,7 +203,7 @@ def test_each_kind_reads_with_its_own_operations() -> None:
 
 
 @pytest.mark.parametrize("kind", VIEWS)
-def test_a_view_says_where_it_is_from_and_refuses_to_say_otherwise(kind: str) -> None:
+def test_a_view_has_a_read_only_epoch_and_isolation(kind: str) -> None:
     view = VIEWS[kind]
     assert (view.epoch, view.isolation) == (7, "live")
     assert "epoch=7" in repr(view)
@@ -287,7 +287,7 @@ def test_containers_of_an_own_serializer_are_frozen_too() -> None:
     assert view_of("value", b"a,b", own).value() == [["a", "b"], {"set": frozenset({1})}, b"x"]
 
 
-def test_an_unknown_serializer_is_named_with_what_to_do() -> None:
+def test_an_unknown_serializer_is_an_error_that_names_the_remedy() -> None:
     with pytest.raises(SerializationError, match=r"'avro'.*serializers=\[...\].*msgpack, reversed-text"):
         ViewMaker({"name": "s", "kind": "value", "serializer": "avro"}, {"reversed-text": ReversedText()})
 
@@ -325,7 +325,7 @@ def test_serializers_need_names_of_their_own() -> None:
             serializers_by_name(wrong)  # type: ignore[arg-type]
 
 
-def test_views_of_many_results_keep_their_order_and_what_is_missing() -> None:
+def test_views_of_many_results_keep_their_order_and_the_missing_keys() -> None:
     maker = ViewMaker({"name": "s", "kind": "value", "serializer": "msgpack"}, {})
     views = maker.views([PACK(1), None, PACK(2)], (3, 3, 4), "committed")
     assert [view and (view.epoch, view.isolation) for view in views] == [(3, "committed"), None, (4, "committed")]
@@ -356,7 +356,7 @@ def test_views_made_before_the_answer_are_those_made_after_it(
         ]
 
 
-def test_nothing_is_expected_of_a_key_that_comes_twice() -> None:
+def test_duplicate_keys_have_no_views_before_the_answer() -> None:
     maker = ViewMaker({"name": "s", "kind": "value", "serializer": "msgpack"}, {})
     maker.view(PACK(0), 5, "live")
     assert maker.expect(["a", "b", "a"], "live") is None

@@ -138,7 +138,7 @@ def test_a_fatal_part_does_not_spoil_the_others(code: FailureCode) -> None:
 
 @pytest.mark.parametrize("code", [FailureCode.UNAVAILABLE, FailureCode.RESTORING, FailureCode.UNKNOWN_JOB])
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_a_failure_with_a_number_of_tries_is_final_after_so_many(code: FailureCode, number: int) -> None:
+def test_a_failure_with_a_number_of_tries_is_final_after_that_many(code: FailureCode, number: int) -> None:
     get = RoutedGet(("a",), deadline=10.0, random=Random(7), table=ONE, tries={code: number})
     commands = get.start(0.0)
     for _ in range(number - 1):
@@ -151,7 +151,7 @@ def test_a_failure_with_a_number_of_tries_is_final_after_so_many(code: FailureCo
     assert get.on_failure(ask.part, code, {"fact": 1}, 0.0) == [Refuse(code, {"fact": 1})]
 
 
-def test_other_failures_are_tried_as_ever_beside_those_with_a_number() -> None:
+def test_failures_without_a_number_of_tries_are_retried_until_the_deadline() -> None:
     get = RoutedGet(("a",), deadline=10.0, random=Random(7), table=ONE, tries={FailureCode.UNAVAILABLE: 1})
     (ask,) = asked(get.start(0.0))
     assert get.on_failure(ask.part, FailureCode.OVERLOADED, {}, 0.0) == []
@@ -204,7 +204,7 @@ def test_an_owner_that_cannot_be_reached_is_looked_up_again_and_then_has_no_loca
     assert not get.unreached
 
 
-def test_a_key_whose_owner_died_under_it_is_not_asked_for_again() -> None:
+def test_a_key_whose_owner_died_of_the_request_is_not_asked_for_again() -> None:
     get = routed()
     first, second = asked(get.start(0.0))
     assert get.on_failure(first.part, FailureCode.UNAVAILABLE, {"port": 1}, 0.0) == []
@@ -247,12 +247,12 @@ def test_a_proxy_that_was_never_reached_is_tried_once_more(known: LocationTable 
     assert get.unreached == {0}
 
 
-def test_what_was_known_over_a_connection_that_ended_is_looked_up_at_once() -> None:
+def test_a_state_whose_connection_ended_is_looked_up_at_once() -> None:
     get = routed(keys=("a",), known=AT_PROXY)
     (ask,) = asked(get.start(0.0))
     assert get.on_outdated(ask.part, 0.5) == [LookUp(AT_PROXY)]
     (again,) = asked(get.on_located(AT_PROXY, 0.6))
-    # The second time the connection ends there is a pause: a peer that takes and closes must not be hammered.
+    # After the second end there is a pause: a peer that accepts and closes must not be flooded.
     assert get.on_outdated(again.part, 0.7) == []
     assert get.wake_at > 0.7
     assert get.on_time(get.wake_at) == [LookUp(AT_PROXY)]
@@ -295,7 +295,7 @@ def test_only_the_keys_that_failed_are_asked_again() -> None:
     assert the_answer(get.on_values(again.part, (2,), (b"2",), 0.1)) == Answer((1, 2, 1), (b"1", b"2", b"3"))
 
 
-def test_keys_that_failed_differently_take_their_own_ways() -> None:
+def test_keys_that_failed_differently_are_retried_separately() -> None:
     get = routed(keys=("a", "b", "c"), known=ONE)
     (ask,) = asked(get.start(0.0))
     results = (int(FailureCode.RESTORING), int(FailureCode.KEY_GROUP_NOT_OWNED), int(FailureCode.INTERNAL))
@@ -447,11 +447,11 @@ def test_a_lookup_that_is_tried_again_at_the_deadline_keeps_its_failure() -> Non
     assert get.unreached == set(range(len(KEYS)))
 
 
-def test_a_deadline_in_the_past_asks_nobody() -> None:
+def test_a_deadline_in_the_past_sends_nothing() -> None:
     assert routed(deadline=1.0).start(1.0) == [Refuse(FailureCode.DEADLINE_EXCEEDED, {})]
 
 
-def test_several_keys_that_fit_no_message_are_halved_until_the_culprit_is_alone() -> None:
+def test_several_keys_that_fit_no_message_are_halved_until_the_bad_key_is_alone() -> None:
     get = routed(keys=("a", "b"), known=ONE)
     (ask,) = asked(get.start(0.0))
     left, right = asked(get.on_unsendable(ask.part, FailureCode.MALFORMED, {}, 0.0))
@@ -495,7 +495,7 @@ def test_answers_of_several_owners_are_added_up_to_the_bound(spare: int) -> None
 
 
 @pytest.mark.parametrize("late", ["values", "failure", "unreached", "outdated", "located", "lookup failed", "time"])
-def test_whatever_comes_after_the_end_is_ignored(late: str) -> None:
+def test_events_after_the_end_are_ignored(late: str) -> None:
     get = routed(keys=("a",), known=ONE)
     (ask,) = asked(get.start(0.0))
     the_answer(answer(get, ask))
@@ -556,7 +556,7 @@ def test_back_off_grows_with_each_failure_of_a_key() -> None:
 
 
 ANSWERS = ["values", "mixed", "retry", "moved", "fatal", "unreached", "outdated"]
-EVENTS = st.sampled_from([*ANSWERS, "located", "gap", "another", "lookup", "nobody", "time"])
+EVENTS = st.sampled_from([*ANSWERS, "located", "gap", "another", "lookup", "no proxy", "time"])
 
 
 @given(st.lists(EVENTS, max_size=40), st.randoms(use_true_random=False), st.sampled_from([None, ONE, TWO, GAP]))
@@ -582,7 +582,7 @@ def test_whatever_happens_each_get_ends_once_by_its_deadline_with_one_result_per
             note(get.on_located(GAP, now))
         elif event == "another":
             note(get.on_located(LocationTable("job", {"name": random.choice("abc")}, MAX_PARALLELISM, TWO.owners), now))
-        elif event == "nobody":
+        elif event == "no proxy":
             note(get.on_lookup_unreached({}, now, hopeless=random.choice([True, False])))
         elif event == "lookup":
             note(get.on_lookup_failed(random.choice([FailureCode.UNAVAILABLE, FailureCode.UNKNOWN_JOB]), {}, now))
