@@ -195,7 +195,7 @@ def get_operation(
 
 
 _MOVED = frozenset(code for code in FailureCode if code.retry is Retry.LOOK_UP_AGAIN) | {FailureCode.UNAVAILABLE}
-#: An attempt is short, so its endpoint gets more time to answer before the attempt ends.
+#: An attempt is short: a third of it is left for the endpoint's answer to arrive.
 ATTEMPT_MARGIN = 1 / 3
 
 
@@ -212,7 +212,7 @@ class _AttemptCall(CallOperation):
 
 
 class GetFailover(Failover):
-    """Get the values of keys. Its result is a view, or None, for each key."""
+    """Get the values of keys. Its result has a view, or None, for each key."""
 
     __slots__ = ("_demands", "_namespace", "_target")
 
@@ -264,11 +264,11 @@ class GetFailover(Failover):
         return found
 
     def by_key(self) -> dict[Key, ReadOnlyState | None]:
-        """`result`, with the keys."""
+        """`result` as a dict by key."""
         return dict(zip(self._keys, self.result(), strict=True))
 
     def results(self) -> list[Any]:
-        """A view, None or a `QueryError` for each key. Raises the error of the request as a whole."""
+        """A view, None or a `QueryError` for each key. Raises the error of the whole operation."""
         if self.error is not None:
             raise self.error
         found = {number: self._found(number) for number in set(self._plan.verdicts)}
@@ -286,7 +286,7 @@ class GetFailover(Failover):
 
 
 class CallFailover(Failover):
-    """Ask a proxy something that is not about keys: the states of a job, or whether it is there."""
+    """Send a proxy a request that is not about keys: the states of a job, or a ping."""
 
     __slots__ = ("_request",)
 

@@ -8,7 +8,7 @@ from qstate.client import QueryableStateClient
 from qstate.errors import EpochNotReached, Retry, TooStale
 from qstate.protocol import ClientConnection, connection
 from qstate.runtime.client.operations import NO_DEMANDS, GetOperation
-from qstate.runtime.routing.routed_get import routed_get as routing
+from qstate.runtime.routing import routed_get as routing
 from qstate_conformance.client.python_async_driver import PythonAsyncDriver
 from qstate_conformance.client.python_driver import PythonDriver
 from tests.defects.clients.seeds import defect

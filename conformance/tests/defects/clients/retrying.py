@@ -7,7 +7,7 @@ from typing import Any
 from qstate.client import QueryableStateClient
 from qstate.errors import QueryError, Retry
 from qstate.runtime.client.operations import Operation
-from qstate.runtime.routing.routed_get import routed_get as routing
+from qstate.runtime.routing import routed_get as routing
 from qstate_conformance.client.python_driver import PythonDriver
 from tests.defects.clients.seeds import defect
 
