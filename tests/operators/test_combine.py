@@ -13,7 +13,7 @@ from xxhash import xxh64_intdigest
 
 from qstate.operators import combine
 from qstate.operators.combine import LatestRowPerKey
-from qstate.runtime.input_digest import HASH_COLUMN, ROWS_COLUMN, InputDigest
+from qstate.runtime.relay.input_digest import HASH_COLUMN, ROWS_COLUMN, InputDigest
 
 SCHEMA = pa.schema([("key", pa.string()), ("window", pa.int64()), ("at", pa.int64()), ("temp", pa.float64())])
 ROWS = st.lists(
