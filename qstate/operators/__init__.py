@@ -18,7 +18,7 @@ from qstate.operators.handles import (
     ValueState,
 )
 from qstate.operators.operator import KeyedOperator, OperatorSpec
-from qstate.operators.operator_state import OperatorListState
+from qstate.operators.operator_lists import OperatorListState
 from qstate.operators.sinks import QueryableReducingSink, QueryableStateSink, QueryableValueSink
 
 __all__ = [

@@ -33,7 +33,7 @@ from qstate.operators.handles import (
     StateHandle,
     ValueState,
 )
-from qstate.operators.operator_state import OperatorLists, OperatorListState
+from qstate.operators.operator_lists import OperatorLists, OperatorListState
 
 __all__ = ["RuntimeContext", "Subtask"]
 

@@ -32,7 +32,7 @@ from qstate.operators.context import RuntimeContext, Subtask
 from qstate.operators.functions import KeyedBatch, KeyedBatchFunction, KeyedFunction, KeyedProcessFunction
 from qstate.operators.handles import NO_KEY
 from qstate.operators.key_columns import key_column_type, why_no_key
-from qstate.operators.operator_state import OperatorLists
+from qstate.operators.operator_lists import OperatorLists
 from qstate.operators.rows import OutputRows, RowMaker
 from qstate.operators.user_traceback import described
 

@@ -12,7 +12,7 @@ from qstate.descriptors import ListStateDescriptor, ValueStateDescriptor
 from qstate.errors import JobError
 from qstate.evolution import StateSchema
 from qstate.operators import OperatorListState, RuntimeContext
-from qstate.operators.operator_state import OperatorLists
+from qstate.operators.operator_lists import OperatorLists
 from tests.operators.running import SUBTASK, heap
 
 NAMES = ListStateDescriptor("names", list)
