@@ -27,7 +27,7 @@ from qstate.errors import QStateError
 from qstate.keys import KeyGroupRange, encode_key
 from qstate.runtime.control.process_log import OpenedLog
 from qstate.runtime.control.scratch_directory import ScratchDirectory, temporary_directory
-from qstate.runtime.job.job_directory import CheckpointHome
+from qstate.runtime.job.job_directory import JobDirectory
 from tests.checkpoint.checkpoints import QUERY, StoredJob
 from tests.checkpoint.logs import change, open_log
 from tests.project.documentation import ROOT
@@ -94,19 +94,19 @@ def opening(place: Path) -> None:
 
 def checkpoint(place: Path) -> None:
     _fill(place)
-    CheckpointHome("job", JobConfig(checkpoint_dir=str(place / "a" / "b")), 1)
+    JobDirectory("job", JobConfig(checkpoint_dir=str(place / "a" / "b")), 1)
 
 
 def lock(place: Path) -> None:
     (place / "checkpoint").mkdir()
     _fill(place)
-    CheckpointHome("job", JobConfig(checkpoint_dir=str(place / "checkpoint")), 1)
+    JobDirectory("job", JobConfig(checkpoint_dir=str(place / "checkpoint")), 1)
 
 
 def temporary_checkpoint(place: Path) -> None:
     tempfile.tempdir = str(place)
     _fill(place)
-    CheckpointHome("job", JobConfig(), 1)
+    JobDirectory("job", JobConfig(), 1)
 
 
 def scratch(place: Path) -> None:

@@ -15,7 +15,7 @@ from qstate.checkpoint.manifest import subtask_directory
 from qstate.checkpoint.storage.locations import open_directory
 from qstate.config import JobConfig
 from qstate.errors import CheckpointError, ConfigError, JobError
-from qstate.runtime.job.job_directory import CheckpointHome
+from qstate.runtime.job.job_directory import JobDirectory
 from qstate.standby import Standby
 from tests.remote import careless
 from tests.remote.s3_server import S3Server
@@ -27,8 +27,8 @@ JobOf = Callable[..., RunningJob]
 StandbyOf = Callable[..., Standby]
 
 
-def home_of(url: str, options: dict[str, Any], job: str = "job") -> CheckpointHome:
-    return CheckpointHome(job, JobConfig(checkpoint_dir=url, checkpoint_storage_options=options), 1)
+def job_directory_of(url: str, options: dict[str, Any], job: str = "job") -> JobDirectory:
+    return JobDirectory(job, JobConfig(checkpoint_dir=url, checkpoint_storage_options=options), 1)
 
 
 def test_a_job_is_killed_and_restarted_with_its_state(job_of: JobOf, url: str, s3: S3Server, tmp_path: Path) -> None:
@@ -95,31 +95,31 @@ def test_a_second_driver_cuts_the_first_one_off(job_of: JobOf, url: str, caplog:
     assert second.epoch(3, rows_batch(("a", 1))) == [("a", 4)], "the first one has taken nothing along"
 
 
-def test_a_driver_that_ends_leaves_no_claim(s3: S3Server, url: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_driver_that_ends_gives_up_its_ownership(s3: S3Server, url: str, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(2):
-        home = home_of(url, s3.options)
-        home.bind("it", "query", {"it"})
-        home.close()
-        home.close()
+        directory = job_directory_of(url, s3.options)
+        directory.bind("it", "query", {"it"})
+        directory.close()
+        directory.close()
     assert "was opened by" not in caplog.text
     assert open_directory(url, s3.options).names() == ["job.json"]
     with pytest.raises(ConfigError, match=f"checkpoint_dir {url} belongs to job 'job'"):
-        home_of(url, s3.options, "other")
+        job_directory_of(url, s3.options, "other")
 
 
 def test_a_store_that_is_not_there_is_a_clear_error(s3: S3Server, url: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     with pytest.raises(ConfigError, match=rf"checkpoint_dir {url} cannot be read: .*Could not connect.*:{port}"):
-        home_of(url, {**s3.options, "endpoint_url": f"http://127.0.0.1:{port}"})
+        job_directory_of(url, {**s3.options, "endpoint_url": f"http://127.0.0.1:{port}"})
     with pytest.raises(ConfigError, match=r"checkpoint_dir s3://no-bucket/x cannot be written: .*bucket"):
-        home_of("s3://no-bucket/x", s3.options)
+        job_directory_of("s3://no-bucket/x", s3.options)
 
 
 def test_a_store_that_cannot_fence_is_no_home(s3: S3Server, url: str) -> None:
     assert careless.CarelessFileSystem.protocol == "careless"
     with pytest.raises(ConfigError, match="two writers could not be told apart"):
-        home_of(f"careless{url[2:]}", s3.options)
+        job_directory_of(f"careless{url[2:]}", s3.options)
 
 
 def test_an_epoch_fails_while_the_store_stands_still_and_is_replayed_when_it_is_back(

@@ -44,8 +44,8 @@ class Bootstrap:
     config: JobConfig
     #: Its location: a path, or a URL.
     checkpoint_dir: str
-    #: What `CheckpointHome.owner` says.
-    owner: str
+    #: What `JobDirectory.owner_token` says.
+    owner_token: str
     layout: int
     parallelism: int
     local: bool

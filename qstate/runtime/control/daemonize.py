@@ -1,4 +1,4 @@
-"""The process between a task manager and whoever started it: `detach.py MODULE`.
+"""The process between a task manager and whoever started it: `daemonize.py MODULE`.
 
 It starts `python -m MODULE FD` and ends when that has written a byte to the pipe FD (status 0), was killed before
 (`KILLED_STATUS`) or has failed (1). So whoever started it learns how it went, has nothing to reap later, and is not

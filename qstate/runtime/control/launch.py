@@ -1,7 +1,7 @@
 """Starting a task manager process: detached, told everything over its standard input.
 
 Rules of this module: it starts processes and forgets them. Who may start which is the job manager's decision;
-when they end is their own (lease, executor gone, stop). What is started is `detach.py`, which starts the task
+when they end is their own (lease, executor gone, stop). What is started is `daemonize.py`, which starts the task
 manager itself and ends when that is up or has failed.
 """
 
@@ -16,14 +16,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qstate.private_files import own_directory
-from qstate.runtime.control import daemonize as detach
+from qstate.runtime.control import daemonize
 from qstate.runtime.control.addresses import Bootstrap
 from qstate.runtime.control.process_log import OpenedLog
 
 __all__ = ["KILLED_STATUS", "StartedTaskManager", "start_task_manager"]
 
 #: How the process that was started ends when its task manager was killed before it was up: worth another try.
-KILLED_STATUS = detach.KILLED_STATUS
+KILLED_STATUS = daemonize.KILLED_STATUS
 
 #: Of the directory in a host's temporary directory that has the logs of all jobs of one user.
 LOGS_PREFIX = "qstate-logs-"
@@ -55,7 +55,7 @@ def start_task_manager(bootstrap: Bootstrap) -> StartedTaskManager:
     try:
         process = subprocess.Popen(
             # isolated and without site: it needs the standard library only, and should be gone from memory soon
-            [sys.executable, "-I", "-S", detach.__file__, "qstate.runtime.tasks.task_manager"],
+            [sys.executable, "-I", "-S", daemonize.__file__, "qstate.runtime.tasks.task_manager"],
             stdin=subprocess.PIPE,
             stdout=log.fileno(),
             stderr=subprocess.STDOUT,

@@ -1,7 +1,7 @@
 """Calls in both directions over one authenticated connection: the control plane inside one job.
 
-Rules of this module: it carries pickled calls between processes of one job, after `trust` has authenticated the
-connection. It knows nothing of what the calls mean. The query port never comes here.
+Rules of this module: it carries pickled calls between processes of one job, over connections that `authentication` has
+checked. It does not know what the calls mean. The query port never comes here.
 
 A peer has one reader thread. Incoming calls run on it in order when they are quick, and on a thread of their
 own when the handler says so, because a handler that calls back over the same connection would wait for itself.

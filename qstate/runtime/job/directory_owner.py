@@ -33,7 +33,7 @@ from qstate.checkpoint.storage.object_directory import ObjectDirectory
 from qstate.errors import CheckpointError, ConfigError, JobError
 from qstate.storage_faults import BY_CHECKPOINT_DIR, storage_fault
 
-__all__ = ["LOCK_FILE", "Claim", "LockedDirectory", "OwnedDirectory", "check_owner", "claimed"]
+__all__ = ["LOCK_FILE", "DirectoryOwner", "OwnerByLock", "OwnerByToken", "check_owner", "take_ownership"]
 
 log = logging.getLogger(__name__)
 
@@ -42,11 +42,11 @@ LOCK_FILE = "job.lock"
 LARGEST_NOTE = 1 << 16
 
 
-class Claim(ABC):
-    """Made with `claimed`; `close` gives the directory back."""
+class DirectoryOwner(ABC):
+    """Made with `take_ownership`; `close` gives the directory back."""
 
-    #: What `check_owner` is asked with in other processes.
-    owner = ""
+    #: What other processes of the job call `check_owner` with; empty for an owner by lock.
+    token = ""
 
     @abstractmethod
     def check(self) -> None:
@@ -57,35 +57,36 @@ class Claim(ABC):
         """Idempotent."""
 
 
-def claimed(files: Directory) -> Claim:
-    """Claim a directory. Raises `ConfigError` when it cannot be had or written, or is not fit for checkpoints."""
+def take_ownership(files: Directory) -> DirectoryOwner:
+    """Make this driver the owner. Raises `ConfigError` when another job has the directory, it cannot be written, or its
+    store cannot fence writers."""
     try:
         if isinstance(files, ObjectDirectory):
             files.check_exclusive()
-            return OwnedDirectory(files)
+            return OwnerByToken(files)
         assert isinstance(files, DurableDirectory)
-        return LockedDirectory(files)
+        return OwnerByLock(files)
     except OSError as exc:
         why = storage_fault(exc, files.path, BY_CHECKPOINT_DIR)
         raise ConfigError(f"checkpoint_dir {files.path} cannot be written: {why}") from exc
 
 
-def check_owner(files: Directory, owner: str) -> None:
+def check_owner(files: Directory, token: str) -> None:
     """Raise `JobError` when the directory is not this owner's any more, `CheckpointError` when that is not known."""
-    if not owner:
+    if not token:
         return  # it is locked
     try:
         found = _noted(files)
     except OSError as exc:
         raise CheckpointError(f"cannot read {files.path / LOCK_FILE}: {exc}") from exc
-    if found.get("owner") != owner:
+    if found.get("owner") != token:
         raise JobError(
             f"another job has opened {files.path} since this one did, which is cut off by that; stop this job, and "
             "give every job a checkpoint_dir of its own"
         )
 
 
-class LockedDirectory(Claim):
+class OwnerByLock(DirectoryOwner):
     """Locked by the system, as long as this process lives."""
 
     def __init__(self, files: DurableDirectory) -> None:
@@ -113,12 +114,12 @@ class LockedDirectory(Claim):
         self._lock.close()
 
 
-class OwnedDirectory(Claim):
+class OwnerByToken(DirectoryOwner):
     """Whoever came last has it."""
 
     def __init__(self, files: ObjectDirectory) -> None:
         self._files = files
-        self.owner = uuid4().hex
+        self.token = uuid4().hex
         before = _noted(files)
         if before:
             log.warning(
@@ -128,15 +129,15 @@ class OwnedDirectory(Claim):
                 before.get("pid"),
                 before.get("host"),
             )
-        note = {"owner": self.owner, "pid": os.getpid(), "host": socket.gethostname()}
+        note = {"owner": self.token, "pid": os.getpid(), "host": socket.gethostname()}
         files.replace(LOCK_FILE, json.dumps(note).encode())
 
     def check(self) -> None:
-        check_owner(self._files, self.owner)
+        check_owner(self._files, self.token)
 
     def close(self) -> None:
         with suppress(OSError):  # the next one warns of a driver that has not closed it
-            if _noted(self._files).get("owner") == self.owner:
+            if _noted(self._files).get("owner") == self.token:
                 self._files.remove(LOCK_FILE)
 
 

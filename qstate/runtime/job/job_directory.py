@@ -23,17 +23,17 @@ from qstate.checkpoint.storage.locations import absolute, open_directory
 from qstate.config import JobConfig
 from qstate.errors import CheckpointError, ConfigError, JobError
 from qstate.runtime.control.scratch_directory import temporary_directory
-from qstate.runtime.job.directory_owner import claimed
+from qstate.runtime.job.directory_owner import take_ownership
 from qstate.runtime.job.layout_cleanup import OldLayouts
 from qstate.runtime.job.spark_location import check_apart, check_not_sparks
 from qstate.storage_faults import BY_CHECKPOINT_DIR, storage_fault
 
-__all__ = ["CheckpointHome"]
+__all__ = ["JobDirectory"]
 
 log = logging.getLogger(__name__)
 
 
-class CheckpointHome:
+class JobDirectory:
     """Made by the job manager; `close` lets go of the directory, and removes it if it was a temporary one.
 
     The config's `checkpoint_dir`: `~` is expanded, a relative path is the driver's. Raises `ConfigError` when it cannot
@@ -61,7 +61,7 @@ class CheckpointHome:
         self._location_of = location_of
         #: Where it is: a `Path`, unless it is in an object store.
         self.path: Any = self._files.path
-        self._claim = claimed(self._files)
+        self._owner = take_ownership(self._files)
         self._bound: dict[str, str] = {}
         self._finalizing = threading.Lock()
         self._binding = threading.Lock()
@@ -102,10 +102,10 @@ class CheckpointHome:
             location = self._location_of(query)
             if location is not None:
                 check_apart(self.path, location)
-            self._check_claimed(query, known)
+            self._check_declared(query, known)
         self._bound = {**self._bound, operator: query}  # replaced whole: readers need no lock
         if stored is None:
-            self._claim.check()
+            self._owner.check()
             manifest = self.manifest.with_operator(operator, query)
             manifest.write(self._files)
             self.manifest = manifest
@@ -146,14 +146,14 @@ class CheckpointHome:
         return list(self._bound)
 
     @property
-    def owner(self) -> str:
+    def owner_token(self) -> str:
         """What tells the task managers whose the directory is (`qstate.runtime.job.directory_owner`)."""
-        return self._claim.owner
+        return self._owner.token
 
     def close(self) -> None:
         """Idempotent."""
         self._old_layouts.close()
-        self._claim.close()
+        self._owner.close()
         if self._temporary:
             shutil.rmtree(self.path, ignore_errors=True)
 
@@ -194,13 +194,13 @@ class CheckpointHome:
             log.info("operator %r is restored from %s as of epoch %d", stored.uid, source.location, stored.epoch)
         return source.location
 
-    def _check_claimed(self, query: str, known: Collection[str]) -> None:
+    def _check_declared(self, query: str, known: Collection[str]) -> None:
         stored = {uid for uid, of_query in self.manifest.operators.items() if of_query == query} | set(self._restored)
-        unclaimed = sorted(stored - set(known))
-        if unclaimed and not self._allow_non_restored:
+        undeclared = sorted(stored - set(known))
+        if undeclared and not self._allow_non_restored:
             raise JobError(
                 f"{self.path if not self._restored else self.manifest.restored_from} holds state of operator "
-                f"{unclaimed[0]!r}, which the job does not have (it has {', '.join(map(repr, sorted(known)))}): give "
+                f"{undeclared[0]!r}, which the job does not have (it has {', '.join(map(repr, sorted(known)))}): give "
                 "the operator its uid back, create all operators before the first query is started, or set "
                 "allow_non_restored_state=True to go on without that state"
             )

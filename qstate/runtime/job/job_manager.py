@@ -33,8 +33,8 @@ from qstate.runtime.control.rpc import RpcListener, RpcPeer
 from qstate.runtime.control.statistics import ProcessStatistics
 from qstate.runtime.job.assignments import Assignments
 from qstate.runtime.job.declarations import Declaration, Declarations
-from qstate.runtime.job.job_directory import CheckpointHome
-from qstate.runtime.job.location_registry import PublishedStates
+from qstate.runtime.job.job_directory import JobDirectory
+from qstate.runtime.job.location_registry import LocationRegistry
 from qstate.runtime.job.replayed_epoch import from_the_future
 from qstate.runtime.routing.location import LocationTable, Owner
 
@@ -77,7 +77,7 @@ class JobManager:
         self._local = local
         self._lock = threading.Condition()
         self._assignments = Assignments(parallelism, config.slots, config.start_timeout_s)
-        self._published = PublishedStates(job, config.max_parallelism)
+        self._locations = LocationRegistry(job, config.max_parallelism)
         self._declarations = Declarations(job)
         self._restored: dict[tuple[str, int], RestoredSubtask] = {}
         self._peers: dict[int, RpcPeer] = {}
@@ -93,12 +93,12 @@ class JobManager:
         self._expected: set[int] = set()
         self._stop_lock = threading.Lock()
         self._pid = os.getpid()
-        self._home = CheckpointHome(job, config, parallelism, location_of=location_of)
-        self.checkpoint_dir = self._home.path
+        self._directory = JobDirectory(job, config, parallelism, location_of=location_of)
+        self.checkpoint_dir = self._directory.path
         try:
             self._listener = RpcListener((host, 0), self.secret, self._accepted)
         except BaseException as exc:
-            self._home.close()
+            self._directory.close()
             if not isinstance(exc, OSError):
                 raise
             raise ConfigError(f"the job manager cannot listen on {host!r} (spark.driver.host): {exc}") from exc
@@ -117,7 +117,7 @@ class JobManager:
         `running` are the streaming queries that run, with their names. `JobError` when one of them drives the operator.
         """
         with self._lock:
-            self._declarations.declare(uid, declaration, self._home.query_of(uid), running)
+            self._declarations.declare(uid, declaration, self._directory.query_of(uid), running)
 
     def has_operator(self, uid: str) -> bool:
         """Whether a uid is taken."""
@@ -126,7 +126,7 @@ class JobManager:
 
     def queries(self) -> set[str]:
         """The streaming queries that have driven operators of this job."""
-        return self._home.queries()
+        return self._directory.queries()
 
     def task_managers(self) -> list[TaskManagerAddress]:
         with self._lock:
@@ -162,9 +162,9 @@ class JobManager:
 
     def finalize(self, query: str, epoch: int) -> None:
         """Spark has committed the epoch of this query."""
-        self._home.finalize(query, epoch)
+        self._directory.finalize(query, epoch)
         with self._lock:
-            operators = self._home.operators_of(query)
+            operators = self._directory.operators_of(query)
             peers = list(self._peers.values())
         for peer in peers:
             peer.cast("finalize", operators, epoch)
@@ -193,7 +193,7 @@ class JobManager:
             for visitor in visitors:
                 visitor.close()
             self._monitor.join(5.0)
-            self._home.close()
+            self._directory.close()
             self._ended = True
 
     def _await_ends(self) -> None:
@@ -230,7 +230,7 @@ class JobManager:
             "operator": self._operator,
             "bind_query": self._bind_query,
             "begun": self._begun,
-            "claim": self._claim,
+            "register_states": self._register_states,
             "publish": self._publish,
             "restored": self._noted,
             "locate": self._locate,
@@ -264,7 +264,7 @@ class JobManager:
         manager = self._assignments.address(index)
         self._peers.pop(index, None)
         self._beats.pop(index, None)
-        self._published.withdraw(index)
+        self._locations.withdraw(index)
         now = time.monotonic()
         if manager is None or not self._assignments.gone(index, manager.incarnation, now) or self._stopping:
             return
@@ -384,8 +384,8 @@ class JobManager:
             self.secret,
             self.config,
             str(self.checkpoint_dir),
-            self._home.owner,
-            self._home.manifest.layout,
+            self._directory.owner_token,
+            self._directory.manifest.layout,
             self.parallelism,
             self._local,
         )
@@ -406,7 +406,7 @@ class JobManager:
                     self._processes.append(psutil.Process(address.pid))
             self._lock.notify_all()
             log.info("task manager %d registered: process %d on %s", address.index, address.pid, address.host_id)
-            return {uid: self._home.final(uid) for uid in self._home.bound()}
+            return {uid: self._directory.final(uid) for uid in self._directory.bound()}
 
     def _heartbeat(self, index: int, incarnation: int) -> None:
         with self._lock:
@@ -429,8 +429,8 @@ class JobManager:
         with self._lock:
             self._declarations.current(uid, token)
             known = self._declarations.uids()
-        self._home.bind(uid, query, known)
-        final = self._home.final(uid)
+        self._directory.bind(uid, query, known)
+        final = self._directory.final(uid)
         if epoch < final:  # that one itself may be an exact replay, which the subtask finds out
             why = f"Spark had committed epoch {final} already"
             raise from_the_future(uid, epoch, self.checkpoint_dir, why)
@@ -441,11 +441,11 @@ class JobManager:
 
         A task manager that comes back must not show less than one before it has shown, so it is known here first.
         """
-        self._home.finalize(query, epoch - 1)
+        self._directory.finalize(query, epoch - 1)
 
-    def _claim(self, uid: str, states: Sequence[Mapping[str, Any]]) -> None:
+    def _register_states(self, uid: str, states: Sequence[Mapping[str, Any]]) -> None:
         with self._lock:
-            self._published.claim(uid, states)
+            self._locations.register(uid, states)
 
     def _noted(self, restored: RestoredSubtask) -> None:
         with self._lock:
@@ -455,15 +455,15 @@ class JobManager:
     def _publish(self, index: int, subtask: int, owned: Sequence[tuple[Mapping[str, Any], Owner]]) -> None:
         with self._lock:
             for state, owner in owned:
-                self._published.publish(state, subtask, index, owner)
+                self._locations.publish(state, subtask, index, owner)
 
     def _locate(self, state: str) -> LocationTable:
         with self._lock:
-            return self._published.locate(state)
+            return self._locations.locate(state)
 
     def _describe(self) -> list[Mapping[str, Any]]:
         with self._lock:
-            return self._published.describe()
+            return self._locations.describe()
 
 
 def _asked_for_statistics(peer: RpcPeer) -> Future[ProcessStatistics] | None:

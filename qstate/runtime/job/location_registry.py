@@ -13,64 +13,64 @@ from typing import Any
 from qstate.errors import JobError, UnknownState
 from qstate.runtime.routing.location import LocationTable, Owner
 
-__all__ = ["PublishedStates"]
+__all__ = ["LocationRegistry"]
 
 
 @dataclass(slots=True)
-class _Published:
+class _RegisteredState:
     operator: str
     state: Mapping[str, Any]
     owners: dict[int, tuple[int, Owner]] = field(default_factory=dict)
 
 
-class PublishedStates:
+class LocationRegistry:
     """Names, descriptions and owners. Not thread-safe: the job manager holds its lock."""
 
     def __init__(self, job: str, max_parallelism: int) -> None:
         self._job = job
         self._max_parallelism = max_parallelism
-        self._states: dict[str, _Published] = {}
+        self._states: dict[str, _RegisteredState] = {}
 
-    def claim(self, operator: str, states: Sequence[Mapping[str, Any]]) -> None:
+    def register(self, operator: str, states: Sequence[Mapping[str, Any]]) -> None:
         """Reserve the queryable names of an operator, all that it has now; `JobError` when another one has a name.
 
         A state that is described in another way than before has no owners any more: what they hold is of another form.
         """
         described = {str(state["name"]): dict(state) for state in states}
         for name in described:
-            held = self._states.get(name)
-            if held is not None and held.operator != operator:
+            known = self._states.get(name)
+            if known is not None and known.operator != operator:
                 raise JobError(
-                    f"two states have the queryable name {name!r}: one of operator {held.operator!r} and one of "
+                    f"two states have the queryable name {name!r}: one of operator {known.operator!r} and one of "
                     f"operator {operator!r}; queryable names are unique in a job, so rename one of them"
                 )
-        for name in [name for name, held in self._states.items() if held.operator == operator]:
+        for name in [name for name, known in self._states.items() if known.operator == operator]:
             if name not in described:  # of an earlier declaration of the operator
                 del self._states[name]
         for name, state in described.items():
-            held = self._states.get(name)
-            if held is None or held.state != state:
-                self._states[name] = _Published(operator, state)
+            known = self._states.get(name)
+            if known is None or known.state != state:
+                self._states[name] = _RegisteredState(operator, state)
 
     def publish(self, state: Mapping[str, Any], subtask: int, manager: int, owner: Owner) -> None:
         """A task manager serves a subtask's part of a claimed state; none of it is located if it is described in
         another way by now."""
-        held = self._states.get(state["name"])
-        if held is not None and held.state == state:
-            held.owners[subtask] = (manager, owner)
+        known = self._states.get(state["name"])
+        if known is not None and known.state == state:
+            known.owners[subtask] = (manager, owner)
 
     def withdraw(self, manager: int) -> None:
         """A task manager is gone, and with it all that it served."""
-        for published in self._states.values():
-            published.owners = {s: held for s, held in published.owners.items() if held[0] != manager}
+        for registered in self._states.values():
+            registered.owners = {subtask: at for subtask, at in registered.owners.items() if at[0] != manager}
 
     def locate(self, name: str) -> LocationTable:
         """The owners of a state; key groups nobody serves at the moment are missing. `UnknownState` if unclaimed."""
-        published = self._states.get(name)
-        if published is None:
+        registered = self._states.get(name)
+        if registered is None:
             raise UnknownState(job=self._job, state=name)
-        owners = tuple(owner for _, (_, owner) in sorted(published.owners.items()))
-        return LocationTable(self._job, published.state, self._max_parallelism, owners)
+        owners = tuple(owner for _, (_, owner) in sorted(registered.owners.items()))
+        return LocationTable(self._job, registered.state, self._max_parallelism, owners)
 
     def describe(self) -> list[Mapping[str, Any]]:
-        return [published.state for _, published in sorted(self._states.items())]
+        return [registered.state for _, registered in sorted(self._states.items())]

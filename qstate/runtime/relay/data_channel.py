@@ -1,7 +1,7 @@
 """The data plane between a relay and a task manager: one connection per task, frames of Arrow bytes.
 
 Rules of this module: it frames bytes and knows the order in which frames may come, not what rows mean. Both
-ends authenticated each other (`trust`) before the first frame.
+ends have authenticated each other (`authentication`) before the first frame.
 
     frame = length of payload (u64, big-endian) | kind (u8) | payload
 

@@ -44,7 +44,7 @@ class ServingSettings:
     """How states are served: by what backends and where, and the job's own descriptors for those that need them."""
 
     config: JobConfig
-    scratch_dir: Path
+    scratch_directory: Path
     #: The address of the state server.
     server: tuple[str, int]
     descriptors: Sequence[StateDescriptor] = ()
@@ -80,7 +80,7 @@ class Generation:
         self._held = {state.name: state.descriptor for state in states if state.refusal is None}
         self._forms = {state.name: state.form for state in states if state.refusal is None}
         self._shares: list[_Share] = []
-        self._directory = temporary_directory("standby-", settings.scratch_dir)
+        self._directory = temporary_directory("standby-", settings.scratch_directory)
 
     def fill(self, source: StateSource, operator: str, epoch: int, ranges: Iterable[KeyGroupRange]) -> None:
         """Restore every range as of the epoch. Raises what the source and the backend raise: close it then."""

@@ -139,7 +139,7 @@ class Standby:
         self._failure: str | None = None
         self._looked = threading.Event()
         self._stop = threading.Event()
-        self._scratch: ScratchDirectory | None = None
+        self._scratch_directory: ScratchDirectory | None = None
         self._closing = ExitStack()  # from the last to the first
         self._closing.callback(self._free_state)
         self._closing.callback(self._server.shutdown, DRAIN_TIMEOUT_S)
@@ -157,9 +157,13 @@ class Standby:
                 ports=self._config.metrics_ports,
             )
             self._closing.callback(self._metrics.close)
-        self._scratch = ScratchDirectory()
+        self._scratch_directory = ScratchDirectory()
         self._settings = ServingSettings(
-            self._config, self._scratch.path, reachable(self._server.address), self._descriptors, self._stop.is_set
+            self._config,
+            self._scratch_directory.path,
+            reachable(self._server.address),
+            self._descriptors,
+            self._stop.is_set,
         )
         looking = threading.Thread(target=self._run, name="qstate-standby", daemon=True)
         self._closing.callback(looking.join, STOP_TIMEOUT_S)
@@ -367,8 +371,8 @@ class Standby:
     def _free_state(self) -> None:
         for operator in self._served.values():
             operator.close()
-        if self._scratch is not None:
-            self._scratch.remove()
+        if self._scratch_directory is not None:
+            self._scratch_directory.remove()
 
 
 class _Incomplete(Exception):

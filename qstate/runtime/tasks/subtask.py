@@ -75,9 +75,9 @@ class SubtaskPlace:
     parallelism: int
     config: JobConfig
     checkpoint_dir: Directory
-    owner: str
+    owner_token: str
     layout: int
-    scratch_dir: Path
+    scratch_directory: Path
 
     @property
     def operator_subtask(self) -> OperatorSubtask:
@@ -428,7 +428,7 @@ class Subtask:
     def _restore(self, restart: Restart) -> None:
         """The log opened as its only writer, a backend with the last sealed epoch, an operator on it."""
         place = self._place
-        self._directory = temporary_directory(f"backend-{place.subtask}-", place.scratch_dir)
+        self._directory = temporary_directory(f"backend-{place.subtask}-", place.scratch_directory)
         with ExitStack() as undo:
             undo.callback(shutil.rmtree, self._directory, ignore_errors=True)
             self._open_backend()
@@ -483,7 +483,7 @@ class Subtask:
 
     def _open_log(self, restart: Restart) -> EpochLog:
         place, uid = self._place, self.spec.uid
-        check_owner(place.checkpoint_dir, place.owner)
+        check_owner(place.checkpoint_dir, place.owner_token)
         self._declared = DeclaredStates(
             uid,
             self._operator.descriptors,

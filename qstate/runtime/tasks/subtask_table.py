@@ -24,24 +24,24 @@ from qstate.runtime.routing.location import Owner
 from qstate.runtime.serving.registry import StateRegistry
 from qstate.runtime.tasks.subtask import Restart, Subtask, SubtaskPlace
 
-__all__ = ["HeldSubtasks"]
+__all__ = ["SubtaskTable"]
 
 log = logging.getLogger(__name__)
 
 
-class HeldSubtasks:
+class SubtaskTable:
     """By operator uid and subtask index. `server` is the address that owners are published with."""
 
     def __init__(
         self,
         bootstrap: Bootstrap,
-        scratch: Path,
+        scratch_directory: Path,
         registry: StateRegistry,
         job_manager: RpcPeer,
     ) -> None:
         self._bootstrap = bootstrap
         self._checkpoint_dir = open_directory(bootstrap.checkpoint_dir, bootstrap.config.checkpoint_storage_options)
-        self._scratch = scratch
+        self._scratch_directory = scratch_directory
         self._registry = registry
         self._job_manager = job_manager
         self._subtasks: dict[tuple[str, int], Subtask] = {}
@@ -86,29 +86,29 @@ class HeldSubtasks:
         with self._opening:
             if self._closed:
                 raise ConnectionError("the task manager is ending")
-            held = self._subtasks.get(key)
-            if held is not None and declaration in (None, self._declarations[key]):
-                return held
+            opened = self._subtasks.get(key)
+            if opened is not None and declaration in (None, self._declarations[key]):
+                return opened
             place = self._place(index)
-            if held is None and restart.first_epoch is None and place.begins_elsewhere(uid):
+            if opened is None and restart.first_epoch is None and place.begins_elsewhere(uid):
                 return None
             spec, token = self._load_spec(uid, declaration)
-            if held is not None:
+            if opened is not None:
                 del self._subtasks[key]
                 self._unpublish(key)
-                held.close()
+                opened.close()
             # The report of an epoch may have overtaken what the job manager answered.
             final = max(restart.final, self._reported.get(uid, restart.final))
-            opened = Subtask(spec, place, replace(restart, final=final))
+            subtask = Subtask(spec, place, replace(restart, final=final))
             try:
-                self._publish(key, opened)
+                self._publish(key, subtask)
             except BaseException:
                 self._unpublish(key)
-                opened.close()
+                subtask.close()
                 raise
-            self._subtasks[key] = opened
+            self._subtasks[key] = subtask
             self._declarations[key] = token
-            return opened
+            return subtask
 
     def reopen(self, uid: str, index: int, broken: Subtask, restart: Restart) -> None:
         """Take a broken subtask out of service and put its successor in, so that its state can be queried again.
@@ -154,9 +154,9 @@ class HeldSubtasks:
             bootstrap.parallelism,
             bootstrap.config,
             self._checkpoint_dir,
-            bootstrap.owner,
+            bootstrap.owner_token,
             bootstrap.layout,
-            self._scratch,
+            self._scratch_directory,
         )
 
     def _load_spec(self, uid: str, declaration: str | None) -> tuple[OperatorSpec, str]:
@@ -175,7 +175,7 @@ class HeldSubtasks:
     def _publish(self, key: tuple[str, int], opened: Subtask) -> None:
         uid, index = key
         instances = opened.instances()
-        self._job_manager.call("claim", uid, [instance.describe() for instance in instances])
+        self._job_manager.call("register_states", uid, [instance.describe() for instance in instances])
         if opened.restored is not None:
             self._job_manager.call("restored", opened.restored)
         host, port = self.server

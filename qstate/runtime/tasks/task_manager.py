@@ -44,7 +44,7 @@ from qstate.runtime.serving.state_server import StateServer
 from qstate.runtime.tasks.driver_only import refuse_driver
 from qstate.runtime.tasks.job_oracle import JobManagerOracle
 from qstate.runtime.tasks.subtask import Restart, Subtask
-from qstate.runtime.tasks.subtask_table import HeldSubtasks
+from qstate.runtime.tasks.subtask_table import SubtaskTable
 from qstate.runtime.tasks.time_slice import shorten_time_slice
 from qstate.runtime.tasks.watchdog import Watchdog
 
@@ -77,12 +77,12 @@ class TaskManager:
             threaded=frozenset({"finalize"}),
             on_close=lambda _: self.end("the job manager is gone"),
         )
-        self._scratch = ScratchDirectory()
+        self._scratch_directory = ScratchDirectory()
         self._host = "127.0.0.1" if bootstrap.local else self._job_manager.local_host
         self._server_statistics = request_statistics(bootstrap.config.statistics)
         self._proxy_statistics = request_statistics(bootstrap.config.statistics)
         self._server = StateServer(self._registry, self._endpoint("server"), self._server_statistics)
-        self._subtasks = HeldSubtasks(bootstrap, self._scratch.path, self._registry, self._job_manager)
+        self._subtasks = SubtaskTable(bootstrap, self._scratch_directory.path, self._registry, self._job_manager)
         #: By the id of the thread that serves it.
         self._sessions: dict[int, TaskChannel] = {}
         self._watchdog = Watchdog(bootstrap.config, self._hangs)
@@ -117,7 +117,7 @@ class TaskManager:
 
     def _listen_on_this_host(self, listeners: list[RpcListener]) -> str:
         """The path of a Unix socket for relays of this host; empty where that cannot be: they come over TCP then."""
-        path = str(self._scratch.path / "data.sock")
+        path = str(self._scratch_directory.path / "data.sock")
         try:
             listeners.append(RpcListener(path, self._bootstrap.secret, self._serve))
         except OSError as exc:  # such as a TMPDIR that is too long for a socket's address
@@ -162,7 +162,7 @@ class TaskManager:
         """Free everything, the one whatever becomes of the other."""
         with ExitStack() as steps:  # from the last to the first
             steps.callback(self._watchdog.close)
-            steps.callback(self._scratch.remove)
+            steps.callback(self._scratch_directory.remove)
             steps.callback(self._job_manager.close)
             steps.callback(self._subtasks.close)
             steps.callback(self._server.shutdown, DRAIN_TIMEOUT_S)

@@ -21,7 +21,7 @@ from qstate.checkpoint.storage.local_directory import DurableDirectory
 from qstate.config import JobConfig
 from qstate.errors import CheckpointError, ConfigError, DamagedCheckpoint
 from qstate.private_files import NotRegular, create_file, make_directories, open_lock, open_own, open_regular
-from qstate.runtime.job.job_directory import CheckpointHome
+from qstate.runtime.job.job_directory import JobDirectory
 from tests.checkpoint.checkpoints import UID, StoredJob
 from tests.runtime.job.strangers import OTHER_UID, Stranger, shared_temporary, stranger
 
@@ -69,7 +69,7 @@ def write_everything(root: Path) -> None:
     job.snapshot()
     job.run(range(2, 4))
     job.rescale(1, 4, [0])
-    CheckpointHome("job", JobConfig(checkpoint_dir=str(job.root), max_parallelism=8), 1).close()
+    JobDirectory("job", JobConfig(checkpoint_dir=str(job.root), max_parallelism=8), 1).close()
     write_savepoint(open_source(str(job.root)), root / "savepoints" / "first")
 
 
@@ -269,14 +269,14 @@ def test_a_place_that_is_no_directory_is_said(tmp_path: Path, kind: str, trap: C
 def test_a_lock_that_is_no_regular_file_is_refused_by_name(tmp_path: Path, trap: Callable[[Path], None]) -> None:
     trap(tmp_path / "job.lock")
     with pytest.raises(ConfigError, match=r"job\.lock"):
-        bounded(lambda: CheckpointHome("job", JobConfig(checkpoint_dir=str(tmp_path)), 1))
+        bounded(lambda: JobDirectory("job", JobConfig(checkpoint_dir=str(tmp_path)), 1))
 
 
 def test_a_lock_is_not_made_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").mkdir()
     (tmp_path / "checkpoint" / "job.lock").symlink_to(tmp_path / "made")
     with pytest.raises(ConfigError, match=r"job\.lock"):
-        CheckpointHome("job", JobConfig(checkpoint_dir=str(tmp_path / "checkpoint")), 1)
+        JobDirectory("job", JobConfig(checkpoint_dir=str(tmp_path / "checkpoint")), 1)
     assert not (tmp_path / "made").exists()
 
 
@@ -303,7 +303,7 @@ def test_a_directory_that_others_can_change_is_warned_of(
 ) -> None:
     def warnings(path: Path) -> str:
         caplog.clear()
-        CheckpointHome("job", JobConfig(checkpoint_dir=str(path)), 1).close()
+        JobDirectory("job", JobConfig(checkpoint_dir=str(path)), 1).close()
         return caplog.text
 
     for mode in (0o700, 0o755, 0o2770):

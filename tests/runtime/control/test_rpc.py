@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from qstate.errors import FencedError, JobError
-from qstate.runtime.control import authentication as trust
-from qstate.runtime.control import rpc
+from qstate.runtime.control import authentication, rpc
 from qstate.runtime.control.authentication import (
     authenticate_accepted,
     authenticate_opened,
@@ -147,7 +146,7 @@ class _Touch:
 def test_silent_unauthenticated_connections_are_closed_and_the_job_is_served(
     pair_of: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trust, "HANDSHAKE_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(authentication, "HANDSHAKE_TIMEOUT_S", 1.0)
     monkeypatch.setattr(rpc, "MAX_UNAUTHENTICATED", 4)
     pair = pair_of({"quick": lambda: "here"})
     threads = threading.active_count()
@@ -168,7 +167,7 @@ def test_silent_unauthenticated_connections_are_closed_and_the_job_is_served(
 
 
 def test_a_byte_now_and_then_does_not_stretch_the_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trust, "HANDSHAKE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(authentication, "HANDSHAKE_TIMEOUT_S", 0.5)
     ours, theirs = socket.socketpair()
     stop = threading.Event()
 

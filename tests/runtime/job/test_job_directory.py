@@ -13,40 +13,40 @@ from qstate.checkpoint.manifest import JobManifest, read_final
 from qstate.checkpoint.storage.local_directory import DurableDirectory
 from qstate.config import JobConfig
 from qstate.errors import CheckpointError, ConfigError, JobError
-from qstate.runtime.job.directory_owner import LockedDirectory
-from qstate.runtime.job.job_directory import CheckpointHome
+from qstate.runtime.job.directory_owner import OwnerByLock
+from qstate.runtime.job.job_directory import JobDirectory
 from tests.runtime.job.functions import Totals
 from tests.runtime.job.running_job import RunningJob, rows_batch
 
 JobOf = Callable[..., RunningJob]
 
 
-def home_of(setting: str, job: str = "job", **settings: Any) -> CheckpointHome:
-    return CheckpointHome(job, JobConfig(checkpoint_dir=setting, **settings), 1)
+def job_directory_of(setting: str, job: str = "job", **settings: Any) -> JobDirectory:
+    return JobDirectory(job, JobConfig(checkpoint_dir=setting, **settings), 1)
 
 
 def test_two_jobs_cannot_have_one_directory_at_a_time(tmp_path: Path) -> None:
-    home = home_of(str(tmp_path / "checkpoint"))
+    directory = job_directory_of(str(tmp_path / "checkpoint"))
     with pytest.raises(ConfigError, match="in use by another running job"):
-        home_of(str(tmp_path / "checkpoint"))
-    home.close()
-    home.close()
-    home_of(str(tmp_path / "checkpoint")).close()
+        job_directory_of(str(tmp_path / "checkpoint"))
+    directory.close()
+    directory.close()
+    job_directory_of(str(tmp_path / "checkpoint")).close()
 
 
 def test_a_directory_stays_with_its_job_and_its_number_of_key_groups(tmp_path: Path) -> None:
-    home_of(str(tmp_path)).close()
+    job_directory_of(str(tmp_path)).close()
     with pytest.raises(ConfigError, match="belongs to job 'job' with max_parallelism 128, but this is job 'other'"):
-        home_of(str(tmp_path), "other")
+        job_directory_of(str(tmp_path), "other")
     with pytest.raises(ConfigError, match="but this is job 'job' with 64"):
-        home_of(str(tmp_path), max_parallelism=64)
-    home_of(str(tmp_path)).close()
+        job_directory_of(str(tmp_path), max_parallelism=64)
+    job_directory_of(str(tmp_path)).close()
 
 
 def test_every_flipped_byte_of_the_manifest_is_found(tmp_path: Path) -> None:
-    home = home_of(str(tmp_path))
-    home.bind("it", "query", {"it"})
-    home.close()
+    directory = job_directory_of(str(tmp_path))
+    directory.bind("it", "query", {"it"})
+    directory.close()
     path = tmp_path / "job.json"
     sound = path.read_bytes()
     found = JobManifest.read(tmp_path)
@@ -61,23 +61,23 @@ def test_every_flipped_byte_of_the_manifest_is_found(tmp_path: Path) -> None:
 
 
 def test_damaged_news_of_committed_epochs_say_nothing(tmp_path: Path) -> None:
-    home = home_of(str(tmp_path))
-    home.finalize("query", 3)
-    home.finalize("query", 2)
-    home.close()
+    directory = job_directory_of(str(tmp_path))
+    directory.finalize("query", 3)
+    directory.finalize("query", 2)
+    directory.close()
     assert read_final(tmp_path) == {"query": 3}
     (tmp_path / "final.json").write_bytes(b"{")
     assert read_final(tmp_path) == {}
-    home_of(str(tmp_path)).close()
+    job_directory_of(str(tmp_path)).close()
 
 
 def test_a_relative_path_is_the_drivers_and_a_tilde_its_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for setting, expected in [("state/here", tmp_path / "state" / "here"), ("~/state", tmp_path / "home" / "state")]:
-        home = home_of(setting)
-        assert home.path == expected
-        home.close()
+        directory = job_directory_of(setting)
+        assert directory.path == expected
+        directory.close()
         assert expected.is_dir(), "a directory that the user named is kept"
 
 
@@ -97,18 +97,18 @@ def test_a_directory_that_cannot_be_is_named(setting: str, complaint: str, tmp_p
     (tmp_path / "file").touch()
     (tmp_path / "locked" / "job.lock").mkdir(parents=True)
     with pytest.raises(ConfigError, match=complaint):
-        home_of(setting.format(tmp_path=tmp_path))
+        job_directory_of(setting.format(tmp_path=tmp_path))
 
 
 def test_a_temporary_directory_goes_with_the_job() -> None:
-    home = home_of("")
-    assert home.path.is_dir()
-    home.close()
-    assert not home.path.exists()
+    directory = job_directory_of("")
+    assert directory.path.is_dir()
+    directory.close()
+    assert not directory.path.exists()
 
 
 def test_a_lock_does_not_pass_to_processes_that_the_driver_starts(tmp_path: Path) -> None:
-    lock = LockedDirectory(DurableDirectory(tmp_path))
+    lock = OwnerByLock(DurableDirectory(tmp_path))
     try:
         assert not os.get_inheritable(lock.fileno())
     finally:

@@ -9,7 +9,7 @@ import pytest
 from qstate.checkpoint.storage.local_directory import DurableDirectory
 from qstate.config import JobConfig
 from qstate.errors import ConfigError, JobError
-from qstate.runtime.job.job_directory import CheckpointHome
+from qstate.runtime.job.job_directory import JobDirectory
 from qstate.runtime.job.spark_location import check_apart
 
 
@@ -71,21 +71,23 @@ def test_a_checkpoint_location_is_no_checkpoint_dir(tmp_path: Path, name: str) -
     path = sparks_directory(tmp_path / "query", name)
     before = sorted(path.iterdir())
     with pytest.raises(ConfigError, match=r"is the checkpointLocation of a streaming query.*a directory of its own"):
-        CheckpointHome("job", JobConfig(checkpoint_dir=str(path)), 1)
+        JobDirectory("job", JobConfig(checkpoint_dir=str(path)), 1)
     assert sorted(path.iterdir()) == before
 
 
 def test_a_query_that_keeps_its_offsets_in_the_checkpoint_dir_binds_nothing(tmp_path: Path) -> None:
-    home = CheckpointHome("job", JobConfig(checkpoint_dir=str(tmp_path)), 1, location_of=lambda _: f"file:{tmp_path}")
+    directory = JobDirectory(
+        "job", JobConfig(checkpoint_dir=str(tmp_path)), 1, location_of=lambda _: f"file:{tmp_path}"
+    )
     try:
         with pytest.raises(JobError, match="are the same directory"):
-            home.bind("it", "query", {"it"})
-        assert home.bound() == [] and home.manifest.operators == {}
+            directory.bind("it", "query", {"it"})
+        assert directory.bound() == [] and directory.manifest.operators == {}
     finally:
-        home.close()
+        directory.close()
 
 
 def test_a_directory_that_spark_does_not_know_is_nobodys(tmp_path: Path) -> None:
     (tmp_path / "metadata").touch()
-    CheckpointHome("job", JobConfig(checkpoint_dir=str(tmp_path)), 1).close()
+    JobDirectory("job", JobConfig(checkpoint_dir=str(tmp_path)), 1).close()
     assert "metadata" in DurableDirectory(tmp_path).names()

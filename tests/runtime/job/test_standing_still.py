@@ -10,7 +10,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from qstate.runtime.control import authentication as trust
+from qstate.runtime.control import authentication
 from qstate.runtime.job.job_manager import JobManager
 from tests.runtime.job.functions import Totals
 from tests.runtime.job.running_job import Background, RunningJob, rows_batch, until
@@ -85,7 +85,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
 def test_a_task_waits_for_a_driver_that_stands_still(
     gate: Gate, job_of: JobOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trust, "HANDSHAKE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(authentication, "HANDSHAKE_TIMEOUT_S", 0.5)
     job = job_of(Totals())
     gate.open.clear()
     running = Background(lambda: job.epoch(0, rows_batch(("a", 1))))

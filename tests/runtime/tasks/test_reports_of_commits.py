@@ -21,7 +21,7 @@ from qstate.runtime.job.declarations import Declaration
 from qstate.runtime.relay.data_channel import FrameKind, RelayChannel, SessionRequest, TaskChannel
 from qstate.runtime.serving.registry import StateRegistry
 from qstate.runtime.tasks.subtask import Restart, Subtask
-from qstate.runtime.tasks.subtask_table import HeldSubtasks
+from qstate.runtime.tasks.subtask_table import SubtaskTable
 from tests.runtime.job.functions import Totals
 from tests.runtime.job.running_job import INPUT, JOB, OUTPUT, QUERY, end_of, rows_batch
 
@@ -41,7 +41,7 @@ class HeardAtSealed(TaskChannel):
             self._report()
 
 
-class Held:
+class TaskManagerAlone:
     """The subtasks of one task manager, in this process, and the end of the control channel that a driver has."""
 
     def __init__(self, directory: Path, backend: str) -> None:
@@ -52,17 +52,19 @@ class Held:
         self.config = JobConfig(parallelism=1, backend=backend, checkpoint_dir=str(directory))
         self._closing = ExitStack()
         here, there = socket.socketpair()
-        ignored: dict[str, Callable[..., Any]] = dict.fromkeys(("claim", "restored", "publish"), lambda *_: None)
+        ignored: dict[str, Callable[..., Any]] = dict.fromkeys(
+            ("register_states", "restored", "publish"), lambda *_: None
+        )
         self._driver = RpcPeer(there, {**ignored, "operator": lambda *_: Declaration("", pickle.dumps(spec))}).start()
         self._closing.callback(self._driver.close)
         self._peer = RpcPeer(here, {}).start()
         self._closing.callback(self._peer.close)
         self.subtasks = self.successor()
 
-    def successor(self) -> HeldSubtasks:
+    def successor(self) -> SubtaskTable:
         """The subtasks of another task manager in its place."""
         bootstrap = Bootstrap(JOB, 0, 0, ("", 0), b"", self.config, str(self.directory), "", 0, 1, True)
-        subtasks = HeldSubtasks(
+        subtasks = SubtaskTable(
             bootstrap,
             self.directory / "scratch",
             StateRegistry(),
@@ -90,12 +92,12 @@ class Held:
             relay.close()
             channel.close()
 
-    def opened(self, subtasks: HeldSubtasks, restart: Restart) -> Subtask:
+    def opened(self, subtasks: SubtaskTable, restart: Restart) -> Subtask:
         subtask = subtasks.open(UID, 0, restart)
         assert subtask is not None
         return subtask
 
-    def committed(self, subtasks: HeldSubtasks) -> tuple[int, list[bytes | int | None]]:
+    def committed(self, subtasks: SubtaskTable) -> tuple[int, list[bytes | int | None]]:
         """The epoch that is shown as committed and what "a" has there."""
         (instance,) = self.opened(subtasks, Restart()).instances()
         epoch, found = instance.readers[Isolation.COMMITTED].get(instance.descriptor, None, ["a"])
@@ -106,51 +108,51 @@ class Held:
 
 
 @pytest.fixture(params=["heap", "rocksdb"])
-def held(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Held]:
+def manager(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[TaskManagerAlone]:
     JobManifest(JOB, 128, (1,)).write(tmp_path)
-    opened = Held(tmp_path, request.param)
+    opened = TaskManagerAlone(tmp_path, request.param)
     yield opened
     opened.close()
 
 
-def test_epoch_that_is_committed_before_its_session_has_let_go_becomes_final(held: Held) -> None:
+def test_epoch_that_is_committed_before_its_session_has_let_go_becomes_final(manager: TaskManagerAlone) -> None:
     """The driver may hear SEALED, commit and report that while the session's thread has not gone on yet."""
-    held.session(0, attempt=1, report=lambda: held.subtasks.finalize([UID], 0))
-    assert held.committed(held.subtasks) == (0, [b"\x01"])
+    manager.session(0, attempt=1, report=lambda: manager.subtasks.finalize([UID], 0))
+    assert manager.committed(manager.subtasks) == (0, [b"\x01"])
 
 
-def test_epoch_that_is_committed_while_a_late_attempt_replays_it_becomes_final(held: Held) -> None:
-    held.session(0, attempt=1)
-    held.session(0, attempt=2, report=lambda: held.subtasks.finalize([UID], 0))
-    assert held.committed(held.subtasks) == (0, [b"\x01"])
+def test_epoch_that_is_committed_while_a_late_attempt_replays_it_becomes_final(manager: TaskManagerAlone) -> None:
+    manager.session(0, attempt=1)
+    manager.session(0, attempt=2, report=lambda: manager.subtasks.finalize([UID], 0))
+    assert manager.committed(manager.subtasks) == (0, [b"\x01"])
 
 
-def test_report_of_an_older_epoch_makes_no_newer_one_final(held: Held) -> None:
-    held.session(0, attempt=1)
-    held.session(1, attempt=2, report=lambda: held.subtasks.finalize([UID], 0))
-    assert held.committed(held.subtasks) == (0, [b"\x01"])
-    held.subtasks.finalize([UID], 1)
-    held.subtasks.finalize([UID], 0)
-    assert held.committed(held.subtasks) == (1, [b"\x02"])
-    held.session(2, attempt=3)
-    assert held.committed(held.subtasks) == (1, [b"\x02"])
+def test_report_of_an_older_epoch_makes_no_newer_one_final(manager: TaskManagerAlone) -> None:
+    manager.session(0, attempt=1)
+    manager.session(1, attempt=2, report=lambda: manager.subtasks.finalize([UID], 0))
+    assert manager.committed(manager.subtasks) == (0, [b"\x01"])
+    manager.subtasks.finalize([UID], 1)
+    manager.subtasks.finalize([UID], 0)
+    assert manager.committed(manager.subtasks) == (1, [b"\x02"])
+    manager.session(2, attempt=3)
+    assert manager.committed(manager.subtasks) == (1, [b"\x02"])
 
 
-def test_report_of_a_newer_epoch_makes_the_one_sealed_last_final(held: Held) -> None:
+def test_report_of_a_newer_epoch_makes_the_one_sealed_last_final(manager: TaskManagerAlone) -> None:
     """Spark commits epochs in their order."""
-    held.session(0, attempt=1)
-    held.subtasks.finalize([UID], 1)
-    assert held.committed(held.subtasks) == (0, [b"\x01"])
-    held.session(1, attempt=2)
-    assert held.committed(held.subtasks) == (1, [b"\x02"])
+    manager.session(0, attempt=1)
+    manager.subtasks.finalize([UID], 1)
+    assert manager.committed(manager.subtasks) == (0, [b"\x01"])
+    manager.session(1, attempt=2)
+    assert manager.committed(manager.subtasks) == (1, [b"\x02"])
 
 
-def test_epoch_that_is_committed_while_the_state_is_being_brought_back_becomes_final(held: Held) -> None:
+def test_epoch_that_is_committed_while_the_state_is_being_brought_back_becomes_final(manager: TaskManagerAlone) -> None:
     """A new task manager is told what is final, and the report of a newer epoch overtakes its opening the state."""
-    held.session(0, attempt=1)
-    held.session(1, attempt=2)
-    held.subtasks.close()
-    successor = held.successor()
+    manager.session(0, attempt=1)
+    manager.session(1, attempt=2)
+    manager.subtasks.close()
+    successor = manager.successor()
     successor.finalize([UID], 1)
     successor.restore({UID: 0})
-    assert held.committed(successor) == (1, [b"\x02"])
+    assert manager.committed(successor) == (1, [b"\x02"])
