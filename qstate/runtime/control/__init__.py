@@ -1,1 +1,1 @@
-"""Inside one job: addresses, calls between its processes, how they start and know each other."""
+"""Inside one job: addresses of its processes, calls between them, authentication, and how they start."""

@@ -1,6 +1,6 @@
-"""Where the processes of a job are, and what a task manager process is told when it starts.
+"""The addresses of a job's processes, and the parameters that a task manager process starts with.
 
-Rules of this module: values that travel between the driver, the executors and the task managers.
+Rules of this module: values that are sent between the driver, the executors and the task managers; no behaviour.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ __all__ = ["Bootstrap", "RestoredSubtask", "TaskManagerAddress", "host_id"]
 
 @dataclass(frozen=True, slots=True)
 class TaskManagerAddress:
-    """Where a task manager is: for relays (`unix_path` on its own host, else `host:data_port`) and for queries.
+    """The addresses of a task manager: for relays (`unix_path` on its own host, else `host:data_port`) and for queries.
 
-    `executor_pid` is the process that it goes down with, 0 when it was started by the driver.
+    `executor_pid` is the executor process that it ends with, 0 when the driver started it.
     """
 
     index: int
@@ -34,7 +34,7 @@ class TaskManagerAddress:
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
-    """All that a new task manager process is told. Travels over its standard input, never on a command line."""
+    """The parameters of a new task manager process. Sent over its standard input, never on a command line."""
 
     job: str
     index: int
@@ -42,21 +42,21 @@ class Bootstrap:
     job_manager: tuple[str, int]
     secret: bytes = field(repr=False)
     config: JobConfig
-    #: Its location: a path, or a URL.
+    #: The location of the checkpoint directory: a path, or a URL.
     checkpoint_dir: str
-    #: What `JobDirectory.owner_token` says.
+    #: `JobDirectory.owner_token`.
     owner_token: str
     layout: int
     parallelism: int
     local: bool
     executor_pid: int = 0
-    #: Where its standard output and standard error go.
+    #: The file for its standard output and standard error.
     log_file: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class RestoredSubtask:
-    """State that a subtask began with: as of which epoch (-1: from before epoch 0), and where it was."""
+    """The state that a subtask began with: as of which epoch (-1: from before epoch 0), and from which files."""
 
     operator: str
     subtask: int
@@ -68,5 +68,5 @@ class RestoredSubtask:
 
 
 def host_id() -> str:
-    """Names this host among a cluster's: processes with the same id share a file system and Unix sockets."""
+    """The id of this host in a cluster: processes with the same id share a file system and Unix sockets."""
     return socket.gethostname()

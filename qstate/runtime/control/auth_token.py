@@ -1,6 +1,6 @@
-"""The token that clients must present, as a config names it: in the config itself, or in a file.
+"""The token that clients must present. The config has it, or names a file that has it.
 
-Rules of this module: config in, config out; it reads that one file. What it says of a token never holds the token.
+Rules of this module: config in, config out; it reads that one file. Its messages never contain the token.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["with_token"]
 
 
 def with_token(config: JobConfig) -> JobConfig:
-    """The config with its token in it. Raises `ConfigError` when the file that it names has none."""
+    """The config with its token in it. Raises `ConfigError` when the token's file has no valid token."""
     if not config.auth_token_file:
         return config
     if config.auth_token:

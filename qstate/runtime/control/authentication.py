@@ -1,13 +1,13 @@
 """Mutual authentication of the connections inside one job (job manager, task managers, relays).
 
-Rules of this module: it proves to both ends of a fresh socket that the other knows the job's secret, and reads
-nothing else; whatever follows may be unpickled only after it returned. The query port never comes here.
+Rules of this module: it proves to both ends of a new connection that the other end knows the job's secret, and reads
+nothing else. Data may be unpickled only after it has returned. Connections of the query port do not use it.
 
     acceptor -> opener   nonce A (32 bytes)
     opener -> acceptor   nonce B (32 bytes), HMAC-SHA256(secret, "open"   + A + B)
     acceptor -> opener                       HMAC-SHA256(secret, "accept" + A + B)
 
-Two labels, so that neither side's proof can be played back as the other's.
+The labels differ, so that no side's proof can be replayed as the other's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["authenticate_accepted", "authenticate_opened", "new_secret", "receiv
 
 NONCE_BYTES = 32
 PROOF_BYTES = 32
-#: For the whole handshake, so that a byte now and then does not keep it going.
+#: For the whole handshake, so that a slow trickle of bytes does not extend it.
 HANDSHAKE_TIMEOUT_S = 5.0
 
 
@@ -40,7 +40,7 @@ def authenticate_accepted(sock: socket.socket, secret: bytes) -> None:
     answer = receive_exactly(sock, NONCE_BYTES + PROOF_BYTES, deadline=deadline)
     theirs, proof = answer[:NONCE_BYTES], answer[NONCE_BYTES:]
     if not hmac.compare_digest(proof, _proof(secret, b"open", ours, theirs)):
-        raise FencedError("a peer without the job's secret was turned away")
+        raise FencedError("the peer does not know the job's secret")
     sock.sendall(_proof(secret, b"accept", ours, theirs))
     sock.settimeout(None)
 

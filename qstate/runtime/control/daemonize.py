@@ -1,11 +1,11 @@
-"""The process between a task manager and whoever started it: `daemonize.py MODULE`.
+"""The process between a task manager and the process that starts it: `daemonize.py MODULE`.
 
-It starts `python -m MODULE FD` and ends when that has written a byte to the pipe FD (status 0), was killed before
-(`KILLED_STATUS`) or has failed (1). So whoever started it learns how it went, has nothing to reap later, and is not
-the parent of what lives on.
+It starts `python -m MODULE FD` and ends when that process has written a byte to the pipe FD (status 0), was killed
+before (`KILLED_STATUS`) or has failed (1). So the starting process learns the outcome, has no child to reap later, and
+is not the parent of the task manager.
 
-Rules of this module: standard library only, and nothing of it that starts a thread: it forks. The task manager cannot
-fork itself, because its imports (Arrow, NumPy) start threads. Standard input and output are the task manager's.
+Rules of this module: standard library only, and no import that starts a thread, because it forks. The task manager
+cannot fork itself: its imports (Arrow, NumPy) start threads. Standard input and output are those of the task manager.
 """
 
 import os

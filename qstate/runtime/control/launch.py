@@ -1,8 +1,8 @@
-"""Starting a task manager process: detached, told everything over its standard input.
+"""Starts a task manager process as a daemon, with its parameters on its standard input.
 
-Rules of this module: it starts processes and forgets them. Who may start which is the job manager's decision;
-when they end is their own (lease, executor gone, stop). What is started is `daemonize.py`, which starts the task
-manager itself and ends when that is up or has failed.
+Rules of this module: it starts processes and does not watch them. The job manager decides who may start which; a task
+manager itself decides when to end (lease, executor gone, stop). The started process is `daemonize.py`, which starts
+the task manager and ends when that is up or has failed.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from qstate.runtime.control.process_log import OpenedLog
 
 __all__ = ["KILLED_STATUS", "StartedTaskManager", "start_task_manager"]
 
-#: How the process that was started ends when its task manager was killed before it was up: worth another try.
+#: The exit status of the started process when its task manager was killed before it was up: a retry may help.
 KILLED_STATUS = daemonize.KILLED_STATUS
 
-#: Of the directory in a host's temporary directory that has the logs of all jobs of one user.
+#: Prefix of the directory, in a host's temporary directory, with the logs of all jobs of one user.
 LOGS_PREFIX = "qstate-logs-"
 
 #: Left alone, glibc raises both thresholds to as much as 32 and 64 MiB when large blocks are freed, and every arena
@@ -36,7 +36,7 @@ _MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
 
 @dataclass(frozen=True, slots=True)
 class StartedTaskManager:
-    """A start that is not over yet: what was ordered, the process that says how it goes, and the task manager's log."""
+    """A running start: its order, the `daemonize` process, whose exit status is the outcome, and the log."""
 
     order: Bootstrap
     process: subprocess.Popen[bytes]
@@ -44,7 +44,9 @@ class StartedTaskManager:
 
 
 def start_task_manager(bootstrap: Bootstrap) -> StartedTaskManager:
-    """Start one, with this interpreter, `sys.path`, environment and working directory. The caller closes the log.
+    """Start a task manager with this interpreter, `sys.path`, environment and working directory.
+
+    The caller closes the log.
 
     A session of its own keeps it out of the signals that Spark's worker daemon sends to its process group.
     Raises `OSError` when the process cannot be made, `ConfigError` when its log cannot be written.
@@ -54,7 +56,7 @@ def start_task_manager(bootstrap: Bootstrap) -> StartedTaskManager:
     paths = [entry or str(Path.cwd()) for entry in sys.path]
     try:
         process = subprocess.Popen(
-            # isolated and without site: it needs the standard library only, and should be gone from memory soon
+            # isolated and without site: it needs only the standard library, and little memory
             [sys.executable, "-I", "-S", daemonize.__file__, "qstate.runtime.tasks.task_manager"],
             stdin=subprocess.PIPE,
             stdout=log.fileno(),
@@ -66,13 +68,13 @@ def start_task_manager(bootstrap: Bootstrap) -> StartedTaskManager:
         log.close()
         raise
     assert process.stdin is not None
-    with suppress(BrokenPipeError), process.stdin:  # it has failed already: its exit status and log say so
+    with suppress(BrokenPipeError), process.stdin:  # the process has failed already: see its exit status and log
         process.stdin.write(pickle.dumps(order))
     return StartedTaskManager(order, process, log)
 
 
 def _log_file(bootstrap: Bootstrap) -> Path:
-    """Not in the checkpoint directory, which may be in an object store, or deleted when the job is stopped."""
+    """Not in the checkpoint directory: that may be in an object store, or be deleted when the job is stopped."""
     configured = bootstrap.config.log_dir
     directory = Path(configured) if configured else own_directory(LOGS_PREFIX)
     return directory / f"{bootstrap.job}-task-manager-{bootstrap.index}.log"

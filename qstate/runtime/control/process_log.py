@@ -1,13 +1,13 @@
 """The log of a process: its standard output and standard error, in files of a bounded size and number.
 
-Rules of this module: files and descriptors. It knows neither loggers nor what is written.
+Rules of this module: files and descriptors. It does not know loggers, nor the text of the log.
 
-    job-task-manager-0.log       what is being written, by one incarnation of the task manager after the other
-    job-task-manager-0.log.1     what was written before that, and so on up to .4
+    job-task-manager-0.log       the current file, written by one incarnation of the task manager after the other
+    job-task-manager-0.log.1     the file before, and so on up to .4
 
-Loggers, `print`, native code and a crash all write to the descriptors 1 and 2. So these are what is turned over: the
-file gets another name, and the descriptors a new file. Processes may share a log, as when a task manager is replaced
-that has not ended yet. Each looks for itself, and one whose file has lost its name takes the one that has it now.
+Loggers, `print`, native code and a crash all write to the descriptors 1 and 2. So a rotation renames the file and opens
+a new one on these descriptors. Processes may share a log, for example a task manager and its successor. Each process
+checks on its own, and a process whose file was renamed switches to the file that has the name now.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from qstate.storage_faults import BY_LOG_DIR, storage_fault
 
 __all__ = ["OpenedLog", "ProcessLog"]
 
-#: A file that has got so long is not written any further.
+#: A file of this size is rotated.
 LOG_BYTES = 10 << 20
-#: Files kept beside the one that is being written.
+#: Rotated files that are kept.
 KEPT_FILES = 4
-#: How often a process looks how long its log has got.
+#: How often a process checks the size of its log.
 LOOK_S = 1.0
 TAIL_BYTES = 2000
 
 _OUTPUTS = (1, 2)
-#: Others may be making or renaming the same file.
+#: Other processes may be creating or renaming the same file.
 _MOST_OPENINGS = 100
 
 
 class OpenedLog:
-    """A log that a process is about to be started with. Raises `ConfigError` when it cannot be written."""
+    """A log that a new process will write. Raises `ConfigError` when it cannot be written."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -55,20 +55,20 @@ class OpenedLog:
         return self._file
 
     def tail(self) -> str:
-        """The end of what was written since, whatever has become of the file's name."""
+        """The last `TAIL_BYTES` that were written since, even when the file was renamed."""
         end = os.fstat(self._file).st_size
         size = min(TAIL_BYTES, max(end - self._start, 0))
         return os.pread(self._file, size, end - size).decode(errors="replace")
 
     def close(self) -> None:
-        """Idempotent. The process goes on writing."""
+        """Close the descriptor; the process keeps its own. Idempotent."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
 
 class ProcessLog:
-    """Keeps the log of this process, which its standard output and standard error go to, within its bounds."""
+    """Rotates the log of this process, the file of its standard output and standard error."""
 
     def __init__(self, path: Path, *, limit: int = LOG_BYTES, kept: int = KEPT_FILES) -> None:
         self._path = path
@@ -76,16 +76,16 @@ class ProcessLog:
         self._kept = kept
 
     def start(self, *besides: Callable[[], None]) -> None:
-        """Look every second, for as long as the process lives; call these functions then, too."""
+        """Check the log every `LOOK_S` seconds, on a thread, and call these functions each time."""
         threading.Thread(target=self._watch, args=besides, name="qstate-log", daemon=True).start()
 
     def look(self) -> None:
-        """Go on in a new file if this one has got too long. Where that cannot be, this one begins again."""
+        """Rotate the file if it is too long. Where that fails, truncate it."""
         if os.fstat(_OUTPUTS[0]).st_size < self._limit:
             return
         try:
-            self._turn_over()
-        except OSError:  # nobody could be told but by the log itself
+            self._rotate()
+        except OSError:  # there is no other place to report it
             with suppress(OSError):
                 os.ftruncate(_OUTPUTS[0], 0)
 
@@ -96,7 +96,7 @@ class ProcessLog:
             for call in besides:
                 call()
 
-    def _turn_over(self) -> None:
+    def _rotate(self) -> None:
         if self._has_its_name():
             for number in range(self._kept, 0, -1):
                 with suppress(FileNotFoundError):
@@ -125,4 +125,4 @@ def _open(path: Path) -> int:
         except FileNotFoundError:
             with suppress(FileExistsError):
                 return create_file(path, os.O_APPEND)
-    raise FileNotFoundError(f"{path} keeps coming and going")
+    raise FileNotFoundError(f"{path} cannot be opened: other processes keep creating and renaming it")

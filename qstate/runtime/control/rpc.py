@@ -1,13 +1,13 @@
 """Calls in both directions over one authenticated connection: the control plane inside one job.
 
 Rules of this module: it carries pickled calls between processes of one job, over connections that `authentication` has
-checked. It does not know what the calls mean. The query port never comes here.
+checked. It does not know what the calls mean. The query port does not use it.
 
-A peer has one reader thread. Incoming calls run on it in order when they are quick, and on a thread of their
-own when the handler says so, because a handler that calls back over the same connection would wait for itself.
+A peer has one reader thread. It runs the handlers of incoming calls in order. Slow handlers, and those that call back
+over the same connection, are in `threaded` and get a thread of their own, because the reader would wait for itself.
 
-Any process on the network can reach a listener. The listener bounds the number of unauthenticated connections and how
-long it keeps one. A connection that it cannot serve yet (no thread, no file descriptor) waits.
+Every host on its network can connect to a listener. So it keeps a bounded number of unauthenticated connections for a
+bounded time. A connection that it cannot serve now (no thread, no file descriptor) waits.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ __all__ = ["RpcListener", "RpcPeer", "connect"]
 log = limited(logging.getLogger(__name__))
 
 _LENGTH = Struct(">Q")
-#: A user's function travels in one message; anything larger is a mistake, not a function.
+#: The largest message. It may carry a user's function; a larger message is an error.
 MAX_MESSAGE_BYTES = 1 << 30
 
-#: Connections that have not yet proved that they belong to the job; one more has to wait for one of them to end.
+#: Connections that have not authenticated yet; a further one waits until one of them has, or ends.
 MAX_UNAUTHENTICATED = 256
-#: How long to leave a listener alone when the system has no file descriptor or thread to spare.
+#: The pause after the system has refused a file descriptor or a thread.
 PAUSE_S = 0.1
 
 _CALL, _RETURN, _RAISE = 0, 1, 2
@@ -47,7 +47,7 @@ class RpcPeer:
     """One end of a connection: `call` the other end's methods, answer its calls with `handlers`.
 
     `handlers` maps method names to callables; those in `threaded` run on a thread of their own. `on_close` is
-    called once, from the reader thread, with the reason.
+    called once, from the reader thread, with this peer.
     """
 
     def __init__(
@@ -84,11 +84,11 @@ class RpcPeer:
 
     @property
     def awaited(self) -> int:
-        """How many of this end's calls have no answer yet."""
+        """The number of this end's calls without an answer yet."""
         return len(self._waiting)
 
     def call(self, method: str, *args: Any, timeout_s: float = 30.0) -> Any:
-        """The other end's result. Raises its QStateError, `ConnectionError` when the connection ends, or
+        """The result of the other end's method. Raises its QStateError, `ConnectionError` when the connection ends, or
         `TimeoutError`."""
         future = self.submit(method, *args)
         try:
@@ -97,7 +97,7 @@ class RpcPeer:
             raise TimeoutError(f"no answer to {method!r} within {timeout_s} s") from None
 
     def cast(self, method: str, *args: Any) -> None:
-        """Call without waiting; a failure shows in the other end's log only. A lost connection is ignored."""
+        """Call without waiting for a result. A failure is only logged, at the other end; a lost connection is ignored."""
         try:
             self.submit(method, *args)
         except ConnectionError:
@@ -113,11 +113,11 @@ class RpcPeer:
             log.debug("connection was gone already")
         if threading.current_thread() is not self._reader and self._reader.is_alive():
             self._reader.join(5.0)
-        elif not self._reader.ident:  # never started, so nobody else closes it
+        elif not self._reader.ident:  # never started, so the reader does not close it
             self._sock.close()
 
     def submit(self, method: str, *args: Any) -> Future[Any]:
-        """Call without waiting: the future gets the result or the error. Raises `ConnectionError`."""
+        """Call without waiting. The future gets the result or the error. Raises `ConnectionError` when closed."""
         future: Future[Any] = Future()
         with self._state_lock:
             if self._closed:
@@ -150,7 +150,7 @@ class RpcPeer:
                 self._dispatch(pickle.loads(receive_exactly(self._sock, size)))
         except OSError as exc:
             log.debug("control connection ended: %s", exc)
-        except Exception:  # unpickling runs code of both ends' versions; a connection out of step is of no use
+        except Exception:  # unpickling may raise anything; the connection is then out of step
             log.exception("a control message could not be read")
         finally:
             self._ended()
@@ -179,7 +179,7 @@ class RpcPeer:
             answer: tuple[Any, ...] = (_RETURN, call_id, self._handlers[method](*args), None)
         except QStateError as exc:
             answer = (_RAISE, call_id, exc, None)
-        except Exception as exc:  # the caller must hear of it, whatever it is
+        except Exception as exc:  # the caller needs every error
             log.exception("control call %s failed", method)
             answer = (_RAISE, call_id, JobError(f"{method} failed: {type(exc).__name__}: {exc}"), None)
         try:
@@ -188,7 +188,7 @@ class RpcPeer:
             log.debug("the caller of %s is gone", method)
         except Exception as exc:
             log.exception("the answer to control call %s cannot be sent", method)
-            self._answer_failure(call_id, JobError(f"{method} failed: its answer cannot travel: {exc}"))
+            self._answer_failure(call_id, JobError(f"{method} failed: its answer cannot be sent: {exc}"))
 
     def _answer_failure(self, call_id: int, error: JobError) -> None:
         try:
@@ -202,7 +202,7 @@ class RpcPeer:
             waiting, self._waiting = self._waiting, {}
         with suppress(OSError):  # wakes a thread that is blocked in send
             self._sock.shutdown(socket.SHUT_RDWR)
-        with self._send_lock:  # no thread may meet another connection under this descriptor's number
+        with self._send_lock:  # no thread may use the descriptor's number after a new connection has got it
             self._sock.close()
         for future in waiting.values():
             future.set_exception(ConnectionError("the control connection ended before the answer"))
@@ -211,7 +211,7 @@ class RpcPeer:
 
 
 class RpcListener:
-    """Accepts and authenticates connections of one job and hands each on as a socket, on a thread of its own.
+    """Accepts and authenticates connections of one job and calls `accepted` with each socket, on a thread of its own.
 
     `address` is a (host, port) pair or the path of a Unix socket.
     """
@@ -267,7 +267,7 @@ class RpcListener:
                 self._unauthenticated.release()
             self._accepted(sock)
         except (OSError, QStateError) as exc:
-            log.warning("a control connection was turned away: %s", exc)
+            log.warning("a control connection was refused: %s", exc)
             sock.close()
         except BaseException:
             sock.close()
@@ -287,6 +287,6 @@ def connect(host: str, port: int, secret: bytes, *, timeout_s: float = 5.0) -> s
 
 
 def _prepare(sock: socket.socket) -> None:
-    """Small messages at once; and a peer whose host is gone without a word is noticed, if late."""
+    """Send small messages at once, and detect, if late, a peer whose host is gone."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -1,10 +1,11 @@
-"""The scratch directory of a task manager, and the clearing away of those whose owners were killed.
+"""The scratch directory of a task manager, and the removal of those whose owners were killed.
 
-Rules of this module: directories, files and locks; it knows nothing of what is kept in them. A directory belongs to
-the process that holds the lock on the file in it; the system lets go of that with the process, whichever way it ends.
+Rules of this module: directories, files and locks; it does not know what the directories contain. A directory belongs
+to the process that holds the lock on the lock file in it. The system releases the lock when the process ends, even when
+it is killed.
 
-The temporary directory is everybody's. So only directories of this user are looked at, and nothing is made in one that
-this process has not made itself (see `qstate.private_files`).
+All users share the temporary directory. So this module only looks at directories of this user, and creates files only
+in a directory that this process has created (see `qstate.private_files`).
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ LOCK_FILE = "owner.lock"
 
 
 class ScratchDirectory:
-    """A new directory, private to the user. `remove` frees it; what a killed owner left, the next one removes.
+    """A new directory, private to the user, that `remove` removes. The next one removes those of killed owners.
 
-    Raises `ConfigError` when it cannot be made.
+    Raises `ConfigError` when it cannot be created.
     """
 
     def __init__(self) -> None:
@@ -48,7 +49,7 @@ class ScratchDirectory:
 
     def remove(self) -> None:
         """Idempotent."""
-        end_forked_child(self._pid)  # it is its parent's
+        end_forked_child(self._pid)  # the directory belongs to the parent
         if not self._lock.closed:
             _remove(self.path)
             self._lock.close()
@@ -62,11 +63,11 @@ def temporary_directory(prefix: str, parent: Path | None = None) -> Path:
         return Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     except OSError as exc:
         where = Path(exc.filename).parent if exc.filename else parent
-        raise ConfigError(f"no directory can be made in {where}: {storage_fault(exc, where, BY_TMPDIR)}") from exc
+        raise ConfigError(f"cannot create a directory in {where}: {storage_fault(exc, where, BY_TMPDIR)}") from exc
 
 
 def _locked(directory: Path) -> BinaryIO:
-    """Locked before the file gets the name that others look for: nobody finds it without its owner."""
+    """Create the lock file, locked before it gets its name: no process finds it unlocked."""
     unnamed = directory / f"{LOCK_FILE}.new"
     lock = os.fdopen(create_file(unnamed), "wb")
     fcntl.flock(lock, fcntl.LOCK_EX)
@@ -80,12 +81,12 @@ def _remove_abandoned() -> None:
             with os.fdopen(open_own(directory / LOCK_FILE), "rb") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 _remove(directory)
-        except OSError as exc:  # in use, half made, or being removed
+        except OSError as exc:  # in use, being created, or being removed
             log.debug("scratch directory %s is left alone: %s", directory, exc)
 
 
 def _remove(directory: Path) -> None:
-    """The lock comes last: while anything is left, the directory can be told from one that is just being made."""
+    """Remove the lock file last: until then, the directory differs from one that is just being created."""
     with suppress(OSError):
         for entry in directory.iterdir():
             if entry.is_dir() and not entry.is_symlink():

@@ -1,7 +1,7 @@
-"""What a server or proxy counts: connections, requests, successes with their duration, failures by code.
+"""The statistics of a server or proxy: connections, requests, successes with their duration, failures by code.
 
 Rules of this module: it counts and adds up. It must not know what a request is for, nor how counts are shown.
-Counting happens on the threads that serve, once per request, so it is a lock, a few additions and a bisection.
+The serving threads count, once per request, so counting is a lock, a few additions and a bisection.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ DURATION_BUCKETS_S = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.
 
 
 class RequestStatistics(Protocol):
-    """Told of everything that a server or proxy serves, from its threads; must not block or raise."""
+    """Gets the events of a server or proxy, from its threads; must not block or raise."""
 
     def report_active_connection(self) -> None:
         """A connection was accepted."""
 
     def report_inactive_connection(self) -> None:
-        """An accepted connection is gone."""
+        """An accepted connection has ended."""
 
     def report_request(self, keys: int) -> None:
-        """A request came in; `keys` is 0 for one that names none."""
+        """A request was received; `keys` is its number of keys, 0 for a request without keys."""
 
     def report_successful_request(self, duration_s: float) -> None:
-        """A request was answered with a result, so long after it came in."""
+        """A request was answered with a result, `duration_s` seconds after it was received."""
 
     def report_failed_request(self, code: int) -> None:
         """A request, or a connection, was answered with a failure."""
@@ -68,11 +68,12 @@ class DisabledStatistics:
 
 @dataclass(frozen=True, slots=True)
 class StatisticsSnapshot:
-    """The counts of one moment, since the endpoint started.
+    """The counts at one moment, since the endpoint started.
 
-    `connections` are open now, `connections_accepted` all that ever were. `successes` are requests answered with a
-    result, `duration_s` the seconds from their receipt to their answer, added up. `durations` has a count per bucket
-    of `DURATION_BUCKETS_S`, and a last one for what took longer. `failures` counts by failure code.
+    `connections` is the number of open connections, `connections_accepted` of all that were accepted. `successes` is
+    the number of requests answered with a result, `duration_s` the sum of the seconds from their receipt to their
+    answer. `durations` has a count for each bucket of `DURATION_BUCKETS_S`, and a last one for longer durations.
+    `failures` has the number of failures by code.
     """
 
     connections: int
@@ -85,7 +86,7 @@ class StatisticsSnapshot:
     failures: Mapping[int, int]
 
     def __add__(self, other: StatisticsSnapshot) -> StatisticsSnapshot:
-        """The counts of both, as of one endpoint."""
+        """The sums of both counts, as if of one endpoint."""
         failures = dict(self.failures)
         for code, count in other.failures.items():
             failures[code] = failures.get(code, 0) + count
@@ -103,10 +104,10 @@ class StatisticsSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ProcessStatistics:
-    """What the endpoints of one process have counted since it started.
+    """The counts of the endpoints of one process since it started.
 
-    `name` says which process: a task manager's index, or "standby". `server` and `proxy` are None where there is none,
-    where counting is switched off, and where the process did not answer (`reachable` is False then).
+    `name` is a task manager's index, or "standby". `server` and `proxy` are None when the process has no such endpoint,
+    when statistics are switched off, and when the process did not answer (then `reachable` is False).
     """
 
     name: str
@@ -116,7 +117,7 @@ class ProcessStatistics:
 
 
 class InMemoryStatistics:
-    """Counts in memory. Any thread may report and read."""
+    """Counts in memory. Any thread may call it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -168,7 +169,7 @@ class InMemoryStatistics:
 
 
 def request_statistics(enabled: bool) -> RequestStatistics:
-    """What counts the requests of one endpoint, or takes no notice of them."""
+    """Statistics for one endpoint, which count only when `enabled`."""
     return InMemoryStatistics() if enabled else DisabledStatistics()
 
 

@@ -1,1 +1,1 @@
-"""The driver's side: the job manager, the checkpoint directory and who owns it."""
+"""The driver's side: the job manager, the checkpoint directory and its owner."""

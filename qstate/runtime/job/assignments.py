@@ -1,17 +1,17 @@
-"""Which task manager holds which subtasks, and which incarnation of it counts.
+"""Which task manager holds which subtasks, and which incarnation of it is current.
 
 Rules of this module: it decides, from events, and owns no socket, process, thread or clock; the job manager acts
-on what it says. Task manager `index` holds the subtask indexes `index * slots` up to `(index + 1) * slots`, of
+on its decisions. Task manager `index` holds the subtask indexes `index * slots` up to `(index + 1) * slots`, of
 every operator of the job.
 
     absent --start--> starting --registered--> alive --gone--> absent
                       starting --gone, overdue, given up----> absent
 
-Each start gets a new incarnation number. Whoever registers with another number than the current one is a
-leftover and is refused: two incarnations never serve at a time.
+Each start gets a new incarnation number. A process that registers with a number other than the current one is left
+over from an earlier start and is refused: two incarnations never serve at the same time.
 
-A task manager that keeps going, one loss soon after the other, is brought back more and more slowly: something
-ends it, and starting processes as fast as they die would only keep the host busy.
+A task manager that is lost again and again is restarted after longer and longer pauses: something ends it, and
+restarting it as fast as it dies would only keep the host busy.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from qstate.runtime.control.addresses import TaskManagerAddress
 
 __all__ = ["Assignments", "Phase"]
 
-#: A loss so long after the one before has nothing to do with it.
+#: Two losses this far apart are unrelated.
 QUIET_S = 60.0
-#: So many losses in a row are mended at once; each further one waits twice as long as the one before.
+#: This many losses in a row lead to an immediate restart; the pause after each further one doubles.
 PROMPT_RESTARTS = 5
 SLOWEST_RESTART_S = 30.0
 
 
 class Phase(Enum):
-    """Where the current incarnation of a task manager is in its life."""
+    """The state of a task manager's current incarnation."""
 
     ABSENT = "absent"
     STARTING = "starting"
@@ -70,7 +70,7 @@ class Assignments:
         return [slot.address for slot in self._slots if slot.address is not None]
 
     def start(self, index: int, now: float) -> int | None:
-        """The incarnation to start when there is none, or None when one is alive or on its way."""
+        """Begin a start and return the new incarnation; None when one is alive or starting."""
         slot = self._slots[index]
         overdue = slot.phase is Phase.STARTING and now - slot.started_at > self._start_timeout_s
         if slot.phase is not Phase.ABSENT and not overdue:
@@ -86,7 +86,7 @@ class Assignments:
         return slot.phase is Phase.ALIVE and slot.incarnation == incarnation
 
     def registered(self, address: TaskManagerAddress) -> None:
-        """A task manager came up. Raises `FencedError` unless it is the incarnation that was started last."""
+        """A task manager is up. Raises `FencedError` unless it is the incarnation that was started last."""
         slot = self._slots[address.index]
         if slot.phase is not Phase.STARTING or slot.incarnation != address.incarnation:
             raise FencedError(
@@ -105,7 +105,7 @@ class Assignments:
         return True
 
     def give_up(self, index: int, incarnation: int) -> bool:
-        """Whoever was to start this incarnation is gone. False when it is not on its way (any more)."""
+        """The process that had to start this incarnation is gone. False when the incarnation is not starting."""
         slot = self._slots[index]
         if slot.incarnation != incarnation or slot.phase is not Phase.STARTING:
             return False
@@ -113,7 +113,7 @@ class Assignments:
         return True
 
     def restart_at(self, index: int) -> float:
-        """When to bring a task manager back that was lost; a moment that has passed for the first few losses."""
+        """When to restart a lost task manager; in the past for the first few losses."""
         slot = self._slots[index]
         late = slot.losses - PROMPT_RESTARTS
         return slot.lost_at + (min(2.0 ** min(late, 10), SLOWEST_RESTART_S) if late > 0 else 0.0)

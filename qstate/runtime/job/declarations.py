@@ -1,8 +1,8 @@
-"""The operators that the program has declared: of each uid the last declaration counts.
+"""The operators that the program has declared. Of each uid, the last declaration counts.
 
-Rules of this module: plain bookkeeping, told by the driver. A program declares an operator again when a cell of a
-notebook is run once more, or when it builds a query anew for another run. Each declaration has a token, which its tasks
-show: so a query that was made of an earlier one is found out before it touches the state.
+Rules of this module: bookkeeping for the driver, without I/O. A program declares an operator again when a notebook cell
+is run again, or when the program builds a query again. Each declaration has a token, and its tasks send the token: so
+a query that was built from an earlier declaration is refused before it touches the state.
 """
 
 from __future__ import annotations
@@ -37,17 +37,18 @@ class Declarations:
         return list(self._declared)
 
     def declare(self, uid: str, declaration: Declaration, query: str | None, running: Mapping[str, str | None]) -> None:
-        """Make an operator known, or put another declaration in the place of an earlier one.
+        """Add an operator, or replace an earlier declaration of it.
 
-        `query` is the streaming query that drives it, None for none yet; `running` are those that run, with their
-        names. Raises `JobError` when it runs: its next micro-batch would be another program's.
+        `query` is the id of the streaming query that drives the operator, None for none yet; `running` maps the ids of
+        the running queries to their names. Raises `JobError` when `query` is running: its next micro-batch would run
+        another program.
         """
         if uid in self._declared and query is not None and query in running:
             name = running[query]
             raise JobError(
                 f"operator {uid!r} cannot be declared again while its streaming query "
                 f"{f'{name!r} ({query})' if name else query} runs: stop it first (query.stop()); started again with "
-                "its checkpointLocation, it goes on with the state. Give another operator a uid of its own"
+                "its checkpointLocation, it continues with the state. Give another operator a uid of its own"
             )
         self._declared[uid] = declaration
 
@@ -58,11 +59,11 @@ class Declarations:
         return self._declared[uid]
 
     def current(self, uid: str, token: str) -> Declaration:
-        """The same, which has to be the one with this token. Raises `JobError` when it is not."""
+        """The declaration that counts. Raises `JobError` when it has another token, or there is none."""
         found = self.newest(uid)
         if found.token != token:
             raise JobError(
-                f"operator {uid!r} has been declared again since this query was made: start a query of the result that "
-                "the last process() or as_queryable_state() of this uid gave. Two operators need a uid each"
+                f"operator {uid!r} has been declared again since this query was built: start a query on the result of "
+                "the last process() or as_queryable_state() with this uid. Two operators need a uid each"
             )
         return found

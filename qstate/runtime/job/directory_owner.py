@@ -1,15 +1,15 @@
-"""The claim of one driver on a checkpoint directory, so that two jobs do not use it at a time.
+"""Makes one driver the owner of a checkpoint directory, so that two jobs do not use it at the same time.
 
 Rules of this module: it knows the file `job.lock` and nothing else of the directory.
 
-    on a file system    `job.lock` is locked (flock) by the driver that uses the directory; the system unlocks it
+    on a file system    the driver that uses the directory holds a lock (flock) on `job.lock`; the system releases it
                         when the driver dies. A second driver is refused
-    in an object store  nobody can tell whether a driver lives, so the last one to come has the directory: `job.lock`
-                        holds its token. The one before is cut off: the epoch logs fence its task managers, and the
-                        token keeps it from opening them again, and from writing the manifest
+    in an object store  no driver can tell whether another one is alive, so the newest driver owns the directory:
+                        `job.lock` holds its token. The driver before is fenced: the epoch logs fence its task
+                        managers, and the token check keeps it from opening the logs again and writing the manifest
 
-A token is looked at before an act, not in one step with it. What is written in between is at worst the manifest, by a
-driver that bound an operator in the same moment; the epoch logs fence exactly (see `qstate.checkpoint.log.epoch_log`).
+The check of the token and the write after it are not atomic. At worst, a fenced driver that binds an operator at that
+moment writes the manifest. The epoch logs fence exactly (see `qstate.checkpoint.log.epoch_log`).
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ __all__ = ["LOCK_FILE", "DirectoryOwner", "OwnerByLock", "OwnerByToken", "check_
 log = logging.getLogger(__name__)
 
 LOCK_FILE = "job.lock"
-#: Bytes of what a driver writes into it.
+#: The most bytes that are read of it.
 LARGEST_NOTE = 1 << 16
 
 
 class DirectoryOwner(ABC):
-    """Made with `take_ownership`; `close` gives the directory back."""
+    """The driver's ownership of a checkpoint directory. Made by `take_ownership`; `close` ends it."""
 
     #: What other processes of the job call `check_owner` with; empty for an owner by lock.
     token = ""
 
     @abstractmethod
     def check(self) -> None:
-        """Raise `JobError` when the directory is another driver's by now."""
+        """Raise `JobError` when another driver owns the directory now."""
 
     @abstractmethod
     def close(self) -> None:
@@ -72,22 +72,22 @@ def take_ownership(files: Directory) -> DirectoryOwner:
 
 
 def check_owner(files: Directory, token: str) -> None:
-    """Raise `JobError` when the directory is not this owner's any more, `CheckpointError` when that is not known."""
+    """Raise `JobError` when another driver owns the directory now, `CheckpointError` when the owner cannot be read."""
     if not token:
-        return  # it is locked
+        return  # the directory is locked
     try:
         found = _noted(files)
     except OSError as exc:
         raise CheckpointError(f"cannot read {files.path / LOCK_FILE}: {exc}") from exc
     if found.get("owner") != token:
         raise JobError(
-            f"another job has opened {files.path} since this one did, which is cut off by that; stop this job, and "
-            "give every job a checkpoint_dir of its own"
+            f"another job has opened {files.path} after this job did, so this job may not use it any more; stop this "
+            "job, and give every job a checkpoint_dir of its own"
         )
 
 
 class OwnerByLock(DirectoryOwner):
-    """Locked by the system, as long as this process lives."""
+    """An owner by lock: the system holds the lock as long as this process lives."""
 
     def __init__(self, files: DurableDirectory) -> None:
         _warn_of_others(files.path)
@@ -101,21 +101,21 @@ class OwnerByLock(DirectoryOwner):
                     f"checkpoint_dir {files.path} is in use by another running job; stop that job, or give this one a "
                     "directory of its own"
                 ) from exc
-            log.warning("checkpoint_dir %s cannot be locked (%s): make sure that one job uses it", files.path, exc)
+            log.warning("checkpoint_dir %s cannot be locked (%s): make sure that only one job uses it", files.path, exc)
 
     def fileno(self) -> int:
         """The descriptor that holds the lock."""
         return self._lock.fileno()
 
     def check(self) -> None:
-        """A lock is not lost."""
+        """Does nothing: a lock is not lost."""
 
     def close(self) -> None:
         self._lock.close()
 
 
 class OwnerByToken(DirectoryOwner):
-    """Whoever came last has it."""
+    """An owner by token: the newest driver owns the directory."""
 
     def __init__(self, files: ObjectDirectory) -> None:
         self._files = files
@@ -123,8 +123,8 @@ class OwnerByToken(DirectoryOwner):
         before = _noted(files)
         if before:
             log.warning(
-                "%s was opened by process %s on host %s, which has not closed it. What is in an object store cannot be "
-                "locked: if that job still runs, it is cut off now",
+                "%s was opened by process %s on host %s, which has not closed it. A directory in an object store "
+                "cannot be locked: if that job still runs, it cannot use the directory any more",
                 files.path,
                 before.get("pid"),
                 before.get("host"),
@@ -136,18 +136,18 @@ class OwnerByToken(DirectoryOwner):
         check_owner(self._files, self.token)
 
     def close(self) -> None:
-        with suppress(OSError):  # the next one warns of a driver that has not closed it
+        with suppress(OSError):  # the next driver then warns that this one has not closed the directory
             if _noted(self._files).get("owner") == self.token:
                 self._files.remove(LOCK_FILE)
 
 
 def _warn_of_others(path: Path) -> None:
-    """A directory that the user has made stays as it is, but what others write there is what the job restores."""
+    """The user's own directory keeps its permissions; but the job restores whatever another user writes there."""
     found = path.stat()
     if found.st_mode & stat.S_IWOTH:
-        log.warning("every user of this host can change the checkpoints in %s: chmod o-w is missing there", path)
+        log.warning("every user of this host can change the checkpoints in %s: run chmod o-w on it", path)
     elif found.st_uid not in (os.geteuid(), 0) and not found.st_mode & stat.S_ISGID:
-        log.warning("the checkpoints in %s can be changed by another user, to whom that directory belongs", path)
+        log.warning("the checkpoints in %s can be changed by another user, who owns that directory", path)
 
 
 def _noted(files: Directory) -> dict[str, Any]:

@@ -1,10 +1,10 @@
-"""The checkpoint directory of a job, as its driver sees it: made, held by one job at a time, and whose it is.
+"""The checkpoint directory of a job, in its driver: creates it, takes ownership, binds operators to queries.
 
-Rules of this module: it owns the directory, its manifest (`qstate.checkpoint.manifest`) and a claim on it
-(`qstate.runtime.job.directory_owner`). What the epoch logs beside them hold is none of its business.
+Rules of this module: it knows the directory, its manifest (`qstate.checkpoint.manifest`) and its owner
+(`qstate.runtime.job.directory_owner`). It does not know what the epoch logs in the directory contain.
 
-A query's id comes from its checkpointLocation. Spark numbers the epochs of each query from 0, so state that was made
-by one query would take another's epochs for its own: it would skip rows, or replay old ones, without a word.
+A query's id comes from its checkpointLocation. Spark numbers the epochs of each query from 0, so state that one query
+made cannot follow the epochs of another: it would silently skip rows, or replay old ones.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ log = logging.getLogger(__name__)
 
 
 class JobDirectory:
-    """Made by the job manager; `close` lets go of the directory, and removes it if it was a temporary one.
+    """Made by the job manager; `close` ends the ownership of the directory, and removes a temporary one.
 
-    The config's `checkpoint_dir`: `~` is expanded, a relative path is the driver's. Raises `ConfigError` when it cannot
-    be made or written, is in a store that cannot fence writers, another running job has it, it belongs to another
-    job or another max_parallelism, or is Spark's; `CheckpointError` when its manifest, or what the job is to be
-    restored from, cannot be read.
+    In the config's `checkpoint_dir`, `~` is expanded, and a relative path is relative to the driver's working
+    directory. Raises `ConfigError` when the directory cannot be created or written, is in a store that cannot fence
+    writers, is in use by another job, belongs to another job or another max_parallelism, or is a checkpointLocation
+    of Spark; `CheckpointError` when its manifest, or the checkpoint in `restore_from`, cannot be read.
 
-    `location_of` gives the checkpointLocation of a query that runs, None for one that is not known.
+    `location_of` returns the checkpointLocation of a running query, None for an unknown one.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class JobDirectory:
         self._files = _made(setting or str(temporary_directory(f"qstate-{job}-")), self._options)
         _check_not_sparks(self._files)
         self._location_of = location_of
-        #: Where it is: a `Path`, unless it is in an object store.
+        #: The location of the directory: a `Path`, unless it is in an object store.
         self.path: Any = self._files.path
         self._owner = take_ownership(self._files)
         self._bound: dict[str, str] = {}
@@ -75,10 +75,10 @@ class JobDirectory:
             raise
 
     def bind(self, operator: str, query: str, known: Collection[str]) -> None:
-        """An operator's state belongs to one streaming query, for good. Raises `JobError` for another one.
+        """Bind an operator's state to one streaming query, for good. Raises `JobError` for another query.
 
-        `known` are the operators that the job has. State of one that it has not is refused with the first epoch. Any
-        thread: it may wait for the storage.
+        `known` are the operators of the job. Raises `JobError` when the directory holds state of an operator that is
+        not among them. Any thread may call it; it may wait for the storage.
         """
         with self._binding:
             self._bind(operator, query, known)
@@ -95,7 +95,7 @@ class JobDirectory:
             raise JobError(
                 f"the state of operator {operator!r} in {self.path} was made by streaming query {stored} and cannot be "
                 f"driven by {query}, whose epochs are others: restart with the checkpointLocation of that query, begin "
-                "anew with an empty checkpoint_dir and a new checkpointLocation, or take the state along with "
+                "again with an empty checkpoint_dir and a new checkpointLocation, or take the state along with "
                 "restore_from and an empty checkpoint_dir"
             )
         if running is None:
@@ -111,9 +111,9 @@ class JobDirectory:
             self.manifest = manifest
 
     def finalize(self, query: str, epoch: int) -> None:
-        """Write down that Spark has committed an epoch, for those who read the directory without the job.
+        """Record that Spark has committed an epoch, for readers of the directory without the job.
 
-        Any thread: a slow disk must hold up nobody who needs no more than to know.
+        Any thread may call it; it may wait for the storage. A failure is logged.
         """
         with self._finalizing:
             if epoch <= self._final.get(query, -1):
@@ -121,12 +121,12 @@ class JobDirectory:
             self._final[query] = epoch
             try:
                 write_final(self._files, self._final)
-            except CheckpointError as exc:  # readers are behind for longer; nothing else depends on it
+            except CheckpointError as exc:  # readers lag behind until the next epoch; nothing else depends on it
                 log.warning("%s", exc)
         self._old_layouts.epoch_is_final(self.manifest, self.operators_of(query), epoch)
 
     def final(self, operator: str) -> int:
-        """The newest epoch of an operator that Spark is known to have committed, -1 when none is."""
+        """The newest epoch of an operator that is known to be committed, -1 for none."""
         return self._final.get(self._bound.get(operator, ""), -1)
 
     def operators_of(self, query: str) -> list[str]:
@@ -147,7 +147,7 @@ class JobDirectory:
 
     @property
     def owner_token(self) -> str:
-        """What tells the task managers whose the directory is (`qstate.runtime.job.directory_owner`)."""
+        """The token that task managers check the owner of the directory with (`directory_owner.check_owner`)."""
         return self._owner.token
 
     def close(self) -> None:
@@ -170,7 +170,7 @@ class JobDirectory:
         elif config.restore_from and absolute(config.restore_from) != manifest.restored_from:
             raise ConfigError(
                 f"checkpoint_dir {self.path} holds a job that was not started from {config.restore_from}; restore_from "
-                "needs an empty checkpoint_dir, and without restore_from the job goes on with what this one holds"
+                "needs an empty checkpoint_dir, and without restore_from the job continues with the state in this one"
             )
         else:
             if parallelism != manifest.parallelism:
@@ -180,14 +180,14 @@ class JobDirectory:
         return manifest
 
     def _origin(self, config: JobConfig) -> str | None:
-        """Where the job is restored from, checked and remembered: until all subtasks have their state, it is needed."""
+        """The location to restore from, checked. The manifest keeps it: subtasks need it until all have their state."""
         if not config.restore_from:
             return None
         source = open_source(absolute(config.restore_from), self._options)
         if source.max_parallelism != config.max_parallelism:
             raise ConfigError(
                 f"{source.location} has max_parallelism {source.max_parallelism}, the config {config.max_parallelism}; "
-                "the number of key groups cannot change, so set it to that"
+                "the number of key groups cannot change, so set max_parallelism to that"
             )
         self._restored = source.operators()
         for stored in self._restored.values():
@@ -202,7 +202,7 @@ class JobDirectory:
                 f"{self.path if not self._restored else self.manifest.restored_from} holds state of operator "
                 f"{undeclared[0]!r}, which the job does not have (it has {', '.join(map(repr, sorted(known)))}): give "
                 "the operator its uid back, create all operators before the first query is started, or set "
-                "allow_non_restored_state=True to go on without that state"
+                "allow_non_restored_state=True to continue without that state"
             )
 
 

@@ -1,8 +1,8 @@
 """The job manager: runs in the driver, knows the job's operators, task managers and states.
 
-Rules of this module: it holds no state of the user's and sees no rows. It decides which task manager serves
-which subtask (`assignment`), which names are queryable (`published`), and tells task managers when an epoch is
-final. It listens on the control plane only, to peers that know the job's secret.
+Rules of this module: it keeps no state of the user and sees no rows. It decides which task manager serves which
+subtask (`assignments`) and which names are queryable (`location_registry`), and reports final epochs to the task
+managers. It listens on the control plane only, to peers that know the job's secret.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from qstate.runtime.job.assignments import Assignments
 from qstate.runtime.job.declarations import Declaration, Declarations
 from qstate.runtime.job.job_directory import JobDirectory
 from qstate.runtime.job.location_registry import LocationRegistry
-from qstate.runtime.job.replayed_epoch import from_the_future
+from qstate.runtime.job.replayed_epoch import older_than_state
 from qstate.runtime.routing.location import LocationTable, Owner
 
 __all__ = ["JobManager"]
 
 log = logging.getLogger(__name__)
 
-#: How long a task manager may take to answer when a relay reports it lost.
+#: How long a task manager that a relay reported as lost may take to answer.
 PROBE_TIMEOUT_S = 2.0
-#: How long all task managers together may take to give their statistics.
+#: How long all task managers together may take to answer with their statistics.
 STATISTICS_TIMEOUT_S = 2.0
 STOP_TIMEOUT_S = 10.0
-#: How long the system may take to end a process that was killed.
+#: How long the system may take to end a killed process.
 KILL_TIMEOUT_S = 5.0
 WATCH_INTERVAL_S = 1.0
 
@@ -55,8 +55,8 @@ WATCH_INTERVAL_S = 1.0
 class JobManager:
     """One per job, started by the driver. `stop` ends every task manager; idempotent.
 
-    `host` is the address that executors reach the driver at; on a local master, loopback. `location_of` gives the
-    checkpointLocation of a query that runs.
+    `host` is the address at which executors reach the driver; on a local master, loopback. `location_of` returns the
+    checkpointLocation of a running query.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class JobManager:
         self._processes: list[psutil.Process] = []
         self._stopping = False
         self._ended = False
-        #: The task managers that were alive when they were told to stop.
+        #: Process ids of the task managers that `stop` has asked to end.
         self._expected: set[int] = set()
         self._stop_lock = threading.Lock()
         self._pid = os.getpid()
@@ -112,9 +112,10 @@ class JobManager:
         return self._host, self._listener.port
 
     def declare(self, uid: str, declaration: Declaration, running: Mapping[str, str | None]) -> None:
-        """Make an operator known, in the place of an earlier declaration of it.
+        """Add an operator, or replace an earlier declaration of it.
 
-        `running` are the streaming queries that run, with their names. `JobError` when one of them drives the operator.
+        `running` maps the ids of running queries to their names. Raises `JobError` when one of them drives the
+        operator.
         """
         with self._lock:
             self._declarations.declare(uid, declaration, self._directory.query_of(uid), running)
@@ -133,12 +134,12 @@ class JobManager:
             return self._assignments.alive()
 
     def restored(self) -> list[RestoredSubtask]:
-        """What the subtasks began with when they were opened last, those that had state."""
+        """The state that each subtask began with when it was last opened; none for a subtask without state."""
         with self._lock:
             return [found for _, found in sorted(self._restored.items())]
 
     def statistics(self) -> list[ProcessStatistics]:
-        """What each task manager has counted, in the order of their indexes; each is asked now."""
+        """The current counts of each task manager, by index."""
         with self._lock:
             peers = sorted(self._peers.items())
         deadline = time.monotonic() + STATISTICS_TIMEOUT_S
@@ -146,7 +147,7 @@ class JobManager:
         return [_answered(str(index), answer, deadline - time.monotonic()) for index, answer in asked]
 
     def wait_for_proxy(self, timeout_s: float) -> tuple[str, int]:
-        """The address of a client proxy, as soon as there is one. Raises `TimeoutError`."""
+        """Wait for a client proxy and return its address. Raises `TimeoutError`."""
         deadline = time.monotonic() + timeout_s
         with self._lock:
             while not self._stopping:
@@ -172,10 +173,10 @@ class JobManager:
     def stop(self) -> None:
         """End every task manager and free everything. Idempotent; a second caller waits for the first.
 
-        A call that was interrupted is taken up again by the next. In a forked child it does nothing.
+        After an interrupted call, the next call finishes the work. In a forked child it does nothing.
         """
         if os.getpid() != self._pid:
-            return  # a child that exits runs what its parent has registered for the end
+            return  # a forked child that exits runs its parent's exit handlers
         with self._stop_lock:
             if self._ended:
                 return
@@ -197,14 +198,14 @@ class JobManager:
             self._ended = True
 
     def _await_ends(self) -> None:
-        """Wait until the task managers ended; those on this host that will not, or cannot, are killed."""
+        """Wait until the task managers have ended; kill those on this host that do not end."""
         deadline = time.monotonic() + STOP_TIMEOUT_S
         with self._lock:
             while self._peers and self._lock.wait(max(0.0, deadline - time.monotonic())):
                 pass
             processes, starting = list(self._processes), list(self._starting)
         for process in processes:
-            if process.pid not in self._expected:  # given up, and yet still there
+            if process.pid not in self._expected:  # lost before, but its process still runs
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
         _, stuck = psutil.wait_procs(processes, timeout=max(1.0, deadline - time.monotonic()))
@@ -212,13 +213,13 @@ class JobManager:
             log.warning("task manager process %d did not end within %.0f s and is killed", process.pid, STOP_TIMEOUT_S)
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(stuck, timeout=KILL_TIMEOUT_S)  # a killed process is gone only when the system says so
+        psutil.wait_procs(stuck, timeout=KILL_TIMEOUT_S)  # a killed process takes a moment to end
         for started in starting:
             started.log.close()
             try:
                 started.process.wait(max(1.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                os.killpg(started.process.pid, signal.SIGKILL)  # a session of its own: the task manager is in it
+                os.killpg(started.process.pid, signal.SIGKILL)  # the task manager is in the same session
                 started.process.wait()
 
     # -- connections ------------------------------------------------------------------------------------------
@@ -232,11 +233,11 @@ class JobManager:
             "begun": self._begun,
             "register_states": self._register_states,
             "publish": self._publish,
-            "restored": self._noted,
+            "restored": self._note_restored,
             "locate": self._locate,
             "describe": self._describe,
         }
-        # These may wait for the checkpoints' storage, and a heartbeat must not wait behind them.
+        # These may wait for the storage of the checkpoints; a heartbeat must not wait for them.
         waiting = frozenset({"acquire", "begun", "bind_query"})
         peer = RpcPeer(sock, handlers, threaded=waiting, on_close=self._closed)
         handlers["acquire"] = lambda *args: self._acquire(peer, *args)
@@ -254,13 +255,13 @@ class JobManager:
             order = self._orders.pop(peer, None)
             if order is not None:
                 self._assignments.give_up(*order)
-            for index, held in list(self._peers.items()):
-                if held is peer:
+            for index, registered in list(self._peers.items()):
+                if registered is peer:
                     self._lost(index)
             self._lock.notify_all()
 
     def _lost(self, index: int) -> None:
-        """With the lock held: forget a task manager and start another where this process can."""
+        """With the lock held: remove a task manager, and restart it if it was on this host."""
         manager = self._assignments.address(index)
         self._peers.pop(index, None)
         self._beats.pop(index, None)
@@ -273,10 +274,10 @@ class JobManager:
             self._restart(index)
 
     def _restart(self, index: int) -> None:
-        """With the lock held: bring a task manager back on this host, now or a little later.
+        """With the lock held: restart a task manager on this host, now or after a pause.
 
-        Its state should be queryable again without waiting for the next micro-batch. Elsewhere the next relay has to
-        start it, and here it may if it is faster.
+        So its state is queryable again before the next micro-batch. On another host, the next relay starts it; on this
+        host a relay may start it, too, if it is faster.
         """
         now = time.monotonic()
         due = self._assignments.restart_at(index)
@@ -295,7 +296,7 @@ class JobManager:
             self._assignments.gone(index, incarnation, now)
 
     def _watch(self) -> None:
-        """Look after leases and restarts until the job is stopped."""
+        """Check leases and due restarts until the job is stopped."""
         while True:
             report_withheld()
             with self._lock:
@@ -315,7 +316,7 @@ class JobManager:
                 peer.close()
 
     def _reap_starts(self) -> None:
-        """With the lock held: a process started here ends when its task manager is up, or has failed."""
+        """With the lock held: handle starts that are over. Their processes have ended."""
         ended = [started for started in self._starting if started.process.poll() is not None]
         self._starting = [started for started in self._starting if started not in ended]
         for started in ended:
@@ -333,10 +334,11 @@ class JobManager:
     def _acquire(
         self, peer: RpcPeer, subtask: int, lost_incarnation: int, wait_s: float
     ) -> TaskManagerAddress | Bootstrap | None:
-        """The task manager of a subtask, the order to start it, or None when it is not up within `wait_s`.
+        """The task manager of a subtask, the order to start it, or None when it is not up within `wait_s` seconds.
 
-        `lost_incarnation` is one that the relay could not reach (0: none); it is probed before it is given out
-        again. Who got the order keeps the connection until that is done; if it ends before, another is asked.
+        `lost_incarnation` is an incarnation that the relay could not reach (0: none); it is probed before its address
+        is returned again. A relay that got the order keeps its connection open until the start is over; when the
+        connection ends earlier, another relay gets the order.
         """
         index = self._assignments.index_of(subtask)
         deadline = time.monotonic() + wait_s
@@ -355,13 +357,13 @@ class JobManager:
         raise JobError(f"job {self.job!r} has been stopped; start a new Job to run its queries again")
 
     def _start_failed(self, subtask: int, incarnation: int) -> None:
-        """A relay saw the process that it started end before it registered."""
+        """The process that a relay started ended before it registered."""
         with self._lock:
             self._assignments.gone(self._assignments.index_of(subtask), incarnation, time.monotonic())
             self._lock.notify_all()
 
     def _is_current(self, subtask: int, incarnation: int) -> bool:
-        """Whether a task manager that has been silent for a while still counts."""
+        """Whether this incarnation is still the current one. A relay asks this about a silent task manager."""
         with self._lock:
             return self._assignments.is_current(self._assignments.index_of(subtask), incarnation)
 
@@ -393,8 +395,8 @@ class JobManager:
     # -- calls from task managers -----------------------------------------------------------------------------
 
     def _register(self, peer: RpcPeer, address: TaskManagerAddress) -> dict[str, int]:
-        """A task manager is up. Gives it the operators whose state it must bring back at once, and the epoch of each
-        that Spark is known to have committed."""
+        """A task manager is up. Returns the operators whose state it restores at once, each with the newest epoch that
+        is known to be committed."""
         with self._lock:
             if self._stopping:
                 raise FencedError(f"job {self.job!r} is stopping")
@@ -416,30 +418,30 @@ class JobManager:
             self._beats[index] = time.monotonic()
 
     def _operator(self, uid: str, token: str | None) -> Declaration:
-        """The declaration that counts; with a token, it has to be that one."""
+        """The newest declaration of an operator. Raises `JobError` when `token` is not its token."""
         with self._lock:
             return self._declarations.newest(uid) if token is None else self._declarations.current(uid, token)
 
     def _bind_query(self, uid: str, query: str, epoch: int, token: str) -> int:
-        """An operator's state belongs to one streaming query: two would count every row twice.
+        """Bind an operator to one streaming query, because two queries would count every row twice.
 
-        `epoch` is the one that Spark asks for, `token` that of the declaration that the query was made of. Gives the
-        newest epoch that Spark is known to have committed.
+        `epoch` is the epoch that Spark asks for, `token` that of the declaration that the query was built from. Returns
+        the newest epoch that is known to be committed.
         """
         with self._lock:
             self._declarations.current(uid, token)
             known = self._declarations.uids()
         self._directory.bind(uid, query, known)
         final = self._directory.final(uid)
-        if epoch < final:  # that one itself may be an exact replay, which the subtask finds out
+        if epoch < final:  # the final epoch itself may be an exact replay: the subtask decides
             why = f"Spark had committed epoch {final} already"
-            raise from_the_future(uid, epoch, self.checkpoint_dir, why)
+            raise older_than_state(uid, epoch, self.checkpoint_dir, why)
         return final
 
     def _begun(self, query: str, epoch: int) -> None:
-        """A subtask goes on to an epoch, which proves the one before committed.
+        """A subtask begins an epoch, which proves that the epoch before is committed.
 
-        A task manager that comes back must not show less than one before it has shown, so it is known here first.
+        It is recorded here first, so that a restarted task manager never shows less than its predecessor did.
         """
         self._directory.finalize(query, epoch - 1)
 
@@ -447,7 +449,7 @@ class JobManager:
         with self._lock:
             self._locations.register(uid, states)
 
-    def _noted(self, restored: RestoredSubtask) -> None:
+    def _note_restored(self, restored: RestoredSubtask) -> None:
         with self._lock:
             self._restored[restored.operator, restored.subtask] = restored
         log.info("%s", restored)
@@ -474,7 +476,7 @@ def _asked_for_statistics(peer: RpcPeer) -> Future[ProcessStatistics] | None:
 
 
 def _answered(name: str, answer: Future[ProcessStatistics] | None, timeout_s: float) -> ProcessStatistics:
-    """The answer of a task manager; without one in time, what says so."""
+    """The answer of a task manager, or an entry with `reachable=False` when there is none in time."""
     try:
         if answer is not None:
             return answer.result(max(0.0, timeout_s))
@@ -484,7 +486,7 @@ def _answered(name: str, answer: Future[ProcessStatistics] | None, timeout_s: fl
 
 
 def _log_dir(setting: str) -> str:
-    """Any process of the job may start a task manager: a relative path is the driver's."""
+    """An absolute path, because any process of the job may start a task manager. It is relative to the driver's."""
     if is_url(setting):
-        raise ConfigError(f"log_dir is a directory, to which lines can be added, and cannot be at {setting}")
+        raise ConfigError(f"log_dir must be a local directory, because logs are appended to; got {setting}")
     return absolute(setting) if setting else ""

@@ -1,7 +1,7 @@
-"""Has the directories of earlier layouts removed while the job runs, on a thread of its own.
+"""Removes the directories of earlier layouts while the job runs, on a thread of its own.
 
-Rules of this module: it decides when; `qstate.checkpoint.sources.superseded_layouts` says what may go, and in which
-order. The driver does it, which has the directory locked and knows which epochs are final. Nothing waits for it, and a
+Rules of this module: it decides when; `qstate.checkpoint.sources.superseded_layouts` decides what is removed, and in
+which order. It runs in the driver, which owns the directory and knows the final epochs. Nothing waits for it, and a
 failure costs only disk space: the next run of the job tries again.
 """
 
@@ -22,18 +22,18 @@ log = logging.getLogger(__name__)
 
 
 class OldLayouts:
-    """Told of each final epoch, from any thread."""
+    """Any thread may report a final epoch."""
 
     def __init__(self, root: Directory) -> None:
         self._root = root
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
-        #: Operators that nothing is to be removed of any more in this run.
+        #: Operators with nothing left to remove in this run.
         self._done: set[str] = set()
 
     def epoch_is_final(self, manifest: JobManifest, operators: Iterable[str], epoch: int) -> None:
-        """Remove what these operators do not need any more, unless that is being done. Never raises."""
+        """Start to remove what these operators no longer need, unless a removal is running. Never raises."""
         due = [uid for uid in operators if uid not in self._done]
         if manifest.layout == 0 or not due:
             return
@@ -46,7 +46,7 @@ class OldLayouts:
             self._thread.start()
 
     def close(self) -> None:
-        """Stop with the file at hand. Idempotent."""
+        """Stop after the current file. Idempotent."""
         with self._lock:
             self._closed.set()
             thread = self._thread

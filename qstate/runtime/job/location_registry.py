@@ -1,7 +1,7 @@
-"""The queryable states of one job and who owns their key groups: what the location oracle answers from.
+"""The queryable states of one job and the owners of their key groups: the data of the location oracle.
 
-Rules of this module: plain bookkeeping, told by the job manager, with no sockets, threads or clocks. A queryable
-name belongs to one operator at a time.
+Rules of this module: bookkeeping for the job manager, with no sockets, threads or clocks. A queryable name belongs to
+one operator at a time.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class LocationRegistry:
         self._states: dict[str, _RegisteredState] = {}
 
     def register(self, operator: str, states: Sequence[Mapping[str, Any]]) -> None:
-        """Reserve the queryable names of an operator, all that it has now; `JobError` when another one has a name.
+        """Register all queryable states of an operator. Raises `JobError` when another operator has one of the names.
 
-        A state that is described in another way than before has no owners any more: what they hold is of another form.
+        A state whose description has changed loses its owners, because they hold it in the old form.
         """
         described = {str(state["name"]): dict(state) for state in states}
         for name in described:
@@ -53,19 +53,19 @@ class LocationRegistry:
                 self._states[name] = _RegisteredState(operator, state)
 
     def publish(self, state: Mapping[str, Any], subtask: int, manager: int, owner: Owner) -> None:
-        """A task manager serves a subtask's part of a claimed state; none of it is located if it is described in
-        another way by now."""
+        """A task manager serves a subtask's part of a registered state. Ignored when the state has another description
+        now."""
         known = self._states.get(state["name"])
         if known is not None and known.state == state:
             known.owners[subtask] = (manager, owner)
 
     def withdraw(self, manager: int) -> None:
-        """A task manager is gone, and with it all that it served."""
+        """A task manager is gone: remove all owners that it had."""
         for registered in self._states.values():
             registered.owners = {subtask: at for subtask, at in registered.owners.items() if at[0] != manager}
 
     def locate(self, name: str) -> LocationTable:
-        """The owners of a state; key groups nobody serves at the moment are missing. `UnknownState` if unclaimed."""
+        """The owners of a state, without those of key groups that no task manager serves. Raises `UnknownState`."""
         registered = self._states.get(name)
         if registered is None:
             raise UnknownState(job=self._job, state=name)

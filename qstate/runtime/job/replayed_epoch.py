@@ -1,14 +1,14 @@
-"""Whether a sealed epoch that comes again may be answered with its stored results.
+"""Decides whether a sealed epoch that Spark repeats may be answered with its stored results.
 
-Rules of this module: it decides, and words the refusals. What was stored, and what comes, is the caller's to find out.
+Rules of this module: it decides and makes the errors. The caller finds out which rows were stored and which come now.
 
-    sealed with the rows that come now       its stored results
-    with others                              refused: the new rows would never reach the state. `allow_changed_input`:
+    sealed with the same rows                its stored results
+    sealed with other rows                   refused: the new rows would never reach the state. `allow_changed_input`:
                                              its stored results, and a warning
-    nobody stored what its rows were         its stored results (a checkpoint of an older qstate)
+    rows unknown (an older qstate sealed it) its stored results
 
-Spark gives an epoch again that it has committed when it has lost its record of that (`commits/n`). Then the
-state must not be computed again, because the next epochs and readers have built on it: only an exact replay will do.
+Spark repeats an epoch that it has committed when it has lost its record of that (`commits/n`). The state must then
+not be computed again, because later epochs and readers have used it: only an exact replay is possible.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Any
 from qstate.checkpoint.log.epoch_input import EpochInput
 from qstate.errors import JobError
 
-__all__ = ["ReplayedEpoch", "from_the_future"]
+__all__ = ["ReplayedEpoch", "older_than_state"]
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayedEpoch:
-    """A sealed epoch of a subtask that comes again. `committed`: Spark is known to have committed it before."""
+    """A sealed epoch of a subtask that Spark repeats. `committed`: Spark is known to have committed it before."""
 
     operator: str
     subtask: int
@@ -36,40 +36,40 @@ class ReplayedEpoch:
     committed: bool
 
     def check(self, stored: EpochInput | None, given: EpochInput, *, allow_changed: bool) -> None:
-        """Raise `JobError` unless the rows that are given now are those that it was sealed with."""
+        """Raise `JobError` unless the epoch was sealed with the rows that come now."""
         if stored is None:
             if self.committed:
-                raise self.refused("an older qstate sealed it, without what identifies its rows")
+                raise self.refused("an older qstate sealed it, without a digest of its rows")
             return
         if stored.may_be(given):
             if stored.columns != given.columns:
-                log.info("%s: its columns are others now, so only the rows were counted", self._name)
+                log.info("%s: its columns have changed, so only the number of rows was compared", self._name)
             return
         what = f"{self._name} was sealed with {stored}, but comes with {given}"
         if not allow_changed:
             raise JobError(
                 f"{what}: Spark has planned it again, and these rows would never reach the state. Either the query's "
                 f"checkpointLocation and {self.checkpoint_dir} (checkpoint_dir) do not belong together: bring back a "
-                "pair that does. Or the query's input is not the same each time that Spark computes it (uuid(), "
-                "rand(), a file that was changed, another program): make it so. allow_changed_input=True goes on with "
-                "the stored results, without the rows that come now"
+                "pair that does. Or Spark computes different rows each time (uuid(), rand(), a changed file, another "
+                "program): make the input repeatable. allow_changed_input=True continues with the stored results, "
+                "without these rows"
             )
-        log.warning("%s; allow_changed_input permits that, and the stored results are given", what)
+        log.warning("%s; allow_changed_input permits that, so the stored results are used", what)
 
     def refused(self, why: str) -> JobError:
-        """The refusal of an epoch that Spark had committed and that cannot be replayed exactly."""
+        """The error for an epoch that Spark had committed and that cannot be replayed exactly."""
         already = f"Spark had committed epoch {self.epoch} already, and {why}"
-        return from_the_future(self.operator, self.epoch, self.checkpoint_dir, already)
+        return older_than_state(self.operator, self.epoch, self.checkpoint_dir, already)
 
     @property
     def _name(self) -> str:
         return f"operator {self.operator!r} subtask {self.subtask}: epoch {self.epoch}"
 
 
-def from_the_future(operator: str, epoch: int, checkpoint_dir: Any, why: str) -> JobError:
-    """The refusal of an epoch that the state has left behind."""
+def older_than_state(operator: str, epoch: int, checkpoint_dir: Any, why: str) -> JobError:
+    """The error for an epoch that is older than the state."""
     return JobError(
-        f"operator {operator!r}: epoch {epoch} is due, but its state in {checkpoint_dir} is from the future: {why}. "
+        f"operator {operator!r}: epoch {epoch} is due, but its state in {checkpoint_dir} is newer: {why}. "
         "The query's checkpointLocation is older than the state; bring back the one that belongs to it, or start from "
         "a savepoint of that time"
     )

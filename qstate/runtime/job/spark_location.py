@@ -1,9 +1,9 @@
-"""Tells qstate's checkpoint directory and Spark's checkpointLocation apart: two that must not share a directory.
+"""Checks that qstate's checkpoint directory and Spark's checkpointLocation do not overlap.
 
-Rules of this module: it knows what names the two give to what they write, and how locations are written. Spark takes
-everything in its directory for its own, and so does qstate; whoever clears one away has lost both.
+Rules of this module: it knows the file names of both, and how locations are written. Spark and qstate each treat
+everything in their directory as their own, and a user who removes one directory would lose both.
 
-Both may be in one directory, and one may be in the other, as long as no name is used by both.
+Both may be in one directory, and one may be in the other, as long as they use different names there.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from qstate.errors import ConfigError, JobError
 __all__ = ["check_apart", "check_not_sparks"]
 
 SPARKS_NAMES = frozenset(("metadata", "offsets", "commits", "sources", "state"))
-#: What qstate calls its directories: the task managers' logs, and one for each operator.
+#: The names of qstate's directories: the task managers' logs, and one for each operator.
 _OWN_DIRECTORY = re.compile(r"logs|.*-[0-9a-f]{16}")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-#: Hadoop and fsspec give the same store other names.
+#: Hadoop's names of stores, with those of fsspec.
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs"}
 _WHAT_TO_DO = (
     "give each a directory of its own, side by side, and keep, copy and restore the two together; what qstate has "
@@ -58,10 +58,10 @@ def check_apart(checkpoint_dir: Any, location: str) -> None:
 
 
 def _parts(location: str) -> tuple[str, ...]:
-    """Where a location is, as names from the root on; first of a URL its store, of a path an empty one."""
+    """A location as the names from its root on: first the scheme and the store of a URL, or "" for a path."""
     if _URL.match(location) and not location.startswith("file://"):
         parts = urlsplit(location)
         names = tuple(name for name in parts.path.split("/") if name)
         return (_SCHEMES.get(parts.scheme, parts.scheme), parts.netloc, *names)
-    path = os.path.realpath(re.sub("^file:(//)?(?=/)", "", location))  # as Spark writes it: without escapes
+    path = os.path.realpath(re.sub("^file:(//)?(?=/)", "", location))  # Spark writes paths without escapes
     return ("", *Path(path).parts)

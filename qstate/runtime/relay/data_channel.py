@@ -10,8 +10,8 @@ ends have authenticated each other (`authentication`) before the first frame.
     task manager -> relay    OUTPUT (Arrow) ..., then SEALED, or FAILED (pickled error) at any time
 
 Outputs flow while inputs still come: neither end waits for the other's end of stream. FAILED may come before the input
-was read: the task manager then reads on, into nothing, until the relay has closed, because closing a socket on unread
-input can destroy what was sent last.
+was read. The task manager then reads and discards the input until the relay has closed, because closing a socket with
+unread input can destroy the data that was sent last.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ __all__ = ["Frame", "FrameKind", "RelayChannel", "SessionRequest", "TaskChannel"
 _HEADER = Struct(">QB")
 CONNECT_TIMEOUT_S = 5.0
 RECEIVE_BYTES = 1 << 20
-#: How long a task manager keeps a socket for a relay that does not read the end of its session.
+#: How long a task manager keeps a socket open for a relay that does not read the end of its session.
 LINGER_S = 30.0
-#: After so long without a byte either way, a relay asks whether its task manager still counts.
+#: After this time without a byte in either direction, a relay asks whether its task manager is still current.
 SILENCE_S = 5.0
 
 
 class FrameKind(IntEnum):
-    """What a frame is; the module's drawing says who sends it when."""
+    """The kinds of frames; the table at the top of the module says which end sends them when."""
 
     OPEN = 1
     SCHEMA = 2
@@ -67,10 +67,10 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class SessionRequest:
-    """What a relay asks of a subtask: take this epoch's rows, as this attempt of this query.
+    """A relay's request to a subtask: process the rows of this epoch, as this attempt of this query.
 
-    `declaration` is the token of the operator's declaration that the query was made of.
-    `attempt` orders the attempts of one epoch: Spark's task attempt id (unique in a driver's life and rising) in
+    `declaration` is the token of the operator's declaration that the query was built from.
+    `attempt` orders the attempts of one epoch: Spark's task attempt id (unique and rising during a driver's life) in
     the high bits, the relay's own count of reconnections in the low ones.
     """
 
@@ -83,7 +83,7 @@ class SessionRequest:
 
 
 class TaskChannel:
-    """The task manager's end, in the process that opened it alone: blocking, one thread, but for `cut` and `fail`."""
+    """The task manager's end: blocking, for one thread except `cut` and `fail`, and not for forked children."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._pid = os.getpid()
@@ -94,13 +94,13 @@ class TaskChannel:
         self._arrived.register(sock, select.POLLIN)
 
     def receive(self) -> Frame:
-        """The next frame. Raises `ConnectionError` when the relay is gone or was cut off."""
+        """The next frame. Raises `ConnectionError` when the relay is gone or `cut` was called."""
         end_forked_child(self._pid)
         size, kind = _HEADER.unpack(receive_exactly(self._sock, _HEADER.size))
         return Frame(FrameKind(kind), receive_exactly(self._sock, size))
 
     def quiet(self) -> bool:
-        """Whether nothing has arrived yet, so that `receive` would wait."""
+        """Whether no data has arrived, so that `receive` would wait."""
         return not self._arrived.poll(0)
 
     def send(self, kind: FrameKind, payload: bytes | memoryview = b"") -> None:
@@ -116,10 +116,10 @@ class TaskChannel:
         self.send(FrameKind.FAILED, pickle.dumps(error))
 
     def fail(self, error: QStateError) -> None:
-        """End the session with this error while its own thread cannot. Any thread may call it, as the last thing.
+        """End the session with this error when its own thread hangs. Any thread may call it, as its last call.
 
-        It returns when the relay has the error, or after a while; the session's thread gets `ConnectionError` if it
-        comes back.
+        Returns when the relay has read the error, or after `LINGER_S`. The session's thread gets `ConnectionError` if
+        it ever continues.
         """
         self.send_failure(error)
         self._failed = True
@@ -133,8 +133,8 @@ class TaskChannel:
             return  # the relay closed first, which has the same effect
 
     def close(self) -> None:
-        """Close when the relay has read what was sent, or after a while."""
-        end_forked_child(self._pid)  # it would end the session of its parent
+        """Close when the relay has read all data, or after `LINGER_S`."""
+        end_forked_child(self._pid)  # a forked child would end its parent's session
         deadline = time.monotonic() + LINGER_S
         rest = bytearray(RECEIVE_BYTES)
         with suppress(OSError):
@@ -149,8 +149,8 @@ class TaskChannel:
 class RelayChannel:
     """The relay's end: one thread, sends and receives at the same time, so that neither side can block the other.
 
-    `silent` is called whenever nothing has moved for `SILENCE_S`; it raises `ConnectionError` when the wait is vain.
-    Every way in which the connection can break is a `ConnectionError`, raised after the last frame was given.
+    `silent` is called after each `SILENCE_S` without data; it raises `ConnectionError` when waiting is useless.
+    Every failure of the connection raises `ConnectionError`, after the last frame was returned.
     """
 
     def __init__(self, sock: socket.socket, silent: Callable[[], None]) -> None:
@@ -163,7 +163,7 @@ class RelayChannel:
         self._selector.register(sock, selectors.EVENT_READ)
 
     def exchange(self, kind: FrameKind, payload: Any = b"") -> Iterator[Frame]:
-        """Send a frame, giving the frames that arrive meanwhile. Exhaust it: the send is done only then."""
+        """Send a frame; yields the frames that arrive meanwhile. Exhaust the iterator: only then the frame is sent."""
         end_forked_child(self._pid)
         body = memoryview(payload).cast("B")
         pending = [memoryview(_HEADER.pack(len(body), kind)), body]
@@ -174,14 +174,14 @@ class RelayChannel:
                 if mask & selectors.EVENT_READ:
                     yield from self._read()
                 if mask & selectors.EVENT_WRITE and not self._write(pending):
-                    # The other end has closed; what it sent before, such as the reason, is still to be read.
+                    # The other end has closed. Read the frames that it sent before, such as its error.
                     while True:
                         yield from self.await_frames()
         finally:
             self._selector.modify(self._sock, selectors.EVENT_READ)
 
     def await_frames(self) -> list[Frame]:
-        """The frames that arrive next; may be none yet."""
+        """Wait for data; returns the frames that are complete, perhaps none."""
         return self._read() if self._wait() else []
 
     def close(self) -> None:
@@ -195,7 +195,7 @@ class RelayChannel:
         return ready[0][1] if ready else 0
 
     def _write(self, pending: list[memoryview]) -> bool:
-        """Send what can be sent at once. False when the other end takes nothing any more."""
+        """Send without blocking. False when the other end has closed."""
         try:
             sent = self._sock.sendmsg(pending)
         except BlockingIOError:
@@ -237,7 +237,8 @@ def open_channel(
 ) -> RelayChannel:
     """A channel to a task manager: over its Unix socket on the same host, over TCP elsewhere.
 
-    `silent` is the channel's. Raises `ConnectionError` when it cannot be reached or is not the job's.
+    `silent` is that of `RelayChannel`. Raises `ConnectionError` when the task manager cannot be reached or does not
+    authenticate.
     """
     try:
         if same_host and manager.unix_path and Path(manager.unix_path).exists():

@@ -1,15 +1,15 @@
-"""The digest of one task's rows, which identifies an epoch: added up by the relay, received by the task manager.
+"""The digest of one task's rows, which identifies an epoch. The relay computes it, the task manager receives it.
 
-Rules of this module: Arrow batches and the bytes of the END frame; no sockets, no Spark. What the digest is for is
-`qstate.checkpoint.log.epoch_input`'s business.
+Rules of this module: Arrow batches and the bytes of the END frame; no sockets, no Spark. The use of the digest is
+described in `qstate.checkpoint.log.epoch_input`.
 
     END    number of rows (u64, big-endian) | sum of the rows' hashes modulo 2**64 (u64)
 
-The hashes come with the rows, as their last column: Spark computes them natively, for a fraction of what Python would
-take. A sum does not depend on the order of the rows nor on how they are cut into batches, and Spark promises neither.
+The hash of each row is its last column: Spark computes it natively, much faster than Python would. The sum depends
+neither on the order of the rows nor on how they are split into batches, because Spark guarantees neither.
 
-Where rows were combined before the shuffle, the column before has the number of rows that each one stands for, and the
-hash is the sum of theirs: which rows were combined depends on the tasks that read them, and the sums do not.
+If rows were combined before the shuffle, the column before has the number of rows in each combined row, and its hash is
+the sum of their hashes. The tasks that read the rows determine which rows are combined, but they do not affect the sums.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _MODULUS = 1 << 64
 
 
 class InputDigest:
-    """Adds up the batches of one task."""
+    """Computes the digest of one task's batches."""
 
     def __init__(self) -> None:
         self._rows = 0
         self._sum = 0
 
     def take(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Count a batch, whose last column has the rows' hashes (int64); gives it without what it counted by."""
+        """Add a batch, whose last column has the rows' hashes (int64). Returns it without hashes and numbers of rows."""
         last = batch.num_columns - 1
-        self._sum += pc.sum(batch.column(last).view(pa.uint64()), min_count=0).as_py()  # wraps around
+        self._sum += pc.sum(batch.column(last).view(pa.uint64()), min_count=0).as_py()  # wraps around at 2**64
         if batch.schema.names[-2:-1] != [ROWS_COLUMN]:
             self._rows += batch.num_rows
             return batch.select(range(last))
@@ -54,6 +54,6 @@ class InputDigest:
 
 
 def received_input(payload: bytes | bytearray | memoryview, schema: pa.Schema) -> EpochInput:
-    """What identifies an epoch, of the payload of END and the schema of its rows."""
+    """The identity of an epoch, from the payload of END and the schema of its rows."""
     rows, digest = _END.unpack(payload)
     return EpochInput(rows, digest, digest_of_columns((field.name, str(field.type)) for field in schema))

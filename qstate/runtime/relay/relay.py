@@ -1,15 +1,15 @@
 """The relay: carries one task's rows to the subtask's task manager and its results back.
 
-Rules of this module: it runs in a Spark Python worker but does not know Spark; it has no state beyond its task,
-save the address of the task managers it met last. It starts a task manager when the job manager tells it to.
+Rules of this module: it runs in a Spark Python worker but does not know Spark. It keeps no state beyond its task,
+except the addresses of the task managers that it used last. It starts a task manager when the job manager orders it.
 
 Surviving the loss of a task manager. Spark's `local[N]` does not retry tasks, so the relay keeps the epoch's
-input (up to `replay_buffer_bytes`) and plays it again to the next incarnation, which restored the last sealed
-epoch. Results that were handed to Spark already cannot be taken back; the new incarnation must produce them
-again, byte for byte, before it may go on. A function that is not deterministic fails that comparison, and with
-it the task: Spark then retries it as a whole, or stops the query, and nothing is counted twice.
+input (up to `replay_buffer_bytes`) and sends it again to the next incarnation, which has restored the last sealed
+epoch. Spark has already received some results, and they cannot be taken back. So the new incarnation must first
+produce the same results, byte for byte. A function that is not deterministic fails that comparison, and the task
+fails: Spark then retries the whole task, or stops the query, and nothing is counted twice.
 
-The last column of the batches has a hash of each row. It goes no further: the relay adds the hashes up
+The last column of the batches has a hash of each row. The relay removes that column, adds the hashes up
 (`qstate.runtime.relay.input_digest`) and sends their sum after the rows.
 """
 
@@ -41,21 +41,21 @@ __all__ = ["JobTicket", "relay"]
 
 log = logging.getLogger(__name__)
 
-#: How often a relay looks whether the process that it started is still there.
+#: How often a relay checks whether the process that it started still runs.
 START_POLL_S = 0.25
-#: How many task managers may be lost under one task before the relay gives up and leaves it to Spark.
+#: How many task managers one task may lose before the relay gives up and Spark has to retry the task.
 MAX_LOSSES = 5
 #: The pause before the second repetition; it doubles with each.
 RECONNECT_PAUSE_S = 0.025
 #: The low bits of an attempt number that count the relay's own reconnections.
 RECONNECTION_BITS = 8
-#: The least time that a started process gets to say how it went.
+#: The least time that a started process gets to end with its status.
 REAP_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class JobTicket:
-    """What a relay needs to find its job: travels inside Spark's own closure, secret included."""
+    """What a relay needs to connect to its job. Sent inside Spark's own closure, with the secret."""
 
     job: str
     job_manager: tuple[str, int]
@@ -64,14 +64,14 @@ class JobTicket:
     replay_buffer_bytes: int
 
 
-#: The task manager met last, per job secret and subtask: saves most tasks the call to the job manager.
+#: The last task manager by job secret and subtask: saves most tasks the call to the job manager.
 _known: dict[tuple[bytes, int], TaskManagerAddress] = {}
 
 
 def relay(ticket: JobTicket, request: SessionRequest, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The results of one task, of batches whose last column is an int64 hash of each row.
+    """The results of one task, for batches whose last column is an int64 hash of each row.
 
-    Raises the task manager's error, or `JobError` when none can be had.
+    Raises the task manager's error, or `JobError` when no task manager can be reached.
     """
     session = _RelaySession(ticket, request)
     try:
@@ -81,7 +81,7 @@ def relay(ticket: JobTicket, request: SessionRequest, batches: Iterable[pa.Recor
 
 
 class _RelaySession:
-    """One task: the input kept for a replay, the results given so far, and the channel of the moment."""
+    """One task: the input kept for a replay, the digests of the results so far, and the current channel."""
 
     def __init__(self, ticket: JobTicket, request: SessionRequest) -> None:
         self._ticket = ticket
@@ -98,7 +98,7 @@ class _RelaySession:
         self._sealed = False
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Send every batch, then the end, giving results as they come."""
+        """Send every batch, then the end; yields results as they arrive."""
         for kind, payload in self._frames(batches):
             self._keep(kind, payload)
             yield from self._deliver(kind, payload)
@@ -146,7 +146,7 @@ class _RelaySession:
                 yield from self._recover(exc)
 
     def _recover(self, cause: ConnectionError) -> Iterator[pa.RecordBatch]:
-        """Play the epoch so far again to the next incarnation, until that succeeds or cannot."""
+        """Send the epoch so far to the next incarnation again, until that succeeds or is impossible."""
         while True:
             self.close()
             self._losses += 1
@@ -158,7 +158,7 @@ class _RelaySession:
                     + ". Spark can, where it retries tasks: local[N,4] or a cluster; local[N] does not"
                 ) from cause
             log.warning("task manager lost (%s): repeating the epoch", cause)
-            if self._losses > 1:  # it may be on its way out, and not yet known as such
+            if self._losses > 1:  # the job manager may not yet know that the task manager is ending
                 time.sleep(RECONNECT_PAUSE_S * (1 << self._losses))
             self._to_match = len(self._given)
             try:
@@ -208,7 +208,7 @@ class _RelaySession:
     # -- finding the task manager -----------------------------------------------------------------------------
 
     def _connect(self) -> None:
-        """Open a session with the subtask's task manager, starting it if need be."""
+        """Open a session with the subtask's task manager; start it if necessary."""
         known = _known.get(self._cache_key) if self._losses == 0 else None
         if known is not None:
             try:
@@ -237,13 +237,13 @@ class _RelaySession:
             raise ConnectionError(f"the task manager answered {frame.kind.name} before the session was open")
 
     def _check_current(self) -> None:
-        """Nothing has moved for a while: a slow function, or a task manager that is stopped or cut off for good."""
+        """Called when the task manager is silent: raise `_Lost` unless it is still the current one."""
         with self._job_manager() as job_manager:
             if not job_manager.call("is_current", self._request.subtask, self._incarnation):
                 raise _Lost("the task manager missed its lease and was given up")
 
     def _acquire(self) -> TaskManagerAddress:
-        """The subtask's task manager, started by this process if the job manager says so."""
+        """The subtask's task manager; this process starts it if the job manager orders it."""
         ticket = self._ticket
         started: StartedTaskManager | None = None
         with self._job_manager() as job_manager:
@@ -270,7 +270,7 @@ class _RelaySession:
 
     @contextmanager
     def _job_manager(self) -> Iterator[RpcPeer]:
-        """A connection to the job manager. What breaks it is not the loss of a task manager: `JobError`."""
+        """A connection to the job manager. Its failure is a `JobError`, unlike the loss of a task manager."""
         ticket = self._ticket
         try:
             peer = RpcPeer(self._reach_job_manager(), {}).start()
@@ -288,9 +288,9 @@ class _RelaySession:
             ) from exc
 
     def _reach_job_manager(self) -> socket.socket:
-        """Who takes the connection and is silent is a driver that stands still, not one that is gone: it is waited for.
+        """Connect to the driver. A driver that accepts but does not answer is paused, not dead: keep waiting.
 
-        Spark would try a task a few times within the same pause, and then stop the query.
+        Otherwise Spark would retry the task a few times during the pause, and then stop the query.
         """
         deadline = time.monotonic() + self._ticket.start_timeout_s
         while True:
@@ -302,7 +302,7 @@ class _RelaySession:
 
 
 class _Lost(ConnectionError):
-    """The task manager is not the current one any more."""
+    """The task manager is no longer the current one."""
 
 
 def _start(order: Bootstrap) -> StartedTaskManager:

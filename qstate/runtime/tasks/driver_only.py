@@ -1,9 +1,9 @@
-"""Refuses in a task manager what only the driver may do: start Spark, and make a job.
+"""Refuses in a task manager what only the driver may do: start Spark, and create a job.
 
-Rules of this module: it knows where PySpark's SparkContext is, and imports nothing of PySpark. A task manager imports
-the modules that the functions come from. One of them that starts Spark as it is imported would start a Spark
-application in every task manager, and a job manager with it. PySpark's own workers refuse that as well, by a
-task context that a task manager does not have.
+Rules of this module: it knows where PySpark's SparkContext is, and imports nothing from PySpark. A task manager imports
+the modules of the user's functions. A module that starts Spark when it is imported would start a Spark application and
+a job manager in every task manager. PySpark's own workers refuse that by their task context, which a task manager does
+not have.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from qstate.errors import JobError
 
 __all__ = ["check_driver", "refuse_driver"]
 
-#: Whatever starts Spark makes one of these: a session, too, and a local server of Spark Connect.
+#: Every start of Spark creates one of these; so do a session and a local server of Spark Connect.
 CONTEXT_MODULE, CONTEXT_CLASS = "pyspark.core.context", "SparkContext"
 _LIBRARIES = ("pyspark", "py4j", "importlib", "_frozen_importlib")
 
@@ -27,7 +27,7 @@ _refused = False
 
 
 def refuse_driver() -> None:
-    """From now on this process is a task manager: `SparkContext` and `check_driver` raise `JobError` at once."""
+    """Mark this process as a task manager: from now on, `SparkContext` and `check_driver` raise `JobError`."""
     global _refused
     _refused = True
     loaded = sys.modules.get(CONTEXT_MODULE)
@@ -38,19 +38,19 @@ def refuse_driver() -> None:
 
 
 def check_driver(what: str) -> None:
-    """Raise `JobError`, which names the module that asked for `what`, in a task manager."""
+    """Raise `JobError` in a task manager. It names the module that asked for `what`."""
     if _refused:
         raise JobError(f"{_culprit(sys._getframe(1))} {what} in a task manager. {_REMEDY}")
 
 
 _REMEDY = (
-    "Task managers import the modules that functions come from, and only the driver has a SparkSession: put what the "
-    'driver does under `if __name__ == "__main__":`, or into a function that the driver calls'
+    "Task managers import the modules that functions come from, and only the driver has a SparkSession: put the code "
+    'of the driver under `if __name__ == "__main__":`, or into a function that the driver calls'
 )
 
 
 class _ContextFinder(MetaPathFinder):
-    """Lets the usual finders find PySpark's module, and closes it when it has been loaded."""
+    """Lets the standard finder find PySpark's module, and disables it when it has been loaded."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
         if fullname != CONTEXT_MODULE:
@@ -86,7 +86,7 @@ def _refuse(context: Any, *args: Any, **settings: Any) -> NoReturn:
 
 
 def _culprit(frame: FrameType | None) -> str:
-    """The code that is to be changed: of what a module does as it is imported, that line, else the calling function."""
+    """The user's code that has to change: the line of a module that is being imported, else the calling function."""
     nearest = ""
     while frame is not None:
         module, function = str(frame.f_globals.get("__name__", "")), frame.f_code.co_name

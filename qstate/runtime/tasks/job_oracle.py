@@ -1,6 +1,6 @@
 """The location oracle of a task manager's proxy: asks the job manager over the control connection.
 
-Rules of this module: it returns at once and answers by callback from the control connection's reader thread.
+Rules of this module: it never blocks. It answers by callback, on the control connection's reader thread.
 """
 
 from __future__ import annotations
@@ -47,5 +47,5 @@ def _outcome(done: Future[Any]) -> Any:
 
 
 def _unreached() -> QueryError:
-    """Nobody can say where the state is at the moment: to be asked again."""
+    """The location is unknown at the moment; the client retries."""
     return UnknownKeyGroupLocation(reason="the job manager cannot be reached")

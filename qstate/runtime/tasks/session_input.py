@@ -1,6 +1,6 @@
-"""What a relay sends of one epoch: its rows, then what identifies them.
+"""The input of one session, as a relay sends it: the rows, then their identity (number and digest).
 
-Rules of this module: frames in, batches out. What is done with the rows is the subtask's.
+Rules of this module: frames in, batches out. It does not know what the subtask does with the rows.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class SessionInput:
         """`schema` is that of the operator's input."""
         self._channel = channel
         self._schema = schema
-        #: What identifies the rows; known when all have come.
+        #: The identity of the rows; None until all have arrived.
         self.identity: EpochInput | None = None
 
     def batches(self, waiting: Callable[[], object]) -> Iterator[pa.RecordBatch]:
-        """The rows as they come; `waiting` is called before each wait for more."""
+        """The rows as they arrive; `waiting` is called before each wait for more."""
         schema: pa.Schema | None = None
         while True:
             if self._channel.quiet():
@@ -42,10 +42,10 @@ class SessionInput:
                 self.identity = received_input(frame.payload, self._schema)
                 return
             else:
-                raise JobError(f"a relay sent {frame.kind.name} where rows were due")
+                raise JobError(f"a relay sent {frame.kind.name}, expected rows or END")
 
     def skip(self) -> EpochInput:
-        """Read to the end, without making rows of it."""
+        """Read to the end without decoding the rows. Returns their identity."""
         while (frame := self._channel.receive()).kind is not FrameKind.END:
             pass
         return received_input(frame.payload, self._schema)

@@ -1,8 +1,8 @@
-"""Has snapshots of a subtask's epoch log made, in a process of their own.
+"""Starts the processes that write snapshots of a subtask's epoch log.
 
-Rules of this module: it decides when, starts the process and ends it. A snapshot is made of files, so nothing of the
-operator's waits for it: not its thread, and not its interpreter, which a thread that merges would share. The process
-ends with the task manager, whichever way that ends: it watches its standard input.
+Rules of this module: it decides when, starts the process and ends it. A snapshot is made from files, so a process of
+its own can write it: the operator's thread does not wait for it, and does not share its interpreter with it. The
+process watches its standard input, so it ends with the task manager, even when that is killed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class Snapshotter:
-    """Told of each final epoch by the operator's thread; `snapshot_interval` of them make a snapshot."""
+    """The operator's thread reports each final epoch; every `snapshot_interval` epochs it starts a snapshot."""
 
     def __init__(self, directory: Path | Directory, config: JobConfig) -> None:
         self._location = str(directory_of(directory).path)
@@ -36,7 +36,7 @@ class Snapshotter:
         self._waiting: threading.Thread | None = None
 
     def epoch_is_final(self, epoch: int) -> None:
-        """Start a snapshot if one is due and none is being made. Never raises: the next epoch tries again."""
+        """Start a snapshot if one is due and none is running. Never raises: the next epoch tries again."""
         self._epochs += 1
         interval = self._config.snapshot_interval
         if not interval or self._epochs < interval or (self._waiting and self._waiting.is_alive()):
@@ -50,24 +50,24 @@ class Snapshotter:
         except OSError as exc:
             log.warning("no snapshot of epoch %d in %s: %s", epoch, self._location, exc)
             return
-        with suppress(OSError):  # it has failed already: its exit status says so
+        with suppress(OSError):  # the process has failed already: `_wait` sees its exit status
             self._tell(self._process)
         self._epochs = 0
-        # A daemon: when the user's function keeps the subtask from being closed, the process must end all the same.
+        # A daemon, because the process must end even when a function that hangs keeps the subtask from closing.
         self._waiting = threading.Thread(
             target=self._wait, args=(self._process, epoch), name="qstate-snapshot", daemon=True
         )
         self._waiting.start()
 
     def close(self) -> None:
-        """End what is being made; what it has written so far does not count. Idempotent."""
+        """End a running snapshot; what it has written is ignored. Idempotent."""
         if self._process is not None:
             self._process.kill()
         if self._waiting is not None:
             self._waiting.join()
 
     def _tell(self, process: subprocess.Popen[bytes]) -> None:
-        """Not by arguments, which anybody on the host can read: credentials may be among the options."""
+        """Send the storage options. Not as arguments: every user of the host can read those, and they may be secret."""
         assert process.stdin is not None
         process.stdin.write(pickle.dumps(dict(self._config.checkpoint_storage_options)))
         process.stdin.flush()
@@ -78,9 +78,9 @@ class Snapshotter:
         except subprocess.TimeoutExpired:
             process.kill()
             status = process.wait()
-            log.warning("the snapshot of epoch %d took longer than snapshot_timeout_s and is given up", epoch)
+            log.warning("the snapshot of epoch %d took longer than snapshot_timeout_s and was cancelled", epoch)
         if process.stdin is not None:
             with suppress(OSError):
                 process.stdin.close()
-        if status not in (0, -signal.SIGKILL):  # what it was has been logged by the process itself
+        if status not in (0, -signal.SIGKILL):  # the process itself has logged the cause
             log.warning("no snapshot of epoch %d in %s", epoch, self._location)

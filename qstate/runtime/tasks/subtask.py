@@ -3,11 +3,11 @@
 Rules of this module: it turns sessions (an attempt of an epoch, its rows, its end) into calls of the operator, the
 backend and the epoch log, in the order that makes every row count once. It knows channels as frames, not sockets.
 
-    session opens    older than the newest one: fenced off. Else the session that runs is cut off, and when it has
-                     let go, attempts decide: process (after a rollback if need be), or replay what was stored
-    replay           all rows are read, to compare them with those that were sealed; then the stored results are given
-    rows             the operator runs them; results go back at once and are kept for the seal
-    end of input     commit -> seal (durable) -> SEALED. Sealing failed: `broken`, to be closed and opened anew
+    session opens    older than the newest one: refused (fenced). Else the running session is cut off, and when it has
+                     ended, `attempts` decides: process (after a rollback if necessary), or replay the stored results
+    replay           read all rows and compare them with the sealed ones; then send the stored results
+    rows             the operator processes them; results are sent at once and kept for the seal
+    end of input     commit -> seal (durable) -> SEALED. If sealing fails: `broken`, to be closed and reopened
     anything else    the epoch is abandoned; the next attempt starts with a rollback
 """
 
@@ -50,7 +50,7 @@ from qstate.operators.steps import step_in
 from qstate.runtime.control.addresses import RestoredSubtask
 from qstate.runtime.control.scratch_directory import temporary_directory
 from qstate.runtime.job.directory_owner import check_owner
-from qstate.runtime.job.replayed_epoch import ReplayedEpoch, from_the_future
+from qstate.runtime.job.replayed_epoch import ReplayedEpoch, older_than_state
 from qstate.runtime.relay.data_channel import FrameKind, SessionRequest, TaskChannel
 from qstate.runtime.serving.registry import StateInstance
 from qstate.runtime.tasks.session_input import SessionInput
@@ -60,15 +60,15 @@ __all__ = ["Restart", "Subtask", "SubtaskPlace"]
 
 log = logging.getLogger(__name__)
 
-#: How long a newer attempt waits for the user's function to come back from the row that it is in.
+#: How long a newer attempt waits for the user's function to return from its current row.
 CUT_TIMEOUT_S = 30.0
-#: How often a log is opened before what cannot be read of it counts as damaged.
+#: How often a log is opened before a file that cannot be read counts as damaged.
 MOST_OPENINGS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class SubtaskPlace:
-    """Where a subtask stands: which job, which part of the key groups, and which directories."""
+    """The place of a subtask: its job, its part of the key groups, and its directories."""
 
     job: str
     subtask: int
@@ -94,7 +94,7 @@ class SubtaskPlace:
         return subtask_directory(self.checkpoint_dir, operator, self.layout, self.subtask)
 
     def begins_elsewhere(self, operator: str) -> bool:
-        """Whether the state has to be fetched from another layout, a savepoint or another job's checkpoint."""
+        """Whether the state comes from another layout, a savepoint or another job's checkpoint."""
         if read_chain(self.log_directory(operator), self.identity(operator)) is not None:
             return False
         manifest = self.manifest()
@@ -104,16 +104,16 @@ class SubtaskPlace:
         found = JobManifest.read(self.checkpoint_dir)
         if found is None:
             raise JobError(
-                f"{self.checkpoint_dir.path} has no {MANIFEST_FILE} here, which the driver has written: checkpoint_dir "
-                "has to be on storage that the driver and all executors share"
+                f"{self.checkpoint_dir.path} has no {MANIFEST_FILE} on this host, but the driver has written one: "
+                "checkpoint_dir must be on storage that the driver and all executors share"
             )
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """What is known when a subtask is opened: the newest epoch that Spark has committed for sure, and the epoch that
-    asks for it (None: nobody does yet)."""
+    """What is known when a subtask is opened: `final`, the newest epoch that is known to be committed, and
+    `first_epoch`, the epoch of the session that opens it (None without a session)."""
 
     final: int = -1
     first_epoch: int | None = None
@@ -134,12 +134,12 @@ class Subtask:
         self._sealed_by: tuple[int, int] | None = None
         #: The newest epoch that Spark is reported to have committed.
         self._reported = -1
-        #: When the newest epoch was sealed, by `time.monotonic`, as long as it is not known to be committed; minus
-        #: infinity when that is not known.
+        #: When the newest epoch was sealed, by `time.monotonic` (minus infinity when unknown); None once it is known
+        #: to be committed.
         self._uncommitted_since: float | None = None
-        #: The backend holds an epoch that could not be made durable: close this object and open another.
+        #: The backend holds an epoch that is not durable: close this object and open another.
         self.broken = False
-        #: What it began with, None for nothing.
+        #: The state that it began with, None for none.
         self.restored: RestoredSubtask | None = None
         self._holds_committed_state = False
         self._restore(restart)
@@ -169,11 +169,11 @@ class Subtask:
     def run(
         self, request: SessionRequest, channel: TaskChannel, begun: Callable[[], object], *, committed: bool = False
     ) -> None:
-        """Serve one session to its end; `begun` is called when the subtask goes on to the epoch.
+        """Serve one session to its end; `begun` is called when the subtask begins the epoch.
 
-        `committed`: Spark has committed the epoch before, so it may be replayed only.
-        Raises `FencedError` for an attempt that is too old, `JobError` for what the user has to mend, and
-        `ConnectionError` when the relay went away or was cut off. The epoch is abandoned in every such case.
+        `committed`: Spark has already committed the epoch, so it may only be replayed.
+        Raises `FencedError` for an attempt that is too old, `JobError` for an error that the user has to fix, and
+        `ConnectionError` when the connection to the relay ended or was cut off. In all cases the epoch is abandoned.
         """
         replayed = ReplayedEpoch(
             self.spec.uid, self._place.subtask, request.epoch, self._place.checkpoint_dir.path, committed
@@ -184,7 +184,7 @@ class Subtask:
             if isinstance(decision, Process):
                 try:
                     self._process(request, channel, decision, begun)
-                except SerializationError as exc:  # it names the state and the key
+                except SerializationError as exc:  # the error names the state and the key
                     raise SerializationError(
                         f"operator {self.spec.uid!r} subtask {self._place.subtask}: {exc}"
                     ) from exc
@@ -193,13 +193,13 @@ class Subtask:
             channel.send(FrameKind.SEALED)
 
     def finalize(self, epoch: int) -> None:
-        """Spark has committed the epoch, and so all before: final at once, or when the session that runs has let go."""
+        """Spark has committed this epoch and all before: make them final now, or when the running session has ended."""
         with self._gate:
             self._reported = max(self._reported, epoch)
         self._make_final()
 
     def close(self) -> None:
-        """Cut the running session off and free everything. Idempotent; what the function's close() raises is logged."""
+        """Cut the running session off and free everything. Idempotent; an error of the function's close() is logged."""
         with self._gate:
             if self._current is not None:
                 self._current.cut()
@@ -208,7 +208,7 @@ class Subtask:
                 "operator %s subtask %d is still in the user's function%s",
                 self.spec.uid,
                 self._place.subtask,
-                self._standing(),
+                self._position(),
             )
             return
         try:
@@ -218,16 +218,16 @@ class Subtask:
         finally:
             self._busy.release()
 
-    def _standing(self) -> str:
-        """Where the user's function is, for the end of a sentence; empty when it has come back."""
+    def _position(self) -> str:
+        """Where the user's function is, for the end of a sentence; empty when it has returned."""
         step = step_in(self._operator)
         return "" if step is None else f", in {step.where}; it is at:\n{step.stack()}"
 
     def _make_final(self) -> None:
-        """Let the epoch sealed last be final when it is reported as committed.
+        """Make the epoch sealed last final if it is reported as committed.
 
-        Called after each report and by whoever has let go: of a report and a session's end at the same time, one
-        sees the other. Who takes the lock has something to do: else a report could come and go meanwhile.
+        Called after each report and after each session: when both happen at the same time, one of them sees the other.
+        The lock is taken only when an epoch is due; otherwise a report could find it taken for nothing, and be lost.
         """
         if self._due() is not None and self._busy.acquire(blocking=False):
             try:
@@ -260,7 +260,7 @@ class Subtask:
     def _turn(self, request: SessionRequest, channel: TaskChannel) -> Iterator[None]:
         """Take the subtask over for one attempt, cutting an older one off.
 
-        What that one has sealed by the time it lets go counts: so attempts are asked only then.
+        The older attempt may still seal its epoch before it ends, so `attempts` decides only afterwards.
         """
         with self._gate:
             self._fence(request)
@@ -272,12 +272,12 @@ class Subtask:
             if not self._busy.acquire(timeout=CUT_TIMEOUT_S):
                 raise JobError(
                     f"operator {self.spec.uid!r} subtask {self._place.subtask}: an older attempt is still inside the "
-                    f"user's function after {CUT_TIMEOUT_S:.0f} s{self._standing()}"
+                    f"user's function after {CUT_TIMEOUT_S:.0f} s{self._position()}"
                 )
             try:
                 self._check_current(request, channel)
                 if self._closed or self.broken:
-                    raise ConnectionError("the subtask is being opened anew from its epoch log")
+                    raise ConnectionError("the subtask is being reopened from its epoch log")
                 yield
             finally:
                 self._busy.release()
@@ -288,17 +288,17 @@ class Subtask:
                     self._current = None
 
     def _decided(self, request: SessionRequest, replayed: ReplayedEpoch) -> Process | Replay:
-        """What is done with the epoch. Raises `JobError` when the state has left it behind, else as `attempts` does."""
+        """Whether to process or replay the epoch. Raises `JobError` when the state is newer, else as `attempts`."""
         epoch, sealed = request.epoch, self._attempts.sealed
         if self._found is not None and epoch < self._found:
             why = f"epoch {self._found} is sealed already"
-            raise from_the_future(self.spec.uid, epoch, replayed.checkpoint_dir, why)
+            raise older_than_state(self.spec.uid, epoch, replayed.checkpoint_dir, why)
         if replayed.committed and (sealed is None or sealed < epoch or not self._log.has_output(sealed)):
             raise replayed.refused("its results are not stored any more")
         return self._attempts.open(epoch, request.attempt)
 
     def _fence(self, request: SessionRequest) -> None:
-        """Refuse whoever may not cut off what runs."""
+        """Refuse a session that is not newer than the newest one."""
         mine = (request.epoch, request.attempt)
         if mine < self._newest or (mine == self._newest and self._current is not None):
             raise FencedError(
@@ -317,12 +317,12 @@ class Subtask:
         output: OutputSpool | None = None
         try:
             if decision.rollback:
-                self._take_back()
+                self._rollback()
             if decision.gap:
                 self._skipped(request)
             if self._log.unconverted:
-                convert_log(self._log, self._declared)  # what was sealed last is committed now
-            begun()  # so that the results of the epoch before are dropped only when it is known to be final
+                convert_log(self._log, self._declared)  # the epoch sealed last is committed now
+            begun()  # records the epoch before as final; only then may its results be dropped
             self._log.drop_output(before_epoch=request.epoch)
             if self._attempts.sealed is not None and decision.rollback is False:
                 self._snapshotter.epoch_is_final(self._attempts.sealed)
@@ -343,7 +343,7 @@ class Subtask:
         self._seal(request, changes, output, lists, rows.identity)
 
     def _skipped(self, request: SessionRequest) -> None:
-        """Epochs are missing between the last sealed one and this one: their rows are not in the state."""
+        """Raise `JobError`, or warn: the rows of the epochs between the last sealed one and this one are missing."""
         what = (
             f"operator {self.spec.uid!r} subtask {self._place.subtask}: epoch {request.epoch} follows epoch "
             f"{self._attempts.sealed}, so the rows of the epochs between never reached its state"
@@ -351,9 +351,9 @@ class Subtask:
         if not self._place.config.allow_skipped_epochs:
             raise JobError(
                 f"{what}. Either the sink does not evaluate its whole input (show(), take(), limit() in "
-                "foreachBatch), or the query goes on from a checkpointLocation whose state this job does not have "
-                "(checkpoint_dir). Mend that, start with a new checkpointLocation, or set allow_skipped_epochs=True "
-                "to go on without those rows"
+                "foreachBatch), or the query continues from a checkpointLocation whose state this job does not have "
+                "(checkpoint_dir). Fix that, start with a new checkpointLocation, or set allow_skipped_epochs=True "
+                "to continue without those rows"
             )
         log.warning("%s; allow_skipped_epochs permits that", what)
 
@@ -370,17 +370,17 @@ class Subtask:
             channel.send(FrameKind.OUTPUT, frame)
 
     def _results(self, rows: SessionInput) -> Iterator[pa.RecordBatch]:
-        # While no row comes, live queries see what came so far, however long the next one takes.
+        # Publish before each wait: live queries see all rows so far, however long the next one takes.
         for batch in rows.batches(waiting=self._backend.publish):
             yield from self._operator.process(batch)
         yield from self._operator.finish()
 
     def _abandon(self, request: SessionRequest, output: OutputSpool | None) -> None:
-        """Back to the last sealed epoch, at once: live queries must not see a failed epoch for longer than it ran."""
+        """Return to the last sealed epoch now, because live queries must not see a failed epoch after its end."""
         end_forked_child(self._pid)  # the backend's files are its parent's
         try:
             self._operator.discard()
-            self._take_back()
+            self._rollback()
             self._attempts.abandon(request.epoch, request.attempt)
         except BaseException:
             self.broken = True
@@ -388,18 +388,18 @@ class Subtask:
         if output is not None:
             try:
                 output.discard()
-            except OSError as exc:  # the next opening of the log removes it
+            except OSError as exc:  # the file stays until the log is opened again
                 log.warning("operator %s subtask %d: %s", self.spec.uid, self._place.subtask, exc)
 
     def _note(self, base: Snapshot | None, parts: list[Part], pending: Part | None) -> None:
-        held = [*parts, *([pending] if pending is not None else [])]
-        if held:
+        found = [*parts, *([pending] if pending is not None else [])]
+        if found:
             directory = self._place.log_directory(self.spec.uid).path
-            source = str(directory / base.name if base is not None and held[-1].ascending else directory)
-            self.restored = RestoredSubtask(self.spec.uid, self._place.subtask, held[-1].epoch, source)
+            source = str(directory / base.name if base is not None and found[-1].ascending else directory)
+            self.restored = RestoredSubtask(self.spec.uid, self._place.subtask, found[-1].epoch, source)
 
-    def _take_back(self) -> None:
-        """Undo what an attempt wrote that was not sealed; at least once, it stays, and the next attempt adds to it."""
+    def _rollback(self) -> None:
+        """Undo the unsealed writes of an attempt. With at-least-once they stay, and the next attempt adds to them."""
         if self._place.config.exactly_once:
             self._backend.rollback()
             self._operator.lists.rollback()
@@ -415,7 +415,7 @@ class Subtask:
         try:
             self._log.seal(request.epoch, changes, output, operator_state=lists, epoch_input=identity)
             self._operator.lists.sealed(lists)
-            self._uncommitted_since = time.monotonic()  # Spark cannot commit it before this attempt says SEALED
+            self._uncommitted_since = time.monotonic()  # before SEALED is sent: Spark commits only after that
             self._attempts.seal(request.epoch, request.attempt)
         except FencedError as exc:
             self.broken = True
@@ -426,7 +426,7 @@ class Subtask:
         self._sealed_by = (request.epoch, request.attempt)
 
     def _restore(self, restart: Restart) -> None:
-        """The log opened as its only writer, a backend with the last sealed epoch, an operator on it."""
+        """Open the backend, the operator and the log (as its only writer), and restore the last sealed epoch."""
         place = self._place
         self._directory = temporary_directory(f"backend-{place.subtask}-", place.scratch_directory)
         with ExitStack() as undo:
@@ -441,14 +441,14 @@ class Subtask:
             undo.pop_all()
 
     def _open_and_fill(self, restart: Restart) -> None:
-        """Fill the backend from the best base that is sound.
+        """Fill the backend from the best base that can be read.
 
-        A snapshot of a task manager that has just died may still be replacing files: so what cannot be read is looked
-        at again before it counts as damaged.
+        The snapshot process of a task manager that has just died may still replace files. So the log is opened again
+        before an unreadable file counts as damaged.
         """
         for attempt in range(1, MOST_OPENINGS + 1):
             self._log = self._open_log(restart)
-            #: The newest epoch that other task managers sealed. An older one is not a late attempt's.
+            #: The newest epoch that other task managers sealed. An older epoch is not a late attempt.
             self._found = self._log.latest()
             self._attempts = EpochAttempts(self._found)
             for base in self._log.bases:
@@ -458,7 +458,7 @@ class Subtask:
                 except DamagedCheckpoint as exc:
                     if attempt == MOST_OPENINGS and base is self._log.bases[-1]:
                         raise
-                    log.warning("%s; looking for another way", exc)
+                    log.warning("%s; trying another base", exc)
                     self._start_over()
         return None
 
@@ -473,7 +473,7 @@ class Subtask:
         )
 
     def _start_over(self) -> None:
-        """A new backend under a new operator: the old one was half filled."""
+        """Replace the half-filled backend, and the operator on it."""
         self._operator.close()
         self._backend.close()
         self._open_backend()
@@ -515,7 +515,7 @@ class Subtask:
         )
 
     def _fill(self, base: Snapshot | None, final: int) -> None:
-        """Bring the sealed state back: what is final as final, the newest epoch as committed only, if it may not be."""
+        """Restore the sealed state. The newest epoch is replayed as sealed only, if it may not be final."""
         parts = list(self._declared.prepare(self._log.parts(base)))
         pending = parts.pop() if parts and parts[-1].epoch > final and not parts[-1].ascending else None
         self._holds_committed_state = bool(parts)
@@ -526,4 +526,4 @@ class Subtask:
         if pending is not None:
             descriptors = {descriptor.name: descriptor for descriptor in self._operator.descriptors}
             replay_epoch(self._backend, descriptors, pending.epoch, pending.changes)
-            self._uncommitted_since = -math.inf  # when it was sealed is not known
+            self._uncommitted_since = -math.inf  # the time of the seal is unknown

@@ -1,7 +1,7 @@
-"""The subtasks that one task manager holds: opened from their epoch logs, published, and opened anew when broken.
+"""The open subtasks of one task manager: opened from their epoch logs, published, and reopened when broken.
 
-Rules of this module: it brings subtasks and their queryable states in and out of service. Sessions and connections
-of relays are the task manager's. Any thread may use it.
+Rules of this module: it opens, publishes and closes subtasks. It does not know sessions and connections of relays.
+Any thread may use it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class SubtaskTable:
-    """By operator uid and subtask index. `server` is the address that owners are published with."""
+    """Subtasks by operator uid and subtask index. `server` is the state server's address, published for each owner."""
 
     def __init__(
         self,
@@ -45,42 +45,42 @@ class SubtaskTable:
         self._registry = registry
         self._job_manager = job_manager
         self._subtasks: dict[tuple[str, int], Subtask] = {}
-        #: The token of the declaration that each was opened for.
+        #: The token of the declaration that each subtask was opened for.
         self._declarations: dict[tuple[str, int], str] = {}
         self._state_ids: dict[tuple[str, int], list[bytes]] = {}
-        #: By operator uid, the newest epoch that Spark is reported to have committed.
+        #: By operator uid, the newest epoch that was reported as committed.
         self._reported: dict[str, int] = {}
         self._opening = threading.Lock()
         self._closed = False
         self.server: tuple[str, int] = ("", 0)
 
     def indexes(self) -> range:
-        """The subtask indexes that are this task manager's, of every operator."""
+        """The subtask indexes of this task manager, the same for every operator."""
         slots = self._bootstrap.config.slots
         first = self._bootstrap.index * slots
         return range(first, min(first + slots, self._bootstrap.parallelism))
 
     def restore(self, operators: Mapping[str, int]) -> None:
-        """Bring the state of these operators back, as far as that works. With each, the newest epoch known to be final.
+        """Open the subtasks of these operators. `operators` maps each to the newest epoch known to be final.
 
-        State that comes from elsewhere waits for the first session: its epoch says which state that is.
+        State from another layout, savepoint or job is opened by the first session: its epoch decides which state.
 
-        What does not work is logged only: the session that needs the subtask tries again, and its query gets the
-        error. A task manager that ended over it would be started again, to end again.
+        Failures are only logged: the first session opens the subtask again, and its query gets the error. A task
+        manager that ended on a failure would be restarted, and fail again. Raises `ConnectionError` only.
         """
         for uid, final in operators.items():
             for index in self.indexes():
                 try:
                     self.open(uid, index, Restart(final))
                 except ConnectionError:
-                    raise  # the job manager is gone, and so is the reason to be here
+                    raise  # the job manager is gone
                 except (Exception, SystemExit) as exc:
                     log.exception("operator %s subtask %d cannot be restored: %s", uid, index, exc)
 
     def open(self, uid: str, index: int, restart: Restart, declaration: str | None = None) -> Subtask | None:
         """The subtask, opened and published on its first use; None when that has to wait for a session.
 
-        With the token of a declaration, one that was opened for another one makes way.
+        With the token of a declaration, a subtask that was opened for another declaration is closed and opened again.
         """
         key = (uid, index)
         with self._opening:
@@ -97,7 +97,7 @@ class SubtaskTable:
                 del self._subtasks[key]
                 self._unpublish(key)
                 opened.close()
-            # The report of an epoch may have overtaken what the job manager answered.
+            # A report of a newer epoch may have arrived before the job manager's answer.
             final = max(restart.final, self._reported.get(uid, restart.final))
             subtask = Subtask(spec, place, replace(restart, final=final))
             try:
@@ -111,9 +111,9 @@ class SubtaskTable:
             return subtask
 
     def reopen(self, uid: str, index: int, broken: Subtask, restart: Restart) -> None:
-        """Take a broken subtask out of service and put its successor in, so that its state can be queried again.
+        """Close a broken subtask and open it again, so that its state can be queried.
 
-        Failing that, which is logged, the next session opens it.
+        A failure is logged; the next session then opens the subtask.
         """
         key = (uid, index)
         with self._opening:
@@ -124,7 +124,7 @@ class SubtaskTable:
         try:
             self.open(uid, index, restart)
         except (OSError, QStateError) as exc:
-            log.warning("operator %s subtask %d cannot be opened anew yet: %s", uid, index, exc)
+            log.warning("operator %s subtask %d cannot be reopened yet: %s", uid, index, exc)
 
     def finalize(self, operators: list[str], epoch: int) -> None:
         """Spark has committed the epoch of these operators."""
@@ -136,7 +136,7 @@ class SubtaskTable:
             subtask.finalize(epoch)
 
     def close(self) -> None:
-        """Close every subtask, whatever one of them does. None is opened afterwards."""
+        """Close every subtask, even when one fails to close. No subtask is opened afterwards."""
         with self._opening:
             self._closed = True
             subtasks = list(self._subtasks.values())

@@ -4,9 +4,9 @@ Rules of this module: it wires the parts of one process together (data listeners
 server, client proxy, control connection), passes relays' sessions to their subtasks, and decides when the process
 ends. The parts do the work.
 
-It ends itself when the job manager says so, when the control connection ends or is silent for a lease, when its
-executor is gone, or when another incarnation has taken its epoch log over. State is never lost by that: what is
-sealed is in the epoch log, and what is not will come again.
+The process ends when the job manager stops it, when the control connection ends or is silent for a lease, when its
+executor is gone, or when another incarnation has taken over an epoch log. No state is lost then: sealed epochs are in
+the epoch log, and Spark repeats the others.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ log = logging.getLogger(__name__)
 
 WATCH_INTERVAL_S = 1.0
 DRAIN_TIMEOUT_S = 2.0
-#: How long a process may take to end in which a function does not come back.
+#: How long the process may take to end when a function does not return.
 END_TIMEOUT_S = 5.0
 
 
 class TaskManager:
-    """One process. `run` returns when it is time to end, with everything freed."""
+    """One task manager process. `run` returns when the process has to end, with everything freed."""
 
     def __init__(self, bootstrap: Bootstrap) -> None:
         self._bootstrap = bootstrap
@@ -83,21 +83,21 @@ class TaskManager:
         self._proxy_statistics = request_statistics(bootstrap.config.statistics)
         self._server = StateServer(self._registry, self._endpoint("server"), self._server_statistics)
         self._subtasks = SubtaskTable(bootstrap, self._scratch_directory.path, self._registry, self._job_manager)
-        #: By the id of the thread that serves it.
+        #: The channels of running sessions, by the id of the thread that serves them.
         self._sessions: dict[int, TaskChannel] = {}
-        self._watchdog = Watchdog(bootstrap.config, self._hangs)
+        self._watchdog = Watchdog(bootstrap.config, self._on_hang)
         self._proxy: ClientProxy | None = None
         if bootstrap.config.proxy_enabled:
             self._proxy = ClientProxy(self._endpoint("proxy"), self._proxy_statistics, local=self._server)
 
     def end(self, reason: str) -> None:
-        """Let `run` return. Any thread may call it; the first reason is logged."""
+        """Make `run` return. Any thread may call it; the first reason is logged."""
         if not self._end.is_set():
             self._reason = reason
             self._end.set()
 
     def run(self, up: Callable[[], None]) -> None:
-        """Serve until it is time to end; `up` is called once the job manager knows this task manager."""
+        """Serve until `end` is called; `up` is called when the job manager has registered this task manager."""
         listeners: list[RpcListener] = []
         try:
             self._watchdog.start()
@@ -116,11 +116,11 @@ class TaskManager:
             self._close(listeners)
 
     def _listen_on_this_host(self, listeners: list[RpcListener]) -> str:
-        """The path of a Unix socket for relays of this host; empty where that cannot be: they come over TCP then."""
+        """The path of a Unix socket for relays of this host; empty when it cannot be created: they use TCP then."""
         path = str(self._scratch_directory.path / "data.sock")
         try:
             listeners.append(RpcListener(path, self._bootstrap.secret, self._serve))
-        except OSError as exc:  # such as a TMPDIR that is too long for a socket's address
+        except OSError as exc:  # for example, TMPDIR is too long for a socket address
             log.warning("no Unix socket at %s: %s", path, exc)
             return ""
         return path
@@ -141,7 +141,7 @@ class TaskManager:
         self._subtasks.restore(self._job_manager.call("register", address))
 
     def _watch(self) -> None:
-        """Beat, and look for reasons to end, until there is one."""
+        """Send heartbeats and watch the executor until the process has to end."""
         bootstrap = self._bootstrap
         executor = _process(bootstrap.executor_pid)
         interval_s = min(WATCH_INTERVAL_S, bootstrap.config.lease_s / 4)
@@ -159,8 +159,8 @@ class TaskManager:
         log.info("task manager %d ends: %s", bootstrap.index, self._reason)
 
     def _close(self, listeners: list[RpcListener]) -> None:
-        """Free everything, the one whatever becomes of the other."""
-        with ExitStack() as steps:  # from the last to the first
+        """Free everything, even when a step fails."""
+        with ExitStack() as steps:  # runs from the last to the first
             steps.callback(self._watchdog.close)
             steps.callback(self._scratch_directory.remove)
             steps.callback(self._job_manager.close)
@@ -174,7 +174,7 @@ class TaskManager:
     # -- sessions ---------------------------------------------------------------------------------------------
 
     def _serve(self, sock: socket.socket) -> None:
-        """One relay's session, on the thread that welcomed its connection."""
+        """Serve one relay's session, on the thread that accepted its connection."""
         channel = self._sessions[threading.get_ident()] = TaskChannel(sock)
         try:
             opening = channel.receive()
@@ -196,7 +196,7 @@ class TaskManager:
             )
             restart = Restart(max(final, request.epoch - 1), request.epoch)
             subtask = self._subtasks.open(request.operator, request.subtask, restart, request.declaration)
-            assert subtask is not None  # with a first epoch, nothing has to wait
+            assert subtask is not None  # only a restart without a first epoch gives None
             begun = partial(self._job_manager.call, "begun", request.query, request.epoch)
             subtask.run(request, channel, begun, committed=request.epoch <= final)
         except FencedError as exc:
@@ -205,13 +205,13 @@ class TaskManager:
                 return
             channel.send_failure(exc)
         except QStateError as exc:
-            told = with_user_traceback(exc)
-            whole = None if told is exc else exc  # qstate's own refusals need no stack
+            shown = with_user_traceback(exc)
+            whole = None if shown is exc else exc  # an error of qstate's own needs no stack
             log.warning("operator %s subtask %d: %s", request.operator, request.subtask, exc, exc_info=whole)
-            channel.send_failure(told)
+            channel.send_failure(shown)
         except ConnectionError:
             raise
-        except BaseException as exc:  # sys.exit() in the user's code, too, is an error of that code
+        except BaseException as exc:  # also sys.exit() in the user's code
             log.exception("operator %s subtask %d failed", request.operator, request.subtask)
             failure = JobError(f"operator {request.operator!r} failed: {described(exc)}")
             failure.__cause__ = exc
@@ -220,8 +220,8 @@ class TaskManager:
             if subtask is not None and subtask.broken:
                 self._subtasks.reopen(request.operator, request.subtask, subtask, restart)
 
-    def _hangs(self, thread: int, error: JobError) -> None:
-        """A thread does not come back from the user's function, and cannot be made to: this process has to end."""
+    def _on_hang(self, thread: int, error: JobError) -> None:
+        """A thread does not return from the user's function and cannot be interrupted: this process has to end."""
         if self._end.is_set():
             return
         log.error("%s", error)
@@ -231,13 +231,13 @@ class TaskManager:
                 channel.fail(error)
             except OSError as exc:
                 log.info("its relay is gone: %s", exc)
-        self.end("a function does not come back")
-        last = threading.Timer(END_TIMEOUT_S, os._exit, (1,))  # closing waits for the function, too
+        self.end("a function does not return")
+        last = threading.Timer(END_TIMEOUT_S, os._exit, (1,))  # closing also waits for the function
         last.daemon = True
         last.start()
 
     def _ping(self) -> None:
-        """Answers a job manager to which a relay has reported this process as lost: once it ends, it is."""
+        """Answer the job manager's probe after a relay has reported this process as lost. Fails when it is ending."""
         if self._end.is_set():
             raise FencedError(f"task manager {self._bootstrap.index} is ending: {self._reason}")
 
@@ -259,7 +259,7 @@ class TaskManager:
 
 
 def _process(pid: int) -> psutil.Process | None:
-    """The process, or None for 0. One that is gone already counts as the current process's parent being gone."""
+    """The process, or None for 0. Raises `JobError` when it is already gone."""
     if pid == 0:
         return None
     try:
@@ -271,16 +271,17 @@ def _process(pid: int) -> psutil.Process | None:
 def main() -> None:
     """The process: reads its bootstrap from standard input, serves, and ends.
 
-    The argument is a pipe that gets a byte as soon as this task manager is up: see `qstate.runtime.control.daemonize`.
+    The argument is the descriptor of a pipe, which gets a byte when this task manager is up: see
+    `qstate.runtime.control.daemonize`.
     """
     tell = int(sys.argv[1])
     os.set_inheritable(tell, False)
     bootstrap: Bootstrap = pickle.load(sys.stdin.buffer)
-    with Path(os.devnull).open("rb") as nothing:  # not closed: the next socket would become the standard input
+    with Path(os.devnull).open("rb") as nothing:  # not just closed: the next socket would become the standard input
         os.dup2(nothing.fileno(), 0)
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # what the user's code printed is there when the process is killed
-    faulthandler.enable()  # a crash in a package's compiled code leaves the stack in the log
+        sys.stdout.reconfigure(line_buffering=True)  # keeps the user's prints when the process is killed
+    faulthandler.enable()  # a crash in compiled code leaves a stack in the log
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     log.info("task manager %d, incarnation %d: process %d", bootstrap.index, bootstrap.incarnation, os.getpid())
     if bootstrap.log_file:

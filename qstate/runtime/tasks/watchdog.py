@@ -1,10 +1,10 @@
-"""The watchdog of a task manager: it says where a function is that does not come back, and ends it if the job says so.
+"""The watchdog of a task manager: logs where a function hangs, and reports a call that exceeds its timeout.
 
-Rules of this module: a thread that looks at the others now and then; it writes nothing that they read. What a row that
-takes too long means for the session is the task manager's to decide.
+Rules of this module: one thread that inspects the others at intervals and changes nothing that they read. The task
+manager decides what a timeout means for the session.
 
-It cannot look while another thread holds the interpreter, as a regular expression may for hours. A timer of the
-system's then writes the stacks of all threads to the log.
+The watchdog cannot run while another thread holds the interpreter, as a regular expression may for hours. A timer of
+`faulthandler` then writes the stacks of all threads to the log.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ __all__ = ["Watchdog"]
 
 log = logging.getLogger(__name__)
 
-#: Between two looks, when nothing shorter is asked for.
+#: Between two inspections, unless a timeout needs a shorter interval.
 INTERVAL_S = 5.0
 LEAST_INTERVAL_S = 0.05
-#: The part of the lease after which the log says who holds the interpreter: the process is given up at the end of it.
+#: The part of the lease after which the stacks are logged when a thread holds the interpreter. At the end of the lease,
+#: the job manager treats the process as lost.
 HELD_PART = 0.8
 
 
 @dataclass(slots=True)
 class _Watched:
-    """A call that was seen, since when, and when it is told next."""
+    """A running call, since when it runs, and after how many seconds the next warning is due."""
 
     call: str
     subject: object
@@ -44,15 +45,15 @@ class _Watched:
 
 
 class Watchdog:
-    """`expired` is called with a thread's id and the error of its session when a call takes `element_timeout_s`."""
+    """Calls `expired` with a thread's id and the error for its session when a call exceeds `element_timeout_s`."""
 
     def __init__(self, config: JobConfig, expired: Callable[[int, JobError], None]) -> None:
         self._expired = expired
         self._warning_s = config.element_warning_s
         self._timeout_s = config.element_timeout_s
-        # Before the relay gives the start up, and shows the end of the log.
+        # Early enough: at start_timeout_s the relay gives up and shows the end of the log.
         self._open_warning_s = min(self._warning_s, config.start_timeout_s / 2)
-        # A model or a connection takes longer to open than a row to process; a start may take so long, too.
+        # To open a model or a connection takes longer than to process a row, and a start may take start_timeout_s.
         self._open_timeout_s = max(config.element_timeout_s, config.start_timeout_s) if self._timeout_s else 0.0
         self._held_s = config.lease_s * HELD_PART
         limits = [limit / 4 for limit in (self._warning_s, self._timeout_s, config.lease_s) if limit]
@@ -66,13 +67,13 @@ class Watchdog:
         return self
 
     def close(self) -> None:
-        """Look no more. Idempotent."""
+        """Stop. Idempotent."""
         self._closed.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(self._interval_s + 1.0)
 
     def look(self, now: float, frames: Mapping[int, FrameType]) -> None:
-        """Compare what the threads do with what they did at the last look. `now` is of `time.monotonic`."""
+        """Compare the running calls with those of the last inspection. `now` is of `time.monotonic`."""
         before, self._watched = self._watched, {}
         for thread, frame in frames.items():
             step = step_of(frame)
@@ -89,14 +90,14 @@ class Watchdog:
             known.next_warning_s *= 2
             log.warning("%s", _told(step, took_s))
         timeout_s = self._open_timeout_s if step.call == "open" else self._timeout_s
-        if timeout_s and took_s >= timeout_s and step.call != "close":  # closing ends with the process
+        if timeout_s and took_s >= timeout_s and step.call != "close":  # a close that hangs ends with the process
             setting = "start_timeout_s" if timeout_s != self._timeout_s else "element_timeout_s"
             del self._watched[thread]
             self._expired(
                 thread,
                 JobError(
                     f"{_told(step, took_s)}\nThat is more than {setting} allows ({timeout_s:g} s), so the epoch has "
-                    "failed and the task manager ends; the next one goes on from the last sealed epoch"
+                    "failed and the task manager ends; the next one continues from the last sealed epoch"
                 ),
             )
 
@@ -105,7 +106,7 @@ class Watchdog:
             while not self._closed.wait(self._interval_s):
                 faulthandler.dump_traceback_later(self._held_s, file=sys.stderr)
                 frames = sys._current_frames()
-                frames.pop(threading.get_ident(), None)  # its own would hold itself
+                frames.pop(threading.get_ident(), None)  # a frame of its own would keep itself alive
                 self.look(time.monotonic(), frames)
                 frames.clear()
         finally:

@@ -216,7 +216,7 @@ def test_what_cannot_be_pickled_fails_its_call_and_not_the_connection(
     pair_of: Callable[..., Pair], caplog: pytest.LogCaptureFixture
 ) -> None:
     pair = pair_of({"lock": threading.Lock, "quick": lambda: "here"})
-    with pytest.raises(JobError, match="lock failed: its answer cannot travel"):
+    with pytest.raises(JobError, match="lock failed: its answer cannot be sent"):
         pair.client.call("lock")
     with pytest.raises(TypeError, match="pickle"):
         pair.client.call("quick", threading.Lock())

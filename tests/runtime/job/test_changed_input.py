@@ -172,7 +172,7 @@ def test_committed_epoch_without_a_digest_is_refused(job_of: JobOf) -> None:
     job.epoch(2, ROWS)
     job.manager.finalize(QUERY, 2)
     job.stop()
-    with pytest.raises(JobError, match="from the future: Spark had committed epoch 2 already, and an older qstate"):
+    with pytest.raises(JobError, match="is newer: Spark had committed epoch 2 already, and an older qstate"):
         job_of(Totals()).epoch(2, ROWS)
 
 
@@ -183,7 +183,7 @@ def test_committed_epoch_whose_results_were_dropped_is_refused(job_of: JobOf) ->
     task.close()
     job.stop()
     job = job_of(Totals())
-    with pytest.raises(JobError, match=r"from the future: Spark had committed epoch 1 .* not stored any more"):
+    with pytest.raises(JobError, match=r"is newer: Spark had committed epoch 1 .* not stored any more"):
         job.epoch(1, ROWS)
     assert job.epoch(2, rows_batch(("a", 1))) == [("a", 6)]
 
@@ -196,20 +196,20 @@ def test_committed_epoch_that_the_log_has_lost_is_refused(job_of: JobOf) -> None
     sound = newest.read_bytes()
     newest.write_bytes(sound[:-1])
     job = job_of(Totals())
-    with pytest.raises(JobError, match=r"from the future: Spark had committed epoch 1 .* not stored"):
+    with pytest.raises(JobError, match=r"is newer: Spark had committed epoch 1 .* not stored"):
         job.epoch(1, ROWS)
 
 
 def test_committed_epoch_of_another_parallelism_is_refused_and_nothing_has_begun(job_of: JobOf) -> None:
     job = committed_epoch_1(job_of, parallelism=2)
-    with pytest.raises(JobError, match=r"from the future: Spark had committed epoch 1 .* another parallelism"):
+    with pytest.raises(JobError, match=r"is newer: Spark had committed epoch 1 .* another parallelism"):
         job.epoch(1, ROWS)
     assert epoch_of_two(job, 2, ("a", 1), ("b", 1)) == [("a", 6), ("b", 4)]
 
 
-def test_epoch_that_a_sealed_one_has_followed_is_from_the_future(job_of: JobOf) -> None:
+def test_epoch_older_than_the_state_is_refused(job_of: JobOf) -> None:
     job = sealed_epoch_1(job_of, restarted=True)
-    with pytest.raises(JobError, match=r"epoch 0 is due, but its state .* from the future: epoch 1 is sealed already"):
+    with pytest.raises(JobError, match=r"epoch 0 is due, but its state .* is newer: epoch 1 is sealed already"):
         job.epoch(0, rows_batch(("a", 1), ("b", 1)))
 
 

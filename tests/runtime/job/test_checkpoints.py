@@ -67,7 +67,7 @@ def test_query_that_is_older_than_the_state_is_refused(job_of: JobOf) -> None:
         epoch_of_all(job, epoch)
     job.stop()
     job = job_of(Totals())
-    with pytest.raises(JobError, match=r"epoch 1 is due, but its state .* is from the future"):
+    with pytest.raises(JobError, match=r"epoch 1 is due, but its state .* is newer"):
         epoch_of_all(job, 1)
     assert epoch_of_all(job, 3) == all_are(4)
 
