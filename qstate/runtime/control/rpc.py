@@ -97,7 +97,7 @@ class RpcPeer:
             raise TimeoutError(f"no answer to {method!r} within {timeout_s} s") from None
 
     def cast(self, method: str, *args: Any) -> None:
-        """Call without waiting for a result. A failure is only logged, at the other end; a lost connection is ignored."""
+        """Call without waiting for a result. The other end logs a failure; a lost connection is ignored."""
         try:
             self.submit(method, *args)
         except ConnectionError:
