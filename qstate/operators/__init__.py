@@ -1,4 +1,4 @@
-"""Keyed operators: functions, state handles and the loop that runs them. No sockets, no Spark."""
+"""Keyed operators: functions, state handles and the loop that calls them. No sockets, no Spark."""
 
 from qstate.operators.context import RuntimeContext, Subtask
 from qstate.operators.functions import (

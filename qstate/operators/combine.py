@@ -1,7 +1,7 @@
-"""Combining before the shuffle: of the rows that one task has of a key, only the latest goes on.
+"""Combines rows before the shuffle: each task sends only its latest row of each key.
 
-Rules of this module: Arrow batches in, fewer rows out; no Spark, no state. It may be used where the function keeps
-a key's latest row only, and it holds rows back, so it is for micro-batches that have an end.
+Rules of this module: Arrow batches in, fewer rows out; no Spark, no state. Use it only where the function keeps just a
+key's latest row. It holds rows back, so it needs micro-batches that end.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 
 __all__ = ["LatestRowPerKey"]
 
-#: Rows are combined whenever so many bytes have come, which also bounds what a task holds back. Measured between
-#: 10,000 and 1,000,000 rows of 22 bytes, more rows at a time were never slower, and left fewer.
+#: Rows are combined when this many bytes have arrived, which also bounds the memory of a task. Measured between 10,000
+#: and 1,000,000 rows of 22 bytes, larger chunks were never slower, and left fewer rows.
 CHUNK_BYTES = 64 << 20
 _POSITION = "__qstate_position"
 
@@ -23,12 +23,12 @@ _POSITION = "__qstate_position"
 class LatestRowPerKey:
     """The latest row of each key, in no particular order, for the batches of one task.
 
-    `key_columns` tell rows apart (namespace columns included; a null is a key of its own, for others to refuse). The
-    latest is the last one that came, or the last by `order_by` (nulls last, as the operator sorts). A task with
-    more keys than fit `CHUNK_BYTES` gives a key more than once, its latest row last.
+    `key_columns` include the namespace columns; a null is a key of its own, which the operator refuses later. The
+    latest row is the one that arrived last, or the last by `order_by` (nulls last, as the operator sorts). When the
+    keys of a task do not fit `CHUNK_BYTES`, a key may be returned several times, its latest row last.
 
-    In the columns `summed` (bigint), a row that stays has the sum over itself and the rows that it stands for, modulo
-    2**64: so the sum over all rows is the same before and after.
+    In the columns `summed` (bigint), a returned row has the sum over the rows that were combined into it, modulo 2**64.
+    So the sum over all rows does not change.
     """
 
     def __init__(self, key_columns: Sequence[str], order_by: Sequence[str] = (), summed: Sequence[str] = ()) -> None:
@@ -46,7 +46,7 @@ class LatestRowPerKey:
                 continue
             held = self._combined(held)
             size = sum(batch.nbytes for batch in held)
-            if size > CHUNK_BYTES // 2:  # nearly every row has a key of its own: holding on to them gains little
+            if size > CHUNK_BYTES // 2:  # nearly every row has a key of its own: keeping them gains little
                 yield from held
                 held, size = [], 0
         if held:

@@ -1,7 +1,7 @@
 """The runtime context: how a function declares its states while it is opened.
 
-Rules of this module: it checks and collects state descriptors and makes handles of them. It knows the backend
-only as something that has tables; epochs, batches and queries are none of its business.
+Rules of this module: it checks and collects state descriptors and makes their handles. It uses only the tables of the
+backend; it does not know epochs, batches or queries.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Handle = TypeVar("Handle", bound=StateHandle)
 
 @dataclass(frozen=True, slots=True)
 class Subtask:
-    """Which share of an operator this is: its index among `parallelism`, and so its key groups."""
+    """One of the `parallelism` subtasks of an operator. Its index determines its key groups."""
 
     index: int
     parallelism: int
@@ -54,11 +54,11 @@ class Subtask:
 
 
 class RuntimeContext:
-    """What a function's `open` gets: where it runs, and the states it asks for.
+    """The argument of a function's `open`: it names the subtask and gives access to states.
 
-    Every `get_..._state` links a descriptor with the state of that name: empty in a new job, else what was
-    restored. It raises `JobError` for a descriptor of another kind, for a name or a queryable name that the
-    function has taken already, and after `open` has returned.
+    Every `get_..._state` returns a handle for the state with the descriptor's name: empty in a new job, otherwise
+    restored. It raises `JobError` for a descriptor of another kind, for a name or queryable name that the function
+    already uses, and after `open` has returned.
     """
 
     def __init__(self, job: str, operator: str, subtask: Subtask, backend: StateBackend) -> None:
@@ -89,7 +89,7 @@ class RuntimeContext:
 
     @property
     def parallelism(self) -> int:
-        """How many subtasks the operator has."""
+        """The number of subtasks of the operator."""
         return self._subtask.parallelism
 
     def get_state(self, descriptor: ValueStateDescriptor) -> ValueState:
@@ -113,40 +113,40 @@ class RuntimeContext:
         return self._handle(AggregatingState, AggregatingStateDescriptor, descriptor)
 
     def get_operator_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
-        """The handle of a list of this subtask that belongs to no key.
+        """The handle of a list of this subtask, independent of keys.
 
-        With another parallelism the elements of all subtasks are split evenly among the new ones.
+        When the parallelism changes, the elements of all subtasks are split evenly among the new ones.
         """
         return self._operator_list(descriptor, Distribution.SPLIT)
 
     def get_union_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
-        """The same, but with another parallelism, or restored from elsewhere, every subtask has the elements of all."""
+        """A list of this subtask. After a change of parallelism or a restore, each subtask has the elements of all."""
         return self._operator_list(descriptor, Distribution.UNION)
 
     def get_tables(self, descriptor: StateDescriptor) -> Callable[[Namespace], StateTable]:
         """The tables of a state by namespace, for functions that process whole batches.
 
-        Only keys of the batch at hand may be used: the tables of this subtask hold no others.
+        Use only keys of the current batch: other keys may belong to other subtasks.
         """
         self._declare(descriptor)
         return partial(self._backend.table, self._checks.of(descriptor))
 
     @property
     def element_context(self) -> ElementContext:
-        """Where the operator sets the current key and the handles find it."""
+        """The operator sets the current key here, and handles read it."""
         return self._cursor
 
     @property
     def operator_lists(self) -> OperatorLists:
-        """For the operator: the lists that the function asked for."""
+        """For the operator: the lists that the function has declared."""
         return self._lists
 
     def check_writes(self) -> None:
-        """For the operator: what comes now is written by the function, and has to be what it declared."""
+        """For the operator: from now on, values of writes are checked against their declared types."""
         self._checks.on = True
 
     def seal(self) -> tuple[StateDescriptor, ...]:
-        """End the time of asking for states; gives the descriptors that were asked for."""
+        """Refuse further states; returns the descriptors of the states declared so far."""
         self._sealed = True
         return tuple(self._descriptors.values())
 

@@ -1,8 +1,8 @@
-"""Functions over a keyed stream: what users write, and what the operator calls.
+"""Functions over a keyed stream: the classes that users implement and the operator calls.
 
-Rules of this module: interfaces and the flat-map shortcut only. A function is pickled with its job and every
-subtask works on a copy of its own. State that must survive lives in state handles: attributes of the function are
-neither checkpointed nor rolled back when an epoch is processed again.
+Rules of this module: interfaces and the flat-map shortcut only. A function is pickled with its job, and every
+subtask uses its own copy. Keep state that must survive in state handles: attributes of the function are neither
+checkpointed, nor rolled back when an epoch is processed again.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ __all__ = ["FlatMapWithState", "KeyedBatch", "KeyedBatchFunction", "KeyedFunctio
 
 
 class KeyedFunction:
-    """A function with keyed state: opened once per subtask, before the first row, and closed once."""
+    """A function with keyed state. The operator opens it once per subtask, before the first row, and closes it once."""
 
     def open(self, context: RuntimeContext) -> None:
         """Get state handles and whatever else the function needs. Called before state is restored."""
 
     def close(self) -> None:
-        """Give back what `open` took. Not called when the process is killed."""
+        """Release the resources of `open`. Not called when the process is killed."""
 
     @property
     def display_name(self) -> str:
-        """How errors name the function."""
+        """The name of the function in errors."""
         return type(self).__qualname__
 
 

@@ -1,12 +1,12 @@
-"""State handles: what a user's function reads and writes state through.
+"""State handles: a user's function reads and writes state through them.
 
-Rules of this module: a handle knows the backend's table and where the current key stands; it must not know how
-the table stores anything, nor which operator it serves. Handles run once or more per row, so each binds the
-table's methods when it is made and adds one attribute look-up and one call to the backend's own cost.
+Rules of this module: a handle knows the backend's table and the current key; it must not know how the table stores
+values, nor its operator. A function calls handles for every row, so each handle binds the table's methods when it is
+made, and adds only one attribute look-up and one call to the backend's own cost.
 
-None is not a value. `ValueState.update(None)` clears, as in Flink; everywhere else None raises `JobError`.
+None is not a value. `ValueState.update(None)` clears, as in Flink; all other methods raise `JobError` for None.
 
-What a handle returns may be the stored object itself: treat it as read-only, or change it and put it again.
+A handle may return the stored object itself: treat it as read-only, or change it and put it again.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ __all__ = [
 Tables = Callable[[Namespace], StateTable]
 Self = TypeVar("Self", bound="StateHandle")
 
-#: Handles that `in_namespace` keeps: windows come and go, a handle costs about a microsecond to make.
+#: Handles that `in_namespace` caches. A new handle costs about a microsecond, and there may be many namespaces.
 KEPT_NAMESPACES = 256
 
 
 class _NoKey:
-    """Stands for the current key where there is none. Every table hashes its key first, so using it explains itself."""
+    """The current key when there is none. Every table hashes its key first, so any use raises the error below."""
 
     def __hash__(self) -> NoReturn:
         raise JobError("state was used where there is no current key; use it inside process_element only")
@@ -58,7 +58,7 @@ class _NoKey:
 
 
 class ElementContext:
-    """What `process_element` gets beside the row. Handles find the current key here; only the operator sets it."""
+    """The second argument of `process_element`. Handles read the current key here; only the operator sets it."""
 
     __slots__ = ("current_key",)
 
@@ -93,7 +93,7 @@ class StateHandle(ABC):
         """Keep the table's methods that this kind of state uses."""
 
     def in_namespace(self: Self, namespace: Namespace) -> Self:
-        """The same state in another namespace, such as a window; None is the void namespace, where handles start."""
+        """The same state in another namespace, such as a window. None is the void namespace, that of a new handle."""
         if namespace is not None:
             check_key(namespace)
         handle: Self | None = self._kept.get(namespace)
@@ -104,7 +104,7 @@ class StateHandle(ABC):
         return handle
 
     def clear(self) -> None:
-        """Remove what the state holds for the current key."""
+        """Remove the state of the current key."""
         self._delete(self._cursor.current_key)
 
     def _refuse_none(self, operation: str) -> NoReturn:
@@ -159,7 +159,7 @@ class ListState(StateHandle):
             self._add(self._cursor.current_key, added)
 
     def update(self, values: Iterable[Any]) -> None:
-        """Replace the elements; none clears the list."""
+        """Replace the elements; an empty iterable clears the list."""
         kept = self._checked(values, "update()")
         if kept:
             self._put(self._cursor.current_key, kept)
@@ -169,7 +169,7 @@ class ListState(StateHandle):
     def _checked(self, values: Iterable[Any], operation: str) -> list[Any]:
         if values is None:
             self._refuse_none(operation)
-        copied = list(values)  # the table keeps what it is given, the caller may go on with its own list
+        copied = list(values)  # the table keeps this list, and the caller may change its own
         for value in copied:
             if value is None:
                 self._refuse_none(operation)
@@ -203,7 +203,7 @@ class MapState(StateHandle):
         self._map_put(self._cursor.current_key, map_key, value)
 
     def put_all(self, entries: Mapping[Any, Any]) -> None:
-        """Set the values of several entries; what `put` refuses among them raises before any is set."""
+        """Set the values of several entries. Raises as `put`, before any entry is set."""
         for map_key, value in entries.items():
             if value is None:
                 self._refuse_none("put_all()")
@@ -214,7 +214,7 @@ class MapState(StateHandle):
             self._map_put(key, map_key, value)
 
     def remove(self, map_key: Key) -> None:
-        """Remove an entry, if it is there."""
+        """Remove an entry, if it exists."""
         self._map_remove(self._cursor.current_key, map_key)
 
     def contains(self, map_key: Key) -> bool:
@@ -222,15 +222,15 @@ class MapState(StateHandle):
         return self._map_get(self._cursor.current_key, map_key) is not None
 
     def entries(self) -> Sequence[tuple[Any, Any]]:
-        """The entries as they are now, in no particular order."""
+        """The current entries, in no particular order."""
         return self._items(self._cursor.current_key)
 
     def keys(self) -> list[Any]:
-        """The map keys as they are now, in no particular order."""
+        """The current map keys, in no particular order."""
         return [map_key for map_key, _ in self._items(self._cursor.current_key)]
 
     def values(self) -> list[Any]:
-        """The values as they are now, in no particular order."""
+        """The current values, in no particular order."""
         return [value for _, value in self._items(self._cursor.current_key)]
 
     def is_empty(self) -> bool:
@@ -273,7 +273,7 @@ class ReducingState(StateHandle):
 
 
 class AggregatingState(StateHandle):
-    """An accumulator per key, fed by `add` and read through the descriptor's aggregate function."""
+    """An accumulator per key, updated by `add` and read through the descriptor's aggregate function."""
 
     __slots__ = ("_function", "_get", "_put")
 
@@ -284,12 +284,12 @@ class AggregatingState(StateHandle):
         self._function = self._descriptor.aggregate_function
 
     def get(self) -> Any:
-        """The function's result for what was added so far, or None when nothing was."""
+        """The aggregate function's result for all values added so far, or None when there are none."""
         accumulator = self._get(self._cursor.current_key)
         return None if accumulator is None else self._function.get_result(accumulator)
 
     def add(self, value: Any) -> None:
-        """Feed one more value to the accumulator."""
+        """Add one more value to the accumulator."""
         if value is None:
             self._refuse_none("add()")
         key = self._cursor.current_key
@@ -304,5 +304,5 @@ class AggregatingState(StateHandle):
 
 @lru_cache(maxsize=256)
 def _rule_of_map_keys(map_key_type: Any) -> Rule:
-    """Made once for each type: a handle is made for each namespace. What no type is declared for, the table checks."""
+    """The rule for a declared type, cached because each namespace has a handle. Without a type, the table checks."""
     return rule_of(value_type_of(map_key_type), None) or Rule(frozenset(), lambda map_key: None)

@@ -1,7 +1,7 @@
-"""Which Arrow types can be keys and namespaces, and what to do with a column of another one.
+"""Which Arrow types can be keys and namespaces, and what to do with a column of another type.
 
-Rules of this module: it knows Arrow's types and the names that Spark gives them. Why a type is no key is that type's
-own reason, with a way out that works.
+Rules of this module: it knows Arrow's types and Spark's names of them. For each type that cannot be a key, the error
+has the reason and a remedy that works.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _KEYS: tuple[tuple[Callable[[pa.DataType], bool], ColumnType], ...] = (
     (pa.types.is_signed_integer, ColumnType.BIGINT),
 )
 
-#: The test for a type, what Spark calls it, why it is no key, and what to do.
+#: The test for a type, its name in Spark, why it cannot be a key, and the remedy.
 _OTHERS: tuple[tuple[Callable[[pa.DataType], bool], str, str, str], ...] = (
     (
         pa.types.is_floating,
         "",
-        "equal floating-point numbers may have different bytes (0.0 and -0.0, NaN), so they do not hash alike",
+        "equal floating-point numbers may have different bytes (0.0 and -0.0, NaN), so their hashes may differ",
         "cast it to bigint, which cuts fractions off, or to string",
     ),
     (
         pa.types.is_boolean,
         "boolean",
-        "Python takes True for 1 and False for 0, so a client's key would be ambiguous",
+        "in Python, True equals 1 and False equals 0, so a client's key would be ambiguous",
         'cast it to string ("true", "false") or to int',
     ),
     (
@@ -71,7 +71,7 @@ def key_column_type(kind: pa.DataType) -> ColumnType | None:
 
 
 def why_no_key(kind: pa.DataType) -> str:
-    """Why a type cannot be a key, and what to do about it: the rest of a sentence whose subject is the column."""
+    """Why a type cannot be a key, and the remedy. The end of a sentence whose subject is the column."""
     for belongs, name, reason, remedy in _OTHERS:
         if belongs(kind):
             return f"is {name or _spark_name(kind)}, which cannot be a key: {reason}; {remedy}"

@@ -1,14 +1,14 @@
 """The keyed operator: runs a user's function over the batches of one subtask.
 
-Rules of this module: rows in, state access, rows out. It knows Arrow, the function and the backend's tables; it
-must not know of Spark, sockets or epochs' fate: who begins, seals and rolls back an epoch is the caller.
+Rules of this module: rows in, state access, rows out. It knows Arrow, the function and the backend's tables; it must
+not know Spark or sockets. The caller begins, seals and rolls back epochs.
 
     open() -> [restore the backend, fill the lists] -> per epoch: process(batch)* -> finish() -> ... -> close()
                                           abandoned epoch: discard()
 
-A function may fork: a child that comes back from it ends here (`qstate.forks`).
+A function may fork. A child process that returns from the function ends here (`qstate.forks`).
 
-Rows are processed as they come and their output is returned at once. With order_by columns they are held until
+Rows are processed as they arrive, and their output is returned at once. With order_by columns, rows are held until
 `finish`, which sorts the epoch (stable, nulls last), because Spark's shuffle does not keep a key's order.
 """
 
@@ -38,21 +38,21 @@ from qstate.operators.user_traceback import described
 
 __all__ = ["KeyedOperator", "OperatorSpec"]
 
-#: Output rows are made into a batch when there are so many, so that a flat map cannot fill the memory.
+#: Output rows per batch, so that a flat map cannot fill the memory.
 OUTPUT_BATCH_ROWS = 10_000
-#: Rows of a sorted epoch that are turned into Python objects at a time.
+#: Rows of a sorted epoch that are converted to Python objects at a time.
 SORTED_BATCH_ROWS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorSpec:
-    """What an operator is: its uid, its function and the columns it works on.
+    """The definition of an operator: its uid, its function and its columns.
 
-    A process function does not see the last `hidden_columns` of the input: keys and orders that are no columns of its
-    rows.
+    A process function does not see the last `hidden_columns` columns of the input: they are keys and orders that are
+    not columns of its rows.
 
-    Raises `JobError` for what cannot work, naming the operator and the column. The function is used as it is, so
-    every subtask unpickles a spec of its own.
+    Raises `JobError`, which names the operator and the column, for a spec that cannot work. The function is not copied,
+    so every subtask unpickles a spec of its own.
     """
 
     uid: str
@@ -89,7 +89,7 @@ class OperatorSpec:
 
     @property
     def key_types(self) -> tuple[ColumnType, ...]:
-        """The types of the key columns, as queries have to give them."""
+        """The types of the key columns, which the keys of queries must have."""
         return tuple(self._column_type("key", name) for name in self.key_columns)
 
     @property
@@ -130,7 +130,7 @@ class OperatorSpec:
 
 
 class KeyedOperator:
-    """One subtask of an operator. Everything runs on the caller's thread, the backend's writer."""
+    """One subtask of an operator. All methods run on the caller's thread, which is the backend's writer."""
 
     def __init__(self, spec: OperatorSpec, subtask: Subtask, backend: StateBackend) -> None:
         self._spec = spec
@@ -154,21 +154,21 @@ class KeyedOperator:
 
     @property
     def place(self) -> str:
-        """How the subtask is named where it stands beside others, as in a log."""
+        """The name of the subtask in messages about several, such as a log."""
         return f"operator {self._spec.uid!r} subtask {self._subtask}, function {self._spec.function.display_name}"
 
     @property
     def descriptors(self) -> tuple[StateDescriptor, ...]:
-        """The states that the function asked for in `open`."""
+        """The states that the function declared in `open`."""
         return self._descriptors
 
     @property
     def lists(self) -> OperatorLists:
-        """The operator state. Once open, it has to be filled before the first row."""
+        """The operator state. After `open`, fill it before the first row."""
         return self._context.operator_lists
 
     def open(self) -> None:
-        """Open the function. Its states are known to the backend afterwards, which can then be restored."""
+        """Open the function. Afterwards, the backend knows its states and can be restored."""
         try:
             self._function.open(self._context)
         except Exception as exc:
@@ -181,8 +181,8 @@ class KeyedOperator:
     def process(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         """Process a batch of the input; with order_by columns, hold it for `finish` and return nothing.
 
-        Raises `JobError` that names the operator, the function, the key and the cause when the function fails. The
-        epoch's writes up to there stay until the backend is rolled back.
+        Raises `JobError`, which names the operator, the function, the key and the cause, when the function fails. The
+        epoch's writes before the failure stay until the backend is rolled back.
         """
         self._check_usable()
         self._check_batch(batch)
@@ -193,20 +193,20 @@ class KeyedOperator:
         return self._run(batch)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """End the epoch's input: process what was held, in order. The caller exhausts the result."""
+        """End the epoch's input: process the held rows, in order. The caller must exhaust the result."""
         self._check_usable()
         held, self._held = self._held, []
         if not held:
             return
         table = pa.Table.from_batches(held)
         held.clear()
-        # Stable, and nulls at the end, by default; newer Arrow warns when the placement is spelled out the old way.
+        # By default the sort is stable, with nulls last. Newer versions of Arrow warn when null_placement is given.
         order = pc.sort_indices(table, sort_keys=_sort_keys(self._spec.order_by))
         for batch in table.take(order).to_batches(max_chunksize=SORTED_BATCH_ROWS):
             yield from self._run(batch)
 
     def discard(self) -> None:
-        """Forget the rows held of an epoch that is given up."""
+        """Drop the held rows of an abandoned epoch."""
         self._held.clear()
 
     def close(self) -> None:
@@ -248,9 +248,9 @@ class KeyedOperator:
         return batches
 
     def _fill(self, function: KeyedProcessFunction, keyed_rows: Iterator[tuple[Key, Any]], found: list[Any]) -> bool:
-        """Process rows until there is a batch of output (True) or no more input.
+        """Process rows until there is a batch of output (True) or no more input (False).
 
-        The hot loop: bound names, and the key assigned by the `for` itself, are worth a tenth of its time.
+        The hot loop: local names, and the key assigned by the `for` itself, save a tenth of its time.
         """
         extend = found.extend
         process = function.process_element
@@ -316,10 +316,10 @@ class KeyedOperator:
 
 
 def _sort_keys(names: Sequence[str]) -> list[tuple[Any, str]]:
-    """Ascending by these columns. A name alone would be taken for a path where it begins with a dot."""
+    """Ascending by these columns. A plain name that begins with a dot would be read as a path."""
     return [(pc.field(name), "ascending") for name in names]
 
 
 def _combined(columns: list[list[Any]]) -> list[Any]:
-    """The values of one column bare, of several as tuples: the form that keys and namespaces have."""
+    """Bare values for one column, tuples for several: the form of keys and namespaces."""
     return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))

@@ -1,8 +1,8 @@
-"""Operator state handles: named lists that belong to a subtask and to no key.
+"""Operator state handles: named lists of a subtask, independent of keys.
 
-Rules of this module: it holds the elements as Python objects while an epoch runs and turns them into bytes when it is
-sealed; where those go, and what a subtask begins with, is `qstate.checkpoint.log.operator_state`'s. The backend has no
-part in it, and neither have queries.
+Rules of this module: it keeps the elements as Python objects while an epoch runs, and serializes them when the epoch is
+sealed. `qstate.checkpoint.log.operator_state` stores them and distributes them to subtasks. Neither the backend nor
+queries use them.
 
     declare* -> fill -> per epoch: the function's calls, packed() -> sealed() ... ; abandoned epoch: rollback()
 """
@@ -24,7 +24,7 @@ __all__ = ["OperatorListState", "OperatorLists"]
 
 
 class OperatorListState:
-    """A list of the subtask, whatever the current key. It can be used when `open` has returned."""
+    """A list of the subtask, independent of the current key. Usable after `open` has returned."""
 
     __slots__ = ("_elements", "_name")
 
@@ -33,7 +33,7 @@ class OperatorListState:
         self._elements: list[Any] | None = None
 
     def get(self) -> list[Any]:
-        """The elements in their order, in a list of the caller's. Those that are changed in place are stored so."""
+        """The elements in their order, in a new list. An element that is changed in place is stored with its change."""
         return list(self._held())
 
     def add(self, value: Any) -> None:
@@ -54,14 +54,14 @@ class OperatorListState:
         self._held().clear()
 
     def fill(self, elements: list[Any]) -> None:
-        """For the operator: what the list holds from now on."""
+        """For the operator: set the elements."""
         self._elements = elements
 
     def _held(self) -> list[Any]:
         if self._elements is None:
             raise JobError(
-                f"operator state {self._name!r} was used in open(), before there is any; use it inside process_element "
-                "or process_batch"
+                f"operator state {self._name!r} was used in open(), before it was restored; use it inside "
+                "process_element or process_batch"
             )
         return self._elements
 
@@ -72,10 +72,10 @@ class OperatorListState:
 
 
 class OperatorLists:
-    """The operator state of one subtask: what its function has asked for, and what was sealed last."""
+    """The operator state of one subtask: the lists that its function declared, and the state that was sealed last."""
 
     def __init__(self, operator: str, owner: str, checks: WriteChecks) -> None:
-        """`owner` is how errors name the subtask."""
+        """`owner` is the name of the subtask in errors."""
         self._checks = checks
         self._operator = operator
         self._owner = owner
@@ -87,11 +87,11 @@ class OperatorLists:
 
     @property
     def names(self) -> Iterable[str]:
-        """The names that are taken."""
+        """The names of the declared lists."""
         return self._handles.keys()
 
     def declare(self, descriptor: ListStateDescriptor, distribution: Distribution) -> OperatorListState:
-        """A handle of a list that nobody has asked for before."""
+        """Declare a list, whose name must be new; returns its handle."""
         self._declared[descriptor.name] = (descriptor, distribution)
         self._schemas[descriptor.name] = StateSchema.of(descriptor).to_plain()
         self._serializers[descriptor.name] = self._checks.of(descriptor).serializer
@@ -99,11 +99,11 @@ class OperatorLists:
         return handle
 
     def declared(self, *, allow_non_restored: bool) -> DeclaredLists:
-        """What stored lists are compared with."""
+        """The declarations that stored lists are compared with."""
         return DeclaredLists(self._operator, self._declared, allow_non_restored)
 
     def fill(self, state: OperatorState) -> None:
-        """Begin with lists in the declared form. Raises `JobError` for an element that the serializer refuses."""
+        """Set all lists, stored in the declared form. Raises `JobError` for an element that the serializer refuses."""
         self._sealed = state
         stored = {one.name: one.elements for one in state}
         for name, handle in self._handles.items():
@@ -114,7 +114,7 @@ class OperatorLists:
                 raise self._fault(name, "cannot be read", exc) from exc
 
     def packed(self) -> OperatorState:
-        """The lists as they are now. Raises `JobError` when they cannot be stored: wrong values, or too much."""
+        """The current lists, serialized. Raises `JobError` for wrong values, and for too many bytes."""
         found = []
         for name, (descriptor, distribution) in self._declared.items():
             try:
@@ -133,7 +133,8 @@ class OperatorLists:
             return tuple(self._packed_element(descriptor, element) for element in elements)
 
     def _packed_element(self, descriptor: ListStateDescriptor, element: Any) -> bytes:
-        """Its bytes. The whole list is written each time: what is not as declared may stay if it was stored so."""
+        """The bytes of an element. An element that does not have the declared type may stay if it was stored like that,
+        because the whole list is written each time."""
         try:
             return self._serializers[descriptor.name].dumps(element)
         except SerializationError:
@@ -143,11 +144,11 @@ class OperatorLists:
             raise
 
     def sealed(self, state: OperatorState) -> None:
-        """These lists are durable: what a rollback leads to from now on."""
+        """These lists are durable: a rollback returns to them from now on."""
         self._sealed = state
 
     def rollback(self) -> None:
-        """The lists as they were sealed last, elements that were changed in place included."""
+        """Return to the lists sealed last. This also undoes changes of elements in place."""
         if self._handles:
             self.fill(self._sealed)
 

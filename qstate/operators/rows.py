@@ -1,8 +1,8 @@
-"""Between Arrow batches and Python rows.
+"""Converts between Arrow batches and Python rows.
 
-Rules of this module: it knows Arrow and Python values; it must not know of state, keys or epochs. What functions see
-is plain Python (`column_values`); what they give back is checked here, because Arrow alone would cut 1.5 down to 1 and
-read bytes as text without a word.
+Rules of this module: it knows Arrow and Python values; it must not know state, keys or epochs. Functions get plain
+Python values (`column_values`). Their results are checked here, because Arrow alone would silently cut 1.5 to 1 and
+read bytes as text.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _ARROW_REFUSALS = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
 class RowMaker:
-    """Makes named rows of the columns of one schema.
+    """Makes named rows from the columns of one schema.
 
-    A row is a named tuple: `row.temp`, `row[1]`, unpacking. A column whose name is no identifier, or a keyword, is
-    reached by `getattr(row, "the name")` or by its index. Duplicate names and the few names that a named tuple
-    keeps for itself raise `JobError`.
+    A row is a named tuple: `row.temp`, `row[1]`, unpacking. If a column's name is a keyword or no identifier, use
+    `getattr(row, "the name")` or its index. Duplicate names and the few names that a named tuple reserves raise
+    `JobError`.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -40,7 +40,7 @@ class RowMaker:
         self._new: Callable[[Iterable[Any]], Row] = partial(tuple.__new__, row_class)
 
     def rows(self, columns: Sequence[Sequence[Any]]) -> Iterator[Row]:
-        """The rows of columns of equal length, made while they are taken."""
+        """The rows of columns of equal length, as an iterator."""
         return map(self._new, zip(*columns, strict=True))
 
 
@@ -53,19 +53,19 @@ def _row_class(names: tuple[str, ...]) -> type[Row]:
     reserved = {name for name in dir(tuple) if name.startswith("__")} | {
         name for name in vars(row_class) if name.startswith("_") and not name[1:].isdigit()
     }
-    # All first: Spark's own names _1, _2 ... are what namedtuple calls the columns after them when it renames.
+    # Read all getters first: namedtuple renames columns to _1, _2 ..., which may be Spark's names of other columns.
     getters = [vars(row_class)[field] for field in row_class._fields]
     for name, getter in zip(names, getters, strict=True):
         if name in reserved:
             raise JobError(f"a column cannot be named {name!r}: rows use that name themselves; rename the column")
         setattr(row_class, name, getter)
-    row_class._fields = names  # what _asdict() shows, and how a row that is passed on finds its columns
+    row_class._fields = names  # for _asdict(), and for output rows that are input rows
     made: type[Row] = row_class
     return made
 
 
 class OutputRows:
-    """Turns the rows of a user's function into record batches of the declared output schema.
+    """Converts the rows of a user's function to record batches of the declared output schema.
 
     A row is a tuple or list in the order of the columns, or a dict or named row (named tuple, Spark's `Row`) with
     exactly the columns' names. `source` names the function in errors.
@@ -141,7 +141,7 @@ class OutputRows:
 
 
 def _names_of(row: Any) -> Sequence[str] | None:
-    """The column names that a row brings itself: a dict's keys, a named tuple's or a Spark Row's fields."""
+    """The column names in a row itself: a dict's keys, a named tuple's or a Spark Row's fields."""
     if isinstance(row, dict):
         return list(row)
     if isinstance(row, tuple):
@@ -151,7 +151,7 @@ def _names_of(row: Any) -> Sequence[str] | None:
 
 
 def _type_rule(kind: pa.DataType) -> Callable[[type], bool]:
-    """Which Python types may stand for an Arrow type. NumPy's numbers count as the numbers they are."""
+    """Which Python types are accepted for an Arrow type. NumPy's numbers are accepted as numbers."""
     for belongs, rule in _TYPE_RULES:
         if belongs(kind):
             return rule

@@ -1,10 +1,10 @@
 """The functions of the queryable state sink: a stream's latest or reduced value per key.
 
-Rules of this module: whole batches in, state out, no rows out. It knows tables and Arrow columns; it must not
-know how the state is queried.
+Rules of this module: batches in, writes to state, no rows out. It knows tables and Arrow columns; it must not know how
+the state is queried.
 
-The value of a row is made of the value columns: of one column the bare value, of several a dict by column
-name, or a record when the descriptor's value type is a dataclass with those fields.
+The value of a row comes from the value columns: the bare value of one column, a dict by column name for several, or a
+record when the descriptor's value type is a dataclass with those fields.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class QueryableStateSink(KeyedBatchFunction):
 
     def open(self, context: RuntimeContext) -> None:
         self._tables = context.get_tables(self._descriptor)
-        self._tables(None)  # restoring needs the state to be known, also when every row has a namespace
+        self._tables(None)  # a restore needs every state declared, also when every row has a namespace
 
     def process_batch(self, batch: KeyedBatch) -> Iterable[pa.RecordBatch] | None:
         values = self._values(batch.rows)
@@ -62,7 +62,7 @@ class QueryableStateSink(KeyedBatchFunction):
 
     @abstractmethod
     def _store(self, table: StateTable, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        """Bring values into one table, in their order."""
+        """Write values into one table, in their order."""
 
     def _values(self, rows: pa.RecordBatch) -> Sequence[Any]:
         columns = [column_values(rows.column(name)) for name in self._value_columns]
@@ -72,19 +72,19 @@ class QueryableStateSink(KeyedBatchFunction):
             return [kind(**dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
         if len(columns) == 1:
             return columns[0]
-        # dict(zip(names, row)) for each row, without a line of Python per row.
+        # dict(zip(names, row)) for each row, without Python code per row.
         return list(map(dict, map(zip, repeat(self._value_columns), zip(*columns, strict=True))))
 
 
 class QueryableValueSink(QueryableStateSink):
-    """Keeps the latest value of each key; a null clears it, as `ValueState.update(None)` does."""
+    """Stores the latest value of each key; a null clears it, like `ValueState.update(None)`."""
 
     def __init__(self, descriptor: ValueStateDescriptor, value_columns: Sequence[str]) -> None:
         super().__init__(descriptor, value_columns)
 
     @classmethod
     def named(cls, name: str, value_columns: Sequence[str]) -> QueryableValueSink:
-        """The sink's simplest form: any value, under a queryable name."""
+        """A sink for values of any type, under a queryable name."""
         return cls(ValueStateDescriptor(name).queryable(name), value_columns)
 
     def _store(self, table: StateTable, keys: Sequence[Key], values: Sequence[Any]) -> None:
@@ -100,7 +100,7 @@ class QueryableValueSink(QueryableStateSink):
 
 
 class QueryableReducingSink(QueryableStateSink):
-    """Combines the values of each key by the descriptor's reduce function, in the order of the rows."""
+    """Combines the values of each key with the descriptor's reduce function, in the order of the rows."""
 
     def __init__(self, descriptor: ReducingStateDescriptor, value_columns: Sequence[str]) -> None:
         super().__init__(descriptor, value_columns)

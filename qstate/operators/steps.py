@@ -1,8 +1,8 @@
-"""What an operator's thread is doing for the user, as another thread sees it.
+"""Finds the call of a user's function that a thread is running. Used by other threads.
 
-Rules of this module: it reads the frames of a thread that runs, and writes nothing. So the loop over the rows does
-nothing for those who watch it. A row is known by its identity: who holds the object sees the same one again only as
-long as it is being processed.
+Rules of this module: it reads the frames of running threads and changes nothing. So the loop over the rows has no cost
+for being watched. A row is compared by identity: while the watcher keeps the object, it can only be the same object
+again as long as it is being processed.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from qstate.operators.user_traceback import shortened
 
 __all__ = ["Step", "step_in", "step_of"]
 
-#: Columns of a row that are shown.
+#: The number of columns of a row that are shown.
 MOST_COLUMNS = 20
 
 
 class Step(NamedTuple):
     """A call of the user's function: `open`, `close`, or the processing of a row or a batch.
 
-    `subject` is one object for as long as the call lasts: the row, the batch, or the operator itself.
+    `subject` is the same object during the whole call: the row, the batch, or the operator itself.
     """
 
     operator: KeyedOperator
@@ -44,7 +44,7 @@ class Step(NamedTuple):
 
     @property
     def row(self) -> str:
-        """The row, of which no more is shown than fits a line or two; empty when there is none."""
+        """The row, shortened to a line or two; empty when there is none."""
         if self.call != "process_element":
             return ""
         row: Any = self.subject
@@ -53,13 +53,13 @@ class Step(NamedTuple):
         return f"Row({', '.join([*pairs[:MOST_COLUMNS], *more])})"
 
     def stack(self) -> str:
-        """Where the call is, as in a traceback: the most recent call last."""
+        """The stack of the call, as in a traceback: the most recent call last."""
         lines = StackSummary.extract((frame, frame.f_lineno) for frame in self.frames).format()
         return shortened("".join(lines).rstrip())
 
 
 def step_in(operator: KeyedOperator) -> Step | None:
-    """What some thread does for the user of this operator at this moment."""
+    """The call that a thread is running now for this operator, None for none."""
     for frame in sys._current_frames().values():
         step = step_of(frame)
         if step is not None and step.operator is operator:
@@ -68,7 +68,7 @@ def step_in(operator: KeyedOperator) -> Step | None:
 
 
 def step_of(frame: FrameType) -> Step | None:
-    """What the thread whose innermost frame this is does for the user; None for nothing."""
+    """The call that a thread is running, from its innermost frame; None for none."""
     inner: list[FrameType] = []
     for outer in _outwards(frame):
         found = _STEPS.get(outer.f_code)
@@ -88,7 +88,7 @@ _Found = Callable[[Mapping[str, Any], "tuple[FrameType, ...]"], Step | None]
 
 
 def _element(names: Mapping[str, Any], frames: tuple[FrameType, ...]) -> Step | None:
-    if "row" not in names:  # before the first one
+    if "row" not in names:  # before the first row
         return None
     return Step(names["self"], "process_element", names["cursor"].current_key, names["row"], frames)
 

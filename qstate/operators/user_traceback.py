@@ -1,8 +1,8 @@
-"""The traceback of the user's own code, in the text of the error that its failure became.
+"""Adds the traceback of the user's code to the text of an error.
 
-Rules of this module: exceptions in, text out. An error crosses processes as its class and its text, and Spark shows the
-text alone: so the file, the line and the frames of the user's code have to be in it. Frames of qstate are left out;
-the task manager's log has all of them.
+Rules of this module: exceptions in, text out. Only an error's class and text are sent between processes, and Spark
+shows only the text. So the text must contain the file, the line and the frames of the user's code. It omits frames of
+qstate; the task manager's log has all frames.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from qstate.errors import JobError, QStateError, SerializationError
 
 __all__ = ["MOST_SHOWN", "described", "shortened", "user_traceback", "with_user_traceback"]
 
-#: Characters of a traceback, and of an exception's own text, that an error shows.
+#: The most characters of a traceback, and of an exception's own text, in an error.
 MOST_SHOWN, MOST_TEXT = 8192, 2048
 
 _OWN = str(Path(qstate.__file__).parent) + "/"
 _STANDARD = sysconfig.get_paths()["stdlib"] + "/"
-#: Directories of installed packages; one may be below the standard library.
+#: Directories of installed packages, which may be inside that of the standard library.
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 
 
 def described(exc: BaseException) -> str:
-    """The class and the text of an exception of the user's, whatever that is."""
+    """The class and the text of any exception of the user's code."""
     try:
         text = str(exc)
-    except Exception as failed:  # any code can stand there
-        text = f"(its text cannot be had: {type(failed).__name__})"
+    except Exception as failed:  # __str__ may be the user's own code
+        text = f"(its __str__ failed: {type(failed).__name__})"
     return f"{type(exc).__name__}: {text if len(text) <= MOST_TEXT else text[:MOST_TEXT] + ' ...'}"
 
 
 def with_user_traceback(error: QStateError) -> QStateError:
-    """The error with the traceback of the user's code in its text, or the very error when none of that failed."""
+    """The error with the traceback of the user's code in its text; the same object when no such code failed."""
     found = user_traceback(error)
     if not found:
         return error
@@ -45,13 +45,13 @@ def with_user_traceback(error: QStateError) -> QStateError:
 
 
 def user_traceback(error: BaseException) -> str:
-    """What Python would print of the user's exception behind an error, without the frames of qstate.
+    """The traceback of the user's exception behind an error, as Python prints it, without the frames of qstate.
 
-    Empty when no code of the user's failed, as when the error is qstate's own refusal. It has `MOST_SHOWN` characters
-    at most; of a longer one the middle is left out.
+    Empty when no code of the user failed, as for an error of qstate's own. It has at most `MOST_SHOWN` characters; the
+    middle of a longer one is omitted.
     """
     if isinstance(error, QStateError) and not isinstance(error, JobError | SerializationError):
-        return ""  # it came of storage, of a peer or of the settings
+        return ""  # an error of storage, of a peer or of the settings
     for cause in _chain(error):
         found = TracebackException.from_exception(cause, compact=True)
         if any(_is_users(frame.filename) for frame in found.stack):
@@ -61,7 +61,7 @@ def user_traceback(error: BaseException) -> str:
 
 
 def shortened(text: str) -> str:
-    """The text, or its beginning and its end when it is longer than `MOST_SHOWN`."""
+    """The text; only its beginning and end when it is longer than `MOST_SHOWN`."""
     if len(text) <= MOST_SHOWN:
         return text
     half = MOST_SHOWN // 2
@@ -71,7 +71,7 @@ def shortened(text: str) -> str:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and what caused it, from the outside in."""
+    """The error and its causes, the error first."""
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
@@ -81,7 +81,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _trim(found: TracebackException) -> None:
-    """Leave out the frames of qstate, and of the exceptions before it those of what qstate itself was doing."""
+    """Remove the frames of qstate, also from the exceptions that led to this one."""
     found.stack = StackSummary.from_list([frame for frame in found.stack if not _is_hidden(frame.filename)])
     for earlier in (found.__cause__, found.__context__):
         if earlier is not None:

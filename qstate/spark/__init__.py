@@ -1,6 +1,6 @@
 """The PySpark edge: the only package of qstate that imports pyspark.
 
-Rules of this module: names only. Without the packages of the extra `spark` it raises `InstallationError`.
+Rules of this module: names only. Its import raises `InstallationError` without the packages of the extra `spark`.
 """
 
 from qstate.installation import missing_package

@@ -1,11 +1,12 @@
-"""Columns as Spark resolves them, and the columns that an operator gets of a stream.
+"""Columns as Spark resolves them, and the columns of a stream that an operator uses.
 
-Rules of this module: Spark resolves every name and expression, so case, dots and nested fields mean here what they
-mean in `select`. From then on a column is known by what it is, not by its name.
+Rules of this module: Spark resolves every name and expression, so case, dots and nested fields mean the same as in
+`select`. After that, a column is identified by its position or expression, not by its name.
 
-An operator gets the columns that its function sees, and behind them hidden ones: keys, namespaces and orders that are
-none of those. In Spark's plan they are all called c0, c1, ...: PySpark looks columns up by name when it hands them to a
-Python function, which fails for names with dots and for names that differ by case only. The relay puts the names back.
+An operator gets the columns that its function sees, then hidden columns: keys, namespaces and orders that are not among
+the former. In Spark's plan they are all named c0, c1, ..., because PySpark looks columns up by name when it passes them
+to a Python function. That fails for names with dots, and for names that differ by case only. The relay task restores
+the names.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from qstate.errors import JobError
 
 __all__ = ["ColumnsOrNames", "OperatorColumns", "StreamColumn", "StreamColumns"]
 
-#: How an argument names one column or several.
+#: The type of arguments that name one or several columns.
 ColumnsOrNames = str | Column | Sequence[str | Column]
 
 
@@ -33,8 +34,8 @@ ColumnsOrNames = str | Column | Sequence[str | Column]
 class StreamColumn:
     """A column of a stream, or an expression over its columns.
 
-    `name` is what `select` would call it, `text` what was written. `source` is the position of a column of the stream;
-    for anything else, whatever its name, the expression.
+    `name` is its name in the result of `select`, `text` is the user's text. `source` is the position of a column of the
+    stream; otherwise, even if the name is that of a column, it is the expression.
     """
 
     name: str
@@ -48,7 +49,7 @@ class StreamColumn:
 
 
 class StreamColumns:
-    """The columns of one stream. Raises `JobError` for what Spark cannot resolve."""
+    """The columns of one stream. Raises `JobError` for names and expressions that Spark cannot resolve."""
 
     def __init__(self, stream: DataFrame) -> None:
         self.stream = stream
@@ -56,12 +57,12 @@ class StreamColumns:
         self.all = [StreamColumn(name, name, position) for position, name in enumerate(stream.columns)]
 
     def resolve(self, role: str, columns: ColumnsOrNames) -> list[StreamColumn]:
-        """The columns that are meant; `role` names the argument in errors."""
+        """The columns of an argument; `role` is the argument's name in errors."""
         given = [columns] if isinstance(columns, str | Column) else list(columns)
         return [self._resolved(role, column) for column in given]
 
     def with_new(self, columns: Sequence[StreamColumn]) -> list[StreamColumn]:
-        """All columns of the stream, and those of these expressions whose names mean nothing else."""
+        """All columns of the stream, then those of these expressions whose names are unique."""
         exact = self.stream.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
         names = Counter(name if exact else name.lower() for name in self.stream.columns)
         expressions = [column for column in columns if isinstance(column.source, Column)]
@@ -78,7 +79,7 @@ class StreamColumns:
         except AnalysisException as exc:
             raise JobError(f"{role}: {self._fault(text, exc)}") from exc
         if len(selected.columns) != 1:
-            raise JobError(f"{role}: {text!r} stands for {len(selected.columns)} columns; name each of them")
+            raise JobError(f"{role}: {text!r} gives {len(selected.columns)} columns; name each of them")
         (found,) = _ids(selected)
         return StreamColumn(selected.columns[0], text, self._ids.index(found) if found in self._ids else expression)
 
@@ -98,7 +99,7 @@ class StreamColumns:
 
 
 class OperatorColumns:
-    """The columns of one operator's input: what its function sees, and what is added."""
+    """The columns of one operator's input: those that its function sees, and hidden ones."""
 
     def __init__(self, columns: StreamColumns, seen: Sequence[StreamColumn]) -> None:
         self._stream = columns.stream
@@ -108,24 +109,24 @@ class OperatorColumns:
 
     @property
     def names(self) -> list[str]:
-        """What the operator calls them."""
+        """The operator's names of the columns."""
         return list(self._names)
 
     @property
     def hidden(self) -> int:
-        """How many of the last ones the function does not see."""
+        """The number of hidden columns, which are the last ones."""
         return len(self._names) - self._seen
 
     def add(self, columns: Sequence[StreamColumn]) -> tuple[str, ...]:
-        """Make sure that these are among them; what the operator calls each."""
+        """Add those of these columns that are missing. Returns the operator's names of all of them."""
         return tuple(self._names[self._index(column)] for column in columns)
 
     def plan_names(self, names: Sequence[str]) -> list[str]:
-        """What the plan calls the columns of these names."""
+        """The names in the plan of the columns with these names."""
         return [f"c{self._names.index(name)}" for name in names]
 
     def plan(self) -> DataFrame:
-        """The stream with these columns, under the plan's names."""
+        """The stream with these columns, under the names of the plan."""
         expressions: list[Column] = []
         places: list[int] = []
         for column in self._columns:
@@ -160,6 +161,6 @@ class OperatorColumns:
 
 
 def _ids(frame: DataFrame) -> list[int]:
-    """What Spark knows each column by. `select("a")` gives the column `a` itself, and `a + 0 AS a` another one."""
+    """Spark's ids of the columns. `select("a")` keeps the id of `a`, `a + 0 AS a` gets a new one."""
     output: Any = frame._jdf.queryExecution().analyzed().output()
     return [output.apply(position).exprId().id() for position in range(output.size())]

@@ -1,8 +1,8 @@
 """Carries a watermark through an operator, so that Spark's windows can follow one.
 
 Rules of this module: it knows how Spark marks the columns that a watermark is defined on. Spark computes the watermark
-where `withWatermark` stands, for the whole query. What the operators behind need is the mark on the column that they
-group by, and a Python function's result has none: so it is put there.
+at `withWatermark`, for the whole query. Later operators need the mark on the column that they group by. The result of a
+Python function has no mark, so this module adds it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from qstate.errors import JobError
 
 __all__ = ["with_watermark_of"]
 
-#: In the metadata of a column that `withWatermark` has named (EventTimeWatermark.delayKey).
+#: The key in the metadata of a column with a watermark (EventTimeWatermark.delayKey).
 DELAY_KEY = "spark.watermarkDelayMs"
 
 
 def with_watermark_of(stream: DataFrame, schema: StructType, column: str) -> StructType:
-    """The schema with one column marked as the one that the stream's watermark is defined on.
+    """The schema with one column marked as having the stream's watermark.
 
-    Raises `JobError` when there is no such column, it is not a timestamp, or the stream has no watermark.
+    Raises `JobError` when the column does not exist or is not a timestamp, and when the stream has no watermark.
     """
     if column not in schema.names:
         raise JobError(f"event_time_column: no column {column!r} in output_schema, which has {', '.join(schema.names)}")

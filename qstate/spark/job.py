@@ -1,6 +1,6 @@
-"""The job: what a PySpark program creates to keep queryable state.
+"""The job: a PySpark program creates one to keep queryable state.
 
-Rules of this module: it belongs to the driver. It reads the config, starts the job manager, and turns streaming
+Rules of this module: it runs in the driver. It reads the config, starts the job manager, and turns streaming
 DataFrames into keyed streams. It never sees a row.
 """
 
@@ -32,7 +32,7 @@ from qstate.runtime.relay.relay import JobTicket
 from qstate.runtime.serving.metrics import MetricsServer
 from qstate.runtime.serving.query_ports import check_exposure
 from qstate.runtime.tasks.driver_only import check_driver
-from qstate.spark.command_lines import stands_on_a_command_line
+from qstate.spark.command_lines import is_on_a_command_line
 from qstate.spark.keyed_stream import KeyedStream
 from qstate.spark.live_jobs import LiveJob, LiveJobs
 from qstate.spark.progress import EpochListener
@@ -51,26 +51,26 @@ _TOKEN_IN_THE_OPEN = (
     "(auth_token=os.environ[...]), or name a file that holds it (auth_token_file, spark.qstate.auth.token.file), and "
     "make another token"
 )
-#: How often a wait for the first proxy looks whether a query still runs.
+#: How often a wait for the first proxy checks whether a query still runs.
 QUERIES_INTERVAL_S = 0.5
 
 
 class Job:
-    """A job with queryable state, under the name that clients ask for.
+    """A job with queryable state. Clients query it by `name`.
 
-    `settings` are the fields of `qstate.config.JobConfig`; they win over `spark.qstate.*` entries of the Spark
-    conf. Use it as a context manager, or call `stop()`: the task managers, and with them the state, live until
-    then. Stop the queries first, or their next micro-batch fails.
+    `settings` are the fields of `qstate.config.JobConfig`; they override `spark.qstate.*` entries of the Spark
+    conf. Use the job as a context manager, or call `stop()`: the task managers, and the state in them, live until
+    then. Stop the queries first, otherwise their next micro-batch fails.
 
-    A job of the same name that is up in this driver is stopped first, so that a notebook's cell can be run once more;
-    with the same `checkpoint_dir` the new one goes on with its state.
+    A running job of the same name in this driver is stopped first, so that a notebook's cell can be run again. With the
+    same `checkpoint_dir`, the new job continues with its state.
 
-    Raises `ConfigError` for a setting that cannot work, before anything is started, and for the name of a job whose
-    query runs.
+    Raises `ConfigError`, before anything is started, for a setting that cannot work, and for the name of a job with a
+    running query.
     """
 
     def __init__(self, spark: SparkSession, name: str, **settings: Any) -> None:
-        check_driver("makes a job")
+        check_driver("creates a job")
         if not isinstance(name, str) or not _JOB_NAME.fullmatch(name):
             raise ConfigError(f"a job name has 1 to 128 letters, digits, '.', '_' or '-', got {name!r}")
         if not isinstance(spark, SparkSession):
@@ -81,7 +81,7 @@ class Job:
         context = spark.sparkContext
         self.name = name
         self.config = with_token(JobConfig.from_spark(dict(context.getConf().getAll()), **settings))
-        if self.config.auth_token and stands_on_a_command_line(self.config.auth_token):
+        if self.config.auth_token and is_on_a_command_line(self.config.auth_token):
             log.warning(_TOKEN_IN_THE_OPEN)
         check_backend(self.config.backend, self.config.backend_options)
         for ports in (self.config.proxy_ports, self.config.server_ports, self.config.metrics_ports or "0"):
@@ -126,15 +126,15 @@ class Job:
     def key_by(self, stream: DataFrame, *columns: str | Column) -> KeyedStream:
         """The stream keyed by one or more columns, of type string, binary or an integer type.
 
-        Names are resolved as by Spark's `select`: `"st.a"` is a field of a struct, a name with a dot in it is written
-        in backticks, and case counts where `spark.sql.caseSensitive` says so. An expression is the key as it was
-        written, whatever its result is called.
+        Names are resolved as by Spark's `select`: `"st.a"` is a field of a struct, a name with a dot is written in
+        backticks, and case matters only with `spark.sql.caseSensitive`. An expression is the key as written, also when
+        its result has the name of a column.
 
-        The rows that a function sees have the columns of the stream, as they were. Key expressions are no part of them,
-        except those with a name of their own, which no column and no other expression has:
-        `F.upper("id").alias("name")` is `row.name` as well, and `F.upper("id").alias("id")` leaves `row.id` alone.
+        The function gets rows with the unchanged columns of the stream. A key expression is a further column of them if
+        its name is unique among all columns and key expressions: `F.upper("id").alias("name")` is `row.name`, but
+        `F.upper("id").alias("id")` leaves `row.id` unchanged.
 
-        Raises `JobError` for what Spark cannot resolve.
+        Raises `JobError` for a name or expression that Spark cannot resolve.
         """
         self._check_running()
         if not isinstance(stream, DataFrame):
@@ -144,10 +144,10 @@ class Job:
 
     @property
     def proxy_address(self) -> tuple[str, int]:
-        """(host, port) of a client proxy; waits for the first one to come up, as task managers start with the
-        first micro-batch.
+        """(host, port) of a client proxy. Waits for the first one, because task managers start with the first
+        micro-batch.
 
-        Raises `JobError` when there is none and no streaming query runs that could start one, or proxies are not
+        Raises `JobError` when there is none and no running streaming query could start one, or when proxies are not
         enabled; `TimeoutError` after `start_timeout_s`."""
         self._check_running()
         if not self.config.proxy_enabled:
@@ -170,18 +170,18 @@ class Job:
 
     @property
     def restored(self) -> list[RestoredSubtask]:
-        """What was restored where: for each subtask that began with state, as of which epoch and from which files.
+        """The restored state of each subtask that began with state: its epoch and its files.
 
-        A subtask is opened with the first micro-batch of its query, so before that the list is empty.
+        A subtask is opened with the first micro-batch of its query; before that, the list is empty.
         """
         return self._manager.restored()
 
     def statistics(self) -> list[ProcessStatistics]:
-        """What the state server and the client proxy of each task manager have counted since they started.
+        """The counts of the state server and the client proxy of each task manager since they started.
 
-        One entry for each task manager that is up, in the order of their indexes; empty before the first
-        micro-batch. One that does not answer within two seconds is `reachable=False`. The counts of a task manager
-        begin at zero when it is started again, and are None with `statistics=False`. Any thread may ask.
+        One entry for each running task manager, by index; empty before the first micro-batch. A task manager that does
+        not answer within two seconds has `reachable=False`. The counts begin at zero when a task manager is restarted,
+        and are None with `statistics=False`. Any thread may call it.
         """
         self._check_running()
         return self._manager.statistics()
@@ -193,15 +193,15 @@ class Job:
 
     @property
     def manager(self) -> JobManager:
-        """The job manager, for tools that look into a running job."""
+        """The job manager, for tools that inspect a running job."""
         return self._manager
 
     def savepoint(self, path: str | Path) -> Savepoint:
         """Write a savepoint of the running job, as of the last committed epoch, into a new or empty directory.
 
-        `path` may be a URL, too. The job goes on meanwhile. Raises `CheckpointError` before the first epoch was
-        committed, when the directory holds something and when it cannot be written; what was written then is no
-        savepoint.
+        `path` may also be a URL. The job continues meanwhile. Raises `CheckpointError` before the first epoch is
+        committed, and when the directory is not empty or cannot be written. Files that a failure leaves behind are not
+        a savepoint.
         """
         self._check_running()
         options = self.config.checkpoint_storage_options
@@ -209,10 +209,10 @@ class Job:
         return write_savepoint(source, open_directory(absolute(path), options))
 
     def stop(self) -> None:
-        """End the task managers and free everything. State in a configured `checkpoint_dir` stays.
+        """End the task managers and free all resources. State in a configured `checkpoint_dir` stays.
 
-        Idempotent, also from several threads: each returns when all has ended. One that was interrupted is taken up
-        again by the next.
+        Idempotent. Several threads may call it; each call returns when the job has ended. After an interrupted call,
+        the next call finishes the work.
         """
         with self._stopping:
             if self._ended:
@@ -238,7 +238,7 @@ class Job:
         return {query: name for query, name in self._queries.running().items() if query in driven}
 
     def _deletes_state(self) -> bool:
-        """Whether there is state in a temporary directory, which `stop` deletes."""
+        """Whether the job has state in a temporary directory, which `stop` deletes."""
         return not self.config.checkpoint_dir and bool(self._manager.queries())
 
     def _ticket(self) -> JobTicket:
@@ -256,10 +256,10 @@ class Job:
 
 
 def _use_this_interpreter(context: Any, *, local: bool) -> None:
-    """Let Spark's workers run the interpreter of the driver where the user named none.
+    """On a local master, let Spark's workers use the driver's interpreter, unless the user named one.
 
-    Spark's own default is whatever `python3` the PATH finds, which in a fresh virtual environment lacks the
-    packages of this one. On a cluster the driver's path may not exist, so the default stays.
+    Spark's default is the first `python3` in the PATH, which may not have the packages of the driver's virtual
+    environment. On a cluster the driver's path may not exist, so the default stays.
     """
     named = os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python")
     if local and not named:

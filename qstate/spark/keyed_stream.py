@@ -1,7 +1,7 @@
-"""Keyed streams: from a streaming DataFrame and key columns to an operator and its result.
+"""Keyed streams: builds an operator and its result from a streaming DataFrame and key columns.
 
-Rules of this module: it builds query plans and operator specs, on the driver. Everything after the shuffle is the
-relay's. What the user got wrong is found here, before the query starts, as far as it can be.
+Rules of this module: it builds query plans and operator specs, in the driver. The relay does all work after the
+shuffle. As many of the user's errors as possible are found here, before the query starts.
 
     DataFrame -> key group, row hash (Spark SQL) -> repartitionById(parallelism, subtask) -> mapInArrow(relay)
               -> DataFrame
@@ -42,7 +42,7 @@ from qstate.spark.sink import QueryableStateStream
 
 __all__ = ["KeyedStream"]
 
-#: mapInArrow refuses a result without columns; a sink's has one, and never a row.
+#: mapInArrow refuses a result without columns. So the result of a sink has one column, and no rows.
 _NOTHING = StructType([StructField("nothing", LongType())])
 _EXAMPLE = "'sensor string, alert double'"
 
@@ -78,21 +78,21 @@ class KeyedStream:
         order_by: ColumnsOrNames = (),
         event_time_column: str = "",
     ) -> DataFrame:
-        """Run a function on every row, with keyed state; the result is an ordinary streaming DataFrame.
+        """Run a function on every row, with keyed state. The result is an ordinary streaming DataFrame.
 
-        `output_schema` is a DDL text or a StructType of the rows that the function yields. `uid` names the
-        operator: its state belongs to that name, so keep it when the program changes. Without one it is made of
-        the function's and the key columns' names, with a warning: renaming those would lose the state. While its query
-        does not run, a uid may be declared again, as when a notebook's cell is run once more: a query of the last
-        result goes on with the state, a query of an earlier one is refused.
+        `output_schema` is a DDL text or a StructType of the rows that the function yields. `uid` names the operator and
+        its state, so keep it when the program changes. Without a uid, it is made from the names of the function and the
+        key columns, with a warning: renaming those would lose the state. While its query does not run, a uid may be
+        declared again, as by a notebook's cell that is run again: a query of the newest result continues with the
+        state, a query of an earlier result is refused.
 
-        `order_by` names event-time columns, in the way of `key_by`: each key's rows of one epoch then reach the
-        function in that order (nulls last). Without it their order within an epoch is unspecified: Spark's shuffle does
-        not keep it.
+        `order_by` names event-time columns, like the columns of `key_by`: in each epoch, the function gets the rows of
+        a key in that order (nulls last). Without it their order within an epoch is unspecified, because Spark's shuffle
+        does not keep it.
 
-        `event_time_column` names the column of the result that carries on the stream's watermark (`withWatermark`
-        before `key_by`), for Spark's windows, joins and deduplication behind the operator. Rows whose time there is
-        older than the watermark are late for them. Without it the result has no watermark.
+        `event_time_column` names the column of the result that gets the stream's watermark (`withWatermark` before
+        `key_by`), for Spark's windows, joins and deduplication after the operator. Rows whose time in that column is
+        older than the watermark are late there. Without it the result has no watermark.
 
         Raises `JobError` for an unknown column, a uid whose query runs, a function that cannot be pickled, or an
         `event_time_column` without a watermark.
@@ -118,9 +118,9 @@ class KeyedStream:
         order_by: ColumnsOrNames = (),
         event_time_column: str = "",
     ) -> DataFrame:
-        """The shortcut for one value per key: `function(row, value)` gives (rows to emit, new value).
+        """A shortcut for one value per key: `function(row, value)` returns (rows to emit, new value).
 
-        `value` is None for a key without state; a new value of None clears it. Raises `JobError` as `process` does.
+        `value` is None for a key without state; a new value of None clears it. Raises `JobError` as `process`.
         """
         if not callable(function):
             raise JobError(f"flat_map_with_state() needs a function(row, value), got {function!r}")
@@ -144,17 +144,18 @@ class KeyedStream:
         order_by: ColumnsOrNames = (),
         combine: bool = False,
     ) -> QueryableStateStream:
-        """The queryable state sink: the stream's last value per key, or their reduction, for clients to read.
+        """The queryable state sink: clients can query the stream's last value per key, or a reduction of all values.
 
-        `state` is the queryable name, or a value descriptor (the last value counts), or a reducing descriptor
+        `state` is the queryable name, or a value descriptor (the last value is kept), or a reducing descriptor
         (values are combined). A descriptor without a queryable name is queryable by its own name. `value`
         names the column to store, or several to store as a map from name to value; by default all but the key
         and namespace columns. `namespace` names the column(s) that separate values of one key, such as
-        `F.unix_timestamp("window.start")`. `order_by` is that of `process`. All of them take names and expressions in
-        the way of `key_by`.
+        `F.unix_timestamp("window.start")`. `order_by` is that of `process`. All of them take names and expressions
+        like `key_by`.
 
-        `combine` drops a key's older rows before the shuffle, task by task: worth it where each key comes many times in
-        a micro-batch, a loss where most keys come once. The last value counts, so it is not for a reducing descriptor.
+        `combine` makes each task drop a key's older rows before the shuffle: faster when each key occurs many times in
+        a micro-batch, slower when most keys occur once. It keeps the last value only, so a reducing descriptor does not
+        allow it.
 
         Call `start()` on the result. Raises `JobError` for an unknown column, a uid whose query runs, a type that
         cannot be a key, or `combine` with a reducing descriptor.
@@ -215,7 +216,7 @@ class KeyedStream:
             hidden_columns=columns.hidden,
         )
         declaration = Declaration(uuid4().hex, _pickled(spec))
-        # The hash before the shuffle, too: one projection for both costs half of what a second one after it would.
+        # Hash before the shuffle: one projection for both columns takes half the time of two.
         placed = rows.withColumns(
             {
                 SUBTASK_COLUMN: self._subtask_column(columns.plan_names(keys), spec.key_types),
@@ -234,11 +235,11 @@ class KeyedStream:
             self._ticket, uid, declaration.token, self._manager.parallelism, columns.names, combined=latest_only
         )
         result = placed.repartitionById(self._manager.parallelism, F.col(SUBTASK_COLUMN)).mapInArrow(task, schema)
-        self._manager.declare(uid, declaration, self._queries.running())  # last: what failed has changed nothing
+        self._manager.declare(uid, declaration, self._queries.running())  # last, so that a failure changes nothing
         return result
 
     def _derived_uid(self, function: KeyedFunction) -> str:
-        """A uid for an operator that was not given one: the same for the same program, whatever is queried first."""
+        """A uid for an operator without one. It is the same in each run of a program, whichever query starts first."""
         name = f"{function.display_name} by {', '.join(key.name for key in self._keys)}"
         uid = next(
             one for one in chain([name], (f"{name} {n}" for n in count(2))) if not self._manager.has_operator(one)
@@ -251,9 +252,9 @@ class KeyedStream:
         return uid
 
     def _subtask_column(self, names: Sequence[str], key_types: Sequence[ColumnType]) -> Column:
-        """`subtask_of(key_group)` in Spark SQL; integers are widened first, as `qstate.keys` says.
+        """`subtask_of(key_group)` in Spark SQL. Integers are widened first, as in `qstate.keys`.
 
-        The division is exact enough in doubles: its terms stay below 2**30 and its divisor below 2**15.
+        The division is exact enough in doubles: the dividend is below 2**30 and the divisor below 2**15.
         """
         columns = [
             F.col(name).cast("bigint") if kind is ColumnType.BIGINT else F.col(name)
@@ -278,7 +279,7 @@ def _parsed_schema(schema: str | StructType) -> StructType:
 def _pickled(spec: OperatorSpec) -> bytes:
     try:
         data: bytes = CloudPickleSerializer().dumps(spec)  # type: ignore[no-untyped-call]  # untyped in PySpark
-    except Exception as exc:  # pickling runs code of whatever the function refers to
+    except Exception as exc:  # pickling runs code of all objects that the function refers to
         raise JobError(
             f"operator {spec.uid!r}: {type(spec.function).__name__} cannot be pickled ({type(exc).__name__}: {exc}); "
             "create connections, locks and the like in open(), which runs in the task manager"

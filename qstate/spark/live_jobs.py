@@ -1,7 +1,7 @@
 """The jobs of this driver that have not been stopped, by name.
 
-Rules of this module: a name belongs to one job at a time, because a name is all that clients have to tell jobs apart.
-A notebook's cell that makes a job is run again and again: the job of before is stopped, unless a query of it runs.
+Rules of this module: a name belongs to one job at a time, because clients distinguish jobs only by name. A notebook's
+cell that creates a job may run again: the earlier job is then stopped, unless one of its queries runs.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ __all__ = ["LiveJob", "LiveJobs"]
 
 @dataclass(frozen=True)
 class LiveJob:
-    """What the registry needs to know of a job.
+    """A job in the registry.
 
-    `running_queries` gives the names, by id, of the streaming queries that drive its operators now, `deletes_state`
-    whether `stop` deletes state.
+    `running_queries` returns the names, by id, of the streaming queries that drive its operators now; `deletes_state`
+    returns whether `stop` deletes state.
     """
 
     name: str
@@ -31,7 +31,7 @@ class LiveJob:
 
 
 class LiveJobs:
-    """Any thread."""
+    """The registry. Any thread may call it."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, LiveJob] = {}
@@ -40,26 +40,26 @@ class LiveJobs:
     def stop_idle(self, name: str) -> None:
         """Stop the job of this name, if there is one. Raises `ConfigError` when a query of it runs."""
         with self._lock:
-            held = self._jobs.get(name)
-        if held is None:
+            job = self._jobs.get(name)
+        if job is None:
             return
-        running = held.running_queries()
+        running = job.running_queries()
         if running:
             queries = ", ".join(f"{label!r} ({query})" if label else query for query, label in running.items())
             raise ConfigError(
                 f"a job {name!r} is up in this driver and its streaming query {queries} runs: stop the query "
-                "(query.stop()) and make the job again, call stop() of that job, or choose another name"
+                "(query.stop()) and create the job again, call stop() of that job, or choose another name"
             )
-        if held.deletes_state():
+        if job.deletes_state():
             warnings.warn(
-                f"the job {name!r} of before is stopped, and its state is deleted with it, which was in a temporary "
-                "directory; with checkpoint_dir=... the new job would go on with it",
+                f"the earlier job {name!r} is stopped, which deletes its state, because that is in a temporary "
+                "directory; with checkpoint_dir=... the new job would continue with the state",
                 stacklevel=3,
             )
-        held.stop()
+        job.stop()
 
     def add(self, job: LiveJob) -> None:
-        """A job is up. Raises `ConfigError` when another one of its name is."""
+        """A job is up. Raises `ConfigError` when another job of the same name is up."""
         with self._lock:
             if job.name in self._jobs:
                 raise ConfigError(f"a job {job.name!r} is up in this driver: stop it first, or choose another name")

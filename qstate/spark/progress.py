@@ -1,7 +1,7 @@
-"""Hears from Spark which micro-batches are committed, and passes it on.
+"""Listens to Spark's events about committed micro-batches, and reports them as final epochs.
 
-Rules of this module: an epoch that Spark reports is final; nothing else is concluded from these events. They may
-come late or not at all: the start of the next epoch proves the same.
+Rules of this module: an epoch that Spark reports is final; these events prove nothing else. They may come late or not
+at all; the start of the next epoch proves the same.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class EpochListener(StreamingQueryListener):
         """What is final stays final."""
 
     def detach(self, spark: SparkSession) -> None:
-        """Stop listening; quiet when Spark is gone already."""
+        """Stop listening. Never raises, also when Spark is gone already."""
         try:
             spark.streams.removeListener(self)
         except Exception as exc:  # py4j raises many types once the JVM is gone
-            log.debug("the listener went with Spark: %s", exc)
+            log.debug("the listener could not be removed: %s", exc)

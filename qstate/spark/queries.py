@@ -1,6 +1,6 @@
-"""The streaming queries that run in the sessions that a job works with.
+"""The streaming queries that run in the sessions of a job.
 
-Rules of this module: it asks Spark, each time. A session that was stopped has no queries.
+Rules of this module: it asks Spark each time. A stopped session has no queries.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ __all__ = ["StreamingQueries"]
 
 
 class StreamingQueries:
-    """Of the job's session, and of those that its streams came from: each session knows its own queries only."""
+    """The queries of the job's session and of its streams' sessions, because a session only knows its own queries."""
 
     def __init__(self, session: SparkSession) -> None:
         self._sessions = [session]
 
     def include(self, session: SparkSession) -> None:
-        """Ask this session, too."""
+        """Ask this session as well."""
         if not any(one is session for one in self._sessions):
             self._sessions.append(session)
 
     def running(self) -> dict[str, str | None]:
-        """The names of the queries that run, by id. The id outlives a query that is started again."""
+        """The names of the running queries, by id. A query keeps its id when it is restarted."""
         return {str(query.id): query.name for query in self._active()}
 
     def checkpoint_location(self, query_id: str) -> str | None:
-        """Where a query that runs keeps its offsets, as Spark writes locations; None for one that is not known."""
+        """The checkpointLocation of a running query, as Spark writes locations; None for an unknown query."""
         for query in self._active():
             if str(query.id) == query_id:
-                return str(query._jsq.streamingQuery().resolvedCheckpointRoot())  # PySpark does not show it
+                return str(query._jsq.streamingQuery().resolvedCheckpointRoot())  # not part of PySpark's API
         return None
 
     def _active(self) -> Iterator[StreamingQuery]:

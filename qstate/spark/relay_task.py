@@ -1,7 +1,7 @@
-"""The function that Spark runs in its Python workers: reads the task's identity and hands over to the relay.
+"""The function that Spark runs in its Python workers: reads the task's identity and calls the relay.
 
-Rules of this module: it is the only code of qstate that runs inside Spark's workers and knows Spark; it holds
-nothing between tasks. It is pickled into Spark's closure, with the job's ticket.
+Rules of this module: it is the only code of qstate that runs inside Spark's workers and knows Spark; it keeps no state
+between tasks. It is pickled into Spark's closure, with the job's ticket.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from qstate.runtime.relay.relay import JobTicket, relay
 
 __all__ = ["SUBTASK_COLUMN", "RelayTask"]
 
-#: Carries the subtask of a row through the shuffle, and proves on arrival that it came to the right task.
+#: The column with the subtask of a row. After the shuffle, it proves that the row came to the right task.
 SUBTASK_COLUMN = "__qstate_subtask"
 #: Local properties that Spark sets for every task of a micro-batch (MicroBatchExecution, StreamExecution).
 BATCH_ID_PROPERTY = "streaming.sql.batchId"
@@ -28,10 +28,9 @@ QUERY_ID_PROPERTY = "sql.streaming.queryId"
 
 
 class RelayTask:
-    """The argument of `mapInArrow` for one declaration of an operator, which calls its columns by `names`.
+    """The argument of `mapInArrow` for one declaration of an operator. `names` are the operator's column names.
 
-    The rows have these columns, then the subtask, the number of rows that each stands for if they are `combined`, and
-    the hash.
+    The input has these columns, then the subtask, the number of rows in each row if rows are `combined`, and the hash.
     """
 
     def __init__(
@@ -58,8 +57,8 @@ class RelayTask:
             first = next(checked, None)  # fails on misplaced rows before a session is open
             yield from relay(self._ticket, request, chain([] if first is None else [first], checked))
         except QStateError:
-            # PySpark would show the relay's frames first; the error's text has the frames of the user's function. The
-            # worker ends with the error, so nothing else is hidden.
+            # PySpark would show the relay's frames first; the text of the error has the frames of the user's function.
+            # The worker ends with this error, so the setting hides no other traceback.
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
             raise
 
@@ -78,9 +77,9 @@ class RelayTask:
         return SessionRequest(self._operator, subtask, int(epoch), attempt, query, self._declaration)
 
     def _checked(self, batch: pa.RecordBatch, subtask: int) -> pa.RecordBatch:
-        """The batch as the operator knows it, without the subtask column, which must say this subtask on every row.
+        """The batch under the operator's names, without the subtask column, whose value must be this subtask.
 
-        The shuffle gives each partition one subtask, so the first and last row of a batch speak for all.
+        The shuffle gives each partition one subtask, so it is enough to check the first and the last row.
         """
         place = self._place
         column = batch.column(place)

@@ -1,15 +1,16 @@
-"""A hash of each row in Spark SQL: what an epoch's rows are known by.
+"""A hash of each row in Spark SQL. The hashes identify the rows of an epoch.
 
 Rules of this module: a schema in, a column expression out. Equal rows have equal hashes, in every task and run.
 
-Spark's `xxhash64` takes nearly every type, natively and in generated code. It refuses some, which are brought into a
-form that it takes, at any depth:
+Spark's `xxhash64` accepts nearly every type, natively and in generated code. The types that it refuses are converted,
+at any depth:
 
-    map                   its entries' hashes, exclusive-ored: a map has no order
+    map                   the exclusive or of its entries' hashes, because a map has no order
     variant               its text
     geometry, geography   its well-known binary form
 
-A null does not change Spark's hash, so a number goes in between the columns: `(null, 1)` is not `(1, null)`.
+A null does not change Spark's hash. So a number is hashed between two columns, to distinguish `(null, 1)` from
+`(1, null)`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def row_hash(schema: StructType) -> Column:
 
 
 def quoted(name: str) -> str:
-    """A column's name as Spark reads it, whatever is in it."""
+    """A column's name, quoted for Spark."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -48,7 +49,7 @@ def _hashable(columns: Iterable[tuple[Column, DataType]]) -> Iterator[Column]:
 
 
 def _is_hashed(kind: DataType) -> bool:
-    """Whether `xxhash64` takes it."""
+    """Whether `xxhash64` accepts the type."""
     if isinstance(kind, ArrayType):
         return _is_hashed(kind.elementType)
     if isinstance(kind, StructType):
@@ -57,7 +58,7 @@ def _is_hashed(kind: DataType) -> bool:
 
 
 def _form(column: Column, kind: DataType) -> Column:
-    """Something that `xxhash64` takes, and that is equal for equal values; null for a null."""
+    """A form that `xxhash64` accepts, which is equal for equal values, and null for a null."""
     if isinstance(kind, ArrayType):
         element = kind.elementType
         return F.transform(column, lambda one: _hash_of([(one, element)]))

@@ -1,6 +1,6 @@
 """The queryable state sink as a stream that can be started.
 
-Rules of this module: it starts the query; the operator behind it does the work.
+Rules of this module: it only starts the query; the operator does the work.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["QueryableStateStream"]
 
 
 class QueryableStateStream:
-    """The end of a keyed stream that clients query under `queryable_name`."""
+    """A keyed stream with a queryable state sink. Clients query it by `queryable_name`."""
 
     def __init__(self, result: DataFrame, queryable_name: str) -> None:
         self._result = result
@@ -30,12 +30,13 @@ class QueryableStateStream:
         output_mode: str = "append",
         trigger: dict[str, Any] | None = None,
     ) -> StreamingQuery:
-        """Start the query. `trigger` holds the arguments of Spark's `trigger`, as `{"availableNow": True}`;
-        `output_mode` is `update` after a Spark aggregation. Raises what Spark raises, and `JobError` for a trigger of
-        another form."""
+        """Start the query. `trigger` has the arguments of Spark's `trigger`, such as `{"availableNow": True}`; set
+        `output_mode` to `update` after a Spark aggregation. Raises Spark's errors, and `JobError` for a trigger that is
+        not a dict."""
         if trigger is not None and not isinstance(trigger, dict):
             raise JobError(
-                f"trigger holds the arguments of Spark's trigger, as {{'availableNow': True}}, got {trigger!r}"
+                f"trigger must be a dict of Spark's trigger arguments, such as {{'availableNow': True}}, got "
+                f"{trigger!r}"
             )
         writer = self._result.writeStream.format("noop").outputMode(output_mode)
         if checkpoint_location is not None:

@@ -84,7 +84,7 @@ def test_none_is_refused_and_nothing_has_changed(context: RuntimeContext, call: 
 def test_it_is_not_there_in_open(context: RuntimeContext) -> None:
     handle = context.get_operator_list_state(NAMES)
     for use in (handle.get, handle.clear, lambda: handle.add(["a"])):
-        with pytest.raises(JobError, match=r"'names' was used in open\(\), before there is any"):
+        with pytest.raises(JobError, match=r"'names' was used in open\(\), before it was restored"):
             use()
 
 

@@ -113,7 +113,7 @@ def test_an_exception_without_a_text_or_with_an_endless_one_is_described() -> No
         raise Mute
 
     error = failure_of(mute)
-    assert str(error).endswith("key 'a': Mute: (its text cannot be had: KeyError)")
+    assert str(error).endswith("key 'a': Mute: (its __str__ failed: KeyError)")
     assert "in mute" in user_traceback(error)
 
     def loud(function: Any, row: Any, context: Any) -> None:

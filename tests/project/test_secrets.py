@@ -23,7 +23,7 @@ from qstate.runtime.control.auth_token import with_token
 from qstate.runtime.relay.relay import JobTicket
 from qstate.runtime.serving.endpoint import EndpointOptions
 from qstate.runtime.serving.query_ports import endpoint_options
-from qstate.spark.command_lines import stands_on_a_command_line
+from qstate.spark.command_lines import is_on_a_command_line
 from qstate.spark.relay_task import RelayTask
 
 SECRET = "hush-a-secret"
@@ -110,9 +110,9 @@ def test_two_tokens_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("argument", [f"spark.qstate.auth.token={SECRET}", SECRET])
 def test_a_secret_on_a_command_line_is_found(argument: str) -> None:
-    assert not stands_on_a_command_line(SECRET)
+    assert not is_on_a_command_line(SECRET)
     with subprocess.Popen([sys.executable, "-c", "input()", "--conf", argument], stdin=subprocess.PIPE) as process:
-        assert stands_on_a_command_line(SECRET)
-        assert not stands_on_a_command_line(SECRET[1:]), "only as a whole"
+        assert is_on_a_command_line(SECRET)
+        assert not is_on_a_command_line(SECRET[1:]), "only as a whole"
         assert process.stdin is not None
         process.communicate(b"\n")

@@ -217,7 +217,7 @@ def test_a_reducing_sink_takes_a_nested_value(job: Job, rows: DataFrame, client_
         ("nope", r"no column 'nope'; the stream has id, a, st, text, ratio, a\.b, at"),
         ("a.b", r"'a\.b' is a column with a dot in its name: write it in backticks, `a\.b`"),
         ("st.nope", r"'st\.nope'.*`?nope`?"),
-        ("*", r"'\*' stands for 7 columns"),
+        ("*", r"'\*' gives 7 columns"),
         ("", r"''"),
         (lambda: F.col("nope") + 1, r"no column '.*nope"),
         (5, r"takes column names and Columns, got 5"),

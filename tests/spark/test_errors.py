@@ -72,7 +72,7 @@ def test_other_arguments_that_cannot_be_what_they_should_are_named(spark: Any, s
         keyed.process(Total(), SCHEMA, uid=5)
     with pytest.raises(JobError, match="needs a ValueStateDescriptor as its state, got 'total'"):
         keyed.flat_map_with_state(lambda row, value: ([], value), SCHEMA, uid="total", state="total")
-    with pytest.raises(JobError, match=r"trigger holds the arguments of Spark's trigger, .*got 'availableNow'"):
+    with pytest.raises(JobError, match=r"trigger must be a dict of Spark's trigger arguments, .*got 'availableNow'"):
         keyed.as_queryable_state("last", uid="last").start(trigger="availableNow")
     with pytest.raises(ConfigError, match=r"a job name has 1 to 128 letters.* got 5"):
         Job(spark, 5)  # type: ignore[arg-type]

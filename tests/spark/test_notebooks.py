@@ -98,7 +98,7 @@ def test_a_job_whose_state_is_deleted_by_its_successor_warns(
         job = job_of(spark)  # nothing is lost with a job without state
     stream = stream_of(spark, TABLES[0]).read()
     run_to_end(job.key_by(stream, "key").process(Total(), SCHEMA, uid="total"), tmp_path / "checkpoint")
-    with pytest.warns(UserWarning, match=r"'job' of before is stopped, and its state is deleted.*checkpoint_dir"):
+    with pytest.warns(UserWarning, match=r"earlier job 'job' is stopped, which deletes its state.*checkpoint_dir"):
         job_of(spark)
 
 

@@ -8,8 +8,8 @@ described in `qstate.checkpoint.log.epoch_input`.
 The hash of each row is its last column: Spark computes it natively, much faster than Python would. The sum depends
 neither on the order of the rows nor on how they are split into batches, because Spark guarantees neither.
 
-If rows were combined before the shuffle, the column before has the number of rows in each combined row, and its hash is
-the sum of their hashes. The tasks that read the rows determine which rows are combined, but they do not affect the sums.
+If rows were combined before the shuffle, the column before has the number of rows in each combined row, and its hash
+is the sum of their hashes. Which rows are combined depends on the tasks that read them; the sums do not.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from qstate.checkpoint.log.epoch_input import EpochInput, digest_of_columns
 
 __all__ = ["HASH_COLUMN", "ROWS_COLUMN", "InputDigest", "received_input"]
 
-#: The hash of a row, or the sum of the hashes of those it stands for; the last column.
+#: The last column: the hash of a row, or the sum of the hashes of combined rows.
 HASH_COLUMN = "__qstate_hash"
-#: The number of rows that a row stands for; the column before the hash, where rows were combined.
+#: The column before the hash, if rows were combined: their number.
 ROWS_COLUMN = "__qstate_rows"
 _END = Struct(">QQ")
 _MODULUS = 1 << 64

@@ -1,11 +1,11 @@
 """One operator of a checkpoint as a standby serves it: backends with the committed state, brought forward by epochs.
 
-Rules of this module: it fills backends from what `qstate.checkpoint` reads, and puts their readers in the registry. It
-knows neither sockets nor when to look. One thread uses it at a time; readers are other threads.
+Rules of this module: it fills backends from what `qstate.checkpoint` reads, and registers their readers. It knows no
+sockets, and does not decide when to look. One thread at a time uses it; other threads read.
 
-All subtasks of an operator show the same epoch, and it never goes back. While what is new follows what is there, it is
-added to it. Where it does not (snapshots have replaced what was not read yet, the parallelism or the form of a state
-changed), a new generation of backends is filled beside the old one, which serves until then.
+All subtasks of an operator show the same epoch, which never goes back. A new epoch is added to the backends if it
+follows the one that they have. If it does not (snapshots have replaced epochs that were not read yet, the parallelism
+or the form of a state has changed), a new generation of backends is filled while the old one still serves.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ _NOT_RUNNING = "the job is not running here: ask with the isolation committed, o
 
 @dataclass(frozen=True, slots=True)
 class ServingSettings:
-    """How states are served: by what backends and where, and the job's own descriptors for those that need them."""
+    """How states are served: the backends, their directory and address, and the job's descriptors for states that need
+    them."""
 
     config: JobConfig
     scratch_directory: Path
@@ -51,15 +52,15 @@ class ServingSettings:
     stopping: Callable[[], bool] = lambda: False
 
 
-#: Changes between two questions whether it is time to stop.
+#: The number of changes between two checks of `stopping`.
 STOPPING_CHANGES = 4096
 
-#: Called when the tables of an operator have changed.
+#: A function to call when the tables of an operator have changed.
 Publish = Callable[[], None]
 
 
 class _Share:
-    """A range of key groups in a backend. `committed` is the last epoch that the backend has taken in."""
+    """A range of key groups in a backend. `committed` is the last epoch in the backend."""
 
     def __init__(self, groups: KeyGroupRange, backend: StateBackend, epoch: int) -> None:
         self.groups = groups
@@ -69,7 +70,7 @@ class _Share:
 
 
 class Generation:
-    """Backends with one operator's state, as of `epoch`. Who reads while they are closed looks the state up anew."""
+    """Backends with one operator's state, as of `epoch`. A read that meets their closing looks the state up again."""
 
     def __init__(self, settings: ServingSettings, max_parallelism: int, states: Sequence[StoredState]) -> None:
         self.epoch = NO_EPOCH
@@ -83,7 +84,7 @@ class Generation:
         self._directory = temporary_directory("standby-", settings.scratch_directory)
 
     def fill(self, source: StateSource, operator: str, epoch: int, ranges: Iterable[KeyGroupRange]) -> None:
-        """Restore every range as of the epoch. Raises what the source and the backend raise: close it then."""
+        """Restore every range as of the epoch. Raises the errors of the source and the backend: close it then."""
         for groups in ranges:
             backend = self._open(groups)
             try:
@@ -98,14 +99,14 @@ class Generation:
         self._filled = True
 
     def wait(self, ranges: Iterable[KeyGroupRange]) -> None:
-        """Stand in for the state before there is any: committed queries of it are told to wait."""
+        """Serve the states before their first commit: committed queries get an answer that makes clients wait."""
         self._shares = [_Share(groups, self._open(groups), NO_EPOCH) for groups in ranges]
 
     def advance(self, epoch: int, changes: Sequence[Callable[[int], Iterator[Change]]]) -> None:
-        """Take in an epoch, whose changes each range has from its source; all ranges show it together.
+        """Add an epoch, with the changes of each range; all ranges show it together.
 
-        Raises `CheckpointError` when it cannot be read. What was taken in stays, is not shown, and is not asked for
-        again. Any other exception means that the generation is of no more use but for reading.
+        Raises `CheckpointError` when it cannot be read. Ranges that have the epoch keep it, do not show it yet, and do
+        not read it again. After any other exception the generation can only be read.
         """
         for share, changes_of in zip(self._shares, changes, strict=True):
             if share.committed < epoch:
@@ -158,13 +159,13 @@ class Generation:
         return backend
 
     def _admitted(self, parts: Iterable[Part]) -> Iterator[Part]:
-        """The parts without the states that are not held. Raises `CheckpointError` for one in another form."""
+        """The parts, only with the states that are served. Raises `CheckpointError` for a state in another form."""
         for part in parts:
             self._check_forms(part.states)
             yield part._replace(changes=self._kept(part.changes))
 
     def _kept(self, changes: Iterable[Change]) -> Iterator[Change]:
-        """The changes of states that are held. Raises `ClosedError` when the standby is closing: this can be long."""
+        """The changes of states that are served. They may be many: raises `ClosedError` when the standby is closing."""
         held, stopping = self._held, self._settings.stopping
         for number, change in enumerate(changes):
             if number % STOPPING_CHANGES == 0 and stopping():
@@ -177,26 +178,26 @@ class Generation:
             form = self._forms.get(plain.get("name", ""))
             if form is not None and replace(StateSchema.from_plain(plain), queryable_name=None) != form:
                 raise CheckpointError(
-                    f"state {form.name!r} is stored in two forms: its job converts what is there; it is served when "
+                    f"state {form.name!r} is stored in two forms, because its job is converting it; it is served when "
                     "the job has committed an epoch"
                 )
 
 
 class ServedOperator:
-    """An operator's current generation, and where its queryable states are."""
+    """An operator's current generation, and the locations of its queryable states."""
 
     def __init__(
         self, uid: str, source: StateSource, settings: ServingSettings, registry: StateRegistry, publish: Publish
     ) -> None:
-        """`publish` is called when `tables` have changed and what they had before is still served."""
+        """`publish` is called when `tables` have changed, while the previous ones are still served."""
         self.uid = uid
-        #: Where the queryable states are, by name.
+        #: The locations of the queryable states, by name.
         self.tables: Mapping[str, LocationTable] = {}
-        #: The moment of `time.monotonic` since which the view may lack something that was committed.
+        #: The time (`time.monotonic`) up to which the view is complete: it may lack what was committed later.
         self.complete_at = -math.inf
-        #: When what is served was written, in seconds since the epoch of `time.time`.
+        #: When the served state was written, by `time.time`.
         self.written_at = 0.0
-        #: How often everything was read.
+        #: How often the whole state was read.
         self.fills = 0
         self._source = source
         self._settings = settings
@@ -205,7 +206,7 @@ class ServedOperator:
         self._generation: Generation | None = None
         self._ids: list[bytes] = []
         self._worn = False
-        #: The schemas of the states that are waited for, while nothing has been committed.
+        #: The schemas of the states whose first commit is awaited.
         self._awaited: States = ()
 
     @property
@@ -218,15 +219,15 @@ class ServedOperator:
         return self.complete_at
 
     def follow(self, history: FollowedOperator, manifest: JobManifest, committed: int, source: StateSource) -> None:
-        """Show the newest epoch that was committed, if it is newer. `history` has just looked.
+        """Show the newest committed epoch, if it is newer. `history` has just looked.
 
-        `committed` is the newest epoch that is known to be; `source` is where everything can be read, if need be.
-        Raises `CheckpointError` when something cannot be read; what was shown still is.
+        `committed` is the newest epoch that is known to be committed; `source` has the whole state, if it must be read.
+        Raises `CheckpointError` when something cannot be read; the epoch before is then still shown.
         """
         try:
             self._show(history, history.final(committed), source)
         except CheckpointError:
-            # Files that were listed may have been replaced by a snapshot: what is there now tells.
+            # A snapshot may have replaced the files that were listed: list them again.
             history.distrust()
             history.look(manifest)
             self._show(history, history.final(committed), source)
@@ -244,7 +245,7 @@ class ServedOperator:
             self._advance(self._generation, history, final)
 
     def _await(self, history: FollowedOperator, source: StateSource) -> None:
-        """Let queries find the states of a job that has not committed its first epoch yet."""
+        """Register the states of a job that has not committed its first epoch yet, so that queries find them."""
         states = stored_states(history.declared, self._settings.descriptors)
         generation = Generation(self._settings, source.max_parallelism, states)
         try:
@@ -256,7 +257,7 @@ class ServedOperator:
         self._replace(generation)
 
     def fill(self, source: StateSource, states: States, epoch: int, ranges: Sequence[KeyGroupRange]) -> None:
-        """Show the state as of an epoch, all of it read anew. Raises as `follow`."""
+        """Read the whole state as of an epoch and show it. Raises as `follow`."""
         generation = Generation(
             self._settings, source.max_parallelism, stored_states(states, self._settings.descriptors)
         )
@@ -265,7 +266,7 @@ class ServedOperator:
         except BaseException:
             generation.close()
             raise
-        self.fills += 1  # before it shows: closing what was served until now can take a while
+        self.fills += 1  # before it shows: closing the old generation can take a while
         self._replace(generation)
 
     def close(self) -> None:

@@ -1,12 +1,11 @@
 """The standby: a process that serves the committed state of a checkpoint directory or savepoint, without the job.
 
 Rules of this module: it wires the parts together (state server, client proxy, registry, operators) and decides when to
-look at the directory. It starts no job, takes no lock on the directory and writes nothing into it, so it may run beside
-the job, after it, and as often as one likes.
+look at the directory. It starts no job, takes no lock on the directory and writes nothing into it. So it may run while
+the job runs or after it, and several standbys may serve one directory.
 
-Whatever a look meets, what was served before goes on being served: it is of an epoch that was committed. A look that
-fails is said once in the log, counted, and made again; until one succeeds, `max_staleness_s` tells clients how
-old the answers may be.
+When a look fails, the standby keeps serving the state that it has, which is of a committed epoch. It logs the failure
+once, counts it, and looks again; until a look succeeds, clients can limit the age of answers with `max_staleness_s`.
 """
 
 from __future__ import annotations
@@ -60,16 +59,16 @@ log = limited(logging.getLogger(__name__))
 
 DEFAULT_INTERVAL_S = 0.5
 DRAIN_TIMEOUT_S = 2.0
-#: How long a look that is under way may take to notice that it is over.
+#: How long a running look may take to stop.
 STOP_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class StandbyStatus:
-    """What a standby is doing. `epochs` are those that are served, by operator uid; `job` is None while there is none.
+    """The status of a standby. `epochs` maps operator uids to served epochs; `job` is None before one is found.
 
-    `looks` counts looks at the directory, `failures` those that failed; `failure` says why the last one did, None
-    when it did not. `fills` counts how often an operator's state was read whole.
+    `looks` counts looks at the directory, `failures` the failed ones; `failure` is the reason of the last look's
+    failure, None when it succeeded. `fills` counts how often an operator's whole state was read.
     """
 
     job: str | None
@@ -85,9 +84,9 @@ class StandbyOracle:
 
     def __init__(self, job: str) -> None:
         self._job = job
-        #: Replaced whole, so that no reader needs a lock.
+        #: Replaced as a whole, so that readers need no lock.
         self.tables: Mapping[str, LocationTable] = {}
-        #: Whether states may be missing only because they are being read for the first time.
+        #: Whether a state may be missing because the first look has not finished.
         self.filling = True
 
     def locate(self, state: str, reply: Callable[[LocationTable | QueryError], None]) -> None:
@@ -102,11 +101,11 @@ class StandbyOracle:
 
 
 class Standby:
-    """Serves what is committed in a checkpoint directory, and follows it; or a savepoint. `close` it, or use `with`.
+    """Serves the committed state of a checkpoint directory, and follows it; or a savepoint. `close` it, or use `with`.
 
-    `config`: the settings of a job's proxies, state servers and backend are those of the standby's, and it reads the
-    location with the `checkpoint_storage_options`; the others do not concern it. `interval_s` is the pause between two
-    looks. Raises `ConfigError` for settings that cannot work.
+    `config`: the standby uses the settings of proxies, state servers and backend, and reads the location with
+    `checkpoint_storage_options`; it ignores the others. `interval_s` is the pause between two looks, in seconds. Raises
+    `ConfigError` for settings that cannot work.
     """
 
     def __init__(
@@ -140,13 +139,13 @@ class Standby:
         self._looked = threading.Event()
         self._stop = threading.Event()
         self._scratch_directory: ScratchDirectory | None = None
-        self._closing = ExitStack()  # from the last to the first
+        self._closing = ExitStack()  # runs from the last to the first
         self._closing.callback(self._free_state)
         self._closing.callback(self._server.shutdown, DRAIN_TIMEOUT_S)
         self._closing.callback(self._proxy.shutdown, DRAIN_TIMEOUT_S)
 
     def start(self) -> None:
-        """Listen, and look at the directory from now on. Raises `ConfigError` when no port is free: close it then."""
+        """Listen, and begin to look at the directory. Raises `ConfigError` when no port is free: close it then."""
         self._server.start()
         self._proxy.start()
         if self._config.metrics_ports:
@@ -171,7 +170,7 @@ class Standby:
         looking.start()
 
     def wait_for_first_look(self) -> None:
-        """Wait until what is in the directory is served, or was found unfit to be."""
+        """Wait until the first look has finished: the committed state is served, or the look failed."""
         self._looked.wait()
 
     @property
@@ -190,7 +189,7 @@ class Standby:
         return None if self._metrics is None else self._metrics.address
 
     def status(self) -> StandbyStatus:
-        """What it is doing at the moment. Any thread."""
+        """The current status. Any thread may call it."""
         served = dict(self._served)
         return StandbyStatus(
             job=None if self._source is None else self._source.job,
@@ -202,11 +201,11 @@ class Standby:
         )
 
     def statistics(self) -> ProcessStatistics:
-        """What the state server and the client proxy have counted. Any thread."""
+        """The counts of the state server and the client proxy. Any thread may call it."""
         return process_statistics("standby", self._server_statistics, self._proxy_statistics)
 
     def close(self) -> None:
-        """Serve no longer; requests in flight may finish. Idempotent."""
+        """Stop serving; requests in flight may finish. Idempotent."""
         self._closing.pop_all().close()
 
     def __enter__(self) -> Standby:
@@ -227,12 +226,12 @@ class Standby:
             self._note(self._look())
             self._looked.set()
             if isinstance(self._source, Savepoint) and self._failure is None:
-                return  # nothing is ever added to it
-            # Where a look takes long, no more than half of the time goes into looking.
+                return  # a savepoint never changes
+            # When looks take long, at most half of the time is spent on them.
             pause_s = max(self._interval_s, time.monotonic() - started_at)
 
     def _look(self) -> str | None:
-        """Serve what is newly committed. Gives what is wrong with the directory, if something is."""
+        """Serve newly committed epochs. Returns the reason of a failure, None for success."""
         try:
             if self._source is None:
                 self._source = self._find_source()
@@ -279,7 +278,7 @@ class Standby:
         for uid, query in manifest.operators.items():
             try:
                 looked[uid] = self._looked_at(uid, query, manifest)
-                # Spark commits an epoch for all operators of a query at once: what one proves holds for the others.
+                # Spark commits an epoch for all operators of a query together: a proof by one holds for the others.
                 committed[query] = max(committed.get(query, NO_EPOCH), looked[uid].proved)
             except CheckpointError as exc:
                 wrong.append(f"operator {uid!r}: {exc}")
@@ -294,27 +293,27 @@ class Standby:
         return wrong[0] if wrong else None
 
     def _looked_at(self, uid: str, query: str, manifest: JobManifest) -> FollowedOperator:
-        """The logs of an operator, as they are now."""
+        """The current logs of an operator."""
         if uid not in self._followed:
             self._served[uid] = self._operator(uid, JobHistory(self._root, manifest))
             self._followed[uid] = query, FollowedOperator(self._root, uid)
         known_query, history = self._followed[uid]
         if known_query != query:
             raise CheckpointError(
-                f"its state is made by another query now ({query}), whose epochs are others; restart the standby to "
-                "serve that"
+                f"its state now belongs to another query ({query}), which counts its own epochs; restart the standby "
+                "to serve that"
             )
         history.look(manifest)
         return history
 
     def _follow(self, uid: str, history: FollowedOperator, manifest: JobManifest, committed: int) -> None:
-        """Bring one operator forward. Returns when nothing that is committed can be missing, else raises."""
+        """Advance one operator. Returns when everything committed is served, else raises."""
         served = self._served[uid]
         served.follow(history, manifest, committed, JobHistory(self._root, manifest))
         if history.damaged is not None:
             raise DamagedCheckpoint(
-                f"{history.damaged} is damaged; epoch {served.epoch} is served until the job has gone on, or the file "
-                "is brought back from a copy"
+                f"{history.damaged} is damaged; epoch {served.epoch} is served until the job commits another epoch, or "
+                "the file is brought back from a copy"
             )
         if not history.whole and committed > served.epoch:
             if manifest.restored_from is not None:
@@ -327,7 +326,7 @@ class Standby:
             raise _Incomplete(f"epoch {history.sealed} is sealed, and not known to be committed")
 
     def _serve_savepoint(self, savepoint: Savepoint) -> str | None:
-        """Serve it as it is: it lacks what was committed since it was made."""
+        """Serve a savepoint. Its age counts as staleness: it lacks all epochs committed since."""
         age_s = max(0.0, time.time() - datetime.fromisoformat(savepoint.created).timestamp())
         made_at = time.monotonic() - age_s
         for uid, stored in savepoint.operators().items():
@@ -338,11 +337,11 @@ class Standby:
         return None
 
     def _operator(self, uid: str, source: StateSource) -> ServedOperator:
-        assert self._settings is not None  # set before the thread starts
+        assert self._settings is not None  # `start` sets it before the thread starts
         return ServedOperator(uid, source, self._settings, self._registry, self._publish)
 
     def _publish(self) -> None:
-        """Tell the oracle. Of a name that two operators have, one is left over from an older program."""
+        """Update the oracle. When two operators have a name, one is from an older program: the newer state wins."""
         assert self._oracle is not None
         tables: dict[str, LocationTable] = {}
         for operator in sorted(self._served.values(), key=lambda operator: operator.written_at):
@@ -355,7 +354,7 @@ class Standby:
             self._failures += 1
         if failure != self._failure:
             if failure is not None:
-                log.warning("%s; what was served before goes on being served", failure)
+                log.warning("%s; the standby keeps serving the state that it has", failure)
             else:
                 log.info("%s can be read again", self._root.path)
         self._failure = failure
@@ -376,7 +375,7 @@ class Standby:
 
 
 class _Incomplete(Exception):
-    """Something may be committed that is not served yet: nothing is wrong, time will tell."""
+    """A committed epoch may not be served yet. Not an error: the next looks find out."""
 
 
 def _interval(value: Any) -> float:
@@ -396,10 +395,10 @@ def serve_checkpoint(
 ) -> Standby:
     """Serve the committed state of a checkpoint directory or savepoint from this process, until it is closed.
 
-    When this returns, what is there is served. A directory that is empty, or not there yet, is waited for; what is
-    committed later is served when the next look finds it, `interval_s` after the one before. `descriptors`: those of
-    aggregating states, which have the function that makes their results. `settings` are fields of
-    `qstate.config.JobConfig` that concern ports, the token and the backend, such as `proxy_ports="9069"` and
+    When this returns, the committed state is served. If the directory is empty or does not exist yet, the standby waits
+    for it. A look every `interval_s` seconds finds epochs that are committed later. `descriptors` are those of
+    aggregating states, because they have the function that computes the results. `settings` are fields of
+    `qstate.config.JobConfig` for ports, the token and the backend, such as `proxy_ports="9069"` and
     `backend="rocksdb"`.
 
     Raises `ConfigError` for settings that cannot work, and when no port is free.

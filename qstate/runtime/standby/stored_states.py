@@ -1,10 +1,10 @@
-"""States as a checkpoint describes them, made ready to be queried without the job's code.
+"""Makes the states of a checkpoint queryable without the job's code.
 
-Rules of this module: schemas in, descriptors and readers out; it knows neither files nor sockets. What is stored is
-served as it is stored: the serializer of such a descriptor passes bytes through under the name of the job's serializer,
-so that answers are byte for byte those of the job, whatever serializer that is, and nothing is decoded to be encoded
-again. One thing needs the job's own code: the result of an aggregating state is what its function makes of the
-accumulator. Without a descriptor that has the function, queries of it are refused.
+Rules of this module: schemas in, descriptors and readers out; it knows neither files nor sockets. Stored bytes are
+served unchanged: the serializer of such a descriptor passes bytes through under the name of the job's serializer. So
+answers are byte for byte those of the job, whatever its serializer, and nothing is decoded and encoded again. Only
+aggregating states need the job's code, because their function computes the result from the accumulator. Without a
+descriptor that has the function, their queries are refused.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from qstate.serializers import Serializer
 __all__ = ["RefusingReader", "RetiringReader", "StoredState", "stored_states"]
 
 _NEEDS_FUNCTION = (
-    "an aggregating state's result is made by the job's aggregate function: give the state's descriptor to the standby"
+    "the job's aggregate function computes an aggregating state's result: give the state's descriptor to the standby"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class StoredState:
-    """One queryable state: `form` is what its stored bytes are, `refusal` why no query of it can be answered."""
+    """One queryable state: `form` is the schema of its stored bytes, `refusal` why no query can be answered."""
 
     descriptor: StateDescriptor
     key_types: tuple[ColumnType, ...]
@@ -54,7 +54,7 @@ class StoredState:
 
 
 def stored_states(states: States, given: Iterable[StateDescriptor] = ()) -> list[StoredState]:
-    """The queryable ones of an operator's stored states. `given` are descriptors of the job's own, for what needs them.
+    """The queryable states among an operator's stored states. `given` are descriptors of the job, if needed.
 
     Raises `CheckpointError` for schemas that cannot be read.
     """
@@ -94,7 +94,7 @@ def _misfit(form: StateSchema, descriptor: StateDescriptor) -> str | None:
 
 
 def _pass_through(schema: StateSchema) -> StateDescriptor:
-    """A descriptor by which stored bytes are values. Its types are texts, as the state's description has them."""
+    """A descriptor whose values are the stored bytes. Its types are texts, as in the state's description."""
     common: dict[str, Any] = {
         "value_type": _type_text(schema.value_type),
         "serializer": _serializer(schema.serializer),
@@ -117,7 +117,7 @@ def _type_text(kind: ValueType) -> str:
 
 
 class _StoredBytes(Serializer):
-    """Takes bytes for values, under the name that a subclass has."""
+    """Passes bytes through as values, under the name of a subclass."""
 
     def dumps(self, value: Any) -> bytes:
         data: bytes = value
@@ -140,7 +140,7 @@ def _never(one: Any, other: Any) -> Any:
 
 
 class _NoFunction(AggregateFunction[Any, Any, Any]):
-    """In the place of a function that is not known; queries are refused before they come here."""
+    """Replaces an unknown function. Queries are refused before they call it."""
 
     def create_accumulator(self) -> Any:
         raise AssertionError(_NEEDS_FUNCTION)
@@ -170,8 +170,8 @@ class RefusingReader(StateReader):
 class RetiringReader(StateReader):
     """A reader of a backend that will be closed while others may still be reading.
 
-    From `retire` on, and for a read that was under way then, the answer is UNKNOWN_STATE_ID: whoever asked looks the
-    state up again, and finds what took this one's place.
+    After `retire`, and for a read that was running then, the answer is UNKNOWN_STATE_ID: the client looks the state up
+    again and finds its successor.
     """
 
     def __init__(self, reader: StateReader) -> None:
@@ -179,7 +179,7 @@ class RetiringReader(StateReader):
         self._retired = False
 
     def retire(self) -> None:
-        """To be called before the backend is closed."""
+        """Call this before the backend is closed."""
         self._retired = True
 
     def get(

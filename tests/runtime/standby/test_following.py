@@ -322,7 +322,7 @@ def test_directory_that_another_query_began_anew_is_not_followed(
     job = job_of(Totals())
     for epoch in range(3):
         feed(job, epoch, 7, query="another")
-    until(lambda: "made by another query now" in str(standby.status().failure), "the change is told")
+    until(lambda: "now belongs to another query" in str(standby.status().failure), "the change is told")
     assert total(standby.address) == (2, 1)
 
 

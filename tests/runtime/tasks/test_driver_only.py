@@ -38,7 +38,7 @@ function = Open(get_spark)
             "starts Spark",
         ),
         ("from spark_helper import get_spark; get_spark()", "starts Spark"),
-        ("import qstate.spark; qstate.spark.Job(None, 'again')", "makes a job"),
+        ("import qstate.spark; qstate.spark.Job(None, 'again')", "creates a job"),
     ],
     ids=["session", "context", "allowed", "through a function", "job"],
 )
