@@ -39,7 +39,7 @@ class InputDigest:
         self._sum = 0
 
     def take(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Add a batch, whose last column has the rows' hashes (int64). Returns it without hashes and numbers of rows."""
+        """Add a batch, whose last column has the rows' hashes (int64). Returns it without counts and hashes."""
         last = batch.num_columns - 1
         self._sum += pc.sum(batch.column(last).view(pa.uint64()), min_count=0).as_py()  # wraps around at 2**64
         if batch.schema.names[-2:-1] != [ROWS_COLUMN]:
