@@ -1,4 +1,4 @@
-"""What the tests of the operators share: a heap backend, an operator on it, and batches to feed it."""
+"""Shared by the tests of operators: a heap backend, an operator on it, and input batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrow columns as Python values: what Arrow gives, but zoned timestamps in UTC and maps as dicts, at any depth."""
+"""Arrow columns as Python values: as Arrow gives them, but zoned timestamps in UTC and maps as dicts, at any depth."""
 
 from __future__ import annotations
 

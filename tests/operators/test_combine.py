@@ -1,4 +1,4 @@
-"""Combining before the shuffle: what the sink stores afterwards is what it stores without."""
+"""Combining before the shuffle: the sink stores the same state with it and without it."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_with_an_order_the_newest_row_of_each_key_stays(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("order_by", [(), ("at",)])
 def test_rows_that_stay_count_for_those_that_are_dropped(any_chunk_bytes: int, order_by: tuple[str, ...]) -> None:
-    """What an epoch is known by is the same whatever was combined, and in whatever parts it was read."""
+    """The identity of an epoch does not depend on which rows were combined, nor on how the input was split."""
 
     @given(tasks=st.lists(st.lists(ROWS, max_size=3), max_size=3))
     def law(tasks: list[list[list[Any]]]) -> None:
@@ -96,7 +96,7 @@ def test_rows_that_stay_count_for_those_that_are_dropped(any_chunk_bytes: int, o
 
 
 def counted(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch as it comes from Spark: each row stands for itself, and has a hash of any size."""
+    """The batch as it comes from Spark: each row counts as one, and has any hash."""
     hashes = [xxh64_intdigest(repr(row).encode()) - (1 << 63) for row in rows_of([batch])]
     ones = pa.array([1] * batch.num_rows, pa.int64())
     return batch.append_column(ROWS_COLUMN, ones).append_column(HASH_COLUMN, pa.array(hashes, pa.int64()))

@@ -1,4 +1,4 @@
-"""What functions write into their states is what they declared: whatever the kind of state, on every backend."""
+"""Functions can only write values of the declared type: for every kind of state, on every backend."""
 
 from __future__ import annotations
 

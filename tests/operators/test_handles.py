@@ -216,7 +216,7 @@ def test_handles_of_namespaces_are_kept_for_reuse_but_not_for_ever(handles: Hand
     assert handles.value.in_namespace(0) is not first
 
 
-def test_state_outside_a_row_explains_itself() -> None:
+def test_state_used_outside_a_row_is_an_error_that_says_so() -> None:
     with heap() as backend:
         context = RuntimeContext("job", "operator", SUBTASK, backend)
         state = context.get_state(ValueStateDescriptor("v", int))

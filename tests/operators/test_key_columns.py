@@ -1,4 +1,4 @@
-"""Which columns can be keys, and that each other type is refused for a reason of its own."""
+"""Which columns can be keys; each other type is refused with its own reason."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_strings_binaries_and_integers_are_keys(kind: pa.DataType, found: Column
     ],
     ids=str,
 )
-def test_another_type_is_refused_for_its_own_reason_with_a_way_out(kind: pa.DataType, message: str) -> None:
+def test_another_type_is_refused_with_its_reason_and_a_remedy(kind: pa.DataType, message: str) -> None:
     with pytest.raises(JobError, match=f"operator 'alerts': key column {message}"):
         spec(Calls(print), input_schema=pa.schema([("key", kind)]))
     with pytest.raises(JobError, match=message.partition(",")[0]):

@@ -1,4 +1,4 @@
-"""The keyed operator on the heap backend: keys, order, output, errors that name the culprit."""
+"""The keyed operator on the heap backend: keys, order, output, errors that name the cause."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_output_has_exactly_the_declared_schema() -> None:
         assert found.schema == schema
 
 
-def test_generators_and_empty_results_are_taken() -> None:
+def test_generators_and_empty_results_are_accepted() -> None:
     def each(self: Any, row: Any, context: ElementContext) -> Iterable[Any]:
         for number in range(int(row.temp)):
             yield context.current_key, str(number)
@@ -360,7 +360,7 @@ def test_context_says_where_the_function_runs() -> None:
         assert (context.job, context.operator_uid, context.subtask, context.parallelism) == ("weather", "alerts", 1, 2)
 
 
-def test_state_used_after_the_batch_explains_itself() -> None:
+def test_state_used_after_the_batch_is_an_error_that_says_so() -> None:
     function = TemperatureAlert()
     with opened(function) as operator:
         operator.process(batch([("a", 1.0, 0)]))
@@ -391,7 +391,7 @@ def test_flat_map_that_returns_no_pair_is_refused_by_name(returned: Any) -> None
 
 
 class PassesOn(KeyedBatchFunction):
-    """Gives what it is told to, whatever comes."""
+    """Returns the given output for every row."""
 
     def __init__(self, output: Any) -> None:
         self._output = output
@@ -410,7 +410,7 @@ def test_batch_function_gives_batches_of_the_output_schema() -> None:
             operator.process(batch([("a", 0.0, 0)]))
 
 
-def test_spec_travels_by_pickle() -> None:
+def test_spec_can_be_pickled() -> None:
     original = spec(TemperatureAlert(), order_by=("at",))
     copy = pickle.loads(pickle.dumps(original))
     assert copy.input_schema == INPUT and copy.key_types == original.key_types

@@ -63,7 +63,7 @@ def test_rollback_brings_the_sealed_elements_back_though_they_were_changed_in_pl
     assert handle.get() == [["a", "changed"]]
 
 
-def test_what_cannot_be_stored_is_named(context: RuntimeContext) -> None:
+def test_an_element_that_cannot_be_stored_is_named(context: RuntimeContext) -> None:
     handle, lists = filled(context)
     handle.add([object()])
     with pytest.raises(JobError, match="'alerts' subtask 0: an element of operator state 'names' cannot be stored"):
@@ -81,7 +81,7 @@ def test_none_is_refused_and_nothing_has_changed(context: RuntimeContext, call: 
     assert handle.get() == [["a"]]
 
 
-def test_it_is_not_there_in_open(context: RuntimeContext) -> None:
+def test_it_cannot_be_used_in_open(context: RuntimeContext) -> None:
     handle = context.get_operator_list_state(NAMES)
     for use in (handle.get, handle.clear, lambda: handle.add(["a"])):
         with pytest.raises(JobError, match=r"'names' was used in open\(\), before it was restored"):

@@ -1,4 +1,4 @@
-"""Arrow batches to rows and back: what a function sees, what it may return, and what is refused and how."""
+"""Arrow batches to rows and back: the rows of a function, its results, and errors."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class SparkRow(tuple[Any, ...]):
         ("a", 1, 2),
     ],
 )
-def test_every_form_of_a_row_is_taken(row: Any) -> None:
+def test_every_form_of_a_row_is_accepted(row: Any) -> None:
     assert converted([row, row]) == [("a", 1, 2.0)] * 2
 
 

@@ -33,7 +33,7 @@ class Reading:
 
 
 def feed(backend: StateBackend, sink: QueryableStateSink, batches: list[list[Any]], **changed: Any) -> list[Any]:
-    """Process the batches; what came out, which is nothing."""
+    """Process the batches. Returns the output, which is empty."""
     operator = operator_of(sink, backend, input_schema=SCHEMA, **changed)
     operator.open()
     return [*(out for rows in batches for out in operator.process(batch(rows, SCHEMA))), *operator.finish()]

@@ -1,4 +1,4 @@
-"""What a thread does for the user, seen from another one."""
+"""The running call of the user's function, found from another thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.operators.running import Calls, batch, heap, operator_of
 
 
 class Gate:
-    """Holds whoever calls it until it is opened; `reached` says that it is being called."""
+    """Blocks its callers until it is opened; `reached` is set when it is called."""
 
     def __init__(self) -> None:
         self.reached, self.opened = threading.Event(), threading.Event()
@@ -30,7 +30,7 @@ class Gate:
 
 @contextmanager
 def held(call: Any, gate: Gate) -> Iterator[Step | None]:
-    """What another thread sees while `call` is at the gate."""
+    """The step that another thread finds while `call` is blocked at the gate."""
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
     try:
@@ -135,5 +135,5 @@ def test_open_and_close_are_shown(call: str, operator_with: Any) -> None:
         assert (step.call, step.row, step.subject) == (call, "", operator)
 
 
-def test_a_thread_that_does_nothing_for_the_user_does_no_step() -> None:
+def test_a_thread_outside_the_users_code_has_no_step() -> None:
     assert step_of(sys._getframe()) is None

@@ -1,4 +1,4 @@
-"""What an error shows of the user's own code: its frames and lines, and nothing of qstate."""
+"""The user's code in an error: its frames and lines, without those of qstate."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class Total(KeyedProcessFunction):
         if row.at == self._at and self._flag is not None and not self._flag.exists():
             written = self._flag.with_suffix(".new")
             written.write_text(str(os.getpid()))
-            written.rename(self._flag)  # whoever waits for the flag finds the process's number in it
+            written.rename(self._flag)  # a test that waits for the flag finds the process id in it
             assert self._mischief is not None
             self._mischief(self._flag)
         self.total.add(row.amount)
@@ -94,7 +94,7 @@ class Total(KeyedProcessFunction):
 
 
 class Notes(KeyedProcessFunction):
-    """Notes the number of every row, whatever its key."""
+    """Notes the number of every row, for all keys."""
 
     def open(self, context: Any) -> None:
         self.numbers = context.get_operator_list_state(ListStateDescriptor("numbers", int))
@@ -105,12 +105,12 @@ class Notes(KeyedProcessFunction):
 
 
 def kill_this_process(flag: Path) -> None:
-    """What kill -9 does to a task manager, at a row of the test's choice."""
+    """Kill -9 of the task manager, at a row of the test's choice."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def wait_for_go(flag: Path) -> None:
-    """Hold the epoch open until the test has done what it wants to do to the job."""
+    """Block the epoch until the test has acted on the job."""
     deadline = time.monotonic() + 60
     while not flag.with_suffix(".go").exists():
         if time.monotonic() > deadline:
@@ -162,7 +162,7 @@ class SameQueryableName(KeyedProcessFunction):
 
 
 class Unpicklable(KeyedProcessFunction):
-    """Holds a lock, which cannot travel."""
+    """Has a lock, which cannot be pickled."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -172,7 +172,7 @@ class Unpicklable(KeyedProcessFunction):
 
 
 class Echo(KeyedProcessFunction):
-    """Emits what it is given, the key and the row, and keeps the number of each key's rows under a queryable name."""
+    """Emits the key and the row, and stores the number of each key's rows under a queryable name."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -186,7 +186,7 @@ class Echo(KeyedProcessFunction):
 
 
 class Passes(KeyedProcessFunction):
-    """Gives its rows on, their times moved."""
+    """Emits its rows with their times moved."""
 
     def __init__(self, moved: timedelta = timedelta(0)) -> None:
         self._moved = moved

@@ -70,7 +70,7 @@ class FileStream:
 
 
 def run_to_end(result: DataFrame, checkpoint: Path) -> list[Any]:
-    """Run a streaming result over all its input and give every row that it emitted, batch by batch."""
+    """Run a streaming result over all its input. Returns every row that it emitted, batch by batch."""
     emitted: list[Any] = []
     query = (
         result.writeStream.foreachBatch(lambda batch, _: emitted.extend(batch.collect()))
@@ -83,7 +83,7 @@ def run_to_end(result: DataFrame, checkpoint: Path) -> list[Any]:
 
 
 def until(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
-    """Wait until something outside this process has happened; fail with what it was."""
+    """Wait for a condition that another process fulfils; fail with its description."""
     deadline = time.monotonic() + timeout_s
     pause = threading.Event()
     while not condition():

@@ -1,4 +1,4 @@
-"""An epoch that is sealed and comes again with other rows is refused: its rows would never reach the state."""
+"""A sealed epoch that Spark repeats with other rows is refused, because the rows would never reach the state."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Pipeline:
             self.run()
 
     def run(self, **settings: Any) -> dict[str, int]:
-        """A driver's life from start to end: a job, and its query over all that has come. Gives the totals."""
+        """Run a driver from start to end: a job, and its query over all input so far. Returns the totals."""
         job = self._job_of(self._session, **self._settings, **settings)
         keyed = job.key_by(self._columns(self.stream.read(files_per_trigger=10)), "key")
         first = keyed.process(Total(), SCHEMA, uid="total")
@@ -85,7 +85,7 @@ class Pipeline:
             job.stop()
 
     def lose_offsets(self) -> None:
-        """What Spark has written of epoch 1 is gone, as after a loss of power."""
+        """Spark's files of epoch 1 are lost, as after a loss of power."""
         for directory in (self._checkpoint / "offsets", self._checkpoint / "sources" / "0"):
             for name in ("1", ".1.crc"):
                 (directory / name).unlink()
@@ -135,7 +135,7 @@ def test_an_epoch_that_is_planned_again_with_the_same_rows_is_replayed(
     assert pipeline.run() == totals(pipeline.tables)
 
 
-def test_an_input_that_is_computed_otherwise_each_time_is_refused(pipeline_of: Callable[..., Pipeline]) -> None:
+def test_an_input_that_is_not_repeatable_is_refused(pipeline_of: Callable[..., Pipeline]) -> None:
     pipeline = pipeline_of(lambda stream: stream.withColumn("id", F.uuid()))
     with pytest.raises(StreamingQueryException, match=r"(?s)sealed with \d+ rows .* comes with .*uuid\(\)"):
         pipeline.run()
@@ -144,7 +144,7 @@ def test_an_input_that_is_computed_otherwise_each_time_is_refused(pipeline_of: C
 def test_combined_rows_that_are_read_in_other_parts_are_no_change(
     spark: Any, stream_of: Any, job_of: Any, tmp_path: Path
 ) -> None:
-    """A driver that comes back with other cores combines other rows of the same input."""
+    """A driver that restarts with another number of cores combines other rows of the same input."""
     table = amounts(batches=1, rows_a_batch=300, keys=KEYS)[0]
     stream = stream_of(spark, table)
     checkpoint = tmp_path / "checkpoint"

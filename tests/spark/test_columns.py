@@ -1,4 +1,4 @@
-"""Columns as Spark resolves them: keys, orders, values and namespaces, whatever the columns are called."""
+"""Columns as Spark resolves them: keys, orders, values and namespaces, for any names of columns."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def job(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
 
 @pytest.fixture
 def uid(request: pytest.FixtureRequest) -> str:
-    """A name for the one operator of a test, and for its state."""
+    """The name of the one operator of a test and of its state."""
     return str(request.node.name)
 
 
@@ -135,7 +135,7 @@ def test_columns_that_differ_by_case_are_no_trouble_unless_one_is_named(
         job.key_by(of_two_cases, "id")
 
 
-def test_case_counts_where_spark_says_so(spark: Any, of_two_cases: DataFrame, echoed: Any) -> None:
+def test_case_matters_where_spark_is_case_sensitive(spark: Any, of_two_cases: DataFrame, echoed: Any) -> None:
     with setting(spark, "spark.sql.caseSensitive", "true"):
         keys, seen, of_client = echoed(of_two_cases, "ID", F.upper("Id").alias("id"))
     assert keys == [("x", "A"), ("y", "A"), ("z", "B")] == of_client
@@ -223,7 +223,7 @@ def test_a_reducing_sink_takes_a_nested_value(job: Job, rows: DataFrame, client_
         (5, r"takes column names and Columns, got 5"),
     ],
 )
-def test_what_cannot_be_resolved_is_named(column: Any, message: str, job: Job, rows: DataFrame) -> None:
+def test_a_column_that_cannot_be_resolved_is_named(column: Any, message: str, job: Job, rows: DataFrame) -> None:
     with pytest.raises(JobError, match=f"key_by.* {message}"):
         job.key_by(rows, column() if callable(column) else column)
 

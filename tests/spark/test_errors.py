@@ -1,4 +1,4 @@
-"""What users get wrong: an error that names the culprit, a query that stops cleanly, and state that is intact."""
+"""Errors of users: the message names the cause, the query stops cleanly, and the state is intact."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class _SessionElsewhere:
     """Stands for a session of another kind: Spark Connect's needs packages that qstate does not."""
 
 
-def test_a_session_whose_driver_is_elsewhere_is_told_so() -> None:
+def test_a_session_with_a_remote_driver_is_refused() -> None:
     session: Any = _SessionElsewhere()
     with pytest.raises(ConfigError, match="with Spark Connect the driver is elsewhere"):
         Job(session, "job")
@@ -202,7 +202,7 @@ def test_a_second_query_on_one_operator_is_refused(spark: Any, stream_of: Any, j
         run_to_end(result, tmp_path / "other")
 
 
-#: What a program that was written for a shell looks like: the driver gets the session that it has already.
+#: A program that was written for a shell: the driver gets its existing session.
 STARTS_SPARK = """
 from pyspark.sql import SparkSession
 

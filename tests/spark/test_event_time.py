@@ -97,7 +97,7 @@ def as_it_is(stream: DataFrame) -> DataFrame:
     ],
     ids=["window", "deduplication", "deduplication and window", "window before", "window and window"],
 )
-def test_the_watermark_of_the_stream_goes_on_behind_the_operator(
+def test_the_watermark_of_the_stream_continues_after_the_operator(
     before: Any, behind: Any, rows: DataFrame, through: Any, tmp_path: Path
 ) -> None:
     source = before(late_after_five_minutes(rows))
@@ -106,23 +106,21 @@ def test_the_watermark_of_the_stream_goes_on_behind_the_operator(
     assert sorted(found) == sorted(expected) != []
 
 
-def test_the_watermark_goes_on_through_several_operators(rows: DataFrame, through: Any, tmp_path: Path) -> None:
+def test_the_watermark_passes_several_operators(rows: DataFrame, through: Any, tmp_path: Path) -> None:
     source = late_after_five_minutes(rows)
     expected = run_to_end(by_ten_minutes(source), tmp_path / "spark alone")
     twice = through(through(source, event_time_column="at"), event_time_column="at")
     assert sorted(run_to_end(by_ten_minutes(twice), tmp_path / "with operators")) == sorted(expected) != []
 
 
-def test_a_watermark_behind_the_operator_alone_is_sparks_own_affair(
-    rows: DataFrame, through: Any, tmp_path: Path
-) -> None:
+def test_a_watermark_after_the_operator_alone_works_as_in_spark(rows: DataFrame, through: Any, tmp_path: Path) -> None:
     expected = run_to_end(by_ten_minutes(late_after_five_minutes(rows)), tmp_path / "spark alone")
     found = run_to_end(by_ten_minutes(late_after_five_minutes(through(rows))), tmp_path / "with an operator")
     assert sorted(found) == sorted(expected) != []
 
 
 def test_rows_that_the_function_gives_an_older_time_are_late(rows: DataFrame, job: Job, tmp_path: Path) -> None:
-    """The watermark is that of the stream, whatever times the function gives its rows."""
+    """The watermark is that of the stream, for any times in the function's results."""
     keyed = job.key_by(late_after_five_minutes(rows), "key")
     moved = keyed.process(Passes(timedelta(hours=-2)), SCHEMA, uid="moved", order_by="at", event_time_column="at")
     counted = sum(row.n for row in run_to_end(by_ten_minutes(moved), tmp_path / "checkpoint"))
@@ -146,7 +144,7 @@ def test_an_event_time_column_that_cannot_be_one_is_refused(
 
 
 def test_what_spark_says_to_a_watermark_that_was_not_carried_on(rows: DataFrame, through: Any, tmp_path: Path) -> None:
-    """The words by which the guide lets a reader find the way out."""
+    """The words in the guide that lead to the remedy."""
     source = late_after_five_minutes(rows)
     with pytest.raises(AnalysisException, match="not supported for streaming aggregations without watermark"):
         run_to_end(by_ten_minutes(through(source)), tmp_path / "without")

@@ -1,4 +1,4 @@
-"""Every row counts once: evaluated twice, retried, interrupted, or in whatever order Spark delivers it."""
+"""Every row counts once: evaluated twice, retried, interrupted, or delivered in any order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lives of drivers, jobs and queries: killed and started again, stopped in the middle, side by side."""
+"""Drivers, jobs and queries that are killed and restarted, stopped during an epoch, or run side by side."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def driver(work: Path, backend: str) -> subprocess.Popen[str]:
 
 
 def kill(process: subprocess.Popen[str]) -> None:
-    """kill -9 of a driver; what it started has to end by itself."""
+    """kill -9 of a driver; the processes that it started have to end by themselves."""
     started = psutil.Process(process.pid).children(recursive=True)
     process.kill()
     process.communicate()
@@ -66,7 +66,7 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
-def test_a_driver_killed_in_the_middle_of_an_epoch_goes_on_exactly_there(
+def test_a_driver_killed_in_the_middle_of_an_epoch_continues_exactly_there(
     backend: str, spark: Any, stream_of: Any, tmp_path: Path
 ) -> None:
     tables = amounts(batches=4, rows_a_batch=1000, keys=20)
@@ -87,7 +87,7 @@ def test_a_driver_killed_in_the_middle_of_an_epoch_goes_on_exactly_there(
         kill(second)
 
 
-def test_a_query_that_goes_on_over_an_empty_checkpoint_directory_is_refused(
+def test_a_query_that_continues_over_an_empty_checkpoint_directory_is_refused(
     spark: Any, stream_of: Any, job_of: Any, tmp_path: Path
 ) -> None:
     stream = stream_of(spark, *amounts(batches=1, rows_a_batch=100, keys=10))
@@ -115,7 +115,7 @@ def test_a_new_query_over_an_old_checkpoint_directory_is_refused(
         run_to_end(result, tmp_path / "new checkpoint")
 
 
-def test_two_jobs_of_one_session_keep_to_themselves(
+def test_two_jobs_of_one_session_are_independent(
     spark: Any, stream_of: Any, job_of: Any, client_of: Any, tmp_path: Path
 ) -> None:
     tables = amounts(batches=2, rows_a_batch=200, keys=10)
@@ -146,7 +146,7 @@ def test_stopping_a_job_under_a_running_query_fails_that_query_and_leaves_nothin
         query.awaitTermination(60)
 
 
-def test_a_sink_that_takes_a_few_rows_only_is_told_what_it_does_wrong(
+def test_a_sink_that_reads_only_some_rows_gets_an_error_that_says_so(
     spark: Any, stream_of: Any, job_of: Any, tmp_path: Path
 ) -> None:
     """`take` evaluates some partitions, and those not to their end: the next epoch would lack their rows."""
@@ -164,7 +164,7 @@ def test_a_sink_that_takes_a_few_rows_only_is_told_what_it_does_wrong(
 
 
 @pytest.mark.parametrize("sink", ["foreachBatch", "noop"])
-def test_an_epoch_without_rows_is_an_epoch(
+def test_an_epoch_without_rows_counts(
     sink: str, spark: Any, stream_of: Any, job_of: Any, client_of: Any, tmp_path: Path
 ) -> None:
     tables = amounts(batches=3, rows_a_batch=300, keys=10)
@@ -179,7 +179,7 @@ def test_an_epoch_without_rows_is_an_epoch(
     assert_totals(client_of(job), "job", totals([tables[0], tables[2]]))
 
 
-def test_a_process_call_that_failed_has_not_used_its_uid_up(spark: Any, stream_of: Any, job_of: Any) -> None:
+def test_a_failed_process_call_leaves_its_uid_free(spark: Any, stream_of: Any, job_of: Any) -> None:
     keyed = job_of(spark).key_by(stream_of(spark, *amounts(1, 10, 2)).read(), "key")
     with pytest.raises(Exception, match="nonsense"):
         keyed.process(Total(), "key nonsense(", uid="total")

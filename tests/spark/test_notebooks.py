@@ -1,4 +1,4 @@
-"""What a notebook does: cells that are run once more, in any state that the run before has left."""
+"""Notebooks: cells that are run again, after any end of the run before."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_sink_can_be_declared_again(spark: Any, stream_of: Any, job_of: Any, c
     assert {key: view.value() for key, view in found.items()} == last
 
 
-def test_a_cell_that_makes_a_job_can_be_run_again(
+def test_a_cell_that_creates_a_job_can_be_run_again(
     spark: Any, stream_of: Any, job_of: Any, client_of: Any, tmp_path: Path
 ) -> None:
     stream = stream_of(spark, TABLES[0])
@@ -132,9 +132,7 @@ def test_a_cell_that_was_interrupted_can_be_run_again(
     assert_totals(client_of(job), "job", totals(TABLES[:1]))
 
 
-def test_the_address_of_a_proxy_is_not_waited_for_without_a_query(
-    spark: Any, stream_of: Any, job_of: Any, tmp_path: Path
-) -> None:
+def test_a_wait_for_a_proxy_fails_without_a_query(spark: Any, stream_of: Any, job_of: Any, tmp_path: Path) -> None:
     job = job_of(spark)
     with pytest.raises(JobError, match="has no client proxies: proxy_enabled is False"):
         _ = job_of(spark, "without", proxy_enabled=False).proxy_address
@@ -150,9 +148,7 @@ def test_the_address_of_a_proxy_is_not_waited_for_without_a_query(
     assert job.proxy_address == (host, port)
 
 
-def test_the_address_of_a_proxy_is_not_waited_for_when_the_query_has_failed(
-    spark: Any, stream_of: Any, job_of: Any
-) -> None:
+def test_a_wait_for_a_proxy_fails_when_the_query_has_failed(spark: Any, stream_of: Any, job_of: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         job = job_of(spark, server_ports=str(taken.getsockname()[1]))
         keyed = job.key_by(stream_of(spark, TABLES[0]).read(), "key")

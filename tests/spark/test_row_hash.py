@@ -1,4 +1,4 @@
-"""The hash that an epoch's rows are known by: equal rows have equal ones, of whatever type their columns are."""
+"""The hash that identifies an epoch's rows: equal rows have equal hashes, for columns of any type."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_equal_values_have_one_hash_and_others_have_others(kind: str, spark: Any
     assert len({first, *different}) == 1 + len(others)
 
 
-def test_null_and_a_value_that_change_places_are_another_row(spark: Any) -> None:
+def test_a_null_and_a_value_in_exchanged_columns_are_another_row(spark: Any) -> None:
     frame = spark.createDataFrame([(1, None), (None, 1)], "a bigint, b bigint")
     one, other = (row[0] for row in frame.select(row_hash(frame.schema)).collect())
     assert one != other

@@ -1,4 +1,4 @@
-"""Savepoints of running jobs on Spark: taken while they run, and taken up by other jobs."""
+"""Savepoints of jobs on Spark: written while they run, and restored by other jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.spark.streams import run_to_end, until
 SCHEMA = "key string, total bigint"
 
 
-def test_another_backend_and_parallelism_go_on_from_a_savepoint(
+def test_another_backend_and_parallelism_continue_from_a_savepoint(
     spark: Any, stream_of: Any, job_of: Any, client_of: Any, tmp_path: Path
 ) -> None:
     tables = amounts(batches=4, rows_a_batch=500, keys=20)

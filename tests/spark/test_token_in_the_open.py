@@ -1,4 +1,4 @@
-"""A token on a command line, where Spark puts the conf of a session that is built in Python, is warned of."""
+"""A warning about a token on a command line, where Spark puts the conf of a session that is built in Python."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def said_of(settings: str) -> tuple[str, str]:
     return answer.stdout, answer.stderr
 
 
-def test_a_token_in_the_sessions_conf_is_warned_of() -> None:
+def test_a_token_in_the_sessions_conf_is_warned_about() -> None:
     out, err = said_of(f"spark.qstate.auth.token={TOKEN}")
     assert f"token: {TOKEN}" in out
     assert "every user of this host can read the job's token" in err and "auth_token_file" in err

@@ -23,9 +23,9 @@ from qstate.errors import CheckpointError, ConfigError, DamagedCheckpoint
 from qstate.private_files import NotRegular, create_file, make_directories, open_lock, open_own, open_regular
 from qstate.runtime.job.job_directory import JobDirectory
 from tests.checkpoint.checkpoints import UID, StoredJob
-from tests.runtime.job.strangers import OTHER_UID, Stranger, shared_temporary, stranger
+from tests.runtime.job.other_user import OTHER_UID, OtherUser, other_user, shared_temporary
 
-__all__ = ["shared_temporary", "stranger"]
+__all__ = ["other_user", "shared_temporary"]
 
 #: Far longer than any of this takes.
 SOON_S = 20.0
@@ -178,7 +178,7 @@ def test_what_is_opened_is_not_inherited(tmp_path: Path) -> None:
         os.close(descriptor)
 
 
-def test_own_directories_are_those_that_nobody_else_can_write_to(shared_temporary: Path, stranger: Stranger) -> None:
+def test_own_directories_are_those_that_nobody_else_can_write_to(shared_temporary: Path, other_user: OtherUser) -> None:
     made = private_files.own_directory("qstate-x-")
     assert stat.S_IMODE(made.stat().st_mode) == 0o700
     assert private_files.own_directory("qstate-x-") == made, "there is one already"
@@ -188,7 +188,7 @@ def test_own_directories_are_those_that_nobody_else_can_write_to(shared_temporar
     (shared_temporary / "qstate-x-link").symlink_to(made)
     (shared_temporary / "other").mkdir(0o700)
     assert private_files.own_directories("qstate-x-") == [made]
-    stranger("mkdir -m 700 qstate-x-!; mkdir -m 777 qstate-x-0")
+    other_user("mkdir -m 700 qstate-x-!; mkdir -m 777 qstate-x-0")
     if os.geteuid() == made.stat().st_uid:
         assert private_files.own_directories("qstate-x-") == [made]
     else:  # this process takes itself for another user: nothing is its own any more
@@ -196,9 +196,9 @@ def test_own_directories_are_those_that_nobody_else_can_write_to(shared_temporar
 
 
 def test_a_file_of_another_user_is_not_opened_for_writing(
-    shared_temporary: Path, stranger: Stranger, monkeypatch: pytest.MonkeyPatch
+    shared_temporary: Path, other_user: OtherUser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stranger("touch file; chmod 666 file")
+    other_user("touch file; chmod 666 file")
     with pytest.raises(PermissionError, match="belongs to another user"):
         open_own(shared_temporary / "file")
 
@@ -280,7 +280,7 @@ def test_a_lock_is_not_made_through_a_link(tmp_path: Path) -> None:
     assert not (tmp_path / "made").exists()
 
 
-def test_another_user_of_the_group_reads_a_shared_checkpoint(shared_temporary: Path, stranger: Stranger) -> None:
+def test_another_user_of_the_group_reads_a_shared_checkpoint(shared_temporary: Path, other_user: OtherUser) -> None:
     root = shared_temporary / "shared"
     root.mkdir()
     if os.geteuid() == 0:
@@ -288,18 +288,18 @@ def test_another_user_of_the_group_reads_a_shared_checkpoint(shared_temporary: P
     root.chmod(0o2750)
     StoredJob(root).run(range(2))
     assert {path.stat().st_gid for path in root.rglob("*")} == {root.stat().st_gid}
-    stranger("cat shared/job.json > read; test -s read")
+    other_user("cat shared/job.json > read; test -s read")
 
 
-def test_another_user_of_the_host_reads_nothing(shared_temporary: Path, stranger: Stranger) -> None:
+def test_another_user_of_the_host_reads_nothing(shared_temporary: Path, other_user: OtherUser) -> None:
     StoredJob(shared_temporary / "own").run(range(2))
     if os.geteuid() == 0:
-        stranger("! cat own/job.json")
+        other_user("! cat own/job.json")
     assert modes(shared_temporary / "own") == {("directory", "0o700"), ("file", "0o600")}
 
 
 def test_a_directory_that_others_can_change_is_warned_of(
-    shared_temporary: Path, stranger: Stranger, caplog: pytest.LogCaptureFixture
+    shared_temporary: Path, other_user: OtherUser, caplog: pytest.LogCaptureFixture
 ) -> None:
     def warnings(path: Path) -> str:
         caplog.clear()
@@ -313,7 +313,7 @@ def test_a_directory_that_others_can_change_is_warned_of(
     (shared_temporary / "open").mkdir()
     (shared_temporary / "open").chmod(0o777)
     assert "every user of this host can change the checkpoints in" in warnings(shared_temporary / "open")
-    stranger("mkdir -m 755 another")
+    other_user("mkdir -m 755 another")
     assert "can be changed by another user" in warnings(shared_temporary / "another")
 
 

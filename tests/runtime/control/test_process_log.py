@@ -22,10 +22,10 @@ from qstate.runtime.control.launch import LOGS_PREFIX
 from qstate.runtime.control.process_log import OpenedLog
 from qstate.runtime.job.job_manager import JobManager
 from tests.runtime.job.functions import Open, Totals, fail
+from tests.runtime.job.other_user import OtherUser, other_user, shared_temporary
 from tests.runtime.job.running_job import Background, RunningJob, kill, rows_batch
-from tests.runtime.job.strangers import Stranger, shared_temporary, stranger
 
-__all__ = ["shared_temporary", "stranger"]
+__all__ = ["other_user", "shared_temporary"]
 
 JobOf = Callable[..., RunningJob]
 
@@ -68,7 +68,7 @@ def lines_of(path: Path) -> list[int]:
     return [int(line) for line in re.findall(r"^line (\d+)$", text, re.MULTILINE)]
 
 
-def test_it_is_bounded_and_the_newest_lines_are_there_whoever_wrote_them(tmp_path: Path) -> None:
+def test_it_is_bounded_and_has_the_newest_lines_of_all_writers(tmp_path: Path) -> None:
     path = tmp_path / "logs" / "a.log"
     write(path, 0, 400)
     assert sorted(file.name for file in path.parent.iterdir()) == ["a.log", "a.log.1", "a.log.2"]
@@ -130,7 +130,7 @@ def test_without_a_directory_it_is_bounded_all_the_same(tmp_path: Path, obstacle
     log.close()
 
 
-def test_its_end_can_be_read_whatever_becomes_of_its_name(tmp_path: Path) -> None:
+def test_its_end_can_be_read_after_it_was_renamed(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text("of the process before\n")
     for fate in (lambda: None, lambda: path.rename(tmp_path / "b.log"), path.unlink):
@@ -160,8 +160,8 @@ def test_nothing_but_a_regular_file_is_a_log(trap: Callable[[Path], None], tmp_p
     assert not (tmp_path / "made").exists()
 
 
-def test_a_file_of_another_user_is_no_log(shared_temporary: Path, stranger: Stranger) -> None:
-    stranger("touch a.log; chmod 666 a.log")
+def test_a_file_of_another_user_is_no_log(shared_temporary: Path, other_user: OtherUser) -> None:
+    other_user("touch a.log; chmod 666 a.log")
     with pytest.raises(ConfigError, match="belongs to another user"):
         OpenedLog(shared_temporary / "a.log")
 

@@ -1,4 +1,4 @@
-"""Laws of the control plane: calls both ways, typed errors, and nothing for whoever lacks the secret."""
+"""Laws of the control plane: calls in both directions, typed errors, and nothing for peers without the secret."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_a_listener_without_the_secret_is_refused() -> None:
 
 
 class _Touch:
-    """Leaves a file behind where it is unpickled."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -166,7 +166,7 @@ def test_silent_unauthenticated_connections_are_closed_and_the_job_is_served(
     RpcPeer(connect("127.0.0.1", pair.listener.port, SECRET, timeout_s=10), {}).close()
 
 
-def test_a_byte_now_and_then_does_not_stretch_the_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trickle_of_bytes_does_not_extend_the_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(authentication, "HANDSHAKE_TIMEOUT_S", 0.5)
     ours, theirs = socket.socketpair()
     stop = threading.Event()

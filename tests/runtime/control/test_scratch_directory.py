@@ -1,4 +1,4 @@
-"""Laws of scratch directories: each is its owner's, what the dead leave goes, and other users cannot be in the way."""
+"""Laws of scratch directories: each has one owner, those of killed owners are removed, other users cannot interfere."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from qstate.runtime.control.scratch_directory import LOCK_FILE, ScratchDirectory
+from tests.runtime.job.other_user import OtherUser, other_user, shared_temporary
 from tests.runtime.job.running_job import Background
-from tests.runtime.job.strangers import Stranger, shared_temporary, stranger
 
-__all__ = ["shared_temporary", "stranger"]
+__all__ = ["other_user", "shared_temporary"]
 
 #: Far longer than it takes, far shorter than for ever.
 SOON_S = 20.0
@@ -99,9 +99,9 @@ TRAPS: dict[str, str] = {
 
 @pytest.mark.parametrize("trap", TRAPS.values(), ids=TRAPS)
 def test_another_users_traps_neither_hold_it_up_nor_make_it_do_anything(
-    trap: str, shared_temporary: Path, stranger: Stranger
+    trap: str, shared_temporary: Path, other_user: OtherUser
 ) -> None:
-    stranger(trap)
+    other_user(trap)
     before = sorted(shared_temporary.rglob("*"))
     scratch = Background(ScratchDirectory).result(SOON_S)
     scratch.remove()

@@ -82,7 +82,7 @@ def change_directory() -> None:
 
 
 class Hold:
-    """Holds the row until the test says go; leaves a mark when it begins."""
+    """Blocks at a row until the test continues it; creates a file when it begins."""
 
     def __init__(self, directory: Path) -> None:
         self.reached = directory / "reached"
@@ -98,7 +98,7 @@ class Hold:
 
 
 class Once:
-    """Does something the first time only, in whatever process that is."""
+    """Does something only the first time, in any process."""
 
     def __init__(self, flag: Path, call: Callable[[], None]) -> None:
         self.flag = flag
@@ -111,7 +111,7 @@ class Once:
 
 
 class Importing(Totals):
-    """Is unpickled by an import of a module, whose `function` it then is: what a class of that module would do."""
+    """Unpickling imports a module and gives its `function`, as for a class of that module."""
 
     def __init__(self, module: str) -> None:
         super().__init__()

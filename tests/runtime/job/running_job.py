@@ -40,7 +40,7 @@ OUTPUT = pa.schema([("key", pa.string()), ("total", pa.int64())])
 
 
 class RunningJob:
-    """One job of one operator `it`. What Spark does otherwise (epochs, attempts, tasks), the test does."""
+    """One job of one operator `it`. The test does Spark's part (epochs, attempts, tasks)."""
 
     def __init__(self, function: KeyedFunction, *, input_schema: pa.Schema = INPUT, **settings: Any) -> None:
         self._input_schema = input_schema
@@ -61,7 +61,7 @@ class RunningJob:
     def add_operator(
         self, uid: str, function: KeyedFunction, running: Mapping[str, str | None] = MappingProxyType({})
     ) -> None:
-        """Declare it; `running` are the streaming queries that run, with their names."""
+        """Declare an operator; `running` maps the ids of running queries to their names."""
         spec = OperatorSpec(
             uid=uid,
             job=JOB,
@@ -89,7 +89,7 @@ class RunningJob:
         operator: str = "it",
         declaration: str | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """What Spark iterates over: one attempt of one epoch, by default the newest attempt so far."""
+        """The iterator that Spark reads: one attempt of one epoch, by default a new attempt."""
         number = next(self._attempts) if attempt is None else attempt
         token = self.declarations[operator] if declaration is None else declaration
         request = SessionRequest(operator, subtask, epoch, number, query, token)
@@ -105,12 +105,12 @@ class RunningJob:
         )
 
     def task_manager(self, timeout_s: float = 30.0) -> TaskManagerAddress:
-        """The only task manager, as soon as there is one."""
+        """Wait for the only task manager."""
         until(lambda: bool(self.manager.task_managers()), "a task manager registers", timeout_s)
         return self.manager.task_managers()[0]
 
     def successor_of(self, lost: TaskManagerAddress, timeout_s: float = 30.0) -> TaskManagerAddress:
-        """The task manager that took the place of one that was lost."""
+        """Wait for the successor of a lost task manager."""
 
         def came() -> bool:
             return any(
@@ -122,7 +122,7 @@ class RunningJob:
         return next(manager for manager in self.manager.task_managers() if manager.index == lost.index)
 
     def totals(self, *keys: str, timeout_s: float = 20.0) -> dict[str, int | None]:
-        """The state, asked for over TCP as any client would."""
+        """The state, read by a client over TCP."""
         with QueryableStateClient(*self.manager.wait_for_proxy(timeout_s), timeout_s=timeout_s) as client:
             found = client.get_many(JOB, "totalAmount", list(keys))
             return {key: None if view is None else view.get() for key, view in found.items()}
@@ -133,7 +133,7 @@ class RunningJob:
         return directory
 
     def wait_for_snapshots(self) -> None:
-        """Wait until no snapshot is being made."""
+        """Wait until no snapshot is being written."""
         for manager in self.manager.task_managers():
             process = psutil.Process(manager.pid)
             until(lambda process=process: not process.children(), "the snapshot's process ends")
@@ -181,7 +181,7 @@ def rows_of(batch: pa.RecordBatch) -> list[tuple[str, int]]:
 
 
 def until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
-    """Wait until something outside this thread has happened; fail with what it was."""
+    """Wait for a condition that another thread or process fulfils; fail with its description."""
     deadline = time.monotonic() + timeout_s
     pause = threading.Event()
     while not condition():
@@ -197,7 +197,7 @@ def kill(manager: TaskManagerAddress) -> None:
 
 
 class Background:
-    """A call on a thread of its own, whose outcome the test asks for later."""
+    """A call on a thread of its own."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
@@ -207,12 +207,12 @@ class Background:
         self._thread.start()
 
     def ended(self, within_s: float) -> bool:
-        """Whether the call has an outcome, now or within a while."""
+        """Whether the call has ended, now or within a bounded wait."""
         self._thread.join(within_s)
         return not self._thread.is_alive()
 
     def result(self, timeout_s: float = 60.0) -> Any:
-        """What the call returned; raises what it raised."""
+        """The result of the call; raises its exception."""
         self._thread.join(timeout_s)
         assert not self._thread.is_alive(), f"no result within {timeout_s} s"
         if self._error is not None:

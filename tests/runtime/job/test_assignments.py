@@ -1,4 +1,4 @@
-"""Laws of `qstate.runtime.control.addresses`: one incarnation of a task manager counts at a time."""
+"""Laws of `qstate.runtime.job.assignments`: one incarnation of a task manager is current at a time."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_slots_share_a_task_manager() -> None:
     assert [assignments.index_of(subtask) for subtask in range(5)] == [0, 0, 1, 1, 2]
 
 
-def test_whoever_was_to_start_it_and_is_gone_makes_room_for_another() -> None:
+def test_a_start_can_be_ordered_again_when_its_starter_is_gone() -> None:
     assignments = Assignments(parallelism=1, slots=1, start_timeout_s=60)
     assignments.start(0, now=0.0)
     assert assignments.give_up(0, incarnation=1)

@@ -1,4 +1,4 @@
-"""Laws of an epoch that comes again: with the rows that it was sealed with, or not at all."""
+"""Laws of an epoch that Spark repeats: it must have the rows that it was sealed with."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_changed_input_that_is_allowed_is_dropped_with_a_warning(job_of: JobOf) 
 
 
 def test_relay_repeats_the_digest_to_the_next_task_manager(job_of: JobOf) -> None:
-    """Lost after the session has begun, while the rows of an epoch that is sealed come again."""
+    """A task manager that is lost after the session has begun, while the rows of a sealed epoch are repeated."""
     job = sealed_epoch_1(job_of, restarted=False)
 
     def rows_and_a_loss(last: pa.RecordBatch) -> Any:
@@ -112,7 +112,7 @@ def test_epoch_of_a_checkpoint_without_digests_is_replayed_as_ever(job_of: JobOf
 
 
 def seal_without_digest(job: RunningJob, epoch: int) -> None:
-    """Seal an epoch as a qstate did that stored no digests: with no changes and no results."""
+    """Seal an epoch like an older qstate, which stored no digests: with no changes and no results."""
     log = EpochLog.open(
         job.epoch_log(),
         LogIdentity(JOB, "it", 0, 1, job.config.max_parallelism),
@@ -134,7 +134,7 @@ def test_program_that_gives_the_rows_other_columns_is_known_by_their_number(job_
 
 
 def epoch_of_two(job: RunningJob, epoch: int, *rows: tuple[str, int]) -> list[tuple[str, int]]:
-    """An epoch of a job with two subtasks; what they emitted."""
+    """Run an epoch of a job with two subtasks. Returns their results."""
     found: list[tuple[str, int]] = []
     for subtask in range(2):
         of_subtask = [row for row in rows if subtask_of(key_group(row[0], 128), 2, 128) == subtask]
@@ -217,7 +217,7 @@ def test_epoch_older_than_the_state_is_refused(job_of: JobOf) -> None:
 
 
 def test_pending_epoch_is_processed_again_by_another_parallelism_whatever_its_rows(job_of: JobOf) -> None:
-    """The state goes on from the epoch before, so the rows that come are those that count."""
+    """The state continues from the epoch before, so the rows that come now count."""
     sealed_epoch_1(job_of, restarted=False).stop()
     job = job_of(Totals(), parallelism=2)
     assert epoch_of_two(job, 1, ("a", 10), ("b", 20)) == [("a", 11), ("b", 21)]

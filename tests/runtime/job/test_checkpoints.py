@@ -27,7 +27,7 @@ KEYS = [f"key {number}" for number in range(40)]
 def epoch_of_all(
     job: RunningJob, epoch: int, amount: int = 1, query: str = QUERY, operator: str = "it"
 ) -> dict[str, int]:
-    """One epoch with a row for every key, each at its subtask; what the function emitted."""
+    """Run one epoch with a row for every key, each at its subtask. Returns the results."""
     parallelism = job.config.parallelism
     emitted: dict[str, int] = {}
     for subtask in range(parallelism):
@@ -130,9 +130,7 @@ def test_savepoint_carries_state_across_backends_and_parallelism(job_of: JobOf, 
     assert len(bodies) == 1
 
 
-def test_job_that_goes_on_with_its_query_from_a_savepoint_goes_on_with_its_epochs(
-    job_of: JobOf, tmp_path: Path
-) -> None:
+def test_job_that_continues_its_query_from_a_savepoint_continues_its_epochs(job_of: JobOf, tmp_path: Path) -> None:
     job = job_of(Totals())
     for epoch in range(2):
         epoch_of_all(job, epoch)
@@ -197,7 +195,7 @@ class AsText(Totals):
         self.total = context.get_state(ValueStateDescriptor("total", str).queryable("totalAmount"))
 
 
-def test_state_that_nobody_asks_for_is_refused_unless_that_is_allowed(job_of: JobOf) -> None:
+def test_undeclared_state_is_refused_unless_that_is_allowed(job_of: JobOf) -> None:
     epoch_of_all(job := job_of(Totals()), 0)
     job.stop()
     job = job_of(Renamed())
@@ -211,7 +209,7 @@ def test_state_that_nobody_asks_for_is_refused_unless_that_is_allowed(job_of: Jo
     assert epoch_of_all(job_of(Renamed()), 2) == all_are(2)
 
 
-def test_operator_that_is_gone_is_refused_unless_that_is_allowed(job_of: JobOf) -> None:
+def test_state_of_a_removed_operator_is_refused_unless_that_is_allowed(job_of: JobOf) -> None:
     job = job_of(Totals())
     job.add_operator("other", Renamed())
     epoch_of_all(job, 0)
@@ -242,7 +240,7 @@ def test_widened_state_is_converted_once_and_stays_so(job_of: JobOf) -> None:
 
 
 class Anything(Totals):
-    """Keeps whatever it likes, under a type that says otherwise, as could be done before types were enforced."""
+    """Stores values of another type than declared, as was possible before types were enforced."""
 
     def open(self, context: Any) -> None:
         context._checks.of = lambda descriptor: descriptor
@@ -268,7 +266,7 @@ def test_value_that_cannot_be_converted_leaves_the_state_to_the_old_program(job_
     assert epoch_of_all(job_of(Anything()), 1) == all_are(1)
 
 
-def test_incompatible_state_is_refused_before_any_row_and_the_old_program_goes_on(job_of: JobOf) -> None:
+def test_incompatible_state_is_refused_before_any_row_and_the_old_program_still_runs(job_of: JobOf) -> None:
     epoch_of_all(job := job_of(Totals()), 0)
     job.stop()
     job = job_of(AsText())
@@ -357,7 +355,7 @@ def test_savepoint_has_all_operators_of_a_query_as_of_one_epoch(job_of: JobOf, t
     assert [(found.epoch, found.sealed) for found in (stored["it"], stored["other"])] == [(1, 2), (1, 1)]
 
 
-def test_savepoint_that_was_not_finished_is_none(job_of: JobOf, tmp_path: Path) -> None:
+def test_unfinished_savepoint_is_not_a_savepoint(job_of: JobOf, tmp_path: Path) -> None:
     epoch_of_all(job := job_of(Totals()), 0)
     source = open_source(str(job.manager.checkpoint_dir))
     with pytest.raises(CheckpointError, match="no committed state yet"):

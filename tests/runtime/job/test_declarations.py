@@ -1,4 +1,4 @@
-"""Laws of operators that are declared again in one job, as a notebook does when a cell is run once more."""
+"""Laws of operators that are declared again in one job, as when a notebook's cell is run again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Renamed(Totals):
         )
 
 
-def test_the_later_declaration_counts_and_the_state_goes_on(job_of: JobOf) -> None:
+def test_the_newest_declaration_counts_and_the_state_is_kept(job_of: JobOf) -> None:
     job = job_of(Totals())
     assert job.epoch(0, rows_batch(("a", 1))) == [("a", 1)]
     job.add_operator("it", Totals(fan_out=2))
@@ -51,7 +51,7 @@ def test_an_operator_whose_query_runs_is_not_declared_again(job_of: JobOf) -> No
     assert job.epoch(1, rows_batch(("a", 1))) == [("a", 2), ("a", 2)]
 
 
-def test_a_query_made_of_an_earlier_declaration_is_refused(job_of: JobOf) -> None:
+def test_a_query_of_an_earlier_declaration_is_refused(job_of: JobOf) -> None:
     job = job_of(Totals())
     earlier = job.declarations["it"]
     job.add_operator("it", Totals(fan_out=2))
@@ -62,7 +62,7 @@ def test_a_query_made_of_an_earlier_declaration_is_refused(job_of: JobOf) -> Non
     assert job.epoch(1, rows_batch(("a", 1))) == [("a", 2), ("a", 2)]
 
 
-def test_names_and_types_are_those_of_the_later_declaration(job_of: JobOf) -> None:
+def test_names_and_types_are_those_of_the_newest_declaration(job_of: JobOf) -> None:
     job = job_of(Totals())
     job.epoch(0, rows_batch(("a", 1)))
     job.add_operator("it", Renamed())
@@ -74,7 +74,7 @@ def test_names_and_types_are_those_of_the_later_declaration(job_of: JobOf) -> No
             client.get(JOB, "totalAmount", "a")
 
 
-def test_a_task_manager_that_comes_back_has_the_later_declaration(job_of: JobOf) -> None:
+def test_a_restarted_task_manager_has_the_newest_declaration(job_of: JobOf) -> None:
     job = job_of(Totals())
     job.epoch(0, rows_batch(("a", 1)))
     job.add_operator("it", Totals(fan_out=2))

@@ -1,4 +1,4 @@
-"""Laws of what counts as committed: Spark's next epoch says it, and the loss of a task manager does not unsay it."""
+"""Laws of committed epochs: the next epoch proves a commit, and the loss of a task manager does not undo that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `committed` queries are told before the first commit: to wait, unless the job was restored from a commit."""
+"""Answers to `committed` queries before the first commit: wait, unless the job was restored from a commit."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_every_flipped_byte_of_the_manifest_is_found(tmp_path: Path) -> None:
             assert str(path) in str(exc)
 
 
-def test_damaged_news_of_committed_epochs_say_nothing(tmp_path: Path) -> None:
+def test_a_damaged_record_of_committed_epochs_is_ignored(tmp_path: Path) -> None:
     directory = job_directory_of(str(tmp_path))
     directory.finalize("query", 3)
     directory.finalize("query", 2)
@@ -71,7 +71,9 @@ def test_damaged_news_of_committed_epochs_say_nothing(tmp_path: Path) -> None:
     job_directory_of(str(tmp_path)).close()
 
 
-def test_a_relative_path_is_the_drivers_and_a_tilde_its_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_and_a_tilde_are_resolved_in_the_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for setting, expected in [("state/here", tmp_path / "state" / "here"), ("~/state", tmp_path / "home" / "state")]:
@@ -100,7 +102,7 @@ def test_a_directory_that_cannot_be_is_named(setting: str, complaint: str, tmp_p
         job_directory_of(setting.format(tmp_path=tmp_path))
 
 
-def test_a_temporary_directory_goes_with_the_job() -> None:
+def test_a_temporary_directory_is_removed_with_the_job() -> None:
     directory = job_directory_of("")
     assert directory.path.is_dir()
     directory.close()
@@ -115,7 +117,7 @@ def test_a_lock_does_not_pass_to_processes_that_the_driver_starts(tmp_path: Path
         lock.close()
 
 
-def test_a_job_goes_on_where_the_one_before_was_stopped(job_of: JobOf) -> None:
+def test_a_job_continues_where_the_one_before_was_stopped(job_of: JobOf) -> None:
     job = job_of(Totals())
     assert job.epoch(0, rows_batch(("a", 1))) == [("a", 1)]
     job.stop()
@@ -125,7 +127,7 @@ def test_a_job_goes_on_where_the_one_before_was_stopped(job_of: JobOf) -> None:
     assert job.totals("a") == {"a": 3}
 
 
-def test_epochs_of_another_query_are_not_taken_for_those_of_the_state(job_of: JobOf) -> None:
+def test_epochs_of_another_query_are_refused(job_of: JobOf) -> None:
     job = job_of(Totals())
     job.epoch(0, rows_batch(("a", 1)), query="one")
     job.stop()

@@ -1,4 +1,4 @@
-"""Laws of the statistics of a running job: what its task managers have counted can be read, and scraped."""
+"""Laws of the statistics of a running job: the counts of its task managers can be read and scraped."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_task_manager_that_does_not_answer_is_named_as_unreachable(
     until(lambda: job.manager.statistics()[0].reachable, "the task manager answers again")
 
 
-def test_a_job_that_counts_nothing_says_so(job_of: JobOf) -> None:
+def test_a_job_without_statistics_reports_none(job_of: JobOf) -> None:
     job = job_of(Totals(), statistics=False)
     job.epoch(0, rows_batch(("a", 1)))
     (found,) = job.manager.statistics()

@@ -1,4 +1,4 @@
-"""A job that was rescaled removes the directories of its earlier parallelism, and goes on as if they were there."""
+"""A rescaled job removes the directories of its earlier parallelism, and keeps its state."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def damages(job: RunningJob) -> set[str | None]:
     return {found.damage for found in verify(str(job.manager.checkpoint_dir))}
 
 
-def test_earlier_layout_goes_with_the_first_epoch_that_is_final_in_the_next(job_of: JobOf) -> None:
+def test_earlier_layout_is_removed_with_the_first_final_epoch_of_the_next(job_of: JobOf) -> None:
     job = job_of(Totals(), parallelism=2)
     for epoch in range(2):
         epoch_of_all(job, epoch)
@@ -82,8 +82,8 @@ def test_removal_that_was_cut_short_is_finished_by_the_next_run(job_of: JobOf, r
     assert job.totals(*KEYS) == all_are(3)
 
 
-def test_layout_that_cannot_be_removed_holds_nothing_up(job_of: JobOf) -> None:
-    """Somebody has put a directory of their own where only files are."""
+def test_layout_that_cannot_be_removed_blocks_nothing(job_of: JobOf) -> None:
+    """Another program has created a directory where only files belong."""
     job = job_of(Totals(), parallelism=2)
     epoch_of_all(job, 0)
     job.stop()

@@ -28,7 +28,7 @@ def test_a_taken_port_is_named_to_the_query(job_of: JobOf) -> None:
             job.epoch(0, rows_batch(("a", 1)))
 
 
-def test_what_open_raises_reaches_the_query_and_the_next_try_starts_afresh(job_of: JobOf, tmp_path: Path) -> None:
+def test_an_error_of_open_reaches_the_query_and_the_next_try_starts_again(job_of: JobOf, tmp_path: Path) -> None:
     job = job_of(Open(Once(tmp_path / "flag", fail)))
     with pytest.raises(JobError, match=r"operator 'it', function Open, open\(\): ValueError: as the test wants"):
         job.epoch(0, rows_batch(("a", 1)))
@@ -85,7 +85,7 @@ def test_subtasks_share_a_task_manager_by_slots(job_of: JobOf) -> None:
     assert sorted(manager.index for manager in job.manager.task_managers()) == [0, 1]
 
 
-def test_an_order_to_start_passes_on_when_its_taker_is_gone(job_of: JobOf) -> None:
+def test_another_relay_gets_the_order_to_start_when_the_first_is_gone(job_of: JobOf) -> None:
     job = job_of(Totals())
     peer = RpcPeer(connect(*job.manager.address, job.manager.secret), {}).start()
     order = peer.call("acquire", 0, 0, 0.1)
@@ -108,7 +108,7 @@ def test_a_task_of_a_stopped_job_says_so(job_of: JobOf, tmp_path: Path, monkeypa
         job.manager.wait_for_proxy(10)
 
 
-def test_stop_by_many_at_once_returns_when_all_has_ended(job_of: JobOf) -> None:
+def test_concurrent_stops_return_when_the_job_has_ended(job_of: JobOf) -> None:
     job = job_of(Totals())
     job.epoch(0, rows_batch(("a", 1)))
     process = psutil.Process(job.task_manager().pid)
@@ -126,7 +126,7 @@ def test_stop_by_many_at_once_returns_when_all_has_ended(job_of: JobOf) -> None:
     assert ended == [True] * 4
 
 
-def test_a_stop_that_was_interrupted_is_taken_up_again(
+def test_the_next_stop_finishes_an_interrupted_one(
     job_of: JobOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C in a notebook, while a task manager is still busy."""

@@ -60,7 +60,7 @@ def test_a_lost_task_manager_leaves_a_gap_and_its_successor_fills_it() -> None:
     assert registry.locate("total").owners == (LOW, HIGH)
 
 
-def test_a_state_that_is_described_in_another_way_has_the_owners_that_say_so_alone() -> None:
+def test_a_state_with_a_new_description_has_only_owners_with_that_description() -> None:
     registry = LocationRegistry("job", 128)
     registry.register("one", [TOTAL])
     registry.publish(TOTAL, subtask=0, manager=0, owner=LOW)

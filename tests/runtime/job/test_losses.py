@@ -1,4 +1,4 @@
-"""Laws of losing task managers, wherever it hits them: nothing is lost or doubled, and errors say what happened."""
+"""Laws of lost task managers, at any moment: nothing is lost or counted twice, and errors say what happened."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_state_is_queryable_again_without_another_epoch(backend: str, job_of: Jo
     assert job.epoch(2, rows_batch(("a", 4))) == [("a", 7)]
 
 
-def test_a_loss_in_the_middle_of_an_epoch_is_mended_by_the_relay(job_of: JobOf, tmp_path: Path) -> None:
+def test_the_relay_repeats_an_epoch_whose_task_manager_is_lost(job_of: JobOf, tmp_path: Path) -> None:
     job = job_of(Totals(Once(tmp_path / "flag", kill_this_process)))
     job.epoch(0, rows_batch(("a", 1)))
     batches = [rows_batch(("a", 1), ("b", 2)), rows_batch(("mischief", 1)), rows_batch(("a", 1))]
@@ -108,10 +108,10 @@ def test_a_damaged_newest_epoch_is_processed_again_when_spark_gives_it_again(job
     assert job.totals("a") == {"a": 3}
 
 
-def test_a_stopped_task_manager_is_replaced_and_its_relay_moves_on(
+def test_a_stopped_task_manager_is_replaced_and_its_relay_continues(
     job_of: JobOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SIGSTOP is the nastiest loss: no connection ends, and the process comes back with all it held."""
+    """SIGSTOP is the hardest loss: no connection ends, and the process may continue later with all its state."""
     monkeypatch.setattr(data_channel, "SILENCE_S", 0.3)
     job = job_of(Totals(Once(tmp_path / "flag", Hold(tmp_path))), lease_s=1.5)
     job.epoch(0, rows_batch(("a", 1)))

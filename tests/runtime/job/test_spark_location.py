@@ -1,4 +1,4 @@
-"""Laws of two directories: what Spark keeps of a query and what qstate keeps of a job do not share names."""
+"""Laws of two directories: Spark's of a query and qstate's of a job must not share names."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_one_directory_for_both_is_refused_however_it_is_written(root: Path, own
         ("{root}/with space", "file:{root}/with%20space"),
     ],
 )
-def test_directories_of_their_own_are_taken(root: Path, own: str, sparks: str) -> None:
+def test_separate_directories_are_accepted(root: Path, own: str, sparks: str) -> None:
     check_apart(own.format(root=root), sparks.format(root=root))
 
 
@@ -87,7 +87,7 @@ def test_a_query_that_keeps_its_offsets_in_the_checkpoint_dir_binds_nothing(tmp_
         directory.close()
 
 
-def test_a_directory_that_spark_does_not_know_is_nobodys(tmp_path: Path) -> None:
+def test_a_directory_that_spark_does_not_know_can_be_used(tmp_path: Path) -> None:
     (tmp_path / "metadata").touch()
     JobDirectory("job", JobConfig(checkpoint_dir=str(tmp_path)), 1).close()
     assert "metadata" in DurableDirectory(tmp_path).names()

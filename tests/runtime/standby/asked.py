@@ -1,4 +1,4 @@
-"""What a server answers, byte for byte, and the epochs that the tests feed to a job."""
+"""Answers of a server, byte for byte, and epochs for the jobs of the tests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def committed_answers(address: tuple[str, int], state: str, namespace: Any = Non
 
 
 def in_any_order(answers: Mapping[str, Answer]) -> Mapping[str, Any]:
-    """The same, with a map's entries sorted: which order they come in is no part of an answer."""
+    """The same, with a map's entries sorted, because an answer may have them in any order."""
     return {key: (epoch, _sorted(data)) for key, (epoch, data) in answers.items()}
 
 
@@ -61,13 +61,13 @@ def reached(standby: Standby, epoch: int, operator: str = "it") -> None:
 
 
 def settled(address: tuple[str, int], epoch: int) -> None:
-    """Wait until every subtask of a job knows that Spark has committed the epoch: it is told, and does not confirm."""
+    """Wait until every subtask of a job shows the epoch as committed: the report has no confirmation."""
     with QueryableStateClient(*address, timeout_s=20.0) as client:
         client.get_many(JOB, "totalAmount", KEYS, isolation="committed", min_epoch=epoch)
 
 
 def total(address: tuple[str, int], key: str = KEYS[0], **options: Any) -> tuple[int, int]:
-    """What a client reads of `totalAmount`: the total and its epoch."""
+    """The total and its epoch that a client reads from `totalAmount`."""
     with QueryableStateClient(*address, timeout_s=20.0) as client:
         view = client.get(JOB, "totalAmount", key, isolation="committed", **options)
         return view.get(), view.epoch

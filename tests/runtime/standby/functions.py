@@ -1,4 +1,4 @@
-"""A function with every kind of state, which the standby's tests run in task managers, and what it is made of."""
+"""A function with every kind of state, and its descriptors. The standby's tests run it in task managers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ NAMES = ("value", "list", "map", "totalAmount", "mean", "jsonValue", "jsonList",
 
 
 def window_of(amount: int) -> tuple[str, int]:
-    """The namespace that an amount's entries stand in, beside the void one."""
+    """The namespace of an amount's entries, beside the void one."""
     return "window", amount % 2
 
 
@@ -126,7 +126,7 @@ class Hidden(KeyedProcessFunction):
 
 
 class FloatTotals(KeyedProcessFunction):
-    """What `tests.runtime.job.functions.Totals` is, with totals that are floats, and a state more."""
+    """`tests.runtime.job.functions.Totals` with float totals and one more state."""
 
     def open(self, context: Any) -> None:
         self.total = context.get_reducing_state(

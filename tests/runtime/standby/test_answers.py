@@ -1,4 +1,4 @@
-"""A standby answers what its job answers, and says clearly what it cannot answer."""
+"""A standby gives the same answers as its job, and clear errors for queries that it cannot answer."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_failures_have_the_codes_that_a_job_gives_them(job_of: JobOf, standby_of
             client.get(JOB, "totalAmount", KEYS[0], isolation="committed", min_epoch=1)
 
 
-def test_token_is_wanted_where_one_is_set(job_of: JobOf, standby_of: StandbyOf) -> None:
+def test_a_configured_token_is_required(job_of: JobOf, standby_of: StandbyOf) -> None:
     feed(job_of(Totals()), 0)
     standby = standby_of(auth_token="open sesame")
     with QueryableStateClient(*standby.address, timeout_s=2.0) as client, pytest.raises(Unauthenticated):

@@ -40,7 +40,9 @@ def test_standby_follows_a_live_job(job_of: JobOf, standby_of: StandbyOf, backen
     assert (status.fills, status.failures, status.failure) == (1, 0, None)
 
 
-def test_directory_that_is_not_there_yet_is_waited_for(job_of: JobOf, standby_of: StandbyOf, tmp_path: Path) -> None:
+def test_the_standby_waits_for_a_directory_that_does_not_exist_yet(
+    job_of: JobOf, standby_of: StandbyOf, tmp_path: Path
+) -> None:
     standby = standby_of()
     assert not (tmp_path / "checkpoint").exists(), "a standby writes nothing"
     assert standby.status().job is None
@@ -51,7 +53,7 @@ def test_directory_that_is_not_there_yet_is_waited_for(job_of: JobOf, standby_of
     assert total(standby.address) == (1, 0)
 
 
-def test_standby_goes_on_when_the_job_is_killed_and_when_it_is_stopped(job_of: JobOf, standby_of: StandbyOf) -> None:
+def test_standby_serves_after_the_job_is_killed_or_stopped(job_of: JobOf, standby_of: StandbyOf) -> None:
     job = job_of(Totals())
     standby = standby_of()
     for epoch in range(3):
@@ -115,7 +117,7 @@ def test_queries_never_fail_and_never_go_back_while_backends_are_replaced(
     assert [epoch for _, epoch in answers] == sorted(epoch for _, epoch in answers)
 
 
-def test_state_that_was_read_anew_is_counted_before_what_was_served_is_closed(
+def test_a_fill_is_counted_before_the_old_generation_is_closed(
     job_of: JobOf, standby_of: StandbyOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = job_of(Totals(), parallelism=2)
@@ -137,9 +139,7 @@ def test_state_that_was_read_anew_is_counted_before_what_was_served_is_closed(
         readers_left.set()
 
 
-def test_standby_that_missed_files_which_snapshots_replaced_reads_the_state_anew(
-    job_of: JobOf, standby_of: StandbyOf
-) -> None:
+def test_standby_that_missed_replaced_files_reads_the_whole_state(job_of: JobOf, standby_of: StandbyOf) -> None:
     job = job_of(Totals(), snapshot_interval=2, retained_snapshots=1)
     feed(job, 0)
     standby = standby_of(interval_s=3600.0)
@@ -153,7 +153,7 @@ def test_standby_that_missed_files_which_snapshots_replaced_reads_the_state_anew
     assert standby.status().fills == 2
 
 
-def test_damaged_newest_file_leaves_the_last_good_epoch_and_is_told(job_of: JobOf, standby_of: StandbyOf) -> None:
+def test_damaged_newest_file_leaves_the_last_good_epoch_and_is_reported(job_of: JobOf, standby_of: StandbyOf) -> None:
     job = job_of(Totals())
     for epoch in range(3):
         feed(job, epoch)
@@ -177,7 +177,7 @@ def test_damaged_newest_file_leaves_the_last_good_epoch_and_is_told(job_of: JobO
     assert standby.status().fills == 1
 
 
-def test_epoch_that_was_damaged_and_made_again_is_followed(job_of: JobOf, standby_of: StandbyOf) -> None:
+def test_damaged_epoch_that_is_sealed_again_is_followed(job_of: JobOf, standby_of: StandbyOf) -> None:
     job = job_of(Totals())
     for epoch in range(2):
         feed(job, epoch)
@@ -193,7 +193,7 @@ def test_epoch_that_was_damaged_and_made_again_is_followed(job_of: JobOf, standb
     assert standby.status().fills == 1
 
 
-def test_damage_before_the_newest_file_keeps_what_is_served(job_of: JobOf, standby_of: StandbyOf) -> None:
+def test_damage_before_the_newest_file_keeps_the_served_state(job_of: JobOf, standby_of: StandbyOf) -> None:
     job = job_of(Totals())
     for epoch in range(4):
         feed(job, epoch)
@@ -207,7 +207,7 @@ def test_damage_before_the_newest_file_keeps_what_is_served(job_of: JobOf, stand
     assert first.name in str(other.status().failure)
 
 
-def test_one_damaged_operator_does_not_keep_the_others_back(job_of: JobOf, standby_of: StandbyOf) -> None:
+def test_one_damaged_operator_does_not_delay_the_others(job_of: JobOf, standby_of: StandbyOf) -> None:
     job = job_of(Totals())
     job.add_operator("other", Hidden())
     job.epoch(0, rows_batch((KEYS[0], 1)), operator="other")
@@ -279,7 +279,7 @@ def test_job_that_was_restored_is_served_from_its_first_committed_epoch(
     assert total(standby.address) == (6, 0)
 
 
-def test_lost_log_of_a_subtask_is_told_and_leaves_what_was_read(
+def test_lost_log_of_a_subtask_is_reported_and_keeps_the_served_state(
     job_of: JobOf, standby_of: StandbyOf, tmp_path: Path
 ) -> None:
     job = job_of(Totals(), parallelism=2)
@@ -296,13 +296,13 @@ def test_lost_log_of_a_subtask_is_told_and_leaves_what_was_read(
     assert "epoch logs of some of its key groups are missing" in str(other.status().failure)
 
 
-def test_directory_that_is_gone_leaves_what_was_read(job_of: JobOf, standby_of: StandbyOf, tmp_path: Path) -> None:
+def test_directory_that_is_gone_keeps_the_served_state(job_of: JobOf, standby_of: StandbyOf, tmp_path: Path) -> None:
     job = job_of(Totals())
     feed(job, 0)
     standby = standby_of()
     job.stop()
     (tmp_path / "checkpoint").rename(tmp_path / "elsewhere")
-    until(lambda: "no job.json any more" in str(standby.status().failure), "the loss is told")
+    until(lambda: "no job.json any more" in str(standby.status().failure), "the loss is reported")
     assert total(standby.address) == (1, 0)
     (tmp_path / "elsewhere").rename(tmp_path / "checkpoint")
     until(lambda: standby.status().failure is None, "the directory can be read again")
@@ -310,9 +310,7 @@ def test_directory_that_is_gone_leaves_what_was_read(job_of: JobOf, standby_of: 
     assert total(standby.address, min_epoch=1) == (2, 1)
 
 
-def test_directory_that_another_query_began_anew_is_not_followed(
-    job_of: JobOf, standby_of: StandbyOf, tmp_path: Path
-) -> None:
+def test_directory_of_another_query_is_not_followed(job_of: JobOf, standby_of: StandbyOf, tmp_path: Path) -> None:
     job = job_of(Totals())
     for epoch in range(2):
         feed(job, epoch)
@@ -322,12 +320,12 @@ def test_directory_that_another_query_began_anew_is_not_followed(
     job = job_of(Totals())
     for epoch in range(3):
         feed(job, epoch, 7, query="another")
-    until(lambda: "now belongs to another query" in str(standby.status().failure), "the change is told")
+    until(lambda: "now belongs to another query" in str(standby.status().failure), "the change is reported")
     assert total(standby.address) == (2, 1)
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
-def test_command_serves_until_it_is_told_to_end(job_of: JobOf, tmp_path: Path, end: signal.Signals) -> None:
+def test_command_serves_until_sigterm(job_of: JobOf, tmp_path: Path, end: signal.Signals) -> None:
     job = job_of(EveryKind())
     feed(job, 0)
     job.stop()

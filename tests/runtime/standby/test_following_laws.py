@@ -34,11 +34,11 @@ from qstate.serializers import MessagePackSerializer
 JOB, UID, QUERY = "job", "it", "query"
 MAX_PARALLELISM = 8
 KEYS = [f"key {number}" for number in range(10)]
-#: Keys of the first epoch that nobody asks for, so many that a later one changes little: snapshots may be partial.
+#: Keys of the first epoch that are never queried: so many that later epochs change little, for partial snapshots.
 FILLERS = [f"filler {number:050d}" for number in range(60)]
 TOTAL = ReducingStateDescriptor("total", int, reduce_function=add).queryable("totalAmount")
 NO_EPOCH = -1
-#: What an epoch does with keys: a new value each, None to delete it.
+#: The writes of an epoch: a new value for each key, None to delete it.
 WRITES = st.dictionaries(st.sampled_from(KEYS), st.none() | st.integers(0, 999), max_size=4)
 
 
@@ -56,7 +56,7 @@ class FollowedJob(RuleBasedStateMachine):
         self.committed: dict[int, dict[str, int]] = {NO_EPOCH: {}}
         self.told = NO_EPOCH
         self.logs: dict[int, EpochLog] = {}
-        #: What each subtask has sealed of the running epoch.
+        #: The writes that each subtask has sealed in the running epoch.
         self.sealed: dict[int, dict[str, int | None]] = {}
         self.shown = NO_EPOCH
         self.registry = StateRegistry()
@@ -129,7 +129,7 @@ class FollowedJob(RuleBasedStateMachine):
 
     @rule(parallelism=st.integers(1, 4))
     def rescale(self, parallelism: int) -> None:
-        """What was sealed of the running epoch is done again."""
+        """Repeat the sealed writes of the running epoch."""
         if parallelism != self.manifest.parallelism:
             self.manifest = self.manifest.with_parallelism(parallelism)
             self.manifest.write(self.root)

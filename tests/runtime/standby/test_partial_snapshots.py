@@ -42,7 +42,7 @@ def snapshot(job: RunningJob, epoch: int) -> None:
 
 
 def answers(address: tuple[str, int]) -> Mapping[Any, Mapping[str, Any]]:
-    """What every state answers for every key, the epoch aside."""
+    """The answers of every state for every key, without the epoch."""
     found = {}
     for name in NAMES:
         for namespace in (None, window_of(1), window_of(2)):
@@ -91,7 +91,7 @@ def test_job_restarts_from_a_stack_with_every_kind_of_state(
     assert answers(copied.address) == wanted
 
 
-def test_standby_that_missed_what_a_partial_snapshot_replaced_reads_the_state_anew(
+def test_standby_that_missed_files_of_a_partial_snapshot_reads_the_whole_state(
     job_of: JobOf, standby_of: StandbyOf
 ) -> None:
     job = job_of(EveryKind(), snapshot_interval=0)

@@ -1,4 +1,4 @@
-"""What a standby and its command refuse before they begin."""
+"""Settings that a standby and its command refuse before they start."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_closing_is_idempotent_and_frees_the_ports(tmp_path: Path) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
-def test_command_says_in_a_line_what_cannot_work(
+def test_command_reports_a_setting_that_cannot_work_in_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
 ) -> None:
     monkeypatch.delenv("QSTATE_TOKEN", raising=False)

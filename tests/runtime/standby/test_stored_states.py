@@ -83,7 +83,7 @@ def test_reader_answers_until_it_is_retired() -> None:
         reader.get(VALUE, None, ["a"])
 
 
-def test_read_that_was_under_way_when_the_reader_retired_is_not_answered() -> None:
+def test_read_that_runs_when_the_reader_retires_is_not_answered() -> None:
     """The backend may have been emptied under it."""
     reader = RetiringReader(Read(lambda: reader.retire()))
     with pytest.raises(UnknownStateId):

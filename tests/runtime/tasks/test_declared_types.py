@@ -1,4 +1,4 @@
-"""A value that is not what its state declares: refused when the epoch is sealed, with everything named, and no harm."""
+"""A value of another type than declared: refused when the epoch is sealed, and the entry is named."""
 
 from __future__ import annotations
 

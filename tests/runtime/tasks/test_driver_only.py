@@ -1,4 +1,4 @@
-"""Laws of what belongs to the driver: in a task manager it is refused at once, and the module that does it is named."""
+"""Laws of actions of the driver: a task manager refuses them at once, and names the module that tried."""
 
 from __future__ import annotations
 

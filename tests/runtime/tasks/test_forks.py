@@ -1,4 +1,4 @@
-"""Laws of functions that fork: a child that comes back into the task manager's code ends there, and changes nothing."""
+"""Laws of functions that fork: a child that returns into the task manager's code ends there and changes nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BACKENDS = pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 
 
 def go_on() -> None:
-    """As if nothing were."""
+    """Returns normally."""
 
 
 class Fork:
@@ -45,7 +45,7 @@ class Fork:
         written.rename(self.child)
         ended = psutil.Process(pid)
         try:
-            ended.wait(20)  # whatever the child does, it has done before the parent goes on
+            ended.wait(20)  # the child has ended before the parent continues
         except psutil.TimeoutExpired:
             ended.kill()
             raise
@@ -92,7 +92,7 @@ class AtTheSeal(Totals):
 
 
 def assert_nothing_came_of_it(job: RunningJob) -> None:
-    """The task manager goes on, with all its files, and the log says what became of the child."""
+    """The task manager continues, with all its files, and its log says that the child has ended."""
     assert job.epoch(1, rows_batch(("a", 1)))[0] == ("a", 3)
     before = job.task_manager()
     assert Path(before.unix_path).parent.exists()
@@ -108,7 +108,7 @@ ROWS = rows_batch(("a", 1), ("mischief", 1), ("a", 1))
 
 @BACKENDS
 @pytest.mark.parametrize("then", [go_on, fail, leave], ids=["returns", "raises", "exits"])
-def test_child_that_comes_back_from_a_row_doubles_nothing(
+def test_child_that_returns_from_a_row_duplicates_nothing(
     job_of: JobOf, tmp_path: Path, backend: str, then: Callable[[], None]
 ) -> None:
     job = job_of(Totals(Fork(tmp_path, then)), backend=backend)
@@ -116,7 +116,7 @@ def test_child_that_comes_back_from_a_row_doubles_nothing(
     assert_nothing_came_of_it(job)
 
 
-def test_child_of_a_generator_doubles_nothing(job_of: JobOf, tmp_path: Path) -> None:
+def test_child_of_a_generator_duplicates_nothing(job_of: JobOf, tmp_path: Path) -> None:
     job = job_of(Flowing(Fork(tmp_path)))
     rows = [("a", 1), ("a", -1), ("mischief", 1), ("mischief", -1), ("a", 2), ("a", -2)]
     assert job.epoch(0, ROWS) == rows
@@ -124,7 +124,7 @@ def test_child_of_a_generator_doubles_nothing(job_of: JobOf, tmp_path: Path) -> 
 
 
 @BACKENDS
-def test_child_that_comes_back_as_values_are_serialized_seals_nothing(
+def test_child_that_returns_while_values_are_serialized_seals_nothing(
     job_of: JobOf, tmp_path: Path, backend: str
 ) -> None:
     job = job_of(AtTheSeal(Fork(tmp_path)), backend=backend)
@@ -132,13 +132,13 @@ def test_child_that_comes_back_as_values_are_serialized_seals_nothing(
     assert_nothing_came_of_it(job)
 
 
-def test_child_that_comes_back_from_open_opens_nothing(job_of: JobOf, tmp_path: Path) -> None:
+def test_child_that_returns_from_open_opens_nothing(job_of: JobOf, tmp_path: Path) -> None:
     job = job_of(Open(Fork(tmp_path)))
     assert job.epoch(0, ROWS) == [("a", 1), ("mischief", 1), ("a", 2)]
     assert_nothing_came_of_it(job)
 
 
-def test_child_that_comes_back_from_close_removes_nothing(job_of: JobOf, tmp_path: Path) -> None:
+def test_child_that_returns_from_close_removes_nothing(job_of: JobOf, tmp_path: Path) -> None:
     job = job_of(Close(Fork(tmp_path)))
     job.epoch(0, ROWS)
     process = psutil.Process(job.task_manager().pid)
@@ -148,7 +148,7 @@ def test_child_that_comes_back_from_close_removes_nothing(job_of: JobOf, tmp_pat
     assert "Traceback" not in job.log_text()
 
 
-def test_child_that_stays_away_is_the_functions_own_affair(job_of: JobOf, tmp_path: Path) -> None:
+def test_child_that_does_not_return_is_left_alone(job_of: JobOf, tmp_path: Path) -> None:
     job = job_of(Totals(in_another_process))
     assert job.epoch(0, ROWS) == [("a", 1), ("mischief", 1), ("a", 2)]
     assert "a forked child" not in job.log_text()
@@ -160,7 +160,7 @@ def in_another_process() -> None:
 
 
 def test_child_of_the_driver_stops_nothing(job_of: JobOf) -> None:
-    """A child that exits runs what its parent has registered for the end."""
+    """A child that exits runs its parent's exit handlers."""
     job = job_of(Totals())
     job.epoch(0, ROWS)
     before = job.task_manager()

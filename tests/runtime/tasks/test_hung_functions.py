@@ -1,4 +1,4 @@
-"""A function that does not come back: the log says where it is, and the job may end it."""
+"""A function that does not return: the log says where it is, and the job may end it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_log_says_which_row_and_where_again_and_again(job_of: JobOf, tmp_pat
     job = job_of(Totals(Hold(tmp_path)), element_warning_s=0.2)
     task = Background(lambda: job.epoch(0, rows_batch(("a", 1), ("mischief", 7))))
     told = "operator 'it' subtask 0, function Totals, key 'mischief': process_element has not returned for "
-    until(lambda: job.log_text().count(told) >= 3, "it is told three times")
+    until(lambda: job.log_text().count(told) >= 3, "it is logged three times")
     logged = job.log_text()
     times = [float(found) for found in re.findall(re.escape(told) + r"([\d.]+) s\n", logged)]
     assert times[0] < 2 * times[1] and all(one * 1.5 < other for one, other in pairwise(times))
@@ -50,7 +50,7 @@ def test_an_open_that_hangs_is_in_the_log(job_of: JobOf, tmp_path: Path) -> None
     assert task.result() == [("a", 1)]
 
 
-def test_what_takes_too_long_fails_the_epoch_and_nothing_sealed_is_lost(job_of: JobOf, tmp_path: Path) -> None:
+def test_a_timeout_fails_the_epoch_and_nothing_sealed_is_lost(job_of: JobOf, tmp_path: Path) -> None:
     job = job_of(Totals(Once(tmp_path / "flag", Hold(tmp_path))), element_timeout_s=0.5)
     job.epoch(0, rows_batch(("a", 1), ("b", 2)))
     hung = job.task_manager()
@@ -77,7 +77,7 @@ def test_an_open_that_takes_too_long_fails_the_epoch(job_of: JobOf, tmp_path: Pa
 
 
 class Backtracks(KeyedProcessFunction):
-    """Holds the interpreter for longer than the lease: so does a regular expression with the wrong text."""
+    """Keeps the interpreter's lock for longer than the lease, as a regular expression can."""
 
     def __init__(self, seconds: float, flag: Path) -> None:
         self._seconds = seconds
@@ -87,7 +87,7 @@ class Backtracks(KeyedProcessFunction):
         if not self._flag.exists():
             self._flag.touch()
             began = time.perf_counter()
-            sum(range(10_000_000))  # one call into C, which lets nobody in
+            sum(range(10_000_000))  # one call into C, which keeps the interpreter's lock
             sum(range(int(10_000_000 * self._seconds / (time.perf_counter() - began))))
 
 
@@ -99,7 +99,7 @@ def test_who_holds_the_interpreter_is_in_the_log(job_of: JobOf, tmp_path: Path) 
 
 
 class Clock:
-    """A watchdog that looks when it is told to, and what it makes of what it sees."""
+    """A watchdog that inspects when the test calls it, and its reports."""
 
     def __init__(self, **settings: Any) -> None:
         self.expired: list[tuple[int, str]] = []
@@ -111,7 +111,7 @@ class Clock:
         self.watchdog.look(now, frames)
 
 
-def test_only_what_stays_at_one_row_is_told_at_growing_intervals(caplog: pytest.LogCaptureFixture) -> None:
+def test_only_a_call_that_stays_at_one_row_is_logged_at_growing_intervals(caplog: pytest.LogCaptureFixture) -> None:
     gates = [Gate(), Gate()]
     clock = Clock(element_timeout_s=1000)
     with heap() as backend:
@@ -138,7 +138,7 @@ def test_only_what_stays_at_one_row_is_told_at_growing_intervals(caplog: pytest.
         thread.join(30)
 
 
-def test_it_can_be_turned_off(caplog: pytest.LogCaptureFixture) -> None:
+def test_warnings_can_be_turned_off(caplog: pytest.LogCaptureFixture) -> None:
     gate, clock = Gate(), Clock(element_warning_s=0)
     with heap() as backend:
         operator = operator_of(Calls(lambda function, row, context: gate(row)), backend)
@@ -155,14 +155,14 @@ def test_it_can_be_turned_off(caplog: pytest.LogCaptureFixture) -> None:
 
 
 class Impatient(Totals):
-    """Totals in a task manager in which a newer attempt waits for half a second only."""
+    """Totals in a task manager in which a newer attempt waits for only half a second."""
 
     def open(self, context: Any) -> None:
         subtask.CUT_TIMEOUT_S = 0.5
         super().open(context)
 
 
-def test_a_newer_attempt_that_waits_in_vain_says_for_what(job_of: JobOf, tmp_path: Path) -> None:
+def test_a_newer_attempt_that_waits_too_long_says_why(job_of: JobOf, tmp_path: Path) -> None:
     job = job_of(Impatient(Once(tmp_path / "flag", Hold(tmp_path))))
     older = Background(lambda: job.epoch(0, rows_batch(("mischief", 1)), attempt=1))
     until((tmp_path / "reached").exists, "the function holds the row")

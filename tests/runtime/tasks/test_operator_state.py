@@ -96,7 +96,7 @@ def test_at_least_once_it_keeps_what_a_failed_attempt_added(job_of: JobOf) -> No
     assert shown(job, 1)["noted"] == [1, 2]
 
 
-def test_too_much_of_it_fails_the_epoch_and_no_more(job_of: JobOf) -> None:
+def test_too_much_of_it_fails_only_the_epoch(job_of: JobOf) -> None:
     job = job_of(Positions())
     note(job, 0, 1)
     with pytest.raises(JobError, match=r"subtask 0: its operator state has .* in 'common'; a subtask may have 16,7"):
@@ -106,7 +106,7 @@ def test_too_much_of_it_fails_the_epoch_and_no_more(job_of: JobOf) -> None:
 
 @BACKENDS
 def test_parallelism_changes_and_every_element_has_one_owner(job_of: JobOf, backend: str) -> None:
-    """2 -> 3 -> 1: split lists are cut anew, union lists are everybody's."""
+    """2 -> 3 -> 1: split lists are split again, and every subtask has all union lists."""
     job = job_of(Positions(), parallelism=2, backend=backend)
     note(job, 0, 1, 2, 3, subtask=0)
     note(job, 0, 4, subtask=1)
@@ -123,13 +123,13 @@ def test_parallelism_changes_and_every_element_has_one_owner(job_of: JobOf, back
     assert shown(job, 2) == {"noted": [1, 2, 3, 4], "common": [1, 2, 3, 4] * 3}
 
 
-def test_subtasks_that_never_began_in_a_layout_hand_on_what_they_would_have_had(job_of: JobOf) -> None:
+def test_subtasks_that_never_began_in_a_layout_pass_their_elements_on(job_of: JobOf) -> None:
     job = job_of(Positions(), parallelism=2)
     note(job, 0, 1, 2, 3, subtask=0)
     note(job, 0, 4, 5, subtask=1)
     job.stop()
     job = job_of(Positions(), parallelism=4)
-    note(job, 1, subtask=1)  # nobody else begins in this layout
+    note(job, 1, subtask=1)  # no other subtask begins in this layout
     job.stop()
     job = job_of(Positions(), parallelism=3)
     assert [found["noted"] for found in of_all(job, 1)] == [[1, 2], [3, 4], [5]]
@@ -178,7 +178,7 @@ class Other(Positions):
         self.common = context.get_union_list_state(ListStateDescriptor("common", list[int]))
 
 
-def test_state_that_nobody_asks_for_is_refused_unless_that_is_allowed(job_of: JobOf) -> None:
+def test_undeclared_state_is_refused_unless_that_is_allowed(job_of: JobOf) -> None:
     note(job := job_of(Positions()), 0, 1)
     job.stop()
     job = job_of(Keyed())

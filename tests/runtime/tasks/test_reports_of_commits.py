@@ -1,4 +1,4 @@
-"""Laws of Spark's report that an epoch is committed: whenever a task manager hears it, it is not forgotten."""
+"""Laws of Spark's report that an epoch is committed: it takes effect, whenever a task manager receives it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class HeardAtSealed(TaskChannel):
 
 
 class TaskManagerAlone:
-    """The subtasks of one task manager, in this process, and the end of the control channel that a driver has."""
+    """The subtasks of one task manager, in this process, and the driver's end of its control connection."""
 
     def __init__(self, directory: Path, backend: str) -> None:
         spec = OperatorSpec(
@@ -115,8 +115,8 @@ def manager(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[TaskMana
     opened.close()
 
 
-def test_epoch_that_is_committed_before_its_session_has_let_go_becomes_final(manager: TaskManagerAlone) -> None:
-    """The driver may hear SEALED, commit and report that while the session's thread has not gone on yet."""
+def test_epoch_that_is_committed_before_its_session_has_ended_becomes_final(manager: TaskManagerAlone) -> None:
+    """The driver may get SEALED, commit and report that before the session's thread continues."""
     manager.session(0, attempt=1, report=lambda: manager.subtasks.finalize([UID], 0))
     assert manager.committed(manager.subtasks) == (0, [b"\x01"])
 
@@ -147,8 +147,8 @@ def test_report_of_a_newer_epoch_makes_the_one_sealed_last_final(manager: TaskMa
     assert manager.committed(manager.subtasks) == (1, [b"\x02"])
 
 
-def test_epoch_that_is_committed_while_the_state_is_being_brought_back_becomes_final(manager: TaskManagerAlone) -> None:
-    """A new task manager is told what is final, and the report of a newer epoch overtakes its opening the state."""
+def test_epoch_that_is_committed_while_the_state_is_restored_becomes_final(manager: TaskManagerAlone) -> None:
+    """A new task manager gets the final epoch, and the report of a newer epoch arrives before the state is open."""
     manager.session(0, attempt=1)
     manager.session(1, attempt=2)
     manager.subtasks.close()

@@ -1,4 +1,4 @@
-"""Laws of sealing: an epoch is in the log or it never was, whoever interferes."""
+"""Laws of sealing: an epoch is in the log completely or not at all, also when another attempt interferes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_full_disk_fails_the_epoch_and_harms_no_other(backend: str, job_of: Jo
     log_size = sum(file.stat().st_size for file in job.logs())
     task_manager.rlimit(resource.RLIMIT_FSIZE, (log_size + 4_000, unlimited[1]))
     for _ in range(2):
-        # RocksDB cannot be opened anew either, as long as the disk is full
+        # RocksDB cannot be opened either as long as the disk is full
         with pytest.raises((CheckpointError, JobError), match="File too large"):
             job.epoch(1, many_rows(30_000, keys=30_000))
         if backend == "heap":
@@ -72,7 +72,7 @@ def test_a_full_disk_fails_the_epoch_and_harms_no_other(backend: str, job_of: Jo
     assert job.totals("a", "k1") == {"a": 3, "k1": None}
 
 
-def test_a_task_manager_whose_log_another_writer_took_over_ends_and_the_epoch_goes_on(job_of: JobOf) -> None:
+def test_a_task_manager_whose_log_another_writer_has_taken_over_ends_and_the_epoch_continues(job_of: JobOf) -> None:
     job = job_of(Totals())
     job.epoch(0, rows_batch(("a", 1)))
     process = psutil.Process(job.task_manager().pid)

@@ -1,4 +1,4 @@
-"""Laws of one task's session: rows in, results out, and whatever goes wrong says why."""
+"""Laws of one task's session: rows in, results out, and errors with their reason."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_large_epoch_evaluated_twice_gives_the_same_rows_and_counts_once(job_o
     assert job.totals("k1") == {"k1": 8000}
 
 
-def test_the_functions_error_arrives_though_input_is_still_on_its_way(job_of: JobOf) -> None:
+def test_the_functions_error_arrives_although_input_was_not_read(job_of: JobOf) -> None:
     job = job_of(Totals(fail), replay_buffer_bytes=0)
     with pytest.raises(JobError, match="operator 'it', function Totals, key 'mischief': ValueError: as the test wants"):
         job.epoch(0, rows_batch(("mischief", 1)), *LARGE)

@@ -1,4 +1,4 @@
-"""The process that makes snapshots: it never outlives its task manager, and what goes wrong with it harms nothing."""
+"""The process that writes snapshots: it never outlives its task manager, and its failure affects nothing else."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def snapshots(directory: Path) -> list[str]:
     return [path.name for path in directory.glob("*.snapshot")]
 
 
-def test_snapshot_is_made_when_so_many_epochs_are_final(tmp_path: Path) -> None:
+def test_snapshot_is_written_after_snapshot_interval_final_epochs(tmp_path: Path) -> None:
     sealed_log(tmp_path)
     snapshotter = Snapshotter(tmp_path, JobConfig(snapshot_interval=3))
     for _ in range(2):
@@ -55,16 +55,16 @@ def test_no_interval_means_no_snapshots(tmp_path: Path) -> None:
     snapshotter.close()
 
 
-def test_snapshot_that_takes_too_long_is_given_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_snapshot_that_takes_too_long_is_cancelled(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     sealed_log(tmp_path, entries=200_000)
     snapshotter = Snapshotter(tmp_path, JobConfig(snapshot_interval=1, snapshot_timeout_s=0.01))
     snapshotter.epoch_is_final(0)
-    until(lambda: "took longer than snapshot_timeout_s" in caplog.text, "it is given up")
+    until(lambda: "took longer than snapshot_timeout_s" in caplog.text, "it is cancelled")
     snapshotter.close()
     assert snapshots(tmp_path) == []
 
 
-def test_failed_snapshot_is_said_and_the_next_one_tried(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_snapshot_is_logged_and_the_next_one_is_tried(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     sealed_log(tmp_path)
     newest = tmp_path / "000000000002.log"
     sound = newest.read_bytes()
@@ -94,7 +94,7 @@ def test_options_of_the_storage_are_no_arguments(tmp_path: Path) -> None:
 
 
 def test_process_ends_with_its_standard_input(tmp_path: Path) -> None:
-    """What a killed task manager leaves is the end of a pipe."""
+    """When a task manager is killed, its pipe to the process ends."""
     sealed_log(tmp_path, entries=200_000)
     command = [sys.executable, "-m", "qstate.checkpoint.log.snapshot_process", str(tmp_path), "0", "2", "none"]
     process = subprocess.Popen(command, stdin=subprocess.PIPE)

@@ -1,4 +1,4 @@
-"""Short turns on a busy processor: asked of the kernel, and read back from it."""
+"""Short time slices: requested from the kernel, and read back from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws of a driver that stands still for a while: its tasks wait for it, and its task managers end with their lease."""
+"""Laws of a paused driver: its tasks wait for it, and its task managers end with their lease."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ JobOf = Callable[..., RunningJob]
 
 
 class Gate:
-    """In front of a job manager. While it is shut, it takes connections and is silent, as a stopped process is."""
+    """A relay in front of a job manager. While shut, it accepts but does not answer, like a stopped process."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -30,7 +30,7 @@ class Gate:
         self.connections = 0
         self.open = threading.Event()
         self.open.set()
-        #: The gate shuts when this passes.
+        #: The gate shuts when these bytes pass.
         self.shuts_at: bytes | None = None
         self._threads[0].start()
 
@@ -70,7 +70,7 @@ class Gate:
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    """What every job of the test has in front of its job manager."""
+    """A gate in front of the job manager of every job of the test."""
     made = Gate()
 
     def address(manager: JobManager) -> tuple[str, int]:
@@ -82,9 +82,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     made.close()
 
 
-def test_a_task_waits_for_a_driver_that_stands_still(
-    gate: Gate, job_of: JobOf, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_waits_for_a_paused_driver(gate: Gate, job_of: JobOf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(authentication, "HANDSHAKE_TIMEOUT_S", 0.5)
     job = job_of(Totals())
     gate.open.clear()

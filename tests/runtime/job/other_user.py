@@ -1,4 +1,4 @@
-"""Another user of the host, and a temporary directory that everybody can write to."""
+"""Another user of the host, and a temporary directory that all users can write to."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-__all__ = ["Stranger", "shared_temporary", "stranger"]
+__all__ = ["OtherUser", "other_user", "shared_temporary"]
 
-#: "nobody", by convention. Root becomes that user to act as another one.
+#: The user "nobody", by convention. As root, the tests act as this user.
 OTHER_UID = 65534
 
 #: Runs a shell script in the shared temporary directory, as another user.
-Stranger = Callable[[str], None]
+OtherUser = Callable[[str], None]
 
 
 @pytest.fixture
 def shared_temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The temporary directory of this test: like /tmp, for everybody, with the sticky bit."""
+    """The temporary directory of this test: like /tmp, writable for all, with the sticky bit."""
     directory = Path(tempfile.mkdtemp(prefix="qstate-shared-"))
     directory.chmod(0o1777)
     monkeypatch.setattr(tempfile, "tempdir", str(directory))
@@ -32,8 +32,8 @@ def shared_temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def stranger(shared_temporary: Path, monkeypatch: pytest.MonkeyPatch) -> Stranger:
-    """What another user does. Without root's rights the test does it, and goes on as somebody else."""
+def other_user(shared_temporary: Path, monkeypatch: pytest.MonkeyPatch) -> OtherUser:
+    """Acts as another user. Without root's rights, the test acts itself, and then pretends to be a different user."""
 
     def act(script: str) -> None:
         own = os.geteuid()
