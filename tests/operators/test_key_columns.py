@@ -29,7 +29,7 @@ def test_strings_binaries_and_integers_are_keys(kind: pa.DataType, found: Column
     [
         (pa.float64(), "'key' is double, .*0.0 and -0.0.*cast it to bigint, which cuts fractions off, or to string"),
         (pa.float32(), "'key' is float, .*0.0 and -0.0"),
-        (pa.bool_(), "'key' is boolean, .*True for 1.*cast it to string"),
+        (pa.bool_(), "'key' is boolean, .*True equals 1.*cast it to string"),
         (pa.date32(), r"'key' is date, .*of a date; cast it to string.*F\.unix_date"),
         (pa.timestamp("us", "UTC"), r"'key' is timestamp, .*time zones differ; take F\.unix_micros"),
         (pa.decimal128(10, 2), r"'key' is decimal\(10,2\), .*1\.0 and 1\.00.*cast it to string, or to bigint"),

@@ -212,7 +212,7 @@ def test_a_log_directory_that_cannot_be_is_said(job_of: JobOf, tmp_path: Path) -
     job = job_of(Totals(), log_dir=str(tmp_path / "file"))
     with pytest.raises(ConfigError, match=r"the log .*file/job-task-manager-0\.log cannot be written \(see log_dir\)"):
         job.epoch(0, rows_batch(("a", 1)))
-    with pytest.raises(ConfigError, match="log_dir is a directory"):
+    with pytest.raises(ConfigError, match="log_dir must be a local directory"):
         JobManager("job", JobConfig(log_dir="s3://bucket/logs"), parallelism=1, host="127.0.0.1", local=True)
 
 
