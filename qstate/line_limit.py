@@ -1,10 +1,10 @@
-"""A bound on the log lines that others can provoke: so many of a kind are written, the rest is counted.
+"""A bound on the log lines that clients can cause: a few lines of each kind are written, the others are counted.
 
-Rules of this module: it knows loggers and a clock, not what the lines are about. A kind of line is its level and its
-text before the arguments are put in, so that there are as many kinds as there are places in the code.
+Rules of this module: it knows loggers and a clock, not the meaning of lines. The kind of a line is its level and its
+text before formatting, so there is one kind per logging call in the code.
 
-Whoever can reach a port can send a broken frame ten thousand times a second. The first few lines say all about it; the
-next one that is written, or `report_withheld`, says how many more there were.
+Any process that can reach a port can send ten thousand broken frames a second. The first few lines describe the
+problem. The next line that is written, or `report_withheld`, tells how many were withheld.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 __all__ = ["LineLimit", "count_again", "limited", "report_withheld"]
 
-#: Lines of a kind within one interval.
+#: How many lines of a kind are written within one interval.
 MOST_LINES = 10
 INTERVAL_S = 60.0
 
@@ -57,12 +57,12 @@ class LineLimit(logging.Filter):
         return True
 
     def forget(self) -> None:
-        """Begin to count again."""
+        """Reset the counts."""
         with self._lock:
             self._kinds.clear()
 
     def report(self) -> None:
-        """Say how many lines of which kind were withheld in intervals that are over."""
+        """Log how many lines of each kind were withheld in intervals that are over."""
         now = self._clock()
         with self._lock:
             over = {
@@ -75,7 +75,7 @@ class LineLimit(logging.Filter):
 
 
 def limited(logger: logging.Logger) -> logging.Logger:
-    """The logger, whose lines are bounded from now on; for modules whose lines a peer can provoke."""
+    """Bound the logger's lines from now on, and return it. For modules whose lines a client can cause."""
     limit = LineLimit(logger)
     logger.addFilter(limit)
     _limits.append(limit)
@@ -83,12 +83,12 @@ def limited(logger: logging.Logger) -> logging.Logger:
 
 
 def count_again() -> None:
-    """Forget of all such loggers what was counted."""
+    """Reset the counts of all these loggers."""
     for limit in _limits:
         limit.forget()
 
 
 def report_withheld() -> None:
-    """Say of all such loggers what was withheld; for a thread that comes by from time to time."""
+    """Log what all these loggers withheld. A thread calls it from time to time."""
     for limit in _limits:
         limit.report()

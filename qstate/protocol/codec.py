@@ -1,10 +1,10 @@
 """Messages as MessagePack: `encode` and `decode`.
 
-Rules of this module: it turns a message into a payload and back, and holds it to its rules (messages.py) in both
+Rules of this module: it turns a message into a payload and back, and checks its rules (messages.py) in both
 directions. A payload is one MessagePack array: `[type, id, field, ...]`.
 
-Decoding arbitrary bytes gives a message, `BadContent` (the frame is sound and has an id, the rest is wrong: that
-request fails) or another `RemoteProtocolError` (not even that: the connection must close), and nothing else.
+Decoding any bytes gives a message, `BadContent` (the payload has a valid id but bad content: that request fails) or
+another `RemoteProtocolError` (it has no valid id: the connection must close), and nothing else.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["BadContent", "decode", "decode_opening", "encode"]
 
 
 class BadContent(RemoteProtocolError):
-    """A sound frame of a request or answer whose content breaks a rule. The connection can go on."""
+    """A request or answer with a valid id whose content breaks a rule. The connection stays open."""
 
     def __init__(self, request_id: int, code: FailureCode, details: Mapping[str, Detail]) -> None:
         super().__init__(f"message {request_id}: {code.name.lower()} {dict(details)}", code)
@@ -36,15 +36,15 @@ _GET = FORM_OF_CLASS[Get]
 _NAMESPACE_INDEX, _KEYS_INDEX = _GET.size - 3, _GET.size - 1
 _NO_START = f"a message starts with its type and its id, integers 0..{MAX_ID}"
 _A_KEY = "a key of the state's columns"
-#: What an opening message may have; it has no array of more than its versions.
+#: The limits of an opening message: its longest array is its versions.
 _OPENING = Limits(max_array=MAX_VERSIONS)
 
 
 def encode(message: Message, limits: Limits = DEFAULT_LIMITS) -> bytes:
     """The payload of a message.
 
-    Raises `LocalProtocolError`, with the failure code that the peer would have answered, when a field breaks
-    a rule or the payload is larger than `limits.max_frame`.
+    Raises `LocalProtocolError` when a field breaks a rule or the payload is larger than `limits.max_frame`, with the
+    failure code that the peer would answer.
     """
     form = FORM_OF_CLASS.get(type(message))
     if form is None:
@@ -57,7 +57,7 @@ def encode(message: Message, limits: Limits = DEFAULT_LIMITS) -> bytes:
     except QueryError as exc:
         raise LocalProtocolError(f"{type(message).__name__}: {exc}", exc.code) from exc
     except (ValueError, TypeError, OverflowError) as exc:
-        # Text with lone surrogates, and integers beyond 64 bits in a map.
+        # Text with lone surrogates, or integers beyond 64 bits in a map.
         raise LocalProtocolError(f"{type(message).__name__}: MessagePack cannot carry it: {exc}") from exc
     if len(payload) > limits.max_frame:
         raise LocalProtocolError(
@@ -68,7 +68,7 @@ def encode(message: Message, limits: Limits = DEFAULT_LIMITS) -> bytes:
 
 
 def _check_odd_id(value: Any, form: Form) -> None:
-    """An id other than those of requests: a Failure alone can be about the connection, whose id is 0."""
+    """Check an id that is not a request's: only a Failure may have id 0, which means the connection."""
     if form.message is not Failure or type(value) is not int or value != 0:
         field_rules.check_request_id(value)
 
@@ -76,7 +76,7 @@ def _check_odd_id(value: Any, form: Form) -> None:
 def decode(payload: bytes, limits: Limits = DEFAULT_LIMITS, takes: tuple[type, ...] | None = None) -> Message:
     """The message of a payload. Raises `BadContent` or another `RemoteProtocolError`, and nothing else.
 
-    With `takes`, any other type that has an id is UNSUPPORTED, whatever its fields are.
+    With `takes`, a message with an id of any other type is UNSUPPORTED, whatever its fields are.
     """
     fields = unpack_small(payload, limits.max_array)
     if fields is None:
@@ -85,7 +85,7 @@ def decode(payload: bytes, limits: Limits = DEFAULT_LIMITS, takes: tuple[type, .
 
 
 def decode_opening(payload: bytes, takes: tuple[type, ...]) -> Message:
-    """`decode` for the first message of a peer, of whom nothing is known yet: it builds nothing but its fields."""
+    """`decode` for the first message of an unauthenticated peer: it builds nothing but the message's fields."""
     return _message_of(_read_fields(payload, _OPENING, takes), _OPENING, takes)
 
 
@@ -103,9 +103,9 @@ def _message_of(fields: Any, limits: Limits, takes: tuple[type, ...] | None) -> 
 
 
 def _read_fields(payload: bytes, limits: Limits, takes: tuple[type, ...] | None) -> tuple[Any, ...]:
-    """The fields of a payload that is large, or not as it should be: what is wrong with it is found from the front.
+    """The fields of a large or malformed payload, read from the front up to the first fault.
 
-    A payload that has an id fails alone, and what comes after the first fault is not looked at.
+    A fault in a payload with an id fails only that request.
     """
     try:
         reader = FieldReader(payload, limits.max_array)
@@ -137,7 +137,7 @@ def _broken(cause: Exception) -> RemoteProtocolError:
 
 
 def _fault_of(found: OutOfShape, form: Form, limits: Limits) -> tuple[FailureCode, dict[str, Detail]]:
-    """What to say of a field that is longer or deeper than it can be."""
+    """The failure code and details for a field that is too long or nested too deep."""
     index, *places = found.path
     if form is _GET and index == _KEYS_INDEX and places:
         return FailureCode.WRONG_KEY_TYPE, {"field": "keys", "index": places[0], "expected": _A_KEY}
@@ -158,7 +158,7 @@ def _checked(fields: tuple[Any, ...], form: Form | None, limits: Limits, takes: 
             _check_odd_id(0, form)
         message = tuple.__new__(form.message, fields[1:])
     else:
-        # The handshake is read before a version is agreed on: what a newer peer appends is ignored.
+        # The handshake precedes the agreement on a version: ignore fields that a newer peer appends.
         if len(fields) < form.size or fields[1] != 0:
             raise field_rules.malformed("message", f"array of at least {form.size} with id 0")
         message = tuple.__new__(form.message, fields[2 : form.size])

@@ -1,8 +1,8 @@
 """Connections without I/O: bytes in, events out; messages in, bytes out.
 
-Rules of this module: it knows which message is allowed when, and which answer belongs to which request. It
-opens no socket, starts no thread and reads no clock. The shell around it writes every bytes object it is given
-and closes the socket when it is told to.
+Rules of this module: it knows which message is allowed when, and which answer belongs to which request. It opens no
+socket, starts no thread and reads no clock. The code around it writes every bytes object that a method returns, and
+closes the socket after a close notice or a `BrokenConnection`.
 
     state       client may send              server may send                       then
     HANDSHAKE   Hello                        Welcome                               OPEN
@@ -10,10 +10,10 @@ and closes the socket when it is told to.
     OPEN        Get, Locate, Describe, Ping  Values, Location, Description, Pong,  OPEN
                                              Failure(id)
                                              Failure(0)                            CLOSED
-    CLOSED      nothing                      nothing; what still comes is ignored  CLOSED
+    CLOSED      nothing                      nothing; further input is ignored     CLOSED
 
-Threads: `receive` belongs to one thread. `send`, `abandon` and `next_id` may be called from any other at the same
-time (they share containers, one operation at a time); sends must reach the socket whole, in any order.
+Threads: only one thread at a time may call `receive`. Others may call `send`, `abandon` and `next_id` meanwhile (each
+operation on a shared container is atomic). Each send must reach the socket whole; their order does not matter.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ Answer: TypeAlias = Values | Location | Description | Pong | Failure
 
 
 class ConnectionState(Enum):
-    """Where a connection is in its life; there is no way back."""
+    """The state of a connection. It only moves forward."""
 
     HANDSHAKE = "handshake"
     OPEN = "open"
@@ -91,7 +91,7 @@ class Opened(NamedTuple):
 
 
 class BadRequest(NamedTuple):
-    """Server: a request that cannot be served as it stands. Answer `Failure(id, code, details)` and go on."""
+    """Server: a malformed or unsupported request. Answer `Failure(id, code, details)`; the connection stays open."""
 
     id: int
     code: FailureCode
@@ -106,8 +106,8 @@ ClientEvent: TypeAlias = Welcome | Values | Location | Description | Pong | Fail
 class BrokenConnection(RemoteProtocolError):
     """The peer's bytes end the connection: write `close_notice`, if any, and close.
 
-    `events` are the sound ones that came before in the same bytes. A shell may drop them: whoever waits for
-    them is told that the connection broke.
+    `events` are the valid ones before the fault in the same bytes. The caller may drop them, because their requests
+    fail with the connection.
     """
 
     def __init__(
@@ -118,14 +118,14 @@ class BrokenConnection(RemoteProtocolError):
         self.close_notice = close_notice
 
 
-#: What answers a request, other than a Failure.
+#: The answer to each request, other than a Failure.
 _ANSWER_OF: dict[type, type] = {Get: Values, Locate: Location, Describe: Description, Ping: Pong}
 _REQUESTS = (Get, Locate, Describe, Ping)
 _ANSWERS = (Values, Location, Description, Pong, Failure)
 
 
 class _Expected:
-    """What a client waits for; `wanted` turns False when it does not any more. `least` is the epoch demanded."""
+    """The expected answer of a request. `wanted` is False once it is abandoned; `least` is the demanded epoch."""
 
     __slots__ = ("answer", "least", "size", "wanted")
 
@@ -169,7 +169,7 @@ class ClientConnection:
         self._limits = Limits(max_frame=max_frame)
         self._reader = FrameReader(min(max_frame, HANDSHAKE_MAX_FRAME))
         self._ids = count(1)
-        # The requests without an answer. An abandoned one stays: its id is taken until the answer has come.
+        # The requests without an answer. An abandoned one stays, because its id is in use until its answer comes.
         self._waiting: dict[int, _Expected] = {}
         self._opening = b""
         self.state = ConnectionState.HANDSHAKE
@@ -177,7 +177,7 @@ class ClientConnection:
 
     @property
     def limits(self) -> Limits:
-        """What may be sent: the server's limits once it has announced them."""
+        """The limits of requests: the server's once its Welcome has come."""
         return self._limits
 
     @property
@@ -186,7 +186,7 @@ class ClientConnection:
 
     @property
     def waiting(self) -> tuple[int, ...]:
-        """The ids of requests that were sent, not answered and not abandoned."""
+        """The ids of requests that were sent and are neither answered nor abandoned."""
         return tuple(number for number, expected in list(self._waiting.items()) if expected.wanted)
 
     def start(self) -> bytes:
@@ -194,17 +194,17 @@ class ClientConnection:
         return frame(encode(self._hello))
 
     def next_id(self) -> int:
-        """An id that no live request has."""
+        """An id that no unanswered request has."""
         while True:
             number = next(self._ids)
             if number > MAX_ID:
-                # Two threads may both see the end; either new counter will do, for ids in use are skipped.
+                # Two threads may both reach the end. Either new counter works, because ids in use are skipped.
                 self._ids = count(1)
             elif number not in self._waiting:
                 return number
 
     def send(self, request: Request) -> bytes:
-        """The bytes of a request. Raises `LocalProtocolError`, and has no effect, when it is not allowed."""
+        """The bytes of a request. Raises `LocalProtocolError`, without effect, when the request is not allowed."""
         if self.state is not ConnectionState.OPEN:
             raise LocalProtocolError(f"a request needs an open connection, this one is {self.state.value}")
         answer = _ANSWER_OF.get(type(request))
@@ -217,9 +217,9 @@ class ClientConnection:
         return data
 
     def send_get(self, deadline_ms: int, target: Target, keys: tuple[Key, ...]) -> tuple[int, bytes] | None:
-        """`send` of a Get without namespace and options, for a caller who vouches for every field of it.
+        """The fast path of `send`: a Get without namespace and options, whose fields the caller has checked.
 
-        Gives the id and the bytes. None, without effect, when it cannot be sent; `send` then says why.
+        Returns the id and the bytes. None, without effect, when it cannot be sent: `send` then raises the reason.
         """
         if self.state is not ConnectionState.OPEN or len(keys) > self._limits.max_keys:
             return None
@@ -231,10 +231,10 @@ class ClientConnection:
         return number, frame(payload)
 
     def receive_values(self, data: bytes, request_id: int | None = None) -> Values | None:
-        """`receive` for the usual case: the bytes are the whole answer to a get, and every key has a value or none.
+        """The fast path of `receive`: the bytes are one whole answer to a get, without a failure of a key.
 
-        None, without effect, when they are anything else, or the answer to another request than the one given: give
-        them to `receive`, which checks and judges.
+        None, without effect, when they are anything else, or the answer to another request than `request_id`: pass
+        them to `receive`.
         """
         if self.state is not ConnectionState.OPEN or self._reader.buffered:
             return None
@@ -250,7 +250,7 @@ class ClientConnection:
         return values
 
     def abandon(self, request_id: int) -> None:
-        """Nobody waits for this answer any more: it gives no event when it comes. Unknown ids are ignored."""
+        """Give up a request: its answer will cause no event. Unknown ids are ignored."""
         expected = self._waiting.get(request_id)
         if expected is not None:
             expected.wanted = False
@@ -278,7 +278,7 @@ class ClientConnection:
         return events
 
     def close(self) -> tuple[int, ...]:
-        """The transport is gone or will be: nothing more is sent or received. Gives the ids left waiting."""
+        """End the connection: nothing more is sent or received. Returns the ids of requests without an answer."""
         self.state = ConnectionState.CLOSED
         left = self.waiting
         self._waiting.clear()
@@ -314,14 +314,14 @@ class ClientConnection:
             raise RemoteProtocolError(f"{type(message).__name__} for request {number}, which is not waiting")
         if type(message) is not Failure:
             expected.check(message)
-        # Only now: a broken answer leaves its request among the waiting ones, which close() gives back.
+        # Only after the checks: the request of a broken answer must stay among those that `close` returns.
         self._waiting.pop(number, None)
         if expected.wanted:
             events.append(message)
 
 
 class ServerConnection:
-    """The server's side. Every request event, and every BadRequest, is answered once with `send`."""
+    """The server's side. Answer every request event and every BadRequest once, with `send`."""
 
     def __init__(
         self,
@@ -341,8 +341,8 @@ class ServerConnection:
         self._reader = FrameReader(HANDSHAKE_MAX_FRAME)
         # The requests without an answer: the class of the answer and the number of results.
         self._waiting: dict[int, tuple[type, int]] = {}
-        # How many BadRequest events of an id have not been answered. They are kept apart, because a second
-        # request with a live id is one of them.
+        # The ids of unanswered BadRequest events. They are kept apart, because a second request with the id of an
+        # unanswered one is such an event.
         self._refused: deque[int] = deque()
         self.state = ConnectionState.HANDSHAKE
 
@@ -352,13 +352,13 @@ class ServerConnection:
 
     @property
     def waiting(self) -> tuple[int, ...]:
-        """The ids of requests that were received and not answered."""
+        """The ids of valid requests without an answer."""
         return tuple(self._waiting)
 
     def receive(self, data: bytes | bytearray | memoryview, most: int | None = None) -> list[ServerEvent]:
         """The events of incoming bytes. Raises `BrokenConnection`, with the close notice to write, when it must close.
 
-        With `most`, that many at most: the rest stays, unread, and comes first the next time.
+        With `most`, at most so many events: the other bytes stay buffered for the next call.
         """
         events: list[ServerEvent] = []
         if self.closed:
@@ -374,9 +374,9 @@ class ServerConnection:
         return events
 
     def receive_get(self, data: bytes) -> Get | None:
-        """`receive` for the usual case: the bytes are one whole get, without namespace and options.
+        """The fast path of `receive`: the bytes are one whole get, without namespace and options.
 
-        None, without effect, when they are anything else: give them to `receive`, which checks and judges.
+        None, without effect, when they are anything else: pass them to `receive`.
         """
         if self.state is not ConnectionState.OPEN or self._reader.buffered:
             return None
@@ -387,7 +387,7 @@ class ServerConnection:
         return get if self._waiting.setdefault(get.id, expected) is expected else None
 
     def send_values(self, values: Values) -> bytes | None:
-        """`send` for the usual case: every key has a value, or none. None, without effect, when `send` must judge."""
+        """The fast path of `send`: Values without a failure. None, without effect, for others: use `send`."""
         if self.state is not ConnectionState.OPEN or self._waiting.get(values.id) != (Values, len(values.results)):
             return None
         payload = pack_values(values, self._limits)
@@ -398,9 +398,8 @@ class ServerConnection:
     def send(self, answer: Answer) -> bytes:
         """The bytes of an answer; `Failure(0, ...)` closes the connection.
 
-        Raises `LocalProtocolError`, and has no effect, when it is not allowed: nobody waits for it, it is of
-        the wrong type or size, or (code `TOO_LARGE`) its frame would be over the limit. The request then still
-        waits for a Failure.
+        Raises `LocalProtocolError`, without effect, when no request waits for the answer, when it has the wrong type or
+        size, or when its frame would be over the limit (code `TOO_LARGE`). The request then still waits for an answer.
         """
         if self.closed:
             raise LocalProtocolError("the connection is closed")
@@ -423,7 +422,7 @@ class ServerConnection:
         return data
 
     def close(self) -> tuple[int, ...]:
-        """The transport is gone or will be: nothing more is sent or received. Gives the ids left waiting."""
+        """End the connection: nothing more is sent or received. Returns the ids of requests without an answer."""
         self.state = ConnectionState.CLOSED
         left = self.waiting
         self._waiting.clear()
@@ -450,7 +449,7 @@ class ServerConnection:
 
     def _settle_refused(self, number: int) -> bool:
         try:
-            self._refused.remove(number)  # one operation, so two threads cannot settle the same one
+            self._refused.remove(number)  # atomic, so two threads cannot settle the same one
         except ValueError:
             return False
         return True
@@ -459,7 +458,7 @@ class ServerConnection:
         try:
             message = decode_opening(payload, (Hello,))
         except RemoteProtocolError as exc:
-            # Whatever is wrong with it: nobody has been promised a code for a request yet.
+            # With the default code: the protocol defines other codes for bad messages only after the handshake.
             raise RemoteProtocolError(str(exc)) from exc
         if type(message) is not Hello:
             raise RemoteProtocolError(f"a client starts with Hello, not {type(message).__name__}")

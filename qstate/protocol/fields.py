@@ -1,11 +1,11 @@
 """The rules of single message fields: types, ranges and sizes.
 
-Rules of this module: it checks values, and knows neither messages nor MessagePack. A check gives nothing back;
-it raises the `QueryError` whose code and details a server would answer (`MalformedRequest`, `TooLarge`,
-`UnsupportedQuery`, `WrongKeyType`). Types are compared exactly (`type(x) is int`): a bool is no integer here.
+Rules of this module: it checks values, and knows neither messages nor MessagePack. A check returns None or raises the
+`QueryError` whose code and details a server would answer (`MalformedRequest`, `TooLarge`, `UnsupportedQuery`,
+`WrongKeyType`). Types are compared exactly (`type(x) is int`): a bool is no integer here.
 
-Keys, results and epochs come by the hundred, so the usual kinds are checked by built-ins that loop in C, and
-only what is unusual is looked at one by one.
+A message may have hundreds of keys, results and epochs. So built-ins that loop in C check the common types, and only
+the others are checked one by one.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ __all__ = [
     "malformed",
 ]
 
-#: The options of a Get that choose, and their values. Absent means the first one.
+#: The options of a Get with a fixed set of values. Without the option the first value holds.
 OPTIONS: dict[str, tuple[str, ...]] = {"isolation": ("live", "committed")}
-#: Those that demand something of the answer: integers from 0. Absent means that nothing is demanded.
+#: The options that demand something of the answer: integers from 0. Without the option nothing is demanded.
 INTEGER_OPTIONS = frozenset({"max_staleness_ms", "min_epoch"})
 
 _MAX_INT64 = (1 << 63) - 1
@@ -58,11 +58,11 @@ _BINARIES = {bytes}
 _ARRAYS = {tuple}
 _COLUMNS = {str, bytes, int}
 _SEQUENCES = (tuple, list)
-#: Results that need no look at each one: values and "not found".
+#: The types of results without a failure: a value, or "not found".
 _PLAIN_RESULTS = {bytes, type(None)}
 _CODES = {int, FailureCode}
 _RESULTS = _PLAIN_RESULTS | _CODES
-#: The largest failure code; those that are not known yet are for a newer peer to define.
+#: The largest failure code. A newer peer may use codes that this version does not know.
 _MAX_CODE = 65_535
 
 
@@ -76,7 +76,7 @@ def check_integer(value: Any, field: str, low: int, high: int) -> None:
 
 
 def check_code(value: Any) -> None:
-    """A failure code, of the known ones or not: a newer peer may know more."""
+    """A failure code, known or not: a newer peer may know more."""
     check_integer(int(value) if type(value) is FailureCode else value, "code", 1, _MAX_CODE)
 
 
@@ -91,7 +91,7 @@ def check_name(value: Any, field: str, low: int = 1) -> None:
 
 
 def check_array(value: Any, field: str, low: int, high: int) -> None:
-    # Decoding gives tuples only; what is to be encoded may hold lists, for MessagePack has one array.
+    # Decoding gives only tuples. Messages to encode may hold lists, because MessagePack has one array type.
     if type(value) not in _SEQUENCES or len(value) < low:
         raise malformed(field, f"array of {low}..{high}")
     if len(value) > high:
@@ -116,10 +116,10 @@ def check_namespace(value: Any) -> None:
 
 
 def check_keys(keys: Any, max_keys: int) -> None:
-    """One to `max_keys` keys. The first that is none is named by its index."""
+    """One to `max_keys` keys. The error names the index of the first invalid one."""
     check_array(keys, "keys", 1, max_keys)
     kinds = set(map(type, keys))
-    # MessagePack itself ends at -2**63, but goes on to 2**64 - 1 where a bigint does not.
+    # MessagePack integers reach from -2**63 to 2**64 - 1, those of a bigint only to 2**63 - 1.
     if kinds in (_STRINGS, _BINARIES) or (kinds == _INTEGERS and max(keys) <= _MAX_INT64):
         return
     if kinds == _ARRAYS and _are_sound(keys):
@@ -129,7 +129,7 @@ def check_keys(keys: Any, max_keys: int) -> None:
 
 
 def _are_sound(keys: tuple[tuple[Any, ...], ...]) -> bool:
-    """Whether keys of several columns are all right, as a whole."""
+    """Whether all keys of several columns are valid."""
     if min(map(len, keys)) < 2 or max(map(len, keys)) > MAX_KEY_COLUMNS:
         return False
     columns = list(chain.from_iterable(keys))
@@ -142,13 +142,13 @@ def _check_key(key: Any, field: str, index: int | None) -> None:
     try:
         check_key(key)
     except WrongKeyType as exc:
-        # What was found is left out: its name would be Python's, and no other language's.
+        # Leave out the type found: its name would be Python's, and the client may be in another language.
         where: dict[str, Detail] = {"field": field} if index is None else {"field": field, "index": index}
         raise WrongKeyType(**where, expected=exc.details["expected"]) from None
 
 
 def check_options(options: Any) -> None:
-    """Known options with known values: an option that is not understood must not be ignored."""
+    """Known options with known values. A server must not ignore an option that it does not know."""
     if not options and type(options) is dict:
         return
     check_scalars(options, "options")
@@ -198,13 +198,13 @@ def check_map(value: Any, field: str) -> None:
 def check_epochs(epochs: Any, count: int) -> None:
     if type(epochs) not in _SEQUENCES or len(epochs) != count:
         raise malformed("epochs", f"array of {count}, one for each result")
-    # Most answers are from one epoch, so the set to compare is small.
+    # Most answers have one epoch, so the set to compare is small.
     if set(map(type, epochs)) != _INTEGERS or min(distinct := set(epochs)) < -1 or max(distinct) > _MAX_INT64:
         raise malformed("epochs", "integers from -1")
 
 
 def check_results(results: Any, epochs: Any, max_keys: int) -> None:
-    """One value, nil or failure code for each key, with the epoch it is from; a failure has epoch -1."""
+    """A value, nil or failure code for each key, with its epoch. A failure has epoch -1."""
     check_array(results, "results", 1, max_keys)
     check_epochs(epochs, len(results))
     kinds = set(map(type, results))

@@ -1,7 +1,7 @@
 """Frames: where one message ends and the next begins.
 
-Rules of this module: it cuts a byte stream into payloads and knows nothing of what is in them. A length over
-the limit is refused as soon as its four bytes are there, before any of the body is kept.
+Rules of this module: it cuts a byte stream into payloads and knows nothing of their content. It refuses a length over
+the limit as soon as the four bytes of the length have arrived, before it keeps any of the body.
 
     0        4                    4 + length
     +--------+--------------------+
@@ -31,10 +31,10 @@ def frame(payload: bytes) -> bytes:
 
 
 class FrameReader:
-    """Cuts incoming bytes, split in any way, into payloads.
+    """Cuts incoming bytes, however they are split, into payloads.
 
-    `max_frame` may be changed between frames. After `RemoteProtocolError` the stream has no known frame border
-    any more: every later `feed` raises again.
+    `max_frame` may be changed between frames. After `RemoteProtocolError` the next frame's
+    start is unknown: every later `feed` raises again.
     """
 
     def __init__(self, max_frame: int = DEFAULT_MAX_FRAME) -> None:
@@ -43,17 +43,17 @@ class FrameReader:
         self._start = 0
 
     def feed(self, data: bytes | bytearray | memoryview) -> Iterator[bytes]:
-        """Take bytes in and give the payloads that are complete now.
+        """Add bytes and iterate over the payloads that are complete now.
 
-        The bytes are taken in at once, the payloads are cut as they are asked for; those not asked for come
-        with the next `feed`. Raises `RemoteProtocolError` (while iterating) at a length over `max_frame`.
+        `feed` adds the bytes at once, and the iterator cuts one payload at a time. Payloads that are left come with the
+        next `feed`. The iterator raises `RemoteProtocolError` at a length over `max_frame`.
         """
         rest = len(self._data) - self._start
         if not rest:
-            # The common case, whole frames in one read: they are cut out of the caller's bytes directly.
+            # The common case, whole frames in one read: cut them out of the caller's bytes directly.
             self._data = data if type(data) is bytes else bytes(data)
         elif type(self._data) is bytearray:
-            # Both are cheap: a bytearray drops a prefix by moving its start, and grows by doubling.
+            # Both are cheap: a bytearray drops a prefix by moving its start, and grows geometrically.
             del self._data[: self._start]
             self._data += data
         else:
@@ -64,7 +64,7 @@ class FrameReader:
 
     @property
     def buffered(self) -> int:
-        """Bytes taken in that no payload has been cut from."""
+        """How many bytes belong to no payload yet."""
         return len(self._data) - self._start
 
     def _payloads(self) -> Iterator[bytes]:
@@ -81,5 +81,5 @@ class FrameReader:
             self._start = end
             yield data[body:end] if type(data) is bytes else bytes(memoryview(data)[body:end])
         if self._start == len(self._data):
-            # Nothing is left: let go of a buffer that may have held a frame of megabytes.
+            # No bytes are left: free the buffer, which may have held a frame of megabytes.
             self._data, self._start = b"", 0

@@ -1,7 +1,7 @@
 """The bounds of the wire protocol: how much a peer may send before it is refused.
 
-Rules of this module: numbers only. The ones that a server chooses travel in its Welcome; the rest are part of
-the protocol and the same everywhere.
+Rules of this module: numbers only. A server announces the limits that it chooses in its Welcome. The others are part
+of the protocol and the same everywhere.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ __all__ = [
     "Limits",
 ]
 
-#: The versions of the protocol that this code speaks.
+#: The versions of the protocol that this package supports.
 PROTOCOL_VERSIONS = (1,)
 
 DEFAULT_MAX_FRAME = 16 * 1024 * 1024
-#: No server may announce less: every Failure, with the names that it gives back, must fit.
+#: No server may announce less: every Failure must fit, with the names in its details.
 MIN_MAX_FRAME = 4096
 #: The length field has 32 bits.
 MAX_FRAME_LIMIT = (1 << 32) - 1
-#: Until the handshake is done nobody is authenticated, and a frame has no reason to be larger.
+#: The limit for unauthenticated peers, before the handshake is done. No opening message needs more.
 HANDSHAKE_MAX_FRAME = 64 * 1024
 
 DEFAULT_MAX_KEYS = 10_000
@@ -54,7 +54,7 @@ MAX_VERSION = 65_535
 MAX_NAME = 255
 MAX_TOKEN = 4096
 MAX_VERSIONS = 64
-#: So few that the longest Welcome keeps to the limit before the handshake is done.
+#: So few that the longest Welcome fits into `HANDSHAKE_MAX_FRAME`.
 MAX_FEATURES = 32
 MAX_MAP_ENTRIES = 64
 #: Owners of a Location and entries of a Description.
@@ -64,7 +64,7 @@ STATE_ID_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one side accepts. `max_array` bounds an array that is a field of a message; those within it are shorter."""
+    """What one side accepts. `max_array` bounds an array that is a field; arrays within fields have lower bounds."""
 
     max_frame: int = DEFAULT_MAX_FRAME
     max_keys: int = DEFAULT_MAX_KEYS

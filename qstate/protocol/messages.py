@@ -1,8 +1,8 @@
 """The messages of the wire protocol, their type numbers and the rules that each must keep.
 
-Rules of this module: a message is a NamedTuple, immutable and cheap. It knows what a message may hold
-(docs/reference/protocol.md), not how it becomes bytes (codec.py), nor which message is allowed when, nor which
-answer belongs to which request (connection.py).
+Rules of this module: a message is a NamedTuple, immutable and cheap. The module knows which values a message may hold
+(docs/reference/protocol.md). It must not know the encoding (codec.py), nor the order of messages and which answer
+belongs to which request (connection.py).
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ __all__ = [
 Target: TypeAlias = tuple[str, str] | bytes
 #: `(first key group, one past the last, host, port, state id)`
 Owned: TypeAlias = tuple[int, int, str, int, bytes]
-#: What stands for the epoch of a key that has no answer but a failure.
+#: The epoch of a key whose result is a failure.
 NO_EPOCH = -1
 
 
 class Hello(NamedTuple):
-    """The client's first message: what it can speak and who it is."""
+    """The client's first message: the versions that it supports, its token and its name."""
 
     versions: tuple[int, ...]
     token: bytes | None
     client: str
 
     def __repr__(self) -> str:
-        shown = None if self.token is None else "..."  # messages are shown in errors and logs
+        shown = None if self.token is None else "..."  # errors and logs show messages
         return f"Hello(versions={self.versions!r}, token={shown!r}, client={self.client!r})"
 
 
@@ -99,7 +99,7 @@ class Values(NamedTuple):
     results: tuple[bytes | int | None, ...]
 
     def with_failures_marked(self) -> Values:
-        """These Values with the epoch of each failure as it has to be."""
+        """A copy in which each failure has epoch -1."""
         epochs = (
             NO_EPOCH if isinstance(result, int) else epoch
             for result, epoch in zip(self.results, self.epochs, strict=True)
@@ -108,7 +108,7 @@ class Values(NamedTuple):
 
 
 class Locate(NamedTuple):
-    """Ask a proxy who owns the key groups of a state."""
+    """Ask a proxy for the owners of a state's key groups."""
 
     id: int
     deadline_ms: int
@@ -117,7 +117,7 @@ class Locate(NamedTuple):
 
 
 class Location(NamedTuple):
-    """The answer to Locate: the state's description and the owners, ascending; a gap has no owner just now."""
+    """The answer to Locate: the state's description and the owners, ascending. A gap currently has no owner."""
 
     id: int
     state: Mapping[str, Any]
@@ -141,7 +141,7 @@ class Description(NamedTuple):
 
 
 class Ping(NamedTuple):
-    """Is the peer alive, and how far away?"""
+    """Check that the peer is alive, and measure the round trip."""
 
     id: int
 
@@ -153,7 +153,7 @@ class Pong(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """A request failed; with id 0 the connection did, and closes."""
+    """A request failed. With id 0 the connection failed: this is its close notice."""
 
     id: int
     code: int
@@ -181,7 +181,7 @@ def _check_welcome(message: Welcome, limits: Limits) -> None:
 
 
 def _check_get(message: Get, limits: Limits) -> None:
-    # Once for each request of every client: unrolled, so that the usual request makes few calls.
+    # It runs for every request of every client, so it is unrolled: the common request makes few calls.
     _, deadline_ms, target, namespace, options, keys = message
     if type(deadline_ms) is not int or not 0 <= deadline_ms <= MAX_DEADLINE_MS:
         field_rules.check_integer(deadline_ms, "deadline_ms", 0, MAX_DEADLINE_MS)
@@ -239,7 +239,7 @@ def _check_description(message: Description, limits: Limits) -> None:
 
 
 def _check_state(state: Any, field: str) -> None:
-    """A description map. Unknown names are let through: a newer server may say more about a state."""
+    """A description map. Unknown names are allowed: a newer server may send more about a state."""
     field_rules.check_description(state, field)
     for name in ("name", "kind", "serializer"):
         field_rules.check_name(state.get(name), f"{field}.{name}")
@@ -259,14 +259,14 @@ def _check_failure(message: Failure, limits: Limits) -> None:
 
 
 class Form(NamedTuple):
-    """How a message stands on the wire: what comes before its fields, how deep they nest, and who checks them."""
+    """The wire form of a message: the prefix before its fields, the depth of their nesting, and their check."""
 
     message: type[Any]
     prefix: tuple[int, ...]
     check: Callable[[Any, Limits], None]
     has_id: bool
     size: int
-    #: Arrays and maps within each other in a field: 1 for an array of numbers, 0 when no field is an array or map.
+    #: How deep arrays and maps nest in a field: 1 for an array of numbers, 0 when no field is an array or map.
     depth: int
 
 
@@ -276,7 +276,7 @@ def _form(number: int, message: type[Any], check: Callable[[Any, Limits], None],
     return Form(message, prefix, check, has_id, len(prefix) + len(message._fields), depth)
 
 
-#: The type numbers. They are the wire's and never change.
+#: The type numbers on the wire. They never change.
 FORMS = (
     _form(0, Hello, _check_hello, 1),
     _form(1, Welcome, _check_welcome, 1),

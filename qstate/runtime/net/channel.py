@@ -1,10 +1,10 @@
 """A connection on a reactor whose sends never block.
 
-Rules of this module: it moves bytes and knows nothing of messages. It must not block: not on a peer that does
-not read, not on one that does not answer a connect, not on the name service (addresses are resolved before).
+Rules of this module: it moves bytes and knows nothing of messages. It must not block on a peer that does not read, on a
+peer that does not answer a connect, or on the name service (the caller resolves addresses before).
 
-`send` writes from the calling thread when nothing is queued. That saves a wake-up of the reactor per answer,
-which on two cores costs about as much as the rest of a small request.
+`send` writes from the calling thread if nothing is queued. That saves a wake-up of the reactor per answer, which costs
+about as much as the rest of a small request on two cores.
 """
 
 from __future__ import annotations
@@ -25,32 +25,31 @@ __all__ = ["LINGER_S", "Channel", "ChannelState", "SlowReader"]
 
 RECEIVE_BYTES = 64 * 1024
 SEND_BYTES = 256 * 1024
-#: How long a channel that is finished waits for the peer to read the last bytes and close.
+#: How long a finishing channel waits for the peer to read the last bytes and close.
 LINGER_S = 1.0
 _IN_PROGRESS = {errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY}
 
 
 class SlowReader(ConnectionError):
-    """The peer let more unread bytes pile up than its connection may hold."""
+    """The peer read too little: its connection holds more unsent bytes than allowed, or for too long."""
 
 
 class ChannelState(Enum):
-    """The life of a channel. Bytes are delivered in OPEN only."""
+    """The states of a channel. Only an OPEN channel delivers bytes."""
 
-    CONNECTING = "the connect is under way; sends are queued"
+    CONNECTING = "the connect is pending; sends are queued"
     OPEN = "bytes flow both ways"
-    FINISHING = "the last bytes go out, what comes in is thrown away"
+    FINISHING = "the last bytes are sent, input is discarded"
     CLOSED = "the socket is closed or about to be"
 
 
 class Channel:
     """A connection whose sends never block.
 
-    `on_data(bytes)` and `on_close(reason)` run on the driving thread; `on_close` runs exactly once, also when a
-    connect fails, with the error or None for an orderly end. `on_end`, where `on_data` runs, says that the peer sends
-    nothing more: the owner calls `close_when_sent`, at once or later. Without an `on_end` the channel is closed then.
-    A peer that does not read is bounded: with more than `max_unsent_bytes` unsent the channel is closed with
-    `SlowReader`.
+    `on_data(bytes)` and `on_close(reason)` run on the driving thread. `on_close` runs exactly once, also when a connect
+    fails, with the error, or None for an orderly end. `on_end` runs on the thread of `on_data` when the peer sends
+    nothing more: the user of the channel then calls `close_when_sent`, at once or later. Without `on_end` the channel
+    closes itself. With more than `max_unsent_bytes` unsent it closes itself with `SlowReader`.
     """
 
     __slots__ = (
@@ -92,7 +91,7 @@ class Channel:
         self._max_unsent = max_unsent_bytes
         self._lock = threading.Lock()
         self._unsent = bytearray()
-        #: When the peer last took some of the bytes that wait for it.
+        #: When the socket last took some of the unsent bytes.
         self._taken_at = 0.0
         self._interest = 0
         self._linger: Timer | None = None
@@ -101,7 +100,7 @@ class Channel:
         self._closing = False
         self._collected: list[bytes] = []
         self._reason: BaseException | None = None
-        # A look by a poll of its own takes 0.7 us, a read that finds nothing 3.
+        # A poll of its own takes 0.7 us, a read without input 3 us.
         self._arrivals = select.poll()
         self.state = ChannelState.OPEN
 
@@ -127,11 +126,11 @@ class Channel:
         self._reactor.on_stop.add(self._reactor_stopped)
 
     def has_input(self) -> bool:
-        """Whether something has arrived that was not read, the end of the connection included. The driving thread."""
+        """Whether there is unread input, or the end of the input. Only the driving thread."""
         return self.state is not ChannelState.OPEN or bool(self._arrivals.poll(0))
 
     def send(self, data: bytes) -> bool:
-        """Send, or queue what the socket does not take now. Any thread. False: the channel is not open any more."""
+        """Send, and queue what the socket does not take now. Any thread. False: the channel is not open any more."""
         with self._lock:
             return self._send_locked(data)
 
@@ -158,9 +157,9 @@ class Channel:
         return True
 
     def send_soon(self, data: bytes) -> None:
-        """Send at the end of the current turn, together with what else is sent so. Only the driving thread.
+        """Send at the end of the current turn, in one write with the turn's other bytes. Only the driving thread.
 
-        The answers to pipelined requests then leave in one write: a write costs more than a small answer.
+        So the answers to pipelined requests share one write, which costs more than a small answer.
         """
         if not self._collected:
             self._reactor.call_soon(self._send_collected)
@@ -172,14 +171,14 @@ class Channel:
             self.send(collected[0] if len(collected) == 1 else b"".join(collected))
 
     def close(self, reason: BaseException | None = None) -> None:
-        """Drop the connection at once, with what is unsent. Any thread, any number of times."""
+        """Close the connection at once and drop unsent bytes. Any thread. Idempotent."""
         with self._lock:
             self._close_locked(reason)
 
     def close_when_sent(self) -> None:
-        """Close as soon as the peer has taken what is queued. Any thread, any number of times."""
+        """Close as soon as the queued bytes are sent. Any thread. Idempotent."""
         if not self._reactor.in_driver():
-            # What was given to `send_soon` goes out first: it is sent at the end of a turn that has begun.
+            # The bytes of `send_soon` go first: they are sent at the end of the current turn.
             self._reactor.call_soon(self.close_when_sent)
             return
         self._send_collected()
@@ -189,11 +188,11 @@ class Channel:
                 self._close_locked(None)
 
     def finish(self, linger_s: float = LINGER_S, last: bytes = b"") -> None:
-        """Send what is queued and `last`, then close. Any thread. Nothing that comes in is delivered any more, and
-        nothing else is sent: not even what another thread is about to.
+        """Send what is queued and `last`, then close. Any thread. From now on the channel delivers no input and drops
+        the bytes of other sends.
 
-        The last bytes often say why the connection ends. A plain close would lose them: with unread input the
-        kernel resets the connection, so the input is read and thrown away, for `linger_s` at most.
+        The last bytes often say why the connection ends. The kernel resets a connection that is closed with unread
+        input, which would lose them. So the channel reads and discards input, for at most `linger_s`.
         """
         if self._reactor.in_driver():
             self._send_collected()
@@ -213,7 +212,7 @@ class Channel:
             self._reactor.call_soon(self._end, reason)
 
     def _end(self, reason: BaseException | None) -> None:
-        """Free the socket and tell the owner; on the driving thread, once."""
+        """Free the socket and call `on_close`. On the driving thread, once."""
         if self._ended:
             return
         self._ended = True
@@ -249,7 +248,7 @@ class Channel:
                 self._close_locked(None)
 
     def _watch(self) -> None:
-        """Bring the selector's interest in line with the state; on the driving thread."""
+        """Set the selector's interest by the state. Only the driving thread."""
         if self.state is ChannelState.CLOSED:
             return
         interest = self._interest_wanted()
@@ -324,5 +323,5 @@ class Channel:
 def _tune(sock: socket.socket) -> None:
     if sock.family in (socket.AF_INET, socket.AF_INET6):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # A peer whose machine died sends nothing, not even a reset: the kernel's probes find out.
+        # A peer whose machine died sends nothing, not even a reset. The kernel's probes detect it.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

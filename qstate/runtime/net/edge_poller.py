@@ -1,10 +1,10 @@
-"""Waiting for readable sockets by several threads at once, each readiness told to one of them.
+"""A poller for several threads: the kernel reports each readable socket to one of them.
 
-Rules of this module: it wraps the kernel's edge-triggered interest (epoll on Linux, kqueue elsewhere) and knows
-nothing of what is read. `selectors` does not offer that.
+Rules of this module: it wraps the kernel's edge-triggered interest (epoll on Linux, kqueue elsewhere), which
+`selectors` does not offer, and knows nothing of the bytes.
 
-Bytes that arrive are told once, to one waiting thread. The kernel picks the thread, so no thread of ours has to wake
-another, and nothing has to be asked for again: whoever reads less than there is arms the socket to be told of the rest.
+The kernel reports arrived bytes once, to one waiting thread that it picks. So no thread has to wake another, and a
+socket needs no new registration. A thread that leaves bytes unread arms the socket, so the kernel reports it again.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import sys
 
 __all__ = ["EdgePoller"]
 
-#: One at a time: who is told of a socket may be busy with it for long, and the next one is for another thread.
+#: One socket per wait: a thread may be busy with it for long, so another thread takes the next one.
 MAX_EVENTS = 1
 
 
 class EdgePoller:
-    """Every method may be called from any thread. `stop` ends all waits for good; `close` follows it."""
+    """Any thread may call any method. `stop` ends all waits for good; call `close` after it."""
 
     def __init__(self) -> None:
         self._kernel = _Kernel()
@@ -28,20 +28,20 @@ class EdgePoller:
         self._kernel.watch_always(self._stop_reader.fileno())
 
     def arm(self, fd: int) -> None:
-        """Watch `fd`; if it is watched, tell some waiting thread of it once more if there is something to read."""
+        """Watch `fd`. If it is watched already and has input, report it to a waiting thread again."""
         self._kernel.arm(fd)
 
     def remove(self, fd: int) -> None:
-        """Forget `fd`, if it is known. A thread that was told of it before may still be about to read it."""
+        """Stop watching `fd`. A thread that got it from `wait` before may still read it. Unknown ones are ignored."""
         self._kernel.remove(fd)
 
     def wait(self) -> list[tuple[int, bool]]:
-        """Wait for sockets with something to read, and whether it is the last: the peer has closed, or the connection
-        is broken. After `stop` it returns at once."""
+        """Wait for sockets with input. Returns each with whether its input has ended: the peer has closed, or the
+        connection is broken. After `stop` it returns at once."""
         return self._kernel.wait()
 
     def stop(self) -> None:
-        """End the waits of all threads, now and from now on: the byte is never read."""
+        """End the waits of all threads, now and from now on: no thread reads the byte."""
         self._stop_writer.send(b"\0")
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
-"""A listening socket on the first free port of a list, and the accepting on a reactor.
+"""A listening socket on the first free port of a list, and a listener that accepts connections on a reactor.
 
-Rules of this module: it gives sockets to whoever asked for them and knows nothing of what is spoken on them.
+Rules of this module: it hands sockets to its callback and knows nothing of the protocol on them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ __all__ = ["Listener", "host_and_port", "listen", "parse_ports"]
 log = limited(logging.getLogger(__name__))
 
 BACKLOG = 1024
-#: Accepted in one turn, so that a storm of connects does not keep the open connections waiting.
+#: The bound on accepts in one turn, so that many connects do not delay the open connections.
 ACCEPTS_PER_TURN = 64
-#: Without a free file descriptor the pending connect stays ready: look again after a while instead of at once.
+#: Without a free file descriptor the pending connect stays ready: try again after a pause instead of at once.
 PAUSE_S = 0.1
 
 _TAKEN = {errno.EADDRINUSE, errno.EACCES}
@@ -30,9 +30,9 @@ _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 def parse_ports(text: str) -> list[range]:
-    """The ports of a list such as "9069,9100-9200", in order; "0" stands for any free one.
+    """The ports of a list such as "9069,9100-9200", in order. "0" means any free port.
 
-    Raises `ConfigError` when the text is no such list.
+    Raises `ConfigError` when the text is not such a list.
     """
     if not isinstance(text, str):
         raise ConfigError(f"ports are text, a list of ports and ranges such as '9069,9100-9200', got {text!r}")
@@ -52,7 +52,7 @@ def parse_ports(text: str) -> list[range]:
 def listen(bind: str, ports: str, what: str) -> socket.socket:
     """A socket that listens on the first free port. `what` names the listener in errors.
 
-    Raises `ConfigError` when the list is wrong, the address is none of this host's, or every port is taken.
+    Raises `ConfigError` when the list is invalid, the address is not one of this host, or every port is taken.
     """
     candidates = parse_ports(ports)
     try:
@@ -93,7 +93,7 @@ class Listener:
         self._reactor.call_soon(self._open)
 
     def close(self) -> None:
-        """Accept no more and free the port. Any thread, any number of times."""
+        """Stop accepting and free the port. Any thread. Idempotent."""
         self._reactor.call_soon(self._close)
 
     def _open(self) -> None:

@@ -1,7 +1,7 @@
-"""A connection that a pool's threads read, while its reactor does the rest.
+"""A connection that the threads of a pool read. A reactor does the rest.
 
-Rules of this module: those of `channel`, with reads from several threads: one at a time, in order, and none
-after the descriptor is closed (its number may be another connection's by then).
+Rules of this module: those of `channel`, and reads from several threads: one at a time, in order, and none after the
+descriptor is closed, because another connection may have its number then.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ __all__ = ["PooledChannel"]
 
 log = limited(logging.getLogger(__name__))
 
-#: More unsent bytes than this, and the channel stops reading until the peer has taken most of them.
+#: With more unsent bytes than this the channel stops reading until the peer has read most of them.
 HIGH_WATER_BYTES = 1024 * 1024
 
 Work = Callable[[], None]
 
 
 class PooledChannel(Channel):
-    """A channel whose `on_data` runs on a thread of the pool, for one piece of data at a time.
+    """A channel whose `on_data` runs on a thread of the pool, one call at a time.
 
-    `on_data` may give work for the thread that called it. It is done when another thread may read the connection
-    and close it: it may take long. `on_data` may also call `hold`; after `release` it is called again, with no bytes
-    first, so that it can go on with what it has kept.
+    `on_data` may return work for the same thread. The work may take long: it runs once other threads may read and close
+    the connection. `on_data` may also call `hold`. After `release` the channel calls `on_data` with no bytes first, so
+    that it can process what it kept.
 
-    Over `HIGH_WATER_BYTES` unsent the channel stops reading (back-pressure), and asks by `is_congested` for no more
-    bytes until `on_room`, on the reactor's thread. A peer that takes nothing of what waits for it for `patience_s`
-    loses the connection (`SlowReader`), and its bytes are freed.
+    With more than `HIGH_WATER_BYTES` unsent the channel stops reading (back-pressure). `is_congested` is then True, and
+    the caller should send nothing until `on_room`, which runs on the reactor's thread. If the peer reads none of the
+    unsent bytes for `patience_s`, the channel closes with `SlowReader`.
     """
 
     __slots__ = ("_held", "_high_water", "_on_room", "_patience_s", "_paused", "_pool", "_reading", "_unread")
@@ -61,7 +61,7 @@ class PooledChannel(Channel):
         self._on_room = on_room
         self._patience_s = patience_s
         self._high_water = min(HIGH_WATER_BYTES, max_unsent_bytes // 2)
-        # Held while data is read and delivered, and while the socket is closed.
+        # Guards reading, delivering, and closing the socket.
         self._reading = threading.Lock()
         self._paused = False
         self._held = False
@@ -72,11 +72,11 @@ class PooledChannel(Channel):
         self._pool.add(self._sock.fileno(), self)
 
     def hold(self) -> None:
-        """Read nothing and deliver nothing until `release`. Only for `on_data`, during its call."""
+        """Read and deliver nothing until `release`. Call it only in `on_data`."""
         self._held = True
 
     def release(self) -> None:
-        """Go on after `hold`. Any thread, any number of times."""
+        """End `hold`. Any thread. Idempotent."""
         if self._held:
             self._held = False
             self._pool.recall(self)
@@ -123,13 +123,13 @@ class PooledChannel(Channel):
                 self._fail(exc)
 
     def _fail(self, exc: Exception) -> None:
-        """What goes wrong ends this connection, and nothing else."""
+        """An error ends this connection and no other."""
         if not isinstance(exc, OSError):
             log.error("a connection failed and is closed", exc_info=exc)
         self.close(exc)
 
     def _may_read(self) -> bool:
-        """Whether to read now. If not, whoever changes that calls `ReadingPool.recall`. Only under `_reading`."""
+        """Whether to read now. Code that makes it True again calls `ReadingPool.recall`. Call it under `_reading`."""
         if self._ended or self._paused or self._held or self.state is ChannelState.CLOSED:
             return False
         if self._input_ended and self.state is ChannelState.OPEN:
@@ -137,17 +137,17 @@ class PooledChannel(Channel):
         return not self.is_congested()
 
     def is_congested(self) -> bool:
-        """Whether the peer should read before it is sent more. Any thread."""
+        """Whether the peer should read before more is sent. Any thread."""
         if len(self._unsent) <= self._high_water:
             return False
-        # Under the lock, so that the reactor, which takes bytes away under it, sees the pause afterwards.
+        # The reactor removes sent bytes under the lock, so it sees this pause afterwards.
         with self._lock:
             self._paused = len(self._unsent) > self._high_water and self.state is ChannelState.OPEN
             return self._paused
 
     def _interest_wanted(self) -> int:
         with self._lock:
-            over = self.state is not ChannelState.OPEN  # what still comes is read to be thrown away
+            over = self.state is not ChannelState.OPEN  # input is read and discarded
             resume = self._paused and (over or len(self._unsent) <= self._high_water // 4)
             if resume:
                 self._paused = False
@@ -170,7 +170,7 @@ class PooledChannel(Channel):
         if left_s > 0:
             self._unread = self._reactor.call_later(left_s, self._check_reader)
         else:
-            self.close(SlowReader(f"the peer took nothing of {len(self._unsent)} bytes for {self._patience_s:g} s"))
+            self.close(SlowReader(f"the peer read none of {len(self._unsent)} bytes for {self._patience_s:g} s"))
 
     def _release(self) -> None:
         with self._reading:

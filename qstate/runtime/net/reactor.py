@@ -1,10 +1,10 @@
 """A selector loop with timers: waits for sockets, time and calls from other threads.
 
-Rules of this module: it knows sockets only as something that becomes ready, and nothing of bytes or messages
-(`qstate.runtime.net.channel` moves the bytes). No callback may block: the loop serves all of them.
+Rules of this module: it knows when sockets become ready, and nothing of bytes or messages (`qstate.runtime.net.channel`
+moves the bytes). No callback may block, because one loop runs all of them.
 
-Callbacks run on the driving thread: the reactor's own (`start`), or whoever calls `turn`. Other threads may
-call `call_soon` and `stop`, nothing else.
+Callbacks run on the driving thread: the reactor's own (`start`), or the thread that calls `turn`. Other threads may
+only call `call_soon` and `stop`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ __all__ = ["Reactor", "Timer"]
 
 log = limited(logging.getLogger(__name__))
 
-#: Cancelled timers are swept out of the heap when there are more of them than this, and than live ones.
+#: Cancelled timers are removed from the heap when there are more of them than this, and more than live ones.
 SWEEP_TIMERS = 512
-#: A timer may be due later than the kernel can wait: it counts milliseconds in 31 bits.
+#: The bound on one wait: the kernel counts milliseconds in 31 bits, and a timer may be due later.
 LONGEST_WAIT_S = 86_400.0
 
 
 class Timer:
-    """A call in the future; `cancel` prevents it and may be repeated."""
+    """A scheduled call. `cancel` prevents it and is idempotent."""
 
     __slots__ = ("_reactor", "action", "due")
 
@@ -51,8 +51,8 @@ class Timer:
 class Reactor:
     """Waits for sockets, timers and calls from other threads, and runs their callbacks.
 
-    `clock` gives seconds that never go back. Call `start` for a thread of its own, or `turn` repeatedly; `stop`
-    ends either, and the last turn closes what is still registered.
+    `clock` returns monotonic seconds. Call `start` for a thread of its own, or `turn` repeatedly. `stop` ends either;
+    the last turn calls `on_stop` and closes the selector.
     """
 
     def __init__(self, name: str = "reactor", clock: Callable[[], float] = time.monotonic) -> None:
@@ -64,7 +64,7 @@ class Reactor:
         self._timers: list[tuple[float, int, Timer]] = []
         self._timer_order = itertools.count()
         self._cancelled = 0
-        #: Called when the reactor stops: whoever holds a socket on it adds a call that frees the socket.
+        #: Called when the reactor stops. An object with a socket on the reactor adds a call that frees the socket.
         self.on_stop: set[Callable[[], None]] = set()
         self._driver = 0
         self._woken = False
@@ -76,16 +76,16 @@ class Reactor:
         self._selector.register(self._wake_reader, selectors.EVENT_READ, self._drain_wake)
 
     def start(self) -> None:
-        """Drive the reactor by a daemon thread of its own, until `stop`."""
+        """Drive the reactor on a daemon thread of its own, until `stop`."""
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End the loop after the current turn; any thread may call it, any number of times."""
+        """End the loop after the current turn. Any thread. Idempotent."""
         self.call_soon(self._stop)
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the reactor's own thread after `stop`; False when it is still there."""
+        """Wait for the reactor's own thread after `stop`. False: it still runs after the timeout."""
         thread = self._thread
         if thread is None or thread is threading.current_thread():
             return True
@@ -93,24 +93,24 @@ class Reactor:
         return not thread.is_alive()
 
     def call_soon(self, action: Callable[..., None], *args: Any) -> None:
-        """Run `action(*args)` on the driving thread. Any thread may call it; after `stop` it does nothing."""
+        """Run `action(*args)` on the driving thread. Any thread. After the last turn it does nothing."""
         self._soon.append((action, args))
-        # The driver looks at the queue before it waits, so only other threads have to wake it.
+        # The driving thread reads the queue before it waits, so only other threads have to wake it.
         if self._driver != threading.get_ident():
             self._wake()
 
     def call_later(self, delay_s: float, action: Callable[[], None]) -> Timer:
-        """Run `action()` after a delay. Only the driving thread may call it."""
+        """Run `action()` after a delay. Only the driving thread."""
         timer = Timer(self, self.clock() + delay_s, action)
         heapq.heappush(self._timers, (timer.due, next(self._timer_order), timer))
         return timer
 
     def in_driver(self) -> bool:
-        """Whether the calling thread is the one that drives the reactor now."""
+        """Whether the calling thread drives the reactor now."""
         return self._driver == threading.get_ident()
 
     def watch(self, sock: socket.socket, interest: int, ready: Callable[[int], None]) -> None:
-        """Call `ready(mask)` when the socket is ready for any of `interest` (selectors' EVENT_ flags); 0 ends it."""
+        """Call `ready(mask)` when the socket is ready for any of `interest` (selectors' EVENT_ flags); 0 for never."""
         if sock.fileno() in self._selector.get_map():
             if interest:
                 self._selector.modify(sock, interest, ready)
@@ -120,7 +120,7 @@ class Reactor:
             self._selector.register(sock, interest, ready)
 
     def turn(self, longest_wait_s: float | None = None) -> None:
-        """Wait for something to do, at most `longest_wait_s`, and do it."""
+        """Wait for events for at most `longest_wait_s`, and run their callbacks."""
         self._driver = threading.get_ident()
         for key, mask in self._selector.select(self._wait_s(longest_wait_s)):
             try:
@@ -181,12 +181,12 @@ class Reactor:
         try:
             self._wake_writer.send(b"\0")
         except OSError:
-            # Full: the driver is being woken anyway. Closed: the reactor has stopped, nothing runs any more.
+            # Full: the reactor is being woken already. Closed: it has stopped, and no calls run any more.
             return
 
     def _drain_wake(self, mask: int) -> None:
         self._wake_reader.recv(4096)
-        # Cleared before the queue is read: a call queued from here on wakes the next turn, one before is seen now.
+        # Clear before the queue is read: this turn runs calls queued before, and calls queued later wake the next turn.
         self._woken = False
 
     def _stop(self) -> None:

@@ -1,23 +1,20 @@
-"""The threads of a state server: each reads requests and, if it may, executes what it read.
+"""The threads of a state server: each reads requests and, with a permit, executes them.
 
-Rules of this module: it decides which thread does what. It knows sockets only as something to read, and
-nothing of requests.
+Rules of this module: it decides which thread reads and which executes. It knows nothing of requests.
 
-Handing a request from a network thread to a query thread puts a wake-up on the request's path; passing the
-selector on to a waiting thread instead (leader and followers) wakes one as well, and it then competes for the
-GIL with the request. So nobody is woken here: all threads wait in the same poller, the kernel gives each
-readable connection to one of them, and that thread reads, executes and answers. One get in flight, echo of the
-same work, two cores, p50 over loopback:
+If a network thread hands a request to a query thread, each request costs a wake-up. If the leader passes the selector
+to a follower instead (leader and followers), the woken follower competes with the request for the GIL. So no thread
+wakes another here: all threads wait in one poller, the kernel gives each readable connection to one of them, and this
+thread reads, executes and answers. One get in flight, echo of the same work, two cores, p50 over loopback:
 
     one thread does everything         21 us     (a slow state access would stop the network)
     this                               22 us
     network thread -> query thread     32 us
     leader passes the selector on      43 us
 
-What the split into network and query threads is for still holds. Of N + Q threads at most Q execute, so N are
-always left to read: no state access, however long, keeps the network waiting. What is read while all Q execute
-waits in a queue, where the first of them to be done takes all of it: nobody who reads waits for a thread. A request
-that comes alone to a thread that may execute does not even see the queue.
+Network and query threads still have separate limits. Of N + Q threads at most Q execute, so N always remain to read: no
+state access, however long, stops the network. Requests that are read while Q threads execute wait in a queue, which the
+first free thread takes whole. A request that arrives alone at a thread with a permit bypasses the queue.
 """
 
 from __future__ import annotations
@@ -43,21 +40,21 @@ class Readable(Protocol):
     """A connection that the pool reads."""
 
     def read_ready(self, ended: bool) -> None:
-        """Read what has arrived, the end of it included when it has `ended`. Must not block or raise.
+        """Read what has arrived; when it has `ended`, also the end of the input. Must not block or raise.
 
-        Who leaves something unread calls `arm` when it is to be read. May be called by two threads at once, and for no
-        reason: a descriptor may have been given out anew.
+        A connection that leaves input unread calls `arm` later. Two threads may call it at once. It may also be called
+        without input, because a descriptor's number can be reused.
         """
 
     def read_on(self) -> None:
-        """Deliver what was read and kept back, and go on reading. The same rules."""
+        """Deliver the input that was kept back, then continue to read. The same rules."""
 
 
 class ReadingPool:
     """`readers` + `workers` daemon threads, of which at most `workers` execute at a time.
 
-    `pending` tells whether there is work; `execute` does work until there is none, and may be run by several
-    threads at once. Both are called without locks held.
+    `pending` tells whether there is work. `execute` does work until there is none; several threads may run it at once.
+    The pool holds no lock when it calls them.
     """
 
     def __init__(
@@ -68,7 +65,7 @@ class ReadingPool:
         self._poller = EdgePoller()
         self._recalls = _Recalls()
         self._connections: dict[int, Readable] = {}
-        # Popping and appending are atomic; a semaphore would cost several times as much.
+        # Popping and appending are atomic. A semaphore would cost several times as much.
         self._permits = deque([None] * workers)
         self._stopped = False
         self._lock = threading.Lock()
@@ -91,20 +88,20 @@ class ReadingPool:
         self._poller.arm(fd)
 
     def arm(self, fd: int) -> None:
-        """Call `read_ready` of the connection once more if there is something left to read. Any thread."""
+        """Call `read_ready` of the connection again if it has unread input. Any thread."""
         self._poller.arm(fd)
 
     def recall(self, connection: Readable) -> None:
-        """Have a thread of the pool call `read_on` of a connection. Any thread."""
+        """Make a thread of the pool call `read_on` of a connection. Any thread."""
         self._recalls.add(connection)
 
     def remove(self, fd: int) -> None:
-        """Read the connection no more; the caller closes `fd` afterwards. Any thread, once."""
+        """Stop reading the connection. The caller closes `fd` afterwards. Any thread, once."""
         del self._connections[fd]
         self._poller.remove(fd)
 
     def stop(self, timeout_s: float) -> bool:
-        """Wait for the threads; False when one is still executing. Every connection was removed before. Once."""
+        """End the threads. False: one still executes after the timeout. Remove every connection before. Once."""
         self._stopped = True
         self._poller.stop()
         if not self._running:
@@ -124,7 +121,7 @@ class ReadingPool:
                     connection.read_ready(ended)
             if self._pending() and self.take_permit():
                 self._work()
-        # The last one out closes: `stop` does not wait for a thread that executes for ever.
+        # The last thread closes the poller, because `stop` does not wait for a thread that executes for ever.
         with self._lock:
             self._running -= 1
             last = self._running == 0
@@ -136,7 +133,7 @@ class ReadingPool:
         self._poller.close()
 
     def take_permit(self) -> bool:
-        """Whether the calling thread, one of the pool, may execute now. If so it calls `give_permit` afterwards."""
+        """Whether the calling thread of the pool may execute now. If so it calls `give_permit` afterwards."""
         try:
             self._permits.pop()
         except IndexError:
@@ -144,12 +141,12 @@ class ReadingPool:
         return True
 
     def give_permit(self) -> None:
-        """The calling thread executes no more; what came in meanwhile is done when it returns from `read_ready`."""
+        """Return the permit. The thread executes requests that came in meanwhile when it returns from `read_ready`."""
         self._permits.append(None)
 
     def _work(self) -> None:
-        # Work that came in after `execute` saw none, and before the permit was back, was left to this thread:
-        # whoever read it found no permit. Hence the second look.
+        # Another thread may have read a request after `execute` found none and before this permit was back. That
+        # thread found no permit, so this one looks again.
         while True:
             try:
                 self._execute()
@@ -161,7 +158,7 @@ class ReadingPool:
 
 
 class _Recalls:
-    """Connections that wait for a thread of the pool although nothing arrives on them. They share one descriptor."""
+    """Connections to continue without new input. They share one descriptor, which wakes a thread of the pool."""
 
     def __init__(self) -> None:
         self._waiting: deque[Readable] = deque()
@@ -187,7 +184,7 @@ class _Recalls:
         except IndexError:
             return
         if self._waiting:
-            self._wake()  # the others are for other threads: this one may be busy for long
+            self._wake()  # other threads take the others: this one may be busy for long
         connection.read_on()
 
     def close(self) -> None:
@@ -197,5 +194,5 @@ class _Recalls:
     def _wake(self) -> None:
         try:
             self._writer.send(b"\0")
-        except OSError:  # full: threads are being woken; closed: nothing is read any more
+        except OSError:  # full: threads are being woken; closed: the pool has stopped
             return

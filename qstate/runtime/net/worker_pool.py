@@ -1,6 +1,6 @@
-"""A few threads for calls that may take long and that nobody on a reactor may run.
+"""A few threads for calls that may take long, which must not run on a reactor.
 
-Rules of this module: it runs what it is given, in order of arrival, and knows nothing of it.
+Rules of this module: it runs calls in order of arrival and knows nothing of their purpose.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class WorkerPool:
             thread.start()
 
     def submit(self, call: Callable[..., None], *args: Any) -> None:
-        """Run `call(*args)` when a thread is free. What it raises is logged."""
+        """Run `call(*args)` when a thread is free. The exceptions of calls are logged."""
         self._calls.put((call, args))
 
     def stop(self, timeout_s: float) -> bool:
-        """Let the queued calls run and end the threads; False when one is still busy."""
+        """Run the queued calls and end the threads. False: a thread is still busy after the timeout."""
         for _ in self._threads:
             self._calls.put(None)
         until = time.monotonic() + timeout_s

@@ -1,1 +1,1 @@
-"""The query port: state server and client proxy, and what both listen with."""
+"""The query port: the state server, the client proxy, and the endpoint that both listen with."""

@@ -1,4 +1,4 @@
-"""One client connection of a server or proxy, and the calls that it makes.
+"""One client's connection to a server or proxy, and the calls that its requests become.
 
 Rules of this module: it joins a channel (bytes) to the protocol's connection (messages). It neither counts requests nor
 decides about them: its endpoint does (`ConnectionHandler`). A broken frame ends its own connection and nothing else.
@@ -40,35 +40,35 @@ log = limited(logging.getLogger(__name__))
 
 
 class ConnectionHandler(Protocol):
-    """What a connection needs of its endpoint. `received` and its like, and `refused`, are called by who reads."""
+    """What a connection needs of its endpoint. The thread that reads calls `received` and `received_alone`."""
 
     def received(self, connection: AcceptedConnection, request: Get | Locate | Describe) -> None:
-        """A sound request came in; it is answered through a `Call`."""
+        """A valid request came in. The endpoint answers it through a `Call`."""
 
     def received_alone(self, connection: AcceptedConnection, get: Get) -> Callable[[], None] | None:
-        """A sound get came in, and nothing with it.
+        """A valid get came in, with no other message.
 
-        May give the answering of it as work, which the calling thread has to do once the connection can be read on.
+        May return work that answers it. The caller runs this work once other threads may read the connection.
         """
 
     def has_room(self, connection: AcceptedConnection) -> None:
-        """The client of a connection with calls has read enough to be sent more."""
+        """The client of a connection with waiting calls has read enough of its answers: send more."""
 
     def answered(self, call: Call) -> None:
-        """A call's answer has been sent. Any thread."""
+        """A call's answer was sent. Any thread."""
 
     def refused(self, code: int) -> None:
-        """A request or the connection was refused before it became a call."""
+        """A request or the connection was refused before it became a call. Any thread."""
 
     def closed(self, connection: AcceptedConnection) -> None:
-        """The connection is over."""
+        """The connection is closed."""
 
 
 class AcceptedConnection:
-    """A connection from accept to close, read by the threads of a pool. `open` starts it, on the reactor's thread.
+    """A connection from accept to close, which the threads of a pool read. Call `open` on the reactor's thread.
 
-    With `max_requests` in flight it reads no further until half of them are answered, so one connection takes no more
-    than its share. `notes` are the service's own.
+    With `max_requests` in flight it stops reading until half of them are answered, so one connection takes no more than
+    its share. `notes` belongs to the service.
     """
 
     def __init__(
@@ -97,45 +97,45 @@ class AcceptedConnection:
             max_unsent_bytes=max_unsent_bytes,
             patience_s=patience_s,
         )
-        #: The calls that wait for a thread; `queued` while the endpoint knows that there are some.
+        #: The calls that wait for a thread. `queued` says that the connection waits for its turn.
         self.calls: deque[Call] = deque()
         self.queued = False
-        #: The requests that were admitted and not answered; the owner counts them.
+        #: The requests that were admitted and not answered. The endpoint counts them.
         self.in_flight = 0
-        #: When it was accepted or last answered, of the reactor's clock.
+        #: When it was accepted or last answered, by the reactor's clock.
         self.active_at = reactor.clock()
         self._max_requests = max_requests
         self._held = False
         self._ended = False
         self._patience_s = patience_s
         self._handler = handler
-        #: Closes the connection unless there is a handshake in time; later, unless one that has ended is answered.
+        #: First the timeout of the handshake; after the end of the input, the timeout of the answers.
         self._late: Timer | None = None
 
     @property
     def over(self) -> bool:
-        """Whether answers reach nobody any more. Any thread."""
+        """Whether the connection is closed, so that answers cannot be sent. Any thread."""
         return self.protocol.closed
 
     def open(self, handshake_timeout_s: float) -> None:
-        """Start to read; without a handshake in time the connection is closed."""
+        """Start to read. Without a handshake within the timeout the connection is closed."""
         self._late = self.reactor.call_later(handshake_timeout_s, self._handshake_late)
         self.channel.open()
 
     def end(self, code: FailureCode, linger_s: float) -> None:
-        """Tell the client why, send what is queued, and close. Only the driving thread."""
+        """Send what is queued and a close notice with the code, then close. Only the driving thread."""
         close_notice = b"" if self.protocol.closed else self.protocol.send(Failure(0, code, {}))
         self.channel.finish(linger_s, close_notice)
 
     def send(self, data: bytes) -> None:
-        """Send, as soon as that is cheap. Any thread."""
+        """Send now, or on the driving thread at the end of its turn. Any thread."""
         if self.reactor.in_driver():
             self.channel.send_soon(data)
         else:
             self.channel.send(data)
 
     def answered(self, now: float) -> None:
-        """One request less is in flight, by the owner's count. Any thread."""
+        """The endpoint counted one request less in flight. Any thread."""
         self.active_at = now
         if self._held and self.in_flight <= self._max_requests // 2:
             self._held = False
@@ -144,13 +144,13 @@ class AcceptedConnection:
             self.channel.close_when_sent()
 
     def _on_end(self) -> None:
-        # In this order: a request that is answered meanwhile finds the end, or else is not in flight here.
+        # Set `_ended` first: a request that another thread answers now either finds it set or is not in flight below.
         self._ended = True
         self.answered(self.active_at)
         self.reactor.call_soon(self._wait_for_answers)
 
     def _wait_for_answers(self) -> None:
-        # The client may be gone for good: what it has asked for takes room, and it has chosen the deadlines.
+        # The client may be gone. It has chosen the deadlines of its requests, so they do not bound the wait.
         if self.in_flight and not self.over:
             self._cancel_late()
             self._late = self.reactor.call_later(self._patience_s, self._answers_late)
@@ -173,7 +173,7 @@ class AcceptedConnection:
         return None
 
     def _take(self, data: bytes, room: int) -> bool:
-        """Take in as many messages as there is room for requests. Gives whether more may be there, with room."""
+        """Take in at most `room` messages. Returns whether more may be buffered and there may be room for them."""
         events = self.protocol.receive(data, max(0, room))
         for event in events:
             kind = type(event)
@@ -188,7 +188,7 @@ class AcceptedConnection:
                 self.channel.send(event.reply)
         if room > 0:
             return len(events) == room
-        # In this order: a request that is answered meanwhile finds the channel held, or else is seen here.
+        # Hold first: a request that another thread answers now either finds the channel held or is not counted below.
         self.channel.hold()
         self._held = True
         self.answered(self.active_at)
@@ -204,7 +204,7 @@ class AcceptedConnection:
         self.channel.finish(LINGER_S, broken.close_notice)
 
     def _handshake_late(self) -> None:
-        # The thread that reads may not touch timers, so the timer of a handshake in time runs out here.
+        # Only the reactor's thread may cancel timers, so this one also fires after a handshake in time.
         if self.protocol.state is not ConnectionState.HANDSHAKE:
             return
         self._handler.refused(FailureCode.DEADLINE_EXCEEDED)
@@ -221,9 +221,9 @@ class AcceptedConnection:
 
 
 class Call:
-    """One request on its way to its answer, which is given exactly once. Times are of the reactor's clock.
+    """A request that needs exactly one answer. Times are by the reactor's clock.
 
-    `failure` is the code that the request, or its only key, was answered with, once it is answered.
+    `failure` is the failure code of the answer, or of its only key; None before the answer and without a failure.
     """
 
     __slots__ = ("_handler", "connection", "deadline", "failure", "received_at", "request")
@@ -254,20 +254,20 @@ class Call:
         self.answer(Failure(self.request.id, code, details))
 
     def encode(self, answer: Answer) -> bytes:
-        """The bytes of the answer, none when the connection is over. Whoever sends them calls `sent` afterwards.
+        """The bytes of the answer; no bytes when the connection is closed. The caller sends them and then calls `sent`.
 
-        An answer that cannot be sent becomes the failure that says why.
+        An answer that cannot be sent is replaced by a failure that says why.
         """
         protocol = self.connection.protocol
         if type(answer) is Values:
-            usual = protocol.send_values(answer)
-            if usual is not None:
-                return usual
+            data_of_values = protocol.send_values(answer)
+            if data_of_values is not None:
+                return data_of_values
             answer = answer.with_failures_marked()
         try:
             data = protocol.send(answer)
         except LocalProtocolError as exc:
-            # The connection may close at any moment: every send may find it so.
+            # Another thread may close the connection at any moment, so any send may fail with that.
             if protocol.closed or type(answer) is Failure:
                 return b""
             return self.encode(self._unsendable(exc))
@@ -278,7 +278,7 @@ class Call:
         return data
 
     def sent(self) -> None:
-        """The answer is out, or reaches nobody: the call is over."""
+        """The answer was sent, or the connection is closed: the call is over."""
         self._handler.answered(self)
 
     def _unsendable(self, error: LocalProtocolError) -> Failure:

@@ -1,10 +1,11 @@
 """The client proxy: finds the owner of each key, forwards, answers. Value bytes pass through undecoded.
 
-Rules of this module: it carries out what `routing` decides. It must not decide on retries itself, and no network
-thread of it may wait for a state server or an oracle.
+Rules of this module: it carries out what `routing` decides. It must not decide on retries, and none of its network
+threads may wait for a state server or an oracle.
 
-A client reads values by the description that it was told over its connection. When the job comes back with another one,
-that connection is ended in place of an answer: SHUTTING_DOWN, so the client asks again over the next one.
+A client decodes values by the description that the proxy sent over the same connection. If the job restarts with a
+different description, the proxy ends the connection with SHUTTING_DOWN instead of answering. The client then connects
+again and repeats its request.
 
 The endpoint's reading pool reads the requests, as in a state server. The reactor's thread does the rest: the router,
 its timers, and the connections to the state servers, which all clients share. So nothing on a get's path takes a lock.
@@ -39,15 +40,15 @@ from qstate.runtime.serving.state_server import StateServer
 
 __all__ = ["ClientProxy"]
 
-#: A connection's note: how many descriptions had changed when its client was first told something of a state.
+#: A connection's note: how many descriptions had changed when the proxy first answered about a state over it.
 _TOLD_SINCE = "told since"
 
 
 class ClientProxy:
     """Answers gets by job and state, locate and describe, for every job that has a location oracle.
 
-    A job without one is UNKNOWN_JOB. `local` is the state server of the same process, if there is one: its states
-    are read without a socket. `shutdown` is idempotent, drains, and is bounded.
+    A job without one is UNKNOWN_JOB. `local` is the state server of the same process, None without one: the proxy
+    reads its states without a socket. `shutdown` is idempotent, drains, and is bounded.
     """
 
     def __init__(
@@ -70,19 +71,19 @@ class ClientProxy:
 
     @property
     def address(self) -> tuple[str, int]:
-        """The host and port it listens on."""
+        """The host and port that it listens on. Raises `ClosedError` before `start`."""
         return self._endpoint.address
 
     def set_location_oracle(self, job: str, oracle: LocationOracle | None) -> None:
-        """Serve a job through this oracle from now on, or no longer (None). Any thread."""
+        """Serve a job through this oracle from now on; with None, stop serving it. Any thread."""
         self._locations.set_oracle(job, oracle)
 
     def location_oracle(self, job: str) -> LocationOracle | None:
-        """The oracle that a job is served through."""
+        """The oracle that a job is served through, None without one."""
         return self._locations.oracle(job)
 
     def shutdown(self, timeout_s: float = 5.0) -> None:
-        """Stop; requests in flight may finish for `timeout_s`."""
+        """Stop serving. Requests in flight may finish for `timeout_s`."""
         self._endpoint.shutdown(timeout_s)
         self._pool.stop(min(timeout_s, 1.0))
 
@@ -109,7 +110,7 @@ class ClientProxy:
         return None
 
     def _answer_in_process(self, router: _Router, call: Call, request: Get, names: tuple[str, str]) -> Answer | None:
-        """The answer of the server next door, when it is one that `routing` would pass on as it is."""
+        """The answer of the local state server, if `routing` would pass it on unchanged; else None."""
         table = self._locations.known(*names)
         if table is None or not router.may_tell(call, names, table.state):
             return None
@@ -128,21 +129,21 @@ class ClientProxy:
 
 
 def _owner_of_all(table: LocationTable, keys: Sequence[Key]) -> Owner | None:
-    """The owner of all these keys, if there is one."""
+    """The owner of all these keys; None if they have several owners or none."""
     if table.sole_owner is not None:
         return table.sole_owner
     try:
         shares = table.split(keys)
-    except UNSOUND_KEY:  # `routing` finds out which key is unsound
+    except UNSOUND_KEY:  # `routing` reports which key is invalid
         return None
     return shares[0][0] if len(shares) == 1 else None
 
 
 def _misfit(table: LocationTable, keys: Sequence[Key]) -> WrongKeyType | None:
-    """What is wrong with the types of the keys.
+    """The error of keys whose types differ from the state's, None if there is none.
 
-    A sole owner finds that out itself. Several, or none, would each see some of the keys, and the get must fail
-    as a whole.
+    A sole owner checks all the keys itself. Each of several owners sees only some of them, but the get must fail as a
+    whole.
     """
     if table.sole_owner is None:
         try:
@@ -153,13 +154,13 @@ def _misfit(table: LocationTable, keys: Sequence[Key]) -> WrongKeyType | None:
 
 
 class _Router:
-    """The requests that the proxy's reactor routes, and what they share. Other threads go through `run`."""
+    """Routes the requests, and keeps what they share. Only the reactor's thread may use it; others call `run`."""
 
     def __init__(self, reactor: Reactor, pool: WorkerPool, locations: LocationCache, options: EndpointOptions) -> None:
         self.reactor = reactor
         self.locations = locations
         self.random = Random()
-        #: How large the values of one answer may be together.
+        #: The bound on the bytes of all values of one answer.
         self.most_bytes = options.max_frame
         self._pool = pool
         self._options = options
@@ -174,13 +175,13 @@ class _Router:
 
     def get(self, call: Call, request: Get, names: tuple[str, str]) -> None:
         table = self.locations.known(*names)
-        # The state may have come back with keys of other types: what its oracle says now decides.
-        distrusted = table is not None and _misfit(table, request.keys) is not None
-        if table is not None and not distrusted and not self.may_tell(call, names, table.state):
+        # The job may have restarted with other key types, so ask its oracle again.
+        outdated = table is not None and _misfit(table, request.keys) is not None
+        if table is not None and not outdated and not self.may_tell(call, names, table.state):
             self.end(call)
             return
-        get = _ProxiedGet(self, call, request, names, table=None if distrusted else table)
-        get.start(self.locations.refresh if distrusted else None)
+        get = _ProxiedGet(self, call, request, names, table=None if outdated else table)
+        get.start(self.locations.refresh if outdated else None)
 
     def locate(self, call: Call, request: Locate) -> None:
         waiting = _Waiting(self, call, request.job)
@@ -190,9 +191,9 @@ class _Router:
         self.locations.describe(job, _Waiting(self, call, job).described)
 
     def may_tell(self, call: Call, names: tuple[str, str], state: Mapping[str, Any]) -> bool:
-        """Whether what is about to be told agrees with what the client was told of the state over its connection.
+        """Whether an answer agrees with the state's description that the client got over its connection. Any thread.
 
-        `state` is the description that is about to be told, or that the values are of. Any thread.
+        `state` is the description that the answer holds, or that its values have.
         """
         changes = self.locations.changes
         since = call.connection.notes.get(_TOLD_SINCE)
@@ -203,13 +204,13 @@ class _Router:
         return since == changes or not self.locations.changed(names, since)
 
     def end(self, call: Call) -> None:
-        """End the call's connection: what the client was told over it does not hold any more, and it must ask again."""
+        """End the call's connection: a description sent over it is out of date, and the client must ask again."""
         if not call.connection.over:
             call.connection.end(FailureCode.SHUTTING_DOWN, LINGER_S)
         call.fail(FailureCode.SHUTTING_DOWN)
 
     def owner_connection(self, host: str, port: int) -> OwnerConnection:
-        """The connection to a state server; a new one when there is none or it was lost."""
+        """The connection to a state server: the open one, or a new one."""
         address = (host, port)
         connection = self._owner_connections.get(address)
         if connection is not None:
@@ -232,7 +233,7 @@ class _Router:
 
 
 class _ProxiedGet:
-    """One get: gives the events to its `RoutedGet` and carries out the commands."""
+    """One get: passes the events to its `RoutedGet` and carries out the commands."""
 
     __slots__ = ("_asked", "_call", "_names", "_request", "_routed", "_router", "_timer", "_wake_at")
 
@@ -251,7 +252,7 @@ class _ProxiedGet:
         self._asked: dict[int, tuple[OwnerConnection, Forward]] = {}
 
     def start(self, refresh: Callable[[str, str, Reply], None] | None) -> None:
-        """`refresh` is how the location is found when the one that is known is not to be trusted."""
+        """`refresh` looks the location up if the known one is outdated."""
         commands = self._routed.start(self._now())
         if refresh is not None and commands == [LookUp(None)]:
             commands = []
@@ -279,7 +280,7 @@ class _ProxiedGet:
     def _on_time(self) -> None:
         self._timer = None
         if self._call.connection.over:
-            # Nobody waits for the answer any more, so there is nothing to retry for.
+            # The client has gone, so a retry is useless.
             self._finish(Failure(self._request.id, FailureCode.DEADLINE_EXCEEDED, {}))
             return
         self._do(self._routed.on_time(self._now()))
@@ -339,7 +340,7 @@ class _ProxiedGet:
         self._timer = self._router.reactor.call_later(max(0.0, wake_at - self._now()), self._on_time)
 
     def _finish(self, answer: Answer | None) -> None:
-        """Give the answer, or without one end the connection. What still comes of what was asked is ignored."""
+        """Send the answer; without one, end the connection. Answers of owners that come later are ignored."""
         self._routed.finished = True
         if self._timer is not None:
             self._timer.cancel()
@@ -353,7 +354,7 @@ class _ProxiedGet:
 
 
 class _Waiting:
-    """A locate or describe that waits for its oracle, or its deadline."""
+    """A locate or describe that waits for its oracle until its deadline."""
 
     __slots__ = ("_call", "_done", "_job", "_router", "_timer")
 

@@ -1,16 +1,19 @@
 """The listening side that the state server and the client proxy share.
 
-Rules of this module: it accepts connections, admits requests and gets their answers out, whatever they are. It
-must not know what a request reads; its `Service` does.
+Rules of this module: it accepts connections, admits requests and sends their answers. It must not know what a request
+reads; its `Service` does.
 
-The threads of a pool read the connections, and execute what they read if they may (`qstate.runtime.net.reading_pool`).
-One reactor accepts, keeps time and sends the rest of an answer to a client that reads slowly.
+The threads of a pool read the connections and, with a permit, execute the requests (`runtime.net.reading_pool`). One
+reactor accepts connections, keeps time and sends the rest of an answer to a client that reads slowly.
 
-What is bounded: connections (an idle one gives its place to a newcomer), requests in flight of one connection (it is
-read no further) and of all (OVERLOADED), the time until the handshake, unread answers (back-pressure, then the
-connection closes), the time a request may wait in the queue (its deadline), shutdown.
+Bounds:
 
-Connections take turns: whoever sends a thousand requests at once does not keep others waiting for all of them.
+- connections: a new one replaces an idle one, else it is refused (OVERLOADED);
+- requests in flight: at its limit a connection is not read, at the limit of all connections requests are OVERLOADED;
+- unread answers: back-pressure, then the connection is closed;
+- times: the handshake's, a request's in the queue (its deadline), and the shutdown's.
+
+Connections take turns: a client that sends a thousand requests at once does not make the others wait for all of them.
 """
 
 from __future__ import annotations
@@ -53,14 +56,14 @@ __all__ = ["Call", "Endpoint", "EndpointOptions", "Service"]
 
 log = limited(logging.getLogger(__name__))
 
-#: Connections that are being refused, or given up for others, and told so at the same time; more are just closed.
+#: Refused or replaced connections that get a close notice at the same time. Any more are closed at once.
 MAX_REFUSALS = 64
-#: A connection without requests for so long gives its place up when all are taken.
+#: A connection that was idle for so long may be replaced by a new one when there are `max_connections`.
 IDLE_S = 1.0
-#: When a client that was turned away, with nothing known about how long the queue is, should come back.
+#: The shortest time after which a refused client should retry, also used when the queue's length is unknown.
 RETRY_AFTER_MS = 50
 LONGEST_RETRY_AFTER_MS = 1000
-#: How long connections may take to read the last bytes at shutdown, beyond the requests in flight.
+#: How long clients may take to read the last bytes at shutdown, after the requests in flight are answered.
 CLOSE_NOTICE_S = 0.2
 
 _active_at = attrgetter("active_at")
@@ -71,7 +74,7 @@ class EndpointOptions:
     """How a server or proxy listens and what it bounds. Raises `ConfigError` for a value that cannot work.
 
     `ports` is a list of ports and ranges, tried in order ("9069,9100-9200"; "0": any free one). `token` is what
-    clients must present; a proxy presents it to the state servers, too. `max_queued` bounds the requests in flight of
+    clients must present; a proxy also presents it to the state servers. `max_queued` bounds the requests in flight of
     all connections, `max_requests_per_connection` those of one. A client that reads nothing of its answers for
     `unread_timeout_s` loses its connection.
     """
@@ -108,19 +111,19 @@ _ABOVE_ZERO = (
 
 
 class Service(Protocol):
-    """Answers the requests of an endpoint."""
+    """What answers the requests of an endpoint."""
 
     def handle(self, call: Call) -> Answer | None:
-        """The answer, or None when `call.answer` will be called later, from any thread.
+        """The answer, or None if the service will call `call.answer` later, on any thread.
 
         A `QueryError` becomes the failure of that request; any other exception is logged and becomes INTERNAL.
         """
 
 
 class Endpoint:
-    """A port, its threads and its connections. `name` stands in log lines and thread names.
+    """A port, its threads and its connections. `name` appears in log lines and thread names.
 
-    Its `network_threads` and `query_threads` are one pool; the service is called by at most `query_threads` at a time.
+    Its `network_threads` and `query_threads` are one pool. At most `query_threads` of them call the service at a time.
     """
 
     def __init__(
@@ -148,8 +151,8 @@ class Endpoint:
         )
         self._listener: Listener | None = None
         self._address: tuple[str, int] | None = None
-        # Guards what follows. The condition on it is signalled when a call or a connection ends while the endpoint
-        # drains; each request takes the bare lock, which costs a fraction of what the condition's methods do.
+        # Guards what follows. The condition is notified when a call or a connection ends during a drain. Each request
+        # takes the bare lock, which costs a fraction of what the condition's methods do.
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._connections: set[AcceptedConnection] = set()
@@ -174,11 +177,11 @@ class Endpoint:
 
     @property
     def in_flight(self) -> int:
-        """How many requests were admitted and not answered yet."""
+        """How many requests were admitted and are not answered yet."""
         return self._in_flight
 
     def start(self) -> None:
-        """Listen and serve. Raises `ConfigError` when no port is free; `ClosedError` the second time."""
+        """Listen and serve. Raises `ConfigError` when no port is free, `ClosedError` when it was started before."""
         with self._changed:
             if self._draining or self._started:
                 raise ClosedError(f"the {self.name} can be started once")
@@ -198,8 +201,8 @@ class Endpoint:
     def shutdown(self, timeout_s: float = 5.0) -> None:
         """Stop accepting, let the requests in flight finish for `timeout_s`, close everything. Idempotent.
 
-        New requests meanwhile are answered SHUTTING_DOWN. It returns soon after the timeout whatever a request
-        does: one that still executes then keeps its (daemon) thread, and its answer reaches nobody.
+        Until then new requests are answered SHUTTING_DOWN. It returns soon after the timeout, whatever a request
+        does: a request that still executes keeps its (daemon) thread, and its answer is dropped.
         """
         with self._changed:
             if self._draining:
@@ -222,19 +225,19 @@ class Endpoint:
             connections = list(self._connections)
         for connection in connections:
             self.reactor.call_soon(connection.end, FailureCode.SHUTTING_DOWN, CLOSE_NOTICE_S)
-        # Long answers may still be on their way to slow readers: they get the rest of the time.
+        # Slow clients may not have read long answers yet: they get the rest of the time.
         with self._changed:
             self._changed.wait_for(lambda: not self._connections, max(2 * CLOSE_NOTICE_S, until - time.monotonic()))
 
     def _stop_threads(self, until: float) -> bool:
-        # The reactor first: its last turn closes what is open, and the pool reads only open connections.
+        # The reactor first: its last turn closes the connections, and the pool may stop only when it reads none.
         self.reactor.stop()
         if self._listener is None:
             self.reactor.turn(0.0)
         done = self.reactor.join(max(1.0, until - time.monotonic()))
         return self._pool.stop(max(1.0, until - time.monotonic())) and done
 
-    # What the connections report.
+    # `ConnectionHandler`.
 
     def received(self, connection: AcceptedConnection, request: Get | Locate | Describe) -> None:
         self._statistics.report_request(len(request.keys) if type(request) is Get else 0)
@@ -244,12 +247,12 @@ class Endpoint:
 
     def received_alone(self, connection: AcceptedConnection, get: Get) -> Callable[[], None] | None:
         if self._turns.connections or not self._pool.take_permit():
-            self.received(connection, get)  # requests that wait already go first
+            self.received(connection, get)  # requests that already wait go first
             return None
         return partial(self._execute_at_once, connection, get)
 
     def _execute_at_once(self, connection: AcceptedConnection, get: Get) -> None:
-        """Answer a get on the thread that read it, which has a permit for that. Counting comes after answering."""
+        """Answer a get on the thread that read it, which has a permit. Count the request after answering it."""
         try:
             call = Call(self, connection, get, self._clock())
             if not self._admit(call):
@@ -267,7 +270,7 @@ class Endpoint:
             self._pool.give_permit()
 
     def _admit(self, call: Call) -> bool:
-        """Count the call in. False: it has been refused."""
+        """Count the call as in flight. False: it was refused."""
         with self._lock:
             draining, overloaded = self._draining, self._in_flight >= self.options.max_queued
             self._in_flight += 1
@@ -301,7 +304,7 @@ class Endpoint:
 
     def closed(self, connection: AcceptedConnection) -> None:
         self._statistics.report_inactive_connection()
-        if connection.calls:  # they waited for the client to read; their answers reach nobody
+        if connection.calls:  # they waited for the client to read; a turn ends them without sending
             self._turns.queue(connection)
             self._pool.recall(connection.channel)
         with self._lock:
@@ -348,7 +351,7 @@ class Endpoint:
         self.reactor.call_soon(connection.open, options.handshake_timeout_s)
 
     def _give_up(self, connection: AcceptedConnection) -> None:
-        """End a connection for the sake of another. It has no place any more, even while it is told so."""
+        """Replace a connection by a new one. It stops counting at once, even while its close notice is sent."""
         self._statistics.report_failed_request(FailureCode.OVERLOADED)
         with self._changed:
             self._connections.discard(connection)
@@ -386,16 +389,16 @@ class Endpoint:
         except QueryError as error:
             return Failure(call.request.id, error.code, error.details)
         except Exception:
-            log.exception("a %s failed; only its client is told", type(call.request).__name__)
+            log.exception("a %s request failed and is answered INTERNAL", type(call.request).__name__)
             return Failure(call.request.id, FailureCode.INTERNAL, {})
 
     def _retry_after_ms(self) -> int:
-        """About as long as the next request has been waiting: then the queue will have moved on."""
+        """About as long as the next request has been waiting: by then the queue has advanced."""
         return max(RETRY_AFTER_MS, min(int(self._turns.waited_s() * 1000), LONGEST_RETRY_AFTER_MS))
 
 
 def _longest_idle(connections: Iterable[AcceptedConnection], now: float) -> AcceptedConnection | None:
-    """The connection to give up for a new one: the oldest without a handshake, else the one that is idle longest."""
+    """The connection to replace: the oldest one without a handshake, else the one that has been idle longest."""
     waiting = [connection for connection in connections if connection.protocol.state is ConnectionState.HANDSHAKE]
     idle = waiting or [
         connection for connection in connections if not connection.in_flight and connection.active_at <= now - IDLE_S

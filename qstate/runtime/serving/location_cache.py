@@ -1,13 +1,13 @@
-"""The locations that a proxy knows, the oracles it asks, and the lookups under way.
+"""The locations that a proxy knows, the oracles that it asks, and the lookups in flight.
 
-Rules of this module: it knows oracles and tables, and neither sockets nor requests. Oracles are called on
-threads of a pool, never on a network thread: they are other people's code.
+Rules of this module: it knows oracles and tables, and neither sockets nor requests. Oracles are foreign code that may
+block, so only the threads of a pool call them, never a network thread.
 
-Lookups are single-flight: however many requests miss the same location, its oracle is asked once. A table is
-dropped when somebody found it stale, and when the job's oracle is replaced or removed.
+Lookups are single-flight: however many requests miss the same location, the cache asks its oracle once. It drops a
+table that a caller found stale, and the tables of a job whose oracle is replaced or removed.
 
-It notes when an oracle describes a state in another way than before, because the job came back with another program:
-clients that were told the old description must not be given values of the new one.
+It notes when an oracle's description of a state changes, because the job restarted with another program: clients that
+know the old description must not get values of the new one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["LocationCache", "Reply"]
 
 log = limited(logging.getLogger(__name__))
 
-#: A lookup without an answer for so long is given up by those who come later: they start another.
+#: A lookup in flight for so long is not joined any more: the next caller starts another.
 PATIENCE_S = 2.0
 
 Found = LocationTable | QueryError
@@ -35,7 +35,7 @@ Reply = Callable[[Found], None]
 
 
 class _Lookup:
-    """One question to an oracle and everybody who waits for its answer."""
+    """One question to an oracle, and the replies that wait for its answer."""
 
     __slots__ = ("oracle", "started_at", "waiting")
 
@@ -46,7 +46,7 @@ class _Lookup:
 
 
 class LocationCache:
-    """Every method may be called from any thread; `known` takes no lock. Replies come from any thread, too."""
+    """Any thread may call any method; `known` takes no lock. Replies run on any thread."""
 
     def __init__(self, pool: WorkerPool, clock: Callable[[], float] = time.monotonic) -> None:
         self._pool = pool
@@ -67,11 +67,11 @@ class LocationCache:
             return sorted(self._oracles)
 
     def oracle(self, job: str) -> LocationOracle | None:
-        """The oracle of a job."""
+        """The oracle of a job, None without one."""
         return self._oracles.get(job)
 
     def set_oracle(self, job: str, oracle: LocationOracle | None) -> None:
-        """Set a job's oracle, or remove it with None. What an earlier one said is forgotten."""
+        """Set a job's oracle, or remove it with None. The tables of an earlier oracle are dropped."""
         with self._lock:
             if oracle is None:
                 self._oracles.pop(job, None)
@@ -83,21 +83,21 @@ class LocationCache:
                 del self._lookups[names]
 
     def known(self, job: str, state: str) -> LocationTable | None:
-        """The table of a state, if it was looked up before and nobody found it stale."""
+        """The cached table of a state, None without one."""
         return self._tables.get((job, state))
 
     def is_described(self, names: tuple[str, str], state: Mapping[str, Any]) -> bool:
-        """Whether this is how the state is described now."""
+        """Whether this is the state's latest description. True if none was noted."""
         described = self._described.get(names)
         return described is None or described[0] is state or described[0] == state
 
     def changed(self, names: tuple[str, str], since: int) -> bool:
-        """Whether the state is described in another way now than when `changes` had that number."""
+        """Whether the state's description has changed since `changes` had that number."""
         described = self._described.get(names)
         return described is not None and described[1] > since
 
     def look_up(self, job: str, state: str, stale: LocationTable | None, reply: Reply) -> None:
-        """Give the location to `reply`: a table that is known and not `stale`, or else what the oracle says."""
+        """Call `reply` with the cached table, or with the oracle's answer if there is none or it is `stale`."""
         names = (job, state)
         with self._lock:
             table = self._tables.get(names)
@@ -112,14 +112,14 @@ class LocationCache:
             reply(UnknownJob(job=job))
 
     def refresh(self, job: str, state: str, reply: Reply) -> None:
-        """Give what the oracle says now to `reply`, whatever is known."""
+        """Call `reply` with a new answer of the oracle, whatever is cached."""
         with self._lock:
             asked = self._join((job, state), reply)
         if asked is None:
             reply(UnknownJob(job=job))
 
     def describe(self, job: str, reply: Callable[[Sequence[Mapping[str, Any]] | QueryError], None]) -> None:
-        """Give the job's states, as its oracle lists them, to `reply`."""
+        """Call `reply` with the job's states, as its oracle lists them."""
         oracle = self.oracle(job)
         if oracle is None:
             reply(UnknownJob(job=job))
@@ -135,7 +135,7 @@ class LocationCache:
         self._pool.submit(_describe, oracle, described)
 
     def _join(self, names: tuple[str, str], reply: Reply) -> _Lookup | None:
-        """Wait for the lookup under way, or start one; None when the job has no oracle. Under the lock."""
+        """Join the lookup in flight, or start one; None when the job has no oracle. Call it under the lock."""
         oracle = self._oracles.get(names[0])
         if oracle is None:
             return None
@@ -156,14 +156,14 @@ class LocationCache:
             answered(_failure_of(exc, names[0]))
 
     def _note(self, job: str, state: Mapping[str, Any]) -> None:
-        """Note how a state is described. Under the lock."""
+        """Note a state's description. Call it under the lock."""
         names = (job, str(state.get("name")))
         known = self._described.get(names)
         if known is None:
             self._described[names] = state, 0
         elif known[0] != state:
             self._described[names] = state, self.changes + 1
-            self.changes += 1  # afterwards, so that the number is never ahead of what it counts
+            self.changes += 1  # last, so that a reader never sees the number before the change
             if names in self._tables and self._tables[names].state != state:
                 del self._tables[names]
 
@@ -171,7 +171,7 @@ class LocationCache:
         with self._lock:
             if isinstance(found, LocationTable):
                 self._note(names[0], found.state)
-            # A lookup that was replaced, or whose oracle was, still answers those who waited for it.
+            # A replaced lookup, or one of a replaced oracle, still answers the callers that joined it.
             if self._lookups.get(names) is lookup:
                 del self._lookups[names]
                 if isinstance(found, LocationTable):

@@ -1,7 +1,7 @@
 """The statistics of a job's processes as Prometheus metrics over HTTP.
 
-Rules of this module: it wraps the package `prometheus_client`, which only who wants metrics installs. It reads
-counts when it is asked for them; it counts nothing itself and knows nothing of requests.
+Rules of this module: it wraps the optional package `prometheus_client`. It reads the counts at each scrape. It counts
+nothing itself and knows nothing of requests.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from qstate.runtime.net.listener import host_and_port, listen
 
 __all__ = ["MetricsServer"]
 
-#: How long one request may take to arrive. Requests are answered one after another, so a silent one delays the others.
+#: How long one request may take to arrive. The server answers one after another, so a slow client delays the others.
 REQUEST_TIMEOUT_S = 5.0
-#: How long closing may wait for the thread that serves.
+#: How long `close` may wait for the server's thread.
 CLOSE_TIMEOUT_S = 10.0
 POLL_S = 0.1
 
@@ -30,9 +30,9 @@ _LABELS = ("job", "process", "endpoint")
 
 
 class MetricsServer:
-    """Answers `GET /metrics` with the counts that `read` gives, on the first free port. Close it.
+    """Answers `GET /metrics` with the counts that `read` returns, on the first free port. Close it.
 
-    `job` gives the name that labels every metric. Raises `InstallationError` without the package
+    `job` returns the name that labels every metric. Raises `InstallationError` without the package
     `prometheus_client`, and `ConfigError` when no port is free.
     """
 
@@ -53,7 +53,7 @@ class MetricsServer:
         return host_and_port(self._server.server_address)
 
     def close(self) -> None:
-        """Answer no more and free the port. Idempotent."""
+        """Stop serving and free the port. Idempotent."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(CLOSE_TIMEOUT_S)
@@ -63,11 +63,11 @@ class _Handler(WSGIRequestHandler):
     timeout = REQUEST_TIMEOUT_S
 
     def log_message(self, format: str, *args: Any) -> None:
-        """A scrape is no event."""
+        """Scrapes are not logged."""
 
 
 class _HTTPServer(WSGIServer):
-    """An HTTP server on a socket of our own: the first free port of a list, and no look-up of the host's name."""
+    """An HTTP server on the first free port of a list, without a look-up of the host's name."""
 
     def __init__(self, bind: str, ports: str, app: Any) -> None:
         sock = listen(bind, ports, "metrics server")
@@ -79,11 +79,11 @@ class _HTTPServer(WSGIServer):
         self.set_app(app)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A peer that sends no request, or leaves before its answer, ends its own connection only."""
+        """A client that sends no request, or leaves before its answer, ends only its own connection."""
 
 
 class _Collector:
-    """What `prometheus_client` asks for metrics, once for each scrape."""
+    """`prometheus_client` calls its `collect` once for each scrape."""
 
     def __init__(self, job: Callable[[], str], read: Callable[[], Iterable[ProcessStatistics]]) -> None:
         self._job = job

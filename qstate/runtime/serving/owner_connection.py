@@ -1,11 +1,11 @@
-"""A proxy's connection to one state server: pipelined, shared, made again when it breaks.
+"""A proxy's connection to one state server, which all gets share and pipeline. A broken connection is replaced.
 
-Rules of this module: everything here happens on the driving thread of one reactor, so nothing is locked. It
-sends gets and reports what comes of them; what to do about a failure is `routing`'s business.
+Rules of this module: everything runs on the driving thread of one reactor, so nothing is locked. It sends gets and
+reports their outcomes; `routing` decides about failures.
 
-A get that was sent and has no answer when the connection breaks may be what broke it: it is UNAVAILABLE. A get that was
-not sent is lost, and may be sent to another server. A server that is silent for long is sent nothing more; the gets
-that it has wait on, each until its own deadline.
+When the connection breaks, a get without an answer may be the cause, so it fails with UNAVAILABLE. A get that was not
+sent is lost and may go to another server. A server that is silent for long gets no more gets; those that it already has
+wait until their deadlines.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ __all__ = ["Forward", "Outcome", "OwnerConnection"]
 
 log = limited(logging.getLogger(__name__))
 
-#: How long a connect and handshake may take; the requests that wait for it are lost then.
+#: How long a connect and its handshake may take. After that the waiting gets are lost.
 CONNECT_TIMEOUT_S = 2.0
-#: A connection that has answered nothing for so long, although a deadline passed on it, is given up.
+#: A connection is given up if a deadline passed on it and the server has been silent for so long.
 SILENCE_S = 3.0
-#: What a server may say of the connection that holds for each get on it.
+#: Failures of the connection that are also failures of each get on it.
 _OF_EACH_GET = {
     FailureCode.UNAUTHENTICATED,
     FailureCode.VERSION_MISMATCH,
@@ -41,7 +41,7 @@ _OF_EACH_GET = {
 
 
 class Outcome(Protocol):
-    """Whoever waits for a forwarded get. Exactly one of the three is called, unless it was forgotten."""
+    """Receives the outcome of a forwarded get: exactly one call, or at most one after `give_up`."""
 
     def on_values(self, part: int, values: Values) -> None:
         """The owner answered each key."""
@@ -54,7 +54,7 @@ class Outcome(Protocol):
 
 
 class Forward:
-    """A get on its way to an owner. `deadline` and `sent_at` are of the reactor's clock."""
+    """A get that is forwarded to an owner. `deadline` and `sent_at` are by the reactor's clock."""
 
     __slots__ = ("deadline", "keys", "namespace", "options", "outcome", "part", "sent_at", "state_id", "wanted")
 
@@ -77,14 +77,15 @@ class Forward:
         self.keys = keys
         self.deadline = deadline
         self.sent_at = 0.0
-        #: Whether somebody still waits for the answer.
+        #: Whether the answer is still needed.
         self.wanted = True
 
 
 class OwnerConnection:
-    """The connection to one host and port, from the first get on. Once it is out of use it stays so: make another.
+    """The connection to one host and port, which it opens at once. An unusable connection stays so: make another.
 
-    `on_unusable(connection)` is called then, before gets are told that it is lost. Only the driving thread may use it.
+    When it becomes unusable it calls `on_unusable(connection)`, before the gets on it fail. Only the driving thread may
+    use it.
     """
 
     def __init__(
@@ -115,11 +116,11 @@ class OwnerConnection:
         try:
             self._resolve(socket.AI_NUMERICHOST)
         except OSError:
-            # A name: the name service may take its time.
+            # A name: the look-up may take long.
             pool.submit(self._resolve_name)
 
     def forward(self, get: Forward) -> None:
-        """Send a get, now or as soon as the connection is there."""
+        """Send a get, now or as soon as the connection is open."""
         if self.lost:
             get.outcome.on_lost(get.part)
         elif self._open:
@@ -128,15 +129,15 @@ class OwnerConnection:
             self._queued.append(get)
 
     def notice_end(self) -> None:
-        """Close a connection on which no answer is due and something has come, which can only be its end.
+        """Close a connection that has input although no answer is due: this input can only be its end.
 
-        The reactor tells that, too, but perhaps after a get was sent.
+        The reactor also sees the end, but perhaps only after the next get was sent.
         """
         if self._open and not self._forwards and self._channel is not None and self._channel.has_input():
             self.close(ConnectionError("the server ended the connection"))
 
     def give_up(self, get: Forward) -> None:
-        """Nobody waits for the get any more. A server that is silent since it, or an earlier one, gets no more."""
+        """The get's answer is no longer needed. If the server has been silent for long, send it no more gets."""
         get.wanted = False
         if not self._open or not self._forwards:
             return
@@ -150,7 +151,7 @@ class OwnerConnection:
             self._close_unless_awaited()
 
     def close(self, reason: BaseException | None = None) -> None:
-        """Drop the connection. The gets without an answer are told so."""
+        """Close the connection. Gets that were sent fail with UNAVAILABLE, the others are lost. Idempotent."""
         if self.lost:
             return
         self.lost = True
@@ -210,7 +211,7 @@ class OwnerConnection:
 
     def _on_close(self, reason: BaseException | None) -> None:
         if self._untried and not self._heard:
-            # A name may stand for an address that the server does not listen on, such as the IPv6 one.
+            # The server may not listen on every address of its name, such as the IPv6 one.
             self._connect_next()
             return
         self.close(reason or ConnectionError("the server closed the connection"))

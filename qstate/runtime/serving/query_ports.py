@@ -1,4 +1,4 @@
-"""The query ports of a process that serves state, as the config has them.
+"""The query ports that the config gives a process.
 
 Rules of this module: settings in, options out; it opens nothing.
 """
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def endpoint_options(config: JobConfig, which: str, host: str) -> EndpointOptions:
-    """The options of the `proxy` or the `server`; it listens on `host` unless the config says where."""
+    """The options of the `proxy` or the `server`. It listens on `host` unless the config names an address."""
     return EndpointOptions(
         bind=getattr(config, f"{which}_bind") or host,
         ports=getattr(config, f"{which}_ports"),
@@ -33,7 +33,7 @@ def endpoint_options(config: JobConfig, which: str, host: str) -> EndpointOption
 
 
 def check_exposure(config: JobConfig, host: str) -> None:
-    """Raise `ConfigError` for a query port that anybody on the network could read, unless that was chosen."""
+    """Raise `ConfigError` for a query port on the network without authentication, unless the config allows it."""
     exposed = [bind for bind in (config.proxy_bind or host, config.server_bind or host) if not is_loopback(bind)]
     if not exposed or config.auth_token:
         return
@@ -51,11 +51,11 @@ def is_loopback(host: str) -> bool:
 
 
 def reachable(address: tuple[str, int]) -> tuple[str, int]:
-    """The address under which others reach a port of this host that listens on that one."""
+    """The address at which other hosts reach a port of this host that listens on `address`."""
     host, port = address
     if host not in ("0.0.0.0", "::"):
         return address
     try:
         return socket.gethostbyname(socket.gethostname()), port
-    except OSError:  # a host that does not know its own name
+    except OSError:  # the host's own name does not resolve
         return "127.0.0.1", port

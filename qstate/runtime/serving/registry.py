@@ -1,8 +1,8 @@
 """The state instances that one task manager serves, by id.
 
-Rules of this module: bookkeeping only. It knows what an instance is made of; it must not read state or open
-sockets. Ids are random and never reused, so an id from before a restart finds nothing instead of the wrong
-state, and a late `unregister` cannot remove a newer registration.
+Rules of this module: bookkeeping only. It knows the parts of an instance; it must not read state or open sockets. Ids
+are random and never reused, so an id from before a restart finds no state instead of the wrong one, and a late
+`unregister` cannot remove a newer registration.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ log = logging.getLogger(__name__)
 
 
 def known_to_be_current() -> None:
-    """The `behind_since` of a committed view that shows every commit at once."""
+    """The `behind_since` of a committed view that shows every commit immediately: it returns None."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateInstance:
-    """One queryable state of one subtask: what it is, which key groups of it are here, and how to read it.
+    """One queryable state of one subtask: its description, its key groups, and its readers.
 
-    `readers` has a reader for each isolation that can be asked for. A live view of a running job is always current,
-    a committed one says by `behind_since` since when it may not be. `restored` says whether it began with state that
-    was committed before: only then does a committed view of epoch -1 show anything. Raises `ConfigError` when the
+    `readers` has a reader for each isolation that a query may ask for. A live view of a running job is always current.
+    `behind_since` tells since when a committed view may be behind. `restored` tells whether the subtask began with
+    committed state: only then does a committed view of epoch -1 show anything. Raises `ConfigError` when the
     descriptor is not queryable, the key groups exceed `max_parallelism` or a reader lacks its capability.
     """
 
@@ -55,19 +55,18 @@ class StateInstance:
     max_parallelism: int
     capabilities: frozenset[Capability]
     readers: Mapping[Isolation, StateReader]
-    #: Since which moment of `time.monotonic` the committed view may lack something that was committed, minus infinity
-    #: when that is not known; None: it is known to lack nothing. Called for queries that demand a bound of staleness,
-    #: by any thread; must not block.
+    #: The moment of `time.monotonic` since which the committed view may lack a commit; minus infinity when that is not
+    #: known, None when the view lacks nothing. Called for gets with `max_staleness_ms`, on any thread; must not block.
     behind_since: Callable[[], float | None] = known_to_be_current
     restored: bool = False
-    #: Whether every key is served here; then no key has to be hashed.
+    #: Whether this instance owns every key group; then no key has to be hashed.
     owns_all: bool = field(init=False, repr=False, compare=False)
     #: `readers` by the isolation's name on the wire.
     readers_by_name: Mapping[str, StateReader] = field(init=False, repr=False, compare=False)
-    #: The key group of a sound key.
+    #: Gives the key group of a valid key.
     group_of: Callable[[Key], int] = field(init=False, repr=False, compare=False)
 
-    #: The type of keys of one column, None for several. Kept: an enum's attributes are computed in Python.
+    #: The type of keys of one column, None for several. Cached, because an enum computes its attributes in Python.
     key_class: type | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -113,7 +112,7 @@ class StateInstance:
 
     def check_keys(self, keys: Sequence[Key]) -> None:
         """Raise `WrongKeyType` unless every key (at least one) has the types that the stream is keyed by."""
-        # The whole request at C speed; only a request that fails is looked at key by key, for the details.
+        # Check all keys at C speed. Only if that fails check key by key, for the details of the error.
         if self.key_class is not None and all_of_class(keys, self.key_class):
             return
         for key in keys:
@@ -121,13 +120,13 @@ class StateInstance:
 
 
 class StateListener(Protocol):
-    """Told of every state of a job that comes or goes, from the thread that registers it. Must not block."""
+    """Called at each registration and unregistration of a job's states, on the thread that makes it. Must not block."""
 
     def __call__(self, state_id: bytes, instance: StateInstance, registered: bool) -> None: ...
 
 
 class StateRegistry:
-    """State instances by id. Every method may be called from any thread; `lookup` takes no lock."""
+    """State instances by id. Any thread may call any method; `lookup` takes no lock."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -135,7 +134,7 @@ class StateRegistry:
         self._listeners: dict[str, tuple[StateListener, ...]] = {}
 
     def register(self, instance: StateInstance) -> bytes:
-        """Serve an instance; gives its new id, under which alone it can be looked up or unregistered."""
+        """Serve an instance. Returns its new id, the only way to look it up or unregister it."""
         state_id = token_bytes(STATE_ID_BYTES)
         with self._lock:
             self._instances[state_id] = instance
@@ -144,7 +143,7 @@ class StateRegistry:
         return state_id
 
     def unregister(self, state_id: bytes) -> None:
-        """Serve the instance of this id no longer; an id that is unknown or already gone is left alone."""
+        """Stop serving the instance of this id. An unknown id is ignored."""
         with self._lock:
             instance = self._instances.pop(state_id, None)
             listeners = self._listeners.get(instance.job, ()) if instance is not None else ()
@@ -152,21 +151,21 @@ class StateRegistry:
             _tell(listeners, state_id, instance, False)
 
     def lookup(self, state_id: bytes) -> StateInstance | None:
-        """The instance of an id, or None: it was never here or has gone."""
+        """The instance of an id, None if it is not registered."""
         return self._instances.get(state_id)
 
     def instances(self) -> dict[bytes, StateInstance]:
-        """What is registered at the moment, by id."""
+        """A copy of the registered instances, by id."""
         with self._lock:
             return dict(self._instances)
 
     def listen(self, job: str, listener: StateListener) -> None:
-        """Tell `listener` of the job's registrations and unregistrations from now on."""
+        """Call `listener` at the job's registrations and unregistrations from now on."""
         with self._lock:
             self._listeners[job] = (*self._listeners.get(job, ()), listener)
 
     def unlisten(self, job: str, listener: StateListener) -> None:
-        """Undo one `listen`; a listener that is not there is left alone."""
+        """Undo one `listen`. An unknown listener is ignored."""
         with self._lock:
             rest = list(self._listeners.get(job, ()))
             if listener in rest:
@@ -182,7 +181,7 @@ def _tell(listeners: Sequence[StateListener], state_id: bytes, instance: StateIn
         try:
             listener(state_id, instance, registered)
         except Exception:
-            log.exception("a listener of job %r failed; the state is served all the same", instance.job)
+            log.exception("a listener of job %r failed; the state is still served", instance.job)
 
 
 def _type_text(kind: Any) -> str:

@@ -1,7 +1,7 @@
 """The state server: answers gets by state id from the registry's readers.
 
-Rules of this module: it knows requests and the backend contract. It must not know sockets or how the threads are
-shared out (`endpoint` does), nor a backend in particular.
+Rules of this module: it knows requests and the backend contract. It must not know sockets or threads (`endpoint` does),
+nor any particular backend.
 """
 
 from __future__ import annotations
@@ -31,18 +31,25 @@ from qstate.runtime.serving.registry import StateInstance, StateRegistry
 
 __all__ = ["StateServer"]
 
-#: So few keys are told apart by their hashes, whatever those are.
+#: For so few keys even a set whose hashes all collide is fast.
 _FEW = 256
 
 
 class StateServer:
     """Serves the states of a registry. `shutdown` is idempotent, drains, and is bounded.
 
-    A get is refused as a whole for an unknown id (UNKNOWN_STATE_ID), keys of other types (WRONG_KEY_TYPE), an
-    isolation that the backend does not declare (UNSUPPORTED), a bound of staleness that is not kept (TOO_STALE), a
-    commit that there has not been yet (NO_COMMITTED_EPOCH), an epoch that is not reached (EPOCH_NOT_REACHED) or values
-    that no frame holds together (TOO_LARGE, before they are all read); a key, for a key group that is elsewhere
-    (KEY_GROUP_NOT_OWNED) or what the reader says of it.
+    The failure of a whole get:
+
+    - UNKNOWN_STATE_ID: the id is not registered;
+    - WRONG_KEY_TYPE: a key has other types than the state's;
+    - UNSUPPORTED: the backend does not declare the isolation;
+    - TOO_STALE: the view may lack commits that are older than `max_staleness_ms`;
+    - NO_COMMITTED_EPOCH: there was no commit yet;
+    - EPOCH_NOT_REACHED: the view is of an epoch before `min_epoch`;
+    - TOO_LARGE: the values exceed one frame. The server stops reading then.
+
+    The failure of one key: KEY_GROUP_NOT_OWNED, or the reader's failure. If only some keys of a get are owned,
+    TOO_STALE, NO_COMMITTED_EPOCH and EPOCH_NOT_REACHED are failures of these keys.
     """
 
     def __init__(
@@ -59,11 +66,11 @@ class StateServer:
 
     @property
     def address(self) -> tuple[str, int]:
-        """The host and port it listens on."""
+        """The host and port that it listens on. Raises `ClosedError` before `start`."""
         return self._endpoint.address
 
     def shutdown(self, timeout_s: float = 5.0) -> None:
-        """Stop; requests in flight may finish for `timeout_s`."""
+        """Stop serving. Requests in flight may finish for `timeout_s`."""
         self._endpoint.shutdown(timeout_s)
 
     def handle(self, call: Call) -> Answer | None:
@@ -76,10 +83,10 @@ class StateServer:
         return self._values(request, target)
 
     def answer_in_process(self, request: Get, state_id: bytes) -> Values | None:
-        """What a get of this state id would be answered over a socket, for the proxy in the same process.
+        """The answer to a get of this state id without a socket, for the proxy in the same process.
 
-        None when the id is not served here, or not any more. Runs on the calling thread, which must be one that
-        may wait for state access. Raises the `QueryError` that the get is refused with.
+        None when this server does not serve the id. It runs on the calling thread, which must be allowed to wait for
+        state access. Raises the `QueryError` that the get fails with.
         """
         if not self._endpoint.serving or self._registry.lookup(state_id) is None:
             return None
@@ -120,7 +127,7 @@ def _reader_of(instance: StateInstance, request: Get) -> StateReader:
 def _read(
     reader: StateReader, instance: StateInstance, request: Get, keys: Sequence[Key], most_bytes: int
 ) -> ReadResult:
-    """What the reader says of each key. Raises `TooLarge` before more than `most_bytes` and a value are in memory."""
+    """The reader's answer. Raises `TooLarge` before more than `most_bytes` and one value are in memory."""
     options = request.options
     committed = bool(options) and options.get("isolation") == Isolation.COMMITTED.value
     if committed and "max_staleness_ms" in options:
@@ -139,7 +146,7 @@ def _read(
 def _read_each_once(
     reader: StateReader, instance: StateInstance, request: Get, keys: Sequence[Key], most_bytes: int
 ) -> ReadResult:
-    """The reader's answer; of equal keys one is read, and its value counts for each of them."""
+    """The reader's answer. Of equal keys only one is read, and its value is used for each of them."""
     marks = _marks(keys)
     if len(marks) == 1 or len(set(marks)) == len(marks):
         return reader.get(instance.descriptor, request.namespace, keys, most_bytes)
@@ -150,9 +157,9 @@ def _read_each_once(
 
 
 def _marks(keys: Sequence[Key]) -> Sequence[Key]:
-    """For each key something that is equal for equal keys, by which many of them can be told apart.
+    """For each key a value that is equal for equal keys and cheap to put into a set.
 
-    Whoever knows how Python hashes tuples of integers can make them all alike; then a set of many takes seconds.
+    A client can choose tuples of integers whose hashes all collide; then a set of many of them takes seconds.
     """
     return list(map(key_encoder(), keys)) if len(keys) > _FEW and type(keys[0]) is tuple else keys
 
@@ -160,7 +167,7 @@ def _marks(keys: Sequence[Key]) -> Sequence[Key]:
 def _read_own(
     reader: StateReader, instance: StateInstance, request: Get, keys: Sequence[Key], most_bytes: int
 ) -> ReadResult:
-    """`_read` for some of a get's keys: what the view lacks is their failure, the others' may be another."""
+    """`_read` for the owned keys of a get: a view that lacks what the get demands fails only these keys."""
     try:
         return _read(reader, instance, request, keys, most_bytes)
     except (EpochNotReached, NoCommittedEpoch, TooStale) as exc:
@@ -168,15 +175,15 @@ def _read_own(
 
 
 def _check_committed(epoch: int, instance: StateInstance) -> None:
-    """Raise `NoCommittedEpoch` when a committed view of that epoch shows nothing because there was no commit yet."""
+    """Raise `NoCommittedEpoch` when a committed view of that epoch is empty because there was no commit yet."""
     if epoch == NO_EPOCH and not instance.restored:
         raise NoCommittedEpoch()
 
 
 def _check_staleness(instance: StateInstance, options: Mapping[str, Detail]) -> None:
-    """Raise `TooStale` unless what is read from now on lacks nothing that was committed before the time allowed.
+    """Raise `TooStale` unless a read from now on shows every commit that is older than the staleness allowed.
 
-    Before the read: a view that is current now can only be read as it is now, or newer.
+    Call it before the read: the read shows the view as it is now, or newer.
     """
     most_ms = options["max_staleness_ms"]
     assert isinstance(most_ms, int)  # the protocol has checked it
@@ -191,9 +198,9 @@ def _check_staleness(instance: StateInstance, options: Mapping[str, Detail]) -> 
 
 
 def _check_epoch(epoch: int, options: Mapping[str, Detail]) -> None:
-    """Raise `EpochNotReached` when the answer is of an earlier epoch than demanded.
+    """Raise `EpochNotReached` when the answer's epoch is before the demanded one.
 
-    After the read, by the epoch that came with it: what the view's epoch is at any other time proves nothing.
+    Call it after the read, with the epoch of that read: the view may have another epoch at any other time.
     """
     least = options["min_epoch"]
     assert isinstance(least, int)  # the protocol has checked it
@@ -202,7 +209,7 @@ def _check_epoch(epoch: int, options: Mapping[str, Detail]) -> None:
 
 
 def _values_of(request: Get, epoch: int, values: Sequence[bytes | int | None]) -> Values:
-    """The answer as far as it is usual; whoever sends it sees to the epochs of failures."""
+    """The answer with the same epoch for each key. `Call.encode` corrects the epochs of failures."""
     return Values(request.id, (epoch,) * len(values), tuple(values))
 
 

@@ -18,22 +18,22 @@ from qstate.runtime.serving.client_connection import AcceptedConnection, Call
 
 __all__ = ["TURN_BYTES", "Turns"]
 
-#: A turn of one connection, while others wait; its answers are written together.
+#: The bounds of one connection's turn. The answers of a turn are written together.
 TURN_BYTES = 64 * 1024
 TURN_S = 0.001
 
 
 class Turns:
-    """The calls that wait for a thread. `answer_to(call, now)` makes an answer, or gives None when it comes later."""
+    """The calls that wait for a thread. `answer_to(call, now)` returns the answer, or None if it follows later."""
 
     def __init__(self, clock: Callable[[], float], answer_to: Callable[[Call, float], Answer | None]) -> None:
         self._clock = clock
         self._answer_to = answer_to
-        #: Whose turn comes, in order: connections with calls that wait.
+        #: The connections with waiting calls, in the order of their turns.
         self.connections: deque[AcceptedConnection] = deque()
 
     def add(self, call: Call) -> None:
-        """Let a call wait for its connection's turn. Any thread."""
+        """Add a call, to wait for its connection's turn. Any thread."""
         call.connection.calls.append(call)
         self.queue(call.connection)
 
@@ -45,7 +45,7 @@ class Turns:
             return 0.0
 
     def execute(self) -> None:
-        """Give each connection its turn until no calls wait. Several threads may, at once."""
+        """Give each connection its turn until no calls wait. Several threads may run it at once."""
         while True:
             try:
                 connection = self.connections.popleft()
@@ -55,15 +55,15 @@ class Turns:
             self._turn(connection)
 
     def queue(self, connection: AcceptedConnection) -> None:
-        """Let a connection with calls have its turn. Any thread."""
+        """Queue a connection with calls for its turn. Any thread."""
         if not connection.queued:
             connection.queued = True
             self.connections.append(connection)
 
     def _turn(self, connection: AcceptedConnection) -> None:
-        """Answer some of a connection's calls. Other threads may take the rest of them meanwhile.
+        """Answer some of a connection's calls. Other threads may take the others at the same time.
 
-        Those of a client that should first read what it has got are left; its connection is queued when it has.
+        A congested connection keeps its calls. It is queued again when its client has read enough.
         """
         calls: list[Call] = []
         parts: list[bytes] = []
