@@ -28,6 +28,7 @@ from typing import NamedTuple, TypeAlias
 from qstate.errors import Detail, FailureCode, LocalProtocolError, ProtocolError, RemoteProtocolError
 from qstate.keys import Key
 from qstate.protocol.codec import BadContent, decode, decode_opening, encode
+from qstate.protocol.fast_path import pack_get, pack_values, unpack_get, unpack_values
 from qstate.protocol.foreign import OPENING_BYTES, protocol_of
 from qstate.protocol.framing import FrameReader, frame
 from qstate.protocol.limits import (
@@ -55,7 +56,6 @@ from qstate.protocol.messages import (
     Values,
     Welcome,
 )
-from qstate.protocol.usual import pack_get, pack_values, unpack_get, unpack_values
 
 __all__ = [
     "Answer",

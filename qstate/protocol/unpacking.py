@@ -1,13 +1,12 @@
-"""Payloads as plain values, at a cost that is bounded before it is paid.
+"""Unpacks payloads into plain values, with bounded time and memory for any bytes.
 
-Rules of this module: MessagePack and the shape that all messages share: an array of fields, some of which are arrays
-or maps. It knows no message, and nothing of what a field must be.
+Rules of this module: it knows MessagePack and the shape that all messages share: an array of fields, some of which are
+arrays or maps. It knows neither messages nor the rules of fields.
 
-An unpacker makes room for an array when it reads its header, and headers nest: a thousand of them in three kilobytes
-are hundreds of megabytes. And a byte can be a tuple, which costs a quarter of a microsecond during which nothing else
-runs. So only what is small is unpacked at once (`unpack_small`). `FieldReader` reads the rest an array at a time, each
-as long as its place allows, and nothing nested that the message cannot have; the first that breaks a bound ends the
-reading.
+An unpacker allocates an array when it reads the header, and headers nest: a thousand of them in three kilobytes
+allocate hundreds of megabytes. A single byte can also be a tuple, which costs a quarter of a microsecond under the GIL.
+So only small payloads are unpacked at once (`unpack_small`). `FieldReader` reads the others one array at a time, within
+the length and the nesting that the message allows, and stops at the first value that breaks a bound.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ from qstate.protocol.limits import MAX_ID, MAX_MAP_ENTRIES
 
 __all__ = ["UNREADABLE", "FieldReader", "OutOfShape", "is_small", "unpack_small"]
 
-#: So much is unpacked at once.
+#: Up to this size a payload may be unpacked at once.
 SMALL_BYTES = 4096
-#: Of less than this, not even nested headers alone make room for much.
+#: Up to this size even a payload of nested headers allocates little.
 TINY_BYTES = 512
-#: For so many elements there may be room beyond those that are there: a megabyte.
+#: The bound on elements that are allocated but not sent: a megabyte.
 MOST_ROOM = 1 << 17
-#: So much is looked through to its end before a fault in it is told: it takes less than two milliseconds.
+#: Up to this size a payload is checked to its end first, which takes less than two milliseconds.
 WHOLE_BYTES = 1 << 20
-#: The first bytes of arrays whose header has their length apart. Smaller arrays have 15 elements at most.
+#: The first bytes of arrays with a separate length. Smaller arrays have at most 15 elements.
 _ARRAY16, _ARRAY32 = b"\xdc", b"\xdd"
-#: No array or map is built whose header was not read by itself. msgpack's Python form would not read such headers, but
-#: it lets other threads run while it builds.
+#: Unpack no array or map whose header `FieldReader` did not read. msgpack's Python form would also
+#: refuse the headers that `FieldReader` reads. It needs no such bound: other threads run while it unpacks.
 _PLAIN_ONLY = {"max_array_len": 0, "max_map_len": 0} if msgpack.Unpacker.__module__ != "msgpack.fallback" else {}
-#: The first bytes of values, by what they are.
+#: The first bytes of values, by their type.
 _INTEGERS = frozenset((*range(0x80), *range(0xCC, 0xD4)))
 _MAPS = frozenset((*range(0x80, 0x90), 0xDE, 0xDF))
 _ARRAYS = frozenset((*range(0x90, 0xA0), 0xDC, 0xDD))
@@ -45,16 +44,16 @@ _EXTENSIONS = frozenset((0xC7, 0xC8, 0xC9, *range(0xD4, 0xD9)))
 
 
 class _Unreadable:
-    """Stands for a MessagePack value that no field takes, so that the field's own check refuses it."""
+    """Replaces a MessagePack value that no field allows, so that the field's own check refuses it."""
 
 
 UNREADABLE = _Unreadable()
 
 
 class OutOfShape(Exception):
-    """Something is longer or deeper than any message has it, or a map's key no text.
+    """A value is longer or nested deeper than any message allows, or a map's key is not text.
 
-    `path` says where: the field's index, its element's, ...; `length` is that of an array that is too long, else 0.
+    `path` is its place: the field's index, its element's, ... `length` is that of an array that is too long, else 0.
     """
 
     def __init__(self, path: tuple[int, ...], length: int = 0) -> None:
@@ -64,9 +63,9 @@ class OutOfShape(Exception):
 
 
 def unpack_small(payload: bytes, longest: int) -> Any:
-    """The value of a payload, or None when it is not small, has arrays over `longest`, or is none that can be read.
+    """The value of a payload. None when it is not small, is malformed, or has an array over `longest`.
 
-    Values that no message takes are `UNREADABLE`.
+    Values that no field allows become `UNREADABLE`.
     """
     if not is_small(payload, longest):
         return None
@@ -84,7 +83,7 @@ def unpack_small(payload: bytes, longest: int) -> Any:
 
 
 def is_small(payload: bytes, longest: int, most_bytes: int = SMALL_BYTES) -> bool:
-    """Whether unpacking arrays of up to `longest` elements at once takes little time and room, whatever is there."""
+    """Whether a payload can be unpacked at once in little time and memory, with arrays of up to `longest` elements."""
     size = len(payload)
     if size <= TINY_BYTES:
         return True
@@ -95,9 +94,9 @@ def is_small(payload: bytes, longest: int, most_bytes: int = SMALL_BYTES) -> boo
 class FieldReader:
     """Reads the fields of one payload, from its beginning.
 
-    `longest` bounds an array that is a field; those within fields, and maps, have at most 64 elements. The methods
-    raise `UnicodeDecodeError` for text that is not UTF-8, another `ValueError` or a `msgpack.UnpackException` for what
-    is not one whole MessagePack value.
+    `longest` bounds an array that is a field. Maps, and arrays within fields, have at most 64 elements. The methods
+    raise `UnicodeDecodeError` for text that is not UTF-8, and another `ValueError` or a `msgpack.UnpackException` for a
+    payload that is not one whole MessagePack value.
     """
 
     def __init__(self, payload: bytes, longest: int) -> None:
@@ -107,18 +106,18 @@ class FieldReader:
         self._start = 0
         if len(payload) <= WHOLE_BYTES and not self._is_whole():
             raise ValueError("it is not one MessagePack value")
-        #: How many elements the message has, the type and the id included.
+        #: How many elements the message has, including the type and the id.
         self.size: int = self._reader.read_array_header()
 
     def unsigned(self) -> int | None:
-        """The integer of 32 bits that comes next, or None: nothing else is built, for it has no bounds here."""
+        """The next value if it is an integer of 32 bits, else None. It unpacks no other value, which could be large."""
         if self._first() in _INTEGERS:
             number: int = self._reader.unpack()
             return number if 0 <= number <= MAX_ID else None
         return None
 
     def field(self, index: int, depth: int) -> Any:
-        """The field that comes next, with arrays and maps nested `depth` deep at most. Raises `OutOfShape`."""
+        """The next field, with arrays and maps nested at most `depth` deep. Raises `OutOfShape`."""
         if self._first() not in _ARRAYS:
             return self._value((index,), depth)
         count = self._reader.read_array_header()
@@ -152,7 +151,7 @@ class FieldReader:
         return self._reader.unpack()
 
     def _rows(self, count: int, index: int) -> tuple[Any, ...]:
-        """Elements that are arrays of plain values: there may be thousands, so without the calls of `_value`."""
+        """Elements that are arrays of plain values. There may be thousands, so it saves the calls of `_value`."""
         payload, reader, start = self._payload, self._reader, self._start
         tell, header = reader.tell, reader.read_array_header
         rows: list[Any] = []
@@ -168,13 +167,13 @@ class FieldReader:
                 rows.append(row)
         except (ValueError, IndexError, msgpack.UnpackException):
             pass
-        if len(rows) < count:  # what the next one is, or is not
+        if len(rows) < count:  # an element of another shape: continue one by one
             self._start, self._reader = start + at, self._reader_from(start + at)
             rows += [self._value((index, place), 1) for place in range(len(rows), count)]
         return tuple(rows)
 
     def _plain(self, count: int, path: tuple[int, ...], depth: int) -> tuple[Any, ...]:
-        """The elements of an array: all at once where they are neither arrays nor maps, else one by one."""
+        """The elements of an array: all at once if they are neither arrays nor maps, else one by one."""
         start = self._tell()
         try:
             found = tuple(islice(self._reader, count))
@@ -182,7 +181,7 @@ class FieldReader:
                 return found
         except (ValueError, msgpack.UnpackException):
             pass
-        # Starting again copies what is left. With `depth` 1 something is wrong, and is found; so it happens once.
+        # A new reader copies the remaining bytes, but only once: with `depth` 1 `_value` finds the fault and raises.
         self._start, self._reader = start, self._reader_from(start)
         return tuple(self._value((*path, place), depth - 1) for place in range(count))
 
@@ -196,7 +195,7 @@ class FieldReader:
             raise OutOfShape(path)
 
     def _is_whole(self) -> bool:
-        """Whether the payload is one value and nothing else. Building nothing takes about a nanosecond for a value."""
+        """Whether the payload is exactly one value. Skipping without unpacking takes about a nanosecond per value."""
         reader = msgpack.Unpacker(raw=True, max_buffer_size=max(1, len(self._payload)))
         reader.feed(self._payload)
         try:
@@ -220,7 +219,7 @@ class FieldReader:
         return position
 
     def _first(self) -> int:
-        """The byte that comes next, -1 at the end."""
+        """The next byte, -1 at the end."""
         position = self._start + self._reader.tell()
         return self._payload[position] if position < len(self._payload) else -1
 

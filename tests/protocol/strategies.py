@@ -104,14 +104,14 @@ def locations(draw: st.DrawFn) -> Location:
     return Location(draw(ids), draw(descriptions), max_parallelism, owners)
 
 
-#: Every request a client may send.
+#: Every request that a client may send.
 requests = (
     gets
     | st.builds(Locate, ids, deadlines, names, names)
     | st.builds(Describe, ids, deadlines, st.none() | names)
     | st.builds(Ping, ids)
 )
-#: Every message there is.
+#: Every message.
 messages: st.SearchStrategy[Message] = (
     hellos
     | welcomes
@@ -123,7 +123,7 @@ messages: st.SearchStrategy[Message] = (
     | st.builds(Failure, st.integers(0, MAX_ID), st.integers(1, 65535), details)
 )
 
-#: Anything that MessagePack can carry, in the form in which it is read back.
+#: Any value that MessagePack can carry, as it is read back.
 plain_values: st.SearchStrategy[Any] = st.recursive(
     st.none()
     | st.booleans()
@@ -141,7 +141,7 @@ plain_values: st.SearchStrategy[Any] = st.recursive(
 
 @st.composite
 def _mutated(draw: st.DrawFn) -> bytes:
-    """A valid payload with a few bytes changed, dropped or put in."""
+    """A valid payload with a few bytes changed, dropped or inserted."""
     payload = bytearray(encode(draw(messages)))
     for _ in range(draw(st.integers(1, 4))):
         place = draw(st.integers(0, max(0, len(payload) - 1)))
@@ -151,7 +151,7 @@ def _mutated(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def _misfits(draw: st.DrawFn) -> bytes:
-    """A sound array with a type and an id whose other fields are anything, or those of a message but for one."""
+    """A type, an id, and other fields: any values, or those of a message except for one."""
     fields = list(msgpack.unpackb(encode(draw(messages)), use_list=False))
     place = draw(st.integers(0, len(fields)))
     fields[place : place + draw(st.integers(0, 1))] = [draw(plain_values)]
@@ -159,7 +159,7 @@ def _misfits(draw: st.DrawFn) -> bytes:
     return packed
 
 
-#: Bytes that are no message, or nearly one, or by chance one.
+#: Bytes that are rarely a message, but often nearly one.
 almost_payloads: st.SearchStrategy[bytes] = (
     st.binary(max_size=60) | _mutated() | _misfits() | plain_values.map(msgpack.packb)
 )

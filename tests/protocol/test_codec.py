@@ -1,4 +1,4 @@
-"""The laws of encoding and decoding: nothing is lost, nothing unsound gets through, nothing else is raised."""
+"""Laws of encoding and decoding: no loss, no invalid message, and no other exception."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ GET = Get(7, 1000, ("flights", "lastTemp"), None, {}, ("JFK",))
 
 @settings(max_examples=8 * settings.default.max_examples)
 @given(messages)
-def test_decode_gives_the_encoded_message_back(message: Message) -> None:
+def test_decode_returns_the_encoded_message(message: Message) -> None:
     found = decode(encode(message))
     assert found == message
     assert type(found) is type(message)
@@ -82,12 +82,12 @@ def test_decoding_any_bytes_gives_a_message_or_a_protocol_error(payload: bytes) 
         message = decode(payload)
     except BadContent as error:
         assert 0 < error.request_id < 2**32
-        # The server can always say so.
+        # The server can always send this failure.
         assert decode(encode(Failure(error.request_id, error.code, error.details))).id == error.request_id  # type: ignore[union-attr]
     except RemoteProtocolError as error:
         assert isinstance(error.code, FailureCode)
     else:
-        # What was let through is sound by the rules of sending, too.
+        # A decoded message also passes the rules of sending.
         assert decode(encode(message)) == message
 
 
@@ -174,7 +174,7 @@ def test_a_field_outside_its_rule_is_refused_both_ways_and_named(message: Any, f
     ids=repr,
 )
 @pytest.mark.parametrize("others", [(), ("a",), (1,), (("a", 1),), (b"b", 1)], ids=repr)
-def test_what_is_no_key_is_a_wrong_key_type_and_named_by_its_index(key: Any, others: tuple[Any, ...]) -> None:
+def test_an_invalid_key_is_a_wrong_key_type_and_named_by_its_index(key: Any, others: tuple[Any, ...]) -> None:
     bad = GET._replace(keys=(*others, key))
     with pytest.raises(LocalProtocolError) as local:
         encode(bad)
@@ -185,7 +185,7 @@ def test_what_is_no_key_is_a_wrong_key_type_and_named_by_its_index(key: Any, oth
 
 
 @pytest.mark.parametrize("namespace", [False, 1.0, (), ("a",), {}], ids=repr)
-def test_a_namespace_that_is_no_key_is_a_wrong_key_type(namespace: Any) -> None:
+def test_an_invalid_namespace_is_a_wrong_key_type(namespace: Any) -> None:
     with pytest.raises(BadContent) as caught:
         decode(msgpack.packb((2, *GET._replace(namespace=namespace))))
     assert caught.value.code is FailureCode.WRONG_KEY_TYPE
@@ -199,7 +199,7 @@ def test_integers_below_64_bits_and_lone_surrogates_cannot_be_sent() -> None:
 
 
 @pytest.mark.parametrize("options", [{"colour": 5}, {"isolation": "snapshot"}, {"isolation": True}], ids=repr)
-def test_an_option_or_value_that_is_not_known_is_unsupported(options: dict[str, Any]) -> None:
+def test_an_unknown_option_or_value_is_unsupported(options: dict[str, Any]) -> None:
     with pytest.raises(BadContent) as caught:
         decode(msgpack.packb((2, *GET._replace(options=options))))
     assert caught.value.code is FailureCode.UNSUPPORTED
@@ -208,7 +208,7 @@ def test_an_option_or_value_that_is_not_known_is_unsupported(options: dict[str, 
 
 @pytest.mark.parametrize("name", ["min_epoch", "max_staleness_ms"])
 @pytest.mark.parametrize("value", [-1, True, 1.0, "1", None, 1 << 63], ids=repr)
-def test_a_demand_that_is_no_integer_from_0_is_malformed(name: str, value: Any) -> None:
+def test_a_demand_other_than_an_integer_from_0_is_malformed(name: str, value: Any) -> None:
     with pytest.raises(BadContent) as caught:
         decode(msgpack.packb((2, *GET._replace(options={name: value}))))
     assert caught.value.code is FailureCode.MALFORMED
@@ -237,7 +237,7 @@ def test_an_unknown_type_is_unsupported_even_when_its_fields_cannot_be_read() ->
     ],
     ids=["not UTF-8", "duplicate map key", "array as map key", "ext", "timestamp", "too long", "too short", "empty"],
 )
-def test_a_sound_frame_with_an_unsound_value_names_its_request(payload: bytes) -> None:
+def test_an_invalid_value_in_a_valid_frame_names_its_request(payload: bytes) -> None:
     with pytest.raises(BadContent) as caught:
         decode(payload)
     assert caught.value.request_id == 7
@@ -245,7 +245,7 @@ def test_a_sound_frame_with_an_unsound_value_names_its_request(payload: bytes) -
 
 
 @pytest.mark.parametrize("surplus", [1, 50])
-def test_too_many_keys_are_too_large_and_the_limit_is_told(surplus: int) -> None:
+def test_too_many_keys_are_too_large_and_the_failure_names_the_limit(surplus: int) -> None:
     limits = Limits(max_keys=100, max_array=110)
     get = GET._replace(keys=tuple(range(100)))
     assert decode(encode(get, limits), limits) == get
@@ -288,7 +288,7 @@ def test_without_one_array_of_type_and_id_the_frame_is_broken(payload: bytes) ->
     assert not isinstance(caught.value, BadContent)
 
 
-def test_the_handshake_reads_what_a_newer_peer_appends() -> None:
+def test_the_handshake_ignores_fields_that_a_newer_peer_appends() -> None:
     assert decode(msgpack.packb((0, 0, (1, 2), None, "new", {"more": 1}))) == Hello((1, 2), None, "new")
     assert decode(msgpack.packb((1, 0, 1, "s", (), 4096, 1, "more"))) == Welcome(1, "s", (), 4096, 1)
 
@@ -312,7 +312,7 @@ def test_nested_array_headers_do_not_make_the_decoder_allocate_without_bound(hea
 
 
 def test_the_python_form_of_msgpack_gives_the_same_answers() -> None:
-    """Where msgpack has no compiled form, its hooks are called in another way."""
+    """Without its compiled form msgpack calls its hooks in another way."""
     root = Path(__file__).parents[2]
     check = (
         "import msgpack\n"
@@ -337,7 +337,7 @@ def test_the_longest_hello_and_welcome_fit_before_the_handshake_is_done() -> Non
         assert len(encode(message)) <= HANDSHAKE_MAX_FRAME
 
 
-def test_every_failure_that_names_something_fits_the_smallest_frame() -> None:
+def test_every_failure_with_names_in_its_details_fits_the_smallest_frame() -> None:
     name = "\U0001f600" * 255
     with pytest.raises(BadContent) as caught:
         decode(msgpack.packb((2, *GET._replace(options={name: 1}))))

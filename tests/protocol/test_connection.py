@@ -1,4 +1,4 @@
-"""The laws of a connection: what is allowed when, what answers what, what ends it."""
+"""Laws of a connection: the allowed messages, their answers, and the end."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def close_notice(error: BrokenConnection) -> Failure:
 # --- handshake -------------------------------------------------------------------------------------------------
 
 
-def test_the_handshake_tells_both_sides_of_each_other() -> None:
+def test_the_handshake_informs_both_sides() -> None:
     client = ClientConnection(client="app", token=b"secret")
     server = ServerConnection(server="qstate", features=("x",), token=b"secret", max_frame=8192, max_keys=7)
     (event,) = server.receive(client.start())
@@ -96,7 +96,7 @@ def test_the_highest_version_in_common_is_chosen() -> None:
     assert event.version == 2
 
 
-def test_without_a_version_in_common_the_client_learns_what_the_server_speaks() -> None:
+def test_without_a_version_in_common_the_client_gets_the_servers_versions() -> None:
     client, server = ClientConnection(versions=(7,)), ServerConnection(versions=(1, 2))
     with pytest.raises(BrokenConnection) as caught:
         server.receive(client.start())
@@ -106,7 +106,7 @@ def test_without_a_version_in_common_the_client_learns_what_the_server_speaks() 
 
 
 @pytest.mark.parametrize("token", [None, b"", b"wrong", b"secret and more"])
-def test_without_the_right_token_nobody_gets_in(token: bytes | None) -> None:
+def test_a_client_without_the_right_token_is_refused(token: bytes | None) -> None:
     server = ServerConnection(token=b"secret")
     with pytest.raises(BrokenConnection) as caught:
         server.receive(ClientConnection(token=token).start() + wire(Ping(1)))
@@ -114,7 +114,7 @@ def test_without_the_right_token_nobody_gets_in(token: bytes | None) -> None:
     assert close_notice(caught.value) == Failure(0, FailureCode.UNAUTHENTICATED, {})
 
 
-def test_a_server_without_a_token_ignores_the_clients() -> None:
+def test_a_server_without_a_token_ignores_the_clients_token() -> None:
     (event,) = ServerConnection().receive(ClientConnection(token=b"any").start())
     assert isinstance(event, Opened)
 
@@ -165,7 +165,7 @@ def test_a_client_refuses_a_server_that_does_not_welcome_it(first: bytes) -> Non
 
 
 @pytest.mark.parametrize(("request_", "answer"), ANSWERED, ids=lambda message: type(message).__name__)
-def test_each_request_takes_its_own_answer_once(request_: Request, answer: Any) -> None:
+def test_each_request_has_one_answer_of_its_type(request_: Request, answer: Any) -> None:
     client, server = opened()
     assert server.receive(client.send(request_)) == [request_]
     assert client.waiting == server.waiting == (1,)
@@ -189,7 +189,7 @@ def test_a_failure_answers_any_request(request_: Request, answer: Any) -> None:
 
 
 @pytest.mark.parametrize(("request_", "answer"), ANSWERED, ids=lambda message: type(message).__name__)
-def test_a_client_refuses_answers_that_do_not_fit(request_: Request, answer: Any) -> None:
+def test_a_client_refuses_answers_of_other_requests(request_: Request, answer: Any) -> None:
     for other in [
         *(other for _, other in ANSWERED if type(other) is not type(answer)),
         answer._replace(id=2),
@@ -233,7 +233,7 @@ def test_ids_start_over_and_skip_those_in_use() -> None:
     assert client.next_id() == 2
 
 
-def test_an_abandoned_answer_is_dropped_and_its_id_free_again_only_then() -> None:
+def test_an_abandoned_answer_is_dropped_and_only_then_frees_its_id() -> None:
     client, server = opened()
     server.receive(client.send(Ping(1)) + client.send(Ping(2)))
     client.abandon(1)
@@ -245,7 +245,7 @@ def test_an_abandoned_answer_is_dropped_and_its_id_free_again_only_then() -> Non
     assert server.receive(client.send(Ping(1))) == [Ping(1)]
 
 
-def test_the_servers_limits_hold_for_what_the_client_sends() -> None:
+def test_the_client_keeps_the_servers_limits() -> None:
     client, _ = opened(max_keys=2, max_frame=4096)
     for keys in ((1, 2, 3), ("x" * 5000,)):
         with pytest.raises(LocalProtocolError) as caught:
@@ -254,7 +254,7 @@ def test_the_servers_limits_hold_for_what_the_client_sends() -> None:
     assert client.waiting == ()
 
 
-def test_an_answer_over_the_limit_leaves_its_request_to_be_failed() -> None:
+def test_an_answer_over_the_limit_leaves_its_request_waiting() -> None:
     client, server = opened(max_frame=4096)
     server.receive(client.send(Get(1, 10, STATE_ID, None, {}, (1,))))
     with pytest.raises(LocalProtocolError) as caught:
@@ -305,7 +305,7 @@ def test_a_bad_request_fails_alone(bad: bytes, code: FailureCode) -> None:
         server.send(Failure(*event))
 
 
-def test_a_second_request_with_a_live_id_is_bad_and_the_first_is_still_answered() -> None:
+def test_a_second_request_with_an_id_in_use_is_bad_and_the_first_is_still_answered() -> None:
     _, server = opened()
     first, *others = server.receive(wire(Ping(1), Ping(1), Describe(1, 10, None)))
     assert first == Ping(1)
@@ -331,7 +331,7 @@ def test_a_second_request_with_a_live_id_is_bad_and_the_first_is_still_answered(
     ],
     ids=["not MessagePack", "empty", "id 0", "no type", "second hello", "failure 0", "oversized"],
 )
-def test_a_broken_frame_ends_the_connection_after_the_sound_ones(broken: bytes) -> None:
+def test_a_broken_frame_ends_the_connection_after_the_valid_ones(broken: bytes) -> None:
     client, server = opened()
     with pytest.raises(BrokenConnection) as caught:
         server.receive(wire(Ping(1)) + broken + wire(Ping(2)))
@@ -347,7 +347,7 @@ def test_a_broken_frame_ends_the_connection_after_the_sound_ones(broken: bytes) 
 # --- the end -----------------------------------------------------------------------------------------------------
 
 
-def test_failure_zero_closes_both_sides_and_leaves_the_waiting_requests() -> None:
+def test_failure_zero_closes_both_sides_and_close_returns_the_waiting_requests() -> None:
     client, server = opened()
     server.receive(client.send(Ping(1)) + client.send(Ping(2)))
     client.abandon(2)
@@ -379,7 +379,7 @@ def test_neither_side_sends_the_others_messages() -> None:
 
 
 def outcome(receive: Callable[[bytes], Sequence[Any]], parts: Sequence[bytes]) -> tuple[list[Any], Any]:
-    """The events of bytes that come in parts, and how it ended."""
+    """The events of bytes that come in parts, and the error at the end."""
     events: list[Any] = []
     for part in parts:
         try:
@@ -430,7 +430,7 @@ def test_a_client_gives_the_same_events_however_the_bytes_are_split(stream: byte
 
 @settings(max_examples=4 * settings.default.max_examples)
 @given(st.lists(requests, max_size=6))
-def test_every_sound_request_reaches_the_server_as_it_was_sent(sent: list[Any]) -> None:
+def test_every_valid_request_reaches_the_server_unchanged(sent: list[Any]) -> None:
     client, server = opened()
     numbered = [request._replace(id=client.next_id() + index) for index, request in enumerate(sent)]
     assert server.receive(b"".join(map(client.send, numbered))) == numbered

@@ -1,4 +1,4 @@
-"""What decoding costs is bounded by a payload's size and the limits, in memory and in steps, whatever is in it."""
+"""The memory and steps of decoding are bounded by a payload's size and the limits, whatever its content."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ import pytest
 from qstate.errors import FailureCode, RemoteProtocolError
 from qstate.protocol import BadContent, Get, Hello, Limits, Values, decode, frame
 from qstate.protocol.codec import decode_opening
-from qstate.protocol.usual import unpack_get, unpack_values
+from qstate.protocol.fast_path import unpack_get, unpack_values
 
-#: A server's limits by default.
+#: The default limits of a server.
 LIMITS = Limits(max_array=10_000)
 MIB = 1 << 20
-#: Room that is made in vain, a few copies of the payload, and for each byte of what is small an object.
+#: Memory for unused arrays, a few copies of the payload, and one object for each byte of a small payload.
 MOST_MEMORY = 3 * MIB
 MOST_MEMORY_A_BYTE = 8
-#: Calls of functions, Python's and C's, for each key that there may be.
+#: Calls of Python and C functions: a few for each of the keys that the limits allow.
 MOST_CALLS = 30 * LIMITS.max_keys
 
 GET = b"\x97\x02\x07\xcd\x03\xe8\xc4\x10" + bytes(16)
@@ -34,7 +34,7 @@ def array(count: int) -> bytes:
     return b"\xdd" + count.to_bytes(4, "big")
 
 
-#: What is put in place of a field.
+#: Replacements of a field.
 HOSTILE = {
     "nested arrays of 10,000": b"\xdc\x27\x10" * 1000 + bytes(10_000),
     "nested arrays of 1,000": b"\xdc\x03\xe8" * 1000,
@@ -72,7 +72,7 @@ PLACES = {
 
 
 def spent(action: Callable[[], Any]) -> tuple[int, int]:
-    """The memory at its peak, and the function calls, of something that may raise a protocol error."""
+    """The peak of memory and the number of function calls of an action that may raise a protocol error."""
     calls = 0
 
     def count(frame: FrameType, event: str, argument: Any) -> None:
@@ -108,13 +108,13 @@ def test_a_hostile_field_costs_no_more_than_its_size_allows(place: str, name: st
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_before_the_handshake_a_payload_costs_next_to_nothing(name: str) -> None:
+def test_before_the_handshake_a_payload_costs_little(name: str) -> None:
     for start in (b"\x95\0\0", b"\x95\0\0\x91\1", b"\x97\0\0\x91\1\xc0\xa0", b"\x93\x4d\x07", GET + b"\xc0\x80"):
         memory, calls = spent(partial(decode_opening, (start + HOSTILE[name])[:65_536], (Hello,)))
         assert (memory <= MIB, calls <= 100) == (True, True), f"{memory} bytes, {calls} calls"
 
 
-def test_what_a_newer_client_appends_to_its_hello_is_not_built() -> None:
+def test_fields_that_a_newer_client_appends_to_its_hello_are_not_built() -> None:
     later = (0,) * 20_000
     payload = msgpack.packb((0, 0, (1,), None, "", later, *later))
     memory, calls = spent(lambda: decode_opening(payload, (Hello,)))
@@ -146,13 +146,13 @@ SOUND = {
 
 
 @pytest.mark.parametrize("name", SOUND)
-def test_sound_keys_are_read_however_many_and_however_long(name: str) -> None:
+def test_valid_keys_are_read_however_many_and_however_long(name: str) -> None:
     get = Get(7, 1000, bytes(16), None, {"isolation": "live"}, SOUND[name])
     assert decode(msgpack.packb((2, *get)), LIMITS) == get
 
 
 @pytest.mark.parametrize("cut", [-1, -2, -100, -10_000])
-def test_a_large_payload_that_is_cut_or_goes_on_is_broken(cut: int) -> None:
+def test_a_large_payload_that_is_too_short_or_too_long_is_broken(cut: int) -> None:
     payload = msgpack.packb((2, *Get(7, 1000, bytes(16), None, {}, SOUND["texts"])))
     for damaged in (payload[:cut], payload + payload[cut:]):
         with pytest.raises(RemoteProtocolError) as caught:
@@ -179,7 +179,7 @@ def test_a_large_payload_that_is_cut_or_goes_on_is_broken(cut: int) -> None:
 )
 @pytest.mark.parametrize("others", [5, 9_000])
 @pytest.mark.parametrize("sound", ["text", ("a", 1)], ids=["text", "pair"])
-def test_one_odd_key_is_named_among_few_and_among_many(odd: Any, code: FailureCode, others: int, sound: Any) -> None:
+def test_one_invalid_key_is_named_among_few_and_many(odd: Any, code: FailureCode, others: int, sound: Any) -> None:
     keys = (*(sound,) * others, odd, sound)
     with pytest.raises(BadContent) as caught:
         decode(msgpack.packb((2, 7, 1000, bytes(16), None, {}, keys)), LIMITS)

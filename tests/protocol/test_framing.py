@@ -1,4 +1,4 @@
-"""The laws of frames: any split gives the same payloads, and nothing over the limit is kept."""
+"""Laws of frames: any split gives the same payloads, and a frame over the limit is refused."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_any_split_of_the_stream_gives_the_same_payloads(payloads: list[bytes], 
 
 
 @given(payloads, st.binary(max_size=3))
-def test_a_started_frame_waits_for_its_rest(payloads: list[bytes], rest: bytes) -> None:
+def test_an_incomplete_frame_waits_for_its_other_bytes(payloads: list[bytes], rest: bytes) -> None:
     reader = FrameReader()
     assert list(reader.feed(b"".join(map(frame, payloads)) + rest)) == payloads
     assert reader.buffered == len(rest)
@@ -42,7 +42,7 @@ def test_a_buffer_that_the_caller_reuses_does_not_change_a_payload() -> None:
     assert payload == b"first"
 
 
-def test_payloads_that_were_not_asked_for_come_with_the_next_feed() -> None:
+def test_payloads_that_were_not_taken_come_with_the_next_feed() -> None:
     reader = FrameReader()
     assert next(reader.feed(frame(b"one") + frame(b"two") + b"\0")) == b"one"
     assert list(reader.feed(b"\0\0\3six")) == [b"two", b"six"]
@@ -63,7 +63,7 @@ def test_a_length_over_the_limit_is_refused_before_its_body_comes(size: int) -> 
         list(reader.feed(b"more"))
 
 
-def test_sound_frames_before_an_oversized_one_are_given_first() -> None:
+def test_valid_frames_before_an_oversized_one_come_first() -> None:
     frames = FrameReader(max_frame=10).feed(frame(b"sound") + frame(bytes(11)))
     assert next(frames) == b"sound"
     with pytest.raises(RemoteProtocolError):
@@ -79,7 +79,7 @@ def test_the_limit_may_change_between_two_frames_of_one_feed() -> None:
 
 
 def test_feeding_single_bytes_costs_no_more_for_a_larger_frame() -> None:
-    """Copying the buffer at every byte would cost 64 times as much for a frame 64 times as large, per byte."""
+    """Copying the buffer at every byte would cost 64 times as much per byte for a frame 64 times as large."""
 
     def seconds_per_byte(size: int) -> float:
         reader, stream = FrameReader(), frame(bytes(size))
@@ -95,7 +95,7 @@ def test_feeding_single_bytes_costs_no_more_for_a_larger_frame() -> None:
     assert large < 8 * small
 
 
-def test_a_large_buffer_is_let_go_of_once_it_is_used_up() -> None:
+def test_a_large_buffer_is_freed_when_it_is_used_up() -> None:
     reader = FrameReader()
     stream = frame(bytes(1 << 20))
     assert [len(payload) for part in (stream[:100], stream[100:]) for payload in reader.feed(part)] == [1 << 20]

@@ -1,4 +1,4 @@
-"""The protocol reference, the golden frames and the code say the same, whichever of them is read."""
+"""The protocol reference, the golden frames and the code agree."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_other_forms_of_a_message_are_read_too(entry: dict[str, Any]) -> None:
     assert encode(message_of(entry)) != golden[4:] or entry["name"].startswith("unknown")
 
 
-def test_there_is_a_golden_frame_of_every_message() -> None:
+def test_every_message_has_a_golden_frame() -> None:
     assert {entry["type"] for entry in CORPUS["frames"]} == {form.message.__name__ for form in messages.FORMS}
 
 
@@ -241,7 +241,7 @@ def test_every_rule_has_an_id_of_its_own() -> None:
     assert len(ids) == len(set(ids))
     cited = set(re.findall(r"P-[A-Z]+-\d+", PAGE))
     assert cited == set(ids)
-    # A rule is one item of a list, which may go on in indented lines.
+    # A rule is one item of a list, which may continue in indented lines.
     lines = PAGE.replace("\n  ", " ").splitlines()
     unnamed = [line for line in lines if "MUST" in line and not re.match(r"- \*\*P-|MUST, MUST NOT", line)]
     assert unnamed == []

@@ -1,4 +1,4 @@
-"""Laws of bounded log lines: the first ones of a kind are written, the rest is counted and told."""
+"""Laws of bounded log lines: the first lines of a kind are written, the others are counted and reported."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def limit_of(logger: logging.Logger) -> LineLimit:
     return found
 
 
-def test_so_many_lines_of_a_kind_are_written_and_the_next_says_how_many_were_not(
+def test_lines_of_a_kind_are_bounded_and_the_next_one_reports_the_withheld(
     logger: logging.Logger, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(100):
@@ -51,7 +51,7 @@ def test_so_many_lines_of_a_kind_are_written_and_the_next_says_how_many_were_not
     ]
 
 
-def test_kinds_are_counted_apart(logger: logging.Logger, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_kind_has_its_own_count(logger: logging.Logger, caplog: pytest.LogCaptureFixture) -> None:
     for number in range(100):
         logger.info("one %d", number)
         logger.warning("one %d", number)
@@ -59,7 +59,7 @@ def test_kinds_are_counted_apart(logger: logging.Logger, caplog: pytest.LogCaptu
     assert len(caplog.messages) == 3 * MOST_LINES
 
 
-def test_what_was_withheld_is_said_when_no_line_comes_any_more(
+def test_withheld_lines_are_reported_without_another_line(
     logger: logging.Logger, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(MOST_LINES + 5):
@@ -74,9 +74,7 @@ def test_what_was_withheld_is_said_when_no_line_comes_any_more(
     assert caplog.records[0].levelno == logging.WARNING
 
 
-def test_a_flood_of_broken_frames_is_a_few_lines(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_broken_frames_are_a_few_lines(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     caplog.set_level(logging.INFO, logger="qstate")
     limit = limit_of(client_connection.log)
     clock = Clock()

@@ -1,4 +1,4 @@
-"""Laws of listening: which ports are tried, and what is said when none is left."""
+"""Laws of listening: the order of ports, and the error when every port is taken."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_first_free_port_of_the_list_is_taken() -> None:
         taken = blocker.getsockname()[1]
         with listen("127.0.0.1", f"{taken},0", "test server") as found:
             assert found.getsockname()[1] not in (0, taken)
-        # A range that begins with a taken port goes on behind it; the end of it may be taken by anyone.
+        # After a taken first port the others of the range are tried. Any process may have taken the last one.
         if taken < 65_000:
             with listen("127.0.0.1", f"{taken}-{taken + 500}", "test server") as found:
                 assert taken < found.getsockname()[1] <= taken + 500

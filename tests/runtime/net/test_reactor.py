@@ -1,4 +1,4 @@
-"""Laws of the reactor (with a clock the test moves) and of its channels (over real sockets)."""
+"""Laws of the reactor (with a clock that the test moves) and of its channels (over real sockets)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def reactor(clock: Clock) -> Iterator[Reactor]:
 
 
 class Recorder:
-    """A channel on a socket pair, driven by the test, and what it reported."""
+    """A channel on a socket pair that the test drives, and its callbacks."""
 
     def __init__(self, reactor: Reactor, max_unsent_bytes: int = 1 << 20) -> None:
         self.reactor = reactor
@@ -99,12 +99,12 @@ def test_callback_that_raises_stops_nothing(reactor: Reactor, clock: Clock) -> N
     assert ran == ["timer", "timer"]
 
 
-def test_a_timer_that_is_due_in_years_ends_no_wait() -> None:
+def test_a_timer_due_in_years_ends_no_wait() -> None:
     reactor = Reactor("far ahead")
     reactor.start()
     try:
         reached = threading.Event()
-        # The kernel takes less than 25 days at a time.
+        # The kernel can wait less than 25 days at once.
         reactor.call_soon(reactor.call_later, 1e9, reached.set)
         for _ in range(2):
             turned = threading.Event()
@@ -139,7 +139,7 @@ def test_calls_from_other_threads_wake_a_waiting_reactor() -> None:
     finally:
         reactor.stop()
         assert reactor.join(PATIENCE_S)
-    reactor.call_soon(ran.clear)  # nobody runs it, nothing breaks
+    reactor.call_soon(ran.clear)  # has no effect
     assert ran.is_set()
 
 
@@ -155,7 +155,7 @@ def test_channel_delivers_and_sends(recorder: Recorder) -> None:
     assert recorder.theirs.recv(10) == b"ng"
 
 
-def test_closing_from_another_thread_sends_what_the_turn_has_collected(recorder: Recorder, reactor: Reactor) -> None:
+def test_closing_from_another_thread_sends_the_turns_collected_bytes(recorder: Recorder, reactor: Reactor) -> None:
     def answer_here_and_end_there() -> None:
         recorder.channel.send_soon(b"answer")
         there = threading.Thread(target=recorder.channel.close_when_sent)
@@ -175,7 +175,7 @@ def test_end_of_the_peer_closes_once(recorder: Recorder) -> None:
     recorder.channel.close(ValueError("too late"))
     recorder.turns()
     assert recorder.closed == [None]
-    assert not recorder.channel.send(b"nobody reads this")
+    assert not recorder.channel.send(b"dropped")
 
 
 def test_channel_with_too_many_unread_bytes_is_closed(reactor: Reactor) -> None:
@@ -226,7 +226,7 @@ def test_error_in_delivery_closes_that_channel_only(reactor: Reactor, caplog: py
         recorder.theirs.close()
 
 
-def test_connect_queues_sends_until_it_is_there(reactor: Reactor) -> None:
+def test_sends_are_queued_until_the_connect_succeeds(reactor: Reactor) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         channel = Channel(
             reactor, socket.socket(), on_data=lambda data: None, on_close=lambda reason: None, max_unsent_bytes=1000

@@ -1,4 +1,4 @@
-"""The threads that share a poller: nobody waits for what another one is busy with."""
+"""The threads of a pool: a busy one does not delay connections that another one can read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PATIENCE_S = 5.0
 
 
 class Held:
-    """A connection whose reading waits for the test; `entered` counts those that have begun."""
+    """A connection whose read waits for the test. `entered` counts the reads that have begun."""
 
     def __init__(self, entered: threading.Semaphore, gate: threading.Event) -> None:
         self._entered = entered
@@ -21,7 +21,7 @@ class Held:
 
     def read_ready(self, ended: bool) -> None:
         self._entered.release()
-        self._gate.wait(2 * PATIENCE_S)  # longer than the test waits for the other one
+        self._gate.wait(2 * PATIENCE_S)  # longer than the test waits for the other connection
 
 
 def test_connections_that_become_readable_together_are_read_by_different_threads() -> None:

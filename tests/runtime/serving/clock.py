@@ -1,10 +1,10 @@
-"""A clock that stands still until a test moves it."""
+"""A clock that only the test moves."""
 
 from __future__ import annotations
 
 
 class Clock:
-    """Give it where a clock in seconds is wanted, and set `now`."""
+    """A clock in seconds. Set `now`."""
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -1,4 +1,4 @@
-"""Fixtures of the serving tests: servers and proxies on free ports, which are shut down and leave nothing open."""
+"""Fixtures of the serving tests: servers and proxies on free ports. Each test must close all its sockets."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ ProxyFactory = Callable[..., ClientProxy]
 
 @pytest.fixture(autouse=True)
 def no_leaked_descriptors() -> Iterator[None]:
-    """Fail the test that leaves a socket open."""
+    """Fail a test that leaves a socket open."""
     descriptors = Path("/proc/self/fd")
     if not descriptors.exists():
         yield
         return
     before = _open_sockets(descriptors)
     yield
-    # A thread that outlived its server's shutdown closes what it used when it ends.
+    # A thread that outlives its server's shutdown closes its sockets when it ends.
     wait_until(lambda: not _open_sockets(descriptors) - before, "closing every socket that the test opened")
 
 
@@ -37,7 +37,7 @@ def _open_sockets(descriptors: Path) -> set[str]:
     for entry in descriptors.iterdir():
         try:
             target = str(entry.readlink())
-        except FileNotFoundError:  # the descriptor of this very iteration
+        except FileNotFoundError:  # the descriptor of the iteration itself
             continue
         if target.startswith(("socket:", "anon_inode:[eventpoll]")):
             found.add(f"{entry.name} {target}")
@@ -81,5 +81,5 @@ def start_proxy() -> Iterator[ProxyFactory]:
 
 @pytest.fixture(autouse=True)
 def lines_of_other_tests_do_not_count() -> None:
-    """What a test looks for in the log must not be withheld because tests before it logged the same."""
+    """A test's log lines must not be withheld because earlier tests logged the same lines."""
     count_again()

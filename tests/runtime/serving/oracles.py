@@ -1,4 +1,4 @@
-"""Location oracles for tests: one that answers from a table at once, one that waits to be told."""
+"""Location oracles for tests: one answers from a table at once, one waits for the test, one fails."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def table(instance: StateInstance, *owners: Owner) -> LocationTable:
 
 
 class TableOracle:
-    """Answers from `tables`, which the test may change; an error in it is given as it is."""
+    """Answers from `tables`, which the test may change. An entry may be an error."""
 
     def __init__(self, **tables: LocationTable | QueryError) -> None:
         self.tables = tables
@@ -56,7 +56,7 @@ class PendingOracle:
 
 
 class BrokenOracle:
-    """Raises."""
+    """Raises an error that no oracle may raise."""
 
     def locate(self, state: str, reply: Located) -> None:
         raise RuntimeError("a bug in an oracle")

@@ -1,4 +1,4 @@
-"""A blocking client of one connection: it sends what it is told to, sound or not, and reads what comes."""
+"""A blocking client with one connection, which sends any bytes, valid or not, and reads the answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PATIENCE_S = 10.0
 
 
 class RawClient:
-    """Opens the connection and, unless told not to, shakes hands."""
+    """Opens the connection and performs the handshake, unless the test says otherwise."""
 
     def __init__(
         self, address: tuple[str, int], *, token: bytes | None = None, hello: bool = True, receive_buffer: int = 0
@@ -102,7 +102,7 @@ class RawClient:
             self.read()
 
     def read(self) -> None:
-        """Read until at least one more event is there."""
+        """Read until at least one more event has come."""
         before = len(self.events)
         while len(self.events) == before:
             data = self.sock.recv(65536)
@@ -111,7 +111,7 @@ class RawClient:
             self.events += self.connection.receive(data)
 
     def read_payloads(self, count: int) -> list[bytes]:
-        """The next payloads, as they are; for answers to what this side's encoder would not send."""
+        """The next payloads, undecoded: answers to requests that the encoder of this side would refuse."""
         reader, payloads = FrameReader(), list[bytes]()
         while len(payloads) < count:
             data = self.sock.recv(65536)
@@ -121,7 +121,7 @@ class RawClient:
         return payloads
 
     def receive_close_notice(self) -> Failure:
-        """The failure with id 0 that ends the connection, and nothing after it."""
+        """The failure with id 0, after which the connection must end."""
         while True:
             for event in self.events:
                 if isinstance(event, Failure) and event.id == 0:
@@ -130,7 +130,7 @@ class RawClient:
             self.read()
 
     def read_to_end(self) -> bytes:
-        """What the server still sends until it closes."""
+        """The bytes that the server sends until it closes."""
         data = b""
         while chunk := self.sock.recv(65536):
             data += chunk
@@ -138,7 +138,7 @@ class RawClient:
 
 
 def wait_until(condition: object, what: str) -> None:
-    """Wait, bounded, for a condition that no event announces."""
+    """Wait for a condition without an event, for a bounded time."""
     assert callable(condition)
     deadline = time.monotonic() + PATIENCE_S
     while not condition():

@@ -1,4 +1,4 @@
-"""State readers for tests: one over a dict, one that waits at a gate, one that fails."""
+"""State readers for tests: one reads a dict, one waits at a gate, one fails."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ EPOCH = 7
 
 
 class DictReader(StateReader):
-    """Serves a dict; a value that is a failure code is that key's failure."""
+    """Serves a dict. A failure code as a value is that key's failure."""
 
     def __init__(self, entries: Mapping[Any, object], epoch: int = EPOCH) -> None:
         self.entries = entries
         self.epoch = epoch
         self.reads = 0
-        #: The keys of every read, in the order in which the reads began.
+        #: The keys of all reads, in the order of their starts.
         self.order: list[Key] = []
 
     def get(

@@ -86,7 +86,7 @@ def test_keys_are_split_over_their_owners_and_merged_in_order(
     assert set(answer.epochs) == {1, 2}
 
 
-def test_job_without_an_oracle_is_unknown_and_known_again_with_one(
+def test_job_is_unknown_without_an_oracle_and_known_with_one(
     registry: StateRegistry, start_server: ServerFactory, start_proxy: ProxyFactory, served: StateInstance
 ) -> None:
     oracle = TableOracle(lastTemperature=table(served, serve(registry, start_server(), served)))
@@ -104,7 +104,7 @@ def test_job_without_an_oracle_is_unknown_and_known_again_with_one(
                 assert {failure_code(answer) for answer in answers} == {FailureCode.UNKNOWN_JOB}
 
 
-def test_unknown_state_is_fatal_and_asked_for_anew_each_time(
+def test_unknown_state_is_fatal_and_looked_up_each_time(
     registry: StateRegistry, start_server: ServerFactory, start_proxy: ProxyFactory, served: StateInstance
 ) -> None:
     oracle = TableOracle()
@@ -113,12 +113,12 @@ def test_unknown_state_is_fatal_and_asked_for_anew_each_time(
     with RawClient(proxy.address) as client:
         assert failure_code(client.get(TARGET, "key 1")) == FailureCode.UNKNOWN_STATE
         assert failure_code(client.locate(*TARGET)) == FailureCode.UNKNOWN_STATE
-        # States appear when their function is opened.
+        # A state appears when its function opens it.
         oracle.tables["lastTemperature"] = table(served, serve(registry, start_server(), served))
         assert isinstance(client.get(TARGET, "key 1"), Values)
 
 
-def test_locate_and_describe_tell_what_the_oracle_says(start_proxy: ProxyFactory, served: StateInstance) -> None:
+def test_locate_and_describe_return_the_oracles_answers(start_proxy: ProxyFactory, served: StateInstance) -> None:
     owners = Owner(LOWER, "10.0.0.1", 9067, b"1" * 16), Owner(KeyGroupRange(65, 128), "10.0.0.2", 9068, b"2" * 16)
     proxy = start_proxy()
     proxy.set_location_oracle("job", TableOracle(lastTemperature=table(served, *owners)))
@@ -133,7 +133,7 @@ def test_locate_and_describe_tell_what_the_oracle_says(start_proxy: ProxyFactory
     assert description.entries == (served.describe(),)
 
 
-def test_stale_state_id_after_a_restart_is_healed_without_the_client_noticing(
+def test_stale_state_id_after_a_restart_is_looked_up_without_the_client_noticing(
     registry: StateRegistry, start_server: ServerFactory, start_proxy: ProxyFactory, served: StateInstance
 ) -> None:
     server = start_server()
@@ -151,7 +151,7 @@ def test_stale_state_id_after_a_restart_is_healed_without_the_client_noticing(
     assert oracle.asked == 2
 
 
-def test_lost_server_is_healed_when_the_oracle_knows_its_successor(
+def test_lost_server_is_replaced_when_the_oracle_knows_its_successor(
     registry: StateRegistry, start_server: ServerFactory, start_proxy: ProxyFactory, served: StateInstance
 ) -> None:
     first, second = start_server(), start_server()
@@ -166,7 +166,7 @@ def test_lost_server_is_healed_when_the_oracle_knows_its_successor(
         assert isinstance(client.answer_to(number), Values)
 
 
-def test_server_that_shuts_down_under_a_request_is_asked_elsewhere(
+def test_request_to_a_server_that_shuts_down_is_sent_to_another(
     registry: StateRegistry, start_server: ServerFactory, start_proxy: ProxyFactory, served: StateInstance
 ) -> None:
     reader = GatedReader(ENTRIES, gated=["key 1"])
@@ -204,9 +204,7 @@ def test_keys_without_an_owner_wait_for_one_until_the_deadline(
     assert isinstance(answer, Values) and answer.results == (value(ENTRIES[homeless]),)
 
 
-def test_owner_that_cannot_be_reached_is_no_owner_within_the_deadline(
-    start_proxy: ProxyFactory, served: StateInstance
-) -> None:
+def test_unreachable_owner_is_no_owner_within_the_deadline(start_proxy: ProxyFactory, served: StateInstance) -> None:
     proxy = start_proxy()
     gone = table(served, Owner(EVERYTHING, "127.0.0.1", dead_port(), b"1" * 16))
     unresolvable = table(served, Owner(EVERYTHING, "host.invalid", 9067, b"1" * 16))
@@ -216,7 +214,7 @@ def test_owner_that_cannot_be_reached_is_no_owner_within_the_deadline(
             started = time.monotonic()
             assert failure_code(client.get(TARGET, "key 1", deadline_ms=300)) in (
                 FailureCode.UNKNOWN_KEY_GROUP_LOCATION,
-                FailureCode.DEADLINE_EXCEEDED,  # a name service may take longer than that to say no
+                FailureCode.DEADLINE_EXCEEDED,  # the look-up of an unknown name may take longer
             )
             assert time.monotonic() - started < PATIENCE_S
             assert isinstance(client.ping(), Pong)
@@ -225,7 +223,7 @@ def test_owner_that_cannot_be_reached_is_no_owner_within_the_deadline(
 def test_owner_is_found_by_name(
     registry: StateRegistry, start_server: ServerFactory, start_proxy: ProxyFactory, served: StateInstance
 ) -> None:
-    # The name may stand for ::1 as well, where nobody listens.
+    # The name may also mean ::1, where no server listens.
     here = serve(registry, start_server(), served)
     proxy = start_proxy()
     named = Owner(here.key_groups, "localhost", here.port, here.state_id)
@@ -234,7 +232,7 @@ def test_owner_is_found_by_name(
         assert isinstance(client.get(TARGET, "key 1"), Values)
 
 
-def test_owner_that_never_answers_holds_up_nobody(
+def test_owner_that_never_answers_delays_no_other_requests(
     registry: StateRegistry, start_server: ServerFactory, start_proxy: ProxyFactory, served: StateInstance
 ) -> None:
     proxy = start_proxy()
@@ -250,7 +248,7 @@ def test_owner_that_never_answers_holds_up_nobody(
             assert failure_code(client.answer_to(held)) == FailureCode.DEADLINE_EXCEEDED
 
 
-def test_peer_that_breaks_the_protocol_is_lost_and_nothing_else(
+def test_server_that_breaks_the_protocol_loses_only_its_connection(
     registry: StateRegistry, start_server: ServerFactory, start_proxy: ProxyFactory, served: StateInstance
 ) -> None:
     proxy = start_proxy()
@@ -280,7 +278,7 @@ def test_token_is_presented_to_the_servers(
     assert failure_code(answer) == FailureCode.UNAUTHENTICATED
 
 
-def test_lookup_is_made_once_for_all_that_wait(
+def test_waiting_requests_share_one_lookup(
     registry: StateRegistry, start_server: ServerFactory, start_proxy: ProxyFactory, served: StateInstance
 ) -> None:
     oracle = PendingOracle()
@@ -306,14 +304,14 @@ def test_silent_oracle_costs_the_deadline_and_its_late_answer_is_used(
         assert failure_code(client.get(TARGET, "key 1", deadline_ms=30)) == FailureCode.DEADLINE_EXCEEDED
         assert failure_code(client.locate(*TARGET, deadline_ms=30)) == FailureCode.DEADLINE_EXCEEDED
         assert failure_code(client.describe("job", deadline_ms=30)) == FailureCode.DEADLINE_EXCEEDED
-        # One lookup that both waited for, and one describe.
+        # One lookup that both requests share, and one describe.
         assert oracle.asked.acquire(timeout=PATIENCE_S) and oracle.asked.acquire(timeout=PATIENCE_S)
         oracle.describing[0]([])
         oracle.locating[0](table(served, serve(registry, start_server(), served)))
         assert isinstance(client.get(TARGET, "key 1"), Values)
 
 
-def test_broken_oracle_is_internal_and_one_that_cannot_tell_yet_is_tried_again(
+def test_broken_oracle_is_internal_and_one_without_an_answer_yet_is_asked_again(
     registry: StateRegistry,
     start_server: ServerFactory,
     start_proxy: ProxyFactory,
@@ -382,7 +380,7 @@ def test_values_of_several_owners_are_collected_up_to_a_frame(
     proxy = start_proxy(max_frame=8192)
     proxy.set_location_oracle("job", TableOracle(lastTemperature=table(lower, *owners)))
     with RawClient(proxy.address) as client:
-        # Each owner's share fits a frame, both together do not; a client asks for fewer keys then.
+        # The values of each owner fit a frame, those of both do not. The client must ask for fewer keys.
         assert failure_code(client.get(TARGET, *ENTRIES)) == FailureCode.TOO_LARGE
         keys = tuple(ENTRIES)[:50]
         answer = client.get(TARGET, *keys)

@@ -1,4 +1,4 @@
-"""Laws of demands: `min_epoch` and `max_staleness_ms` are enforced by the node that reads, by what it read."""
+"""Laws of demands: the server that reads enforces `min_epoch` and `max_staleness_ms`, by the data that it read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EARLIER = EPOCH - 3
 
 
 class MovingReader(DictReader):
-    """Does something in the middle of each read."""
+    """Calls `move` in the middle of each read."""
 
     def __init__(self, move: Callable[[MovingReader], None]) -> None:
         super().__init__(ENTRIES)
@@ -39,7 +39,7 @@ class MovingReader(DictReader):
 
 
 class Lag:
-    """Says since when a committed view is behind: since so many seconds, or not at all."""
+    """The `behind_since` of a committed view that is behind for `behind_s` seconds, or not behind (None)."""
 
     def __init__(self, behind_s: float | None = None) -> None:
         self.behind_s = behind_s
@@ -51,7 +51,7 @@ class Lag:
 
 
 @pytest.mark.parametrize(("isolation", "epoch"), [("live", EPOCH), ("committed", EARLIER)])
-def test_an_epoch_is_served_up_to_the_one_that_the_answer_is_from(
+def test_min_epoch_is_met_up_to_the_epoch_of_the_answer(
     isolation: str, epoch: int, registry: StateRegistry, start_server: ServerFactory
 ) -> None:
     state_id = registry.register(instance(DictReader(ENTRIES), committed=DictReader(ENTRIES, EARLIER)))
@@ -66,7 +66,7 @@ def test_an_epoch_is_served_up_to_the_one_that_the_answer_is_from(
     assert refusal.details == {"epoch": epoch, "min_epoch": epoch + 1}
 
 
-def test_the_epoch_is_the_one_that_came_with_the_answer(registry: StateRegistry, start_server: ServerFactory) -> None:
+def test_the_epoch_is_that_of_the_answer(registry: StateRegistry, start_server: ServerFactory) -> None:
     def advance(reader: MovingReader) -> None:
         reader.epoch += 1
 
@@ -78,17 +78,13 @@ def test_the_epoch_is_the_one_that_came_with_the_answer(registry: StateRegistry,
     assert isinstance(refusal, Failure) and refusal.details["epoch"] == EPOCH + 2
 
 
-def test_a_view_that_is_current_is_fresh_enough_for_everybody(
-    registry: StateRegistry, start_server: ServerFactory
-) -> None:
+def test_a_current_view_is_fresh_enough_for_every_bound(registry: StateRegistry, start_server: ServerFactory) -> None:
     state_id = registry.register(instance(DictReader(ENTRIES), committed=DictReader(ENTRIES)))
     with RawClient(start_server().address) as client:
         assert isinstance(client.get(state_id, "a", options=COMMITTED | {"max_staleness_ms": 0}), Values)
 
 
-def test_a_view_that_is_behind_is_refused_beyond_the_bound(
-    registry: StateRegistry, start_server: ServerFactory
-) -> None:
+def test_a_view_behind_the_bound_is_refused(registry: StateRegistry, start_server: ServerFactory) -> None:
     lag = Lag(5.0)
     state_id = registry.register(instance(DictReader(ENTRIES), committed=DictReader(ENTRIES), behind_since=lag))
     with RawClient(start_server().address) as client:
@@ -130,9 +126,7 @@ def test_before_the_first_commit_a_committed_read_is_refused(
     assert isinstance(answer, Values) and (answer.epochs, answer.results) == ((0,), (None,))
 
 
-def test_what_was_restored_from_before_epoch_0_is_committed(
-    registry: StateRegistry, start_server: ServerFactory
-) -> None:
+def test_state_restored_from_before_epoch_0_is_committed(registry: StateRegistry, start_server: ServerFactory) -> None:
     state_id = registry.register(instance(DictReader({}), committed=DictReader(ENTRIES, epoch=-1), restored=True))
     with RawClient(start_server().address) as client:
         answer = client.get(state_id, "a", "missing", options=COMMITTED)
@@ -141,7 +135,7 @@ def test_what_was_restored_from_before_epoch_0_is_committed(
     assert isinstance(refusal, Failure) and refusal.code == FailureCode.EPOCH_NOT_REACHED
 
 
-def test_a_live_view_is_never_stale_and_nobody_is_asked_without_a_demand(
+def test_a_live_view_is_never_stale_and_only_a_demand_asks_for_the_staleness(
     registry: StateRegistry, start_server: ServerFactory
 ) -> None:
     lag = Lag(5.0)
@@ -178,7 +172,7 @@ def test_staleness_is_that_of_the_moment_before_the_read(
         ({}, FailureCode.NO_COMMITTED_EPOCH),
     ],
 )
-def test_keys_that_are_elsewhere_say_so_also_when_a_demand_is_not_met(
+def test_keys_of_other_owners_fail_as_such_also_when_a_demand_is_not_met(
     demand: dict[str, int], code: FailureCode, registry: StateRegistry, start_server: ServerFactory
 ) -> None:
     keys = [f"key {number}" for number in range(20)]
@@ -193,9 +187,9 @@ def test_keys_that_are_elsewhere_say_so_also_when_a_demand_is_not_met(
     assert answer.results == tuple(code if own else FailureCode.KEY_GROUP_NOT_OWNED for own in owned)
 
 
-@pytest.mark.parametrize("next_door", [False, True], ids=["elsewhere", "next door"])
+@pytest.mark.parametrize("local", [False, True], ids=["other process", "same process"])
 def test_a_proxy_passes_demands_on_and_asks_again_until_they_are_met(
-    next_door: bool, registry: StateRegistry, start_server: ServerFactory, start_proxy: ProxyFactory
+    local: bool, registry: StateRegistry, start_server: ServerFactory, start_proxy: ProxyFactory
 ) -> None:
     def advance(reader: MovingReader) -> None:
         reader.epoch += 1
@@ -203,7 +197,7 @@ def test_a_proxy_passes_demands_on_and_asks_again_until_they_are_met(
     served = instance(DictReader(ENTRIES), committed=MovingReader(advance))
     server = start_server()
     place = table(served, owner(served, server.address, registry.register(served)))
-    proxy = start_proxy(local=server if next_door else None)
+    proxy = start_proxy(local=server if local else None)
     proxy.set_location_oracle("job", TableOracle(lastTemperature=place))
     with RawClient(proxy.address) as client:
         answer = client.get(("job", "lastTemperature"), "a", options=COMMITTED | {"min_epoch": EPOCH + 4})

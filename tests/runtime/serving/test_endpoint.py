@@ -1,4 +1,4 @@
-"""Laws of every endpoint, proved on a state server: limits, refusals, damage control, shutdown. Real sockets."""
+"""Laws of every endpoint, on a state server and real sockets: limits, refusals, broken connections, shutdown."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def reconnects(server: StateServer, state_id: bytes) -> None:
 # The handshake and broken frames.
 
 
-def test_server_without_a_version_in_common_says_which_it_speaks(start_server: ServerFactory, state_id: bytes) -> None:
+def test_server_without_a_version_in_common_sends_its_versions(start_server: ServerFactory, state_id: bytes) -> None:
     server = start_server()
     with RawClient(server.address, hello=False) as client:
         client.sock.sendall(frame(encode(Hello((999,), None, "from the future"))))
@@ -52,7 +52,7 @@ def test_server_without_a_version_in_common_says_which_it_speaks(start_server: S
     reconnects(server, state_id)
 
 
-def test_token_is_asked_for(start_server: ServerFactory, state_id: bytes) -> None:
+def test_token_is_required(start_server: ServerFactory, state_id: bytes) -> None:
     server = start_server(token=b"secret")
     for wrong in (None, b"guess"):
         with RawClient(server.address, token=wrong, hello=False) as client:
@@ -86,7 +86,7 @@ def test_broken_frame_ends_only_its_connection(
 ) -> None:
     server = start_server()
     with RawClient(server.address) as other, RawClient(server.address, hello=hello) as client:
-        # More behind it: a connection closed with unread input would be reset, and the close notice lost.
+        # Send more: a close with unread input would reset the connection, and the close notice would be lost.
         client.sock.sendall(data + b"\0" * 100_000)
         assert client.receive_close_notice().code == code
         assert isinstance(other.get(state_id, "a"), Values)
@@ -100,7 +100,7 @@ def test_silent_connection_is_closed_at_the_handshake_timeout(start_server: Serv
         assert isinstance(other.get(state_id, "a"), Values)
 
 
-def test_client_that_vanishes_in_a_frame_harms_nobody(start_server: ServerFactory, state_id: bytes) -> None:
+def test_client_that_vanishes_in_a_frame_harms_no_other(start_server: ServerFactory, state_id: bytes) -> None:
     statistics = InMemoryStatistics()
     server = start_server(statistics)
     with RawClient(server.address) as client:
@@ -167,15 +167,15 @@ def test_state_access_never_keeps_the_network_waiting(registry: StateRegistry, s
     with RawClient(server.address) as client, RawClient(server.address) as other:
         slow = client.send_get(state_id, "slow")
         assert reader.entered.acquire(timeout=PATIENCE_S)
-        # The second query thread is free, the same connection is read on, and new connections are accepted.
+        # The second query thread is free, the same connection is still read, and new connections are accepted.
         assert isinstance(client.get(state_id, "a"), Values)
         assert isinstance(other.get(state_id, "a"), Values)
         slower = other.send_get(state_id, "slow")
         assert reader.entered.acquire(timeout=PATIENCE_S)
         # Now no query thread is free, and the network still answers.
         assert isinstance(client.ping(), Pong) and isinstance(other.ping(), Pong)
-        with RawClient(server.address) as newcomer:
-            assert isinstance(newcomer.ping(), Pong)
+        with RawClient(server.address) as third:
+            assert isinstance(third.ping(), Pong)
         reader.gate.set()
         assert isinstance(client.answer_to(slow), Values) and isinstance(other.answer_to(slower), Values)
 
@@ -183,7 +183,7 @@ def test_state_access_never_keeps_the_network_waiting(registry: StateRegistry, s
 # Limits.
 
 
-def test_requests_over_the_queue_are_told_when_to_come_back(
+def test_requests_over_the_queue_are_refused_with_a_retry_time(
     registry: StateRegistry, start_server: ServerFactory
 ) -> None:
     reader = GatedReader(ENTRIES, gated=["slow"])
@@ -220,7 +220,7 @@ def test_request_whose_deadline_passed_in_the_queue_is_not_executed(
     assert reader.reads == 2
 
 
-def test_connection_over_the_limit_is_refused_and_a_place_is_given_back(
+def test_connection_over_the_limit_is_refused_until_another_closes(
     start_server: ServerFactory, state_id: bytes
 ) -> None:
     statistics = InMemoryStatistics()
@@ -236,7 +236,7 @@ def test_connection_over_the_limit_is_refused_and_a_place_is_given_back(
         assert isinstance(first.get(state_id, "a"), Values)
 
 
-def test_one_connection_takes_no_more_than_its_share_and_others_have_their_turn(
+def test_one_connection_takes_no_more_than_its_share_and_others_get_their_turn(
     registry: StateRegistry, start_server: ServerFactory
 ) -> None:
     reader = GatedReader(ENTRIES, gated=["slow"])
@@ -251,13 +251,13 @@ def test_one_connection_takes_no_more_than_its_share_and_others_have_their_turn(
         assert isinstance(other.ping(), Pong)  # its get has been read, and waits
         reader.gate.set()
         assert isinstance(other.answer_to(number), Values)
-        # Those that were read already, those of a turn: not all that were sent.
+        # Those that were read before, and those of a turn: not all that were sent.
         assert reader.order.index("a") < 100
         assert all(isinstance(greedy.answer_to(number), Values) for number in numbers)
     assert reader.reads == 501
 
 
-def test_requests_that_come_one_by_one_are_held_back_too(registry: StateRegistry, start_server: ServerFactory) -> None:
+def test_requests_that_come_one_by_one_are_also_bounded(registry: StateRegistry, start_server: ServerFactory) -> None:
     reader = GatedReader(ENTRIES, gated=["slow"])
     state_id = registry.register(instance(reader))
     statistics = InMemoryStatistics()
@@ -272,7 +272,7 @@ def test_requests_that_come_one_by_one_are_held_back_too(registry: StateRegistry
         assert all(isinstance(client.answer_to(number), Values) for number in numbers)
 
 
-def test_idle_connection_gives_its_place_to_a_new_one(registry: StateRegistry, start_server: ServerFactory) -> None:
+def test_idle_connection_is_replaced_by_a_new_one(registry: StateRegistry, start_server: ServerFactory) -> None:
     reader = GatedReader(ENTRIES, gated=["slow"])
     state_id = registry.register(instance(reader))
     server = start_server(max_connections=3, query_threads=2)
@@ -281,7 +281,7 @@ def test_idle_connection_gives_its_place_to_a_new_one(registry: StateRegistry, s
         assert reader.entered.acquire(timeout=PATIENCE_S)
         with RawClient(server.address) as fresh:
             assert isinstance(fresh.get(state_id, "a"), Values)
-            wait_until(lambda: is_let_in(server), "giving an idle connection up")
+            wait_until(lambda: is_let_in(server), "replacing an idle connection")
             assert idle.receive_close_notice().code == FailureCode.OVERLOADED
             assert isinstance(fresh.get(state_id, "a"), Values)
         reader.gate.set()
@@ -295,7 +295,7 @@ def is_let_in(server: StateServer) -> bool:
         return not isinstance(client.events.pop(), Failure)
 
 
-def test_connection_without_a_handshake_gives_its_place_first_and_at_once(
+def test_connection_without_a_handshake_is_replaced_first_and_at_once(
     start_server: ServerFactory, state_id: bytes
 ) -> None:
     server = start_server(max_connections=3)
@@ -310,7 +310,7 @@ def test_connection_without_a_handshake_gives_its_place_first_and_at_once(
                 assert isinstance(client.get(state_id, "a"), Values)
 
 
-def test_busy_connections_keep_their_places(registry: StateRegistry, start_server: ServerFactory) -> None:
+def test_busy_connections_are_not_replaced(registry: StateRegistry, start_server: ServerFactory) -> None:
     reader = GatedReader(ENTRIES, gated=["slow"])
     state_id = registry.register(instance(reader))
     server = start_server(max_connections=2)
@@ -324,18 +324,18 @@ def test_busy_connections_keep_their_places(registry: StateRegistry, start_serve
         assert all(isinstance(client.answer_to(number), Values) for client, number in numbers)
 
 
-def test_reader_that_never_reads_loses_its_connection(registry: StateRegistry, start_server: ServerFactory) -> None:
+def test_client_that_never_reads_loses_its_connection(registry: StateRegistry, start_server: ServerFactory) -> None:
     statistics = InMemoryStatistics()
     state_id = registry.register(instance(DictReader({"large": "x" * 500_000, "a": 1.5})))
     server = start_server(statistics, unread_timeout_s=0.2)
     with RawClient(server.address, receive_buffer=4096) as lazy, RawClient(server.address) as other:
-        for _ in range(20):  # more than the kernel's buffers hold, less than the server does
+        for _ in range(20):  # more than the kernel's buffers hold, less than the server's
             lazy.send_get(state_id, "large")
         wait_until(lambda: statistics.snapshot().connections == 1, "closing the connection that reads nothing")
         assert isinstance(other.get(state_id, "a"), Values)
 
 
-def test_reader_that_never_reads_is_bounded_and_holds_up_nobody(
+def test_client_that_never_reads_is_bounded_and_delays_no_other(
     registry: StateRegistry, start_server: ServerFactory
 ) -> None:
     statistics = InMemoryStatistics()
@@ -346,18 +346,18 @@ def test_reader_that_never_reads_is_bounded_and_holds_up_nobody(
             lazy.connection.send(Get(number, 60_000, state_id, None, {}, ("large",))) for number in range(1, 20_000)
         )
         lazy.sock.settimeout(0.2)
-        # The server stops reading, so the requests do not all fit; or it has seen enough and closes.
+        # The server stops reading, so not all requests fit into the buffers; or it has already closed the connection.
         with pytest.raises((TimeoutError, ConnectionError)):
             while True:
                 lazy.sock.sendall(requests)
         assert isinstance(other.get(state_id, "a"), Values)
-        # Far fewer than were sent: what is not read is not answered either.
+        # Far fewer than were sent: the server answers only the requests that it read.
         assert statistics.snapshot().requests < 20_000
     reconnects(server, state_id)
 
 
-def test_slow_reader_gets_everything_in_the_end(registry: StateRegistry, start_server: ServerFactory) -> None:
-    # Far more than may wait for one client: what it asks for is read when it has room for it.
+def test_slow_client_gets_every_answer(registry: StateRegistry, start_server: ServerFactory) -> None:
+    # Far more than may wait for one client: the server reads its requests only while it has room for the answers.
     state_id = registry.register(instance(DictReader({"large": "x" * 200_000})))
     with RawClient(start_server(max_frame=1 << 18).address, receive_buffer=4096) as client:
         numbers = [client.send_get(state_id, "large", deadline_ms=60_000) for _ in range(60)]
@@ -406,7 +406,7 @@ def test_shutdown_lets_requests_in_flight_finish_and_refuses_new_ones(
 def connects(address: tuple[str, int]) -> bool:
     try:
         socket.create_connection(address, timeout=PATIENCE_S).close()
-    except (ConnectionRefusedError, ConnectionResetError):  # reset: it waited for an accept when the port was closed
+    except (ConnectionRefusedError, ConnectionResetError):  # reset: the port was closed before the accept
         return False
     return True
 
@@ -424,7 +424,7 @@ def test_shutdown_is_bounded_whatever_a_request_does(registry: StateRegistry, st
         ending.join(PATIENCE_S)
         assert not ending.is_alive() and not reader.gate.is_set()
         reader.gate.set()
-        # The thread that was left behind ends as soon as it can.
+        # The thread that still executed ends with its request.
         wait_until(lambda: not serving_threads(), "the end of the last thread")
 
 
@@ -456,7 +456,7 @@ def test_statistics_count_what_was_served_and_refused(start_server: ServerFactor
             found = statistics.snapshot()
             return found.successes + sum(found.failures.values())
 
-        wait_until(lambda: counted() == 3, "counting the answers, which is done after sending them")
+        wait_until(lambda: counted() == 3, "counting the answers, which follows sending them")
         found = statistics.snapshot()
         assert (found.connections, found.connections_accepted, found.requests, found.keys) == (1, 1, 3, 4)
         assert found.failures == {FailureCode.UNKNOWN_STATE_ID: 1, FailureCode.WRONG_KEY_TYPE: 1}

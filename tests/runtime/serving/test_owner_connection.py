@@ -1,4 +1,4 @@
-"""What a proxy does with owners that die, fall silent or come back as something else, and what its clients are told."""
+"""Laws of a proxy whose owners die, fall silent, or return with another state."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def proxy(start_proxy: ProxyFactory) -> ClientProxy:
 
 @pytest.fixture
 def owner() -> Iterator[Peer]:
-    """A state server that a test scripts."""
+    """A state server with a script."""
     with Peer() as owner:
         yield owner
 
@@ -50,12 +50,12 @@ def gets(peer: Peer) -> list[Get]:
     return [request for request in peer.requests if isinstance(request, Get)]
 
 
-def nobody_in_flight(proxy: ClientProxy) -> bool:
+def no_request_in_flight(proxy: ClientProxy) -> bool:
     return proxy._endpoint.in_flight == 0
 
 
 def keeping(*keys: str) -> Callable[[Any], Iterable[Reply]]:
-    """A script that answers nothing about these keys."""
+    """A script that does not answer gets of these keys."""
 
     def script(request: Any) -> Iterable[Reply]:
         if isinstance(request, Get) and request.keys[0] in keys:
@@ -65,7 +65,7 @@ def keeping(*keys: str) -> Callable[[Any], Iterable[Reply]]:
     return script
 
 
-def test_get_under_which_its_owner_dies_is_unavailable_and_sent_once(proxy: ClientProxy, owner: Peer) -> None:
+def test_get_whose_owner_dies_is_unavailable_and_sent_once(proxy: ClientProxy, owner: Peer) -> None:
     owner.script = lambda request: [CLOSE] if request.keys == ("poison",) else owner.honest(request)
     with Peer() as heir:
         oracle = TableOracle(lastTemperature=table(instance(DictReader({})), at(owner)))
@@ -80,7 +80,7 @@ def test_get_under_which_its_owner_dies_is_unavailable_and_sent_once(proxy: Clie
         assert [get.keys for get in gets(heir)] == [("key 2",)]
 
 
-def test_keys_of_an_owner_that_dies_fail_alone(proxy: ClientProxy, owner: Peer) -> None:
+def test_only_the_keys_of_an_owner_that_dies_fail(proxy: ClientProxy, owner: Peer) -> None:
     keys = [f"key {number}" for number in range(20)]
     lower = {key for key in keys if key_group(key, MAX_PARALLELISM) in LOWER}
     owner.script = lambda request: [CLOSE]
@@ -97,7 +97,7 @@ def test_keys_of_an_owner_that_dies_fail_alone(proxy: ClientProxy, owner: Peer) 
 
 
 @pytest.mark.parametrize("result", [b"\x01", None])
-def test_answer_of_an_earlier_epoch_than_demanded_is_passed_on_to_nobody(
+def test_answer_of_an_earlier_epoch_than_demanded_is_not_passed_on(
     proxy: ClientProxy, owner: Peer, result: bytes | None
 ) -> None:
     owner.script = lambda request: [Values(request.id, (6,), (result,))]
@@ -108,7 +108,7 @@ def test_answer_of_an_earlier_epoch_than_demanded_is_passed_on_to_nobody(
     assert owner.connections == 2
 
 
-def test_connection_that_an_owner_closed_between_two_gets_costs_none(proxy: ClientProxy, owner: Peer) -> None:
+def test_connection_that_an_owner_closed_between_two_gets_fails_neither(proxy: ClientProxy, owner: Peer) -> None:
     proxy.set_location_oracle("job", TableOracle(lastTemperature=table(instance(DictReader({})), at(owner))))
     with RawClient(proxy.address) as client:
         for number in range(20):
@@ -127,7 +127,7 @@ def test_get_of_an_owner_that_is_silent_for_long_is_answered_by_its_deadline(pro
         assert isinstance(client.get(TARGET, "key 1"), Values)
         held = [client.send_get(TARGET, "held", deadline_ms=deadline_ms) for _ in range(3)]
         assert {failure_code(client.answer_to(number)) for number in held} == {FailureCode.DEADLINE_EXCEEDED}
-        wait_until(lambda: nobody_in_flight(proxy), "the end of every request")
+        wait_until(lambda: no_request_in_flight(proxy), "the end of every request")
         assert isinstance(client.get(TARGET, "key 2"), Values)
         assert owner.connections == 2
 
@@ -147,7 +147,7 @@ def test_short_deadlines_do_not_hide_that_an_owner_is_silent(proxy: ClientProxy,
 
 
 @pytest.mark.usefixtures("short_silence")
-def test_gets_that_a_silent_owner_has_wait_on(proxy: ClientProxy, owner: Peer) -> None:
+def test_gets_that_a_silent_owner_has_wait_until_their_deadlines(proxy: ClientProxy, owner: Peer) -> None:
     owner.script = keeping("held", "slow")
     proxy.set_location_oracle("job", TableOracle(lastTemperature=table(instance(DictReader({})), at(owner))))
     with RawClient(proxy.address) as client:
@@ -163,20 +163,20 @@ def test_gets_that_a_silent_owner_has_wait_on(proxy: ClientProxy, owner: Peer) -
         assert len([get for get in gets(owner) if get.keys == ("slow",)]) == 1
 
 
-def test_client_that_has_gone_is_counted_out_once(proxy: ClientProxy, owner: Peer) -> None:
+def test_request_of_a_client_that_has_gone_ends_once(proxy: ClientProxy, owner: Peer) -> None:
     owner.script = keeping("held")
     proxy.set_location_oracle("job", TableOracle(lastTemperature=table(instance(DictReader({})), at(owner))))
     with RawClient(proxy.address) as client:
         client.send_get(TARGET, "held", deadline_ms=300)
         wait_until(lambda: gets(owner), "the get")
-    wait_until(lambda: nobody_in_flight(proxy), "the end of the request")
+    wait_until(lambda: no_request_in_flight(proxy), "the end of the request")
     owner.send_to(0, Values(gets(owner)[0].id, (1,), (b"\x01",)))
     with RawClient(proxy.address) as other:
         assert isinstance(other.get(TARGET, "key 1"), Values)
-        wait_until(lambda: nobody_in_flight(proxy), "the end of every request")
+        wait_until(lambda: no_request_in_flight(proxy), "the end of every request")
 
 
-# --- a state that comes back as another ---------------------------------------------------------------------------
+# --- a state that returns with another description ----------------------------------------------------------------
 
 
 def described(peer: Peer, state: dict[str, Any]) -> LocationTable:
@@ -189,7 +189,7 @@ LIST = {**VALUE, "kind": "list"}
 
 @pytest.mark.parametrize("ask", ["get", "locate", "describe"])
 @pytest.mark.parametrize("told", ["get", "locate", "describe"])
-def test_connection_ends_when_a_state_is_another_than_it_was_told(
+def test_connection_ends_when_the_description_of_a_state_changes(
     proxy: ClientProxy, owner: Peer, told: str, ask: str
 ) -> None:
     def request(client: RawClient, which: str) -> Any:
@@ -202,7 +202,7 @@ def test_connection_ends_when_a_state_is_another_than_it_was_told(
     with RawClient(proxy.address) as client, RawClient(proxy.address) as other:
         assert isinstance(request(client, told), Values | Location | Description)
         oracle.tables["lastTemperature"] = described(owner, LIST)
-        found = other.locate(*TARGET)  # its first request: it was told nothing else
+        found = other.locate(*TARGET)  # its first request: it has no other description
         assert isinstance(found, Location) and found.state == LIST
         assert isinstance(other.get(TARGET, "key 1"), Values)
         before = len(gets(owner))
@@ -211,10 +211,10 @@ def test_connection_ends_when_a_state_is_another_than_it_was_told(
             request(client, ask)
         assert [(event.id, event.code) for event in client.events] == [(0, FailureCode.SHUTTING_DOWN)]  # type: ignore[union-attr]
         assert len(gets(owner)) == before
-    wait_until(lambda: nobody_in_flight(proxy), "the end of every request")
+    wait_until(lambda: no_request_in_flight(proxy), "the end of every request")
 
 
-def test_get_that_finds_its_state_described_in_another_way_is_not_answered(proxy: ClientProxy, owner: Peer) -> None:
+def test_get_that_finds_another_description_is_not_answered(proxy: ClientProxy, owner: Peer) -> None:
     oracle = TableOracle(lastTemperature=described(owner, VALUE))
     proxy.set_location_oracle("job", oracle)
     with RawClient(proxy.address) as client:
@@ -232,7 +232,7 @@ def _moved(request: Get) -> Iterable[Reply]:
     yield Values(request.id, (-1,), (int(FailureCode.UNKNOWN_STATE_ID),))
 
 
-def test_state_that_moves_and_stays_as_it_was_ends_no_connection(proxy: ClientProxy, owner: Peer) -> None:
+def test_state_that_moves_with_the_same_description_ends_no_connection(proxy: ClientProxy, owner: Peer) -> None:
     oracle = TableOracle(lastTemperature=described(owner, VALUE))
     proxy.set_location_oracle("job", oracle)
     with Peer() as heir, RawClient(proxy.address) as client:
@@ -245,7 +245,7 @@ def test_state_that_moves_and_stays_as_it_was_ends_no_connection(proxy: ClientPr
         assert isinstance(client.get(TARGET, "key 1"), Values)
 
 
-def test_keys_are_judged_by_what_the_state_is_now(proxy: ClientProxy, owner: Peer) -> None:
+def test_keys_are_checked_by_the_new_description(proxy: ClientProxy, owner: Peer) -> None:
     halves = at(owner, LOWER), at(owner, UPPER)
     before = instance(DictReader({}))
     oracle = TableOracle(lastTemperature=table(before, *halves))

@@ -24,7 +24,7 @@ def test_ids_are_random_and_a_late_unregister_removes_nothing_newer() -> None:
     assert registry.instances() == {new: served}
 
 
-def test_listeners_hear_of_their_job_only_until_they_stop_listening(caplog: pytest.LogCaptureFixture) -> None:
+def test_listeners_are_called_for_their_job_only_until_unlisten(caplog: pytest.LogCaptureFixture) -> None:
     registry, heard = StateRegistry(), list[tuple[bytes, str, bool]]()
 
     def listener(state_id: bytes, instance: StateInstance, registered: bool) -> None:
@@ -47,7 +47,7 @@ def test_listeners_hear_of_their_job_only_until_they_stop_listening(caplog: pyte
     assert len(heard) == 2
 
 
-def test_description_says_what_a_client_needs() -> None:
+def test_description_has_what_a_client_needs() -> None:
     served = StateInstance(
         job="flights",
         descriptor=MapStateDescriptor("visits", int, map_key_type=str).queryable("visits of aircraft"),

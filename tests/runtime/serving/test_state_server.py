@@ -23,7 +23,7 @@ def value(number: float) -> bytes:
     return packed
 
 
-def test_get_gives_value_and_epoch_of_each_key_in_order(registry: StateRegistry, start_server: ServerFactory) -> None:
+def test_get_returns_value_and_epoch_of_each_key_in_order(registry: StateRegistry, start_server: ServerFactory) -> None:
     state_id = registry.register(instance(DictReader(ENTRIES)))
     with RawClient(start_server().address) as client:
         answer = client.get(state_id, "b", "missing", "a")
@@ -32,7 +32,7 @@ def test_get_gives_value_and_epoch_of_each_key_in_order(registry: StateRegistry,
     assert answer.epochs == (EPOCH,) * 3
 
 
-def test_failure_of_one_key_leaves_the_others_alone(registry: StateRegistry, start_server: ServerFactory) -> None:
+def test_failure_of_one_key_does_not_affect_the_others(registry: StateRegistry, start_server: ServerFactory) -> None:
     torn = {**ENTRIES, "b": FailureCode.CONCURRENT_MODIFICATION}
     state_id = registry.register(instance(DictReader(torn)))
     with RawClient(start_server().address) as client:
@@ -44,7 +44,7 @@ def test_failure_of_one_key_leaves_the_others_alone(registry: StateRegistry, sta
     assert (alone.results, alone.epochs) == ((FailureCode.CONCURRENT_MODIFICATION,), (-1,))
 
 
-def test_namespaces_are_apart(registry: StateRegistry, start_server: ServerFactory) -> None:
+def test_namespaces_are_separate(registry: StateRegistry, start_server: ServerFactory) -> None:
     state_id = registry.register(instance(DictReader({"a": 1.5, ("a", 60): 9.5})))
     with RawClient(start_server().address) as client:
         void, window = client.get(state_id, "a"), client.get(state_id, "a", namespace=60)
@@ -106,7 +106,7 @@ def test_refused_request_fails_alone(
     server = start_server(max_keys=10)
     with RawClient(server.address) as client, RawClient(server.address) as other:
         fields = {"deadline_ms": 10_000, "target": state_id, "namespace": None, "options": {}, "keys": ("a",), **change}
-        # Packed by hand: our own encoder refuses to send most of these.
+        # Packed by hand: the encoder refuses most of these.
         client.sock.sendall(frame(msgpack.packb([2, 77, *fields.values()])))
         client.sock.sendall(frame(encode(Ping(78))))
         payloads = client.read_payloads(2)
@@ -137,7 +137,7 @@ def test_key_types_are_those_of_the_stream(
     assert refusal.details["expected"] == ", ".join(column.value for column in key_types)
 
 
-def test_locate_and_describe_are_a_proxys(start_server: ServerFactory) -> None:
+def test_locate_and_describe_are_refused(start_server: ServerFactory) -> None:
     with RawClient(start_server().address) as client:
         for answer in (client.locate("job", "state"), client.describe(None), client.describe("job")):
             assert isinstance(answer, Failure) and answer.code == FailureCode.UNSUPPORTED
@@ -166,9 +166,7 @@ def test_answer_over_the_limit_is_too_large_for_that_request(
         assert isinstance(client.get(state_id, "small"), Values)
 
 
-def test_equal_keys_are_read_once_and_answered_as_often_as_they_stand_there(
-    registry: StateRegistry, start_server: ServerFactory
-) -> None:
+def test_equal_keys_are_read_once_and_each_is_answered(registry: StateRegistry, start_server: ServerFactory) -> None:
     entries: dict[Any, object] = {"a": 1.5, "b": 2.5, "c": FailureCode.INTERNAL}
     reader = DictReader(entries)
     state_id = registry.register(instance(reader))
@@ -209,7 +207,7 @@ def test_reading_stops_when_no_frame_can_hold_the_values(registry: StateRegistry
 
 
 class CountingReader(DictReader):
-    """Counts the values that it has serialized."""
+    """Counts the values that it serializes."""
 
     serialized = 0
 

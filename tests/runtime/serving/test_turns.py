@@ -1,4 +1,4 @@
-"""Connections take turns: the calls of one that sent many do not go before those of others for long."""
+"""Laws of turns: a connection with many calls does not delay the others for long."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qstate.runtime.serving.turns import TURN_BYTES, TURN_S, Turns
 
 
 class Sender:
-    """What turns know of a connection, and of the channel that its answers leave by."""
+    """The part of a connection and its channel that turns use."""
 
     def __init__(self, name: str, log: list[str]) -> None:
         self.name = name
@@ -28,7 +28,7 @@ class Sender:
 
 
 class Asked:
-    """What turns know of a call."""
+    """The part of a call that turns use."""
 
     def __init__(self, connection: Sender, size: int = 1) -> None:
         self.connection = connection
@@ -43,7 +43,7 @@ class Asked:
 
 
 def played(calls: dict[str, list[int]], each_s: float) -> list[str]:
-    """What happens to calls of these sizes of several connections, all there from the start, that take so long each."""
+    """The log of several connections whose calls have these sizes, all wait from the start, and take `each_s`."""
     now, log, asked = [100.0], list[str](), list[Any]()
 
     def answer(call: Call, at: float) -> Answer:
@@ -61,7 +61,7 @@ def played(calls: dict[str, list[int]], each_s: float) -> list[str]:
     return [line for line in log if "gets" in line]
 
 
-def test_answers_of_one_turn_leave_together() -> None:
+def test_answers_of_one_turn_are_sent_together() -> None:
     assert played({"one": [1] * 10, "other": [1]}, TURN_S / 100) == ["one gets 10 bytes", "other gets 1 bytes"]
 
 

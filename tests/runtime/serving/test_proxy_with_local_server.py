@@ -1,4 +1,4 @@
-"""Laws of a proxy with a state server in its own process: the same answers, without a socket where that works."""
+"""Laws of a proxy with a state server in its own process: the same answers, without a socket where possible."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_get_is_answered_and_counted_without_a_connection(
     proxy = start_proxy(local=server)
     proxy.set_location_oracle("job", TableOracle(lastTemperature=table(served, here)))
     with RawClient(proxy.address) as client:
-        assert isinstance(client.locate(*TARGET), Location)  # from here on the location is known
+        assert isinstance(client.locate(*TARGET), Location)  # now the location is known
         answer = client.get(TARGET, "key 7", "missing")
         assert isinstance(answer, Values)
         assert (answer.results, answer.epochs) == ((value(7.0), None), (EPOCH, EPOCH))
@@ -67,7 +67,7 @@ def test_get_is_answered_and_counted_without_a_connection(
     assert found.failures == {FailureCode.WRONG_KEY_TYPE: 1, FailureCode.UNSUPPORTED: 1}
 
 
-def test_keys_of_owners_here_and_elsewhere_are_merged(
+def test_keys_of_the_local_and_another_owner_are_merged(
     registry: StateRegistry, server: StateServer, start_proxy: ProxyFactory
 ) -> None:
     elsewhere_registry = StateRegistry()
@@ -96,7 +96,7 @@ def test_keys_of_owners_here_and_elsewhere_are_merged(
         assert (answer.epochs, answer.results) == ((epoch,), (value(number),))
 
 
-def test_stale_state_id_is_healed(registry: StateRegistry, server: StateServer, start_proxy: ProxyFactory) -> None:
+def test_stale_state_id_is_looked_up(registry: StateRegistry, server: StateServer, start_proxy: ProxyFactory) -> None:
     served = instance(DictReader(ENTRIES))
     old = registry.register(served)
     oracle = TableOracle(lastTemperature=table(served, owner(served, server.address, old)))
@@ -114,9 +114,7 @@ def test_stale_state_id_is_healed(registry: StateRegistry, server: StateServer, 
     assert oracle.asked == 2
 
 
-def test_failure_that_may_pass_is_tried_again(
-    registry: StateRegistry, server: StateServer, start_proxy: ProxyFactory
-) -> None:
+def test_transient_failure_is_retried(registry: StateRegistry, server: StateServer, start_proxy: ProxyFactory) -> None:
     entries: dict[str, object] = {"key 1": FailureCode.CONCURRENT_MODIFICATION}
     reader = DictReader(entries)
     served = instance(reader)
@@ -141,7 +139,7 @@ def test_bug_in_a_backend_is_internal(registry: StateRegistry, server: StateServ
             assert failure_code(client.get(TARGET, "key 1")) == FailureCode.INTERNAL
 
 
-def test_state_access_next_door_never_keeps_the_network_waiting(
+def test_local_state_access_never_delays_the_network(
     registry: StateRegistry, server: StateServer, start_proxy: ProxyFactory
 ) -> None:
     reader = GatedReader(ENTRIES, gated=["key 1"])
@@ -162,7 +160,7 @@ def test_state_access_next_door_never_keeps_the_network_waiting(
         assert not ending.is_alive()
 
 
-def test_server_that_has_shut_down_is_not_read_from(
+def test_local_server_that_has_shut_down_is_not_read(
     registry: StateRegistry, server: StateServer, start_proxy: ProxyFactory
 ) -> None:
     served = instance(DictReader(ENTRIES))

@@ -1,4 +1,4 @@
-"""The short cuts for the usual get and the usual answer: they take what the full checks accept, or nothing."""
+"""The fast path for plain gets and plain answers accepts only what the full checks accept."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from qstate.errors import RemoteProtocolError
 from qstate.protocol import Get, Limits, Message, Values, decode, encode, frame
-from qstate.protocol.usual import pack_get, pack_values, unpack_get, unpack_values
+from qstate.protocol.fast_path import pack_get, pack_values, unpack_get, unpack_values
 from tests.protocol.strategies import almost_payloads, messages
 
 LIMITS = Limits()
@@ -19,7 +19,7 @@ STATE_ID = bytes(16)
 GET = Get(7, 1000, STATE_ID, None, {}, ("a",))
 
 
-def judged(payload: bytes) -> Message | None:
+def decoded(payload: bytes) -> Message | None:
     try:
         return decode(payload, LIMITS)
     except RemoteProtocolError:
@@ -33,7 +33,7 @@ def altered(message: Message, place: int, value: object) -> bytes:
     return packed
 
 
-#: A field of the usual messages replaced by what is nearly right.
+#: Values to replace a field of a plain message, most of them nearly valid.
 nearly = st.sampled_from(
     [0, -1, 7.0, True, None, "a", b"", b"a", (), {}, (1,), (7.0,), (True,), (None,), (b"",), ("a", "b"), (("a",),)]
 ) | st.sampled_from(
@@ -44,13 +44,13 @@ near_misses = st.builds(altered, st.just(GET), st.integers(0, 6), nearly) | st.b
 )
 
 
-#: The same integer in every form that MessagePack has, others, and what is no integer or a part of one.
+#: One integer in every form that MessagePack has, other integers, other values, and a truncated integer.
 NUMBERS = [
     *[b"\x05", b"\xcc\x05", b"\xcd\0\x05", b"\xce\0\0\0\x05", b"\xcf" + bytes(7) + b"\x05", b"\xd0\x05"],
     *[b"\xd3" + bytes(8), b"\xcf\x7f" + b"\xff" * 7, b"\xcf" + b"\xff" * 8, b"\xcf\0\0\0\x01" + bytes(4)],
     *[b"\0", b"\xff", b"\xfe", b"\xc0", b"\xc3", b"\xcb" + bytes(8), b"\xa1a", b"\x90", b"\xcd\0", b"\xc1"],
 ]
-#: The headers of arrays of 19, 20 and 21 elements and of none, of an array and a bin of another form, and half a one.
+#: Headers of arrays of 19, 20, 21 and 0 elements, of arrays and a bin in other forms, and a truncated header.
 ARRAYS = [
     *[b"\xdc\0" + bytes((count,)) for count in (19, 20, 21, 0)],
     b"\xdd\0\0\0\x14",
@@ -63,7 +63,7 @@ ARRAYS = [
 def of_many(
     array: bytes = b"\xdc\0\x14", epochs: bytes = b"\x05" * 20, results: int = 20, request_id: bytes = b"\x07"
 ) -> bytes:
-    """The payload of Values with many results, unless it is spoiled."""
+    """The payload of Values with many results; an argument may spoil it."""
     return b"\x94\x03" + request_id + array + epochs + msgpack.packb((b"x",) * results)
 
 
@@ -79,59 +79,59 @@ NEARLY_OF_MANY = {
 
 
 @pytest.mark.parametrize("place", NEARLY_OF_MANY)
-def test_what_is_nearly_an_answer_of_one_epoch_is_read_as_by_decode(place: str) -> None:
+def test_near_miss_of_an_answer_of_one_epoch_is_read_as_by_decode(place: str) -> None:
     for payload in (SOUND, LONG_NUMBERS, *NEARLY_OF_MANY[place]):
         found = unpack_values(frame(payload), LIMITS)
-        assert found is None or repr(found) == repr(judged(payload)), payload
+        assert found is None or repr(found) == repr(decoded(payload)), payload
 
 
 @given(messages.map(encode) | almost_payloads | near_misses)
-def test_a_short_cut_reads_what_decode_reads_or_leaves_it_to_decode(payload: bytes) -> None:
+def test_fast_path_reads_what_decode_reads_or_returns_none(payload: bytes) -> None:
     for found in (unpack_get(frame(payload), LIMITS), unpack_values(frame(payload), LIMITS)):
         if found is not None:
-            expected = judged(payload)
+            expected = decoded(payload)
             assert type(found) is type(expected)
             assert repr(found) == repr(expected)
 
 
 @given(messages)
-def test_values_packed_by_the_short_cut_are_those_of_encode(message: Message) -> None:
+def test_values_packed_by_the_fast_path_are_those_of_encode(message: Message) -> None:
     if isinstance(message, Values):
         failed = any(isinstance(result, int) for result in message.results)
         assert pack_values(message, LIMITS) == (None if failed else encode(message))
 
 
-def test_the_usual_get_takes_the_short_cut_both_ways() -> None:
+def test_plain_get_takes_the_fast_path_both_ways() -> None:
     payload = pack_get(7, 1000, STATE_ID, ("a",))
     assert payload == encode(GET)
     assert unpack_get(frame(payload), LIMITS) == GET
 
 
-def test_the_usual_answer_takes_the_short_cut_both_ways() -> None:
+def test_plain_answer_takes_the_fast_path_both_ways() -> None:
     values = Values(7, (3, -1), (b"x", None))
     assert unpack_values(frame(pack_values(values, LIMITS) or b""), LIMITS) == values
 
 
 @pytest.mark.parametrize("epoch", [0, 127, 128, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32, 2**63 - 1, -1])
 @pytest.mark.parametrize("count", [2, 15, 16, 100, 4000, 65_535, 65_536])
-def test_answers_of_many_keys_and_one_epoch_take_the_short_cut_both_ways(epoch: int, count: int) -> None:
+def test_answer_of_many_keys_and_one_epoch_takes_the_fast_path_both_ways(epoch: int, count: int) -> None:
     limits = Limits(max_keys=100_000)
     values = Values(2**32 - 1, (epoch,) * count, (b"x", None) * (count // 2) + (b"y",) * (count % 2))
     payload = pack_values(values, limits)
     assert payload == encode(values, limits)
-    # What is large is not unpacked at once.
+    # A large payload is not unpacked at once.
     assert unpack_values(frame(payload), limits) == (values if count < 65_535 else None)
 
 
 @pytest.mark.parametrize("odd", [5, 1.5, True, "a", (), {}])
 @pytest.mark.parametrize("size", [1, 100])
-def test_one_odd_result_or_key_among_many_is_left_to_decode(odd: object, size: int) -> None:
+def test_one_result_or_key_of_another_type_is_left_to_decode(odd: object, size: int) -> None:
     results = (*(b"x" * size,) * 30, odd)
     assert unpack_values(frame(msgpack.packb((3, 7, (1,) * 31, results))), LIMITS) is None
     keys = (*("x" * size,) * 30, odd)
     payload = msgpack.packb((2, 7, 1000, STATE_ID, None, {}, keys))
     found = unpack_get(frame(payload), LIMITS)
-    assert found == judged(payload)
+    assert found == decoded(payload)
     assert (found is None) == (type(odd) not in (str, int))
 
 
@@ -149,7 +149,7 @@ def test_only_epochs_are_packed(epochs: Any) -> None:
 
 
 @pytest.mark.parametrize("cut", [lambda data: data[:-1], lambda data: data + b"\0", lambda data: data + data])
-def test_a_short_cut_takes_one_whole_frame_only(cut: object) -> None:
+def test_fast_path_takes_exactly_one_frame(cut: object) -> None:
     assert callable(cut)
     assert unpack_get(cut(frame(encode(GET))), LIMITS) is None
 
@@ -159,7 +159,7 @@ def test_keys_that_no_message_carries_are_left_to_send(key: str | int) -> None:
     assert pack_get(7, 1000, STATE_ID, (key,)) is None
 
 
-def test_the_short_cuts_keep_to_the_limits() -> None:
+def test_fast_path_keeps_the_limits() -> None:
     few = Limits(max_frame=4096, max_keys=2)
     assert unpack_get(frame(encode(GET._replace(keys=("a", "b", "c")))), few) is None
     assert unpack_values(frame(encode(Values(7, (1, 1, 1), (b"", b"", b"")))), few) is None

@@ -1,11 +1,11 @@
-"""The usual get and the usual answer as frames and back, in a third of the time that `codec` takes.
+"""The fast path for plain gets and plain answers: a third of the time that `codec` takes.
 
-Rules of this module: a short cut takes what `codec` would take, gives what it would give, or gives None; then
-`codec` judges. Usual is a Get without namespace and options, and Values without a failure.
+Rules of this module: a function either accepts what `codec` would accept and returns the same result, or returns None;
+then the caller uses `codec`. A plain Get has no namespace and no options; plain Values have no failure.
 
-What comes by the hundred is looked at in one step of C where that can be. Joining texts refuses what is no text, in
-a third of the time that a look at each type takes; an answer is nearly always of one epoch, whose bytes are then
-repeated, or compared with themselves repeated, instead of being packed and unpacked a hundred times.
+One step of C checks many values where possible. Joining texts refuses other types, in a third of the time that checking
+each type takes. Nearly all answers have one epoch: its bytes are repeated, or compared with a repetition, instead of
+packed and unpacked for each key.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ __all__ = ["pack_get", "pack_values", "unpack_get", "unpack_values"]
 _GET = FORM_OF_CLASS[Get]
 _VALUES = FORM_OF_CLASS[Values]
 _GET_NUMBER, _VALUES_NUMBER = _GET.prefix[0], _VALUES.prefix[0]
-#: What their payloads begin with: the array's header and the type.
+#: The first bytes of their payloads: the array's header and the type.
 _GET_START = bytes((0x90 | _GET.size, _GET_NUMBER))
 _VALUES_START = bytes((0x90 | _VALUES.size, _VALUES_NUMBER))
 _NO_OPTIONS: Mapping[str, Detail] = {}
 _MAX_INT64 = (1 << 63) - 1
-#: A buffer for a small message: the default one, of 256 KiB, is mapped and unmapped each time.
+#: The packer's buffer for a small message: the default of 256 KiB is mapped and unmapped each time.
 _SMALL_BUFFER = 1024
-#: Joining copies. Of more bytes than this, a look at each type costs less.
+#: Joining copies the bytes. Above this size checking each type costs less.
 _JOINED_BYTES = 64 * 1024
-#: Values up to this size are unpacked at once: what a server sends costs its own clients, no others.
+#: Values up to this size are unpacked at once: a server's answer costs only its own client.
 _SMALL_VALUES_BYTES = 64 * 1024
-#: The types of results that are no failures.
+#: The types of results without a failure.
 _PLAIN = frozenset({bytes, type(None)})
 _INTEGERS = frozenset({int})
-#: By its first byte, how many bytes a MessagePack integer from 0 on has, in the forms that say nothing of a sign.
+#: The bytes of an unsigned MessagePack integer, by its first byte.
 _UNSIGNED_BYTES = {**dict.fromkeys(range(0x80), 1), 0xCC: 2, 0xCD: 3, 0xCE: 5, 0xCF: 9}
-#: The header of a MessagePack array of 16 to 65,535 elements; below it is one byte, above it has another form.
+#: The header of a MessagePack array of 16 to 65,535 elements. Shorter and longer arrays have other headers.
 _ARRAY16 = Struct(">BH")
 _ARRAY16_TAG, _LEAST_ARRAY16, _MOST_ARRAY16 = 0xDC, 16, 0xFFFF
 
 
 def pack_get(request_id: int, deadline_ms: int, target: Target, keys: tuple[Key, ...]) -> bytes | None:
-    """The payload of a usual Get whose fields are known to be sound; None if they are not."""
+    """The payload of a plain Get whose fields the caller has checked; None if MessagePack cannot carry them."""
     try:
         payload: bytes = msgpack.packb(
             (_GET_NUMBER, request_id, deadline_ms, target, None, _NO_OPTIONS, keys), buf_size=_SMALL_BUFFER
@@ -64,7 +64,7 @@ def pack_get(request_id: int, deadline_ms: int, target: Target, keys: tuple[Key,
 
 
 def pack_values(values: Values, limits: Limits) -> bytes | None:
-    """The payload of usual Values whose id is known to be sound."""
+    """The payload of plain Values with a valid id; None for other Values."""
     request_id, epochs, results = values
     count = len(results)
     if not (type(epochs) is type(results) is tuple and 0 < count <= limits.max_keys and count == len(epochs)):
@@ -90,7 +90,7 @@ def pack_values(values: Values, limits: Limits) -> bytes | None:
 
 
 def unpack_get(data: bytes, limits: Limits) -> Get | None:
-    """The usual Get of bytes that are one whole frame of it."""
+    """The plain Get whose whole frame the bytes are; None for other bytes."""
     if not (_is_frame(data, _GET_START, limits) and is_small(data, limits.max_array)):
         return None
     try:
@@ -111,7 +111,7 @@ def unpack_get(data: bytes, limits: Limits) -> Get | None:
 
 
 def unpack_values(data: bytes, limits: Limits) -> Values | None:
-    """The usual Values of bytes that are one whole frame of them."""
+    """The plain Values whose whole frame the bytes are; None for other bytes."""
     if not (_is_frame(data, _VALUES_START, limits) and is_small(data, limits.max_array, _SMALL_VALUES_BYTES)):
         return None
     try:
@@ -130,7 +130,7 @@ def unpack_values(data: bytes, limits: Limits) -> Values | None:
 
 
 def _of_one_epoch(data: bytes) -> tuple[int, tuple[int, ...], Any] | None:
-    """The fields of a frame of Values, when they are of one epoch and their number makes it worth a look."""
+    """The fields of a frame of at least 16 Values that all have one epoch; None for other frames."""
     try:
         request_id, at = _unsigned(data, HEADER_BYTES + len(_VALUES_START))
         if data[at] != _ARRAY16_TAG:
@@ -147,14 +147,14 @@ def _of_one_epoch(data: bytes) -> tuple[int, tuple[int, ...], Any] | None:
 
 
 def _unsigned(data: bytes, start: int) -> tuple[int, int]:
-    """The integer that starts there, and where it ends. Raises `KeyError` when something else does."""
+    """The unsigned integer at `start`, and its end. Raises `KeyError` for any other value."""
     width = _UNSIGNED_BYTES[data[start]]
     end = start + width
     return data[start] if width == 1 else int.from_bytes(data[start + 1 : end], "big"), end
 
 
 def _is_frame(data: bytes, start: bytes, limits: Limits) -> bool:
-    """Whether the bytes are one frame, no less and no more, and its payload begins like this."""
+    """Whether the bytes are exactly one frame whose payload begins with `start`."""
     if data[HEADER_BYTES : HEADER_BYTES + len(start)] != start:
         return False
     length = len(data) - HEADER_BYTES
@@ -183,7 +183,7 @@ def _are_plain(results: tuple[Any, ...]) -> bool:
 
 
 def _joins(empty: str | bytes, parts: tuple[Any, ...], size: int) -> bool:
-    """Whether each part, just unpacked from so many bytes, has the type of `empty`; also False where it costs more."""
+    """Whether each part, unpacked from `size` bytes, has the type of `empty`. False also where joining costs more."""
     if type(parts[0]) is not type(empty) or size > _JOINED_BYTES:
         return False
     if len(parts) > 1:
