@@ -1,8 +1,8 @@
-"""The job config: every knob, its key, default and meaning, in one table.
+"""The job config: every setting, its key, default and meaning, in one table.
 
-Rules of this module: it knows names, types and defaults; it must not know what the values are used for. The
-same entries are written in Python (`JobConfig(backend="heap")`) and as Spark conf keys
-(`spark.qstate.backend=heap`); Python wins where both are given.
+Rules of this module: it knows names, types and defaults; it must not know what the values are used for. A user writes
+the same settings in Python (`JobConfig(backend="heap")`) or as Spark conf keys (`spark.qstate.backend=heap`); Python
+overrides the Spark conf.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ SPARK_PREFIX = "spark.qstate."
 COMPRESSIONS = ("none", "lz4", "zstd")
 BACKEND_OPTION_PREFIX = "backend."
 STORAGE_OPTION_PREFIX = "checkpoint.storage."
-#: Fields that are maps: in the Spark conf each of their entries has a key of its own.
+#: Fields that are maps: in the Spark conf each entry has its own key.
 _MAPS = frozenset(("backend_options", "checkpoint_storage_options"))
 
 
-#: Fields that may be given as paths.
+#: Fields whose value may be a `Path`.
 _PLACES = frozenset(("checkpoint_dir", "restore_from", "log_dir", "auth_token_file"))
 
 
@@ -39,11 +39,12 @@ def _option(default: Any, doc: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class JobConfig:
-    """The settings of one job. Frozen; `from_spark` and `merged` make new ones.
+    """The settings of one job. Frozen; `from_spark` and `merged` return new ones.
 
-    A field `proxy_network_threads` is the Spark conf key `spark.qstate.proxy.network.threads`; an option of a
-    backend is `spark.qstate.backend.<option>`, in Python an entry of `backend_options`; one of the checkpoints' object
-    store is `spark.qstate.checkpoint.storage.<option>`, in Python an entry of `checkpoint_storage_options`.
+    The field `proxy_network_threads` has the Spark conf key `spark.qstate.proxy.network.threads`, and so on. An option
+    of a backend is an entry of `backend_options`, or the key `spark.qstate.backend.<option>`. An option of the
+    checkpoints' object store is an entry of `checkpoint_storage_options`, or the key
+    `spark.qstate.checkpoint.storage.<option>`.
     """
 
     backend: str = _option("heap", "the state backend: heap, rocksdb, or a name that an installed package registers")
@@ -58,22 +59,22 @@ class JobConfig:
     )
     checkpoint_storage_options: Mapping[str, Any] = field(
         default_factory=dict,
-        repr=False,  # there may be credentials among them
+        repr=False,  # they may contain credentials
         metadata={"doc": "options of the object stores of checkpoint_dir, restore_from and savepoints"},
     )
     snapshot_interval: int = _option(
-        100, "epochs between two snapshots of the state, which replace the epochs before them; 0: none"
+        100, "epochs between two snapshots of the state, which replace the epochs before them; 0: no snapshots"
     )
-    snapshot_timeout_s: float = _option(600.0, "a snapshot that takes longer is given up; the next one tries again")
-    retained_snapshots: int = _option(2, "snapshots kept; an older one is what is left when a newer one is damaged")
+    snapshot_timeout_s: float = _option(600.0, "a snapshot that takes longer is aborted; the next one tries again")
+    retained_snapshots: int = _option(2, "snapshots kept; an older one serves when a newer one is damaged")
     checkpoint_compression: str = _option("none", "compression of the checkpoints: none, lz4 or zstd")
     restore_from: str = _option(
         "",
-        "savepoint, or checkpoint directory of a stopped job, whose state a job with an empty checkpoint_dir takes up; "
+        "savepoint, or checkpoint directory of a stopped job, whose state a job with an empty checkpoint_dir restores; "
         "a path or a URL",
     )
     allow_non_restored_state: bool = _option(
-        False, "go on when stored state belongs to no operator or state of the job any more, and drop it"
+        False, "drop stored state that belongs to no operator or state of the job any more, instead of failing"
     )
     proxy_enabled: bool = _option(True, "run a client proxy in every task manager")
     proxy_bind: str = _option("", "address the proxies listen on; empty: loopback on a local master, else the host's")
@@ -81,19 +82,19 @@ class JobConfig:
     proxy_network_threads: int = _option(0, "threads for network work per proxy; 0: the number of slots")
     proxy_query_threads: int = _option(
         0,
-        "threads per proxy that look locations up and read state of its own process; 0: the number of slots",
+        "threads per proxy that look up locations and read state of its own process; 0: the number of slots",
     )
     server_bind: str = _option("", "address the state servers listen on; empty: as for the proxies")
     server_ports: str = _option("9067,9300-9499", "ports of the state servers, tried in order")
     server_network_threads: int = _option(0, "threads for network work per state server; 0: the number of slots")
     server_query_threads: int = _option(0, "threads for state access per state server; 0: the number of slots")
     max_connections: int = _option(
-        1024, "client connections per server or proxy; when all are taken, an idle one gives its place to a new one"
+        1024, "client connections per server or proxy; at the limit, a new connection replaces an idle one"
     )
     max_frame_bytes: int = _option(16 * 1024 * 1024, "largest frame accepted or sent on the query port")
     max_queued_requests: int = _option(10_000, "requests a server or proxy queues before it answers 'overloaded'")
     max_requests_per_connection: int = _option(
-        1000, "requests of one connection that a server or proxy has taken and not answered; it reads no more meanwhile"
+        1000, "unanswered requests of one connection, at which a server or proxy stops reading from it"
     )
     statistics: bool = _option(
         True, "count connections, requests, failures and durations: for Job.statistics() and for metrics"
@@ -101,45 +102,45 @@ class JobConfig:
     metrics_ports: str = _option(
         "", "ports of the driver for Prometheus metrics of all task managers, tried in order; empty: none"
     )
-    metrics_bind: str = _option("127.0.0.1", "address that the metrics listen on")
+    metrics_bind: str = _option("127.0.0.1", "address that the metrics endpoint listens on")
     auth_token: str = field(default="", repr=False, metadata={"doc": "token that clients must present; empty: none"})
     auth_token_file: str = _option(
-        "", "file that holds the token instead, in one line; it is read by the driver, when the job starts"
+        "", "file that holds the token instead, in one line; the driver reads it when the job starts"
     )
     allow_open_query_port: bool = _option(False, "permit a query port beyond loopback without a token")
-    lease_s: float = _option(10.0, "a task manager that cannot reach its job manager for so long ends itself")
+    lease_s: float = _option(10.0, "a task manager ends itself after so long without contact to its job manager")
     start_timeout_s: float = _option(60.0, "how long a task waits for its task manager to start and restore")
     replay_buffer_bytes: int = _option(
-        256 * 1024 * 1024, "input of one epoch a task keeps to survive the loss of its task manager; 0: none"
+        256 * 1024 * 1024, "input of one epoch that a task keeps to survive the loss of its task manager; 0: none"
     )
     exactly_once: bool = _option(
         True,
-        "take back what a failed attempt of an epoch wrote before the epoch is processed again; "
+        "roll back the writes of a failed attempt of an epoch before the epoch is processed again; "
         "False: at least once, rows of a failed attempt may count twice",
     )
     allow_skipped_epochs: bool = _option(
-        False, "go on when the rows of an epoch never reached the state, instead of stopping the query"
+        False, "continue when the rows of an epoch never reached the state, instead of stopping the query"
     )
     allow_changed_input: bool = _option(
         False,
-        "go on with the stored results when an epoch that was sealed comes again with other rows, which are dropped, "
+        "when Spark repeats a sealed epoch with other rows, drop the rows and continue with the stored results, "
         "instead of stopping the query",
     )
     element_warning_s: float = _option(
         60.0,
-        "a row, a batch or an open() that takes longer is logged by the task manager, with the Python stack, and again "
+        "the task manager logs a row, a batch or an open() that takes longer, with the Python stack, and again "
         "after twice as long; 0: never",
     )
     element_timeout_s: float = _option(
         0.0,
-        "a row or a batch that takes longer fails its epoch and ends its task manager, for what does not come back "
+        "a row or a batch that takes longer fails its epoch and ends its task manager, because user code that hangs "
         "cannot be stopped otherwise; an open() may take start_timeout_s, if that is longer; 0: no limit",
     )
     switch_interval_s: float = _option(0.0005, "the interpreter's switch interval in task managers")
     log_dir: str = _option(
         "",
-        "directory for the task managers' logs, on each host; empty: a directory qstate-logs-... in its temporary "
-        "directory, which is the user's own",
+        "directory for the task managers' logs, on each host; empty: the user's own directory qstate-logs-... in the "
+        "host's temporary directory",
     )
 
     def __post_init__(self) -> None:
@@ -161,7 +162,10 @@ class JobConfig:
 
     @classmethod
     def from_spark(cls, conf: Mapping[str, str], **settings: Any) -> JobConfig:
-        """The config from Spark conf entries (others than `spark.qstate.*` are left alone) and Python settings."""
+        """The config from Spark conf entries and Python settings; ignores keys other than `spark.qstate.*`.
+
+        Raises `ConfigError`.
+        """
         found: dict[str, Any] = {}
         options: dict[str, dict[str, Any]] = {name: {} for name in _MAPS}
         for key, text in conf.items():
@@ -182,7 +186,7 @@ class JobConfig:
         return cls(**{**found, **settings, **options})
 
     def merged(self, **settings: Any) -> JobConfig:
-        """The same config with some settings replaced."""
+        """The same config with some settings replaced. Raises `ConfigError`."""
         unknown = settings.keys() - _FIELDS.keys()
         if unknown:
             raise ConfigError(_unknown_setting(sorted(unknown)[0], list(_FIELDS)))
@@ -216,7 +220,7 @@ _AT_LEAST_ZERO = [
 
 
 def option_table() -> list[tuple[str, str, Any, str]]:
-    """(Python name, Spark conf key, default, meaning) of every option: the reference page is made from it."""
+    """(Python name, Spark conf key, default, meaning) of every option, for the reference page."""
     return [
         (name, SPARK_PREFIX + name.replace("_", "."), entry.default, str(entry.metadata["doc"]))
         for name, entry in _FIELDS.items()
@@ -225,7 +229,7 @@ def option_table() -> list[tuple[str, str, Any, str]]:
 
 
 def storage_option(text: str) -> Any:
-    """The value of a storage option that is given as text: what it is as JSON, where it is JSON, else the text."""
+    """The value of a storage option from its text: the JSON value if the text is JSON, else the text."""
     try:
         return json.loads(text)
     except ValueError:
@@ -246,9 +250,9 @@ def _unknown_setting(name: str, valid: list[str]) -> str:
 
 
 def _checked(name: str, label: str, value: Any) -> Any:
-    """The value of a field as it has to be; `label` is what the user has called it."""
+    """The value of a field in its type; `label` is the name that the user wrote. Raises `ConfigError`."""
     entry = _FIELDS[name]
-    shown = repr(value) if entry.repr else f"a value of type {type(value).__name__}"  # it may be a secret
+    shown = repr(value) if entry.repr else f"a value of type {type(value).__name__}"  # the value may be a secret
     if name in _MAPS:
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
             raise ConfigError(f"{label} must be a map from names to values, got {shown}")

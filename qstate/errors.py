@@ -1,23 +1,23 @@
 """The error tree and the failure codes: what can go wrong, and what to do about it.
 
-Rules of this module: it imports nothing of qstate, and every failure that can cross a socket has a code
-here. A code is all that travels, with a few typed details; the words are made where they are read, so no
-peer has to parse, or trust, another peer's sentences.
+Rules of this module: it imports nothing of qstate, and every failure that can cross a socket has a code here. The wire
+carries only the code and a few typed details. The receiver makes the message, so no peer has to parse or trust another
+peer's text.
 
     QStateError
-    ├── ConfigError               a setting is unknown or has a value that cannot work
+    ├── ConfigError               a setting is unknown or has an invalid value
     ├── ClosedError               use after close()
     ├── SerializationError        a value does not fit its declared type or serializer
     ├── InstallationError         Java, Python or an optional package is missing or of the wrong version
     ├── ProtocolError
     │   ├── LocalProtocolError    this side broke the protocol: a bug in the caller
     │   └── RemoteProtocolError   the peer broke it
-    ├── CheckpointError           a checkpoint is foreign, from the future, or cannot be written or read
-    │   └── DamagedCheckpoint     a file of it is missing, or not as it was written
-    ├── FencedError               an older attempt, or a process that lost its lease, was cut off
-    ├── JobError                  the job cannot go on; names the operator, state or function at fault
-    ├── UnsupportedOperation      a mutator of a read-only view, or an operation a backend does not declare
-    └── QueryError                a query failed; `.code` says how
+    ├── CheckpointError           a checkpoint is another job's, is too new, or cannot be written or read
+    │   └── DamagedCheckpoint     a file of a checkpoint is missing, or has changed since it was written
+    ├── FencedError               an older attempt, or a process that lost its lease, was fenced
+    ├── JobError                  the job cannot continue; names the operator, state or function at fault
+    ├── UnsupportedOperation      a mutator of a read-only view, or an operation that a backend does not declare
+    └── QueryError                a query failed; `.code` says why
         ├── one class for each FailureCode (see ERROR_CLASSES)
 """
 
@@ -71,7 +71,7 @@ __all__ = [
     "query_error",
 ]
 
-#: The values a failure detail may have on the wire.
+#: The values that a failure detail may have on the wire.
 Detail = str | int | float | bool | None
 
 
@@ -120,7 +120,7 @@ class QStateError(Exception):
 
 
 class ConfigError(QStateError):
-    """A setting is unknown or cannot work; the message lists what is valid."""
+    """A setting is unknown or has an invalid value; the message says what is valid."""
 
 
 class ClosedError(QStateError):
@@ -134,7 +134,7 @@ class SerializationError(QStateError):
 class InstallationError(QStateError, ImportError):
     """Java, Python or an optional package is missing or of the wrong version; the message says what to install.
 
-    An `ImportError` as well, which is what a program expects that imports a part of qstate that it may not have.
+    It is an `ImportError`, too: a program that imports an optional part of qstate expects that one.
     """
 
 
@@ -147,25 +147,25 @@ class ProtocolError(QStateError):
 
 
 class LocalProtocolError(ProtocolError):
-    """This side tried to send what the protocol does not allow now. Nothing was sent."""
+    """This side tried to send a message that the protocol does not allow now. It sent nothing."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer sent what the protocol does not allow."""
+    """The peer sent bytes or a message that the protocol does not allow."""
 
 
 class CheckpointError(QStateError):
-    """A checkpoint belongs to something else, is from the future, or cannot be written or read."""
+    """A checkpoint belongs to another job, is from a newer qstate, or cannot be written or read."""
 
 
 class DamagedCheckpoint(CheckpointError):
-    """A file of a checkpoint is missing, or not as it was written; the message names it."""
+    """A file of a checkpoint is missing, or has changed since it was written; the message names it."""
 
 
 class FencedError(QStateError):
-    """A newer attempt took over: this one was cut off and nothing it did afterwards counts.
+    """A newer attempt has fenced this one: nothing that this one does afterwards counts.
 
-    `superseded` says that the whole process was: another one writes the epoch log now.
+    `superseded`: the whole process is fenced, because another one writes the epoch log now.
     """
 
     def __init__(self, message: str, *, superseded: bool = False) -> None:
@@ -174,7 +174,7 @@ class FencedError(QStateError):
 
 
 class JobError(QStateError):
-    """The job cannot go on as written; the message names the operator, state or function at fault."""
+    """The job cannot continue as written; the message names the operator, state or function at fault."""
 
 
 class UnsupportedOperation(QStateError):
@@ -182,7 +182,7 @@ class UnsupportedOperation(QStateError):
 
 
 class QueryError(QStateError):
-    """A query failed. `code` says how, `details` holds the typed facts that came with the code."""
+    """A query failed. `code` says why, `details` holds the typed facts that came with the code."""
 
     code: ClassVar[FailureCode]
     retry: ClassVar[Retry] = Retry.FATAL
@@ -217,14 +217,14 @@ class UnknownJob(QueryError):
 
 
 class UnknownState(QueryError):
-    """The job has no queryable state of that name (yet: states appear when their function is opened)."""
+    """The job has no queryable state of that name, or not yet: states appear when their function is opened."""
 
     code = FailureCode.UNKNOWN_STATE
     template = "the job has no queryable state of that name (states appear when the job's first epoch starts)"
 
 
 class UnknownKeyGroupLocation(QueryError):
-    """The state exists, but nobody owns the key's group at the moment, as during a restart."""
+    """The state exists, but no task manager owns the key's group at the moment, such as during a restart."""
 
     code = FailureCode.UNKNOWN_KEY_GROUP_LOCATION
     retry = Retry.LOOK_UP_AGAIN
@@ -232,7 +232,7 @@ class UnknownKeyGroupLocation(QueryError):
 
 
 class UnknownStateId(QueryError):
-    """The server does not hold a state of that id (any more): it moved or was restored under a new id."""
+    """The server holds no state of that id, or not any more: it moved or was restored under a new id."""
 
     code = FailureCode.UNKNOWN_STATE_ID
     retry = Retry.LOOK_UP_AGAIN
@@ -255,14 +255,14 @@ class KeyNotFound(QueryError):
 
 
 class WrongKeyType(QueryError):
-    """The key (or namespace) is not of the types that the stream is keyed by."""
+    """The key or namespace does not have the types that the stream is keyed by."""
 
     code = FailureCode.WRONG_KEY_TYPE
-    template = "the key is not of the types that the stream is keyed by"
+    template = "the key does not have the types that the stream is keyed by"
 
 
 class Restoring(QueryError):
-    """The owner is bringing the state back; it will answer soon."""
+    """The owner is restoring the state; it will answer soon."""
 
     code = FailureCode.RESTORING
     retry = Retry.RETRY_HERE
@@ -270,7 +270,7 @@ class Restoring(QueryError):
 
 
 class ShuttingDown(QueryError):
-    """The server is going away; the state will be served elsewhere, if at all."""
+    """The server is shutting down; another one will serve the state, if any."""
 
     code = FailureCode.SHUTTING_DOWN
     retry = Retry.LOOK_UP_AGAIN
@@ -278,7 +278,7 @@ class ShuttingDown(QueryError):
 
 
 class Overloaded(QueryError):
-    """The server's queue is full. `details['retry_after_ms']` says when to come back."""
+    """The server's queue is full. `details['retry_after_ms']` says when to retry."""
 
     code = FailureCode.OVERLOADED
     retry = Retry.RETRY_HERE
@@ -286,7 +286,7 @@ class Overloaded(QueryError):
 
 
 class DeadlineExceeded(QueryError):
-    """The deadline passed before an answer was there; the request may or may not have been executed."""
+    """The deadline passed before an answer arrived; the server may or may not have executed the request."""
 
     code = FailureCode.DEADLINE_EXCEEDED
     template = "no answer within the request's deadline"
@@ -301,21 +301,21 @@ class ConcurrentModification(QueryError):
 
 
 class UnsupportedQuery(QueryError):
-    """The state's backend, or the server, does not do what was asked."""
+    """The state's backend, or the server, does not support the request."""
 
     code = FailureCode.UNSUPPORTED
     template = "the server or the state's backend does not support that"
 
 
 class MalformedRequest(QueryError):
-    """The request's frame was sound, its content was not. The connection goes on."""
+    """The request's frame is valid, its content is not. The connection stays open."""
 
     code = FailureCode.MALFORMED
     template = "the request does not have the form that the protocol reference gives"
 
 
 class TooLarge(QueryError):
-    """A frame, a key, or an answer is over the limit."""
+    """A frame, a key, or an answer is larger than the limit."""
 
     code = FailureCode.TOO_LARGE
     template = "larger than the limit"
@@ -331,38 +331,38 @@ class VersionMismatch(QueryError):
         if self.details.get("greeted") is not False:
             return super()._sentence()
         return (
-            f"what listens at {_place(self.details)} is no client proxy and no state server of qstate: "
+            f"the process that listens at {_place(self.details)} is no client proxy and no state server of qstate: "
             f"{self.details.get('reason')}. Check the port; a task manager's log names its own "
             "(`Started the Queryable State Proxy Server @ host:port`)"
         )
 
 
 class Unauthenticated(QueryError):
-    """The server wants a token, and none or a wrong one was given."""
+    """The server requires a token, and the client sent none or a wrong one."""
 
     code = FailureCode.UNAUTHENTICATED
     template = "the server requires a valid token"
 
 
 class Forbidden(QueryError):
-    """The token is valid but does not permit this."""
+    """The token is valid but does not permit the request."""
 
     code = FailureCode.FORBIDDEN
     template = "the token does not permit this"
 
 
 class InternalFailure(QueryError):
-    """The server failed in a way it did not foresee; its log has the cause."""
+    """The server failed unexpectedly; its log has the cause."""
 
     code = FailureCode.INTERNAL
     template = "the server failed internally; its log has the cause"
 
 
 class Unavailable(QueryError):
-    """The peer could not be reached, or the connection broke under the request, which is not sent again by itself."""
+    """The peer could not be reached, or the connection broke during the request. The client does not send it again."""
 
     code = FailureCode.UNAVAILABLE
-    template = "the peer could not be reached, or the connection broke under the request"
+    template = "the peer could not be reached, or the connection broke during the request"
 
     def _sentence(self) -> str:
         if self.details.get("connected") is not False:
@@ -376,7 +376,7 @@ class Unavailable(QueryError):
 
 
 class EpochNotReached(QueryError):
-    """What the node serves is of an earlier epoch than the query demands with `min_epoch`."""
+    """The node serves an earlier epoch than the query demands with `min_epoch`."""
 
     code = FailureCode.EPOCH_NOT_REACHED
     retry = Retry.RETRY_HERE
@@ -384,15 +384,15 @@ class EpochNotReached(QueryError):
 
 
 class TooStale(QueryError):
-    """What the node serves may lack what was committed longer ago than the query's `max_staleness_s`."""
+    """The node may lack commits that are older than the query's `max_staleness_s`."""
 
     code = FailureCode.TOO_STALE
     retry = Retry.RETRY_HERE
-    template = "the node may lack what was committed longer ago than the query allows; try again, or allow more"
+    template = "the node may lack commits that are older than the query's max_staleness_s; retry, or allow more"
 
 
 class NoCommittedEpoch(QueryError):
-    """The query asks for what was committed, and nothing has been yet: the job's first epoch is not final."""
+    """The query asks for committed state, and no epoch is committed yet: the job's first epoch is not final."""
 
     code = FailureCode.NO_COMMITTED_EPOCH
     retry = Retry.RETRY_HERE
@@ -406,7 +406,7 @@ ERROR_CLASSES: Mapping[FailureCode, type[QueryError]] = {
 
 
 def query_error(code: int, details: Mapping[str, Detail] | None = None) -> QueryError:
-    """The error of a failure code. A code from a newer peer becomes `InternalFailure` with the number kept."""
+    """The error of a failure code. An unknown code, of a newer peer, becomes `InternalFailure` with `unknown_code`."""
     try:
         error_class = ERROR_CLASSES[FailureCode(code)]
     except ValueError:

@@ -1,4 +1,4 @@
-"""Epochs made durable, on a disk or in an object store, the fencing of those who write them, and what they hold."""
+"""Durable epochs, on a disk or in an object store: how they are written, fenced, read back and checked."""
 
 from qstate.checkpoint.log.attempts import EpochAttempts, Process, Replay
 from qstate.checkpoint.log.chain import LogIdentity

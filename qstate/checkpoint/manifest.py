@@ -1,16 +1,16 @@
-"""The manifest of a checkpoint directory: whose it is, and how the state of its operators is spread over directories.
+"""The manifests of a checkpoint directory: its job, the layout of its subdirectories, and the committed epochs.
 
-Rules of this module: one JSON file each, read and written whole, under a checksum. It must not know what the
+Rules of this module: each manifest is one JSON file with a checksum, read and written whole. It must not know what the
 files beside them hold.
 
     job.json     {"manifest": {...}, "checksum": xxh64 of the manifest as compact JSON with sorted keys, 16 hex digits}
                  format, job, max_parallelism
-                 layouts        parallelism of each layout; the last one is in use, an earlier one is read where a
-                                later one has nothing yet
-                 operators      uid -> id of the streaming query whose epochs its state is made of
+                 layouts        parallelism of each layout; the last one is in use, readers use an earlier one for key
+                                groups of which a later one has no log yet
+                 operators      uid -> id of the streaming query that writes the operator's epochs
                  restored_from  null, or the location of the savepoint or checkpoint that the job was started from
-    final.json   in the same form: format, and `epochs`: query id -> the newest epoch that Spark said it has committed.
-                 It may be behind: an epoch is final, too, when a later one of its query was begun.
+    final.json   in the same form: format, and `epochs`: query id -> the newest epoch that Spark reported as committed.
+                 It may be behind: an epoch is also final when a later epoch of its query was begun.
 
     <operator>/<layout>/<subtask>/    the epoch log of a subtask, see `qstate.checkpoint.log.chain`
 """
@@ -58,7 +58,7 @@ _BRING_BACK = "bring it back from a copy of the checkpoint directory"
 
 @dataclass(frozen=True, slots=True)
 class JobManifest:
-    """What `job.json` says. Frozen; `with_...` make new ones."""
+    """The contents of `job.json`. Frozen; the `with_...` methods return new ones."""
 
     job: str
     max_parallelism: int
@@ -79,14 +79,14 @@ class JobManifest:
         return replace(self, operators={**self.operators, uid: query})
 
     def with_parallelism(self, parallelism: int) -> JobManifest:
-        """The manifest for a start with a parallelism: with another one, a layout more."""
+        """The manifest for a start with this parallelism; a new parallelism adds a layout."""
         return self if parallelism == self.parallelism else replace(self, layouts=(*self.layouts, parallelism))
 
     @classmethod
     def read(cls, root: Path | Directory) -> JobManifest | None:
         """The manifest of a checkpoint directory, None when there is none.
 
-        Raises `DamagedCheckpoint` when it is not as it was written, `CheckpointError` for another format.
+        Raises `DamagedCheckpoint` when the file has changed since it was written, `CheckpointError` for another format.
         """
         files = directory_of(root)
         plain = read_checked(files, MANIFEST_FILE, FORMAT, JobFacts)
@@ -103,27 +103,27 @@ class JobManifest:
         )
 
     def write(self, root: Path | Directory) -> None:
-        """Put the manifest in place of the one that is there, durably and at once. Raises `CheckpointError`."""
+        """Replace the manifest, durably and atomically. Raises `CheckpointError`; the old one stays then."""
         write_checked(directory_of(root), MANIFEST_FILE, {"format": FORMAT, **asdict(self)})
 
 
 def operator_directory(root: AnyDirectory, operator: str) -> AnyDirectory:
-    """Readable, and distinct for any operator uid, however long or odd."""
+    """The directory of an operator: a readable name, different for every uid of any length and with any characters."""
     readable = quote(operator, safe=" ")[:60]
     return root.joinpath(f"{readable}-{xxh64_hexdigest(operator.encode())}")
 
 
 def subtask_directory(root: AnyDirectory, operator: str, layout: int, subtask: int) -> AnyDirectory:
-    """Where the epoch log of a subtask is."""
+    """The directory of a subtask's epoch log."""
     return operator_directory(root, operator).joinpath(f"{layout:03d}", f"{subtask:05d}")
 
 
 def newest_holding(
     manifest: JobManifest, groups: KeyGroupRange, held: Callable[[int, int], Held | None]
 ) -> list[tuple[KeyGroupRange, int, int, Held]]:
-    """Where key groups are read, ascending: the newest layout and the subtask of it for which `held` gives something.
+    """For each key group the newest layout, and its subtask, for which `held(layout, subtask)` is not None.
 
-    Key groups for which nothing does are left out.
+    Ascending, in ranges of key groups, with what `held` returned. Key groups without such a layout are left out.
     """
     found: list[tuple[KeyGroupRange, int, int, Held]] = []
     wanted = [groups]
@@ -145,7 +145,7 @@ def newest_holding(
 
 
 def read_final(root: Path | Directory) -> dict[str, int]:
-    """The newest committed epoch of each query, as far as the driver wrote it down; a damaged file says nothing."""
+    """The newest epoch of each query that the driver recorded as committed; empty when the file is damaged."""
     try:
         plain = read_checked(directory_of(root), FINAL_FILE, FORMAT, FinalFacts)
     except DamagedCheckpoint:
@@ -154,15 +154,18 @@ def read_final(root: Path | Directory) -> dict[str, int]:
 
 
 def write_final(root: Path | Directory, epochs: Mapping[str, int]) -> None:
-    """At once, but not durably: what a crash takes of it is found in the epoch logs. Raises `CheckpointError`."""
+    """Replace `final.json` atomically, but not durably: the epoch logs still prove what a crash loses of it.
+
+    Raises `CheckpointError`; the old file stays then.
+    """
     write_checked(directory_of(root), FINAL_FILE, {"format": FORMAT, "epochs": dict(epochs)}, durable=False)
 
 
 def read_checked(files: Directory, name: str, format_number: int, kind: Any) -> dict[str, Any] | None:
-    """The map in a file of that form, of a kind (see `file_facts`); None when there is no file.
+    """The map in a JSON file with a checksum, of the type `kind` (see `file_facts`); None when there is no file.
 
-    Raises `DamagedCheckpoint` when it is not as it was written, `CheckpointError` when it cannot be read or has another
-    format.
+    Raises `DamagedCheckpoint` when the file has changed since it was written, `CheckpointError` when it cannot be read
+    or has another format.
     """
     plain = _read(files, name)
     if plain is None:
@@ -198,7 +201,7 @@ def _read(files: Directory, name: str) -> dict[str, Any] | None:
 
 
 def write_checked(files: Directory, name: str, manifest: Mapping[str, Any], *, durable: bool = True) -> None:
-    """Put a file of that form in place of the one that is there. Raises `CheckpointError`; then that one stays."""
+    """Replace a JSON file with a checksum. Raises `CheckpointError`; the old file stays then."""
     data = json.dumps({"manifest": manifest, "checksum": _checksum(manifest)}, indent=1, sort_keys=True).encode()
     if len(data) > LARGEST_MANIFEST:
         raise CheckpointError(f"{files.path / name} would have {len(data):,} bytes; it may have {LARGEST_MANIFEST:,}")

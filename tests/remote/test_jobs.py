@@ -118,7 +118,7 @@ def test_a_store_that_is_not_there_is_a_clear_error(s3: S3Server, url: str) -> N
 
 def test_a_store_that_cannot_fence_is_no_home(s3: S3Server, url: str) -> None:
     assert careless.CarelessFileSystem.protocol == "careless"
-    with pytest.raises(ConfigError, match="two writers could not be told apart"):
+    with pytest.raises(ConfigError, match="two writers could overwrite"):
         job_directory_of(f"careless{url[2:]}", s3.options)
 
 

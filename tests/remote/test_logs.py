@@ -93,7 +93,7 @@ def test_snapshots_replace_the_files_before_them(files: Directory) -> None:
     ("lost", "failure", "from_now_on"),
     [
         (1, FencedError, "another writer has opened"),  # its second attempt finds the name taken, by the first
-        (1000, CheckpointError, "open it anew"),
+        (1000, CheckpointError, "open it again"),
     ],
     ids=["the first attempt", "no attempt"],
 )

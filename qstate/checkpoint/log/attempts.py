@@ -1,14 +1,13 @@
-"""Which attempt of which epoch may go on: the fencing of one operator subtask.
+"""Which attempt of which epoch may run: the fencing of one operator subtask.
 
-Rules of this module: a state machine without I/O. It decides; the caller rolls back, replays and cuts connections
-off. An attempt is a number that is higher for every try of an epoch, such as Spark's task attempt id. A relay
-that comes again on a new connection must bring a higher number, too: two connections with one number could
-not be told apart.
+Rules of this module: a state machine without I/O. It decides; the caller rolls back, replays and closes connections.
+An attempt is a number that is higher for every try of an epoch, such as Spark's task attempt id. A relay that
+reconnects must bring a higher number, too: two connections with one number could not be distinguished.
 
-An epoch is Spark's batch id. Spark starts epoch n + 1 only when it has committed n, so an epoch older than the
-newest one seen is a zombie's: answering it would cut off, or replay beside, what Spark has long gone on to. A sealed
-epoch that is the newest one comes again when the sink failed, when the driver was restarted, or when one batch is
-evaluated twice, and is answered from the log.
+An epoch is Spark's batch id. Spark starts epoch n + 1 only when it has committed n. So an attempt of an epoch older
+than the newest one seen is a zombie: to answer it would disturb the epoch that Spark runs now. Spark repeats the
+newest sealed epoch when the sink failed, when the driver was restarted, or when it evaluates one batch twice. The
+subtask then answers from the log.
 
     open(e, a), first match                                    decision            afterwards
     e is older than the newest epoch opened or sealed          FencedError         as before
@@ -31,8 +30,8 @@ __all__ = ["EpochAttempts", "Process", "Replay"]
 class Process:
     """Process the epoch's input.
 
-    `rollback`: writes of another attempt have to be undone first. `gap`: epochs between the newest sealed one (or
-    the very first, 0) and this one never reached the subtask; legal, but worth a line in the log.
+    `rollback`: the caller must first undo the writes of another attempt. `gap`: epochs between the newest sealed one
+    (or the first, 0) and this one never reached the subtask. That is legal, but worth a line in the log.
     """
 
     rollback: bool
@@ -41,7 +40,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The epoch is sealed: skip its input and give its stored output again."""
+    """The epoch is sealed: skip its input and return its stored output."""
 
     epoch: int
 
@@ -68,7 +67,7 @@ class EpochAttempts:
         return (self._epoch, self._attempt) if self._running and self._attempt is not None else None
 
     def open(self, epoch: int, attempt: int) -> Process | Replay:
-        """An attempt wants to process an epoch. Raises `FencedError` when it must not; see the module's table."""
+        """Decide what an attempt at an epoch may do. Raises `FencedError` when it must not run; see the table above."""
         if epoch < self._epoch:
             raise FencedError(f"epoch {epoch} is older than epoch {self._epoch}, which was started after it")
         if epoch == self._sealed:
@@ -77,23 +76,23 @@ class EpochAttempts:
             if attempt < self._attempt:
                 raise FencedError(f"attempt {attempt} of epoch {epoch} was cut off by attempt {self._attempt}")
             if attempt == self._attempt and self._running:
-                raise FencedError(f"attempt {attempt} of epoch {epoch} is running already; come with a higher number")
+                raise FencedError(f"attempt {attempt} of epoch {epoch} is running already; use a higher attempt number")
         decision = Process(rollback=self._unsealed_writes, gap=epoch != self._sealed + 1)
         self._epoch, self._attempt, self._running, self._unsealed_writes = epoch, attempt, True, True
         return decision
 
     def check(self, epoch: int, attempt: int) -> None:
-        """Raise `FencedError` unless this attempt is the running one: to be asked before its input is processed."""
+        """Raise `FencedError` unless this attempt is the running one. Call it before you process its input."""
         if self.running != (epoch, attempt):
             raise FencedError(f"attempt {attempt} of epoch {epoch} was cut off; running is {self._described()}")
 
     def seal(self, epoch: int, attempt: int) -> None:
-        """The attempt's epoch is in the log. Raises `FencedError` unless it is the running one."""
+        """Record that the attempt's epoch is in the log. Raises `FencedError` unless the attempt is the running one."""
         self.check(epoch, attempt)
         self._sealed, self._attempt, self._running, self._unsealed_writes = epoch, None, False, False
 
     def abandon(self, epoch: int, attempt: int) -> bool:
-        """The attempt gives up. True when it was the running one; its writes are undone when the next one opens."""
+        """Stop an attempt; returns whether it was the running one. The next `open` then asks for a rollback."""
         if self.running != (epoch, attempt):
             return False
         self._running = False

@@ -1,42 +1,42 @@
-"""The files of one operator subtask, read as one history: which are there, whether each follows the one before.
+"""Reads the files of one operator subtask as one history, and checks that each file follows the one before.
 
-Rules of this module: it reads and decides, and writes nothing. The bytes inside are `segment`'s. The epoch log
-adds files (`epoch_log`), the snapshots replace old ones by fewer (`snapshots`), and readers outside the job go
-through here as well.
+Rules of this module: it reads and decides, and writes nothing. `segment` reads the bytes inside a file, `epoch_log`
+adds files, `snapshots` replaces old files by fewer. Readers outside the job use this module as well.
 
     000000000001.log             a writer opened the log
     000000000002.log             an epoch: its changes
-    000000000002.snapshot        the state after file 2, in ascending order; files up to 2 are not needed with it
-    000000000007.snapshot        what changed between the snapshot 2 and file 7: with both, files up to 7 are not needed
+    000000000002.snapshot        the state after file 2, in ascending order; replaces the files up to 2
+    000000000007.snapshot        the changes between snapshot 2 and file 7; both together replace the files up to 7
 
-**The sequence.** `.log` files are numbered from 1 without a gap. Each is an opening or an epoch and names the
-seal (see `segment`) of the one before; a snapshot names the seal of the file that it comes after. So a missing file,
-one from another history or one put back from an old copy is found on opening, a damaged byte in a body when it is
-read. Gaps in *epoch* numbers are legal: an epoch may not reach this operator. The header is a map:
+**The sequence.** `.log` files are numbered from 1 without a gap. Each is an opening or an epoch and names the seal
+(see `segment`) of the file before it. A snapshot names the seal of the `.log` file of its own number. So opening the
+log finds a missing file, a file of another history and a file from an old copy; reading finds a damaged byte in a
+body. Gaps in *epoch* numbers are legal: an epoch may not reach this operator. The header is a map:
 
-    format 2 (3: of a partial snapshot, which readers of format 2 would take for the state), kind "writer" | "epoch" |
-    "output" | "snapshot", job, operator, subtask, parallelism, max_parallelism,
+    format 2 (3 in a partial snapshot, which a reader of format 2 would take for the whole state), kind "writer" |
+    "epoch" | "output" | "snapshot", job, operator, subtask, parallelism, max_parallelism,
     sequence, previous (seal of the file before, 0 for the first), writer (sequence number of its opening),
     epoch (-1: none), and of these what applies:
-    compression   of changes, where there is one (see `qstate.checkpoint.log.compression`)
-    states        of an opening and a snapshot: the schemas of the states (see `qstate.evolution`) in their data
-    since         of a partial snapshot: [sequence, seal] of the snapshot that it stands on
-    void          of an opening: so many files right before this one are damaged and do not count
+    compression   of the changes, if they are compressed (see `qstate.checkpoint.log.compression`)
+    states        in an opening and a snapshot: the schemas of the states (see `qstate.evolution`) in their data
+    since         in a partial snapshot: [sequence, seal] of the snapshot that it builds on
+    void          in an opening: how many files right before this one are damaged and do not count
 
-The footer of an epoch adds `output`: nil, or {seal, frames}; that of an epoch or a snapshot `operator_state`, where
-the operator has some (see `qstate.checkpoint.log.operator_state`); that of an epoch `input`, where its rows are
-identified (see `qstate.checkpoint.log.epoch_input`).
+The footer of an epoch adds `output`: nil, or {seal, frames}. It adds `input` if the rows of the epoch are identified
+(see `qstate.checkpoint.log.epoch_input`). The footer of an epoch or a snapshot adds `operator_state` if the operator
+has some (see `qstate.checkpoint.log.operator_state`).
 
-**Bases.** Reading begins with a snapshot, or with nothing where file 1 is there. Retention removes the files that no
-kept snapshot needs, the oldest first, so several bases may do: the newest is the shortest way, an older one the
-way out when that, or a file before it, is damaged.
+**Bases.** Reading begins with a snapshot, or with no state if file 1 exists. Retention removes the files that no
+kept snapshot needs, the oldest first. So there may be several bases. The newest one needs the fewest files; an older
+one serves when the newest, or a file before it, is damaged.
 
-**Stacks.** A snapshot is whole, or partial: then it holds the changes since an earlier snapshot and stands on that one,
-which may be partial itself. A base is the newest snapshot of such a stack, and needs all files of it.
+**Stacks.** A snapshot is whole or partial. A partial one holds the changes since an earlier snapshot and builds on it;
+that one may be partial itself. A base is the newest snapshot of such a stack, and needs all files of the stack.
 
-**A damaged tail.** When the newest file is damaged, the state of the epoch before is still there, and Spark's next
-epoch number tells whether that is enough (see `attempts`). So such a file is left out and named in `damaged`; the next
-opening declares it void. Spark cannot mend damage before the newest file: unless a snapshot covers it, it is an error.
+**A damaged tail.** When the newest file is damaged, the state of the epoch before it can still be read. Spark's next
+epoch number decides whether that is enough (see `attempts`). So the chain leaves such a file out and names it in
+`damaged`; the next opening declares it void. Spark cannot repeat an earlier epoch. So damage before the newest file is
+an error unless a snapshot replaces the file.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ States = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """One `.log` file, as far as it is kept in memory. `states` of an opening only."""
+    """What memory holds of one `.log` file. Only an opening has `states`."""
 
     sequence: int
     seal: int
@@ -112,7 +112,7 @@ class Sealed:
 class Snapshot:
     """One `.snapshot` file: the state after the `.log` file of its sequence, whose seal is `previous`.
 
-    A partial one has the changes since the snapshot `below` it; with None it is whole.
+    A partial one has the changes since the snapshot `below` it. A whole one has no snapshot below (None).
     """
 
     sequence: int
@@ -129,7 +129,7 @@ class Snapshot:
 
     @property
     def stack(self) -> tuple[Snapshot, ...]:
-        """The snapshots that make this state together: the whole one first, this one last."""
+        """The snapshots that form this state together: the whole one first, this one last."""
         found: list[Snapshot] = []
         one: Snapshot | None = self
         while one is not None:
@@ -139,10 +139,10 @@ class Snapshot:
 
 
 class Part(NamedTuple):
-    """A stretch of the history: changes that lead to `epoch`, of states with these schemas.
+    """A section of the history: changes that lead to `epoch`, of states with these schemas.
 
-    `ascending`: it is a snapshot, whose changes stand in the order of the neutral dump. Of several such parts, which
-    come first, the first one is whole and the others are partial.
+    `ascending`: the part is a snapshot, whose changes are in the order of the neutral dump. Such parts come first in a
+    history; the first of them is whole, the others are partial.
     """
 
     epoch: int
@@ -152,7 +152,7 @@ class Part(NamedTuple):
 
 
 class Chain:
-    """The history of one subtask, from its oldest usable base on. `segments` follow each other without a gap."""
+    """The history of one subtask, from its oldest usable base. `segments` follow each other without a gap."""
 
     def __init__(
         self,
@@ -164,10 +164,10 @@ class Chain:
     ) -> None:
         self.files = files
         self.identity = identity
-        #: What reading can begin with, the newest first; None is "nothing", for a history that is there from file 1 on.
+        #: The snapshots that reading can begin with, the newest first. None is a base, too: file 1, without a snapshot.
         self.bases = tuple(bases)
         self.segments = list(segments)
-        #: The path of the newest file when that is damaged: it takes no part.
+        #: The path of the newest file if it is damaged; the chain does not contain it.
         self.damaged = damaged
 
     @property
@@ -195,7 +195,7 @@ class Chain:
 
     @property
     def states(self) -> States:
-        """The schemas of the newest data; without any, those of the newest writer."""
+        """The schemas of the newest data; without data, those of the newest writer."""
         newest: States = ()
         for part in self.parts(self.bases[0]):
             newest = part.states
@@ -204,7 +204,7 @@ class Chain:
         return self.segments[-1].states
 
     def states_as_of(self, upto: int) -> States:
-        """The schemas of the data that `parts` gives for epoch `upto`, from the best base for it."""
+        """The schemas of the data that `parts` yields for epoch `upto`, from the newest base that is not after it."""
         newest: States = ()
         for part in self.parts(next((base for base in self.bases if base is None or base.epoch <= upto), None), upto):
             newest = part.states
@@ -218,13 +218,13 @@ class Chain:
         *,
         above: Snapshot | None = None,
     ) -> Iterator[Part]:
-        """The history from one of `bases` on, as far as epoch `upto` (None: all of it).
+        """The history from one of `bases`, up to and including epoch `upto` (None: all of it).
 
-        `groups`: only these key groups are wanted; others may be left out, where that saves reading them.
-        `above`: only what came after this snapshot of the base's stack.
+        `groups`: the caller needs only these key groups; a part may leave out others that it need not read.
+        `above`: only the parts after this snapshot of the base's stack.
 
-        The changes of a part can be read when the next ones have been asked for, as merging a stack does. They raise
-        `DamagedCheckpoint` at the first damage; those of a block are given when the block is checked.
+        The caller may read the changes of a part after it has asked for the next parts, as merging a stack does. The
+        changes raise `DamagedCheckpoint` at the first damage, and yield a block only after it has been checked.
         """
         states: States = base.states if base else ()
         for snapshot in base.stack if base else ():
@@ -241,14 +241,14 @@ class Chain:
     def operator_state(self, upto: int | None = None) -> OperatorState:
         """The lists that belong to no key, as of the newest epoch up to `upto` (None: the newest of all).
 
-        They are in one file, whole. Raises `CheckpointError` when it cannot be read.
+        One file holds them whole. Raises `CheckpointError` when it cannot be read.
         """
         files: list[Sealed | Snapshot] = [one for one in self.segments if one.epoch != NO_EPOCH]
         files += [base for base in self.bases if base is not None]
         files = [one for one in files if upto is None or one.epoch <= upto]
         newest = max((one.sequence for one in files), default=0)
         failure: DamagedCheckpoint | None = None
-        for one in (one for one in files if one.sequence == newest):  # an epoch and the snapshot after it say the same
+        for one in (one for one in files if one.sequence == newest):  # an epoch and its snapshot hold the same lists
             try:
                 with reading(self.files, one.name) as reader:
                     return operator_state_of(reader.sealed(one.seal).footer, self.files.path / one.name)
@@ -267,14 +267,14 @@ class Chain:
 
 
 def data_schema(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """A state's schema as far as it concerns its data: a state may be queryable by another name with the same data."""
+    """The part of a state's schema that describes its data. The queryable name may change without the data."""
     return {name: value for name, value in plain.items() if name != "queryable_name"}
 
 
 def header_of(
     identity: LogIdentity, kind: str, *, sequence: int, previous: int, epoch: int, writer: int
 ) -> dict[str, Any]:
-    """What every file of a log says of itself."""
+    """The header fields that every file of a log has."""
     return {
         "format": FORMAT,
         "kind": kind,
@@ -288,7 +288,7 @@ def header_of(
 
 @contextmanager
 def reading(files: Directory, name: str) -> Iterator[SegmentReader]:
-    """A file of the log. Raises `DamagedCheckpoint` when it is not there, `CheckpointError` when it cannot be read."""
+    """Open a file of the log. Raises `DamagedCheckpoint` if it is missing, `CheckpointError` if it cannot be read."""
     path = files.path / name
     try:
         with files.open(name) as file:
@@ -302,16 +302,16 @@ def reading(files: Directory, name: str) -> Iterator[SegmentReader]:
 
 
 def size_of(files: Directory, source: Sealed | Snapshot) -> int:
-    """How many bytes a file of the log has. Raises as `reading`."""
+    """The size of a file of the log in bytes. Raises what `reading` raises."""
     with reading(files, source.name) as reader:
         return reader.size
 
 
 def read_chain(files: Directory, identity: LogIdentity | None = None) -> Chain | None:
-    """The history in a directory, each file checked to follow the one before; None when there is none.
+    """Read the history in a directory and check that each file follows the one before; None when there is no history.
 
-    `identity` is whose it has to be; None takes what is there. Raises `CheckpointError` when it is somebody else's or
-    of another format, `DamagedCheckpoint` when what is left of it leads nowhere.
+    `identity` is the subtask that the log must belong to; None admits any. Raises `CheckpointError` when the log
+    belongs to another one or has another format, `DamagedCheckpoint` when no usable history is left.
     """
     reader = _ChainReader(files, identity)
     if not reader.logs and not reader.snapshots and reader.failure is None:
@@ -337,7 +337,7 @@ def read_chain(files: Directory, identity: LogIdentity | None = None) -> Chain |
 
 
 class _ChainReader:
-    """Reads each file's header and footer once. `failure` is the first thing that was found wrong with one."""
+    """Reads each file's header and footer once. `failure` is the first damage that it found."""
 
     def __init__(self, files: Directory, identity: LogIdentity | None) -> None:
         self._files = files
@@ -347,13 +347,13 @@ class _ChainReader:
         numbered = history_files(self._names)
         self.logs = {number for number, kind in numbered if kind is FileKind.LOG}
         self._infos: dict[int, SegmentInfo | DamagedCheckpoint] = {}
-        #: What the sound snapshots say of the `.log` file of their number, usable or not: its seal.
+        #: The seals that sound snapshots, usable or not, name for the `.log` file of their number.
         self._known: dict[int, int] = {}
-        #: Those of which all is there that they stand on.
+        #: The sound snapshots whose whole stack exists.
         self.snapshots = self._snapshots(sorted(number for number, kind in numbered if kind is FileKind.SNAPSHOT))
 
     def _snapshots(self, numbers: Sequence[int]) -> list[Snapshot]:
-        """The snapshots whose header and footer are sound, and those of all that they stand on, ascending."""
+        """The snapshots whose header and footer are sound, as are those of all snapshots below them, ascending."""
         found: dict[int, Snapshot] = {}
         for number in numbers:
             name = snapshot_name(number)
@@ -372,22 +372,22 @@ class _ChainReader:
         return list(found.values())
 
     def _below(self, name: str, since: Sequence[int] | None, found: Mapping[int, Snapshot]) -> Snapshot | None:
-        """The snapshot that one stands on, None when that is whole."""
+        """The snapshot that this one builds on, None for a whole one."""
         if since is None:
             return None
         number, seal = since
         below = found.get(number)
         if below is None or below.seal != seal:
             raise DamagedCheckpoint(
-                f"{self._files.path / name} stands on {snapshot_name(number)}, which is missing, damaged or another "
+                f"{self._files.path / name} builds on {snapshot_name(number)}, which is missing, damaged or another "
                 f"one; {WHAT_TO_DO}"
             )
         return below
 
     def follow(self, base: Snapshot | None) -> tuple[list[Sealed], str | None]:
-        """The files after a base that count, and the path of the newest one when it is damaged.
+        """The files after a base that count, and the path of the newest one if it is damaged.
 
-        Raises `DamagedCheckpoint` when one before the newest is damaged or missing.
+        Raises `DamagedCheckpoint` when a file before the newest is damaged or missing.
         """
         if base is None and 1 not in self.logs:
             raise DamagedCheckpoint(f"{self._files.path / log_name(1)} is missing; {WHAT_TO_DO}")
@@ -399,7 +399,7 @@ class _ChainReader:
         doubtful: dict[int, DamagedCheckpoint] = {}
         for sequence in range(start + 1, top + 1):
             if len(doubtful) > LARGEST_VOID:
-                break  # more than any file can declare void
+                break  # no opening can declare more files void
             info = self._log(sequence, whole=sequence == top)
             if isinstance(info, DamagedCheckpoint):
                 doubtful[sequence] = info
@@ -408,7 +408,7 @@ class _ChainReader:
                 doubtful.pop(void, None)
                 segments = [segment for segment in segments if segment.sequence != void]
             if doubtful:
-                break  # this file stands on a damaged one
+                break  # this file follows a damaged one
             segment = self._checked(info, sequence, segments[-1] if segments else begun)
             if segment.epoch != NO_EPOCH and segment.epoch <= _newest_epoch(begun, segments):
                 raise self._not_following(segment.name)
@@ -420,9 +420,9 @@ class _ChainReader:
         return segments, str(self._files.path / log_name(top)) if doubtful else None
 
     def _check_next(self, start: int, top: int) -> None:
-        """Raise `DamagedCheckpoint` when the files right after a base are gone: it is there for others to stand on.
+        """Raise `DamagedCheckpoint` when the files right after a base are gone: only newer snapshots need this base.
 
-        Without this, each of those files, which may be many, would be looked for.
+        Without this check, the reader would look for each of those files, which may be many.
         """
         first = min((number for number in self.logs if number > start), default=top + 1)
         if first > start + 1:
@@ -432,7 +432,10 @@ class _ChainReader:
                 raise DamagedCheckpoint(f"{self._files.path / log_name(start + 1)} is missing; {WHAT_TO_DO}")
 
     def _log(self, sequence: int, *, whole: bool) -> SegmentInfo | DamagedCheckpoint:
-        """A `.log` file's header and footer; of the newest one, which may be damaged without harm, all is looked at."""
+        """Read a `.log` file's header and footer; `whole` also checks the body.
+
+        The newest file needs the whole check: the chain leaves that one out when it is damaged.
+        """
         if sequence not in self._infos:
             try:
                 self._infos[sequence] = self._info(log_name(sequence), whole=whole)
@@ -449,11 +452,11 @@ class _ChainReader:
         check_log_file(info.header, path)
         self._admit(info.header, path)
         check_name(info.header, name, path)
-        # Of many files at a time, what is read of one of them when it is wanted.
+        # The footers of many files are in memory at a time, so without the operator state, which may be large.
         return replace(info, footer={key: fact for key, fact in info.footer.items() if key != OF_SUBTASK})
 
     def _admit(self, header: Mapping[str, Any], path: object) -> None:
-        """Raise `DamagedCheckpoint` for a file of another log, `CheckpointError` when all of it is another's."""
+        """Raise `DamagedCheckpoint` for a file of another log, `CheckpointError` when the whole log is another one."""
         owner = owner_of(header)
         if self.identity is None:
             self.identity = owner
@@ -475,7 +478,7 @@ class _ChainReader:
         return False
 
     def _checked(self, info: SegmentInfo, sequence: int, last: Sealed) -> Sealed:
-        """A file as what follows the last one. Raises `DamagedCheckpoint` when it does not."""
+        """The file as the successor of `last`. Raises `DamagedCheckpoint` when it does not follow it."""
         header = info.header
         opens = header["kind"] == "writer"
         states = tuple(header.get("states", ()))

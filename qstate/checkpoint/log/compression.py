@@ -1,13 +1,13 @@
 """Compression of the body blocks of checkpoint files.
 
-Rules of this module: bytes in, bytes out. A compressed block begins with the length of what was compressed (u32,
-little-endian), then the codec's own bytes: `lz4` is LZ4's block format ("raw"), `zstd` a Zstandard frame. Both are
-PyArrow's, which every task manager has; whoever reads such files elsewhere needs it, too.
+Rules of this module: bytes in, bytes out. A compressed block begins with the uncompressed length (u32, little-endian),
+then the codec's own bytes: `lz4` is LZ4's block format ("raw"), `zstd` a Zstandard frame. Both come from PyArrow,
+which every task manager has. A reader of such files elsewhere needs PyArrow, too.
 
-**The bound.** Zstandard makes a gigabyte of zeros a file of 32 KiB, so the length that a block names says nothing of
-what it is worth. A block becomes at most `LARGEST_EXPANSION` times as large as it is stored, which is more than LZ4 can
-do, or `ALWAYS_ALLOWED` bytes, whichever is more. A larger one is refused before memory is asked for. The writer keeps
-to that: where data is better compressed, an empty (skippable) Zstandard frame of the length that is missing follows.
+**The bound.** Zstandard compresses a gigabyte of zeros to 32 KiB, so a small damaged block could claim any length. A
+block may expand to at most `LARGEST_EXPANSION` times its stored size, which is more than LZ4 can do, or to
+`ALWAYS_ALLOWED` bytes, whichever is more. The reader refuses a larger one before it allocates memory. The writer keeps
+the bound: if data compresses better, it appends an empty (skippable) Zstandard frame of the missing length.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ ALWAYS_ALLOWED = 64 << 20
 LARGEST_EXPANSION = 256
 
 _LENGTH = Struct("<I")
-#: The head of a frame that decoders pass over: its magic number, and how long it is.
+#: The head of a frame that decoders skip: its magic number and its length.
 _SKIPPED = Struct("<II")
 _SKIPPED_MAGIC = 0x184D2A50
 _CODECS = {"lz4": "lz4_raw", "zstd": "zstd"}
 
 
 def compressor(name: str) -> Callable[[bytes], bytes] | None:
-    """How the blocks of a file are compressed, None for not at all. Raises as `decompressor` does."""
+    """The function that compresses the blocks of a file, None for no compression. Raises what `decompressor` raises."""
     if name == "none":
         return None
     compress = _codec(name).compress
@@ -48,9 +48,9 @@ def compressor(name: str) -> Callable[[bytes], bytes] | None:
 
 
 def decompressor(name: str) -> Callable[[bytes], bytes] | None:
-    """The inverse of `compressor`; what it gives raises `ValueError` for bytes that are not so compressed.
+    """The inverse of `compressor`; the function raises `ValueError` for bytes that the compressor did not make.
 
-    Raises `CheckpointError` for a name that is not known here and `InstallationError` when PyArrow is missing.
+    Raises `CheckpointError` for an unknown name and `InstallationError` when PyArrow is missing.
     """
     if name == "none":
         return None
@@ -75,7 +75,7 @@ def _codec(name: str) -> Any:
     if name not in _CODECS:
         raise CheckpointError(f"compression {name!r} is not one of {', '.join(COMPRESSIONS)}: a newer qstate wrote it")
     try:
-        import pyarrow  # noqa: PLC0415  # optional: reading what is not compressed needs nothing of it
+        import pyarrow  # noqa: PLC0415  # optional: only compressed files need it
     except ImportError as exc:
         raise InstallationError(
             f"reading a checkpoint with {name} compression needs PyArrow: pip install 'spark-qstate[spark]'"

@@ -1,6 +1,6 @@
-"""Stored changes as the program that takes the state up needs them.
+"""Converts stored changes to the schemas of the program that restores the state.
 
-Rules of this module: changes in, changes out, one at a time; it acts on the plans of `qstate.evolution` and decides
+Rules of this module: changes in, changes out, one at a time; it applies the plans of `qstate.evolution` and decides
 nothing. It knows which bytes of a change are values; it must not know where the changes come from.
 """
 
@@ -21,10 +21,10 @@ _WITHOUT_VALUE = frozenset((ChangeOp.DELETE, ChangeOp.MAP_REMOVE))
 
 
 def converted(changes: Iterable[Change], plans: Mapping[str, Evolution]) -> Iterator[Change]:
-    """The changes, with the values of each state as its plan says; those of a state without a plan as they are.
+    """The changes, with the values of each state converted by its plan. A state without a plan keeps its changes.
 
-    Raises `JobError` for the first value that cannot be converted, naming the state and the key. Nothing that is
-    stored is changed here, so the caller may give up at any change and the old program can still use its state.
+    Raises `JobError` for the first value that cannot be converted, naming the state and the key. It changes nothing
+    that is stored. So the caller may stop at any change, and the old program can still use its state.
     """
     for change in changes:
         plan = plans.get(change.state)

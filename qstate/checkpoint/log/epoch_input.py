@@ -1,15 +1,15 @@
-"""What identifies the rows that an epoch was made of: stored with each epoch, compared when Spark gives it again.
+"""The identity of an epoch's input rows: stored with each epoch, compared when Spark repeats the epoch.
 
-Rules of this module: values; it knows no file, no row and no Spark.
+Rules of this module: values only; it knows no file, no row and no Spark.
 
     footer of epochs    input    {rows, digest, columns}
 
-Spark numbers its micro-batches. When it loses what it has written of one, it plans it again under the same number,
-and perhaps with other rows. So an epoch is known by its rows: how many, and the sum of their hashes, which does not
-depend on the order and the batches in which they come.
+Spark numbers its micro-batches. When it loses what it wrote about one, it plans that one again under the same number,
+perhaps with other rows. So the rows identify an epoch: their number and the sum of their hashes. The sum does not
+depend on the order and the batches in which the rows arrive.
 
-**Other columns.** A program that has changed may give the same rows other columns, and so other hashes. Then only
-the number of rows can be compared.
+**Other columns.** A changed program may give the same rows other columns, and so other hashes. Then only the number
+of rows can be compared.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class EpochInput:
     columns: int
 
     def may_be(self, other: EpochInput) -> bool:
-        """Whether the two are of the same rows, as far as that can be told."""
+        """Whether both may describe the same rows; see the module's rule for other columns."""
         if self.rows != other.rows:
             return False
         return self.digest == other.digest or self.columns != other.columns
@@ -44,16 +44,16 @@ class EpochInput:
 
 
 def digest_of_columns(columns: Iterable[tuple[str, str]]) -> int:
-    """Of the names and types of columns, in their order."""
+    """The digest of the names and types of columns, in their order."""
     return xxh64_intdigest(repr(list(columns)).encode())
 
 
 def input_fact(found: EpochInput | None) -> dict[str, Any]:
-    """What the footer of an epoch says of its input: nothing when that is not known."""
+    """The fact in an epoch's footer about its input: empty when the input is not known."""
     return {} if found is None else {INPUT: asdict(found)}
 
 
 def input_of(footer: Mapping[str, Any]) -> EpochInput | None:
-    """The inverse of `input_fact`. None for an epoch of a qstate that did not store it."""
+    """The inverse of `input_fact`. None for an epoch of an older qstate, which did not store it."""
     plain = footer.get(INPUT)
     return None if plain is None else EpochInput(plain["rows"], plain["digest"], plain["columns"])

@@ -1,29 +1,23 @@
 """The epoch log: makes an epoch durable before its task returns. One per operator subtask.
 
-Rules of this module: it orders files and decides who may add one; what a directory of them says is `chain`'s, the
-bytes inside are `segment`'s, the storage is a `Directory`'s. It must not know how a backend stores its entries or who
-runs which attempt. What it needs of a storage is "create a name that nobody has": on a disk a hard link, in an
-object store a conditional put.
+Rules of this module: it orders files and decides which writer may add one. `chain` reads the directory as a history,
+`segment` writes the bytes of a file, a `Directory` is the storage. This module must not know how a backend stores its
+entries or who runs which attempt. The storage must be able to create a name exclusively: on a disk by a hard link, in
+an object store by a conditional put. `file_names` has the names of the files.
 
-    000000000001.log                     a writer opened the log
-    000000000002.log                     an epoch: its changes
-    000000000002-000000000001.output     the output of the epoch in 2, by the writer of 1; removed when not needed
-    000000000002.snapshot                the state after 2
-    000000000003-5f2a....tmp             being written for that number, or left by a dead writer
+**Fencing.** An opening and a sealed epoch both take the next number of one sequence, by a step that fails if the name
+exists. A writer knows the numbers up to its own last one and never skips any. So once another writer has taken a
+number, the step of the first writer fails. It does not matter what the first writer checked before, or how long it
+slept: the step itself is the check. The loser of a race gets a `FencedError` and has changed nothing. The winner has
+read everything sealed before its own opening, because its opening has the number after. The sequence number of a
+writer's opening is its generation.
 
-**Fencing.** An opening and a sealed epoch take the same thing: the next number of one sequence, by a step that
-fails if the name exists. A writer knows the numbers up to its own last one and never skips any. So once another
-writer has taken a number, the first one's next number is taken: its step fails, whatever it checked
-before and however long it slept in between; there is no moment between a check and an act. The loser of a race is
-told (`FencedError`) and has changed nothing; the winner has read everything sealed before its own opening,
-because its opening is the number after. The sequence number of its opening is a writer's generation.
+**Leftovers.** The name of an output or a temporary file begins with the number it was made for. Once a file has taken
+that number, only this file can refer to the output. So an opening removes all other such files up to its own number,
+of any writer.
 
-**Leftovers.** A file that is neither `.log` nor `.snapshot` names first the number it was made for. Once that number is
-taken it can only be referred to by the file that took it, so an opening removes all others up to its own number,
-whoever's they are.
-
-**Durability.** Output first (bytes, then name), then the segment's bytes, then its name, then the directory: a
-crash at any point leaves the epoch sealed whole or not at all.
+**Durability.** The writer makes durable, in this order: the output's bytes and its name, the segment's bytes, its
+name, the directory. So a crash at any point leaves the epoch sealed whole or not sealed.
 """
 
 from __future__ import annotations
@@ -64,29 +58,29 @@ __all__ = ["EpochLog", "OutputSpool"]
 
 log = logging.getLogger(__name__)
 
-#: Openings that may get in between before this one gives up; each of them is a process that started.
+#: How many other openings may win the race before this one fails; each of them is a process that started.
 OPENING_RACES = 100
 
 
 class OutputSpool:
-    """Takes the output of the running epoch as it is made, so that it need not be held until the epoch is sealed."""
+    """Writes the output of the running epoch to its file at once, so that memory need not hold it until the seal."""
 
     def __init__(self, files: Directory, name: str, header: Mapping[str, Any]) -> None:
         self.name = name
         self._files = files
-        files.remove(name)  # of an epoch that this writer gave up
+        files.remove(name)  # left by an epoch that this writer discarded
         self._file = files.create(name)
         self._writer = SegmentWriter(self._file, header)
 
     def append(self, frame: Frame) -> None:
-        """Add a frame. Raises `CheckpointError` when the disk fails; the spool is then good for nothing."""
+        """Add a frame. Raises `CheckpointError` when the disk fails; the spool is then unusable."""
         try:
             self._writer.write_frame(frame)
         except OSError as exc:
             raise _not_written(self._files, self.name, exc) from exc
 
     def finish(self) -> Mapping[str, int] | None:
-        """Make the frames durable; gives what the epoch's footer says of them, None when there are none."""
+        """Make the frames durable; returns the epoch footer's fact about them, None when there are no frames."""
         frames = self._writer.entries
         if not frames:
             self.discard()
@@ -96,17 +90,17 @@ class OutputSpool:
         return {"seal": seal, "frames": frames}
 
     def discard(self) -> None:
-        """Remove what was taken, for an epoch that is given up. Idempotent."""
-        with suppress(OSError):  # what cannot be written any more is not wanted any more
+        """Remove the file, for an epoch that will not be sealed. Idempotent."""
+        with suppress(OSError):  # the buffered bytes need not reach the disk any more
             self._file.close()
         self._files.remove(self.name)
 
 
 class EpochLog:
-    """The sealed epochs of one operator subtask. `open` makes one; a newer `open` cuts it off.
+    """The sealed epochs of one operator subtask. `open` makes one; a newer `open` fences it.
 
-    Used by one thread. A failed `seal` leaves the log as it was, on disk and here, unless the failure came after
-    the epoch got its name: then the log refuses further epochs and has to be opened anew to learn what is sealed.
+    One thread uses it. A failed `seal` leaves the log as it was, on disk and in memory, unless the epoch may already
+    have its name. Then the log refuses further epochs; only opening it again shows what is sealed.
     """
 
     def __init__(self, chain: Chain, opening: Sealed) -> None:
@@ -121,9 +115,9 @@ class EpochLog:
         self._outputs: dict[int, str] = {}
         self._refusal: CheckpointError | FencedError | None = None
         self._pid = os.getpid()
-        #: How this writer compresses changes.
+        #: The compression of the changes that this writer seals.
         self.compression = "none"
-        #: What is there is of another form than what this writer will seal, and has to be replaced before it does.
+        #: Whether the stored data has other schemas than this writer's; it must be converted before the next seal.
         self.unconverted = False
 
     @classmethod
@@ -133,12 +127,11 @@ class EpochLog:
         identity: LogIdentity,
         admit: Callable[[Chain | None], States] = lambda _: (),
     ) -> EpochLog:
-        """Open the log, or begin it, as its only writer; every earlier writer is cut off.
+        """Open the log, or begin it, as its only writer; every earlier writer is fenced.
 
-        `admit` is asked what the history is opened with: it gets it (None: there is none), gives the schemas of what
-        this writer will write, or raises. Raises `CheckpointError` when the log has another identity or cannot be
-        written, `DamagedCheckpoint` when what is left of it leads nowhere, naming the file, and what `admit` raises;
-        nothing has changed then.
+        `admit` gets the history (None: there is none) and returns the schemas of what this writer will write, or
+        raises. Raises `CheckpointError` when the log has another identity or cannot be written, `DamagedCheckpoint`,
+        which names the file, when no usable history is left, and what `admit` raises. Nothing has changed then.
         """
         files = directory_of(directory)
         try:
@@ -167,7 +160,7 @@ class EpochLog:
 
     @property
     def path(self) -> object:
-        """Where it is, for messages."""
+        """The log's location, for messages."""
         return self._files.path
 
     @property
@@ -188,12 +181,12 @@ class EpochLog:
         operator_state: OperatorState = (),
         epoch_input: EpochInput | None = None,
     ) -> None:
-        """Make an epoch durable: its changes, its output, the operator's lists and what identifies its rows.
+        """Make an epoch durable: its changes, its output, the operator's lists and the identity of its input rows.
 
-        It is sealed when this returns.
+        The epoch is sealed when this returns.
 
         Raises `FencedError` when another writer has opened the log, `CheckpointError` when the disk fails, and
-        whatever `changes` raises; the epoch is then not sealed.
+        what `changes` raises; the epoch is then not sealed. See the class for a failure after the epoch got its name.
         """
         end_forked_child(self._pid)
         self._check_writable(epoch)
@@ -217,16 +210,16 @@ class EpochLog:
         self._chain.segments.append(sealed)
         if sealed.output:
             self._outputs[epoch] = sealed.output_name
-        with suppress(OSError):  # the epoch is sealed; the next opening removes what stays
+        with suppress(OSError):  # the epoch is sealed; the next opening removes a file that is left
             self._files.remove(temporary)
 
     @property
     def bases(self) -> tuple[Snapshot | None, ...]:
-        """What `parts` can begin with, the best first."""
+        """The bases that `parts` can begin with, the newest first."""
         return self._chain.bases
 
     def parts(self, base: Snapshot | None, upto: int | None = None) -> Iterator[Part]:
-        """The state from a base on, as `Chain.parts` gives it."""
+        """The history from a base, as `Chain.parts` yields it."""
         return self._chain.parts(base, upto)
 
     def operator_state(self) -> OperatorState:
@@ -234,14 +227,14 @@ class EpochLog:
         return self._chain.operator_state()
 
     def changes(self) -> Iterator[Change]:
-        """All changes, from the best base on, in their order. Raises `DamagedCheckpoint` at the first damage."""
+        """All changes from the newest base, in their order. Raises `DamagedCheckpoint` at the first damage."""
         for part in self.parts(self.bases[0]):
             yield from part.changes
 
     def write_base(self, changes: Iterable[Change]) -> None:
-        """Put a snapshot of the state as it is now, in ascending order, under what this writer will seal.
+        """Write a snapshot of the whole state, with `changes` in ascending order, as the base of this writer's epochs.
 
-        For a writer whose schemas differ from those before it: what came before is not read any more. Raises
+        A writer needs it whose schemas differ from the stored ones: readers then begin with the snapshot. Raises
         `CheckpointError`; the log is then as it was.
         """
         snapshot = Snapshot(
@@ -265,7 +258,7 @@ class EpochLog:
         )
 
     def begin_output(self) -> OutputSpool:
-        """A spool for the output of the next epoch. The last one begun counts: the one before loses its file."""
+        """A spool for the output of the next epoch. It removes the file of a spool begun earlier for this epoch."""
         name = output_name(self._last.sequence + 1, self._writer)
         try:
             return OutputSpool(self._files, name, self._header("output", NO_EPOCH))
@@ -273,17 +266,17 @@ class EpochLog:
             raise _not_written(self._files, name, exc) from exc
 
     def epoch_input(self, epoch: int) -> EpochInput | None:
-        """What identifies the rows of a sealed epoch; None when that was not stored."""
+        """The identity of a sealed epoch's input rows; None when it was not stored."""
         segment = self._epochs.get(epoch)
         return None if segment is None else segment.input
 
     def has_output(self, epoch: int) -> bool:
-        """Whether a sealed epoch's output can be given again."""
+        """Whether an epoch is sealed and its output can still be read. An empty output can."""
         segment = self._epochs.get(epoch)
         return segment is not None and (segment.output is None or self._files.exists(segment.output_name))
 
     def output(self, epoch: int) -> Iterator[bytes]:
-        """The output frames of a sealed epoch. Raises `CheckpointError` when they were dropped or are damaged."""
+        """The output frames of a sealed epoch. Raises `CheckpointError` when they are dropped or damaged."""
         segment = self._epochs.get(epoch)
         if segment is None:
             raise CheckpointError(f"epoch {epoch} is not sealed in {self._files.path}")
@@ -292,9 +285,9 @@ class EpochLog:
                 yield from reader.frames(segment.output["seal"])
 
     def drop_output(self, before_epoch: int) -> None:
-        """Forget the output of the epochs before `before_epoch`: Spark will not ask for them again."""
+        """Remove the output of the epochs before `before_epoch`, which Spark cannot repeat any more."""
         for epoch in [epoch for epoch in self._outputs if epoch < before_epoch]:
-            with suppress(OSError):  # the next opening removes what stays
+            with suppress(OSError):  # the next opening removes a file that is left
                 self._files.remove(self._outputs.pop(epoch))
 
     def _check_writable(self, epoch: int) -> None:
@@ -330,12 +323,12 @@ class EpochLog:
         return Sealed(self._last.sequence + 1, seal, epoch, self._writer, output)
 
     def _publish(self, temporary: str, sealed: Sealed) -> None:
-        end_forked_child(self._pid)  # the changes were serialized by the user's code
+        end_forked_child(self._pid)  # the user's code, which may fork, has serialized the changes
         try:
             self._files.publish(temporary, sealed.name)
         except (FileExistsError, FileNotFoundError) as exc:
             if not self._files.exists(sealed.name):
-                raise  # not taken by another writer: the directory itself is gone
+                raise  # no other writer has the name: the directory itself is gone
             self._refusal = FencedError(
                 f"epoch {sealed.epoch} is not sealed: another writer has opened the epoch log in {self._files.path} "
                 f"since generation {self._writer} did"
@@ -343,16 +336,16 @@ class EpochLog:
             raise self._refusal from exc
 
     def _withdraw(self, temporary: str, spool: OutputSpool | None) -> None:
-        """Tidy up after a failed seal, as far as it is certain that it failed."""
+        """Remove the files of a failed seal, if it is certain that the epoch did not get its name."""
         with suppress(OSError):
             self._files.remove(temporary)
             if not self._files.exists(log_name(self._last.sequence + 1)):
                 if spool is not None:
                     spool.discard()
                 return
-        # Our epoch, or another's file: only opening anew tells, and removes what is not referred to.
+        # The name may be ours or another writer's. Opening the log again finds out, and removes leftovers.
         self._refusal = self._refusal or CheckpointError(
-            f"the epoch log in {self._files.path} failed while it sealed an epoch; open it anew"
+            f"the epoch log in {self._files.path} failed while it sealed an epoch; open it again"
         )
 
     def _header(self, kind: str, epoch: int) -> dict[str, Any]:
@@ -382,7 +375,7 @@ def _not_written(files: Directory, name: str, exc: OSError) -> CheckpointError:
 
 
 def _claim(chain: Chain, states: States) -> Sealed | None:
-    """Take the number after the chain for an opening; None when another writer was faster."""
+    """Write an opening with the number after the chain; None when another writer took the number first."""
     files, sequence = chain.files, chain.top + 1
     header = header_of(
         chain.identity, "writer", sequence=sequence, previous=chain.seal, epoch=NO_EPOCH, writer=sequence

@@ -1,8 +1,8 @@
-"""What the files of a checkpoint say of themselves, as types: headers, footers, JSON manifests, schemas, lists.
+"""The types of the metadata in checkpoint files: headers, footers, JSON manifests, schemas, lists.
 
-Rules of this module: plain data in, nothing or an error out; it reads no file. A checksum proves that a file is as
-somebody wrote it, not that it was qstate. So whatever stands in a file is checked against these types before it is
-used. Facts that are not named here are let through: a newer qstate may add some that readers need not know.
+Rules of this module: plain data in, nothing or an error out; it reads no file. A checksum proves that a file was not
+changed since it was written. It does not prove that qstate wrote it. So readers check all metadata against these types
+before they use it. Unknown facts pass: a newer qstate may add some that readers can ignore.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ __all__ = [
 ]
 
 FORMAT = 2
-#: Of snapshots that stand on another one. All else is as readers of format 2 know it.
+#: The format of snapshots that build on another one. Apart from that they are as in format 2.
 PARTIAL_FORMAT = 3
-#: So many files can be declared void by one opening.
+#: The most files that one opening can declare void.
 LARGEST_VOID = 1000
-#: Bytes of a JSON file: far more than the schemas of a thousand states take.
+#: The largest JSON file in bytes: far more than the schemas of a thousand states take.
 LARGEST_MANIFEST = 16 << 20
 
 WHAT_TO_DO = (
     "the epoch log cannot be used: bring the file back from a copy of the checkpoint directory, or start the job "
-    "anew with an empty checkpoint directory (both qstate's and Spark's)"
+    "again with an empty checkpoint directory (both qstate's and Spark's)"
 )
 
 Count = Annotated[int, Meta(ge=0)]
 Epoch = Annotated[int, Meta(ge=-1)]
 Group = Annotated[int, Meta(ge=0, lt=MAX_PARALLELISM_LIMIT)]
 Parallelism = Annotated[int, Meta(ge=1, le=MAX_PARALLELISM_LIMIT)]
-#: The name of a file in the same directory, and nowhere else.
+#: The name of a file in the same directory; it cannot lead to another directory.
 FileName = Annotated[str, Meta(pattern=r"^[0-9A-Za-z_-][0-9A-Za-z._-]*$")]
 
 
@@ -71,7 +71,7 @@ class _LogHeader(TypedDict):
 
 
 class LogHeaderFacts(_LogHeader, total=False):
-    """Of every file of an epoch log."""
+    """The header of every file of an epoch log."""
 
     states: list[dict[str, Any]]
     since: tuple[Count, Count]
@@ -80,7 +80,7 @@ class LogHeaderFacts(_LogHeader, total=False):
 
 
 class SavepointHeaderFacts(TypedDict):
-    """Of a `.savepoint` file."""
+    """The header of a `.savepoint` file."""
 
     kind: Literal["savepoint"]
     job: str
@@ -97,14 +97,14 @@ class _Footer(TypedDict):
 
 
 class OutputFacts(TypedDict):
-    """Of an epoch's stored results."""
+    """What an epoch's footer says of the file with its output."""
 
     seal: Count
     frames: Count
 
 
 class InputFacts(TypedDict):
-    """Of the rows that an epoch was made of."""
+    """What an epoch's footer says of its input rows."""
 
     rows: Count
     digest: Count
@@ -112,7 +112,7 @@ class InputFacts(TypedDict):
 
 
 class FooterFacts(_Footer, total=False):
-    """Of every file."""
+    """The footer of every file."""
 
     index: list[tuple[Group, Count]]
     output: OutputFacts | None
@@ -120,7 +120,7 @@ class FooterFacts(_Footer, total=False):
 
 
 class ListFacts(TypedDict):
-    """Of a list of operator state."""
+    """A list of operator state in a footer."""
 
     schema: dict[str, Any]
     distribution: str
@@ -165,17 +165,17 @@ class SavepointFacts(TypedDict):
 
 
 def check_facts(plain: Any, kind: Any, where: str, what_to_do: str = WHAT_TO_DO) -> None:
-    """Raise `DamagedCheckpoint` unless plain data is of a kind. `where` begins the message."""
+    """Raise `DamagedCheckpoint` unless plain data has the type `kind`. The message begins with `where`."""
     try:
-        msgspec.convert(plain, kind, builtin_types=(bytes,))  # else text in base 64 would do for bytes
+        msgspec.convert(plain, kind, builtin_types=(bytes,))  # else msgspec would take base 64 text for bytes
     except (msgspec.ValidationError, RecursionError) as exc:
         raise DamagedCheckpoint(f"{where} is not as qstate writes it: {exc}; {what_to_do}") from exc
 
 
 def check_log_file(header: Mapping[str, Any], path: object) -> None:
-    """Raise unless a file of an epoch log says of itself what each does.
+    """Check the header of a file of an epoch log.
 
-    `CheckpointError` for another format, or a schema of a newer qstate; `DamagedCheckpoint` for anything else.
+    Raises `CheckpointError` for another format or a schema of a newer qstate, `DamagedCheckpoint` for anything else.
     """
     expected = PARTIAL_FORMAT if "since" in header else FORMAT
     if header.get("format") != expected:
@@ -190,13 +190,13 @@ def check_log_file(header: Mapping[str, Any], path: object) -> None:
 
 
 def check_savepoint_file(header: Mapping[str, Any], path: object) -> None:
-    """The same for a file of a savepoint."""
+    """Check the header of a file of a savepoint; raises `DamagedCheckpoint` and `CheckpointError`."""
     check_facts(header, SavepointHeaderFacts, f"the header of {path}")
     check_schemas(header["states"], path)
 
 
 def check_schemas(states: Iterable[Mapping[str, Any]], path: object) -> None:
-    """Raise `CheckpointError` for a schema that cannot be read, and for two states of one name."""
+    """Raise `CheckpointError` for a schema that cannot be read, and when two states have one name."""
     names: set[str] = set()
     for plain in states:
         try:
@@ -210,7 +210,7 @@ def check_schemas(states: Iterable[Mapping[str, Any]], path: object) -> None:
 
 
 def check_key_types(plain: Mapping[str, Any]) -> None:
-    """Raise `CheckpointError` for key types that no key has. A list of operator state has none."""
+    """Raise `CheckpointError` for unknown key types. A list of operator state has no key types."""
     found = plain.get("key_types", [])
     known = {kind.value for kind in ColumnType}
     if not isinstance(found, list) or not all(type(one) is str and one in known for one in found):
@@ -220,7 +220,10 @@ def check_key_types(plain: Mapping[str, Any]) -> None:
 
 
 def check_lists(found: Any, path: object) -> None:
-    """Raise unless this is the operator state of a subtask: `DamagedCheckpoint`, `CheckpointError` for a schema."""
+    """Check the operator state of a subtask.
+
+    Raises `DamagedCheckpoint`, and `CheckpointError` for a schema that cannot be read.
+    """
     check_facts(found, list[ListFacts], f"the operator state in {path}")
     for one in found:
         try:
@@ -229,7 +232,7 @@ def check_lists(found: Any, path: object) -> None:
             raise CheckpointError(f"{path}: {exc}") from exc
 
 
-#: What decoding, merging and loading raise for contents that are not what they should be.
+#: What decoding, merging and loading raise for invalid contents.
 _UNREADABLE = (
     ArithmeticError,
     AttributeError,
@@ -244,14 +247,14 @@ _UNREADABLE = (
 
 @contextmanager
 def readable(where: object) -> Iterator[None]:
-    """While stored contents are decoded, merged or loaded: what that fails on becomes a `DamagedCheckpoint`.
+    """Translate the errors of decoding, merging and loading stored contents into `DamagedCheckpoint`.
 
-    Contents are not looked at twice on these ways; `qstate checkpoint verify` looks at each entry.
+    Readers do not check each entry beforehand, to save time; `qstate checkpoint verify` does.
     """
     try:
         yield
     except _UNREADABLE as exc:
         raise DamagedCheckpoint(
-            f"{where} holds what cannot be read ({type(exc).__name__}: {exc}); `qstate checkpoint verify` names the "
-            f"file: {WHAT_TO_DO}"
+            f"{where} has contents that cannot be read ({type(exc).__name__}: {exc}); `qstate checkpoint verify` names "
+            f"the file: {WHAT_TO_DO}"
         ) from exc

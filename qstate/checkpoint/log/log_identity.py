@@ -1,8 +1,8 @@
-"""Whose an epoch log is, and whether a file that lies in it is one of its own, under its own name.
+"""The identity of an epoch log, and the check that a file belongs to it and has the right name.
 
-Rules of this module: headers and names in, nothing or an error out; it reads no file. Directories are copied and
-brought back by hand: a sound file of another subtask, or of another number, is damage like any other, but another
-mistake, and says so.
+Rules of this module: headers and names in, nothing or an error out; it reads no file. People copy directories and
+bring files back by hand. A sound file of another subtask or of another number is damage, too; its error says which
+file is in the wrong place.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BRING_BACK = "bring the right one back from a copy of the checkpoint directory"
 
 @dataclass(frozen=True, slots=True)
 class LogIdentity:
-    """Whose log it is. A log is opened under the identity it was made with, or not at all."""
+    """The subtask that a log belongs to. A log opens only under the identity that it was created with."""
 
     job: str
     operator: str
@@ -48,7 +48,7 @@ class LogIdentity:
 
 
 def owner_of(header: Mapping[str, Any]) -> LogIdentity:
-    """Whose log a file says that it is of."""
+    """The identity of the log that a file's header names."""
     return LogIdentity(**{field.name: header[field.name] for field in fields(LogIdentity)})
 
 
@@ -61,7 +61,7 @@ def misplaced(header: Mapping[str, Any], path: object, identity: LogIdentity) ->
 
 
 def check_name(header: Mapping[str, Any], name: str, path: object) -> None:
-    """Raise `DamagedCheckpoint` for a file whose name says another number, or another kind, than itself."""
+    """Raise `DamagedCheckpoint` for a file whose name has another number or kind than its header."""
     found = parse_name(name)
     if found is None or header["kind"] not in _HEADER_KINDS[found.kind] or header["sequence"] != found.number:
         raise DamagedCheckpoint(

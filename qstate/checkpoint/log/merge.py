@@ -1,17 +1,17 @@
-"""Merging: the state that a base and the epochs since make, as one stream in ascending order.
+"""Merges a base with the epochs since into one stream of changes, in ascending order.
 
-Rules of this module: changes in, changes out, by the block; it knows no file. The order is that of key group, state,
-namespace, key and map key, the last four as their encoded bytes (a state's name as UTF-8). Equal states give equal
-streams, cut into equal blocks, whatever backend and parallelism they come from: the neutral dump is this stream.
+Rules of this module: changes in, changes out, in blocks; it knows no file. The stream ascends by key group, state,
+namespace, key and map key, the last four as encoded bytes (a state's name as UTF-8). Equal states give equal streams
+in equal blocks, whatever backend and parallelism they come from: the neutral dump is this stream.
 
-The epochs' changes are held in memory, one entry each, the base is read as it goes: so memory follows what
-changed since the base, not the size of the state. What no epoch changed is passed on by the block.
+Memory holds the changes of the epochs, one entry each, and streams the base. So memory depends on what changed since
+the base, not on the size of the state. Blocks that no epoch changed pass unopened.
 
-**Partial snapshots** hold changes, resolved to what each key needs over whatever is below: a value PUT, a DELETE,
-LIST_ADD of all added elements, MAP_PUT and MAP_REMOVE of single entries, or DELETE and then MAP_PUT for a map that was
-deleted and filled again. A list that was deleted or put anew is a PUT. They ascend by key group, state, namespace,
-operation, key and map key, so that a place is a few long runs. Any number of them and a whole one are merged key group
-by key group: of those below the epochs, memory holds the changes of one key group.
+**Partial snapshots** hold resolved changes: for each key the changes that give the right value over any base. That is
+a PUT, a DELETE, a LIST_ADD of all added elements, MAP_PUT and MAP_REMOVE of single entries, or DELETE and then MAP_PUT
+for a map that was deleted and filled again. A list that was deleted and filled again is a PUT. The changes ascend by
+key group, state, namespace, operation, key and map key, so that a place is a few long runs. A whole snapshot and any
+number of partial ones are merged key group by key group: memory holds their changes of one key group.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from qstate.checkpoint.log.chain import Part
 
 __all__ = ["Overlay", "ascending", "merged", "merged_changes", "merged_parts"]
 
-#: Key group, state as UTF-8, namespace: where an entry stands, key and map key aside.
+#: Key group, state as UTF-8, namespace: the position of an entry, without its key and map key.
 Place = tuple[int, bytes, bytes]
 
 _key_of = itemgetter(4)
@@ -41,17 +41,17 @@ _PLAIN = frozenset((bytes, type(None)))
 
 
 class _Addition:
-    """Additions to one key's list or map, over a value that they hide or over what the base has."""
+    """Additions to one key's list or map: over a known value, which hides the base, or over the base's value."""
 
     __slots__ = ("added", "entries", "opaque", "value")
 
     def __init__(self, *, opaque: bool, value: bytes | None) -> None:
-        #: Nothing of the base shows: the key was put anew, or deleted.
+        #: Whether the base is hidden: the key was put or deleted before the additions.
         self.opaque = opaque
         self.value = value
-        #: List elements behind the value, or the base's.
+        #: List elements to append to the value, or to the base's value.
         self.added: list[bytes] = []
-        #: Map entries; None: removed.
+        #: Map entries; None for a removed one.
         self.entries: dict[bytes, bytes | None] = {}
 
     def add(self, change: Change) -> None:
@@ -61,7 +61,7 @@ class _Addition:
             self.entries[change.map_key] = change.data if change.op is ChangeOp.MAP_PUT else None
 
     def over(self, base: list[Change]) -> Iterator[tuple[ChangeOp, bytes, bytes]]:
-        """Operation, map key and data of each entry that the key has, given what the base has for it."""
+        """Operation, map key and data of each entry of the key's value over the base's entries."""
         if self.entries:
             shown = {} if self.opaque else {change.map_key: change.data for change in base}
             for map_key, data in sorted({**shown, **self.entries}.items(), key=itemgetter(0)):
@@ -75,7 +75,7 @@ class _Addition:
             yield ChangeOp.PUT, b"", value
 
     def changes(self) -> Iterator[tuple[ChangeOp, bytes, bytes]]:
-        """Operation, map key and data of what does the same to any base."""
+        """Operation, map key and data of the changes that have the same effect over any base."""
         if self.added:
             if self.opaque:
                 yield ChangeOp.PUT, b"", _joined(([] if self.value is None else [self.value]) + self.added)
@@ -95,13 +95,13 @@ def _joined(additions: list[bytes]) -> bytes:
     return pack_elements(element for addition in additions for element in unpack_elements(addition))
 
 
-#: What the epochs made of the keys of a place: a value put, None for a deletion, or additions.
+#: The effect of the epochs on the keys of a place: a value put, None for a deletion, or additions.
 _Keys = dict[bytes, bytes | _Addition | None]
 _PlainKeys = dict[bytes, bytes | None]
 
 
 class Overlay:
-    """What the epochs since a base made of the keys that they changed."""
+    """The effect of the epochs since a base on the keys that they changed."""
 
     def __init__(self) -> None:
         self._states: dict[tuple[str, bytes], defaultdict[int, _Keys]] = {}
@@ -125,7 +125,7 @@ class Overlay:
                 found.add(change)
 
     def places(self) -> list[Place]:
-        """Where there is something, ascending."""
+        """The places with changes, ascending."""
         return sorted(
             (group, state.encode(), namespace)
             for (state, namespace), by_group in self._states.items()
@@ -133,7 +133,7 @@ class Overlay:
         )
 
     def blocks(self) -> Iterator[ChangeBlock]:
-        """What was added, resolved: over any base, these changes make what the added ones do. Ascending."""
+        """The resolved changes, ascending: over any base they have the effect of all added changes."""
         for place in self.places():
             group, encoded, namespace = place
             state = encoded.decode()
@@ -152,7 +152,7 @@ class Overlay:
                 )
 
     def over(self, place: Place, base: Iterable[ChangeBlock]) -> Iterator[ChangeBlock]:
-        """What a place has, given what the base has there."""
+        """The entries of a place over the base's entries of that place."""
         group, encoded, namespace = place
         state = encoded.decode()
         keys = self._states[state, namespace][group]
@@ -170,7 +170,7 @@ class Overlay:
 
 
 def _by_operation(keys: _Keys) -> dict[ChangeOp, list[tuple[bytes, bytes, bytes]]]:
-    """Key, map key and data of the changes that a place's keys need."""
+    """Key, map key and data of the resolved changes of a place, by operation."""
     found: defaultdict[ChangeOp, list[tuple[bytes, bytes, bytes]]] = defaultdict(list)
     puts, deletions = found[ChangeOp.PUT], found[ChangeOp.DELETE]
     for key, laid in keys.items():
@@ -189,7 +189,7 @@ def _are_plain(keys: _Keys) -> TypeGuard[_PlainKeys]:
 
 
 def _replaced(base: Iterable[ChangeBlock], laid: _PlainKeys) -> Iterator[tuple[list[bytes], list[bytes]]]:
-    """Keys and values of one place, ascending, with whole values laid over them."""
+    """Keys and values of one place, ascending, after puts and deletions of whole values."""
     keys = sorted(laid)
     at = 0
     for part in base:
@@ -233,7 +233,7 @@ def _over(laid: _Keys, key: bytes, base: list[Change]) -> Iterator[tuple[ChangeO
 
 
 def merged(base: Iterable[Change], overlay: Overlay) -> ChangeBlocks:
-    """The base, in ascending order, with the overlay over it, in ascending order."""
+    """The base with the overlay applied; both are in ascending order."""
     return ChangeBlocks(recut(_merged(blocks_of(base), overlay)))
 
 
@@ -251,7 +251,7 @@ def _merged(base: Iterable[ChangeBlock], overlay: Overlay) -> Iterator[ChangeBlo
 
 
 def _by_group(blocks: Iterable[ChangeBlock]) -> Iterator[ChangeBlock]:
-    """Blocks whose groups ascend, as blocks of one group each."""
+    """Blocks whose key groups ascend, split into blocks of one key group each."""
     for block in blocks:
         start, end = 0, len(block.groups)
         while start < end:
@@ -273,9 +273,10 @@ def _place_of(block: ChangeBlock) -> Place:
 
 
 def merged_parts(parts: Iterable[Part]) -> ChangeBlocks:
-    """The state that a history makes, in ascending order; first parts in that order are read as they go.
+    """The state that a history results in, in ascending order. The ascending parts, which come first, are streamed.
 
-    All other parts are read, and those are open, before anything is given: so files that go missing show before that.
+    Before it yields anything, it has opened those files and read all others. So a file that a job removes meanwhile
+    fails the read before the first change.
     """
     layers, overlay = _layers(parts)
     whole, *partial = layers or [()]
@@ -285,9 +286,9 @@ def merged_parts(parts: Iterable[Part]) -> ChangeBlocks:
 
 
 def merged_changes(parts: Iterable[Part]) -> ChangeBlocks:
-    """The changes that a history makes to whatever state it is applied to, as a partial snapshot holds them.
+    """The resolved changes of a history, as a partial snapshot holds them.
 
-    They are read as those of `merged_parts`.
+    The files are read as `merged_parts` reads them.
     """
     layers, overlay = _layers(parts)
     if not layers:
@@ -297,7 +298,7 @@ def merged_changes(parts: Iterable[Part]) -> ChangeBlocks:
 
 
 def _layers(parts: Iterable[Part]) -> tuple[list[Iterable[Change]], Overlay]:
-    """The changes that ascend, not read yet, and all others."""
+    """The changes of the ascending parts, still unread, and an overlay of all others."""
     layers: list[Iterable[Change]] = []
     overlay = Overlay()
     for part in parts:
@@ -309,7 +310,7 @@ def _layers(parts: Iterable[Part]) -> tuple[list[Iterable[Change]], Overlay]:
 
 
 def _overlays(layers: Sequence[Iterable[Change]]) -> Iterator[tuple[int, Overlay]]:
-    """What changes that ascend, each over the ones before, make of each key group, one after the other."""
+    """An overlay for each key group, ascending, from layers of ascending changes; later layers go over earlier ones."""
     streams = [_numbered(number, layer) for number, layer in enumerate(layers)]
     for group, found in groupby(merge(*streams, key=_group_and_layer), key=_group_of):
         overlay = Overlay()
@@ -319,12 +320,12 @@ def _overlays(layers: Sequence[Iterable[Change]]) -> Iterator[tuple[int, Overlay
 
 
 def _numbered(number: int, layer: Iterable[Change]) -> Iterator[tuple[int, int, ChangeBlock]]:
-    """The blocks of one key group each, after it and the layer's number."""
+    """The blocks of a layer, each with its key group and the layer's number before it."""
     return ((block.groups[0], number, block) for block in _by_group(blocks_of(layer)))
 
 
 def _laid(base: Iterable[ChangeBlock], overlays: Iterator[tuple[int, Overlay]]) -> Iterator[ChangeBlock]:
-    """The base, in ascending order, with what lies over each key group."""
+    """The base, in ascending order, with the overlay of each key group applied."""
     upper = next(overlays, None)
     for group, blocks in groupby(_by_group(base), _only_group_of):
         while upper is not None and upper[0] < group:
@@ -341,7 +342,7 @@ def _laid(base: Iterable[ChangeBlock], overlays: Iterator[tuple[int, Overlay]]) 
 
 
 def ascending(changes: Iterable[Change]) -> ChangeBlocks:
-    """Any changes that build a state, as the ascending stream of it; held in memory."""
+    """The ascending stream of the state that any changes build; memory holds all of it."""
     overlay = Overlay()
     _lay(changes, overlay)
     return merged((), overlay)

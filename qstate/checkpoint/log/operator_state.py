@@ -1,21 +1,21 @@
-"""Operator state: the named lists of an operator subtask that belong to no key, and who gets what of them.
+"""Operator state: the named lists of an operator subtask that belong to no key, and their redistribution.
 
 Rules of this module: stored bytes in, stored bytes out; it knows no file. Lists are small (a few elements for each
-subtask, such as positions in a source) and are stored whole: with every epoch and snapshot, in the file's footer.
+subtask, such as positions in a source). Every epoch and snapshot stores them whole, in the file's footer.
 
-    footer of epochs and snapshots    operator_state   [list, ...]: what the subtask had as of that epoch
-    footer of savepoints              operator_states  [[list, ...], ...]: the same of every subtask, in their order
+    footer of epochs and snapshots    operator_state   [list, ...]: the subtask's lists as of that epoch
+    footer of savepoints              operator_states  [[list, ...], ...]: the same for each subtask, in their order
     list                              {schema, distribution: "split" | "union", elements: [bin, ...]}
 
-The keys are there only where the operator has such state. So the state as of an epoch is in the newest file up to that
-epoch and in no other, and each list says itself what its elements look like: a list is never converted where it is.
-A name may have several lists in a row, each in another form, of subtasks that had and had not gone on to a new program.
+A footer has the keys only if the operator has such state. So the newest file up to an epoch, and no other, has the
+state as of that epoch. Each list has the schema of its elements: stored lists are never converted in place. A name may
+have several lists in a row with different schemas, if some subtasks ran a new program and others did not yet.
 
-**Another parallelism.** What a new subtask gets is a function of the lists of all old ones, the new parallelism and its
-index, so that each of them can find out by itself, whenever it begins. Split lists are put one behind the other in the
-order of the old subtasks and cut into even runs; whoever got one more of one list comes last with the next (by name),
-as in Flink's RoundRobinOperatorStateRepartitioner. With an unchanged parallelism they stay where they are. Of a union
-list everybody gets everything.
+**Another parallelism.** The lists of a new subtask depend only on the lists of all old subtasks, the new parallelism
+and its index. So each subtask can compute its own, whenever it begins. Split lists are concatenated in the order of the
+old subtasks and cut into even runs. The subtasks that got one element more of one list come last for the next list (by
+name), as in Flink's RoundRobinOperatorStateRepartitioner. With an unchanged parallelism each subtask keeps its lists.
+Every subtask gets all elements of a union list.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ __all__ = [
     "states_fact",
 ]
 
-#: The most bytes that the elements of a subtask may have together: a footer is one block, which is held in memory
-#: whole; that of a savepoint has to hold the lists of all subtasks, and an opening reads the footers of all files.
+#: The most bytes that the elements of a subtask may have together. A footer is one block, which memory holds whole; the
+#: footer of a savepoint holds the lists of all subtasks, and an opening reads the footers of all files.
 LARGEST_OPERATOR_STATE = (LARGEST_BLOCK + 1) // 256
 
 OF_SUBTASK, OF_EVERY_SUBTASK = "operator_state", "operator_states"
 
 
 class Distribution(Enum):
-    """What becomes of a list when the parallelism changes."""
+    """How a list is redistributed when the parallelism changes."""
 
     SPLIT = "split"
     UNION = "union"
@@ -63,7 +63,7 @@ class Distribution(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OperatorList:
-    """Elements of one named list, as the serializer's bytes, and the schema that they have."""
+    """Elements of one named list, as the serializer's bytes, and their schema."""
 
     schema: Mapping[str, Any]
     distribution: Distribution
@@ -75,7 +75,7 @@ class OperatorList:
 
     @property
     def size(self) -> int:
-        """The bytes of all elements."""
+        """The bytes of all elements together."""
         return sum(map(len, self.elements))
 
     def to_plain(self) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class OperatorList:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> OperatorList:
-        """The inverse of `to_plain`. Raises `CheckpointError` for a distribution that is not known."""
+        """The inverse of `to_plain`. Raises `CheckpointError` for an unknown distribution."""
         try:
             distribution = Distribution(plain["distribution"])
         except ValueError:
@@ -103,12 +103,12 @@ OperatorState = Sequence[OperatorList]
 
 
 def state_fact(state: OperatorState) -> dict[str, Any]:
-    """What the footer of an epoch or a snapshot says of a subtask's lists: nothing when there are none."""
+    """The fact in the footer of an epoch or a snapshot about a subtask's lists: empty without lists."""
     return {OF_SUBTASK: [one.to_plain() for one in state]} if state else {}
 
 
 def states_fact(states: Sequence[OperatorState]) -> dict[str, Any]:
-    """What the footer of a savepoint says of the lists of all subtasks: nothing when there are none."""
+    """The fact in the footer of a savepoint about the lists of all subtasks: empty without lists."""
     return {OF_EVERY_SUBTASK: [[one.to_plain() for one in state] for state in states]} if any(states) else {}
 
 
@@ -133,7 +133,7 @@ def _lists_of(plain: Any, path: object) -> OperatorState:
 
 
 def check_size(state: OperatorState, owner: str) -> None:
-    """Raise `JobError` when the lists of a subtask are larger than they may be."""
+    """Raise `JobError` when the lists of a subtask are larger than `LARGEST_OPERATOR_STATE`."""
     size = sum(one.size for one in state)
     if size > LARGEST_OPERATOR_STATE:
         largest = max(state, key=lambda one: one.size)
@@ -145,7 +145,7 @@ def check_size(state: OperatorState, owner: str) -> None:
 
 
 def redistributed(states: Sequence[OperatorState], parallelism: int, subtask: int) -> OperatorState:
-    """What a subtask of a parallelism begins with, given the lists of all subtasks before, in their order."""
+    """The lists that a subtask begins with under a new parallelism, from those of all old subtasks, in their order."""
     found: list[OperatorList] = []
     first = 0
     for name, distribution in sorted({(one.name, one.distribution) for state in states for one in state}, key=_by_name):
@@ -169,7 +169,7 @@ def _by_name(pair: tuple[str, Distribution]) -> tuple[str, str]:
 
 
 def _run(lists: Sequence[OperatorList], start: int, stop: int) -> list[OperatorList]:
-    """The elements from one number to another, of lists put one behind the other; never without a list."""
+    """The elements `start` to `stop` (exclusive) of the concatenated lists; there is always a list, even if empty."""
     found, at = [], 0
     for one in lists:
         elements = one.elements[max(start - at, 0) : max(stop - at, 0)]
@@ -179,7 +179,7 @@ def _run(lists: Sequence[OperatorList], start: int, stop: int) -> list[OperatorL
 
 
 def _joined(lists: Iterable[OperatorList]) -> list[OperatorList]:
-    """The same elements, neighbours of one form in one list; empty lists only where there is nothing else."""
+    """The same elements, with neighbours of one schema in one list; an empty list only if there are no elements."""
     found: list[OperatorList] = []
     for one in lists:
         if found and not found[-1].elements:
@@ -192,17 +192,17 @@ def _joined(lists: Iterable[OperatorList]) -> list[OperatorList]:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredLists:
-    """The lists that an operator's function asked for, beside those that are stored."""
+    """The lists that an operator's function declares, and how stored lists are restored into them."""
 
     operator: str
     declared: Mapping[str, tuple[ListStateDescriptor, Distribution]] = field(default_factory=dict)
     allow_non_restored: bool = False
 
-    def taken_up(self, stored: OperatorState) -> OperatorState:
-        """The stored lists as this operator would have written them: one for each that is declared.
+    def restored(self, stored: OperatorState) -> OperatorState:
+        """The stored lists in the declared schemas: one for each declared list.
 
-        Raises `JobError` for a list that the function does not ask for, or not like that, and for an element that
-        cannot be converted, naming it.
+        Raises `JobError` for a stored list that the function does not declare, for another distribution, and for an
+        element that cannot be converted, which it names.
         """
         elements: dict[str, list[bytes]] = {name: [] for name in self.declared}
         for one in stored:

@@ -1,25 +1,25 @@
 """The files of the epoch log, byte by byte.
 
-Rules of this module: bytes of one file in and out, each byte covered by a check. It must not know which files
-there are, nor what an epoch is for. All numbers are little-endian.
+Rules of this module: bytes of one file in and out; a checksum covers each byte. It must not know which files exist,
+nor what an epoch is. All numbers are little-endian.
 
     file    = magic "QSTATEL1" | header block | body block ... | footer block | u64 offset of the footer block
 
     block   = u8 kind | u32 length | u64 checksum | length bytes of payload
               checksum = xxh64(payload, seed = 256 * index + kind); index counts body blocks from 0 and is 0 for
-              header and footer, so that a block moved, repeated or of another kind does not pass
+              header and footer, so that a moved or repeated block, or one of another kind, fails the check
 
-    kind 1  header   a MessagePack map; it says what the file is (see `qstate.checkpoint.log.epoch_log`)
+    kind 1  header   a MessagePack map, the identity of the file (see `qstate.checkpoint.log.chain`)
     kind 2  changes  a MessagePack array of up to 65,536 runs of 1 to 65,536 changes of one operation, state and
                      namespace each:
                      [op, state, namespace, [group ...], [key ...], [map key ...] | nil, [data ...] | nil]
-                     nil stands for empty bytes throughout; op is a number of `ChangeOp`
-    kind 3  frame    one output frame, as it was given
+                     nil: empty bytes for every change; op is a number of `ChangeOp`
+    kind 3  frame    one output frame, unchanged
     kind 4  footer   a MessagePack map: blocks (of the body), entries (changes or frames), digest (xxh64 of the
                      checksums of header and body, as 8 bytes each), `index` where changes ascend by key group
-                     ([first key group, offset] of each body block), and whatever the writer adds
+                     ([first key group, offset] of each body block), and the facts that the writer adds
 
-The checksum of the footer covers the digest, and so the file: it is the file's *seal*. The next file names it.
+The checksum of the footer covers the digest, and so the whole file: it is the file's *seal*. The next file names it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from qstate.keys import MAX_PARALLELISM_LIMIT, KeyGroupRange
 
 __all__ = ["LARGEST_BLOCK", "WHAT_TO_DO", "Frame", "SegmentInfo", "SegmentReader", "SegmentWriter"]
 
-#: What an output frame may be: anything with the buffer protocol, an Arrow buffer included.
+#: An output frame: any object with the buffer protocol, such as an Arrow buffer.
 Frame = bytes | bytearray | memoryview
 
 MAGIC = b"QSTATEL1"
@@ -62,12 +62,12 @@ _Groups = Annotated[
 ]
 _Column = Annotated[list[bytes], msgspec.Meta(min_length=1, max_length=LARGEST_RUN)]
 _read_map = msgspec.msgpack.Decoder(dict[str, Any]).decode
-#: One after the other: a block that is compressed well may hold more of them than memory should.
+#: Runs are decoded one by one: all runs of a well compressed block might take too much memory.
 _read_runs = msgspec.msgpack.Decoder(Annotated[list[msgspec.Raw], msgspec.Meta(max_length=LARGEST_RUN)]).decode
 _read_run: Callable[[msgspec.Raw], Any] = msgspec.msgpack.Decoder(
     tuple[int, str, bytes, _Groups, _Column, _Column | None, _Column | None]
 ).decode
-#: What is no MessagePack, of other types, or nested without end.
+#: What the decoders raise for bytes that are no MessagePack, have other types, or are nested too deep.
 _NOT_READABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
@@ -82,7 +82,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SegmentInfo:
-    """What a file says of itself: its header, its footer and its seal."""
+    """The metadata of a file: its header, its footer and its seal."""
 
     header: Mapping[str, Any]
     footer: Mapping[str, Any]
@@ -93,9 +93,9 @@ class SegmentWriter:
     """Writes one file: the header at once, then changes or frames, then the footer."""
 
     def __init__(self, file: BinaryIO, header: Mapping[str, Any], *, ascending: bool = False) -> None:
-        """`ascending`: the changes will come in the order of their key groups, and are worth an index.
+        """`ascending`: the changes will ascend by key group, so the footer gets an index.
 
-        The header's `compression` (see `qstate.checkpoint.log.compression`) is that of the changes, none without it.
+        The header's `compression` (see `qstate.checkpoint.log.compression`) applies to the changes; default: none.
         """
         self._file = file
         self._compress = compressor(header.get("compression", "none"))
@@ -126,7 +126,7 @@ class SegmentWriter:
             self._write_runs(runs, entries)
 
     def _write_runs(self, runs: list[ChangeBlock], entries: int) -> int:
-        """Write one block; gives how many changes the next one should have."""
+        """Write one block; returns how many changes the next one should have."""
         payload = msgpack.packb([(run.op.value, *run[1:]) for run in runs])
         if self._index is not None:
             self._index.append((runs[0].groups[0], self._offset))
@@ -137,7 +137,7 @@ class SegmentWriter:
         self._body(Kind.FRAME, memoryview(frame).cast("B"), 1)
 
     def write_footer(self, **facts: Any) -> int:
-        """End the file; gives its seal. The caller finishes it."""
+        """End the file; returns its seal. The caller calls the directory's `finish`."""
         footer = {"blocks": self._blocks, "entries": self._entries, "digest": self._digest.intdigest(), **facts}
         if self._index is not None:
             footer["index"] = self._index
@@ -152,7 +152,7 @@ class SegmentWriter:
         self._entries += entries
 
     def _write(self, kind: Kind, index: int, payload: bytes | memoryview) -> int:
-        end_forked_child(self._pid)  # a child has the same open file
+        end_forked_child(self._pid)  # a child shares the open file
         if len(payload) > LARGEST_BLOCK:
             raise CheckpointError(f"an entry of {len(payload)} bytes is larger than the epoch log can hold (4 GiB)")
         checksum = _checksum(kind, index, payload)
@@ -164,7 +164,7 @@ class SegmentWriter:
 
 
 class SegmentReader:
-    """Reads one file. Every method raises `CheckpointError` that names the file when a byte of it is not as written."""
+    """Reads one file. Every method raises a `CheckpointError` that names the file when a byte of it has changed."""
 
     def __init__(self, file: BinaryIO, name: str) -> None:
         self._file = file
@@ -173,11 +173,11 @@ class SegmentReader:
 
     @property
     def size(self) -> int:
-        """How many bytes the file has."""
+        """The size of the file in bytes."""
         return self._size
 
     def info(self) -> SegmentInfo:
-        """Header and footer, without the body."""
+        """Read header and footer, not the body."""
         file = self._file
         if self._size < len(MAGIC) + TRAILER.size:
             raise self.damaged("is cut short")
@@ -203,10 +203,10 @@ class SegmentReader:
             pass
 
     def changes(self, seal: int, groups: KeyGroupRange | None = None) -> ChangeBlocks:
-        """The changes of the file sealed so; those of a block are given when the block is checked.
+        """The changes of the file with this seal. It checks a block before it yields the changes in it.
 
-        `groups`: of a file with an index, blocks without these key groups are skipped; what else the blocks hold is
-        given, too.
+        `groups`: if the file has an index, blocks without these key groups are skipped. The other blocks are yielded
+        whole, so changes of further key groups may be among them.
         """
         return ChangeBlocks(self._runs(seal, groups))
 
@@ -230,7 +230,7 @@ class SegmentReader:
             raise self.damaged(f"has a block that cannot be read ({exc})") from exc
 
     def _blocks_of(self, index: list[list[int]], groups: KeyGroupRange) -> Iterator[bytes]:
-        """The body blocks that may hold some of the key groups: each has its own checksum, so none is read in vain."""
+        """The body blocks that may hold some of the key groups. Each block has a checksum, so it can be read alone."""
         for number, (first, offset) in enumerate(index):
             following = index[number + 1][0] if number + 1 < len(index) else None
             if first < groups.stop and (following is None or following >= groups.start):
@@ -238,7 +238,7 @@ class SegmentReader:
                 yield self._block(Kind.CHANGES, number)[0]
 
     def indexed_changes(self, info: SegmentInfo) -> Iterator[ChangeBlock]:
-        """All changes of the file that says this of itself; where it has an index, that is checked as well."""
+        """All changes of the file with this metadata; checks the index, too, if there is one."""
         index = info.footer.get("index")
         if index is not None and len(index) != info.footer["blocks"]:
             raise self.damaged("has an index of other blocks than it has")
@@ -252,11 +252,11 @@ class SegmentReader:
             yield from chain(() if first is None else (first,), runs)
 
     def frames(self, seal: int) -> Iterator[bytes]:
-        """The frames of the file sealed so, each checked before it is given."""
+        """The frames of the file with this seal; each is checked before it is yielded."""
         return self._body(self.sealed(seal), Kind.FRAME)
 
     def sealed(self, seal: int) -> SegmentInfo:
-        """Header and footer of the file sealed so."""
+        """Header and footer of the file, which must have this seal."""
         info = self.info()
         if info.seal != seal:
             known = ("kind", "job", "operator", "subtask", "sequence", "epoch")
@@ -303,7 +303,7 @@ class SegmentReader:
             ) from None
 
     def damaged(self, how: str) -> DamagedCheckpoint:
-        """The error that says of the file what is wrong with it."""
+        """The error for this file; `how` says what is wrong with it."""
         return DamagedCheckpoint(f"{self._name} {how}; {WHAT_TO_DO}")
 
 

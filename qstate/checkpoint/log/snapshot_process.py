@@ -1,8 +1,8 @@
 """The process that makes one snapshot; its arguments are LOCATION EPOCH RETAINED COMPRESSION.
 
-Rules of this module: arguments in, an exit code and log lines out; the work is `snapshots`'. Its standard input brings
-the pickled options of the storage, as anybody can read arguments. It ends at once when its standard input does, so it
-does not outlive the process that started it.
+Rules of this module: arguments in, an exit code and log lines out; `snapshots` does the work. It reads the pickled
+options of the storage from its standard input, because every user of the host can read arguments. It ends at once when
+its standard input closes, so it does not outlive the process that started it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["main"]
 
 log = logging.getLogger(__name__)
 
-#: A snapshot can wait; rows and queries cannot.
+#: Rows and queries go before snapshots.
 BACKGROUND_NICENESS = 10
 
 

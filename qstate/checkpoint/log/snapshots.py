@@ -1,35 +1,35 @@
-"""Snapshots: the state of one subtask in a few files, so that the files before them are not needed any more.
+"""Snapshots: the state of one subtask in a few files, which replace the files before them.
 
-Rules of this module: a snapshot is made of the files that are there, not of a backend: it merges the newest usable
-snapshot with the epochs sealed since, both read and checked. So it can be made by any process at any time, beside
-the task manager that goes on sealing epochs, and is the same for every backend. The file holds changes in
-ascending order (`merge`), so key groups can be read without reading all; PUT and MAP_PUT only, if it is whole.
+Rules of this module: it makes a snapshot from files, not from a backend: it merges the newest usable snapshot with the
+epochs sealed since, and checks both as it reads them. So any process can make one at any time, while the task manager
+seals more epochs, and the result is the same for every backend. The file holds changes in ascending order (`merge`),
+so a reader can skip key groups. A whole snapshot holds PUT and MAP_PUT only.
 
-Two snapshots of one number by two writers are the same state: whoever comes second leaves the first one's.
+Two snapshots of one number by two writers hold the same state: the second writer leaves the file of the first.
 
-**How much is written.** A new snapshot takes up the epochs since the newest one, and of the stack below as much as is
-not at least `GROWTH` times as large as what it takes up above: a log-structured merge. When it takes up the whole one
-at the bottom it is whole, otherwise it is partial and stands on what is left. A bottom of less than `whole_bytes` is
-always taken up: a small state is whole in each file, and each file stands for itself.
+**How much is written.** A new snapshot merges the epochs since the newest snapshot. It also merges the snapshots of
+the stack below, from the top down, until one is at least `GROWTH` times as large as all that is merged so far: a
+log-structured merge. If it merges the bottom, too, it is whole; otherwise it is partial and builds on the rest. It
+always merges a bottom of less than `whole_bytes`: every snapshot of a small state is whole and needs no other file.
 
-With GROWTH = 2, s the bytes of what changes between two snapshots and S those of a whole one:
+With GROWTH = 2, let s be the bytes that change between two snapshots and S the bytes of a whole one:
 
-- A file is at least twice as large as the one that stands on it. So a stack has at most log2(S / s) + 1 files, and at
+- A file is at least twice as large as the one that builds on it. So a stack has at most log2(S / s) + 1 files, and at
   most twice the bytes of its bottom.
-- What is taken up is less than twice as large as what is above it, so it gets into a file at least one and a half times
-  as large, as far as nothing is overwritten (and what is, is not written again). So a byte of the log is written at
-  most log1.5(S / s) + 1 times, on average about half of log2(S / s) times and twice more at the bottom. Rewriting the
-  whole state each time writes it S / s times.
+- A file that is merged is less than twice as large as what is merged above it. So its bytes go into a file at least
+  one and a half times as large, unless they are overwritten, and then they are not written again. So a byte of the log
+  is written at most log1.5(S / s) + 1 times, on average about half of log2(S / s) times and twice more at the bottom.
+  Rewriting the whole state each time would write it S / s times.
 
-**Whose files a snapshot stands on.** The process of a task manager that was replaced may still finish a snapshot, and
-remove what that makes unneeded, however long it slept before. All that it knows has lower numbers than the newest
-opening. So a partial snapshot stands on snapshots of the epochs after the newest opening only, which a single process
-makes at a time: the first snapshot after an opening is whole.
+**Which files a snapshot builds on.** A task manager that was replaced may still have a process that finishes a
+snapshot and removes the files that it replaces, however long the process slept before. All files that this process
+knows have lower numbers than the newest opening. So a partial snapshot builds only on snapshots of epochs after the
+newest opening, of which one process makes one at a time. The first snapshot after an opening is whole.
 
-**Retention.** The newest `retained` snapshots stay, with every snapshot that they stand on and every `.log` file after
-the oldest of them. So a damaged snapshot costs nothing but a longer way, as long as no kept one stands on it: the one
-before it and the epochs since are there. Old snapshots are removed before the files they stand on, the newest first,
-and after them the `.log` files in ascending order: a crash in between leaves more than is needed, never less.
+**Retention.** The newest `retained` snapshots stay, with every snapshot that they build on and every `.log` file after
+the oldest of them. So a damaged snapshot only makes a restart read more files, unless a kept snapshot builds on it:
+the snapshot before it and the epochs since still exist. Old snapshots are removed before the snapshots that they build
+on, the newest first, then the `.log` files in ascending order. A crash in between leaves too many files, never too few.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ __all__ = ["remove_unneeded", "take_snapshot", "write_snapshot"]
 
 log = logging.getLogger(__name__)
 
-#: How many times larger than what it takes up a snapshot has to be, not to be taken up as well.
+#: A new snapshot merges an older one unless that is at least so many times as large as what it merges already.
 GROWTH = 2
-#: A whole snapshot of fewer bytes is written anew every time: that takes about a second, and needs no other file.
+#: A whole snapshot of fewer bytes is always merged: that takes about a second, and the result needs no other file.
 WHOLE_BYTES = 32 << 20
 
 
@@ -77,10 +77,10 @@ def take_snapshot(
     compression: str = "none",
     whole_bytes: int = WHOLE_BYTES,
 ) -> Snapshot | None:
-    """Make a snapshot of the newest epoch (or of `upto`, if that is older) and remove what it makes unneeded.
+    """Make a snapshot of the newest epoch (or of `upto`, if that is older) and remove the files that it replaces.
 
-    It may be partial when the whole one below has `whole_bytes` or more. None when there is nothing new to make one of.
-    Raises `CheckpointError`; everything that was there still is.
+    It may be partial if the whole one at the bottom has `whole_bytes` or more. Returns None when there is no new epoch.
+    Raises `CheckpointError`; no file has been removed then.
     """
     chain = read_chain(files)
     if chain is None:
@@ -89,23 +89,23 @@ def take_snapshot(
     base = chain.bases[0]
     if snapshot is None or (base is not None and base.sequence >= snapshot.sequence):
         return None
-    for way in chain.bases:
-        _check_one_schema(chain, way)
-        planned = replace(snapshot, below=_left_below(chain, way, snapshot, whole_bytes))
+    for base in chain.bases:
+        _check_one_schema(chain, base)
+        planned = replace(snapshot, below=_left_below(chain, base, snapshot, whole_bytes))
         try:
             with readable(files.path):
                 taken = write_snapshot(
                     files,
                     chain.identity,
                     planned,
-                    _changes(chain, way, planned),
+                    _changes(chain, base, planned),
                     compression,
                     operator_state=chain.operator_state(planned.epoch),
                 )
         except DamagedCheckpoint as exc:
-            if way is chain.bases[-1]:
+            if base is chain.bases[-1]:
                 raise
-            log.warning("%s; looking for another way", exc)
+            log.warning("%s; trying an older snapshot", exc)
         else:
             remove_unneeded(files, retained)
             return taken
@@ -113,13 +113,13 @@ def take_snapshot(
 
 
 def _changes(chain: Chain, base: Snapshot | None, planned: Snapshot) -> Iterable[Change]:
-    """What the planned snapshot holds."""
+    """The changes that the planned snapshot will hold."""
     parts = chain.parts(base, planned.epoch, above=planned.below)
     return merged_parts(parts) if planned.below is None else merged_changes(parts)
 
 
 def _left_below(chain: Chain, base: Snapshot | None, planned: Snapshot, whole_bytes: int) -> Snapshot | None:
-    """The newest snapshot of the base's stack that the planned one does not take up; None: it is whole."""
+    """The newest snapshot of the base's stack that the planned one builds on; None: it merges all and is whole."""
     if base is None or not base.stack[0].writer == planned.writer == chain.segments[-1].writer:
         return None
     if size_of(chain.files, base.stack[0]) < whole_bytes:
@@ -143,11 +143,11 @@ def write_snapshot(
     *,
     operator_state: OperatorState,
 ) -> Snapshot:
-    """Write a snapshot, with `changes` in ascending order, under its number; leave one that is there as it is.
+    """Write a snapshot, with `changes` in ascending order, under its number; an existing one stays as it is.
 
-    `changes` are the whole state, or what to change in that of the snapshot below; `operator_state` is what the
-    operator has as of its epoch beside them. Gives it with its seal. Raises `CheckpointError` when it cannot be
-    written, and what `changes` raises; nothing is there then.
+    `changes` are the whole state, or the changes since the snapshot below; `operator_state` is the operator's state as
+    of the snapshot's epoch. Returns the snapshot with its seal. Raises `CheckpointError` when it cannot be written, and
+    what `changes` raises; there is no new snapshot then.
     """
     header = header_of(
         identity,
@@ -177,15 +177,15 @@ def write_snapshot(
         why = storage_fault(exc, files.path, BY_CHECKPOINT_DIR)
         raise CheckpointError(f"cannot write {files.path / snapshot.name}: {why}") from exc
     finally:
-        with suppress(OSError):  # what stays of a failure is removed by the next opening
+        with suppress(OSError):  # the next opening removes a file that is left
             files.remove(temporary)
     return replace(snapshot, seal=seal)
 
 
 def remove_unneeded(files: Directory, retained: int) -> None:
-    """Remove the snapshots that none of the newest `retained` is or stands on, and the files that only those need.
+    """Keep the newest `retained` snapshots and all files that they need; remove the older snapshots and `.log` files.
 
-    Raises `CheckpointError`; removing again goes on where it stopped.
+    Raises `CheckpointError`; the next call removes the rest.
     """
     chain = read_chain(files)
     if chain is None:
@@ -209,7 +209,7 @@ def remove_unneeded(files: Directory, retained: int) -> None:
 
 
 def _newest(chain: Chain, upto: int | None) -> Snapshot | None:
-    """The snapshot after the newest epoch that counts, without its seal; None when there is no epoch."""
+    """The snapshot to make, as of the newest epoch up to `upto`, still without a seal; None when there is no epoch."""
     states = chain.states
     for segment in reversed(chain.segments):
         if segment.epoch != NO_EPOCH and (upto is None or segment.epoch <= upto):
@@ -218,13 +218,13 @@ def _newest(chain: Chain, upto: int | None) -> Snapshot | None:
 
 
 def _check_one_schema(chain: Chain, base: Snapshot | None) -> None:
-    """Only the job, which has the user's code, can bring data of different schemas together; it does so on opening."""
+    """Refuse data of different schemas: only the job has the user's code to convert it, and does so when it opens."""
     schemas: dict[object, object] = {}
     for part in chain.parts(base):
         for state in part.states:
             schema = data_schema(state)
             if schemas.setdefault(state.get("name"), schema) != schema:
                 raise CheckpointError(
-                    f"{chain.files.path} holds state {state.get('name')!r} in two forms; start the job once, it "
-                    "converts what is there"
+                    f"{chain.files.path} holds state {state.get('name')!r} with two schemas; start the job once, it "
+                    "converts the older data"
                 )

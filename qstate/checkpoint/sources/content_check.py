@@ -1,9 +1,9 @@
-"""Each entry of a checkpoint file, looked at as those will who dump or restore it.
+"""Checks each entry of a checkpoint file, as a dump or a restore would read it.
 
-Rules of this module: changes in, nothing or an error out; it reads no file. A checksum says that the bytes are as
-they were written, this that they mean something: a state that is described, an operation that its kind has, keys
-of its types in the key group that is theirs, values that the default serializer reads, and in snapshots the order in
-which they are merged. Values of other serializers are the job's program's to read.
+Rules of this module: changes in, nothing or an error out; it reads no file. A checksum proves that the bytes have not
+changed; this check proves that they are valid. The file describes the state, the state's kind has the operation, the
+keys have the state's key types and are in the right key group, the default serializer can read the values, and the
+entries of a snapshot ascend. Only the job's program can read the values of other serializers.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _WITHOUT_DATA = frozenset((ChangeOp.DELETE, ChangeOp.MAP_REMOVE))
 
 _loads = MessagePackSerializer().loads
 
-#: Where an entry stands among those of a snapshot.
+#: The position of an entry in the order of a snapshot.
 Position = tuple[Any, ...]
 
 
 class ContentCheck:
-    """The entries of one file. `look` takes its blocks in their order."""
+    """Checks the entries of one file. The caller passes each block to `check`, in their order."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class ContentCheck:
         ascending: bool = False,
         whole: bool = False,
     ) -> None:
-        """`ascending`: it is a snapshot or savepoint, and `whole` one that stands on no other."""
+        """`ascending`: the file is a snapshot or savepoint. `whole`: it builds on no other."""
         self._path = path
         self._schemas: Mapping[str, Mapping[str, Any]] = {plain["name"]: plain for plain in states}
         self._key_groups = key_groups
@@ -64,11 +64,11 @@ class ContentCheck:
         self._ascending = ascending
         self._whole = whole
         self._last: Position = ()
-        #: How many entries there were.
+        #: The number of entries checked so far.
         self.entries = 0
 
-    def look(self, block: ChangeBlock) -> None:
-        """Raise `DamagedCheckpoint` for the first thing that is wrong."""
+    def check(self, block: ChangeBlock) -> None:
+        """Raise `DamagedCheckpoint` for the first entry that is invalid."""
         with readable(self._path):
             self._check_operation(block)
             self._check_keys(block)
@@ -113,7 +113,7 @@ class ContentCheck:
         if schema["kind"] == StateKind.LIST.value:
             data = [element for elements in data for element in _elements(elements)]
         if schema["serializer"] == MessagePackSerializer.name:
-            for value in data:  # not all as one array: two bad ones may make up for each other
+            for value in data:  # not joined into one array: two invalid values may be valid together
                 _loads(value)
 
     def _check_order(self, block: ChangeBlock) -> None:
@@ -138,7 +138,7 @@ def _elements(data: bytes) -> list[bytes]:
 
 
 def check_list_elements(states: Iterable[OperatorState], path: object) -> None:
-    """Raise `DamagedCheckpoint` when elements of operator state are not what the default serializer reads."""
+    """Raise `DamagedCheckpoint` when the default serializer cannot read its elements of operator state."""
     with readable(path):
         for state in states:
             for one in state:

@@ -1,8 +1,8 @@
-"""Stored entries as values: what a checkpoint or savepoint holds, for people and for programs other than the job.
+"""Decodes the entries of a checkpoint or savepoint, for people and for programs other than the job.
 
-Rules of this module: changes of the neutral dump in, entries out, one at a time and in the same order. It decodes what
-can be decoded without the job's code: keys always, values where their serializer is the default one. It must not know
-where the changes come from.
+Rules of this module: changes of the neutral dump in, entries out, one at a time and in the same order. It decodes
+without the job's code: all keys, and the values of the default serializer. It must not know where the changes come
+from.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _loads = MessagePackSerializer().loads
 class Entry(NamedTuple):
     """One entry of a state: a value, a whole list, an accumulator, or one entry of a map.
 
-    `map_key` is None but for a map. `value` is what the state holds (of an aggregating state the accumulator, of a
-    record the dict of its fields) if `decoded`, else the serializer's bytes; of a list it is a list of those.
+    `map_key` is None unless the state is a map. If `decoded`, `value` is the stored value: for an aggregating state the
+    accumulator, for a record the dict of its fields. Otherwise it is the serializer's bytes, for a list a list of them.
     """
 
     operator: str
@@ -73,7 +73,7 @@ class Element(NamedTuple):
 
 
 def stored_operator(source: StateSource, operator: str) -> StoredOperator:
-    """What a source has of an operator. Raises `CheckpointError` when it has none of that uid."""
+    """What a source has of an operator. Raises `CheckpointError` for an unknown uid."""
     found = source.operators()
     if operator not in found:
         raise CheckpointError(
@@ -87,8 +87,8 @@ def read_entries(
 ) -> Iterator[Entry]:
     """The entries of an operator as of an epoch (None: the newest final one), in the order of the neutral dump.
 
-    They are read as they are asked for. Raises `CheckpointError`, at once for an epoch that is not there, or on the way
-    at the first damage.
+    They are read as the caller iterates. Raises `CheckpointError`, at once for an epoch that the source does not have,
+    and during the iteration at the first damage.
     """
     stored = stored_operator(source, operator)
     schemas = by_name(states_as_of(source, stored, epoch))
@@ -107,7 +107,7 @@ def _entries(
 def read_changes(
     source: StateSource, stored: StoredOperator, *, epoch: int | None = None, key_groups: KeyGroupRange | None = None
 ) -> Iterator[Change]:
-    """The same as the PUT and MAP_PUT changes that they are stored as."""
+    """The entries that `read_entries` decodes, as stored: PUT and MAP_PUT changes."""
     groups = key_groups or KeyGroupRange(0, source.max_parallelism)
     wanted = _epoch(source, stored, epoch, groups)
     form = in_one_form(states_as_of(source, stored, epoch), source.location, newest=wanted >= stored.epoch)
@@ -115,21 +115,21 @@ def read_changes(
 
 
 def states_as_of(source: StateSource, stored: StoredOperator, epoch: int | None) -> States:
-    """The schemas of the operator's states in the form that they had as of an epoch (None: that they have now)."""
+    """The schemas of the operator's states as of an epoch (None: the newest ones)."""
     return stored.states if epoch is None else source.states(stored.uid, epoch)
 
 
 def read_operator_state(source: StateSource, operator: str, *, epoch: int | None = None) -> Iterator[Element]:
     """The elements of an operator's lists as of an epoch (None: the newest final one), by subtask.
 
-    Raises `CheckpointError` as `read_entries` does.
+    Raises what `read_entries` raises.
     """
     states = read_operator_states(source, stored_operator(source, operator), epoch=epoch)
     return elements_of(source.location, operator, states)
 
 
 def elements_of(location: str, operator: str, states: Iterable[OperatorState]) -> Iterator[Element]:
-    """The elements of the lists of all subtasks, which are given in their order; `location` is where they are from."""
+    """The elements of the lists of all subtasks, with `states` in subtask order; errors name `location`."""
     with readable(f"operator {operator!r} in {location}"):
         yield from _elements(operator, states)
 
@@ -146,7 +146,7 @@ def _elements(operator: str, states: Iterable[OperatorState]) -> Iterator[Elemen
 def read_operator_states(
     source: StateSource, stored: StoredOperator, *, epoch: int | None = None
 ) -> list[OperatorState]:
-    """The same as the lists of each subtask, as they are stored."""
+    """The lists that `read_operator_state` decodes, as stored, for each subtask."""
     wanted = _epoch(source, stored, epoch, KeyGroupRange(0, source.max_parallelism))
     return source.operator_states(stored.uid, wanted)
 
@@ -167,10 +167,10 @@ def by_name(states: States) -> dict[str, Mapping[str, Any]]:
 
 
 def packed_entry(operator: str, change: Change, schema: Mapping[str, Any]) -> bytes:
-    """An entry as a MessagePack map with the stored bytes in it, as they are where they are MessagePack themselves.
+    """An entry as a MessagePack map, with the stored bytes spliced in if they are MessagePack.
 
-    Its keys are operator, state, namespace, key, group, map_key (of a map only) and `value`, or `bytes` where the
-    serializer is another one; of a list that is an array.
+    Its keys are operator, state, namespace, key, group, map_key (only for a map) and `value`. Another serializer than
+    the default one has `bytes` in place of `value`. Both are an array for a list.
     """
     packer = msgpack.Packer(autoreset=False)
     is_map, spliced = schema.get("kind") == StateKind.MAP.value, _is_msgpack(schema)
@@ -193,9 +193,9 @@ def packed_entry(operator: str, change: Change, schema: Mapping[str, Any]) -> by
 
 
 def packed_element(operator: str, subtask: int, stored: OperatorList, data: bytes) -> bytes:
-    """An element of an operator state as a MessagePack map, with the stored bytes in it as `packed_entry` has them.
+    """An element of an operator state as a MessagePack map, with the stored bytes as in `packed_entry`.
 
-    Its keys are operator, state, subtask, distribution and `value`, or `bytes` where the serializer is another one.
+    Its keys are operator, state, subtask, distribution and `value`, or `bytes` for another serializer.
     """
     spliced = _is_msgpack(stored.schema)
     packer = msgpack.Packer(autoreset=False)

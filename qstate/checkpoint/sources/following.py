@@ -1,11 +1,11 @@
-"""An operator's epoch logs, followed while its job writes them: what was sealed since the last look, and what is final.
+"""Follows an operator's epoch logs while its job writes them: which epochs are new since the last look, and final.
 
-Rules of this module: it reads, and knows files, not backends. A look costs one listing of each subtask's directory and
-the header and footer of each file that is new; everything is read anew only where the new files do not follow those
-that are known (a damaged one was declared void, snapshots have replaced some, the parallelism changed).
+Rules of this module: it reads files and knows no backend. A look costs one listing of each subtask's directory and the
+header and footer of each new file. It reads a whole log again only if the new files do not follow the known ones: a
+damaged file was declared void, snapshots have replaced files, or the parallelism changed.
 
-A follower stands at an epoch. It `continues` as long as the files after that epoch are there and hold states in the
-form that it began with; otherwise whoever follows begins again with the state as of a later epoch.
+A follower has the state as of one epoch. It `continues` while the files after that epoch exist and have the schemas
+that it began with. Otherwise the caller must begin again with the state as of a later epoch.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ MOST_READS = 5
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which key groups are read from which subtask's log.
+    """A subtask's log, and the key groups to read from it.
 
-    `numbers` are those of its `.log` files at the moment, `top` is the highest one of these and its snapshots.
+    `numbers` are those of its `.log` files now, `top` is the highest number of these and its snapshots.
     """
 
     groups: KeyGroupRange
@@ -46,9 +46,9 @@ class Place:
 
 
 def places_of(root: Directory, manifest: JobManifest, operator: str) -> list[Place]:
-    """Where an operator's key groups have their history now, ascending: in the newest layout that has begun one.
+    """The logs that have an operator's key groups now, ascending: those of the newest layout that has begun a log.
 
-    Key groups without any are left out. Raises `CheckpointError` when a directory cannot be read.
+    Key groups without a log are left out. Raises `CheckpointError` when a directory cannot be read.
     """
 
     def held(layout: int, subtask: int) -> list[FileName] | None:
@@ -77,7 +77,7 @@ def _listed(directory: Directory) -> list[FileName]:
 
 
 class FollowedLog:
-    """The log of one subtask. `sealed` are the epochs that were sealed since the one it stands at, in their order."""
+    """The log of one subtask. `sealed` are the epochs after the one that the follower has, in their order."""
 
     def __init__(self, place: Place) -> None:
         """Reads the log. Raises `CheckpointError`."""
@@ -85,16 +85,16 @@ class FollowedLog:
         #: The schemas of the newest data.
         self.states: States = ()
         self.sealed: list[Sealed] = []
-        #: Epochs that are there without `sealed`: of snapshots, and the one it stands at.
+        #: Further epochs that exist: those of snapshots, and the one that the follower has.
         self.older: set[int] = set()
-        #: Epochs that are final by themselves: a log that begins with a snapshot was asked for the epoch after it.
+        #: The epoch of the snapshot that the log began with. It is final: Spark asked for the epoch after it.
         self.given = NO_EPOCH
-        #: The path of the newest file when that is damaged.
+        #: The path of the newest file if it is damaged.
         self.damaged: str | None = None
-        #: Whether the files after the epoch that it stands at are there.
+        #: Whether the files after the epoch that the follower has exist.
         self.continues = True
         self._files = place.directory
-        #: Where the newest snapshot of an epoch stands: the number and seal of the file that it comes after.
+        #: The newest snapshot of an epoch, by the number and seal of the `.log` file that it comes after.
         self._bases: dict[int, tuple[int, int]] = {}
         self._stands_at: tuple[int, int] | None = None
         self._last = (0, 0)
@@ -113,21 +113,21 @@ class FollowedLog:
         return max(self.epochs(), default=NO_EPOCH)
 
     def epochs(self) -> Iterator[int]:
-        """Every epoch that is known of."""
+        """Every known epoch."""
         yield from self.older
         for one in self.sealed:
             yield one.epoch
 
     def look(self, place: Place) -> None:
-        """Take in the `.log` files that came since; `place` says which are there. Raises `CheckpointError`."""
-        self._files = place.directory  # which has just been listed
+        """Read the new `.log` files; `place` is from a new listing. Raises `CheckpointError`."""
+        self._files = place.directory  # it caches the sizes of the listing
         if self._sound:
             try:
                 for number in sorted(number for number in place.numbers if number > self._last[0]):
-                    self._take_in(number)
-            except DamagedCheckpoint:  # or declared void, or replaced by a snapshot: the whole directory tells
+                    self._read_next(number)
+            except DamagedCheckpoint:  # or declared void, or replaced by a snapshot: reading the whole log shows which
                 self._sound = False
-        # A snapshot beyond the last file has replaced files that nobody has read here.
+        # A snapshot beyond the last file has replaced files that this follower has not read.
         if not self._sound or place.top > self._last[0]:
             self._read()
 
@@ -139,11 +139,11 @@ class FollowedLog:
             return 0.0
 
     def distrust(self) -> None:
-        """Read everything at the next look: a file that is known was not as it should be."""
+        """Read the whole log at the next look, because a known file turned out to be damaged."""
         self._sound = False
 
     def stand_at(self, epoch: int) -> None:
-        """The follower has the state as of this epoch."""
+        """Record that the follower has the state as of this epoch."""
         taken = [one for one in self.sealed if one.epoch <= epoch]
         self.sealed = [one for one in self.sealed if one.epoch > epoch]
         reached = [(one.sequence, one.seal) for one in taken]
@@ -155,7 +155,7 @@ class FollowedLog:
         self.continues = True
 
     def changes(self, epoch: int) -> Iterator[Change]:
-        """The changes of an epoch in `sealed`, none of any other. Raises `CheckpointError` while they are read."""
+        """The changes of an epoch in `sealed`; empty for other epochs. Raises `CheckpointError` while they are read."""
         for one in self.sealed:
             if one.epoch == epoch:
                 with reading(self._files, one.name) as reader:
@@ -163,7 +163,7 @@ class FollowedLog:
                         if change.group in self.place.groups:
                             yield change
 
-    def _take_in(self, number: int) -> None:
+    def _read_next(self, number: int) -> None:
         sequence, seal = self._last
         name = log_name(number)
         with reading(self._files, name) as reader:
@@ -180,7 +180,7 @@ class FollowedLog:
         )
         if header.get("kind") not in ("writer", "epoch") or any(header.get(key) != expected[key] for key in expected):
             raise DamagedCheckpoint(f"{self._files.path / name} does not follow the file before it")
-        if header["kind"] == "writer":  # until it seals an epoch it says nothing of the data
+        if header["kind"] == "writer":  # its schemas describe data only once it has sealed an epoch
             self._opened_with = tuple(header.get("states", ()))
         else:
             self.states = self._opened_with
@@ -224,7 +224,7 @@ class FollowedLog:
 
 
 class FollowedOperator:
-    """The logs of one operator. `look` finds what is new; `stand_at` says what of it the follower has."""
+    """The logs of one operator. `look` finds new epochs; `stand_at` records which one the follower has."""
 
     def __init__(self, root: Path | Directory, uid: str) -> None:
         self.uid = uid
@@ -234,7 +234,7 @@ class FollowedOperator:
         self._begun_with: list[States] = []
 
     def look(self, manifest: JobManifest) -> None:
-        """Find out what there is now. Raises `CheckpointError`; the next look tries again."""
+        """Read the new files of all subtasks. Raises `CheckpointError`; the next look tries again."""
         places = places_of(self._root, manifest, self.uid)
         if [log.place for log in self.logs] == places:
             for log, place in zip(self.logs, places, strict=True):
@@ -246,7 +246,7 @@ class FollowedOperator:
 
     @property
     def continues(self) -> bool:
-        """Whether what is new can be added to what the follower has."""
+        """Whether the new epochs can be added to the state that the follower has."""
         return bool(self._begun_with) and all(
             log.continues and log.states == states for log, states in zip(self.logs, self._begun_with, strict=True)
         )
@@ -266,13 +266,13 @@ class FollowedOperator:
         return max((log.written_at() for log in self.logs), default=0.0)
 
     def distrust(self) -> None:
-        """Read everything at the next look: a file that is known was not as it should be."""
+        """Read all logs whole at the next look, because a known file turned out to be damaged."""
         for log in self.logs:
             log.distrust()
 
     @property
     def damaged(self) -> str | None:
-        """The path of a log's newest file that is damaged."""
+        """The path of a log's newest file if it is damaged."""
         return next((log.damaged for log in self.logs if log.damaged is not None), None)
 
     @property
@@ -282,29 +282,29 @@ class FollowedOperator:
 
     @property
     def sealed(self) -> int:
-        """The newest epoch that every subtask has sealed: no later one can be committed. -1 when there is none."""
+        """The newest epoch that every subtask has sealed, -1 when there is none. No later one can be committed."""
         return min((log.latest for log in self.logs), default=NO_EPOCH)
 
     @property
     def proved(self) -> int:
         """The newest epoch that these logs prove committed, for every operator of the query. -1 when there is none.
 
-        An epoch that one subtask has sealed proves the one before it.
+        If one subtask has sealed an epoch, Spark has committed the one before it.
         """
         begun = max((log.latest for log in self.logs), default=NO_EPOCH)
         found = [epoch for log in self.logs for epoch in log.epochs() if epoch < begun]
         return max([*found, *(log.given for log in self.logs)], default=NO_EPOCH)
 
     def final(self, committed: int) -> int:
-        """The newest epoch that all subtasks have and that is not after `committed`. -1 when there is none."""
+        """The newest epoch up to `committed` that all subtasks have, -1 when there is none."""
         return min(self.sealed, committed) if self._whole else NO_EPOCH
 
     def epochs(self, upto: int) -> list[int]:
-        """The epochs that the follower lacks, as far as this one."""
+        """The epochs up to this one that the follower does not have yet."""
         return sorted({one.epoch for log in self.logs for one in log.sealed if one.epoch <= upto})
 
     def stand_at(self, epoch: int) -> None:
-        """The follower has the state as of this epoch, of all subtasks and in the form that it is stored in now."""
+        """Record that the follower has the state as of this epoch, of all subtasks and in the schemas stored now."""
         for log in self.logs:
             log.stand_at(epoch)
         self._begun_with = [log.states for log in self.logs]

@@ -1,8 +1,8 @@
-"""Stored state as a source to read from: a checkpoint directory, or a savepoint, whoever wrote it and wherever.
+"""Stored state as a source to read from: the interface, and its implementation for a checkpoint directory.
 
-Rules of this module: it reads. A source gives the state of an operator's key groups as of an epoch, in ascending
-order; it needs no code of the job's. A checkpoint directory may be in use: its files are replaced by snapshots
-while they are read, so a file that went missing means reading its directory again.
+Rules of this module: it only reads. A source yields the state of an operator's key groups as of an epoch, in ascending
+order, without the job's code. A job may be using the checkpoint directory: snapshots replace files while they are
+read. So when a file is missing, the source reads the directory again.
 """
 
 from __future__ import annotations
@@ -53,23 +53,23 @@ __all__ = [
     "in_one_form",
 ]
 
-#: What is done to the parts of a history before they are merged, such as converting them.
+#: A step between reading the parts of a history and merging them, such as a conversion.
 Prepare = Callable[[Iterable[Part]], Iterable[Part]]
 
-#: How often a directory is read again because files were replaced meanwhile.
+#: How many times a directory is read at most, when files are replaced meanwhile.
 MOST_READS = 5
 
 
 class OutrunCheckpoint(CheckpointError):
-    """An epoch is not there any more: newer snapshots took its place, perhaps while it was being read."""
+    """An epoch is not stored any more: newer snapshots have replaced it, perhaps while it was being read."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredOperator:
-    """What a source has of an operator. Epochs are -1 when there is none.
+    """What a source has of an operator. An epoch of -1 means that there is none.
 
     `epoch` is the newest one that is final and can be read, `sealed` the newest one that can be read. `committed` is
-    the newest one that Spark is known to have committed: later than `epoch` where files were damaged or lost.
+    the newest one that Spark is known to have committed; it is later than `epoch` when files are damaged or lost.
     """
 
     uid: str
@@ -82,24 +82,24 @@ class StoredOperator:
 
 
 class StateSource(ABC):
-    """Where the state of a job's operators can be read."""
+    """The stored state of a job's operators."""
 
-    #: For messages, and to open it again.
+    #: Names the source in messages, and opens it again.
     location: str
     job: str
     max_parallelism: int
 
     @abstractmethod
     def operators(self) -> Mapping[str, StoredOperator]:
-        """What there is, by uid. Raises `CheckpointError`."""
+        """The operators by uid. Raises `CheckpointError`."""
 
     @abstractmethod
     def epoch(self, operator: str, groups: KeyGroupRange, upto: int) -> int:
-        """The newest epoch up to `upto` that all these key groups have state as of, -1 when there is none."""
+        """The newest epoch up to `upto` as of which all these key groups can be read, -1 when there is none."""
 
     @abstractmethod
     def states(self, operator: str, upto: int) -> States:
-        """The schemas of the operator's states as of the newest epoch up to `upto`: the form that they had then."""
+        """The schemas that the operator's states had as of the newest epoch up to `upto`."""
 
     @abstractmethod
     def state(
@@ -107,18 +107,18 @@ class StateSource(ABC):
     ) -> Iterator[Change]:
         """The state of these key groups as of `epoch(operator, groups, upto)`: PUT and MAP_PUT changes, ascending.
 
-        Raises `CheckpointError`, at once or while it is read.
+        Raises `CheckpointError`, at once or during the iteration.
         """
 
     @abstractmethod
     def operator_states(self, operator: str, upto: int) -> list[OperatorState]:
-        """The operator state of each subtask, in their order, as of the newest epoch up to `upto`; empty without any.
+        """The operator state of each subtask, in their order, as of the newest epoch up to `upto`; empty without state.
 
         Raises `CheckpointError`.
         """
 
     def look_again(self) -> None:
-        """Take in what a job that is running has changed since the source was opened. Raises `CheckpointError`."""
+        """Read what a running job has changed since the source was opened. Raises `CheckpointError`."""
         return
 
 
@@ -133,9 +133,9 @@ class JobHistory(StateSource):
         origin: StateSource | None = None,
         current: bool = True,
     ) -> None:
-        """`origin` is what the job was restored from, for operators that have no state of their own yet.
+        """`origin` is the source that the job was restored from, for operators without a log of their own.
 
-        Not `current`: the manifest leaves layouts out on purpose.
+        `current` is False for a manifest that leaves out layouts on purpose.
         """
         self._root = directory_of(root)
         self.location = str(self._root.path)
@@ -152,7 +152,7 @@ class JobHistory(StateSource):
         for uid in sorted({*self.manifest.operators, *restored}):
             chains = self.subtasks(uid)
             if not chains and uid in restored:
-                elsewhere[uid] = restored[uid]  # it has not begun here
+                elsewhere[uid] = restored[uid]  # it has no log here yet
             else:
                 query = self.manifest.operators.get(uid, "")
                 begun[uid] = self._begun(uid, query, chains, final.get(query, NO_EPOCH))
@@ -160,19 +160,19 @@ class JobHistory(StateSource):
 
     def _begun(self, uid: str, query: str, chains: Sequence[tuple[KeyGroupRange, Chain]], final: int) -> StoredOperator:
         latest = [NO_EPOCH if epoch is None else epoch for epoch in (chain.latest() for _, chain in chains)]
-        # An epoch that one subtask has sealed proves the one before it committed.
+        # If one subtask has sealed an epoch, Spark has committed the one before it.
         begun = max(latest, default=NO_EPOCH)
         committed = max((final, *(_before(chain, begun) for _, chain in chains)))
         missing = _missing(chains, self._every_group())
-        taken_up = [base.epoch for _, chain in chains for base in _taken_up(chain)]
+        restored = [base.epoch for _, chain in chains for base in _restored(chain)]
         gone = self.manifest.restored_from is not None and self._origin is None
-        if missing and (committed > max(taken_up, default=NO_EPOCH) or (taken_up and gone)):
+        if missing and (committed > max(restored, default=NO_EPOCH) or (restored and gone)):
             where = operator_directory(self._root, uid).path
             raise DamagedCheckpoint(
                 f"{where} lacks the epoch logs of the key groups {missing[0].start} to "
                 f"{missing[0].stop - 1}, although epochs of it are committed; {WHAT_TO_DO}"
             )
-        committed = max((committed, *taken_up))
+        committed = max((committed, *restored))
         for groups in missing:
             latest.append(NO_EPOCH if self._origin is None else self._origin.epoch(uid, groups, committed))
         sealed = min(latest)
@@ -183,7 +183,7 @@ class JobHistory(StateSource):
         )
 
     def subtasks(self, operator: str) -> list[tuple[KeyGroupRange, Chain]]:
-        """The histories that the operator's state is made of now, by their key groups."""
+        """The histories that have the operator's state now, by their key groups."""
         return self._chains(operator, self._every_group())
 
     def states(self, operator: str, upto: int) -> States:
@@ -223,7 +223,7 @@ class JobHistory(StateSource):
         return found
 
     def _operator_states(self, operator: str, upto: int) -> list[OperatorState]:
-        """Those of the newest layout's subtasks; of one that has no log yet, what it will begin with."""
+        """The operator states of the newest layout's subtasks; without a log yet, the state it will begin with."""
         layers: list[list[Chain | None]] = []
         for layout in range(self.manifest.layout, -1, -1):
             layers.append(self._layer(operator, layout))
@@ -241,7 +241,7 @@ class JobHistory(StateSource):
         return found
 
     def _layer(self, operator: str, layout: int) -> list[Chain | None]:
-        """The histories of a layout's subtasks, as far as they have begun one."""
+        """The histories of a layout's subtasks, None for a subtask without a log yet."""
         found = []
         for subtask in range(self.manifest.layouts[layout]):
             directory, identity = self._place(operator, layout, subtask)
@@ -269,7 +269,7 @@ class JobHistory(StateSource):
                 with readable(chain.files.path):
                     base = _sound_base(chain, upto)
                     found = iter(merged_parts(prepare(chain.parts(base, upto, groups))))
-                    begun = list(islice(found, 1))  # all files are read, or open: they may go now
+                    begun = list(islice(found, 1))  # now all files are read or open: the job may remove them
                 break
             except DamagedCheckpoint as exc:
                 chain, failure = self._read_again(chain, upto, exc), exc
@@ -281,7 +281,7 @@ class JobHistory(StateSource):
                     yield change
 
     def _read_again(self, chain: Chain, upto: int, failure: DamagedCheckpoint) -> Chain:
-        """The history as it is now, when files of it have gone or are damaged. Raises `failure` if it is the same."""
+        """Read a history again after a file was missing or damaged. Raises `failure` if the history has not changed."""
         found = (JobManifest.read(self._root) if self._current else None) or self.manifest
         now = JobHistory(self._root, found, current=False)
         again = None
@@ -294,11 +294,11 @@ class JobHistory(StateSource):
         return again
 
     def directories(self, operator: str) -> list[tuple[KeyGroupRange, Directory, LogIdentity]]:
-        """Where the histories of the operator's key groups are, ascending: in the newest layout that has one."""
+        """The logs of the operator's key groups, ascending: those of the newest layout that has one."""
         return self._directories(operator, self._every_group())
 
     def needs_origin(self) -> bool:
-        """Whether some state is still only where the job was restored from."""
+        """Whether the source that the job was restored from has state that this directory does not have yet."""
         if self._origin is None:
             return False
         chains = ((uid, self.subtasks(uid)) for uid in {*self.manifest.operators, *self._origin.operators()})
@@ -323,7 +323,7 @@ class JobHistory(StateSource):
                     return found
             except DamagedCheckpoint as exc:
                 failure = exc
-            # An earlier layout is removed when all of a newer one is there: perhaps it is by now.
+            # A job removes an earlier layout when a newer one is complete: that may have happened meanwhile.
             if places == self._directories(operator, groups):
                 break
         self._check_current(operator)
@@ -332,7 +332,7 @@ class JobHistory(StateSource):
         return found
 
     def _check_current(self, operator: str) -> None:
-        """What is not here may be in a layout that has come since. Raises `OutrunCheckpoint` then."""
+        """Raise `OutrunCheckpoint` if the job has added a layout meanwhile: missing state may be there."""
         manifest = JobManifest.read(self._root) if self._current else None
         if manifest is not None and manifest.layouts != self.manifest.layouts:
             where = operator_directory(self._root, operator).path
@@ -347,7 +347,7 @@ class JobHistory(StateSource):
 
 
 def _of_one_epoch(operators: Mapping[str, StoredOperator]) -> dict[str, StoredOperator]:
-    """Spark commits an epoch for all operators of a query at once, so what one of them proves holds for the others."""
+    """Share the proof of commits: Spark commits an epoch for all operators of a query at once."""
     committed: dict[str, int] = {}
     for stored in operators.values():
         committed[stored.query] = max(stored.committed, committed.get(stored.query, NO_EPOCH))
@@ -369,7 +369,7 @@ def existing_chain(directory: Directory, identity: LogIdentity) -> Chain | None:
     for attempt in range(MOST_READS):
         try:
             return read_chain(directory, identity)
-        except DamagedCheckpoint:  # or replaced by a snapshot between listing and reading
+        except DamagedCheckpoint:  # or a snapshot has replaced a file between listing and reading
             if attempt == MOST_READS - 1:
                 raise
         except OSError as exc:
@@ -378,15 +378,15 @@ def existing_chain(directory: Directory, identity: LogIdentity) -> Chain | None:
 
 
 def in_one_form(states: States, where: str, *, newest: bool = True) -> Prepare:
-    """Refuses parts whose data is of other schemas: only the job, which has the user's code, can convert it.
+    """A step that refuses parts with other schemas: only the job has the user's code to convert their data.
 
-    The stream that it prepares raises `CheckpointError`, which names `where` it all is, when such a part comes. Not the
-    `newest` state: that of an epoch which no job converts any more.
+    It raises `CheckpointError`, which names `where` the state is, at the first such part. `newest` is False for the
+    state of an earlier epoch, which no job converts any more.
     """
     what_to_do = (
-        "start the job once and let it commit an epoch: it converts what is there"
+        "start the job once and let it commit an epoch: it converts the older data"
         if newest
-        else "it was converted about then: ask for an earlier epoch, or for a later one"
+        else "the job converted it about then: ask for an earlier epoch, or for a later one"
     )
     wanted = {plain.get("name"): data_schema(plain) for plain in states}
 
@@ -395,7 +395,7 @@ def in_one_form(states: States, where: str, *, newest: bool = True) -> Prepare:
             for plain in part.states:
                 if wanted.get(plain.get("name")) != data_schema(plain):
                     raise CheckpointError(
-                        f"state {plain.get('name')!r} is stored in two forms, by an older and a newer program, in "
+                        f"state {plain.get('name')!r} is stored with two schemas, by an older and a newer program, in "
                         f"{where}; {what_to_do}"
                     )
             yield part
@@ -404,24 +404,24 @@ def in_one_form(states: States, where: str, *, newest: bool = True) -> Prepare:
 
 
 def _missing(chains: Sequence[tuple[KeyGroupRange, Chain]], groups: KeyGroupRange) -> list[KeyGroupRange]:
-    """What of these key groups has no history."""
+    """The ranges of these key groups that have no history."""
     bounds = [groups.start, *(at for part, _ in chains for at in (part.start, part.stop)), groups.stop]
     return [KeyGroupRange(*pair) for pair in zip(bounds[::2], bounds[1::2], strict=True) if pair[0] < pair[1]]
 
 
-def _taken_up(chain: Chain) -> Iterator[Snapshot]:
-    """The state that a history began with: it was final before."""
+def _restored(chain: Chain) -> Iterator[Snapshot]:
+    """The snapshot of the state that a history began with, which was final before."""
     yield from (base for base in chain.bases if base is not None and base.sequence == 0)
 
 
 def _before(chain: Chain, epoch: int) -> int:
-    """The newest epoch before this one that was sealed in a history, what it began with aside."""
-    begun_with = {base.epoch for base in _taken_up(chain)}
+    """The newest epoch before this one that was sealed in a history; the epoch that it began with does not count."""
+    begun_with = {base.epoch for base in _restored(chain)}
     return max((one for one in _epochs(chain) if one < epoch and one not in begun_with), default=NO_EPOCH)
 
 
 def _reached(chain: Chain, upto: int) -> int:
-    """The newest epoch up to `upto` that a history can be read as of; -1 when there is none."""
+    """The newest epoch up to `upto` as of which a history can be read; -1 when there is none."""
     return max((one for one in _epochs(chain) if one <= upto), default=NO_EPOCH)
 
 
@@ -431,7 +431,10 @@ def _epochs(chain: Chain) -> Iterator[int]:
 
 
 def _sound_base(chain: Chain, upto: int) -> Snapshot | None:
-    """The best base for an epoch whose files are as they were written: a stream that was begun cannot be taken back."""
+    """The newest base up to an epoch whose files are all sound.
+
+    It checks them before any change is yielded, because the reader of a stream cannot undo what it has read.
+    """
     failure: DamagedCheckpoint | None = None
     for base in chain.bases:
         if base is None:
@@ -450,8 +453,8 @@ def _sound_base(chain: Chain, upto: int) -> Snapshot | None:
 
 def _outrun(chain: Chain, upto: int) -> OutrunCheckpoint:
     return OutrunCheckpoint(
-        f"{chain.files.path} holds nothing as old as epoch {upto} any more: older snapshots are not retained. If the "
-        "job has just gone on, try again; retained_snapshots says how many it keeps"
+        f"{chain.files.path} has no state as old as epoch {upto} any more: older snapshots are not retained. If the "
+        "job has just made a snapshot, try again; retained_snapshots says how many it keeps"
     )
 
 

@@ -1,16 +1,16 @@
-"""Opening a subtask's epoch log with what its operator needs: state to begin with, in the form that it declares.
+"""Opens a subtask's epoch log with the state that its operator begins with, in the schemas that it declares.
 
-Rules of this module: it decides what stored state may be taken up (`qstate.evolution` has the rules for one state)
-and puts it in place, before the backend is filled and before any row. The operator's descriptors are what is wanted;
-what is stored says of itself what it is.
+Rules of this module: it decides which stored state may be restored (`qstate.evolution` has the rules for one state) and
+writes it into the log, before the backend is filled and before any row. The operator's descriptors declare the wanted
+schemas; the files name the stored ones.
 
-    no log yet, state elsewhere     that state becomes snapshot 0, whole, before the log is begun: a log that is
-                                    there always has all of its state
-    schemas differ                  the log is opened with the new ones, and a snapshot of everything, converted, put
-                                    under what will be sealed; before the first epoch is, if the newest one that is
-                                    there may not be committed yet: a snapshot says that it is
-    operator state                  the same, but for the conversion: see `qstate.checkpoint.log.operator_state`
-    a state nobody asks for         refused; with `allow_non_restored_state`, dropped
+    no log yet, state elsewhere     that state becomes snapshot 0, whole, before the log begins: so a log that
+                                    exists always has all of its state
+    schemas differ                  the log is opened with the new schemas, and a snapshot of the whole converted state
+                                    becomes the base of new epochs. If the newest stored epoch may not be committed
+                                    yet, that waits until the first new epoch: a snapshot proves its epoch committed
+    operator state                  the same, but without a conversion: see `qstate.checkpoint.log.operator_state`
+    a state without a descriptor    refused; dropped with `allow_non_restored_state`
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """State that a log begins with: the one that `source` has as of `upto`. It counts as epoch `epoch` from now on."""
+    """The state that a log begins with: that of `source` as of `upto`. In the log it has the epoch `epoch`."""
 
     source: StateSource
     upto: int
@@ -53,7 +53,7 @@ class Origin:
 
 
 class DeclaredStates:
-    """The states that an operator's function asked for, beside those that are stored."""
+    """The states that an operator's function declares, and how stored states are restored into them."""
 
     def __init__(
         self,
@@ -69,13 +69,13 @@ class DeclaredStates:
         self._key_types = [kind.value for kind in key_types]
         self._allow_non_restored = allow_non_restored
         self._lists = DeclaredLists(operator, {}, allow_non_restored) if lists is None else lists
-        #: As the files say it.
+        #: The declared schemas as plain data, as in the files.
         self.schemas: States = tuple(
             {**StateSchema.of(descriptor).to_plain(), "key_types": self._key_types} for descriptor in descriptors
         )
 
     def plans(self, stored: States) -> dict[str, Evolution]:
-        """What becomes of each stored state; those that are dropped have no plan. Raises `JobError`."""
+        """The plan for each stored state; a state that is dropped has none. Raises `JobError`."""
         plans: dict[str, Evolution] = {}
         for plain in stored:
             schema = StateSchema.from_plain(plain)
@@ -92,12 +92,12 @@ class DeclaredStates:
         return plans
 
     def differ_from(self, stored: States) -> bool:
-        """Whether stored data is not as this operator writes it."""
+        """Whether stored data has other schemas than this operator declares."""
         own = {plain["name"]: data_schema(plain) for plain in self.schemas}
         return any(own.get(plain.get("name")) != data_schema(plain) for plain in stored)
 
     def prepare(self, parts: Iterable[Part]) -> Iterator[Part]:
-        """The parts of a history as this operator would have written them."""
+        """The parts of a history, converted to the declared schemas."""
         for part in parts:
             changes: Iterable[Change] = part.changes
             if self.differ_from(part.states):
@@ -105,8 +105,8 @@ class DeclaredStates:
             yield part._replace(changes=changes, states=self.schemas)
 
     def lists(self, stored: OperatorState) -> OperatorState:
-        """The stored lists as this operator would have written them. Raises `JobError`."""
-        return self._lists.taken_up(stored)
+        """The stored lists, converted to the declared schemas. Raises `JobError`."""
+        return self._lists.restored(stored)
 
     def _check_keys(self, state: str, stored: Any) -> None:
         if stored != self._key_types:
@@ -118,7 +118,7 @@ class DeclaredStates:
 
 
 def _planned(changes: Iterable[Change], plans: Mapping[str, Evolution]) -> Iterator[Change]:
-    """The changes of states that have a plan, as it says; they may be read after those of later parts."""
+    """The changes of states that have a plan, converted. The caller may read them after those of later parts."""
     return converted((change for change in changes if change.state in plans), plans)
 
 
@@ -132,13 +132,15 @@ def open_epoch_log(
     final: int | None = None,
     compression: str = "none",
 ) -> EpochLog:
-    """The log of a subtask, as its only writer, with all its state in the form that is declared.
+    """Open the log of a subtask as its only writer, with all its state in the declared schemas.
 
-    `first_epoch` is the epoch that Spark asks for, None when it has not asked yet. `final` is the newest one that it
-    has committed for sure (None: all that are sealed): while there is a newer one in another form, the log is left
-    `unconverted`. Raises `JobError` for stored state
-    that the operator cannot take up, `DamagedCheckpoint` when the newest file is damaged and Spark does not, or not
-    yet, ask for what it held, and as `EpochLog.open` does; nothing stored has changed then.
+    `first_epoch` is the epoch that Spark asks for, None when it has not asked yet. `final` is the newest epoch that
+    Spark has certainly committed (None: all that are sealed). While a newer epoch has other schemas, the log stays
+    `unconverted`.
+
+    Raises `JobError` for stored state that the operator cannot restore; `DamagedCheckpoint` when the newest file is
+    damaged and Spark does not, or not yet, ask for its epoch; and what `EpochLog.open` raises. Nothing stored has
+    changed then.
     """
     files = directory_of(directory)
     try:
@@ -196,16 +198,19 @@ def _begin_with(
     lists = redistributed(
         origin.source.operator_states(identity.operator, origin.upto), identity.parallelism, identity.subtask
     )
-    taken_up = declared.lists(lists)
-    check_size(taken_up, str(identity))
+    restored = declared.lists(lists)
+    check_size(restored, str(identity))
     changes = origin.source.state(identity.operator, identity.key_groups, origin.upto, declared.prepare)
     begun = Snapshot(0, 0, 0, origin.epoch, 0, declared.schemas)
-    write_snapshot(files, identity, begun, changes, compression, operator_state=taken_up)
+    write_snapshot(files, identity, begun, changes, compression, operator_state=restored)
     log.info("%s begins with its state as of epoch %d in %s", identity, origin.upto, origin.source.location)
 
 
 def convert_log(opened: EpochLog, declared: DeclaredStates) -> None:
-    """Put a snapshot of everything, in the form that is declared, under what will be sealed. Raises as the opening."""
+    """Write a snapshot of the whole state in the declared schemas as the base of new epochs.
+
+    Raises what `open_epoch_log` raises.
+    """
     for base in opened.bases:
         try:
             with readable(opened.path):

@@ -1,12 +1,12 @@
-"""Where a subtask's state comes from when it has no epoch log of its own yet.
+"""Chooses the state that a subtask without an epoch log begins with.
 
-Rules of this module: it decides which source, and which epoch of it, from the manifest and the first epoch that Spark
-gives the subtask. That epoch is the truth: Spark asks for epoch n only when it has committed n - 1.
+Rules of this module: it chooses the source, and the epoch of the source, from the manifest and the first epoch that
+Spark gives the subtask. Spark asks for epoch n only when it has committed n - 1.
 
     an earlier layout (the parallelism changed)      as of n - 1
-    restored from elsewhere, by the same query       as of n - 1: epochs go on
-    restored from elsewhere, by another query        as of the last final epoch there; epochs begin anew
-    restored, but not driven by any query yet        the same
+    restored from elsewhere, same query              as of n - 1: the epoch numbers continue
+    restored from elsewhere, another query           as of the last final epoch there; epochs begin at 0
+    restored from elsewhere, no query yet            the same
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from qstate.keys import KeyGroupRange
 
 __all__ = ["open_source", "origin_of"]
 
-#: Jobs that were restored from each other in a row; what each has left is kept only until it is taken up.
+#: The longest chain of jobs that were restored from each other. A job needs its origin only until it has restored it.
 MOST_ORIGINS = 100
 
 
 def open_source(location: str, options: Mapping[str, Any] = NO_OPTIONS) -> StateSource:
     """The savepoint or checkpoint directory at a location; `options` are those of its storage.
 
-    Raises `CheckpointError` when there is neither, and `ConfigError` for a location that cannot be one.
+    Raises `CheckpointError` when there is neither, and `ConfigError` for an invalid location.
     """
     return _opened(location, options, ())
 
 
 def _opened(location: str, options: Mapping[str, Any], before: tuple[str, ...]) -> StateSource:
-    """`before` are the locations of the jobs that were restored from it, one after the other."""
+    """`before` are the locations of the jobs that were restored from this one, in their order."""
     root = open_directory(location, options)
     savepoint = Savepoint.read(root)
     if savepoint is not None:
@@ -53,7 +53,7 @@ def _opened(location: str, options: Mapping[str, Any], before: tuple[str, ...]) 
         raise CheckpointError(
             f"{location} is neither a savepoint (no savepoint.json) nor a checkpoint directory of a job (no job.json)"
         )
-    # What the job was restored from may be gone, once every subtask has taken its state up.
+    # The source that the job was restored from may be gone, once every subtask has restored its state.
     lineage = (*before, location)
     kept = manifest.restored_from is not None and _is_there(
         _origin_directory(root, manifest.restored_from, options, lineage)
@@ -70,9 +70,10 @@ def origin_of(
     *,
     options: Mapping[str, Any] = NO_OPTIONS,
 ) -> Origin | None:
-    """What a subtask without a log begins with, when Spark's first epoch for it is `first_epoch`; None: empty.
+    """The state that a subtask without a log begins with; None: it begins empty.
 
-    `options` are those of the storage that the job was restored from.
+    `first_epoch` is Spark's first epoch for the subtask, `options` are those of the storage that the job was restored
+    from.
     """
     source: StateSource | None = _restored(manifest, options, ())
     if source is not None and operator not in source.operators():
@@ -105,14 +106,14 @@ def _origin_directory(
 
 
 def _restored(manifest: JobManifest, options: Mapping[str, Any], lineage: tuple[str, ...]) -> StateSource | None:
-    """What the job was restored from, by the epochs of the queries that drive it now."""
+    """The source that the job was restored from, with the epochs of the queries that run it now."""
     if manifest.restored_from is None:
         return None
     return _Restored(_opened(manifest.restored_from, options, lineage), manifest.operators)
 
 
 class _Restored(StateSource):
-    """A source as a job sees it that was restored from it: what another query made comes before epoch 0."""
+    """A source as seen by a job restored from it: state that another query wrote comes before epoch 0."""
 
     def __init__(self, source: StateSource, queries: Mapping[str, str]) -> None:
         self.location = source.location

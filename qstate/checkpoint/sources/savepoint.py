@@ -1,12 +1,12 @@
-"""Savepoints: the state of a job's operators as of one final epoch each, in files that stand for themselves.
+"""Savepoints: the state of a job's operators as of one final epoch each, in files that need no others.
 
 Rules of this module: it copies state from a source, whatever the backend and the parallelism of the job, and reads
-it back. The files are the neutral dump: equal states give files with equal bodies.
+it back. The files hold the neutral dump: equal states give files with equal bodies.
 
     savepoint.json       written last (see `qstate.checkpoint.manifest` for its form):
                          format, job, max_parallelism, created (ISO 8601, UTC), and `operators`:
                          uid -> file, seal, entries, query, epoch, parallelism, states (schemas)
-    0001.savepoint       one file per operator, of the form that `segment` draws, with an index;
+    0001.savepoint       one file per operator, in the format of `segment`, with an index;
                          header: format, kind "savepoint", job, operator, epoch, max_parallelism, states;
                          its footer has the operator state of all subtasks (see `qstate.checkpoint.log.operator_state`)
 """
@@ -40,23 +40,23 @@ SAVEPOINT_FILE = "savepoint.json"
 #: Entries between two calls of a progress function.
 PROGRESS_ENTRIES = 10_000
 
-#: How often a savepoint of a running job is begun anew.
+#: How many times a savepoint of a running job is attempted.
 MOST_ATTEMPTS = 3
 
-#: Called now and then with the operator's uid, how many of its entries are written, and how much of it is done, 0 to 1.
+#: Called from time to time with the operator's uid, the number of entries written, and the fraction done, 0 to 1.
 Progress = Callable[[str, int, float], None]
 
 
-def _untold(operator: str, entries: int, done: float) -> None:
-    """For whoever does not ask."""
+def _no_progress(operator: str, entries: int, done: float) -> None:
+    """Reports nothing."""
 
 
-def write_savepoint(source: StateSource, target: Path | Directory, *, progress: Progress = _untold) -> Savepoint:
+def write_savepoint(source: StateSource, target: Path | Directory, *, progress: Progress = _no_progress) -> Savepoint:
     """Write the last final state of every operator of a source into a new or empty directory.
 
-    An operator that has no final epoch yet is there with what it began with. Raises `CheckpointError` when the source
-    has no final state yet, when the directory holds something, and when a file cannot be read or written; without its
-    `savepoint.json` what was written is no savepoint.
+    For an operator without a final epoch it writes the state that the operator began with. Raises `CheckpointError`
+    when the source has no final state yet, when the directory is not empty, and when a file cannot be read or written.
+    Files without a `savepoint.json`, as a failure leaves them, are no savepoint.
     """
     files = directory_of(target)
     try:
@@ -80,7 +80,7 @@ def write_savepoint(source: StateSource, target: Path | Directory, *, progress: 
 
 
 def _write_operators(files: Directory, source: StateSource, progress: Progress) -> dict[str, Any]:
-    """All operators; anew when a running job outruns the reading with its snapshots."""
+    """Write all operators; starts again when a running job's snapshots replace the epoch that is being read."""
     for attempt in range(MOST_ATTEMPTS):
         names: dict[str, str] = {}
         try:
@@ -120,7 +120,7 @@ def _write_operator(
     facts = states_fact(source.operator_states(stored.uid, stored.epoch))
     with files.create(name) as file:
         writer = SegmentWriter(file, header, ascending=True)
-        writer.write_changes(_told(changes, partial(progress, stored.uid), source.max_parallelism))
+        writer.write_changes(_reported(changes, partial(progress, stored.uid), source.max_parallelism))
         seal = writer.write_footer(**facts)
         files.finish(file)
     described = asdict(stored)
@@ -128,18 +128,20 @@ def _write_operator(
     return {**described, "seal": seal, "entries": writer.entries}
 
 
-def _told(changes: Iterable[Change], told: Callable[[int, float], None], max_parallelism: int) -> Iterator[Change]:
+def _reported(
+    changes: Iterable[Change], report: Callable[[int, float], None], max_parallelism: int
+) -> Iterator[Change]:
     count = 0
     for change in changes:
         yield change
         count += 1
         if count % PROGRESS_ENTRIES == 0:
-            told(count, change.group / max_parallelism)
-    told(count, 1.0)
+            report(count, change.group / max_parallelism)
+    report(count, 1.0)
 
 
 class Savepoint(StateSource):
-    """A savepoint that was written whole."""
+    """A complete savepoint."""
 
     def __init__(self, files: Directory, manifest: Mapping[str, Any]) -> None:
         self.location = str(files.path)
@@ -151,9 +153,10 @@ class Savepoint(StateSource):
 
     @classmethod
     def read(cls, root: Path | Directory) -> Savepoint | None:
-        """The savepoint in a directory, None when there is none (such as one that was not written to its end).
+        """The savepoint in a directory, None when there is none, or only an incomplete one.
 
-        Raises `DamagedCheckpoint` when its manifest is not as it was written, `CheckpointError` for another format.
+        Raises `DamagedCheckpoint` when its manifest has changed since it was written, `CheckpointError` for another
+        format.
         """
         files = directory_of(root)
         manifest = read_checked(files, SAVEPOINT_FILE, FORMAT, SavepointFacts)
@@ -205,7 +208,7 @@ class Savepoint(StateSource):
                     yield change
 
     def states(self, operator: str, upto: int) -> States:
-        return tuple(self._operators[operator]["states"])  # whatever the epoch, it has one form
+        return tuple(self._operators[operator]["states"])  # a savepoint has one epoch
 
     def operator_states(self, operator: str, upto: int) -> list[OperatorState]:
         stored = self._as_of(operator, upto)
@@ -217,7 +220,7 @@ class Savepoint(StateSource):
         if stored["epoch"] > upto:
             raise CheckpointError(
                 f"the savepoint {self.location} is of epoch {stored['epoch']} of operator {operator!r}, but the query "
-                f"goes on after epoch {upto}: restart with the checkpointLocation as it was when the savepoint was "
+                f"continues after epoch {upto}: restart with the checkpointLocation as it was when the savepoint was "
                 "taken, or with a new one"
             )
         return stored

@@ -1,15 +1,14 @@
-"""Directories of earlier layouts: which of them nobody reads any more, and how they go.
+"""Finds and removes the directories of earlier layouts that no reader needs any more.
 
-Rules of this module: it decides by what is on disk alone, one operator at a time, and changes nothing but what it
-removes.
+Rules of this module: it decides from the files alone, one operator at a time, and changes nothing except by removing.
 
-A key group is read in the newest layout in which its subtask has a log. Such a log has had all of its state since its
-first file, which is a snapshot of what the subtask had before. So once every subtask of a layout has a log, what is
-below that layout is not read, and once each of them has sealed an epoch that is final, nothing leads back behind it.
+A reader reads a key group in the newest layout in which its subtask has a log. Such a log has all of its state from its
+first file on, which is a snapshot of the state before. So once every subtask of a layout has a log, no reader uses the
+earlier layouts. Once each of these subtasks has sealed a final epoch, no restart can need them.
 
-**What a crash leaves.** The oldest layout goes first, of a subtask the snapshots before the epochs, both ascending. So
-what is left of a directory is the history that it was or one that is refused, never an older one that looks whole; and
-with all of it, some of it or none of it, readers find the newer layout first.
+**What a crash leaves.** The oldest layout is removed first, and in a subtask the snapshots before the epochs, both
+ascending. So the rest of a directory is the whole history or one that readers refuse, never an older history that looks
+whole. In each case readers find the newer layout first.
 """
 
 from __future__ import annotations
@@ -36,40 +35,40 @@ def earlier_layouts(root: Directory, manifest: JobManifest, operator: str) -> di
 
 
 def superseded_layouts(root: Directory, manifest: JobManifest, operator: str, final: int) -> list[Directory]:
-    """Those of them that nothing is read from any more, when Spark has committed epoch `final`.
+    """The earlier layouts that no reader needs any more, when Spark has committed epoch `final`.
 
-    Raises `CheckpointError` and `OSError` when that cannot be found out.
+    Raises `CheckpointError` and `OSError` when files cannot be read.
     """
     earlier = earlier_layouts(root, manifest, operator)
     if not earlier:
         return []
     for layout in range(manifest.layout, 0, -1):
-        if _stands_for_itself(root, manifest, operator, layout, final):
+        if _is_self_contained(root, manifest, operator, layout, final):
             return [directory for number, directory in earlier.items() if number < layout]
     return []
 
 
-def _stands_for_itself(root: Directory, manifest: JobManifest, operator: str, layout: int, final: int) -> bool:
-    """Whether every subtask of a layout has a log that has gone on, by a final epoch, from what it began with."""
+def _is_self_contained(root: Directory, manifest: JobManifest, operator: str, layout: int, final: int) -> bool:
+    """Whether every subtask of a layout has a log with a final epoch of its own after the state it began with."""
     parallelism = manifest.layouts[layout]
     for subtask in range(parallelism):
         identity = LogIdentity(manifest.job, operator, subtask, parallelism, manifest.max_parallelism)
         chain = existing_chain(subtask_directory(root, operator, layout, subtask), identity)
-        if chain is None or not _has_gone_on(chain, final):
+        if chain is None or not _has_own_epoch(chain, final):
             return False
     return True
 
 
-def _has_gone_on(chain: Chain, final: int) -> bool:
+def _has_own_epoch(chain: Chain, final: int) -> bool:
     epochs = [one.epoch for one in chain.segments if one.epoch != NO_EPOCH]
     epochs += [base.epoch for base in chain.bases if base is not None and base.sequence > 0]
     return any(epoch <= final for epoch in epochs)
 
 
 def remove_layout(layout: Directory, stopping: Callable[[], bool] = lambda: False) -> None:
-    """Remove a layout's directory; once `stopping` says so, no further. Removing again goes on where it stopped.
+    """Remove a layout's directory; stops early when `stopping` returns True. The next call removes the rest.
 
-    Raises `OSError`, such as for a directory that somebody still writes to.
+    Raises `OSError`, such as for a directory that another process still writes to.
     """
     for name in sorted(layout.names()):
         subtask = layout.joinpath(name)

@@ -1,7 +1,7 @@
-"""Reads every byte of a checkpoint directory or a savepoint, and says which files are not as they were written.
+"""Reads every byte of a checkpoint directory or a savepoint, and reports which files are damaged.
 
-Rules of this module: it reads and reports, one file at a time, and goes on after damage. A running job may replace
-files meanwhile: one that is gone when its turn comes is not missed, unless the history does not hold without it.
+Rules of this module: it reads and reports, one file at a time, and continues after damage. A running job may replace
+files meanwhile: a file that disappears is no damage, unless the history is incomplete without it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["CheckedFile", "verify"]
 
 @dataclass(frozen=True, slots=True)
 class CheckedFile:
-    """A file (or a directory) that was looked at, how long it is in bytes, and what is wrong with it, if anything."""
+    """A file (or a directory) that was checked, its size in bytes, and its damage, if any."""
 
     path: str
     size: int
@@ -46,10 +46,10 @@ class CheckedFile:
 
 
 def verify(location: str, options: Mapping[str, Any] = NO_OPTIONS) -> Iterator[CheckedFile]:
-    """Every file that counts, as it is checked. `options` are those of the storage.
+    """Check every file that counts, and yield each as it is checked. `options` are those of the storage.
 
-    Raises `CheckpointError` when there is neither a checkpoint nor a savepoint, when a file cannot be read for other
-    reasons than damage, and for files of another version.
+    Raises `CheckpointError` when there is neither a checkpoint nor a savepoint, when a file cannot be read for another
+    reason than damage, and for files of another version.
     """
     root = open_directory(location, options)
     try:
@@ -80,21 +80,21 @@ def _files_of(savepoint: Savepoint) -> Iterator[CheckedFile]:
                 facts = {"job": savepoint.job, "operator": uid, "epoch": stored.epoch, "states": list(stored.states)}
                 facts["max_parallelism"] = savepoint.max_parallelism
                 if any(info.header[fact] != value for fact, value in facts.items()):
-                    raise DamagedCheckpoint(f"{path} is not what {SAVEPOINT_FILE} says of it; {WHAT_TO_DO}")
+                    raise DamagedCheckpoint(f"{path} is not the file that {SAVEPOINT_FILE} describes; {WHAT_TO_DO}")
                 check = ContentCheck(path, stored.states, every, savepoint.max_parallelism, ascending=True, whole=True)
-                _look(reader, info, check)
+                _check_entries(reader, info, check)
                 if savepoint.entries(uid) != check.entries:
-                    raise DamagedCheckpoint(f"{path} has not the entries that {SAVEPOINT_FILE} says; {WHAT_TO_DO}")
+                    raise DamagedCheckpoint(f"{path} has not as many entries as {SAVEPOINT_FILE} says; {WHAT_TO_DO}")
                 check_list_elements(operator_states_of(info.footer, path), path)
                 yield CheckedFile(str(path), reader.size)
         except DamagedCheckpoint as exc:
             yield CheckedFile(str(path), 0, str(exc))
 
 
-def _look(reader: SegmentReader, info: SegmentInfo, check: ContentCheck) -> None:
-    """Read every byte of a file of changes, and look at each entry. Raises `CheckpointError`."""
+def _check_entries(reader: SegmentReader, info: SegmentInfo, check: ContentCheck) -> None:
+    """Read every byte of a file of changes, and check each entry. Raises `CheckpointError`."""
     for block in reader.indexed_changes(info):
-        check.look(block)
+        check.check(block)
     if check.entries != info.footer["entries"]:
         raise reader.damaged("has not as many entries as its footer says")
 
@@ -108,7 +108,7 @@ def _history(root: Directory, source: JobHistory, options: Mapping[str, Any]) ->
             for found in _log(directory, identity):
                 sound = sound and found.damage is None
                 yield found
-    if sound:  # each file by itself: is any missing?
+    if sound:  # each file is sound by itself: check that none is missing
         yield from _whole(source)
     if source.needs_origin() and source.manifest.restored_from is not None:
         yield from verify(source.manifest.restored_from, options)
@@ -129,9 +129,9 @@ def _whole(source: JobHistory) -> Iterator[CheckedFile]:
 
 
 def _log(files: Directory, identity: LogIdentity) -> Iterator[CheckedFile]:
-    """The files of one epoch log, each by itself and then as a history.
+    """Check the files of one epoch log, each by itself and then as a history.
 
-    Those declared void do not count, nor stored results that no epoch names: they are being written, or left over.
+    Files declared void do not count, nor does output that no epoch names: it is being written, or left over.
     """
     checked: list[CheckedFile] = []
     log = _LogCheck(files, identity)
@@ -143,24 +143,24 @@ def _log(files: Directory, identity: LogIdentity) -> Iterator[CheckedFile]:
         yield found
     try:
         existing_chain(files, identity)
-    except CheckpointError as exc:  # a sound file in the wrong place is damage, too
+    except CheckpointError as exc:  # such as for a sound file in the wrong place
         if not any(found.damage is not None and found.path in str(exc) for found in checked):
             yield CheckedFile(str(files.path), 0, str(exc))
 
 
 class _LogCheck:
-    """The files of one epoch log, each by itself: first what they say of themselves, then all that they hold."""
+    """Checks the files of one epoch log, each by itself: first all headers and footers, then all contents."""
 
     def __init__(self, files: Directory, identity: LogIdentity) -> None:
         self._files = files
         self._identity = identity
         self._infos: dict[str, SegmentInfo] = {}
-        #: By their numbers, those whose header and footer are sound.
+        #: The snapshots whose header and footer are sound, by their numbers.
         self.snapshots: dict[int, SegmentInfo] = {}
 
     def check(self) -> Iterator[CheckedFile]:
         names = sorted(filter(parse_name, self._files.names()), reverse=True)
-        damaged = [found for found in map(self._looked_at, names) if found is not None]
+        damaged = [found for found in map(self._checked_metadata, names) if found is not None]
         void = {
             log_name(number)
             for info in self._infos.values()
@@ -172,8 +172,8 @@ class _LogCheck:
             if _counts(name, void, outputs):
                 yield from self._read(name, info, outputs.get(name))
 
-    def _looked_at(self, name: str) -> tuple[str, CheckedFile] | None:
-        """Read header and footer; gives what is wrong with them. Nothing is of a file that was dropped meanwhile."""
+    def _checked_metadata(self, name: str) -> tuple[str, CheckedFile] | None:
+        """Check header and footer; returns the damage, None for a sound file and for one that was removed meanwhile."""
         path = self._files.path / name
         try:
             with reading(self._files, name) as reader:
@@ -198,7 +198,7 @@ class _LogCheck:
                     if output is None or (info.seal, frames) != (output["seal"], output["frames"]):
                         raise DamagedCheckpoint(f"{path} is not the output that its epoch names; {WHAT_TO_DO}")
                 else:
-                    _look(reader, info, self._content(path, info))
+                    _check_entries(reader, info, self._content(path, info))
                 check_list_elements([operator_state_of(info.footer, path)], path)
                 yield CheckedFile(str(path), reader.size)
         except DamagedCheckpoint as exc:
@@ -218,7 +218,7 @@ class _LogCheck:
         )
 
     def _states_of(self, writer: int, sequence: int) -> States:
-        """The schemas of an epoch's data: those of its writer's opening, or of a snapshot since, if that is gone."""
+        """The schemas of an epoch's data: those of its writer's opening or, if that is gone, of a later snapshot."""
         opening = self._infos.get(log_name(writer))
         if opening is not None:
             return tuple(opening.header.get("states", ()))
@@ -239,9 +239,10 @@ def _counts(name: str, void: Collection[str], outputs: Collection[str]) -> bool:
 
 
 def _without_base(files: Directory, snapshots: Mapping[int, SegmentInfo]) -> Iterator[CheckedFile]:
-    """The sound snapshots that do not stand on what they should, though the state may be there without them.
+    """The sound snapshots whose snapshot below is missing or wrong, even if readers do not need them.
 
-    One that is damaged has been told of. Those that a job replaces meanwhile are removed before what they stand on.
+    A damaged snapshot below has been reported already. A job removes a snapshot before those that it builds on, so a
+    snapshot that still exists must have all of them.
     """
     for number, info in snapshots.items():
         below, seal = info.header.get("since") or (number, info.seal)
@@ -249,9 +250,9 @@ def _without_base(files: Directory, snapshots: Mapping[int, SegmentInfo]) -> Ite
         path = files.path / own
         damaged = below not in snapshots and files.exists(name)
         if not damaged and (below not in snapshots or snapshots[below].seal != seal) and files.exists(own):
-            yield CheckedFile(str(path), 0, f"{path} stands on {name}, which is missing or another one; {WHAT_TO_DO}")
+            yield CheckedFile(str(path), 0, f"{path} builds on {name}, which is missing or another one; {WHAT_TO_DO}")
         elif not damaged and below in snapshots and _forms(snapshots[below]) != _forms(info):
-            yield CheckedFile(str(path), 0, f"{path} stands on {name}, which has states in other forms; {WHAT_TO_DO}")
+            yield CheckedFile(str(path), 0, f"{path} builds on {name}, which has other schemas; {WHAT_TO_DO}")
 
 
 def _forms(info: SegmentInfo) -> dict[str, Mapping[str, Any]]:

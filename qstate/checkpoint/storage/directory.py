@@ -1,12 +1,12 @@
-"""Directories whose files are written once: what the epoch log, the snapshots and the savepoints stand on.
+"""The storage interface of the epoch log, the snapshots and the savepoints: directories whose files are written once.
 
-Rules of this module: what a storage has to do, not how. One method for each step that a crash can fall between, and
-none that knows what the files hold. Errors are `OSError`; whatever else a storage raises its class translates.
+Rules of this module: it says what a storage has to do, not how. There is one method for each step that a crash can
+separate from the next. No method knows what the files hold. Errors are `OSError`; each class translates other errors.
 
-    DurableDirectory    on a file system that is mounted: hard links, and fsync for what has to survive a power loss
-    ObjectDirectory     in an object store, through fsspec: conditional puts; what was put is durable
+    DurableDirectory    on a mounted file system: hard links, and fsync for files that must survive a power loss
+    ObjectDirectory     in an object store, through fsspec: conditional puts; an object is durable once it is put
 
-The step that everything rests on is `publish`: of all that want a name, on any machine, exactly one gets it.
+Everything depends on `publish`: of all processes that want a name, on any machine, exactly one gets it.
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ from typing import BinaryIO, Protocol, TypeVar
 
 __all__ = ["TEMPORARY_SUFFIX", "AnyDirectory", "Directory", "Named"]
 
-#: The names of files that are still being written end so; nobody but their writer asks for them.
+#: The end of the names of files that are still being written; only their writer uses them.
 TEMPORARY_SUFFIX = ".tmp"
 
 
 class Named(Protocol):
-    """Where something is, as text: `str(path)`, and `path / name` for what is in it. A `Path` is one."""
+    """A path as text: `str(path)`, and `path / name` for a file in it. A `Path` is one."""
 
     def __truediv__(self, name: str, /) -> Named: ...
 
 
 class Directory(ABC):
-    """The files of one directory, by name. It need not be there: without `make`, it is one that holds nothing yet."""
+    """The files of one directory, by name. The directory need not exist; without `make` it may be an empty one."""
 
-    #: Where it is, for messages and to be opened again: `str(path)` is a location.
+    #: Names the directory in messages, and opens it again: `str(path)` is a location.
     path: Named
 
     @abstractmethod
     def joinpath(self, *parts: str) -> Directory:
-        """The directory below this one."""
+        """A directory below this one."""
 
     @abstractmethod
     def make(self) -> None:
-        """Let it be there, durably, with its parents; whoever adds files calls it first."""
+        """Create the directory and its parents durably, if they do not exist. A writer calls it first."""
 
     @abstractmethod
     def names(self) -> list[str]:
-        """The names of all files and directories in it, as they are now; none when it is not there."""
+        """The names of all files and directories in it now; empty when the directory does not exist."""
 
     @abstractmethod
     def exists(self, name: str) -> bool:
-        """Whether there is a file of that name. Raises `OSError` when that cannot be known."""
+        """Whether there is a file of that name. Raises `OSError` when the storage cannot know."""
 
     @abstractmethod
     def open(self, name: str) -> BinaryIO:
-        """A file for reading, which can seek. Raises `FileNotFoundError`."""
+        """Open a file for reading, with seeking. Raises `FileNotFoundError`."""
 
     def read(self, name: str, limit: int) -> bytes:
-        """All of a small file; of one that is longer, one byte more than the limit. Raises `FileNotFoundError`."""
+        """Read a file of up to `limit` bytes whole, `limit` + 1 bytes of a longer one. Raises `FileNotFoundError`."""
         with self.open(name) as file:
             size = min(file.seek(0, io.SEEK_END), limit + 1)
             file.seek(0)
@@ -63,42 +63,42 @@ class Directory(ABC):
 
     @abstractmethod
     def modified_at(self, name: str) -> float:
-        """When a file was written, in seconds since the epoch of `time.time`."""
+        """When a file was written, in seconds as of `time.time`."""
 
     @abstractmethod
     def create(self, name: str) -> BinaryIO:
-        """A new file for writing. Raises `FileExistsError`, here or when the file is finished."""
+        """Create a file for writing. Raises `FileExistsError`, here or in `finish`."""
 
     @abstractmethod
     def finish(self, file: BinaryIO) -> None:
-        """Put what was written to a created file in place, and close it."""
+        """Make the bytes of a created file durable, and close it."""
 
     @abstractmethod
     def publish(self, temporary: str, name: str) -> None:
-        """Give a finished file its name: at once, and only if nobody has it. Raises `FileExistsError`.
+        """Give a finished file its name, atomically, and only if no file has it. Raises `FileExistsError`.
 
-        Whatever else it raises, the file may have its name, or get it yet: `exists` tells. The temporary one may be
-        left; it is to be removed.
+        After another error the file may have its name, or may still get it: `exists` says which. The temporary file
+        may be left; the caller removes it.
         """
 
     @abstractmethod
     def replace(self, name: str, data: bytes, *, durable: bool = True) -> None:
-        """Put a small file in place of the one of that name, if there is one; readers see the old or the new one.
+        """Write a small file, or replace it; readers see the old or the new one.
 
         Without `durable`, a power loss may bring the old one back. When it raises, the old one stays.
         """
 
     @abstractmethod
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, if it exists."""
 
     @abstractmethod
     def remove_itself(self) -> None:
-        """Let it be gone, if it is there; it has to be empty. Raises `OSError`, such as when it is not."""
+        """Remove the directory, if it exists; it must be empty. Raises `OSError`, such as when it is not."""
 
     @abstractmethod
     def sync(self) -> None:
-        """Make the names that were given durable."""
+        """Make new names durable."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Directory) and str(self.path) == str(other.path)
@@ -107,5 +107,5 @@ class Directory(ABC):
         return hash(str(self.path))
 
 
-#: What is a directory on a local disk may be given as its path.
+#: A directory on a local disk may also be a path.
 AnyDirectory = TypeVar("AnyDirectory", Path, Directory)

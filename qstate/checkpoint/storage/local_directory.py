@@ -1,10 +1,10 @@
-"""A directory on a mounted file system whose files survive a crash: the few system calls that the epoch log stands on.
+"""A directory on a mounted file system whose files survive a crash.
 
-Rules of this module: calls of the operating system and nothing else, one method for each step that a crash can
-fall between. It must not know what the files hold. Errors are `OSError`, as the system gives them.
+Rules of this module: system calls and nothing else. It must not know what the files hold. Errors are the `OSError` of
+the system.
 
 A crash of the process loses nothing that was written; a crash of the machine loses what was not synced. So a file
-counts after `finish` (its bytes are on disk) and `sync` (its name is).
+counts after `finish` (its bytes are on disk) and `sync` (its name is on disk).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NO_LINKS = frozenset((errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSY
 
 
 class DurableDirectory(Directory):
-    """A directory by its path. Makes it, unless that is left to whoever writes into it."""
+    """A directory by its path. Creates it at once unless `make` is False."""
 
     path: Path
 
@@ -63,16 +63,12 @@ class DurableDirectory(Directory):
         return os.fdopen(create_file(self.path / name), "wb", buffering=BUFFER_BYTES)
 
     def finish(self, file: BinaryIO) -> None:
-        """Put what was written to a created file on disk, and close it."""
         with file:
             file.flush()
             os.fsync(file.fileno())
 
     def publish(self, temporary: str, name: str) -> None:
-        """Give a finished file its name: at once, and only if nobody has it. Raises `FileExistsError`.
-
-        A hard link, not a rename: a rename would replace what another process put there a moment ago.
-        """
+        # A hard link, not a rename: a rename would replace the file that another process has just put there.
         try:
             (self.path / name).hardlink_to(self.path / temporary)
         except OSError as exc:
@@ -98,7 +94,7 @@ class DurableDirectory(Directory):
             raise
 
     def open_lock(self, name: str) -> int:
-        """The descriptor of a file to be locked, which is made unless it is there. Raises `OSError`."""
+        """Open a file to lock it, and create it if needed; returns its descriptor. Raises `OSError`."""
         return open_lock(self.path / name)
 
     def remove(self, name: str) -> None:
@@ -109,7 +105,6 @@ class DurableDirectory(Directory):
             self.path.rmdir()
 
     def sync(self) -> None:
-        """Put the names of the directory on disk."""
         _sync_directory(self.path)
 
 

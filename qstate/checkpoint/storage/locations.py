@@ -1,9 +1,9 @@
-"""Locations: what a user writes for a directory, a path or a URL, and the directory that it means.
+"""Locations: the path or URL that a user writes for a directory, and the directory that it names.
 
-Rules of this module: text in, directories out. It decides which storage a location is in; what is done there is
-`durable_directory`'s and `object_directory`'s.
+Rules of this module: text in, directories out. It only chooses the storage; `local_directory` and `object_directory`
+implement it.
 
-    /state/here, state/here, ~/state     a path; `~` and relative ones are those of the process that reads them
+    /state/here, state/here, ~/state     a path; `~` and relative paths are those of the process that opens them
     file:///state/here                   the same path
     s3://bucket/state, gs://..., ...     an object store, by the protocols and the packages of fsspec
 """
@@ -23,7 +23,7 @@ from qstate.errors import ConfigError
 
 __all__ = ["NO_OPTIONS", "absolute", "directory_of", "is_url", "open_directory"]
 
-#: For locations whose storage needs none, or finds them in its environment.
+#: For a storage that needs no options, or takes them from its environment.
 NO_OPTIONS: Mapping[str, Any] = {}
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)(::|:/)")
@@ -31,7 +31,7 @@ _LOCAL = frozenset(("file", "local"))
 
 
 def is_url(location: str | Path) -> bool:
-    """Whether a location is in an object store. Raises `ConfigError` for a URL that cannot be one."""
+    """Whether a location is in an object store. Raises `ConfigError` for an invalid URL."""
     text = str(location)
     match = isinstance(location, str) and _URL.match(text)
     if not match:
@@ -56,7 +56,7 @@ def is_url(location: str | Path) -> bool:
 
 
 def absolute(location: str | Path) -> str:
-    """A location as any process of this host would write it. Raises `ConfigError`."""
+    """The location that means the same to every process of this host. Raises `ConfigError`."""
     if is_url(location):
         return str(location).rstrip("/")
     try:
@@ -66,9 +66,9 @@ def absolute(location: str | Path) -> str:
 
 
 def open_directory(location: str | Path, options: Mapping[str, Any] = NO_OPTIONS) -> Directory:
-    """The directory at a location; nothing is made there. `options` are those of its store, if it is in one.
+    """The directory at a location; does not create it. `options` are those of the object store, if it is in one.
 
-    Raises `ConfigError` for a location that cannot be one, and when the package for its protocol is missing.
+    Raises `ConfigError` for an invalid location, and when the package for its protocol is missing.
     """
     if is_url(location):
         return ObjectDirectory.at(str(location), options)
@@ -76,7 +76,7 @@ def open_directory(location: str | Path, options: Mapping[str, Any] = NO_OPTIONS
 
 
 def directory_of(directory: Path | Directory) -> Directory:
-    """A directory on a local disk may be given as its path."""
+    """The directory; a path means a directory on a local disk."""
     return directory if isinstance(directory, Directory) else DurableDirectory(directory, make=False)
 
 

@@ -1,15 +1,15 @@
 """A directory in an object store: names under a prefix, put by conditional requests through fsspec.
 
-Rules of this module: it is the only one that knows fsspec, and the only one that imports it. Whatever the store's
-client raises leaves here as an `OSError`, or as a `ConfigError` for what only the user can mend.
+Rules of this module: only this module imports fsspec. It translates all errors of the store's client into `OSError`, or
+into `ConfigError` if only the user can correct the cause.
 
-A file is written to a spool on the local disk, one without a name, so that nothing stays of a process that is killed.
-A temporary file never leaves the spool; any other goes to the store when it is finished, a published one under its
-name. Both with the condition that nobody has the name: an object appears whole or not at all.
+A writer writes a file to a spool: a file without a name on the local disk, so that a killed process leaves nothing. A
+temporary file never leaves its spool. `finish` uploads any other file, `publish` a temporary one under its new name.
+Both uploads have the condition that no object has the name. An object appears whole or not at all.
 
-**An upload that failed may still arrive**: a request whose answer was lost, or that waits somewhere. So whether a name
-is taken is not known after it, `exists` says so by raising, and only whoever opens the epoch log anew finds out:
-it takes the next number, or finds it taken.
+**A failed upload may still arrive**: its answer may be lost, or the request may wait in a queue. After such a failure
+the directory cannot know whether the name is taken, so `exists` raises. The next process that opens the epoch log finds
+out: it takes the next number, or finds it taken.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ from qstate.storage_faults import BY_TMPDIR, storage_fault
 
 __all__ = ["ObjectDirectory", "Url"]
 
-#: A file up to so long is fetched whole, by one request.
+#: A file of up to this size is fetched whole, by one request.
 SMALL_BYTES = 1 << 20
 BUFFER_BYTES = 1 << 16
-#: How many at once want one name when it is probed whether a store gives it to one only.
+#: How many threads put one name at once, to probe whether the store gives the name to one of them only.
 PROBERS = 4
-#: S3 answers 409 while it decides between two conditional puts; so often is asked again.
+#: S3 answers 409 while it decides between two conditional puts; the most tries of such a put.
 MOST_TRIES = 6
 FIRST_PAUSE_S = 0.05
-#: The one option that is not the filesystem's: how long an upload may take, with a second for each MiB of it, before it
-#: counts as failed. The stores' clients have time limits of their own for answers, but that of S3 waits without end for
-#: a server that does not ask for the body (Expect: 100-continue).
+#: The only option that is ours and not the filesystem's: an upload that takes longer, plus a second for each MiB,
+#: counts as failed. The stores' clients limit the time for answers, but that of S3 waits without end for a server that
+#: does not ask for the body (Expect: 100-continue).
 UPLOAD_TIMEOUT_OPTION, UPLOAD_TIMEOUT_S = "upload_timeout_s", 20.0
 UPLOAD_TIMEOUT_S_PER_BYTE = 1 / (1 << 20)
 
 _CONFLICT, _PRECONDITION_FAILED, _NO_SUCH_RANGE = 409, 412, 416
 
 _INSTALL = "pip install 'spark-qstate[remote]'"
-#: The packages whose conditional put is one request, not a look before a put.
+#: The packages whose conditional put is one request, not a check and then a put.
 _FIT_FOR_WRITING = "S3 (s3fs), Google Cloud Storage (gcsfs) and Azure Blob Storage (adlfs)"
 
 
@@ -66,7 +66,7 @@ class Url(str):
 
 
 class _Spool:
-    """A file without a name on the local disk, and the object that writes it."""
+    """A file without a name on the local disk, and its writer."""
 
     def __init__(self) -> None:
         try:
@@ -75,23 +75,23 @@ class _Spool:
             raise _no_spool(exc) from exc
         raw = _SpoolFile(os.dup(self._file.fileno()), "wb")
         self.writer: BinaryIO = cast("BinaryIO", io.BufferedWriter(raw, BUFFER_BYTES))
-        #: Frees it, which happens by itself, too, when its writer has given up and nobody knows it any more.
+        #: Frees the file. Garbage collection calls it as well, for a spool that its writer has dropped.
         self.close = finalize(self, _close, self.writer, self._file)
 
     @property
     def path(self) -> str:
-        """What reads it from its start, by any who wants a path."""
+        """A path that opens the file at its start."""
         self._file.seek(0)
         return f"/dev/fd/{self._file.fileno()}"
 
     @property
     def size(self) -> int:
-        """How many bytes it has."""
+        """The size of the file in bytes."""
         return os.fstat(self._file.fileno()).st_size
 
 
 class _SpoolFile(io.FileIO):
-    """What goes wrong with it is the temporary directory's fault, not the store's."""
+    """A spool's raw file; its errors name the temporary directory, not the store."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -107,7 +107,7 @@ def _no_spool(exc: OSError) -> OSError:
 
 def _close(*files: IO[bytes]) -> None:
     for file in files:
-        with suppress(OSError):  # a disk that is full: what cannot be written any more is not wanted any more
+        with suppress(OSError):  # such as for a full disk: the buffered bytes are not needed any more
             file.close()
 
 
@@ -117,21 +117,21 @@ class ObjectDirectory(Directory):
     path: Url
 
     def __init__(self, url: str, filesystem: Any, root: str, upload_timeout_s: float = UPLOAD_TIMEOUT_S) -> None:
-        """`root` is the URL in the form that the fsspec filesystem has for paths."""
+        """`root` is the URL as a path of the fsspec filesystem."""
         self.path = Url(url.rstrip("/"))
         self._filesystem = filesystem
         self._root = root.rstrip("/")
         self._upload_timeout_s = upload_timeout_s
         self._spools: dict[str, _Spool] = {}
-        #: How long the objects were that the last listing found; an object is never changed.
+        #: The sizes of the objects in the last listing; an object never changes.
         self._sizes: dict[str, int] = {}
         self._uncertain: set[str] = set()
 
     @classmethod
     def at(cls, url: str, options: Mapping[str, Any]) -> ObjectDirectory:
-        """The directory at a URL; asks nothing of the store. `options` are those of the fsspec filesystem, and ours.
+        """The directory at a URL; sends no request. `options` are those of the fsspec filesystem, and ours.
 
-        Raises `ConfigError` when the protocol is unknown, its package is missing, or an option cannot work.
+        Raises `ConfigError` when the protocol is unknown, its package is missing, or an option is invalid.
         """
         timeout_s = options.get(UPLOAD_TIMEOUT_OPTION, UPLOAD_TIMEOUT_S)
         if type(timeout_s) not in (int, float) or timeout_s <= 0:
@@ -145,12 +145,12 @@ class ObjectDirectory(Directory):
         return ObjectDirectory(url, self._filesystem, root, self._upload_timeout_s)
 
     def make(self) -> None:
-        """A prefix is there with its first object."""
+        """Does nothing: a prefix exists with its first object."""
 
     def names(self) -> list[str]:
         try:
             with _as_os_errors(self.path):
-                # A listing that fsspec has kept says nothing of what others have added since.
+                # fsspec may have cached a listing, without the files that others have added since.
                 self._filesystem.invalidate_cache(self._root)
                 found = self._filesystem.ls(self._root, detail=True)
         except FileNotFoundError:
@@ -193,7 +193,7 @@ class ObjectDirectory(Directory):
         except OSError as exc:
             if _status(exc) != _NO_SUCH_RANGE:
                 raise
-            return b""  # of an empty object there is no range
+            return b""  # an empty object has no range
 
     def modified_at(self, name: str) -> float:
         with _as_os_errors(self.path / name):
@@ -242,27 +242,27 @@ class ObjectDirectory(Directory):
             self._filesystem.rm_file(self._at(name))
 
     def remove_itself(self) -> None:
-        """A prefix is gone with its last object."""
+        """Does nothing: a prefix disappears with its last object."""
 
     def sync(self) -> None:
-        """What was put is durable."""
+        """Does nothing: an object is durable once it is put."""
 
     def check_exclusive(self) -> None:
-        """Find out whether the store gives a name to one writer only.
+        """Check that the store gives a name to one writer only.
 
-        Raises `ConfigError` when it does not, and `OSError` when it cannot be written to.
+        Raises `ConfigError` when it does not, and `OSError` when the store cannot be written to.
         """
         emulated = getattr(self._filesystem.put_file, "__func__", None) is _fsspec().AbstractFileSystem.put_file
-        if emulated:  # it looks, and then puts: who comes in between is lost
+        if emulated:  # it checks, and then puts: it would overwrite a put in between
             raise self._not_exclusive(f"{type(self._filesystem).__name__} of fsspec has no conditional put")
         name = f"probe-{uuid4().hex}"
         try:
             with ThreadPoolExecutor(PROBERS) as probers:
                 got = sum(probers.map(self._probe, [name] * PROBERS))
             if got != 1:
-                raise self._not_exclusive(f"{got} of {PROBERS} that wanted one name at once were given it")
+                raise self._not_exclusive(f"{got} of {PROBERS} simultaneous uploads of one name succeeded")
             if self._multipart_replaces(name):
-                raise self._not_exclusive("a multipart upload replaces what is there")
+                raise self._not_exclusive("a multipart upload replaces an existing object")
         finally:
             with suppress(OSError):
                 self.remove(name)
@@ -280,8 +280,8 @@ class ObjectDirectory(Directory):
         return True
 
     def _multipart_replaces(self, name: str) -> bool:
-        """Whether an upload in parts, which large files are on S3, ignores the condition that small ones heed."""
-        if not hasattr(self._filesystem, "call_s3"):  # the others put a large file under the same condition
+        """Whether a multipart upload, which S3 needs for large files, ignores the condition."""
+        if not hasattr(self._filesystem, "call_s3"):  # other stores put large files under the same condition
             return False
         call = partial(self._filesystem.call_s3, **self._limit())
         bucket, key, _ = self._filesystem.split_path(self._at(name))
@@ -300,8 +300,8 @@ class ObjectDirectory(Directory):
 
     def _not_exclusive(self, why: str) -> ConfigError:
         return ConfigError(
-            f"{self.path} cannot hold checkpoints: {why}, so two writers could not be told apart. Use a store that has "
-            f"conditional writes (If-None-Match), such as {_FIT_FOR_WRITING}, or a directory that is mounted"
+            f"{self.path} cannot hold checkpoints: {why}, so two writers could overwrite each other's files. Use a "
+            f"store that has conditional writes (If-None-Match), such as {_FIT_FOR_WRITING}, or a mounted directory"
         )
 
     def _put_new(self, spool: _Spool, name: str) -> None:
@@ -316,7 +316,7 @@ class ObjectDirectory(Directory):
                 time.sleep(FIRST_PAUSE_S * 2**attempt)
 
     def _limit(self, size: int = 0) -> dict[str, float]:
-        """The argument that limits how long a call may take; only asynchronous filesystems take one."""
+        """The argument that limits the time of a call; only asynchronous filesystems take one."""
         if not getattr(self._filesystem, "async_impl", False):
             return {}
         return {"timeout": self._upload_timeout_s + size * UPLOAD_TIMEOUT_S_PER_BYTE}
@@ -334,7 +334,7 @@ class ObjectDirectory(Directory):
 
 @contextmanager
 def _as_os_errors(path: Url) -> Iterator[None]:
-    """Whatever the store's client raises, as an `OSError`; a condition that does not hold as `FileExistsError`."""
+    """Translate every error of the store's client into `OSError`, a failed condition into `FileExistsError`."""
     try:
         yield
     except FileExistsError:
@@ -348,7 +348,7 @@ def _as_os_errors(path: Url) -> Iterator[None]:
 
 
 def _status(exc: BaseException | None) -> int | None:
-    """The HTTP status that an error stands for, as the clients of S3, Azure and Google say it."""
+    """The HTTP status in an error of the clients of S3, Azure and Google; None if it has none."""
     while exc is not None:
         response = getattr(exc, "response", None)
         if isinstance(response, Mapping):
@@ -373,7 +373,7 @@ def _filesystem(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
         if protocol not in fsspec.available_protocols():
             raise ConfigError(f"{protocol}:// is no protocol that fsspec knows: {exc}") from exc
         raise ConfigError(f"{url} cannot be opened: {exc}; look at the storage options") from exc
-    except Exception as exc:  # whatever a store's client has against its options
+    except Exception as exc:  # a store's client may raise anything for its options
         raise ConfigError(f"{url} cannot be opened: {type(exc).__name__}: {exc}; look at the storage options") from exc
     return filesystem, str(root)
 

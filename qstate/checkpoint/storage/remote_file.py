@@ -1,8 +1,8 @@
-"""A file that is read by ranges, each of which is a request.
+"""A file that is read in ranges, with one request for each range.
 
-Rules of this module: it decides which ranges to ask for, and knows no store. The files of a checkpoint are read at
-their end, at their start, and then, if at all, from there on: so the ends are fetched in small ranges, and what goes
-on where a range ended in large ones.
+Rules of this module: it chooses the ranges, and knows no store. Readers of a checkpoint file read its end, then its
+start, then perhaps the rest in order. So a range at a new position is small, and a range that continues an earlier one
+is large.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ __all__ = ["RemoteFile"]
 
 EDGE_BYTES = 1 << 16
 BODY_BYTES = 1 << 22
-#: Ranges kept: the end, the start, and where the reader is.
+#: How many ranges memory keeps: the end, the start, and the one at the reader's position.
 KEPT = 3
 
 
 class RemoteFile(io.RawIOBase):
-    """A file of `size` bytes; `fetch(start, stop)` gives a range of it."""
+    """A file of `size` bytes; `fetch(start, stop)` returns a range of it."""
 
     def __init__(self, fetch: Callable[[int, int], bytes], size: int) -> None:
         self._fetch = fetch
@@ -59,9 +59,9 @@ class RemoteFile(io.RawIOBase):
         for start, data in self._ranges:
             if start <= position < start + len(data):
                 return start, data
-        goes_on = any(start + len(data) == position for start, data in self._ranges)
-        start = position if goes_on else min(position, max(0, self._size - EDGE_BYTES))
-        stop = min(self._size, start + (BODY_BYTES if goes_on else EDGE_BYTES))
+        continues = any(start + len(data) == position for start, data in self._ranges)
+        start = position if continues else min(position, max(0, self._size - EDGE_BYTES))
+        stop = min(self._size, start + (BODY_BYTES if continues else EDGE_BYTES))
         data = self._fetch(start, stop)
         if len(data) != stop - start:
             raise OSError(f"asked for the bytes {start} to {stop}, got {len(data)} of them")

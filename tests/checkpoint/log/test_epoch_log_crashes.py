@@ -136,7 +136,7 @@ def test_disk_failure_after_the_epoch_has_its_name_asks_to_open_anew(tmp_path: P
     files.failing = "sync after publish"
     with pytest.raises(CheckpointError, match="No space left"):
         log.seal(0, [change("a")], [b"frame"])
-    with pytest.raises(CheckpointError, match="open it anew"):
+    with pytest.raises(CheckpointError, match="open it again"):
         log.seal(0, [change("b")])
     again = open_log(tmp_path)
     assert again.latest() == 0

@@ -11,7 +11,7 @@ from qstate.backends.contract import Change
 from qstate.errors import CheckpointError
 from tests.checkpoint.logs import change, held, open_log, output_of
 
-WHAT_TO_DO = "bring the file back from a copy of the checkpoint directory, or start the job anew"
+WHAT_TO_DO = "bring the file back from a copy of the checkpoint directory, or start the job again"
 
 
 @pytest.fixture

@@ -131,8 +131,8 @@ def test_element_that_cannot_be_converted_is_named() -> None:
     stored = {**StateSchema.of(descriptor).to_plain(), "serializer_version": 1}
     declared = DeclaredLists("it", {"a": (descriptor, SPLIT)})
     with pytest.raises(JobError, match=r"operator state 'a': the stored element 0 cannot be converted: ValueError"):
-        declared.taken_up([OperatorList(stored, SPLIT, (b"x",))])
-    assert declared.taken_up([])[0].elements == ()
+        declared.restored([OperatorList(stored, SPLIT, (b"x",))])
+    assert declared.restored([])[0].elements == ()
 
 
 def test_distribution_of_a_newer_version_is_refused() -> None:

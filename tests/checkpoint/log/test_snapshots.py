@@ -285,5 +285,5 @@ def test_data_of_two_schemas_is_not_brought_together(tmp_path: Path) -> None:
     for version in (1, 2):
         log = EpochLog.open(tmp_path, identity, lambda _, version=version: (schema_of(version),))
         log.seal(2 + version, [change("a")])
-    with pytest.raises(CheckpointError, match="in two forms; start the job once"):
+    with pytest.raises(CheckpointError, match="with two schemas; start the job once"):
         take_snapshot(DurableDirectory(tmp_path))

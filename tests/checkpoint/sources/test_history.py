@@ -178,7 +178,7 @@ def test_state_in_two_forms_is_not_read_as_one(job: StoredJob) -> None:
     log.seal(2, [change for change in changes_of(2) if change.group < 4])
     source = open_source(str(job.root))
     stored = source.operators()[UID]
-    with pytest.raises(CheckpointError, match=r"state 'total' is stored in two forms.*start the job once"):
+    with pytest.raises(CheckpointError, match=r"state 'total' is stored with two schemas.*start the job once"):
         list(source.state(UID, EVERY, 2, in_one_form(stored.states, source.location)))
 
 
@@ -305,6 +305,6 @@ def test_epoch_of_two_forms_says_which_ones_can_be_read(job: StoredJob) -> None:
     for log in job.logs:
         log.seal(4, [])
     source = open_source(str(job.root))
-    with pytest.raises(CheckpointError, match=r"in two forms, .* ask for an earlier epoch, or for a later one"):
+    with pytest.raises(CheckpointError, match=r"with two schemas, .* ask for an earlier epoch, or for a later one"):
         list(read_entries(source, UID, epoch=2))
     assert list(read_entries(source, UID, epoch=1)) and list(read_entries(source, UID, epoch=4))

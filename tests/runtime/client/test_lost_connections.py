@@ -49,7 +49,7 @@ def test_a_get_whose_connection_breaks_is_unavailable_and_sent_once(make: MakeCl
             assert client.get("job", "state", "warm").value() == "warm"
             peer.requests.clear()
         peer.script = closes_under(Get, peer)
-        with pytest.raises(Unavailable, match="broke under the request"):
+        with pytest.raises(Unavailable, match="broke during the request"):
             client.get("job", "state", "poison", timeout_s=PATIENCE_S)
         peer.script = peer.honest
         assert client.get("job", "state", "JFK").value() == "JFK"

@@ -139,7 +139,7 @@ def test_job_that_continues_its_query_from_a_savepoint_continues_its_epochs(job_
     epoch_of_all(job, 2)
     job.stop()
     again = job_of(Totals(), checkpoint_dir=str(tmp_path / "again"), restore_from=str(tmp_path / "savepoint"))
-    with pytest.raises(CheckpointError, match=r"epoch 1 .* goes on after epoch 0"):
+    with pytest.raises(CheckpointError, match=r"epoch 1 .* continues after epoch 0"):
         epoch_of_all(again, 1)
     assert epoch_of_all(again, 2) == all_are(3)
 
