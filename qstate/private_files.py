@@ -1,12 +1,13 @@
-"""The safe ways of making and opening files, where other users of the host may have been before.
+"""Creates and opens files safely in directories that other users of the host can reach.
 
-Rules of this module: calls of the operating system; it knows no file's contents. Whoever makes or opens a file of
-qstate's in a directory that others can reach does it through here. Errors are `OSError`.
+Rules of this module: system calls only; it knows no file's contents. All code that creates or opens a file of qstate's
+in such a directory uses this module. Errors are `OSError`.
 
-    made        directories 0700, files 0600, whatever the umask says, and never through a link. In a directory with
-                the set-group-ID bit (`chmod g+s`) the group gets what it has of that directory
-    read        regular files only: opening a FIFO waits for its other end, a device may never come to its end
-    found       in a shared directory, such as the temporary one: what belongs to this user and nobody else can write
+    create      directories with mode 0700, files with 0600, for any umask, and never through a link. In a directory
+                with the set-group-ID bit (`chmod g+s`) the group gets the rights that it has on that directory
+    read        regular files only: opening a FIFO waits for its other end, and reading a device may never end
+    find        in a shared directory, such as the temporary one: only directories of this user that no other user can
+                write to
 
 Opening does not wait (O_NONBLOCK) and the descriptor is not inherited (O_CLOEXEC).
 """
@@ -40,19 +41,20 @@ _GUARDED = os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class NotRegular(OSError):
-    """What has the name is a directory, a FIFO, a socket or a device."""
+    """The path is a directory, a FIFO, a socket or a device."""
 
 
 def open_regular(path: Path) -> int:
-    """A descriptor that reads a regular file; a link to one is followed. Raises `NotRegular`, `OSError`."""
-    _check_regular(path.stat(), path)  # before opening: that alone can make a device act
+    """Open a regular file, or a link to one, for reading; returns the descriptor. Raises `NotRegular`, `OSError`."""
+    _check_regular(path.stat(), path)  # before opening, because opening a device can have an effect
     return _checked(os.open(path, os.O_RDONLY | _GUARDED), path)
 
 
 def open_own(path: Path, flags: int = 0) -> int:
-    """A descriptor that reads and writes a regular file of this user's; it is not made. `flags`: more of `os.open`'s.
+    """Open an existing regular file of this user for reading and writing; returns the descriptor.
 
-    Raises `NotRegular`, `PermissionError` for another user's, and `OSError`, as for a link.
+    `flags` are further ones of `os.open`. Raises `NotRegular`, `PermissionError` for another user's file, and
+    `OSError`, such as for a link.
     """
     found = _checked(os.open(path, os.O_RDWR | os.O_NOFOLLOW | flags | _GUARDED), path)
     if os.fstat(found).st_uid != os.geteuid():
@@ -62,7 +64,7 @@ def open_own(path: Path, flags: int = 0) -> int:
 
 
 def open_lock(path: Path) -> int:
-    """A descriptor of a file that is there to be locked; it is made unless it is there. Raises as `open_own`."""
+    """Open a file to lock it, and create it if needed; returns the descriptor. Raises `NotRegular`, `OSError`."""
     try:
         return create_file(path)
     except FileExistsError:
@@ -70,7 +72,10 @@ def open_lock(path: Path) -> int:
 
 
 def create_file(path: Path, flags: int = 0) -> int:
-    """A descriptor that reads and writes a new file; `flags` are more of `os.open`'s. Raises `FileExistsError`."""
+    """Create a file for reading and writing; returns the descriptor. Raises `FileExistsError`.
+
+    `flags` are further ones of `os.open`.
+    """
     found = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | flags | _GUARDED, OWNER_BITS & FILE_BITS)
     group = _group_bits(path.parent)
     if group:
@@ -79,8 +84,7 @@ def create_file(path: Path, flags: int = 0) -> int:
 
 
 def make_directories(path: Path) -> list[Path]:
-    """Let a directory be there, with its parents; one that is there stays as it is. Gives what was made, the outer
-    ones first. Raises `OSError`."""
+    """Create a directory and its missing parents; returns those that it created, outer ones first. Raises `OSError`."""
     missing = [path] if not path.is_dir() else []
     while missing and not missing[-1].parent.is_dir():
         missing.append(missing[-1].parent)
@@ -97,16 +101,16 @@ def make_directories(path: Path) -> list[Path]:
 
 
 def own_directory(prefix: str) -> Path:
-    """This user's directory of that prefix in the temporary directory; made when there is none. Raises `OSError`.
+    """This user's directory of that prefix in the temporary directory, created if needed. Raises `OSError`.
 
-    Its name cannot be taken by anybody else: what others have put there under such a name does not count.
+    Other users cannot block it: their directories of that prefix do not count.
     """
     found = own_directories(prefix)
     return found[0] if found else Path(tempfile.mkdtemp(prefix=prefix))
 
 
 def own_directories(prefix: str) -> list[Path]:
-    """All of them, by name. Raises `OSError`."""
+    """All directories of this user with that prefix in the temporary directory, by name. Raises `OSError`."""
     found = []
     with os.scandir(tempfile.gettempdir()) as entries:
         for entry in entries:
@@ -136,7 +140,7 @@ def _check_regular(found: os.stat_result, path: Path) -> None:
 
 
 def _group_bits(directory: Path) -> int:
-    """What the group of a directory may do with what is made in it."""
+    """The group's rights for a new file or directory in this directory."""
     mode = directory.stat().st_mode
     return mode & GROUP_BITS if mode & stat.S_ISGID else 0
 

@@ -1,8 +1,8 @@
-"""How values become bytes: MessagePack by default, or a serializer of the user's own.
+"""Serializers: MessagePack by default, or a serializer of the user's own.
 
-Rules of this module: it turns values into bytes and back, and knows nothing of states, keys or sockets. The
-default is language-neutral; Python's own types that MessagePack lacks travel as extension types, which a
-client in another language may read as their payload:
+Rules of this module: it converts values to bytes and back, and knows no states, keys or sockets. The default is
+language-neutral. Extension types hold the Python types that MessagePack lacks; a client in another language may read
+their payload:
 
     ext -1  MessagePack's timestamp    datetime with a time zone, in UTC
     ext  1  MessagePack array          tuple
@@ -32,8 +32,8 @@ __all__ = ["MOST_TUPLES", "MessagePackSerializer", "RecordSerializer", "Serializ
 
 TUPLE_EXT, DATETIME_EXT, DATE_EXT, DECIMAL_EXT = 1, 2, 3, 4
 
-#: Tuples within tuples that are read. Each is a MessagePack of its own, for which the unpacker takes 42 KiB of the
-#: thread's stack: 190 of them end a process whose stacks have 8 MiB.
+#: The deepest nesting of tuples that can be read. Each is a MessagePack of its own, for which the unpacker takes 42 KiB
+#: of the thread's stack: 190 levels crash a process whose stacks have 8 MiB.
 MOST_TUPLES = 100
 
 #: The beginning of a MessagePack array of up to 2**32 - 1 items.
@@ -41,14 +41,13 @@ _ARRAY = Struct(">BI")
 
 
 class Serializer(ABC):
-    """Turns the values of one state into bytes and back: `loads` gives an equal value of equal types.
+    """Converts the values of one state to bytes and back: `loads` returns an equal value of equal types.
 
-    `name` travels in the state's description: a client that meets a name other than `msgpack` must be given
-    a serializer of that name. Instances are used by several threads at once and shipped to the task managers
-    with the job, so they hold no mutable state and can be pickled.
+    The state's description contains `name`. If it is not `msgpack`, a client needs a serializer of that name. Several
+    threads use an instance at once, and the job pickles it for the task managers, so it must not hold mutable state.
 
-    `version` is stored with the state. Raise it when `dumps` writes other bytes than before, and let
-    `loads_version` read those of the older versions: they are rewritten when the state is restored.
+    `version` is stored with the state. Increase it when `dumps` writes other bytes than before, and let
+    `loads_version` read those of the older versions: a restore rewrites them.
     """
 
     name: ClassVar[str]
@@ -60,12 +59,12 @@ class Serializer(ABC):
 
     @abstractmethod
     def loads(self, data: bytes) -> Any:
-        """The value of bytes that `dumps` made. Raises `SerializationError` when they are not."""
+        """The value of bytes that `dumps` made. Raises `SerializationError` for other bytes."""
 
     def loads_version(self, data: bytes, version: int) -> Any:
         """The value of bytes that an older version of this serializer made; `version` is never a newer one.
 
-        Raises `SerializationError` when it cannot read them. Unless overridden, that is so for any other version.
+        Raises `SerializationError` when it cannot read them. The default cannot read any other version.
         """
         if version != self.version:
             raise SerializationError(
@@ -75,11 +74,11 @@ class Serializer(ABC):
         return self.loads(data)
 
     def dumper(self) -> Callable[[Any], bytes]:
-        """`dumps` for the use of one thread: it may keep its buffers from call to call, so it is faster for many."""
+        """`dumps` for one thread: it may keep its buffers from call to call, so it is faster for many values."""
         return self.dumps
 
     def dump_all(self, values: Iterable[Any]) -> list[bytes]:
-        """The bytes of each value. Raises `SerializationError` as soon as one does not fit."""
+        """The bytes of each value. Raises `SerializationError` for the first one that does not fit."""
         return list(map(self.dumper(), values))
 
     def load_all(self, data: Sequence[bytes]) -> list[Any]:
@@ -105,7 +104,7 @@ class MessagePackSerializer(Serializer):
         return _read(data)
 
     def dumper(self) -> Callable[[Any], bytes]:
-        # A subclass that overrides `dumps` alone must not be bypassed.
+        # A subclass may override only `dumps`; then that must be used.
         return _packer() if type(self).dumps is MessagePackSerializer.dumps else self.dumps
 
     def dump_all(self, values: Iterable[Any]) -> list[bytes]:
@@ -120,9 +119,9 @@ class MessagePackSerializer(Serializer):
 
 
 class RecordSerializer(MessagePackSerializer):
-    """A dataclass as a MessagePack map of its fields: readable as a mapping where the class is unknown.
+    """A dataclass as a MessagePack map of its fields: without the class, a client reads it as a mapping.
 
-    Fields missing from the bytes take their default; unknown fields are ignored.
+    A field that is missing from the bytes gets its default; unknown fields are ignored.
     """
 
     def __init__(self, record: type) -> None:
@@ -144,7 +143,7 @@ class RecordSerializer(MessagePackSerializer):
             return super().dump_all(values)
         found, names = list(values), self._names
         if set(map(type, found)) - {self._record}:
-            return list(map(self.dumps, found))  # which raises for the first that is no record
+            return list(map(self.dumps, found))  # raises for the first value that is no record
         return _pack_all([{name: getattr(value, name) for name in names} for value in found])
 
     def _mapping(self, value: Any) -> dict[str, Any]:
@@ -163,11 +162,11 @@ class RecordSerializer(MessagePackSerializer):
             return super().load_all(data)
         found = _read_all(data)
         if set(map(type, found)) != {dict}:
-            return super().load_all(data)  # which raises for the first that is no record
+            return super().load_all(data)  # raises for the first value that is no record
         return list(map(self.record, found))
 
     def record(self, found: Mapping[str, Any]) -> Any:
-        """The record of these fields. Raises `SerializationError` when one is missing that has no default."""
+        """The record of these fields. Raises `SerializationError` when a field without a default is missing."""
         if not self._required <= found.keys():
             raise SerializationError(f"the bytes are not a {self._record.__name__}: got {shown(found)}")
         return self._record(**{name: found[name] for name in self._names if name in found})
@@ -191,8 +190,8 @@ def serializer_for(value_type: type) -> Serializer:
 def unpacker(**options: Any) -> Callable[[bytes], Any]:
     """A function that reads MessagePack, with these options of `msgpack.unpackb` and the extension types above.
 
-    It raises `SerializationError` for what is no MessagePack, and for more than `MOST_TUPLES` tuples in each other. An
-    unknown extension type stays a `msgpack.ExtType`.
+    It raises `SerializationError` for bytes that are no MessagePack, and for tuples nested deeper than `MOST_TUPLES`.
+    An unknown extension type stays a `msgpack.ExtType`.
     """
     unpack: Callable[[bytes], Any] = _refuse_depth
     for _ in range(MOST_TUPLES + 1):
@@ -211,7 +210,7 @@ def _whole(unpack: Callable[[bytes], Any], data: bytes) -> Any:
 
 
 def _extended(unpack: Callable[[bytes], Any], code: int, data: bytes) -> Any:
-    """The value of an extension type; `unpack` reads what a tuple holds."""
+    """The value of an extension type; `unpack` reads the items of a tuple."""
     try:
         if code == TUPLE_EXT:
             return tuple(unpack(data))
@@ -230,7 +229,7 @@ def _refuse_depth(data: bytes) -> Any:
     raise SerializationError(f"more than {MOST_TUPLES} tuples are in each other")
 
 
-#: What msgpack raises for values that it cannot write.
+#: The errors of msgpack for values that it cannot write.
 _REFUSALS = (TypeError, ValueError, OverflowError, RecursionError)
 
 
@@ -274,7 +273,7 @@ def _extension(value: Any) -> msgpack.ExtType:
     )
 
 
-#: How values are written.
+#: The options for writing values.
 _PACKING: dict[str, Any] = {"default": _extension, "strict_types": True, "datetime": True}
 
 
@@ -282,10 +281,10 @@ _read = unpacker()
 
 
 def _read_all(data: Sequence[bytes]) -> list[Any]:
-    """`_read` of each, read as one array."""
+    """`_read` of each, decoded as one array."""
     try:
         found: list[Any] = _read(_ARRAY.pack(0xDD, len(data)) + b"".join(data))
-    except SerializationError:  # one by one the first bad one is told
+    except SerializationError:  # read one by one, so that the error is that of the first bad value
         return list(map(_read, data))
     return found
 

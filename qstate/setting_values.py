@@ -1,7 +1,6 @@
-"""The values of settings: what a declared type takes, and text that means one.
+"""The values of settings: conversion to the declared type, also from text.
 
-Rules of this module: types only. Text is how Spark's conf and command lines give any value, so it means the same
-everywhere.
+Rules of this module: types only. Spark's conf and command lines give every value as text; all use these rules.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ from typing import Any
 
 __all__ = ["WORDS", "setting_value"]
 
-#: What messages call the types.
+#: The names of the types in messages.
 WORDS = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
 _TRUTHS = {"true": True, "false": False}
 
 
 def setting_value(kind: type, value: Any) -> Any:
-    """The value as a bool, int, float or str, or None when it is none. True is not a number, 1 is a float."""
+    """The value as a bool, int, float or str, or None when it does not fit. True is not a number, 1 is a float."""
     if type(value) is kind:
         return value
     if kind is int and isinstance(value, Integral) and not isinstance(value, bool):

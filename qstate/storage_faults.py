@@ -1,7 +1,7 @@
-"""What to say of a file system that takes no more: where, how much room there is, and what makes room.
+"""Messages for a full file system: where, how much space is free, and how to make room.
 
-Rules of this module: errors of the operating system in, words out. It looks at a file system's figures and changes
-nothing. Everything that writes a file says its failures in these words.
+Rules of this module: errors of the operating system in, text out. It reads a file system's statistics and changes
+nothing. All code that writes files uses these messages.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 __all__ = ["BY_CHECKPOINT_DIR", "BY_LOG_DIR", "BY_TMPDIR", "FULL", "storage_fault"]
 
-#: What makes room, by what is written.
+#: How to make room, for each kind of file.
 BY_CHECKPOINT_DIR = (
     "make room there, or use a directory on a larger file system (copy a stopped job's there, and name it with "
     "checkpoint_dir)"
@@ -20,14 +20,14 @@ BY_CHECKPOINT_DIR = (
 BY_LOG_DIR = "make room there, or name a directory on a larger file system with log_dir"
 BY_TMPDIR = "make room there, or start driver and executors with TMPDIR set to a directory on a larger file system"
 
-#: The system's codes for a place that takes no more.
+#: The system's error codes for a file system that cannot store more.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 def storage_fault(exc: OSError, path: object, remedy: str) -> str:
-    """What went wrong with `path`, a `Path` or another location, which the caller has named.
+    """The text for an error of `path`, a `Path` or another location. The caller's message names the path.
 
-    Of a file system that is full: how much of it is free, and `remedy`.
+    For a full file system it has the free space, and `remedy`.
     """
     if exc.errno not in FULL or not isinstance(path, Path):
         return str(exc)
@@ -42,5 +42,5 @@ def _room(path: Path) -> str:
     except OSError as exc:
         return f"its free space is not known: {exc.strerror}"
     room = f"{found.f_bavail * found.f_frsize:,} of {found.f_blocks * found.f_frsize:,} bytes are free"
-    # Some file systems have no table of files that could be full, and say 0 of 0.
+    # A file system without a limit on the number of files reports 0 of 0.
     return f"{room}, and no more files can be added" if found.f_files and not found.f_favail else room

@@ -1,8 +1,8 @@
-"""What a table takes in: the checks that every backend makes on values and map keys, in the operator's thread.
+"""The checks that every backend makes on values and map keys before it stores them, in the operator's thread.
 
-Rules of this module: it refuses what no backend could give back unchanged, at the cost of a type test or two.
+Rules of this module: it refuses values that no backend could return unchanged, at the cost of a type test or two.
 None is the absence of a value, so it cannot be one. Map keys are those of `qstate.keys`: text, bytes, integers
-of 64 bits and tuples of them; True is refused because Python cannot tell it from 1.
+of 64 bits and tuples of them; True is refused because it equals 1 in Python.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _NONE = type(None)
 
 
 def admit_descriptor(descriptor: StateDescriptor, *, held: StateDescriptor) -> None:
-    """Raise `JobError` when a state's name comes again with another kind (rule B2 of the contract)."""
+    """Raise `JobError` when a state's name is used again with another kind (rule B2 of the contract)."""
     if descriptor.kind is not held.kind:
         raise JobError(
             f"state {descriptor.name!r} is a {held.kind.value} state and cannot be a {descriptor.kind.value} state, "
-            "too; give one of them another name"
+            "too; give one of the two another name"
         )
 
 
 def admit_map_key(key: Any) -> None:
-    """Raise `SerializationError` unless `key` can be a map key. Text needs no call: `type(key) is str` will do."""
+    """Raise `SerializationError` unless `key` can be a map key. For text the caller need not call: any text can."""
     kind = type(key)
     if kind is str or kind is bytes or (kind is int and -_INT64 <= key < _INT64):
         return
@@ -53,20 +53,20 @@ def admit_map_key(key: Any) -> None:
 
 def admit_values(values: Iterable[Any]) -> None:
     """Raise `SerializationError` when one of the values is None."""
-    # By type, not by `None in values`: that would call the values' own `__eq__`.
+    # By type, because `None in values` would call the values' own `__eq__`.
     if _NONE in map(type, values):
         raise none_refused()
 
 
 def admit_list(value: Any) -> list[Any]:
-    """The list to store: the very object when it is a list."""
+    """The list to store: the same object when it is a list."""
     elements: list[Any] = value if type(value) is list else list(value)
     admit_values(elements)
     return elements
 
 
 def admit_map(value: Any) -> dict[Any, Any]:
-    """The dict to store: the very object when it is a dict."""
+    """The dict to store: the same object when it is a dict."""
     if not isinstance(value, Mapping):
         raise SerializationError(f"the value of a map state is a mapping, got {type(value).__name__}")
     entries: dict[Any, Any] = value if type(value) is dict else dict(value)
@@ -84,7 +84,7 @@ def none_refused() -> SerializationError:
 def refused_write(
     state: str, namespace: Namespace, key: Any, exc: Exception, map_key: Key | None = None
 ) -> SerializationError:
-    """The error of an entry that cannot be written: it says which one."""
+    """The error for an entry that cannot be written; the message names the entry."""
     places = [("key", key), ("namespace", namespace), ("map key", map_key)]
     where = "".join(f", {what} {shown(place)}" for what, place in places if place is not None)
     return SerializationError(f"state {state!r}{where}: {exc}")

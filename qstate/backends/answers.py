@@ -1,15 +1,15 @@
-"""Query answers: the serialized form of what a state holds for a key, as a client receives it.
+"""Query answers: the serialized value of a key, as a client receives it.
 
-Rules of this module: it knows the answer's framing, from live objects and from stored bytes, and nothing of
-threads, tables or sockets. Both ways give the same bytes for the same state:
+Rules of this module: it makes answers from live objects and from stored bytes, and knows no threads, tables or
+sockets. Both sources give the same bytes for the same state:
 
     value, reducing   the serializer's bytes
     aggregating       MessagePack of the function's result
     list              MessagePack array of the elements
     map               MessagePack map; the map keys as MessagePack keys, tuples as arrays
 
-An element or a map's value stands in the array or map as it is when the serializer is `msgpack`, and as a
-MessagePack bin that holds the serializer's bytes otherwise.
+The array or map contains the serializer's bytes of an element or value directly if the serializer is `msgpack`,
+otherwise as a MessagePack bin.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _U32 = Struct(">BI")
 
 
 def too_large(most_bytes: int) -> TooLarge:
-    """What a read raises whose values are together larger than it was allowed (rule R8 of the contract)."""
+    """The error for a read whose values are together larger than its limit (rule R8 of the contract)."""
     return TooLarge(field="answer", limit=most_bytes)
 
 
 def bounded(answers: Iterable[Found], most_bytes: int) -> list[Found]:
-    """The answers as a list. Raises `TooLarge` once they are larger than `most_bytes`, and asks for no further one."""
+    """The answers as a list. Raises `TooLarge`, and makes no further one, once they are larger than `most_bytes`."""
     found: list[Found] = []
     left = most_bytes
     for answer in answers:
@@ -64,8 +64,8 @@ def bounded(answers: Iterable[Found], most_bytes: int) -> list[Found]:
 def live_answer(descriptor: StateDescriptor, dump: Callable[[Any], bytes], value: Any) -> bytes:
     """The answer for a live value; `dump` is the descriptor's `dump_result` or `result_dumper()`.
 
-    A list or map is copied first, in one step of the interpreter: the answer has the entries of one moment,
-    even when the operator adds to it meanwhile.
+    It first copies a list or map, in one step of the interpreter: the answer has the entries of one moment, even if the
+    operator adds some meanwhile.
     """
     if descriptor.kind is StateKind.LIST:
         return list_answer(descriptor, [dump(element) for element in list(value)])
@@ -81,7 +81,7 @@ def list_answer(descriptor: StateDescriptor, elements: Sequence[bytes]) -> bytes
 
 
 def map_answer(descriptor: StateDescriptor, entries: Mapping[bytes, bytes]) -> bytes:
-    """The answer of a map state: encoded map keys to their values' bytes."""
+    """The answer of a map state from its encoded map keys and their values' bytes."""
     header = _header(0x80, 0xDE, len(entries))
     if _spliced(descriptor):
         return header + b"".join(chain.from_iterable(entries.items()))

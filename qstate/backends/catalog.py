@@ -1,8 +1,8 @@
-"""The backends that exist, by name, and the check of a job's choice.
+"""The backends by name, and the check of a job's choice.
 
-Rules of this module: it finds and opens backends and knows none of their insides. `heap` and `rocksdb` come with
-qstate; other packages register theirs under the entry-point group `qstate.backends`, one entry per name, whose
-value is the backend's class. Nothing is imported before its name is asked for.
+Rules of this module: it finds and opens backends and knows nothing else of them. `heap` and `rocksdb` come with qstate;
+other packages register theirs under the entry-point group `qstate.backends`, one entry per name, whose value is the
+backend's class. It imports a backend only when its name is used.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BUILT_IN = {
 
 
 def backend_names() -> list[str]:
-    """Every name that `open_backend` takes."""
+    """Every name that `open_backend` accepts."""
     return sorted({*_BUILT_IN, *_registered()})
 
 
@@ -56,10 +56,10 @@ def backend_class(name: str) -> type[StateBackend]:
 
 
 def check_backend(name: str, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """All options of a backend with their values, checked; for the driver, before anything starts.
+    """Check the options of a backend and return all of them with their values. The driver calls it before it starts.
 
-    Values are of the option's type, or text that means one (from Spark conf). Raises as `backend_class` does, and
-    `ConfigError` for an unknown option or a value that cannot work.
+    A value has the option's type, or is text for such a value (from the Spark conf). Raises what `backend_class`
+    raises, and `ConfigError` for an unknown option or an invalid value.
     """
     declared, given = backend_class(name).options, dict(options or {})
     for option in given:
@@ -79,7 +79,7 @@ def open_backend(
     directory: Path,
     options: Mapping[str, Any] | None = None,
 ) -> StateBackend:
-    """Open an empty backend for a subtask. Raises as `check_backend` does; the caller closes the backend."""
+    """Open an empty backend for a subtask. Raises what `check_backend` raises; the caller closes the backend."""
     checked = check_backend(name, options)
     return backend_class(name)(BackendContext(key_groups, max_parallelism, directory, checked))
 

@@ -1,9 +1,9 @@
-"""Changes by the block, column by column: what the epoch log writes, and the fast way for a backend to give them.
+"""Blocks of changes, stored by column: the unit that the epoch log writes, and a fast result for a backend's `commit`.
 
-Rules of this module: it puts single changes together and takes blocks apart; it knows no backend and no file. A
-backend that has its changes one by one gives them one by one from `commit` and need not know of blocks. One that can
-make a column at a time gives `ChangeBlocks` instead: it is spared a tuple per change, which the log would take
-apart again. The same holds the other way: what the log gives to `restore` can be read one by one, or by the block.
+Rules of this module: it groups changes into blocks and splits blocks into changes; it knows no backend and no file. A
+backend may yield single changes from `commit` and need not know blocks. A backend that can make a column at a time
+returns `ChangeBlocks` instead, and saves a tuple for each change. The changes that the log passes to `restore` can be
+read one by one or by the block, too.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from qstate.keys import KeyGroupRange
 
 __all__ = ["FIRST_COUNT", "ChangeBlock", "ChangeBlocks", "blocks_of", "chained", "next_count", "recut"]
 
-#: What a block aims at: large enough to be cheap per change, small enough to check and hold.
+#: The intended bytes of a block: large enough to be cheap for each change, small enough for memory and checksums.
 TARGET_BLOCK = 1 << 20
 MOST_CHANGES = 8192
-#: How many changes to begin with, while nothing is known of their size.
+#: The changes of the first block, while their size is unknown.
 FIRST_COUNT = 64
 
 _new_change: Any = partial(tuple.__new__, Change)
@@ -34,7 +34,7 @@ _columns = (itemgetter(2), itemgetter(4), itemgetter(5), itemgetter(6))
 class ChangeBlock(NamedTuple):
     """Changes of one operation, state and namespace; each column has one item per change, as in `Change`.
 
-    None instead of `map_keys` or `data` stands for empty bytes throughout.
+    `map_keys` or `data` is None if it is empty bytes for every change.
     """
 
     op: ChangeOp
@@ -46,7 +46,7 @@ class ChangeBlock(NamedTuple):
     data: Sequence[bytes] | None
 
     def changes(self) -> Iterator[Change]:
-        """The same, one by one."""
+        """The changes one by one."""
         columns = (
             repeat(self.op),
             repeat(self.state),
@@ -56,7 +56,7 @@ class ChangeBlock(NamedTuple):
             repeat(b"") if self.map_keys is None else self.map_keys,
             repeat(b"") if self.data is None else self.data,
         )
-        return map(_new_change, zip(*columns, strict=False))  # strict would trip over the endless repeats
+        return map(_new_change, zip(*columns, strict=False))  # not strict: the repeats are endless
 
     def part(self, start: int, stop: int) -> ChangeBlock:
         """The changes `start` to `stop` (exclusive)."""
@@ -65,7 +65,7 @@ class ChangeBlock(NamedTuple):
         return self._with(lambda column: column[start:stop])
 
     def within(self, key_groups: KeyGroupRange) -> ChangeBlock:
-        """The changes of these key groups, which may be none."""
+        """The changes of these key groups; the block may be empty."""
         groups, start, stop = self.groups, key_groups.start, key_groups.stop
         if not groups or (min(groups) >= start and max(groups) < stop):
             return self
@@ -82,7 +82,7 @@ class ChangeBlock(NamedTuple):
 
 
 class ChangeBlocks:
-    """The changes of a commit, for whoever wants them one by one as for whoever asks for the blocks. Exhausted once."""
+    """The changes of a commit, to be read once: one by one, or by the block."""
 
     def __init__(self, blocks: Iterable[ChangeBlock]) -> None:
         self._blocks = iter(blocks)
@@ -116,12 +116,12 @@ def blocks_of(changes: Iterable[Change]) -> Iterator[ChangeBlock]:
 
 
 def chained(histories: Iterable[Iterable[Change]]) -> ChangeBlocks:
-    """Changes that follow each other, as blocks where they are such."""
+    """Several sequences of changes, one after the other, as blocks."""
     return ChangeBlocks(block for changes in histories for block in blocks_of(changes))
 
 
 def recut(blocks: Iterable[ChangeBlock]) -> Iterator[ChangeBlock]:
-    """The same changes in the blocks that `blocks_of` makes of single ones, so that equal changes give equal blocks."""
+    """The changes in the blocks that `blocks_of` would make of single ones: equal changes give equal blocks."""
     held: list[ChangeBlock] = []
     count = room = FIRST_COUNT
     for block in blocks:
@@ -164,8 +164,8 @@ def _size(block: ChangeBlock) -> int:
 
 
 def next_count(count: int, size: int) -> int:
-    """How many changes the next block should have, when `count` of them took `size` bytes.
+    """How many changes the next block should have, after `count` changes took `size` bytes.
 
-    Values may be of any size, and blocks are held in memory: so each aims at the target by the size of the last.
+    Values may have any size, and memory holds a block. So the size of the last block decides the next count.
     """
     return max(1, min(MOST_CHANGES, count * TARGET_BLOCK // max(size, 1)))

@@ -1,9 +1,9 @@
-"""The backend contract: what a state backend promises, and the little a third party has to write.
+"""The backend contract: what a state backend promises, and what a third party has to write.
 
-Rules of this module: it is the only thing that the server, the proxy and the operators know of a backend. It
-contains no storage. Every MUST carries an id; each test of the conformance suite cites one.
+Rules of this module: the server, the proxy and the operators know nothing else of a backend. It contains no storage.
+Every MUST has an id; each test of the conformance suite cites one.
 
-Three objects, by who may use them:
+Three objects, and the threads that may use them:
 
     StateBackend   one per operator subtask; owns a key-group range      the operator's thread only
     StateTable     one state in one namespace; reads and writes by key   the operator's thread only
@@ -14,7 +14,7 @@ The life of a backend, epoch by epoch (an epoch is one Spark micro-batch):
     begin(n) -> writes ... -> commit(n) -> [Spark commits the batch] -> finalize(n) -> begin(n + 1) ...
                    |              |
                    +--rollback()--+-- back to the last commit; commit(n) itself cannot be undone: a caller that
-                                      fails to make the changes durable discards the backend and restores anew
+                                      fails to make the changes durable discards the backend and restores a new one
 
 None is not a value: a table has a value for a key or it has none.
 """
@@ -51,7 +51,7 @@ UNBOUNDED = (1 << 63) - 1
 
 
 class Capability(Enum):
-    """What a backend declares on its class. The server refuses what is not declared; the suite proves what is."""
+    """What a backend declares on its class. The server refuses the rest; the suite proves what is declared."""
 
     SNAPSHOT_READS = "guarantee: a live read never shows a torn value or a map or list mixed from two moments"
     LARGER_THAN_MEMORY = "guarantee: memory stays bounded while the state grows"
@@ -66,7 +66,7 @@ class Isolation(Enum):
 
 
 class ChangeOp(Enum):
-    """What happened to an entry. The numbers are those of the epoch log and never change."""
+    """How an entry changed. The numbers are those of the epoch log and never change."""
 
     PUT = 1
     DELETE = 2
@@ -81,11 +81,11 @@ class Change(NamedTuple):
     `key`, `namespace` and `map_key` are encoded by `qstate.keys.encode_key`. By `op`:
 
         PUT         the whole value. `data`: the serializer's bytes; for a list, a MessagePack array of the
-                    elements' bytes (each a bin). A map is never PUT: it is DELETE followed by MAP_PUTs.
+                    elements' bytes (each a bin). A map has no PUT: a whole map is a DELETE and then MAP_PUTs.
         DELETE      the key has no value any more (for a map: no entries). `data` is empty.
-        MAP_PUT     one entry of a map. `data`: the serializer's bytes.
-        MAP_REMOVE  one entry of a map is gone. `data` is empty.
-        LIST_ADD    elements added at a list's end, encoded as for PUT.
+        MAP_PUT     one entry of a map was set. `data`: the serializer's bytes.
+        MAP_REMOVE  one entry of a map was removed. `data` is empty.
+        LIST_ADD    elements were added at a list's end, encoded as for PUT.
     """
 
     op: ChangeOp
@@ -98,7 +98,7 @@ class Change(NamedTuple):
 
 
 class ReadResult(NamedTuple):
-    """The answer to one read: the epoch it is from and, per key, its bytes, None (no value) or a failure code."""
+    """The answer to one read: its epoch and, for each key, the value's bytes, None (no value) or a failure code."""
 
     epoch: int
     values: Sequence[bytes | FailureCode | None]
@@ -119,8 +119,8 @@ class BackendOption:
 class BackendContext:
     """What a backend is opened with.
 
-    `directory` is an empty directory of its own, for scratch files only: it does not outlive the process, the
-    epoch log does. `options` are checked against the class's `options` and complete.
+    `directory` is an empty directory for this backend alone, and for scratch files only: the epoch log outlives the
+    process, the directory does not. `options` are complete, and checked against the class's `options`.
     """
 
     key_groups: KeyGroupRange
@@ -132,31 +132,32 @@ class BackendContext:
 class StateTable(ABC):
     """The entries of one state in one namespace, by key. Only the operator's thread may use it.
 
-    T1: `get` after `put` MUST give an equal value of equal types, as the descriptor's serializer gives it back, in this
-        epoch and in every later one, until `delete`, another `put` or a rollback.
-    T2: `get` MUST give None for a key that has no value.
-    T3: namespaces, states and keys MUST NOT see each other's entries, however long they are and however alike.
-    T4: A value given to `put` belongs to the backend: the caller may mutate it only if it puts it again.
+    T1: `get` after `put` MUST return an equal value of equal types, as the descriptor's serializer reads it back, in
+        this epoch and in every later one, until `delete`, another `put` or a rollback.
+    T2: `get` MUST return None for a key that has no value.
+    T3: The entries of different namespaces, states and keys MUST NOT be confused, however long or similar these are.
+    T4: A value that was passed to `put` belongs to the backend: the caller may mutate it only if it puts it again.
         A value that `get` returned may be the stored object itself; the same holds for it.
     T5: An empty list and an empty map MUST read as no value (None from `get`).
     T6: `put`, `delete`, `list_add`, `map_put` and `map_remove` MUST be covered by the next `commit` or undone by
         the next `rollback`.
     T7: `put_many` MUST do what `put` of each pair does, in their order: of equal keys the last one counts.
-    T8: `list_add` MUST keep the list's elements and their order and add at the end, each element once. The order is
-        the job's: `get`, answers, changes, entries and restored backends of any make MUST have it.
-    T9: `map_put` and `map_remove` MUST change their entry and no other; `map_get` and `map_items` MUST tell what `get`
-        tells. What `map_items` gave MUST stay as it was through later writes, a commit and a rollback. A map has no
-        order: a backend MAY give, answer and tell its entries in any.
-    T10: What could not be given back unchanged MUST raise `SerializationError`, from the write or from the commit:
-        None as a value, an element or a map's value; a map key that is not a key; what the serializer refuses.
-    T11: Each entry that an epoch changed MUST be written by the serializer of the descriptor that the table was asked
-        for with, before the epoch is sealed. It refuses what is not of the declared type and what would not come back
-        as it is; a backend has no other duty in that.
-    T12: What was restored MUST be read and kept as it is, also when the serializer would refuse to write it: a program
-        may have declared its types, or begun to have them enforced, after the state was stored.
+    T8: `list_add` MUST keep the list's elements and their order and add the new ones at the end, each element once.
+        The order is the job's: `get`, answers, changes, entries and restored backends of any kind MUST have it.
+    T9: `map_put` and `map_remove` MUST change their entry and no other; `map_get` and `map_items` MUST agree with
+        `get`. A result of `map_items` MUST NOT change through later writes, a commit or a rollback. A map has no
+        order: a backend MAY return its entries, in reads, answers, changes and `entries`, in any order.
+    T10: A value that could not be read back unchanged MUST raise `SerializationError`, from the write or from the
+        commit: None as a value, an element or a map's value; a map key that is not a key; a value that the serializer
+        refuses.
+    T11: Each entry that an epoch changed MUST be written by the serializer of the descriptor that was passed to
+        `table`, before the epoch is sealed. The serializer refuses a value that does not have the declared type or
+        could not be read back unchanged; the backend need not check that itself.
+    T12: Restored values MUST be read and kept unchanged, even if the serializer would refuse to write them: a program
+        may have declared its types, or had them enforced, only after the state was stored.
 
-    Three methods make a table. The list and map operations have defaults that rewrite the whole value; a
-    backend that can append or address entries overrides them.
+    A table needs three methods. The list and map operations have defaults that rewrite the whole value; a backend that
+    can append or address entries overrides them.
     """
 
     @abstractmethod
@@ -198,30 +199,30 @@ class StateTable(ABC):
             self.put(key, rest) if rest else self.delete(key)
 
     def map_items(self, key: Key) -> Sequence[tuple[Key, Any]]:
-        """The entries of the key's map as they are now, in any order; nothing that comes later shows."""
+        """The entries of the key's map as they are now, in any order; later writes do not change the result."""
         return list((self.get(key) or {}).items())
 
 
 class StateReader(ABC):
     """Answers queries from any thread, while the operator's thread writes.
 
-    R1: `get` MUST answer for each key, in order, and never raise because of what one key holds, R8 aside.
-    R2: With SNAPSHOT_READS, no answer is torn. Without, a torn value is answered as it was read, or as
-        `CONCURRENT_MODIFICATION`; the stored state MUST be unharmed either way. Keys of one live `get` MAY be answered
-        as of different moments.
+    R1: `get` MUST answer for each key, in order. Apart from R8, it MUST NOT raise because of the value of one key.
+    R2: With SNAPSHOT_READS, no answer is torn. Without, the answer for a torn value is what was read, or
+        `CONCURRENT_MODIFICATION`; in both cases the stored state MUST be unharmed. The answers for the keys of one live
+        `get` MAY be of different moments.
     R3: A committed reader MUST show exactly the last finalized epoch, the same one for all keys of a `get`, however
-        many, and its epoch number MUST NOT go back. Before the first its epoch MUST be -1, and it shows what was
-        restored as of epoch -1, or nothing. (Of a backend that was not restored, epoch -1 says that nothing has been
-        committed, and the server refuses the query.)
+        many, and its epoch number MUST NOT decrease. Before the first finalized epoch its epoch MUST be -1, and it
+        shows the state that was restored as of epoch -1, or no values. (If the backend was not restored, epoch -1 means
+        that no epoch has been committed, and the server refuses the query.)
     R4: After `close` of the backend, `get` MUST raise `ClosedError` or answer as before, never crash.
     R5: An answer MUST have the form that `get` describes, which is the same for every backend.
-    R6: A live reader MUST show every write that a `publish`, `commit` or `restore` came after, also when it was opened
-        before. Its epoch MUST be that of the last `begin`, `commit` or `restore`; after `rollback`, that of the last
-        `commit` or `restore`.
-    R7: The answer for a key without a value, and for a state or namespace that holds nothing, MUST be None.
-    R8: `get` MUST raise `TooLarge` when the values of `keys`, each as often as its key stands there, are together
-        larger than `most_bytes`. It MUST do so before it reads or serializes another one: it holds no more than
-        `most_bytes` and one value at a time.
+    R6: A live reader MUST show every write that came before a `publish`, `commit` or `restore`, even if the reader was
+        opened earlier. Its epoch MUST be that of the last `begin`, `commit` or `restore`; after `rollback`, that of the
+        last `commit` or `restore`.
+    R7: The answer for a key without a value, and for a state or namespace without values, MUST be None.
+    R8: `get` MUST raise `TooLarge` when the values of `keys` are together larger than `most_bytes`; a key that `keys`
+        contains several times counts each time. It MUST raise before it reads or serializes another value: it holds no
+        more than `most_bytes` and one value at a time.
     """
 
     @abstractmethod
@@ -231,52 +232,51 @@ class StateReader(ABC):
         """The serialized values of `keys`, as the wire carries them. `qstate.backends.answers.bounded` counts them.
 
         Value and reducing states: the serializer's bytes. Aggregating: the result's bytes. List: a MessagePack
-        array of the elements; map: a MessagePack map from map key to value. An element or value stands in
-        them as it is when the serializer is `msgpack`, and as a bin otherwise (`qstate.backends.answers`).
+        array of the elements; map: a MessagePack map from map key to value. The array or map contains the bytes of an
+        element or value directly if the serializer is `msgpack`, otherwise as a bin (`qstate.backends.answers`).
         """
 
 
 class StateBackend(ABC):
     """Holds the keyed state of one operator subtask.
 
-    B1: Opening MUST NOT touch anything outside `context.directory`, and MUST work whatever that is called.
-    B2: `table` MUST give the same entries for equal descriptor names and namespaces, and raise `JobError` when a
-        name comes again with another kind.
+    B1: Opening MUST NOT touch anything outside `context.directory`, and MUST work with any name of that directory.
+    B2: `table` MUST return the same entries for equal descriptor names and namespaces, and raise `JobError` when a
+        name is used again with another kind.
     B3: Replaying the changes of every `commit`, in order, into an empty backend MUST give the same state.
     B4: After `rollback` every table and live reader MUST show the state of the last `commit` (or `restore`), whether
         anything was written since or not.
-    B5: `entries` MUST give the committed state of exactly the requested key groups, as changes that build it. They MAY
-        be read while the next epoch writes, which MUST NOT show; the caller is done with them before the next
-        `commit`, `rollback` or `close`.
-    B6: `close` MUST be idempotent and free every resource; tables raise `ClosedError` or nothing afterwards,
-        but MUST NOT crash the process. What this class declares, `close` and `publish` aside, MUST raise `ClosedError`.
+    B5: `entries` MUST yield the committed state of exactly the requested key groups, as changes that build it. The
+        caller MAY read them while the next epoch writes, and they MUST NOT show these writes. The caller finishes
+        before the next `commit`, `rollback` or `close`.
+    B6: `close` MUST be idempotent and free every resource. Afterwards tables may raise `ClosedError` or not, but MUST
+        NOT crash the process; the methods of this class, except `close` and `publish`, MUST raise `ClosedError`.
     B7: An operation that is not declared in `capabilities` MUST raise `UnsupportedOperation`.
     B8: `begin` and `commit` MUST raise `JobError` for an epoch that is not later than the last committed one.
-    B9: `commit` MUST tell each entry that the epoch changed once, with its last value, and no entry that nobody wrote.
-        A map's DELETE MUST come before its MAP_PUTs; all other changes of an epoch MAY come in any order. An entry that
-        was written and is what it was MAY be told, and a list or map that was written MAY be told whole: a list by
-        PUT, a map by DELETE and MAP_PUTs.
+    B9: `commit` MUST yield each entry that the epoch changed once, with its last value, and no entry that was not
+        written. A map's DELETE MUST come before its MAP_PUTs; all other changes of an epoch MAY come in any order. An
+        entry that was written without a change of its value MAY be yielded, and a list or map that was written MAY be
+        yielded whole: a list by PUT, a map by DELETE and MAP_PUTs.
     B10: Every backend MUST encode a change as `Change` says, so that any other can load it.
-    B11: When `commit` raises `SerializationError`, nothing MUST be sealed, the epoch's writes MUST still be there, and
-        `rollback` MUST work.
+    B11: When `commit` raises `SerializationError`, nothing MUST be sealed, the backend MUST keep the epoch's writes,
+        and `rollback` MUST work.
     B12: `begin` MUST make the epoch before final. `finalize` MUST be idempotent, and do nothing for an epoch earlier
         than the last committed one.
-    B13: `restore` MUST leave out the changes of other key groups, and take those of several backends one after the
-        other.
-    B14: What was restored MUST be committed and final as of the given epoch, which is -1 for state that comes before
-        epoch 0.
-    B15: `restore` MUST raise `JobError` when the backend holds something or has committed, and for a change of a state
-        that `table` was not asked for.
+    B13: `restore` MUST leave out the changes of other key groups, and accept the changes of several backends one after
+        the other.
+    B14: Restored state MUST be committed and final as of the given epoch, which is -1 for state from before epoch 0.
+    B15: `restore` MUST raise `JobError` when the backend is not empty or has committed, and for a change of a state
+        that was not passed to `table`.
     B16: `table` MUST raise `WrongKeyType` for a namespace that cannot be a key.
     B17: With LARGER_THAN_MEMORY, memory MUST stay bounded while the state grows.
-    B18: A process that was killed at any moment MUST NOT keep a new instance from opening in another directory and
+    B18: A process that was killed at any moment MUST NOT prevent a new instance from opening in another directory and
         being restored.
-    B19: Values of any size, and any number of states, namespaces, keys and changes in an epoch MUST be kept, told and
-        restored whole, as far as memory reaches (with LARGER_THAN_MEMORY, disk).
-    B20: What a backend occupies (memory, disk, open files, threads) MUST be bounded by its state and by what its last
-        epochs wrote, however many epochs, writes and reads came before.
+    B19: Values of any size, and any number of states, namespaces, keys and changes in an epoch MUST be kept, yielded
+        and restored whole, as far as memory (with LARGER_THAN_MEMORY, disk) suffices.
+    B20: The resources of a backend (memory, disk, open files, threads) MUST be bounded by its state and by the writes
+        of its last epochs, however many epochs, writes and reads came before.
 
-    A third party with an ordered key-value store does not subclass this but `qstate.backends.ByteStore`.
+    A third party with an ordered key-value store subclasses `qstate.backends.ByteStore` instead of this class.
     """
 
     name: ClassVar[str]
@@ -289,37 +289,37 @@ class StateBackend(ABC):
 
     @abstractmethod
     def table(self, descriptor: StateDescriptor, namespace: Namespace = None) -> StateTable:
-        """The table of one state and namespace; the same object or an equal view every time."""
+        """The table of one state and namespace; each call returns the same object or an equal view."""
 
     @abstractmethod
     def begin(self, epoch: int) -> None:
-        """Start an epoch. It proves the one before final: an earlier `commit` cannot be rolled back any more."""
+        """Start an epoch. This makes the epoch before final: an earlier `commit` cannot be rolled back any more."""
 
     @abstractmethod
     def commit(self, epoch: int) -> Iterable[Change]:
-        """Seal the epoch and give the entries that it changed, each with its last value.
+        """Seal the epoch and yield the entries that it changed, each with its last value.
 
-        The caller exhausts the result before it calls anything else: the epoch is sealed when it ends. Live reads
-        see the changes already; committed ones see them after `finalize`. Raises `SerializationError`, at once or
-        while it is exhausted, when a value does not fit; the backend then still holds the unsealed epoch and
+        The caller exhausts the result before it calls anything else: the epoch is sealed when the result ends. Live
+        readers show the changes at once; committed readers show them after `finalize`. Raises `SerializationError`, at
+        once or during the iteration, when a value does not fit; the backend then still holds the unsealed epoch and
         `rollback` works.
 
-        A backend that can make its changes a column at a time gives `qstate.backends.change_blocks.ChangeBlocks`,
+        A backend that can make its changes a column at a time returns `qstate.backends.change_blocks.ChangeBlocks`,
         which the epoch log writes faster than single changes.
         """
 
     @abstractmethod
     def finalize(self, epoch: int) -> None:
-        """Spark has committed the epoch: committed readers show it from now on. Idempotent."""
+        """Record that Spark has committed the epoch: committed readers now show it. Idempotent."""
 
     @abstractmethod
     def rollback(self) -> None:
         """Undo every write since the last `commit` (or `restore`)."""
 
     def publish(self) -> None:
-        """Show live readers what was written so far. For a backend that holds writes back.
+        """Show all writes so far to live readers. For a backend that buffers writes.
 
-        The operator's thread calls it when it is about to wait for input; it costs nothing when nothing waits.
+        The operator's thread calls it when it is about to wait for input; without buffered writes it costs nothing.
         Raises `SerializationError` when a value does not fit; `rollback` works then.
         """
         return
@@ -330,13 +330,13 @@ class StateBackend(ABC):
 
     @abstractmethod
     def restore(self, epoch: int, changes: Iterable[Change]) -> None:
-        """Fill an empty backend with changes up to and including `epoch` (-1: from before epoch 0), final afterwards.
+        """Fill an empty backend with changes up to and including `epoch` (-1: from before epoch 0); then it is final.
 
-        Changes of key groups outside `context.key_groups` are left out. Every state name in `changes` has
-        been given to `table` before.
+        Changes of key groups outside `context.key_groups` are left out. The caller has passed every state name in
+        `changes` to `table` before.
 
         A backend that can load a column at a time reads `qstate.backends.change_blocks.blocks_of(changes)`, which the
-        epoch log gives faster than single changes.
+        epoch log yields faster than single changes.
         """
 
     @abstractmethod
@@ -345,7 +345,7 @@ class StateBackend(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Free every resource; the scratch directory may be left to the caller."""
+        """Free every resource; the backend may leave the scratch directory to the caller."""
 
     def __enter__(self) -> StateBackend:
         return self

@@ -1,8 +1,8 @@
-"""Taking over epochs that were committed elsewhere: from a log, or by another backend.
+"""Replays epochs into a backend that were committed elsewhere: from a log, or by another backend.
 
-Rules of this module: it uses the backend contract alone, so it works for every backend. `StateBackend.restore` is
-the fast way to fill an empty backend with what is final; this is the way to add the epochs after that, one by one, so
-that each is committed before it is final, as it was where it came from.
+Rules of this module: it uses only the backend contract, so it works for every backend. `StateBackend.restore` fills an
+empty backend with final state, and is faster. Replay adds later epochs one by one, so that each is first committed and
+then final, as in the original backend.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["replay_epoch"]
 def replay_epoch(
     backend: StateBackend, descriptors: Mapping[str, StateDescriptor], epoch: int, changes: Iterable[Change]
 ) -> None:
-    """Commit an epoch from its changes; it is not final yet. Epochs before it are.
+    """Commit an epoch from its changes. The epochs before it become final; it is not final yet.
 
     Raises `JobError` for a state without a descriptor, and what the changes and the backend raise; the epoch is then
     rolled back.
@@ -33,7 +33,7 @@ def replay_epoch(
         for change in changes:
             descriptor = descriptors.get(change.state)
             if descriptor is None:
-                raise JobError(f"the changes of epoch {epoch} are of a state {change.state!r} that nobody asked for")
+                raise JobError(f"the changes of epoch {epoch} contain a state {change.state!r} without a descriptor")
             _apply(backend.table(descriptor, decode_key(change.namespace)), descriptor, change)
         deque(backend.commit(epoch), maxlen=0)
     except BaseException:

@@ -1,4 +1,4 @@
-"""What may change between the program that stored a state and the one that takes it up, and how it is converted."""
+"""Decides whether a program can restore state that another one stored, and how its values are converted."""
 
 from qstate.evolution.plan import Converted, Evolution, Unchanged, plan_evolution
 from qstate.evolution.schema import StateSchema

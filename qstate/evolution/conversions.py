@@ -1,16 +1,16 @@
-"""What becomes of a value when the declared type of its state changes.
+"""Converts values when the declared type of their state changes.
 
-Rules of this module: values in, values out, by the types of a schema; no bytes, no states. A conversion is decided
-from two types before there is a value. It touches what changed and nothing else: what an older qstate stored was not
-checked, so a field that is declared as float and holds an int stays as it is, until its type changes.
+Rules of this module: values in, values out, by the types of a schema; no bytes, no states. The two types alone decide
+the conversion, before there is a value. It changes only the parts whose type changed. An older qstate did not check
+values, so a field that is declared as float may hold an int; it keeps the int until the field's type changes.
 
-    stored             wanted             what happens
-    T                  T, T | ..., object   nothing: the value is as good under the wanted type
+    stored             wanted             conversion
+    T                  T, T | ..., object   none: the value also has the wanted type
     int                float                each int becomes the equal float; one that no float equals is refused
-    object             T                    each value is checked; those that are a T stay (an int becomes a float)
+    object             T                    each value is checked; a T stays unchanged (an int becomes a float)
     dict               a record             as object: each value is checked
-    a record           dict[str, T]         field by field: a dict is how a record is stored
-    a record           a record             field by field; added ones need a default, dropped ones go
+    a record           dict[str, T]         field by field: a record is stored as a dict
+    a record           a record             field by field; added ones need a default, dropped ones are removed
     containers         of the same kind     item by item
     T | U              V                    T and U must both be able to become V
     anything else                           refused
@@ -39,7 +39,7 @@ from qstate.evolution.value_types import (
 
 __all__ = ["Conversion", "Refusal", "admission_to", "conversion_between"]
 
-#: Gives the value under the wanted type, the same object when nothing changed. Raises `Misfit`.
+#: Returns the value in the wanted type, the same object if nothing changed. Raises `Misfit`.
 Conversion = Callable[[Any], Any]
 
 _FLOAT = ScalarType("float")
@@ -50,7 +50,7 @@ class Refusal(Exception):
 
 
 def conversion_between(stored: ValueType, wanted: ValueType) -> Conversion | None:
-    """How values stored as one type become another: None when they are good as they are. Raises `Refusal`."""
+    """The conversion from one type to another, None if the values need no change. Raises `Refusal`."""
     if wanted in (stored, OBJECT):
         return None
     if stored == OBJECT:
@@ -84,7 +84,7 @@ def conversion_between(stored: ValueType, wanted: ValueType) -> Conversion | Non
 
 
 def admission_to(wanted: ValueType, *, widen: bool = True) -> Conversion:
-    """Lets the values of a type through, whatever they were declared as; with `widen`, ints as floats."""
+    """The conversion that admits values of a type, whatever their declared type; with `widen`, ints become floats."""
     match wanted:
         case ScalarType("object"):
             return _same
@@ -103,7 +103,7 @@ def admission_to(wanted: ValueType, *, widen: bool = True) -> Conversion:
             parts = [_part(wanted.key, widen), _part(wanted.value, widen)]
             return _checked(_exactly(dict, str(wanted)), _each_entry(*parts))
         case UnionType():
-            # An alternative that takes the value as it is goes before one that would change it.
+            # An alternative that keeps the value unchanged has priority over one that would change it.
             loose = [admission_to(alternative) for alternative in wanted.alternatives] if widen else []
             return _first_of([admission_to(kind, widen=False) for kind in wanted.alternatives] + loose, str(wanted))
         case RecordType():
@@ -120,7 +120,7 @@ def _from_union(stored: UnionType, wanted: ValueType) -> Conversion | None:
     if all(conversion is None for _, conversion in found):
         return None
     cases = [_checked(admission_to(kind, widen=False), conversion) for kind, conversion in found]
-    # Last, what was never declared and yet is good under the wanted type.
+    # Last, for values that were never declared and still have the wanted type.
     return _first_of([*cases, admission_to(wanted)], str(wanted))
 
 
@@ -146,8 +146,8 @@ def _fields_between(stored: RecordType, wanted: RecordType) -> Conversion | None
         if name not in old and not field.default:
             raise Refusal(f"{wanted.name} has a new field {name!r} without a default")
     steps = {name: _field_between(old[name], field) if name in old else None for name, field in new.items()}
-    # Fields that came or went change no value that the job reads, but they change what is stored: rewritten, a query
-    # gets the same answer from every backend, whether or not the job has written the key since.
+    # Added or removed fields change no value that the job reads, but they change the stored bytes. They are rewritten,
+    # so that a query gets the same answer from every backend, whether or not the job has written the key since.
     if old.keys() == new.keys() and not any(steps.values()):
         return None
     return _by_field(steps)
@@ -212,7 +212,7 @@ def _named(name: str) -> Conversion:
 
 def _record_check(name: str, required: tuple[str, ...]) -> Conversion:
     def check(value: Any) -> Any:
-        if type(value) is not dict:  # an object of the class: what a serializer of the user's own may give
+        if type(value) is not dict:  # an object of the class: a serializer of the user's own may return one
             return _named(name)(value)
         missing = [field for field in required if field not in value]
         if missing:

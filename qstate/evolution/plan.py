@@ -1,15 +1,15 @@
-"""Whether state that one program stored can be used by another, and what has to be done to it first.
+"""Decides whether a program can use state that another one stored, and how to convert it first.
 
-Rules of this module: a decision, made of a stored schema and a descriptor before any row is processed; the caller
-acts on it. It must not know where the state is stored. `conversions` has the rules for the types of values.
-The rest, in this order:
+Rules of this module: it decides from a stored schema and a descriptor, before any row is processed; the caller acts on
+the decision. It must not know where the state is stored. `conversions` has the rules for the types of values. The other
+rules, in this order:
 
     kind, serializer name                  must be the same
     map key type                           must be the same or a wider one, such as object
     serializer version, schema version     must not be older than the stored one
     an older stored schema version         the descriptor's migration, if it has one, takes the place of the
                                            rules for types
-    an older stored serializer version     the values are read by `loads_version` and written anew
+    an older stored serializer version     the values are read by `loads_version` and rewritten
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ __all__ = ["Converted", "Evolution", "Unchanged", "plan_evolution"]
 
 @dataclass(frozen=True, slots=True)
 class Unchanged:
-    """The stored bytes are good as they are: they are values of the wanted type, by what was declared of them.
+    """The stored bytes need no change: by their declared type, their values have the wanted type.
 
-    So they may be kept under the wanted schema from now on, whatever that becomes later.
+    So they may be stored under the wanted schema from now on, even if that changes later.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """The stored bytes have to be rewritten, each value by itself: a value, a list's element, a map's value.
+    """The stored bytes must be rewritten, each value by itself: a value, a list's element, a map's value.
 
     `convert` raises `SerializationError` for a value that does not fit, and whatever the user's migration or
     serializer raises. It may be used by several threads at once if these may.
@@ -53,9 +53,9 @@ Evolution = Unchanged | Converted
 
 
 def plan_evolution(stored: StateSchema, descriptor: StateDescriptor) -> Evolution:
-    """What has to be done to a stored state before the descriptor's program can use it.
+    """The conversion that a stored state needs before the descriptor's program can use it.
 
-    Raises `JobError` when nothing can: it names the state, the reason, both schemas and what to do.
+    Raises `JobError` when there is none: it names the state, the reason, both schemas and what to do.
     """
     wanted = StateSchema.of(descriptor)
     try:
@@ -72,10 +72,10 @@ def plan_evolution(stored: StateSchema, descriptor: StateDescriptor) -> Evolutio
     return Converted(wanted.kind, _converter(read, step, descriptor.serializer))
 
 
-_NEW_NAME = "declare it as it was, or give the state as you want it now another name"
+_NEW_NAME = "declare it as it was, or declare the new state under another name"
 _MIGRATE = (
     "declare it as it was, give the descriptor a higher schema_version and a migration that makes new values of the "
-    "old ones, or give the state as you want it now another name"
+    "old ones, or declare the new state under another name"
 )
 
 
@@ -100,7 +100,7 @@ def _check_frame(stored: StateSchema, wanted: StateSchema) -> None:
 
 
 def _is_as_good(stored: ValueType, wanted: ValueType) -> bool:
-    """Whether map keys of the one type are of the other, too. They are never converted."""
+    """Whether all map keys of the stored type have the wanted type, too. Map keys are never converted."""
     try:
         return conversion_between(stored, wanted) is None
     except Refusal:
@@ -111,7 +111,7 @@ def _step(stored: StateSchema, wanted: StateSchema, descriptor: StateDescriptor)
     if stored.schema_version < wanted.schema_version and descriptor.migration is not None:
         return _migration(descriptor.migration, stored.schema_version, wanted.value_type)
     try:
-        # What a dict and a record have in common is how they are stored, and that is a matter of the serializer.
+        # Only the default serializer stores a record as a dict.
         kinds = {type(stored.value_type), type(wanted.value_type)}
         if kinds == {DictType, RecordType} and wanted.serializer != MessagePackSerializer.name:
             raise Refusal(f"{stored.value_type} cannot become {wanted.value_type}")
@@ -133,7 +133,7 @@ def _migration(migrate: Callable[[Any, int], Any], version: int, wanted: ValueTy
 
 
 def _reader(serializer: Serializer, version: int) -> Callable[[bytes], Any]:
-    """Stored bytes as plain values: a record as the dict that was stored, if the serializer is the default one."""
+    """The function that reads stored bytes; with the default serializer, it returns a record as the stored dict."""
     if version != serializer.version:
         if type(serializer).loads_version is Serializer.loads_version:
             raise Refusal(

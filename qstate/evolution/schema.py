@@ -1,13 +1,13 @@
-"""The schema of one state: what its descriptor says of it, as plain data that is stored beside the state.
+"""The schema of one state: the facts of its descriptor as plain data, which is stored beside the state.
 
-Rules of this module: descriptors in, plain data and words out. In plain data, as it stands in the header of a
-checkpoint file, a schema is a map of
+Rules of this module: descriptors in, plain data and text out. As plain data, in the header of a checkpoint file, a
+schema is a map of
 
     name, kind, queryable_name (or None), serializer, serializer_version, schema_version,
     value_type, map_key_type (None but for a map): types, see `qstate.evolution.value_types`
     needs_function: whether queries of the state need the job's own code, for an aggregating state's result
 
-Whoever reads a checkpoint without the job's code answers queries by kind, queryable name and serializer.
+A reader without the job's code answers queries by kind, queryable name and serializer.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class StateSchema:
 
     @classmethod
     def from_plain(cls, plain: Any) -> StateSchema:
-        """The inverse of `to_plain`. Raises `CheckpointError` for anything else; what it does not know is ignored."""
+        """The inverse of `to_plain`. Raises `CheckpointError` for anything else; it ignores unknown entries."""
         if not isinstance(plain, Mapping):
             raise CheckpointError(f"expected the schema of a state, got {shown(plain)}")
         kind = StateKind(_field(plain, "kind", _is_kind, f"one of {', '.join(_KINDS)}"))
@@ -77,7 +77,7 @@ class StateSchema:
 
     @property
     def needs_function(self) -> bool:
-        """Whether an answer is more than the stored bytes: the aggregate function's result."""
+        """Whether an answer needs the job's code: it is the aggregate function's result, not the stored bytes."""
         return self.kind is StateKind.AGGREGATING
 
     def to_plain(self) -> dict[str, Any]:

@@ -1,19 +1,20 @@
-"""Whether a value is what its state declares, and would come back from storage as it is.
+"""Checks that a value has the type that its state declares, and can be read back unchanged.
 
-Rules of this module: values in, `Misfit` out or nothing; no bytes, no states. A rule is made once from a declared type,
-and a value of the usual class then costs one look-up in a set. Classes are exact, as they are when values come back:
+Rules of this module: values in, `Misfit` out or nothing; no bytes, no states. A rule is made once from a declared type;
+a value of the usual class then costs one look-up in a set. Classes must match exactly, because that is how values are
+read back:
 
-    declared          takes
-    a scalar          values of exactly that class: float takes no int, int no bool, and neither takes NumPy's
-    T | U             what one of them takes; None where None is one of them
-    list, dict, tuple exactly these classes, and in them what was declared for their items
-    a dataclass       its objects, if each field has what is declared for it; within a value also a dict of its fields
+    declared          admits
+    a scalar          values of exactly that class: float admits no int, int no bool, and neither admits NumPy's
+    T | U             the values of T and of U
+    list, dict, tuple exactly these classes, with items of the declared type
+    a dataclass       its objects, if each field has its declared type; within a value also a dict of its fields
     another class     objects of a class of that name, or derived from one
     object            anything. With the serializer `msgpack`: any plain value
 
-A plain value is what MessagePack gives back with equal parts of equal classes: None, bool, int, float, str, bytes,
-date, Decimal, a datetime that is in UTC or has no time zone, and lists, dicts and tuples of these, `DEEPEST` deep at
-most.
+A plain value is one that MessagePack reads back with equal parts of equal classes: None, bool, int, float, str, bytes,
+date, Decimal, a datetime in UTC or without a time zone, and lists, dicts and tuples of these, nested at most `DEEPEST`
+deep.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from qstate.evolution.value_types import (
 
 __all__ = ["PLAIN", "Misfit", "Rule", "rule_of"]
 
-#: Lists, dicts and tuples within each other, and tuples within tuples, that a plain value may have.
+#: The deepest nesting of lists, dicts and tuples in a plain value, and of tuples in tuples.
 DEEPEST, DEEPEST_TUPLES = 128, 32
 
 _PLAIN_SCALARS: frozenset[type] = frozenset((type(None), bool, int, float, str, bytes, date, Decimal))
@@ -52,7 +53,7 @@ _NO_OFFSET = timedelta(0)
 
 
 class Misfit(SerializationError):
-    """A value is not what its declared type says. `path` leads to the part that is not."""
+    """A value does not have its declared type. `path` is the path to the wrong part."""
 
     def __init__(self, expected: str, value: Any, advice: str = "") -> None:
         super().__init__(expected, value, advice)
@@ -65,14 +66,14 @@ class Misfit(SerializationError):
 
 
 class Rule(NamedTuple):
-    """What is taken. Values of exactly the classes in `exact` are; `check` raises `Misfit` for others that are not."""
+    """The admitted values: all of exactly the classes in `exact`; for others `check` raises `Misfit` or admits them."""
 
     exact: frozenset[type]
     check: Callable[[Any], None]
 
 
 def rule_of(declared: ValueType, anything: Rule | None) -> Rule | None:
-    """The rule of a declared type; `anything` is that of `object`. None takes everything."""
+    """The rule of a declared type, None if it admits everything; `anything` is the rule of `object`."""
     match declared:
         case ScalarType("object"):
             return anything
@@ -112,7 +113,7 @@ def _parts(parts: Iterable[Any], places: Iterable[Any], rule: Rule | None) -> No
 
 
 def _all_of(rule: Rule | None) -> Callable[[Iterable[type]], bool]:
-    """Whether parts of these classes need no look, asked in one call: most values have such parts alone."""
+    """The function that says whether parts of these classes need no check: most values have only such parts."""
     return rule.exact.issuperset if rule is not None else lambda kinds: True
 
 
@@ -183,7 +184,7 @@ def _union(expected: str, alternatives: list[Rule | None]) -> Rule | None:
 def _record(declared: RecordType, fields: dict[str, Rule | None]) -> Rule:
     of_class = _named(declared.name, None).check
     required = [field.name for field in declared.fields if not field.default]
-    # As nearly always: each field has the one class that is declared for it. The getter gives a tuple of two or more.
+    # The usual case: each field has the one class that is declared. The getter returns a tuple only for two or more.
     usual = [next(iter(rule.exact), None) if rule is not None else None for rule in fields.values()]
     get = attrgetter(*fields) if len(fields) > 1 else None
 
@@ -216,7 +217,7 @@ def _named(name: str, anything: Rule | None) -> Rule:
 
 def _check_plain(value: Any) -> None:
     kind = type(value)
-    if kind is dict:  # the usual cases, without a look at each part
+    if kind is dict:  # the usual cases, without a check of each part
         if _are_scalars(map(type, value.values())) and _are_scalars(map(type, value)):
             return
     elif (kind is list or kind is tuple) and _are_scalars(map(type, value)):
@@ -231,7 +232,7 @@ def _check_nested(value: Any, levels: int, tuples: int) -> None:
     if kind is datetime:
         _check_moment(value)
     elif not (levels and tuples):
-        raise Misfit(f"values within each other {DEEPEST} deep at most, tuples {DEEPEST_TUPLES}", value)
+        raise Misfit(f"values nested at most {DEEPEST} deep, tuples {DEEPEST_TUPLES}", value)
     elif kind is list:
         _nested_parts(value, range(len(value)), levels - 1, tuples)
     elif kind is dict:
@@ -270,15 +271,15 @@ def _is_utc(value: datetime) -> bool:
     assert value.tzinfo is not None
     try:
         return value.tzinfo.utcoffset(None) == _NO_OFFSET
-    except Exception:  # any code can stand in a time zone, and some cannot do without a datetime
+    except Exception:  # a time zone may have any code, and some fails without a datetime
         return False
 
 
 def _advice(expected: str, value: Any) -> str:
-    """How to make what can be stored of a value, where that is known."""
+    """Advice on how to convert a value to one that can be stored."""
     if isinstance(value, bytearray | memoryview):
         return "give bytes(value)"
-    if hasattr(value, "tolist"):  # NumPy's scalars and arrays, and what is made after them
+    if hasattr(value, "tolist"):  # NumPy's scalars and arrays, and similar classes
         return "give value.tolist()"
     if isinstance(value, Enum):
         return "give value.value"

@@ -1,10 +1,10 @@
-"""What a state's values are declared as, as plain data: the types of a schema.
+"""The types of a schema: the declared types of a state's values, as plain data.
 
-Rules of this module: types in, plain data and words out. It must not know of states, bytes or of what may become
-of what. In plain data, as it stands in the header of a checkpoint file:
+Rules of this module: types in, plain data and text out. It must not know states, bytes or conversions. As plain data,
+in the header of a checkpoint file, a type is one of
 
     "None" | "bool" | "int" | "float" | "str" | "bytes" | "date" | "datetime" | "Decimal"
-    "object"                                      anything: what no type was declared for, or none that says more
+    "object"                                      anything: no declared type, or one that does not restrict values
     {"list": T}   {"dict": [K, V]}                T, K, V are types again
     {"tuple": [T, ...]}   {"tuple_of": T}         of exactly these items; of any number
     {"union": [T, ...]}                           one of them
@@ -44,7 +44,7 @@ __all__ = [
     "value_type_of",
 ]
 
-#: Types within types. What is nested deeper is described as anything; plain data that is, is not a type.
+#: The deepest nesting of types. A declared type below counts as `object`; deeper plain data is not a type.
 MAX_DEPTH = 32
 
 _SCALARS: dict[str, type] = {
@@ -60,13 +60,13 @@ _SCALARS: dict[str, type] = {
     "object": object,
 }
 _NAME_OF = {kind: name for name, kind in _SCALARS.items()}
-#: What the names in annotations mean where the module that they were written in is not at hand: the classes of a
-#: program's main module are shipped to the task managers without it.
+#: The meaning of names in annotations without their module: a program's main module is not shipped to the task
+#: managers with its classes.
 _USUAL_NAMES: dict[str, Any] = {**{name: getattr(typing, name) for name in typing.__all__}, **_SCALARS}
 
 
 class ValueType(ABC):
-    """A declared type. Its text is how it would be written in Python."""
+    """A declared type. Its text is the type in Python's syntax."""
 
     @abstractmethod
     def to_plain(self) -> Any:
@@ -188,7 +188,7 @@ class RecordType(ValueType):
 
 @dataclass(frozen=True, slots=True)
 class ClassType(ValueType):
-    """A class of which no more than its name is known (without its module: a class may move)."""
+    """A class of which only the name is known (without its module: a class may move)."""
 
     name: str
 
@@ -200,10 +200,10 @@ class ClassType(ValueType):
 
 
 def value_type_of(declared: Any) -> ValueType:
-    """The type that a declaration means: a class, `list[int]`, `float | None` and so on.
+    """The type of a declaration: a class, `list[int]`, `float | None` and so on.
 
-    What says nothing of the value's class (`Any`, a type variable, a protocol such as `Sequence`, a name that
-    cannot be found) is anything, and so is a dataclass within itself.
+    A declaration that does not determine the value's class (`Any`, a type variable, a protocol such as `Sequence`, an
+    unknown name) is `object`, and so is a dataclass within itself.
     """
     return _type_of(declared, ())
 

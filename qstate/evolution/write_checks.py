@@ -1,8 +1,8 @@
-"""Checks on what a function writes into its states: values are what was declared, and will come back as they are.
+"""Checks that a function writes values of the declared types, which can be read back unchanged.
 
-Rules of this module: descriptors in, descriptors out. The check is part of the serializer that a backend gets with the
-descriptor: so every backend makes it, whatever it is made of, for each entry that an epoch changed, and nobody
-makes it for what is read. What is stored already is taken as it is.
+Rules of this module: descriptors in, descriptors out. The serializer that a backend gets with the descriptor makes the
+check. So every backend makes it, for each entry that an epoch changed, and none makes it for reads. Stored values are
+not checked.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from qstate.serializers import MessagePackSerializer, RecordSerializer, Serializ
 
 __all__ = ["CheckedSerializer", "WriteChecks", "checked"]
 
-#: How the default serializers write. One that overrides it has rules of its own.
+#: The `dumps` of the default serializers. A serializer that overrides it has its own rules.
 _DEFAULT_FORMS = (MessagePackSerializer.dumps, RecordSerializer.dumps)
 
 
 class WriteChecks:
-    """The checks of one function's states, which begin when they are turned on: with its first row."""
+    """The checks of one function's states. They are turned on with the function's first row."""
 
     def __init__(self, *, on: bool = False) -> None:
         self.on = on
 
     def of(self, descriptor: StateDescriptor) -> StateDescriptor:
-        """The descriptor with a serializer that refuses what must not be written."""
+        """The descriptor with a serializer that refuses invalid values."""
         declared = value_type_of(descriptor.value_type)
         rule = rule_of(declared, PLAIN if type(descriptor.serializer).dumps in _DEFAULT_FORMS else None)
         if rule is None:
@@ -39,12 +39,12 @@ class WriteChecks:
 
 
 def checked(descriptor: StateDescriptor) -> StateDescriptor:
-    """The descriptor as a backend gets it while a function runs: its serializer refuses what must not be written."""
+    """The descriptor that a backend gets while a function runs: its serializer refuses invalid values."""
     return WriteChecks(on=True).of(descriptor)
 
 
 class CheckedSerializer(Serializer):
-    """A serializer that writes what was declared and nothing else. It reads as the one that it stands for."""
+    """A serializer that writes only values of the declared type. It reads as the wrapped serializer."""
 
     def __init__(self, inner: Serializer, declared: ValueType, rule: Rule, checks: WriteChecks) -> None:
         self.name = inner.name  # type: ignore[misc]  # that of a class, elsewhere

@@ -101,7 +101,7 @@ def test_it_cannot_change_map_keys_or_the_serializer() -> None:
         MapStateDescriptor("s", int, map_key_type=int, schema_version=2, migration=lambda old, _: old),
         MapStateDescriptor("s", int, serializer=Own(), schema_version=2, migration=lambda old, _: old),
     ):
-        with pytest.raises(JobError, match="give the state as you want it now another name"):
+        with pytest.raises(JobError, match="declare the new state under another name"):
             plan_evolution(before, after)
 
 

@@ -129,8 +129,8 @@ def test_the_message_of_a_refusal() -> None:
         plan_evolution(StateSchema.of(ValueStateDescriptor("last", str)), ValueStateDescriptor("last", int))
     assert str(caught.value) == (
         "state 'last' cannot be used as it was stored: str cannot become int; declare it as it was, give the "
-        "descriptor a higher schema_version and a migration that makes new values of the old ones, or give the state "
-        "as you want it now another name. Stored: value state of str, schema_version 1, serializer 'msgpack' version "
+        "descriptor a higher schema_version and a migration that makes new values of the old ones, or declare the new "
+        "state under another name. Stored: value state of str, schema_version 1, serializer 'msgpack' version "
         "1. Wanted: value state of int, schema_version 1, serializer 'msgpack' version 1. No state was changed and no "
         "row was processed"
     )

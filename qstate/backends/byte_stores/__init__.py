@@ -1,1 +1,1 @@
-"""A full backend over any ordered byte store, and RocksDB as the one that comes with qstate."""
+"""A full backend over any ordered byte store, and RocksDB as the store that comes with qstate."""

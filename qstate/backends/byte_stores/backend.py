@@ -1,13 +1,12 @@
 """A full state backend over any ordered byte store.
 
-Rules of this module: it knows epochs, snapshots and threads; the layout is `byte_layout`'s and the tables' work is
-theirs. The operator's thread alone writes to the store. Readers use the store's own consistent reads and two
-snapshots: the one of the last commit (for rollback and `entries`) and the one of the last final epoch (for
-committed reads). A snapshot is shared, and closed by whoever lets go of it last, because a reader may be in the
-middle of it when the operator moves on.
+Rules of this module: it knows epochs, snapshots and threads; `layout` has the format of keys, and the tables read and
+write entries. Only the operator's thread writes to the store. There are two snapshots: that of the last commit (for
+rollback and `entries`) and that of the last final epoch (for committed reads). Live readers read the store itself.
+Several users share a snapshot, and the last one closes it: a reader may still use it when the operator has a newer one.
 
 Writes wait in the tables' cache until the commit, until `flush_interval_s` has passed, until the cache is full, or
-until the operator is about to wait for input (`publish`): so long may a live read lag behind.
+until the operator is about to wait for input (`publish`). Live reads lag behind by as much.
 """
 
 from __future__ import annotations
@@ -68,11 +67,11 @@ _LOG = logging.getLogger(__name__)
 
 #: Before the first epoch.
 NO_EPOCH = -1
-#: Table operations between two looks at the clock and at the cache's size.
+#: Table operations between two checks of the clock and of the cache's size.
 _MOST_OPERATIONS = 256
 
 _entry_key_of = itemgetter(0)
-#: Blocks of changes, of about a MiB where values are large, that a restore puts into one batch.
+#: The most blocks of changes that a restore puts into one batch; a block has about a MiB if values are large.
 _MOST_BLOCKS = 64
 #: The kinds whose value is one entry of the store.
 _SINGLE_ENTRY = frozenset((StateKind.VALUE, StateKind.REDUCING, StateKind.AGGREGATING))
@@ -86,7 +85,7 @@ _TABLE_CLASSES: dict[StateKind, Callable[[ByteState, Namespace], ByteTable]] = {
 
 
 class _SharedSnapshot:
-    """A snapshot and its epoch, with a count of those who hold it."""
+    """A snapshot and its epoch, with a reference count."""
 
     def __init__(self, epoch: int, snapshot: ByteSnapshot) -> None:
         self.epoch = epoch
@@ -108,12 +107,12 @@ class _SharedSnapshot:
 
 
 class ByteStoreBackend(StateBackend):
-    """Builds the five kinds of state on a `ByteStore`: a subclass names itself and opens the store."""
+    """Builds the five kinds of state on a `ByteStore`. A subclass sets `name` and opens the store."""
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset({Capability.SNAPSHOT_READS, Capability.COMMITTED_READS})
     options: ClassVar[Mapping[str, BackendOption]] = {
         "cache_entries": BackendOption(int, 100_000, "decoded values held in memory within an epoch", minimum=1),
-        "flush_interval_s": BackendOption(float, 0.5, "a live read lags behind the job by no more", minimum=0),
+        "flush_interval_s": BackendOption(float, 0.5, "the longest time that a live read lags behind", minimum=0),
     }
 
     @abstractmethod
@@ -133,7 +132,7 @@ class ByteStoreBackend(StateBackend):
         self._clock = WriteClock(self._look_at_the_clock)
         self._additions = Additions()
         self._states: dict[str, ByteState] = {}
-        # A table lives while it holds something of the epoch (`_touched`) or a handle refers to it.
+        # A table exists while it holds entries of the epoch (`_touched`) or a handle refers to it.
         self._tables: WeakValueDictionary[tuple[str, Namespace], ByteTable] = WeakValueDictionary()
         self._touched: dict[ByteTable, None] = {}
         self._running = NO_EPOCH
@@ -185,7 +184,7 @@ class ByteStoreBackend(StateBackend):
                 for table in self._touched:
                     table.shrink()
                 held = 0
-            # Counting costs time, so not too soon again, at the price of a cache an eighth larger.
+            # Counting costs time, so it is not repeated soon; the cache may become an eighth larger.
             self._room = max(self._cache_entries - held, self._cache_entries // 8)
         if monotonic() >= self._flush_due:
             self.publish()
@@ -252,13 +251,13 @@ class ByteStoreBackend(StateBackend):
         self._check_open()
         if self._committed.epoch != NO_EPOCH or any(table.wrote() for table in self._touched):
             raise JobError("only an empty backend can be restored")
-        self._forget_tables()  # what they read was that there is nothing
+        self._forget_tables()  # they may have cached that a key has no value
         batch: Batch = {}
         for number, block in enumerate(blocks_of(changes)):
             wanted = block.within(self._key_groups)
             state = self._states.get(wanted.state)
             if state is None and wanted.keys:
-                raise JobError(f"the changes hold a state {wanted.state!r} that no function has asked for")
+                raise JobError(f"the changes contain a state {wanted.state!r} that no function has declared")
             if state is None:
                 continue
             if state.descriptor.kind in _SINGLE_ENTRY:
@@ -283,7 +282,7 @@ class ByteStoreBackend(StateBackend):
             batch.update(zip(entry_keys, repeat(b"") if block.data is None else block.data, strict=False))
 
     def _write(self, batch: Batch) -> None:
-        """Write and empty the batch, a piece at a time: in the order of its keys, which stores do best with."""
+        """Write and empty the batch in pieces, in the order of its keys, which is fastest for most stores."""
         entries = sorted(batch.items(), key=_entry_key_of)
         for start in range(0, len(entries), BATCH_ENTRIES):
             self._store.write(dict(entries[start : start + BATCH_ENTRIES]))
@@ -334,13 +333,13 @@ class ByteStoreBackend(StateBackend):
         return self._running, self._store
 
     def final_snapshot(self) -> _SharedSnapshot:
-        """Held for the caller, who releases it."""
+        """The snapshot of the last final epoch, with a reference for the caller, who must release it."""
         with self._lock:
             self._check_open()
             return self._final.hold()
 
     def prefix_finder(self, descriptor: StateDescriptor, namespace: Namespace) -> Callable[[Key], bytes] | None:
-        """From a key to its store key or prefix, for the use of one thread; None when the state was never opened."""
+        """The function from a key to its store key or prefix, for one thread; None when the state was never opened."""
         state = self._states.get(descriptor.name)
         if state is None:
             return None
@@ -349,7 +348,7 @@ class ByteStoreBackend(StateBackend):
 
 
 class _LiveReader(StateReader):
-    """Reads what the tables have flushed."""
+    """Reads the entries that the tables have flushed."""
 
     def __init__(self, backend: ByteStoreBackend) -> None:
         self._backend = backend
@@ -432,7 +431,7 @@ def _result(
     try:
         return None if found is None else accumulator_answer(descriptor, dump, found)
     except Exception:
-        # Stored bytes do not change, so this is the aggregate function's or the serializer's own failure.
+        # Stored bytes do not change while they are read, so the aggregate function or the serializer has failed.
         _LOG.exception("state %r: a result cannot be computed", descriptor.name)
         return FailureCode.INTERNAL
 

@@ -1,4 +1,4 @@
-"""How a state entry becomes a key of an ordered byte store.
+"""The keys of state entries in an ordered byte store.
 
 Rules of this module: it knows the layout and nothing else.
 
@@ -10,13 +10,13 @@ Rules of this module: it knows the layout and nothing else.
                                                    map: the map key as MessagePack
                                                    list: u64 BE, the sequence number of an addition
 
-The key group comes first, so a key-group range is one range of the store. `state` is the ordinal in which the
-state was first asked for; it means nothing outside the process. MessagePack objects tell their own end, so no
-encoding is the beginning of another and needs no length before it: the entries of one key are exactly those that
-begin with `group | state | namespace | key`.
+The key group comes first, so a key-group range is one range of the store. `state` is the number of the state in the
+order of their first use; it has no meaning outside the process. A MessagePack object determines its own end, so no
+encoding is a prefix of another, and none needs a length: the entries of one key are exactly those that begin with
+`group | state | namespace | key`.
 
-What is stored: for value, reducing and aggregating states and for a map's entry the serializer's bytes; for an
-addition to a list a MessagePack array of bins, the elements' bytes.
+The stored value is the serializer's bytes for value, reducing and aggregating states and for a map's entry. For an
+addition to a list it is a MessagePack array of bins, the elements' bytes.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ __all__ = ["EntryKey", "group_bounds", "pack_sequence", "parse_entry_key", "pref
 _HEAD = Struct(">HH")
 _U16 = Struct(">H")
 _U64 = Struct(">Q")
-# Longer than any run of 0xff a sub-key can begin with: a sequence number never reaches 2**64 - 1, and as the first
-# byte of MessagePack 0xff is a whole object (-1).
+# Longer than any run of 0xff at the start of a sub-key: a sequence number never reaches 2**64 - 1, and a map key that
+# begins with 0xff is the whole MessagePack object -1.
 _PAST_ANY_SUB_KEY = b"\xff" * 9
 
 pack_sequence = _U64.pack
 
 
 class EntryKey(NamedTuple):
-    """A store key, taken apart."""
+    """The parts of a store key."""
 
     group: int
     state: int
@@ -49,12 +49,12 @@ class EntryKey(NamedTuple):
 
 
 def prefix_of(group: int, state: int, namespace: bytes) -> bytes:
-    """What the store keys of a group, state and (encoded) namespace begin with."""
+    """The prefix of the store keys of a group, state and (encoded) namespace."""
     return _HEAD.pack(group, state) + namespace
 
 
 def stop_of(prefix: bytes) -> bytes:
-    """The end (exclusive) of the entries of one key, of which `prefix` is group to key."""
+    """The end (exclusive) of the entries of one key; `prefix` is their common part, from group to key."""
     return prefix + _PAST_ANY_SUB_KEY
 
 

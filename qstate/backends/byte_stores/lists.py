@@ -1,7 +1,7 @@
 """List states over a byte store: each addition is an entry of its own, so appending reads nothing.
 
-Rules of this module: as in `byte_table`. Entries of a key are ordered by a sequence number that only grows, so
-those of the running epoch are the ones above the number of the last commit.
+Rules of this module: as in `table`. An increasing sequence number orders the entries of a key, so the entries of the
+running epoch are those above the number of the last commit.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ __all__ = ["ByteListTable"]
 
 
 class _CachedList:
-    """`elements`: the whole list, when it was read or written whole. `added`: what the store has not seen."""
+    """`elements`: the whole list, if it was read or written whole. `added`: elements that are not in the store yet."""
 
     __slots__ = ("added", "elements", "rewritten")
 
     def __init__(self) -> None:
         self.elements: list[Any] | None = None
         self.added: list[Any] = []
-        #: The store's entries are to go; `elements` is the list.
+        #: Whether `elements` must replace the store's entries.
         self.rewritten = False
 
 
 class ByteListTable(ByteTable):
-    """`_changed` tells whether a key's list was rewritten in this epoch, or only added to."""
+    """`_changed`: for each changed key, whether this epoch rewrote its list (True) or only added to it (False)."""
 
     def __init__(self, state: ByteState, namespace: Namespace) -> None:
         super().__init__(state, namespace)

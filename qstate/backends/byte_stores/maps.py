@@ -1,6 +1,6 @@
 """Map states over a byte store: one entry per map key, read and written one by one.
 
-Rules of this module: as in `byte_table`.
+Rules of this module: as in `table`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["ByteMapTable"]
 
 
 class _CachedMap:
-    """`known`: map keys to values, None where there is nothing; all of them when `complete`."""
+    """`known`: map keys to values, None without a value; it has all map keys if `complete`."""
 
     __slots__ = ("complete", "known", "rewritten", "unwritten")
 
@@ -27,12 +27,12 @@ class _CachedMap:
         self.known: dict[Key, Any] = {}
         self.complete = False
         self.unwritten: set[Key] = set()
-        #: The store's entries are to go; `known` is the map.
+        #: Whether `known` must replace the store's entries.
         self.rewritten = False
 
 
 class ByteMapTable(ByteTable):
-    """`_changed` has the map keys that this epoch wrote to the store, or None for a map that was rewritten."""
+    """`_changed`: for each changed key the map keys that this epoch wrote to the store, None for a rewritten map."""
 
     def __init__(self, state: ByteState, namespace: Namespace) -> None:
         super().__init__(state, namespace)
@@ -50,7 +50,7 @@ class ByteMapTable(ByteTable):
             stored: dict[Any, Any] = {}
             for entry_key, data in self._store.scan(prefix, stop_of(prefix)):
                 map_key: Any = decode_key(entry_key[len(prefix) :])
-                # What is known already may be newer, or the very object that user code holds.
+                # A known value may be newer, or the same object that user code holds.
                 stored[map_key] = None if map_key in cached.known else self._load(data)
             cached.known = {**stored, **cached.known}
             cached.complete = True

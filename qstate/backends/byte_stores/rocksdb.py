@@ -1,19 +1,19 @@
 """The RocksDB backend, on rocksdict: state that is serialized and may be larger than memory.
 
-Rules of this module: the only place that imports rocksdict, and where its exceptions are translated. The database
-is scratch: the epoch log is the durable truth, so the write-ahead log is off and the directory starts empty.
+Rules of this module: only this module imports rocksdict, and it translates rocksdict's exceptions. The database is
+temporary: the epoch log makes the state durable, so the write-ahead log is off and the directory starts empty.
 
-What was checked of rocksdict 0.3.29, and is relied on:
+Properties of rocksdict 0.3.29 that were tested, and that this module needs:
 
 - get, put, write, snapshot and iteration keep the interpreter's lock (so they are safe from any thread, and a write
   batch should be short: see `BATCH_ENTRIES`); flush releases it.
-- After `close` the database raises `DbClosedError`, while it closes `RuntimeError` (it is "mutably borrowed");
-  snapshots and iterators keep the database open inside until they are dropped, and go on to work. Other failures
-  are bare `Exception`s.
-- A snapshot's `[]` reads the snapshot, but its iterators read the database as it is when they are made: the
-  snapshot is set on options that are then thrown away. An iterator does keep the view that it was made with. So a
-  snapshot here is both, made together, and its scans share the one iterator under a lock. The iterator pins the
-  write buffer of its moment, which costs memory but never more than one buffer each.
+- The database raises `DbClosedError` after `close` and `RuntimeError` during `close` (it is "mutably borrowed").
+  Snapshots and iterators keep the database open internally until they are dropped, and still work. Other failures are
+  bare `Exception`s.
+- A snapshot's `[]` reads the snapshot, but its iterators read the database as of their creation: rocksdict sets the
+  snapshot on options that it then discards. An iterator keeps the view of its creation. So a snapshot here is a pair
+  of both, made together, and its scans share the one iterator under a lock. The iterator pins the write buffer of its
+  moment, which costs memory, but never more than one buffer each.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ except ImportError as exc:
 __all__ = ["RocksDBBackend", "RocksDBStore"]
 
 _MIB = 1024 * 1024
-#: Entries that one scan of a snapshot reads before others get their turn.
+#: Entries that one scan of a snapshot reads before it releases the lock for other readers.
 _SCAN_ENTRIES = 1000
 _COMPRESSIONS = {
     "none": rocksdict.DBCompressionType.none,
@@ -58,7 +58,7 @@ class RocksDBBackend(ByteStoreBackend):
     options: ClassVar[Mapping[str, BackendOption]] = {
         **ByteStoreBackend.options,
         "write_buffer_mib": BackendOption(int, 32, "memory per write buffer, of which there are two", minimum=1),
-        "block_cache_mib": BackendOption(int, 64, "memory for blocks, indexes and filters that were read", minimum=1),
+        "block_cache_mib": BackendOption(int, 64, "memory to cache blocks, indexes and filters", minimum=1),
         "bloom_bits": BackendOption(int, 10, "bits per key of the bloom filters; 0: none", minimum=0),
         "compression": BackendOption(str, "lz4", "compression of the files", choices=tuple(_COMPRESSIONS)),
         "background_jobs": BackendOption(int, 2, "threads for flushes and compactions", minimum=1),
@@ -142,7 +142,7 @@ class _RocksDBSnapshot(ByteSnapshot):
         try:
             found: bytes = snapshot[key]
         except Exception as exc:
-            # rocksdict has no `get` on snapshots and no class of its own for what `[]` does not find.
+            # rocksdict has no `get` on snapshots and no exception class for a missing key.
             if str(exc) == "key not found":
                 return None
             raise JobError(f"the RocksDB database failed: {exc}") from exc
@@ -157,7 +157,7 @@ class _RocksDBSnapshot(ByteSnapshot):
             start = part[-1][0] + b"\0"
 
     def _part(self, start: bytes, stop: bytes) -> list[tuple[bytes, bytes]]:
-        """The first entries of a range: as many as may keep other readers waiting."""
+        """The first entries of a range, so few that other readers do not wait long for the lock."""
         part: list[tuple[bytes, bytes]] = []
         with self._lock:
             cursor = self._cursor
@@ -181,15 +181,17 @@ class _RocksDBSnapshot(ByteSnapshot):
 
 
 def _failed(exc: Exception, path: Path) -> JobError:
-    """RocksDB says its failures in text only."""
+    """The error for a failure, which RocksDB describes only in text."""
     code = next((code for code in FULL if os.strerror(code) in str(exc)), None)
     room = "" if code is None else f"; {storage_fault(OSError(code, ''), path, BY_TMPDIR)}"
     return JobError(f"the RocksDB database in {path} failed: {exc}{room}")
 
 
 def _held(found: Iterator[Any], bound: rocksdict.ReadOptions) -> Iterator[tuple[bytes, bytes]]:
-    """The iterator, with its upper bound kept alive: rocksdict leaves RocksDB pointing into the options, and an
-    iterator that outlives them ends wherever the freed memory says."""
+    """The iterator's entries, with its upper bound kept alive.
+
+    RocksDB keeps a pointer into rocksdict's options. An iterator that outlives them would end at a random key.
+    """
     yield from found
     del bound
 
@@ -205,7 +207,7 @@ def _options(settings: Mapping[str, Any]) -> rocksdict.Options:
     table.set_block_cache(rocksdict.Cache(settings["block_cache_mib"] * _MIB))
     table.set_cache_index_and_filter_blocks(True)
     table.set_pin_l0_filter_and_index_blocks_in_cache(True)
-    # In pieces: the cache is cut into 64 shards, and a whole filter, larger than a shard, would be read for every get.
+    # Partitioned: the cache has 64 shards, and every get would read a whole filter that is larger than a shard.
     table.set_index_type(rocksdict.BlockBasedIndexType.two_level_index_search())
     table.set_partition_filters(True)
     table.set_pin_top_level_index_and_filter(True)

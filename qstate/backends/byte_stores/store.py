@@ -1,10 +1,10 @@
-"""An ordered key-value store of bytes: all that a third party writes to get a full state backend.
+"""An ordered key-value store of bytes: the interface that a third party implements to get a full state backend.
 
-Rules of this module: it knows bytes and their order, nothing of states, keys or epochs. Wrap a store in a
+Rules of this module: it knows bytes and their order, and no states, keys or epochs. Wrap a store in a
 `ByteStoreBackend` (`qstate.backends.byte_stores.backend`), which builds the five kinds of state on it.
 
-Threads: one thread writes, takes snapshots and closes; any thread reads, from the store and from snapshots, while
-it does.
+Threads: one thread writes, takes snapshots and closes. Any thread may read the store and its snapshots at the same
+time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["ByteSnapshot", "ByteStore"]
 
 
 class ByteSnapshot(ABC):
-    """The store's content at one moment, whatever is written afterwards."""
+    """The store's content at one moment; later writes do not change it."""
 
     @abstractmethod
     def get(self, key: bytes) -> bytes | None:
@@ -28,7 +28,7 @@ class ByteSnapshot(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Free what the snapshot holds. Idempotent; called from any thread, by the last one that reads from it."""
+        """Free the snapshot's resources. Idempotent; the last reader calls it, from any thread."""
 
 
 class ByteStore(ABC):
@@ -36,11 +36,11 @@ class ByteStore(ABC):
 
     S1: `write` MUST be atomic: a reader sees all of a batch or nothing of it.
     S2: `scan` MUST show the store of one moment, between its call and its first entry, and ignore later writes.
-    S3: a snapshot MUST NOT change after `snapshot` returned.
-    S4: after `close`, every method of the store and its snapshots MUST raise `ClosedError` or answer as before; it
+    S3: A snapshot MUST NOT change after `snapshot` returned.
+    S4: After `close`, every method of the store and its snapshots MUST raise `ClosedError` or answer as before; it
         MUST NOT crash the process, whichever thread calls.
-    S5: keys of any length up to a MiB, and values of any length, MUST come back as they were, and keys MUST differ
-        wherever their bytes do.
+    S5: Keys of any length up to a MiB, and values of any length, MUST be read back unchanged. Keys with different bytes
+        MUST be different keys.
     """
 
     @abstractmethod
@@ -49,7 +49,7 @@ class ByteStore(ABC):
 
     @abstractmethod
     def write(self, batch: Mapping[bytes, bytes | None]) -> None:
-        """Set each key to its value, or remove it where the value is None. Need not survive the process."""
+        """Set each key to its value, or remove it if the value is None. The write need not survive the process."""
 
     @abstractmethod
     def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -57,8 +57,8 @@ class ByteStore(ABC):
 
     @abstractmethod
     def snapshot(self) -> ByteSnapshot:
-        """The store as it is now. Taken once or twice per epoch, so it should cost no more than a batch."""
+        """The store as it is now. The backend takes one or two in an epoch, so one should cost no more than a batch."""
 
     @abstractmethod
     def close(self) -> None:
-        """Free everything. Idempotent; snapshots may still be open."""
+        """Free all resources. Idempotent; snapshots may still be open."""

@@ -1,13 +1,15 @@
-"""What the tables over a byte store share: a write-back cache of decoded values, and the traces of an epoch.
+"""The base class of the tables over a byte store: a write-back cache of decoded values, and the keys an epoch changed.
 
-Rules of this module: operator's thread only, and no epochs by number. A table keeps, until the next commit,
+Rules of this module: only the operator's thread uses it, and it knows no epoch numbers. Until the next commit, a table
+keeps
 
-    unwritten   decoded values that the store has not seen; queries do not see them either
-    read        decoded values as the store has them
+    unwritten   decoded values that are not in the store yet; queries do not see them either
+    read        decoded values that are also in the store
     changed     the keys that this epoch wrote to the store (a rollback restores them from the snapshot)
 
-`flush` moves unwritten to the store. Everything of one key goes into one batch, so no reader sees half of it; all
-values are serialized before the first is written, so a value that cannot be leaves the store as it was.
+`flush` writes the unwritten values to the store. All entries of one key go into one batch, so no reader sees half of
+them. It serializes all values before it writes the first, so a value that cannot be serialized leaves the store as it
+was.
 """
 
 from __future__ import annotations
@@ -28,14 +30,14 @@ __all__ = ["MISSING", "Additions", "Batch", "ByteState", "ByteTable", "WriteCloc
 
 MISSING: Any = object()
 
-#: A store that holds the interpreter's lock while it writes should not do so for longer than about a millisecond.
+#: A store may hold the interpreter's lock while it writes; a batch of this size takes about a millisecond.
 BATCH_ENTRIES = 1000
 
 Batch = dict[bytes, bytes | None]
 
 
 class WriteClock:
-    """Counts table operations down to the next look at the clock and the cache's size."""
+    """Counts table operations down to the next check of the clock and the cache's size."""
 
     __slots__ = ("left", "run_out")
 
@@ -58,7 +60,7 @@ class Additions:
 
 
 class ByteState(NamedTuple):
-    """What the tables of one state share, whatever their namespace."""
+    """What the tables of one state share, in all namespaces."""
 
     descriptor: StateDescriptor
     ordinal: int
@@ -68,12 +70,12 @@ class ByteState(NamedTuple):
     store: ByteStore
     clock: WriteClock
     additions: Additions
-    #: Called with a table that begins to hold something until the next commit.
+    #: Called with a table when it begins to hold entries until the next commit.
     touched: Callable[[ByteTable], None]
 
 
 class ByteTable(StateTable):
-    """What the backend asks of a table of any kind."""
+    """What the backend needs from a table of any kind."""
 
     def __init__(self, state: ByteState, namespace: Namespace) -> None:
         self.state = state
@@ -88,34 +90,34 @@ class ByteTable(StateTable):
 
     @abstractmethod
     def flush(self) -> None:
-        """Write what is unwritten; raises `SerializationError` with the store as it was."""
+        """Write the unwritten values. Raises `SerializationError`; the store is unchanged then."""
 
     @abstractmethod
     def changes(self, committed: ByteSnapshot) -> Iterator[Change]:
-        """Flush, and tell what the epoch changed against the last committed snapshot."""
+        """Flush, and yield the changes of the epoch since the last committed snapshot."""
 
     @abstractmethod
     def wrote(self) -> bool:
-        """Whether the epoch wrote anything, to the store or to what is unwritten."""
+        """Whether the epoch wrote anything, to the store or to the cache."""
 
     @abstractmethod
     def forget(self) -> None:
-        """Drop everything decoded and every trace of the epoch. Unwritten values are lost."""
+        """Drop the cache and the epoch's changed keys. Unwritten values are lost."""
 
     @abstractmethod
     def shrink(self) -> None:
-        """Drop everything decoded that the store has."""
+        """Drop the cached values that are also in the store."""
 
     @abstractmethod
     def size(self) -> int:
-        """How many decoded values are held, about."""
+        """The approximate number of cached values."""
 
     @abstractmethod
     def revert(self, committed: ByteSnapshot) -> None:
-        """Bring the store back to the snapshot where this epoch changed it, and forget the epoch."""
+        """Restore the snapshot's entries of all keys that this epoch changed in the store, and forget the epoch."""
 
     def prefix(self, group: int, encoded_key: bytes) -> bytes:
-        """The store key of a value, or what the store keys of a list or map begin with."""
+        """The store key of a value, or the prefix of the store keys of a list or map."""
         try:
             return self._prefixes[group] + encoded_key
         except KeyError:
@@ -143,13 +145,13 @@ class ByteTable(StateTable):
         return refused_write(self.state.descriptor.name, self.namespace, key, exc, map_key)
 
     def write(self, batch: Batch, at_least: int = 1) -> None:
-        """Write and empty the batch if it has that many entries."""
+        """Write and empty the batch if it has at least so many entries."""
         if len(batch) >= at_least:
             self._store.write(batch)
             batch.clear()
 
     def spend(self, operations: int) -> None:
-        """Count operations; may flush and shrink every table, so call it with nothing half done."""
+        """Count operations; may flush and shrink every table, so do not call it in the middle of a write."""
         self._clock.left -= operations
         if self._clock.left < 0:
             self._clock.run_out()

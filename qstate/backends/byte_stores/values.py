@@ -1,6 +1,6 @@
 """Value, reducing and aggregating states over a byte store: one entry per key.
 
-Rules of this module: as in `byte_table`.
+Rules of this module: as in `table`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from qstate.keys import Key, Namespace
 
 __all__ = ["ByteValueTable"]
 
-#: Keys that `put_many` takes between two looks at the clock.
+#: Keys that `put_many` writes between two checks of the clock.
 _SLICE = 4096
 
 
 class ByteValueTable(ByteTable):
-    """`None` in `_unwritten` is a removal, in `_read` the knowledge that there is nothing."""
+    """`None` in `_unwritten` means removed, in `_read` that the store has no value."""
 
     def __init__(self, state: ByteState, namespace: Namespace) -> None:
         super().__init__(state, namespace)
@@ -79,7 +79,7 @@ class ByteValueTable(ByteTable):
         self._write_out()
 
     def _write_out(self) -> list[tuple[Key, int, bytes, bytes, bytes | None]]:
-        """Write; gives (key, group, encoded key, store key, data or None) of each entry written."""
+        """Write; returns (key, group, encoded key, store key, data or None) of each entry written."""
         dumped = iter(self._dumped())
         written = []
         for key, value in self._unwritten.items():
@@ -95,10 +95,10 @@ class ByteValueTable(ByteTable):
         return written
 
     def _dumped(self) -> list[bytes]:
-        """The bytes of each unwritten value, removals left out."""
+        """The bytes of each unwritten value, without the removals."""
         try:
             return self._dump_all([value for value in self._unwritten.values() if value is not None])
-        except Exception:  # one by one, the error says which key it is
+        except Exception:  # serialized one by one, so that the error names the key
             return [self.dump(key, value) for key, value in self._unwritten.items() if value is not None]
 
     def changes(self, committed: ByteSnapshot) -> Iterator[Change]:

@@ -1,13 +1,13 @@
 """The heap backend: live Python objects in dicts, copy-free, with a committed view beside them.
 
-Rules of this module: it knows epochs, threads and which tables exist; what a table holds is the tables' own
-(`heap_table` explains the layers). The operator's thread writes without a lock. `_lock` guards the moments at
-which layers move (seal, finalize, the end of a rollback) against committed readers, who hold it while they pick
-up the images of one answer's keys, never while they serialize: so all keys of a committed answer are of one epoch.
+Rules of this module: it knows epochs, threads and which tables exist; only the tables know what they hold (`table`
+explains the layers). The operator's thread writes without a lock. `_lock` protects committed readers while layers
+change (seal, finalize, the end of a rollback). They hold it while they collect the images of one answer's keys, and
+not while they serialize. So all keys of a committed answer are of one epoch.
 
-Live readers take no lock: they serialize the operator's objects while it may be changing them. That is the
-documented hazard. It ends here: whatever a reader meets in such an object is that key's answer, a torn value or
-`CONCURRENT_MODIFICATION`, and the object is only read.
+Live readers take no lock: they serialize the operator's objects while the operator may be changing them. That is the
+documented hazard, and this module contains it: a reader only reads such an object, and answers for its key with the
+value it read, which may be torn, or with `CONCURRENT_MODIFICATION`.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ _NONE = type(None)
 _SIZED = frozenset((str, bytes, list, dict, tuple))
 #: The most bytes of MessagePack that a value of these types takes.
 _FIXED_SIZES = {bool: 1, int: 9, float: 9}
-#: The same of the header of a text or bytes, and of a character.
+#: The most bytes of the header of a text or bytes, and of a character.
 _HEADER_BYTES, _UTF8_BYTES = 5, 4
 
 
 class HeapBackend(StateBackend):
-    """Keeps state as Python objects; see `docs/explanation/heap-hazard.md` for what live queries may meet."""
+    """Keeps state as Python objects; `docs/explanation/heap-hazard.md` says what live queries may return."""
 
     name: ClassVar[str] = "heap"
     capabilities = frozenset({Capability.COMMITTED_READS})
@@ -78,7 +78,7 @@ class HeapBackend(StateBackend):
         self._group_of = key_grouper(context.max_parallelism)
         self._encode = key_encoder()
         self._states: dict[str, HeapState] = {}
-        # A table lives as long as it has entries (`_held`) or a handle refers to it: namespaces come and go.
+        # A table exists while it has entries (`_held`) or a handle refers to it: there may be ever new namespaces.
         self._tables: WeakValueDictionary[tuple[str, Namespace], HeapTable] = WeakValueDictionary()
         self._held: dict[HeapTable, None] = {}
         self._touched: dict[HeapTable, None] = {}
@@ -182,7 +182,7 @@ class HeapBackend(StateBackend):
 
     def _restored_table(self, block: ChangeBlock) -> HeapTable:
         if block.state not in self._states:
-            raise JobError(f"the changes hold a state {block.state!r} that no function has asked for")
+            raise JobError(f"the changes contain a state {block.state!r} that no function has declared")
         return self.table(self._states[block.state].descriptor, decode_key(block.namespace))
 
     def entries(self, key_groups: KeyGroupRange) -> Iterator[Change]:
@@ -213,7 +213,7 @@ class HeapBackend(StateBackend):
     def images(
         self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int
     ) -> tuple[int, HeapTable | None, list[Any]]:
-        """The final epoch and what it has for the keys, all of one moment; so the table is found under the lock."""
+        """The final epoch and the images of the keys, all of one moment: so it looks up the table under the lock."""
         with self._lock:
             table = self.find(descriptor, namespace)
             if table is None:
@@ -222,7 +222,7 @@ class HeapBackend(StateBackend):
 
 
 class _LiveReader(StateReader):
-    """Serializes the operator's objects as they are."""
+    """Serializes the operator's own objects."""
 
     def __init__(self, backend: HeapBackend) -> None:
         self._backend = backend
@@ -244,14 +244,14 @@ class _LiveReader(StateReader):
             except TooLarge:
                 raise
             except Exception as exc:
-                _LOG.debug("state %r: each value is looked at by itself", descriptor.name, exc_info=exc)
+                _LOG.debug("state %r: each value is serialized by itself", descriptor.name, exc_info=exc)
         dump = _dumper(descriptor, len(keys))
         answers = (_answer(descriptor, dump, value, most_bytes) for value in values)
         return ReadResult(epoch, bounded(answers, most_bytes))
 
 
 class _CommittedReader(StateReader):
-    """Picks up images under the lock and serializes them, where they are not bytes already, outside it."""
+    """Collects images under the lock and serializes those that are not bytes already outside it."""
 
     def __init__(self, backend: HeapBackend) -> None:
         self._backend = backend
@@ -282,7 +282,7 @@ def _image_answer(
 def _dumped(
     descriptor: StateDescriptor, values: Sequence[Any], most_bytes: int
 ) -> Sequence[bytes | FailureCode | None]:
-    """The answers for values that cannot change: all in one step where they surely fit."""
+    """The answers for values that cannot change: made all at once if they certainly fit."""
     most = _most_bytes(descriptor, values)
     if most is not None and most <= most_bytes:
         return descriptor.dump_results(values)
@@ -290,7 +290,7 @@ def _dumped(
 
 
 def _most_bytes(descriptor: StateDescriptor, values: Sequence[Any]) -> int | None:
-    """What the values' bytes are together at most, where that can be told without making them."""
+    """The most bytes that the values can have together, None if that is unknown without serializing them."""
     if type(descriptor.serializer) is not MessagePackSerializer or descriptor.kind is StateKind.AGGREGATING:
         return None
     first = type(values[0])
@@ -304,21 +304,21 @@ def _most_bytes(descriptor: StateDescriptor, values: Sequence[Any]) -> int | Non
 
 
 def _are_immutable(values: Sequence[Any]) -> bool:
-    """Whether there is a value for each key that cannot change in place."""
+    """Whether there is a value for each key, and none can change in place."""
     first = type(values[0]) if values else _NONE
-    if countOf(map(type, values), first) == len(values) > 0:  # as nearly always; it takes less time than a set
+    if countOf(map(type, values), first) == len(values) > 0:  # the usual case, faster than a set
         return first is not _NONE and first in IMMUTABLE
     types = set(map(type, values))
     return _NONE not in types and types <= IMMUTABLE
 
 
 def _dumper(descriptor: StateDescriptor, count: int) -> Callable[[Any], bytes]:
-    """For a few values a dumper costs more than it saves."""
+    """The function that serializes results. For a few values a dumper costs more than it saves."""
     return descriptor.result_dumper() if count > 3 or _is_container(descriptor) else descriptor.dump_result
 
 
 def _is_container(descriptor: StateDescriptor) -> bool:
-    """User code that empties such a value in place leaves no value (rule T5)."""
+    """Whether the value is a list or map: when user code empties one in place, there is no value (rule T5)."""
     kind = descriptor.kind
     return kind is _LIST or kind is _MAP  # a set of enum members would hash them in Python
 
@@ -326,9 +326,9 @@ def _is_container(descriptor: StateDescriptor) -> bool:
 def _answer(
     descriptor: StateDescriptor, dump: Callable[[Any], bytes], value: Any, most_bytes: int
 ) -> bytes | FailureCode | None:
-    """The answer for one live object, whatever state it is in.
+    """The answer for one live object, even if it is changing.
 
-    Raises `TooLarge` where that can be told before it is made. What is made may be larger: the caller counts.
+    Raises `TooLarge` if the answer is certainly too large before it is made. It may turn out larger: the caller counts.
     """
     if value is None:
         return None
@@ -344,7 +344,7 @@ def _answer(
         if len(answer) <= most_bytes:
             _check_whole(descriptor, answer)
     except Exception as exc:
-        # User code serializes what user code may be changing: any exception can come of that, so all do.
+        # User code serializes an object that user code may be changing, so it may raise any exception.
         if immutable:
             _LOG.exception("state %r: a value cannot be serialized", descriptor.name)
             return FailureCode.INTERNAL
@@ -354,7 +354,7 @@ def _answer(
 
 
 def _least_bytes(descriptor: StateDescriptor, value: Any) -> int:
-    """What a value's answer has at least: in MessagePack each character, element and entry has a byte or more."""
+    """The fewest bytes of a value's answer: in MessagePack each character, element and entry has a byte or more."""
     if type(value) not in _SIZED:
         return 0
     plain = _is_container(descriptor) or type(descriptor.serializer) is MessagePackSerializer

@@ -1,6 +1,6 @@
-"""The heap's table of list states: appends are told apart from rewrites, so that a commit writes what was added.
+"""The heap's table of list states. It distinguishes appends from rewrites, so that a commit writes only added elements.
 
-Rules of this module: as in `heap_table`, which explains the layers.
+Rules of this module: as in `table`, which explains the layers.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from qstate.keys import Key, KeyGroupRange, Namespace, decode_keys
 
 __all__ = ["HeapListTable"]
 
-#: Instead of a number of standing elements: the list was written as a whole.
+#: In place of a number of unchanged elements: the list was written as a whole.
 _WHOLE = -1
 _MISSING: Any = object()
 
 
 class HeapListTable(HeapTable):
-    """List states. `_before` has the number of elements that still stand from S, or `_WHOLE`."""
+    """List states. `_before` has the number of elements that are unchanged since S, or `_WHOLE`."""
 
     def __init__(self, state: HeapState, namespace: Namespace) -> None:
         super().__init__(state, namespace)
@@ -53,7 +53,7 @@ class HeapListTable(HeapTable):
         found = self.live.get(key)
         if key not in self._before:
             standing = len(self._committed.get(key, ()))
-            # A list that user code shortened or extended in place cannot be told by what is added now.
+            # If user code shortened or extended the list in place, the elements added now are not the only change.
             self._touch(key, standing if standing == len(found or ()) else _WHOLE)
         if found is not None:
             found.extend(values)

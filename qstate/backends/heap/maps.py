@@ -1,6 +1,6 @@
-"""The heap's table of map states: written entries are tracked one by one, so that a commit writes only them.
+"""The heap's table of map states. It tracks each written entry, so that a commit writes only these.
 
-Rules of this module: as in `heap_table`, which explains the layers.
+Rules of this module: as in `table`, which explains the layers.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _NOTHING: dict[Any, Any] = {}
 
 
 class _WholeMap(set[Key]):
-    """The touched entries of a map that was written as a whole: all of them."""
+    """Marks a map that was written as a whole: all its entries count as written."""
 
     def add(self, key: Key) -> None:
         pass
 
 
 class HeapMapTable(HeapTable):
-    """Map states, tracked entry by entry. `_before` has the map keys that were written since S."""
+    """Map states. `_before` has the map keys that were written since S."""
 
     def __init__(self, state: HeapState, namespace: Namespace) -> None:
         super().__init__(state, namespace)
@@ -141,7 +141,7 @@ class HeapMapTable(HeapTable):
 
     @staticmethod
     def _old(found: Mapping[Key, bytes], staged: Mapping[Key, bytes | None], whole: bool) -> dict[Key, bytes | None]:
-        """What the entries that an epoch changes were before it, None for those that it adds."""
+        """The old values of the entries that an epoch changes, None for those that it adds."""
         if whole:
             return {**dict.fromkeys(staged), **found}
         return {map_key: found.get(map_key) for map_key in staged}

@@ -1,20 +1,20 @@
-"""What the heap's tables share: live objects in dicts, and what it takes to go back to, or read, an older epoch.
+"""The base class of the heap's tables: live objects in dicts, and the layers to restore or read an older epoch.
 
-Rules of this module: it knows epochs only as layers of one table. It takes no lock; the heap does (see there).
-What a table tells about one key, newest layer first:
+Rules of this module: it knows epochs only as layers of one table. It takes no lock; the heap does (see `backend`).
+The layers of a table, newest first:
 
-    ahead       value tables that nobody reads by key: what was written and `live` does not have yet (`heap_values`)
-    live        the objects that user code works on, in place; `get` is this dict's own `get`
+    ahead       in value tables that are not read by key: written values that `live` does not have yet (`values`)
+    live        the objects that user code changes in place; `get` is this dict's own `get`
     before      keys written since the last commit (S); a value table keeps the old object of each
-    committed   bytes as of S; for value tables only of mutable values, for lists and maps of every element
-    sealed      what S changed, as of the last final epoch (F); empty when S is final
+    committed   bytes as of S; in value tables only of mutable values, in lists and maps of every element
+    sealed      the entries that S changed, as of the last final epoch (F); empty when S is final
 
 A mutable object cannot be its own before-image, because user code changes it in place. So every mutable value has
 its committed bytes, and only values of immutable types are kept by reference.
 
-Reading F from another thread, under the lock that seal, finalize and rollback take: `sealed` wins; else the
-committed bytes; else the live object, but read *before* looking into `before`. The operator writes `before` first
-and `live` second, so when `before` has nothing for the key, the object read earlier was S's.
+Another thread reads F under the lock that seal, finalize and rollback take. It uses `sealed`, else the committed bytes,
+else the live object, which it reads *before* `before`. The operator writes `before` first and `live` second, so when
+`before` has nothing for the key, the object read earlier was S's.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ IMMUTABLE = frozenset((type(None), bool, int, float, complex, str, bytes, Decima
 
 
 def find_all(live: dict[Key, Any], keys: Sequence[Key]) -> Sequence[Any]:
-    """What `live` holds for each key, None where it holds nothing, in one step of the interpreter.
+    """The object in `live` for each key, or None, in one step of the interpreter.
 
-    A look-up in a dict that is larger than the caches is a handful of accesses to memory that the processor waits for.
-    With all keys hashed beforehand, and nothing but look-ups in one loop in C, it begins the next one while it
-    waits: 100 keys of 20,000 took 59 us instead of 85, of a million 138 instead of 184.
+    The processor waits for memory at each look-up in a dict that is larger than the caches. If all keys are hashed
+    beforehand and one loop in C does only look-ups, it starts the next ones while it waits: 100 keys of 20,000 took
+    59 us instead of 85, of a million 138 instead of 184.
     """
     if len(keys) > 1:
-        hash(tuple(keys))  # text keeps its hash, and has none yet when it was just received
+        hash(tuple(keys))  # text caches its hash; text that was just received has none yet
         try:
             found: tuple[Any, ...] = itemgetter(*keys)(live)
         except KeyError:
@@ -72,7 +72,7 @@ def sized(images: Iterable[Any], most_bytes: int) -> list[Any]:
 
 
 class HeapState(NamedTuple):
-    """What the tables of one state share, whatever their namespace."""
+    """What the tables of one state share, in all namespaces."""
 
     descriptor: StateDescriptor
     dump: Callable[[Any], bytes]
@@ -84,9 +84,9 @@ class HeapState(NamedTuple):
 
 
 class HeapTable(StateTable):
-    """What the heap asks of a table of any kind."""
+    """What the heap needs from a table of any kind."""
 
-    # Of each table its live dict's own `get`: no Python frame between operator and state.
+    # `get` is the live dict's own `get`: no Python frame between operator and state.
     __slots__ = ("get",)
     get: Callable[[Key], Any]  # type: ignore[assignment]  # mypy wants a method where a method was
 
@@ -108,7 +108,7 @@ class HeapTable(StateTable):
 
     @abstractmethod
     def blocks(self) -> Iterator[ChangeBlock]:
-        """What the running epoch changed, serialized; nothing moves until `seal`, so a failure leaves no trace."""
+        """The serialized changes of the running epoch. No layer changes until `seal`, so a failure has no effect."""
 
     @abstractmethod
     def seal(self) -> None:
@@ -119,23 +119,23 @@ class HeapTable(StateTable):
         """Forget the layer below the committed one."""
 
     def settle(self) -> None:
-        """The second step of finalizing, for what takes its time: it must change nothing that readers see."""
+        """The second step of finalizing, for slow work outside the lock: readers must not see a difference."""
         return
 
     @abstractmethod
     def rollback(self) -> None:
-        """Bring the live objects back to the committed ones, even those that user code changed unasked."""
+        """Restore the committed values of the live objects, even of those that user code changed without a write."""
 
     @abstractmethod
     def forget_epoch(self) -> None:
-        """The second step of a rollback: the running epoch has no writes any more."""
+        """The second step of a rollback: drop the running epoch's writes."""
 
     @abstractmethod
     def image(self, key: Key) -> Any:
-        """What F has for the key, in a form that later epochs cannot change; None for nothing."""
+        """The key's value in F, in a form that later epochs cannot change; None without a value."""
 
     def images(self, keys: Sequence[Key], most_bytes: int) -> list[Any]:
-        """`image` of each key. Raises `TooLarge` when their answers are surely larger than `most_bytes`."""
+        """`image` of each key. Raises `TooLarge` when their answers are certainly larger than `most_bytes`."""
         return [self.image(key) for key in keys]
 
     @abstractmethod
@@ -152,10 +152,10 @@ class HeapTable(StateTable):
 
     @abstractmethod
     def is_empty(self) -> bool:
-        """Nothing is stored, in any layer: the heap need not hold the table."""
+        """Whether all layers are empty, so that the heap need not keep the table."""
 
     def change(self, op: ChangeOp, group: int, key: bytes, data: bytes = b"", map_key: bytes = b"") -> Change:
-        # The named tuple's own `__new__` is a Python function that does this: skipping it makes commits a fifth faster.
+        # The named tuple's own `__new__` is a Python function around this call: without it commits are a fifth faster.
         return _NEW(Change, (op, self._name, group, self._encoded_namespace, key, map_key, data))
 
     def _failure(self, key: Any, exc: Exception, map_key: Key | None = None) -> SerializationError:

@@ -1,13 +1,12 @@
 """The heap's table of value, reducing and aggregating states.
 
-Rules of this module: as in `heap_table`, which explains the layers and the order of writes that committed
-reads rely on.
+Rules of this module: as in `table`, which explains the layers and the order of writes that committed reads rely on.
 
-The table of a queryable sink is written a batch at a time and never read by the operator. Until somebody reads it
-by key, or writes a single key, what `put_many` writes stays ahead of `live`, in a dict of the epoch's own: no old value
-is fetched and kept, the commit goes through that dict from front to end instead of looking each key up, a rollback
-drops it, and a final epoch is brought into `live` at the speed of `dict.update`. With half a million keys of which four
-fifths change in an epoch, in a model of both: 0.6 s instead of 1.0, for the dicts are far larger than the caches.
+A queryable sink writes its table a batch at a time, and its operator never reads it. Until the first read by key or
+write of a single key, `put_many` writes into a layer of the epoch's own, ahead of `live`. So the table need not fetch
+and keep old values, the commit iterates over that dict without look-ups, a rollback drops it, and a final epoch goes
+into `live` at the speed of `dict.update`. With half a million keys, of which four fifths change in an epoch, a model of
+both took 0.6 s instead of 1.0, because the dicts are far larger than the caches.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ __all__ = ["HeapValueTable"]
 
 _MISSING: Any = object()
 _NONE = type(None)
-#: So many keys go into a dict at a time: a call into C lets no other thread run, and queries must not wait for it.
+#: How many keys go into a dict at a time: no other thread runs during a call into C, and queries must not wait long.
 _AT_A_TIME = 1024
 _Item = TypeVar("_Item")
 
@@ -54,13 +53,13 @@ class HeapValueTable(HeapTable):
         self._ahead: dict[Key, Any] = {}
         self._sealed_ahead: dict[Key, Any] = {}
         self._settling: dict[Key, Any] = {}
-        #: Those of the three that are not empty, oldest first: what live readers look into besides `live`.
+        #: Those of the last three that are not empty, oldest first: live readers read them besides `live`.
         self._layers: tuple[dict[Key, Any], ...] = ()
         self._read_by_key = False
 
     @cached_property
     def get(self) -> Callable[[Key], Any]:  # type: ignore[override]
-        """`live`'s own `get`. Whoever has it may keep it, so from now on every write goes into `live` at once."""
+        """`live`'s own `get`. The caller may keep it, so from now on every write goes into `live` at once."""
         self._catch_up()
         self._read_by_key = True
         return self.live.get
@@ -93,8 +92,8 @@ class HeapValueTable(HeapTable):
         before, live = self._before, self.live
         if not before:
             self._first_write()
-        # A loop beats `dict.update` here: the dicts are far larger than the processor's cache, so the time goes into
-        # fetching each key's entries, and a key at a time fetches them once.
+        # A loop is faster than `dict.update` here: the dicts are far larger than the processor's cache, so most time is
+        # spent on fetching each key's entries, and the loop fetches them once.
         get = live.get
         for key, value in zip(keys, values, strict=True):
             if key not in before:
@@ -117,12 +116,12 @@ class HeapValueTable(HeapTable):
             self._show_layers()
 
     def _first_write(self) -> None:
-        """A key of the running epoch is about to be written into `live`."""
+        """Prepare the first write of the running epoch into `live`."""
         self._catch_up()
         self.state.touched(self)
 
     def _catch_up(self) -> None:
-        """Bring what is ahead into `live`, and go on as if it had been written there."""
+        """Move the layers ahead into `live`, as if they had been written there."""
         for ahead, old in ((self._sealed_ahead, self._sealed), (self._ahead, self._before)):
             for key, value in ahead.items():
                 old[key] = self.live.get(key)
@@ -134,8 +133,8 @@ class HeapValueTable(HeapTable):
         self._layers = tuple(filter(None, (self._settling, self._sealed_ahead, self._ahead)))
 
     def values(self, keys: Sequence[Key]) -> Sequence[Any]:
-        layers = self._layers  # before `live`, into which they may be brought in the meantime
-        # `live` has nothing until the first epoch is final: what is ahead of it is then looked into alone.
+        layers = self._layers  # read before `live`, because they may be moved into it meanwhile
+        # `live` is empty until the first epoch is final: then only the layers are read.
         live, *newer = (self.live, *layers) if self.live or not layers else layers
         found = find_all(live, keys)
         for layer in newer:
@@ -174,7 +173,7 @@ class HeapValueTable(HeapTable):
     def _dumped(self, keys: list[Key], values: list[Any]) -> list[bytes]:
         try:
             return self.state.dump_all(values)
-        except Exception:  # one by one, the error says which key it is
+        except Exception:  # serialized one by one, so that the error names the key
             return self._column(self._dump, values, keys)
 
     def _column(self, convert: Callable[[Any], _Item], items: list[Any], keys: list[Key]) -> list[_Item]:
@@ -192,7 +191,7 @@ class HeapValueTable(HeapTable):
         self._catch_up()
         before, committed = self._before, self._committed
         replaced = {key: committed.pop(key) for key in before.keys() & committed.keys()} if committed else {}
-        if self._sealed:  # two commits without a finalize between them: the older image stands
+        if self._sealed:  # two commits without a finalize between them: the older image is that of F
             for key, old in self._sealed.items():
                 before[key] = old
                 replaced.pop(key, None)

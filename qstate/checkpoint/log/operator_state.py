@@ -225,7 +225,7 @@ class DeclaredLists:
             raise JobError(
                 f"operator {self.operator!r}: operator state {stored.name!r} was stored by "
                 f"{_METHODS[stored.distribution]}() and is asked for with {_METHODS[distribution]}(); ask for it as "
-                "before, or give the state as you want it now another name"
+                "before, or declare the new state under another name"
             )
         plan = plan_evolution(StateSchema.from_plain(stored.schema), descriptor)
         if not isinstance(plan, Converted):

@@ -355,7 +355,7 @@ def test_file_of_another_stack_is_not_stood_on(tmp_path: Path) -> None:
         snapshot(tmp_path / name, retained=1)
     bottom, _ = snapshots(tmp_path / "one")
     shutil.copy(tmp_path / "other" / bottom, tmp_path / "one")
-    with pytest.raises(DamagedCheckpoint, match=r"0003\.snapshot stands on 000000000002\.snapshot, which is .*another"):
+    with pytest.raises(DamagedCheckpoint, match=r"0003\.snapshot builds on 000000000002\.snapshot, which is .*another"):
         open_log(tmp_path / "one")
 
 
@@ -439,7 +439,7 @@ def test_state_as_of_an_epoch_is_read_from_the_newest_stack_before_it(job: Store
     source = open_source(str(job.root))
     for epoch in range(4, LAST + 1):
         assert entries_of(source, epoch) == filled_state_after(epoch), epoch
-    with pytest.raises(CheckpointError, match="nothing as old as epoch 3"):
+    with pytest.raises(CheckpointError, match="no state as old as epoch 3"):
         entries_of(source, 3)
 
 
@@ -524,7 +524,7 @@ def test_verify_finds_what_a_snapshot_stands_on_missing_although_the_state_is_th
     assert entries_of(open_source(str(job.root)), 1) == filled_state_after(1)
     (found,) = [file for file in verify(str(job.root)) if file.damage is not None]
     assert found.path == str(top)
-    assert found.damage is not None and f"stands on {bottom.name}, which is missing or another one" in found.damage
+    assert found.damage is not None and f"builds on {bottom.name}, which is missing or another one" in found.damage
 
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])

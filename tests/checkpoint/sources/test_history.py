@@ -203,7 +203,7 @@ def test_epoch_older_than_every_snapshot_is_refused(job: StoredJob) -> None:
     job.run(range(4))
     job.snapshot(retained=1)
     source = open_source(str(job.root))
-    with pytest.raises(CheckpointError, match="nothing as old as epoch 1"):
+    with pytest.raises(CheckpointError, match="no state as old as epoch 1"):
         list(source.state(UID, EVERY, 1))
 
 
@@ -232,7 +232,7 @@ def test_savepoint_is_begun_anew_when_the_job_outruns_it(job: StoredJob, tmp_pat
 
 def test_savepoint_that_is_always_outrun_is_given_up(job: StoredJob, tmp_path: Path) -> None:
     job.run(range(3))
-    with pytest.raises(CheckpointError, match=r"nothing as old as epoch \d+ any more.*retained_snapshots"):
+    with pytest.raises(CheckpointError, match=r"no state as old as epoch \d+ any more.*retained_snapshots"):
         write_savepoint(Outrun(job, 99), tmp_path / "savepoint")
     assert Savepoint.read(tmp_path / "savepoint") is None
 
