@@ -232,7 +232,7 @@ def _check_nested(value: Any, levels: int, tuples: int) -> None:
     if kind is datetime:
         _check_moment(value)
     elif not (levels and tuples):
-        raise Misfit(f"values nested at most {DEEPEST} deep, tuples {DEEPEST_TUPLES}", value)
+        raise Misfit(f"values nested {DEEPEST} deep at most, tuples {DEEPEST_TUPLES}", value)
     elif kind is list:
         _nested_parts(value, range(len(value)), levels - 1, tuples)
     elif kind is dict:
