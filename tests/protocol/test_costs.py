@@ -132,7 +132,7 @@ def test_a_first_message_may_have_its_numbers_in_any_form(zero: bytes) -> None:
         decode_opening(payload.replace(zero, b"\xff"), (Hello,))
 
 
-SOUND = {
+VALID = {
     "texts": tuple(f"key {number}" for number in range(10_000)),
     "numbers": tuple(range(10_000)),
     "binaries": tuple(number.to_bytes(16, "big") * 3 for number in range(10_000)),
@@ -145,15 +145,15 @@ SOUND = {
 }
 
 
-@pytest.mark.parametrize("name", SOUND)
+@pytest.mark.parametrize("name", VALID)
 def test_valid_keys_are_read_however_many_and_however_long(name: str) -> None:
-    get = Get(7, 1000, bytes(16), None, {"isolation": "live"}, SOUND[name])
+    get = Get(7, 1000, bytes(16), None, {"isolation": "live"}, VALID[name])
     assert decode(msgpack.packb((2, *get)), LIMITS) == get
 
 
 @pytest.mark.parametrize("cut", [-1, -2, -100, -10_000])
 def test_a_large_payload_that_is_too_short_or_too_long_is_broken(cut: int) -> None:
-    payload = msgpack.packb((2, *Get(7, 1000, bytes(16), None, {}, SOUND["texts"])))
+    payload = msgpack.packb((2, *Get(7, 1000, bytes(16), None, {}, VALID["texts"])))
     for damaged in (payload[:cut], payload + payload[cut:]):
         with pytest.raises(RemoteProtocolError) as caught:
             decode(damaged, LIMITS)
@@ -178,9 +178,9 @@ def test_a_large_payload_that_is_too_short_or_too_long_is_broken(cut: int) -> No
     ids=repr,
 )
 @pytest.mark.parametrize("others", [5, 9_000])
-@pytest.mark.parametrize("sound", ["text", ("a", 1)], ids=["text", "pair"])
-def test_one_invalid_key_is_named_among_few_and_many(odd: Any, code: FailureCode, others: int, sound: Any) -> None:
-    keys = (*(sound,) * others, odd, sound)
+@pytest.mark.parametrize("valid", ["text", ("a", 1)], ids=["text", "pair"])
+def test_one_invalid_key_is_named_among_few_and_many(odd: Any, code: FailureCode, others: int, valid: Any) -> None:
+    keys = (*(valid,) * others, odd, valid)
     with pytest.raises(BadContent) as caught:
         decode(msgpack.packb((2, 7, 1000, bytes(16), None, {}, keys)), LIMITS)
     assert (caught.value.code, caught.value.details["index"]) == (code, others)

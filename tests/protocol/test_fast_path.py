@@ -67,20 +67,20 @@ def of_many(
     return b"\x94\x03" + request_id + array + epochs + msgpack.packb((b"x",) * results)
 
 
-SOUND, LONG_NUMBERS = of_many(), of_many(epochs=b"\xcd\1\5" * 20, request_id=b"\xcd\1\5")
+VALID, LONG_NUMBERS = of_many(), of_many(epochs=b"\xcd\1\5" * 20, request_id=b"\xcd\1\5")
 NEARLY_OF_MANY = {
     "id": [of_many(request_id=number) for number in NUMBERS],
     "array": [of_many(array) for array in ARRAYS],
     "epochs": [of_many(epochs=number * 20) for number in NUMBERS],
     "last epoch": [of_many(epochs=number * 19 + odd) for number in NUMBERS for odd in NUMBERS],
     "results": [of_many(results=results) for results in (0, 1, 19, 21)],
-    "end": [sound[:cut] for sound in (SOUND, LONG_NUMBERS) for cut in range(2, len(sound))] + [SOUND + b"\0"],
+    "end": [valid[:cut] for valid in (VALID, LONG_NUMBERS) for cut in range(2, len(valid))] + [VALID + b"\0"],
 }
 
 
 @pytest.mark.parametrize("place", NEARLY_OF_MANY)
 def test_near_miss_of_an_answer_of_one_epoch_is_read_as_by_decode(place: str) -> None:
-    for payload in (SOUND, LONG_NUMBERS, *NEARLY_OF_MANY[place]):
+    for payload in (VALID, LONG_NUMBERS, *NEARLY_OF_MANY[place]):
         found = unpack_values(frame(payload), LIMITS)
         assert found is None or repr(found) == repr(decoded(payload)), payload
 

@@ -41,7 +41,7 @@ from qstate.runtime.serving.state_server import StateServer
 __all__ = ["ClientProxy"]
 
 #: A connection's note: how many descriptions had changed when the proxy first answered about a state over it.
-_TOLD_SINCE = "told since"
+_DESCRIBED_SINCE = "described since"
 
 
 class ClientProxy:
@@ -112,7 +112,7 @@ class ClientProxy:
     def _answer_in_process(self, router: _Router, call: Call, request: Get, names: tuple[str, str]) -> Answer | None:
         """The answer of the local state server, if `routing` would pass it on unchanged; else None."""
         table = self._locations.known(*names)
-        if table is None or not router.may_tell(call, names, table.state):
+        if table is None or not router.is_consistent(call, names, table.state):
             return None
         owner = _owner_of_all(table, request.keys)
         if owner is None or self._local is None:
@@ -177,7 +177,7 @@ class _Router:
         table = self.locations.known(*names)
         # The job may have restarted with other key types, so ask its oracle again.
         outdated = table is not None and _misfit(table, request.keys) is not None
-        if table is not None and not outdated and not self.may_tell(call, names, table.state):
+        if table is not None and not outdated and not self.is_consistent(call, names, table.state):
             self.end(call)
             return
         get = _ProxiedGet(self, call, request, names, table=None if outdated else table)
@@ -190,17 +190,18 @@ class _Router:
     def describe(self, call: Call, job: str) -> None:
         self.locations.describe(job, _Waiting(self, call, job).described)
 
-    def may_tell(self, call: Call, names: tuple[str, str], state: Mapping[str, Any]) -> bool:
+    def is_consistent(self, call: Call, names: tuple[str, str], state: Mapping[str, Any]) -> bool:
         """Whether an answer agrees with the state's description that the client got over its connection. Any thread.
 
-        `state` is the description that the answer holds, or that its values have.
+        `state` is the description that the answer holds, or that its values have. The first call for a connection notes
+        the number of changes so far, and later calls compare with it.
         """
         changes = self.locations.changes
-        since = call.connection.notes.get(_TOLD_SINCE)
+        since = call.connection.notes.get(_DESCRIBED_SINCE)
         if since is None:
             if not self.locations.is_described(names, state):
                 return False
-            since = call.connection.notes.setdefault(_TOLD_SINCE, changes)
+            since = call.connection.notes.setdefault(_DESCRIBED_SINCE, changes)
         return since == changes or not self.locations.changed(names, since)
 
     def end(self, call: Call) -> None:
@@ -295,7 +296,7 @@ class _ProxiedGet:
             self._do(self._routed.on_lookup_failed(found.code, found.details, self._now()))
             return
         error = _misfit(found, self._request.keys)
-        if not self._router.may_tell(self._call, self._names, found.state):
+        if not self._router.is_consistent(self._call, self._names, found.state):
             self._finish(None)
         elif error is not None:
             self._finish(Failure(self._request.id, error.code, error.details))
@@ -368,7 +369,7 @@ class _Waiting:
     def located(self, found: LocationTable | QueryError) -> None:
         """The oracle's answer to a locate. Any thread."""
         if isinstance(found, LocationTable):
-            self._tell(found.message(self._call.request.id), found.state)
+            self._finish_soon(found.message(self._call.request.id), found.state)
         else:
             self._fail(found)
 
@@ -377,15 +378,15 @@ class _Waiting:
         if isinstance(found, QueryError):
             self._fail(found)
         else:
-            self._tell(Description(self._call.request.id, tuple(found)), *found)
+            self._finish_soon(Description(self._call.request.id, tuple(found)), *found)
 
     def _fail(self, error: QueryError) -> None:
-        self._tell(Failure(self._call.request.id, error.code, error.details))
+        self._finish_soon(Failure(self._call.request.id, error.code, error.details))
 
     def _late(self) -> None:
         self._finish(Failure(self._call.request.id, FailureCode.DEADLINE_EXCEEDED, {}))
 
-    def _tell(self, answer: Answer, *states: Mapping[str, Any]) -> None:
+    def _finish_soon(self, answer: Answer, *states: Mapping[str, Any]) -> None:
         self._router.reactor.call_soon(self._finish, answer, *states)
 
     def _finish(self, answer: Answer, *states: Mapping[str, Any]) -> None:
@@ -393,7 +394,7 @@ class _Waiting:
             return
         self._done = True
         self._timer.cancel()
-        if all(self._router.may_tell(self._call, (self._job, str(state.get("name"))), state) for state in states):
+        if all(self._router.is_consistent(self._call, (self._job, str(state.get("name"))), state) for state in states):
             self._call.answer(answer)
         else:
             self._router.end(self._call)

@@ -139,7 +139,7 @@ class StateRegistry:
         with self._lock:
             self._instances[state_id] = instance
             listeners = self._listeners.get(instance.job, ())
-        _tell(listeners, state_id, instance, True)
+        _notify(listeners, state_id, instance, True)
         return state_id
 
     def unregister(self, state_id: bytes) -> None:
@@ -148,7 +148,7 @@ class StateRegistry:
             instance = self._instances.pop(state_id, None)
             listeners = self._listeners.get(instance.job, ()) if instance is not None else ()
         if instance is not None:
-            _tell(listeners, state_id, instance, False)
+            _notify(listeners, state_id, instance, False)
 
     def lookup(self, state_id: bytes) -> StateInstance | None:
         """The instance of an id, None if it is not registered."""
@@ -176,7 +176,7 @@ class StateRegistry:
                 self._listeners.pop(job, None)
 
 
-def _tell(listeners: Sequence[StateListener], state_id: bytes, instance: StateInstance, registered: bool) -> None:
+def _notify(listeners: Sequence[StateListener], state_id: bytes, instance: StateInstance, registered: bool) -> None:
     for listener in listeners:
         try:
             listener(state_id, instance, registered)

@@ -188,9 +188,9 @@ LIST = {**VALUE, "kind": "list"}
 
 
 @pytest.mark.parametrize("ask", ["get", "locate", "describe"])
-@pytest.mark.parametrize("told", ["get", "locate", "describe"])
+@pytest.mark.parametrize("first", ["get", "locate", "describe"])
 def test_connection_ends_when_the_description_of_a_state_changes(
-    proxy: ClientProxy, owner: Peer, told: str, ask: str
+    proxy: ClientProxy, owner: Peer, first: str, ask: str
 ) -> None:
     def request(client: RawClient, which: str) -> Any:
         if which == "get":
@@ -200,7 +200,7 @@ def test_connection_ends_when_the_description_of_a_state_changes(
     oracle = TableOracle(lastTemperature=described(owner, VALUE))
     proxy.set_location_oracle("job", oracle)
     with RawClient(proxy.address) as client, RawClient(proxy.address) as other:
-        assert isinstance(request(client, told), Values | Location | Description)
+        assert isinstance(request(client, first), Values | Location | Description)
         oracle.tables["lastTemperature"] = described(owner, LIST)
         found = other.locate(*TARGET)  # its first request: it has no other description
         assert isinstance(found, Location) and found.state == LIST

@@ -70,7 +70,7 @@ def test_description_has_what_a_client_needs() -> None:
 
 def test_instance_that_cannot_be_served_is_refused() -> None:
     reader = DictReader({})
-    sound: dict[str, Any] = {
+    valid: dict[str, Any] = {
         "job": "job",
         "descriptor": ValueStateDescriptor("temperature", float).queryable("t"),
         "key_types": (ColumnType.STRING,),
@@ -79,7 +79,7 @@ def test_instance_that_cannot_be_served_is_refused() -> None:
         "capabilities": frozenset(),
         "readers": {Isolation.LIVE: reader},
     }
-    assert StateInstance(**sound).owns_all
+    assert StateInstance(**valid).owns_all
     wrong: dict[str, dict[str, Any]] = {
         "not queryable": {"descriptor": ValueStateDescriptor("temperature", float)},
         "exceeds max_parallelism": {"key_groups": KeyGroupRange(2, 5)},
@@ -88,4 +88,4 @@ def test_instance_that_cannot_be_served_is_refused() -> None:
     }
     for words, change in wrong.items():
         with pytest.raises(ConfigError, match=words):
-            StateInstance(**{**sound, **change})
+            StateInstance(**{**valid, **change})

@@ -147,12 +147,12 @@ def test_locate_and_describe_are_refused(start_server: ServerFactory) -> None:
 def test_bug_in_a_backend_is_internal_and_breaks_nothing_else(
     registry: StateRegistry, start_server: ServerFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broken, sound = registry.register(instance(FailingReader())), registry.register(instance(DictReader(ENTRIES)))
+    broken, valid = registry.register(instance(FailingReader())), registry.register(instance(DictReader(ENTRIES)))
     with RawClient(start_server().address) as client:
         refusal = client.get(broken, "a")
         assert isinstance(refusal, Failure) and refusal.code == FailureCode.INTERNAL
         assert "a bug in a backend" not in str(refusal)
-        assert isinstance(client.get(sound, "a"), Values)
+        assert isinstance(client.get(valid, "a"), Values)
     assert "a bug in a backend" in caplog.text
 
 
