@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.bench import Bench
-from benchmarks.held_state import HeldState, SnapshotCost, open_anew, restore_s, snapshot_cost, value_of
+from benchmarks.held_state import HeldState, SnapshotCost, open_again, restore_s, snapshot_cost, value_of
 from benchmarks.inputs import sensor_name
 from benchmarks.results import Comparison, Curve, Figure, Findings
 from benchmarks.rounds import interleaved, say
@@ -120,7 +120,7 @@ def _partial_snapshots(bench: Bench) -> Findings:
             copy = directory / f"{kind}-{number}"
             shutil.copytree(state.log_directory, copy)
             if kind == "whole":
-                open_anew(copy)
+                open_again(copy)
             found.append(snapshot_cost(copy, epoch))
     contenders = {
         f"{backend}, from a {kind} snapshot": _in_ms(

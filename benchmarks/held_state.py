@@ -30,7 +30,7 @@ from qstate.checkpoint.sources.opening import DeclaredStates, open_epoch_log
 from qstate.descriptors import ValueStateDescriptor
 from qstate.keys import ColumnType
 
-__all__ = ["HeldState", "SnapshotCost", "open_anew", "restore_s", "snapshot_cost", "value_of"]
+__all__ = ["HeldState", "SnapshotCost", "open_again", "restore_s", "snapshot_cost", "value_of"]
 
 STATE = ValueStateDescriptor("last", float)
 IDENTITY = LogIdentity("benchmark", "held", 0, 1, 128)
@@ -95,7 +95,7 @@ class HeldState:
         self._backend.close()
 
 
-def open_anew(log: Path) -> None:
+def open_again(log: Path) -> None:
     """Open the log as a restarted task manager does: the next snapshot is whole."""
     open_epoch_log(log, IDENTITY, _declared())
 

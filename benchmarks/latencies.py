@@ -1,4 +1,4 @@
-"""Times of single calls, and what is told of them.
+"""Times of single calls, and their summary.
 
 Rules of this module: a clock and order statistics.
 """

@@ -102,7 +102,7 @@ class FedQuery:
         return [self._time(report) for report in self._reports(first)]
 
     def write_ahead(self, batches: int) -> None:
-        """Write the next files now, so that nobody waits for them later."""
+        """Write the next files now, so that no measurement waits for them later."""
         for number in range(self._fed, self._fed + batches):
             self._files.file(number)
 

@@ -1,4 +1,4 @@
-"""Packages that a benchmark can do without: it then says what it could not measure, and why, or goes on with another.
+"""Optional packages of the benchmarks: without one, a benchmark says what it did not measure, or uses another package.
 
 Rules of this module: it imports by name, and knows what to do when something is missing.
 """

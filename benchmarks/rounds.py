@@ -31,5 +31,5 @@ def interleaved(contenders: Mapping[str, Callable[[], float]], *, rounds: int, w
 
 
 def say(text: str) -> None:
-    """Tell whoever watches; the results go to standard output."""
+    """Report progress to standard error; the results go to standard output."""
     print(text, file=sys.stderr, flush=True)

@@ -84,7 +84,7 @@ class SQLiteStore(Connection, ByteStore):
         puts = [(key, value) for key, value in batch.items() if value is not None]
         deletes = [(key,) for key, value in batch.items() if value is None]
         if self._newest is not None:
-            # The first write after a snapshot. SQLite begins its log again only when it is copied and nobody reads it.
+            # The first write after a snapshot. SQLite restarts its log only when it is copied and has no readers.
             self._newest.without_view(lambda: self.run("PRAGMA wal_checkpoint(PASSIVE)"))
             self._newest = None
         with self._lock:

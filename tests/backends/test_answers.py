@@ -119,7 +119,7 @@ def test_values_of_one_type_of_several_and_of_none_are_answered_alike(
     assert list(values) == [None if value is None else msgpack.packb(value) for value in found.values()]
 
 
-def test_a_state_or_namespace_that_nobody_opened_has_no_values(backend: StateBackend) -> None:
+def test_an_unopened_state_or_namespace_has_no_values(backend: StateBackend) -> None:
     for isolation in Isolation:
         assert backend.reader(isolation).get(LIST, ("w", 1), ["a"]).values == [None]
 

@@ -175,7 +175,7 @@ class WritingMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("name", list(FACTORIES))
-def test_nobody_notices_that_a_state_is_never_read(name: str) -> None:
+def test_a_state_that_is_never_read_behaves_as_any_other(name: str) -> None:
     examples = settings().max_examples * (2 if "memory" in name or name == "heap" else 1)
     run_state_machine_as_test(lambda: WritingMachine(name), settings=settings(max_examples=examples))
 
@@ -316,7 +316,7 @@ def test_histories_of_states_that_are_never_read(name: str, history: str) -> Non
         machine.teardown()
 
 
-def test_whoever_keeps_the_get_of_a_table_reads_what_is_written_later(backend: StateBackend) -> None:
+def test_a_kept_get_of_a_table_reads_later_writes(backend: StateBackend) -> None:
     table = backend.table(VALUE)
     backend.begin(0)
     table.put_many(["a", "b"], [1, 1])

@@ -116,7 +116,7 @@ def history(directory: Path) -> tuple[dict[int, File], dict[int, File]]:
     for number, file in list(logs.items()):
         for void in range(number - file.header.get("void", 0), number):
             logs.pop(void, None)
-    # Snapshots that others only stand on come before the logs that are left.
+    # Snapshots that only serve as a base of others come before the logs that are left.
     start = min((number for number in snapshots if number + 1 in logs), default=max(snapshots, default=0))
     before = snapshots[start].header["previous"] if snapshots else 0
     for number in sorted(number for number in logs if number > start):

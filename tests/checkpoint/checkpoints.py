@@ -126,7 +126,7 @@ def begin_with(files: Directory, identity: LogIdentity, epoch: int, changes: Ite
 
 
 class StoredJob:
-    """A checkpoint directory that is written epoch by epoch. `restart` goes on with another parallelism."""
+    """A checkpoint directory that is written epoch by epoch. `restart` continues with another parallelism."""
 
     def __init__(self, root: Path | Directory, *, parallelism: int = 2, job: str = "job") -> None:
         directory_of(root).make()
@@ -160,7 +160,7 @@ class StoredJob:
         self.logs = self._open()
 
     def rescale(self, parallelism: int, first_epoch: int, subtasks: Iterable[int]) -> None:
-        """Begin a layout more, and the logs of these of its subtasks, with the state that Spark goes on from."""
+        """Begin a new layout, and the logs of these of its subtasks, with the state that Spark continues from."""
         self.manifest = self.manifest.with_parallelism(parallelism)
         self.manifest.write(self.root)
         for subtask in subtasks:

@@ -290,7 +290,7 @@ def own(serializer: Serializer, kind: Any = int, **more: Any) -> ValueStateDescr
     return ValueStateDescriptor("s", kind, serializer=serializer, **more)
 
 
-def test_an_older_version_of_a_serializer_is_read_and_written_anew() -> None:
+def test_an_older_version_of_a_serializer_is_read_and_rewritten() -> None:
     plan = plan_evolution(StateSchema.of(own(Old())), own(New()))
     assert isinstance(plan, Converted)
     assert plan.convert(Old().dumps(5)) == New().dumps(5)

@@ -22,7 +22,7 @@ CREDENTIALS = {"key": "qstate", "secret": "of-nobody"}
 
 
 class S3Server:
-    """Started when made. `stop` lets go of it; `pause` makes it answer nobody until `resume`."""
+    """An S3 server, started by the constructor. `stop` ends it; after `pause` it answers no request until `resume`."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -48,7 +48,7 @@ class S3Server:
         return {**self.options, "config_kwargs": limits, "upload_timeout_s": 1}
 
     def pause(self) -> None:
-        """It takes requests, as its kernel does, but does nothing with them until it goes on."""
+        """Stop the process: its kernel still accepts requests, but nothing answers them until `resume`."""
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:

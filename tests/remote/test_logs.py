@@ -100,7 +100,7 @@ def test_snapshots_replace_the_files_before_them(files: Directory) -> None:
 def test_an_epoch_whose_upload_was_not_answered_is_sealed_whole(
     s3: S3Server, files: Directory, lost: int, failure: type[Exception], from_now_on: str
 ) -> None:
-    """Its writer cannot know; only who opens the log anew learns of it."""
+    """The writer cannot know whether the upload arrived; only the next opening of the log finds out."""
     log = open_log(files)
     log.seal(0, [change("a")])
 

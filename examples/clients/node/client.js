@@ -130,7 +130,7 @@ export class Client {
     return { connection, makeView: viewsOf(answer.state, this.#serializers) };
   }
 
-  /** A state that failed for good may come back as another: what was known about it is looked up anew. */
+  /** A state that failed for good may be replaced by another: the client looks it up again. */
   #forget(job, state, error) {
     this.#states.delete(JSON.stringify([job, state]));
     throw error;

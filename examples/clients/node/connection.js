@@ -10,13 +10,13 @@ import { BrokenProtocol, FAILURE, FrameReader, WELCOME, frame, read } from "./pr
 const LARGEST_FRAME = 64 * 1024 * 1024;
 /** How long a server must have been silent before an unanswered request makes the connection count as dead. */
 const SILENCE_MS = 1000;
-/** A server is told a little less than is left, so that its own "deadline exceeded", which knows more, comes first. */
+/** The server gets a slightly earlier deadline, so that its own "deadline exceeded", which has more details, arrives. */
 const MARGIN = 0.95;
 
 export class Connection {
   #socket;
   #reader = new FrameReader();
-  /** Requests without an answer, by id. One that nobody waits for any more stays: its id is taken (P-REQ-7). */
+  /** Requests without an answer, by id. A request without a waiter stays: its id is still in use (P-REQ-7). */
   #waiting = new Map();
   #nextId = 1;
   #welcome = null;
@@ -30,7 +30,7 @@ export class Connection {
       this.#opened = resolve;
       this.#refused = reject;
     });
-    // Whoever waits for it is told; that nobody does is no error.
+    // The rejection reaches every waiter; without a waiter it is no error.
     this.ready.catch(() => {});
     this.#socket = net.connect({ host, port, noDelay: true });
     this.#socket.on("connect", () => this.#socket.write(frame([protocol.HELLO, 0, protocol.VERSIONS, token, "qstate-node"])));

@@ -1,4 +1,4 @@
-// Failure codes and the errors that stand for them.
+// Failure codes and their errors.
 
 const FATAL = "fatal";
 const HERE = "retry here";

@@ -64,7 +64,7 @@ function integer(found) {
  * The one value that the bytes are, or a MessagePackError.
  *
  * Integers come as numbers, or as BigInts beyond 2^53. `map(entries)`, `list(elements)`, `float(number)` and
- * `extension(code, data)` make what stands for a map, an array, a float and an extension type.
+ * `extension(code, data)` make the values for a map, an array, a float and an extension type.
  */
 export function decode(bytes, make = {}) {
   const reader = new Reader(bytes, { ...PLAIN, ...make });

@@ -130,7 +130,7 @@ def test_disk_failure_before_the_epoch_has_its_name_leaves_the_log_usable(tmp_pa
     assert held(open_log(tmp_path)) == [change("kept")]
 
 
-def test_disk_failure_after_the_epoch_has_its_name_asks_to_open_anew(tmp_path: Path) -> None:
+def test_disk_failure_after_the_epoch_has_its_name_asks_to_open_the_log_again(tmp_path: Path) -> None:
     files = FailingDirectory(tmp_path)
     log = open_log(files)
     files.failing = "sync after publish"

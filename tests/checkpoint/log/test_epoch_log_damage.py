@@ -40,7 +40,7 @@ def assert_damage_is_named(directory: Path, name: str, what_to_do: str = WHAT_TO
     assert what_to_do in str(caught.value)
 
 
-#: The file that nothing else stands on.
+#: The file that no other file follows.
 NEWEST = "000000000005.log"
 
 

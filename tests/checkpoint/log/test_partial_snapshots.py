@@ -253,7 +253,7 @@ def test_removal_goes_from_the_top_of_a_stack_down_and_then_to_the_logs(tmp_path
 @pytest.mark.parametrize("after", [False, True], ids=["before the call", "after the call"])
 @pytest.mark.parametrize("last", [3, 4])
 def test_crash_at_every_call_of_a_partial_snapshot_loses_nothing(tmp_path: Path, after: bool, last: int) -> None:
-    """Of one that takes another one up, whose file it then removes, and one that stands on it."""
+    """A crash while a snapshot merges another one, whose file it then removes, and while one builds on it."""
     wanted = list(ascending(history(last)))
     for call in range(1, MOST_CALLS):
         directory = tmp_path / f"crash {call}"
@@ -304,7 +304,7 @@ def damages(data: bytes) -> list[bytes | None]:
 
 
 def test_damage_to_a_file_of_a_stack_gives_the_state_or_an_error_that_names_it(tmp_path: Path) -> None:
-    """What both kept stacks stand on has no other way; the newest file of each has."""
+    """No other base replaces a file that both kept stacks need; one replaces the newest file of each stack."""
     log = stacked(tmp_path / "log", 5, retained=2)
     seal(log, [6])
     wanted = list(ascending(history(6)))
@@ -346,7 +346,7 @@ def test_damaged_snapshot_is_replaced_by_the_next_one(tmp_path: Path, whole_byte
     assert read_with_any_base(chain_of(tmp_path)) == list(ascending(history(3 if whole_bytes else 7)))
 
 
-def test_file_of_another_stack_is_not_stood_on(tmp_path: Path) -> None:
+def test_file_of_another_stack_is_refused(tmp_path: Path) -> None:
     for name, data in (("one", b"1"), ("other", b"2")):
         log = open_log(tmp_path / name)
         log.seal(0, [*first_epoch(), put(0, data)])
@@ -512,7 +512,7 @@ def test_verify_reads_all_files_of_a_stack(job: StoredJob) -> None:
 
 
 @pytest.mark.parametrize("how", ["missing", "another"])
-def test_verify_finds_what_a_snapshot_stands_on_missing_although_the_state_is_there(tmp_path: Path, how: str) -> None:
+def test_verify_reports_a_missing_snapshot_below_though_the_state_is_readable(tmp_path: Path, how: str) -> None:
     job = StoredJob(tmp_path / "checkpoint", parallelism=1)
     for epoch in range(2):
         job.run([epoch], filled=epoch == 0)

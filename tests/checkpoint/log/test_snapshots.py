@@ -233,7 +233,7 @@ def test_snapshot_beside_a_newer_opening_is_given_up_or_whole(tmp_path: Path) ->
     assert state_of(open_log(tmp_path)) == wanted
 
 
-def test_base_of_a_writer_stands_under_what_it_seals(tmp_path: Path) -> None:
+def test_base_of_a_writer_precedes_its_epochs(tmp_path: Path) -> None:
     epochs(open_log(tmp_path), 0, 2)
     schema = schema_of(2)
     log = EpochLog.open(tmp_path, read_chain(DurableDirectory(tmp_path)).identity, lambda chain: (schema,))  # type: ignore[union-attr]

@@ -100,5 +100,5 @@ def test_golden_files_are_sound(golden: Path, what: str) -> None:
     found = {file.path: file.damage for file in verify(str(golden / what))}
     assert set(found.values()) == {None}
     paths = {str(path) for path in (golden / what).rglob("*") if path.is_file()}
-    # Where snapshots have replaced all epochs, nobody asks for their results any more.
+    # Once snapshots have replaced all epochs, no reader uses their output any more.
     assert paths - set(found) == {path for path in paths if what == COMPRESSED and path.endswith(".output")}

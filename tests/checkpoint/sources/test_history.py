@@ -208,7 +208,7 @@ def test_epoch_older_than_every_snapshot_is_refused(job: StoredJob) -> None:
 
 
 class Outrun(JobHistory):
-    """The job goes on and makes a snapshot, so many times, just when it is going to be read."""
+    """The job seals more epochs and makes a snapshot, so many times, just before each read."""
 
     def __init__(self, job: StoredJob, times: int) -> None:
         super().__init__(job.root, job.manifest)
@@ -230,7 +230,7 @@ def test_savepoint_is_begun_anew_when_the_job_outruns_it(job: StoredJob, tmp_pat
     assert sorted(path.name for path in (tmp_path / "savepoint").iterdir()) == ["0001.savepoint", "savepoint.json"]
 
 
-def test_savepoint_that_is_always_outrun_is_given_up(job: StoredJob, tmp_path: Path) -> None:
+def test_savepoint_fails_after_the_last_attempt(job: StoredJob, tmp_path: Path) -> None:
     job.run(range(3))
     with pytest.raises(CheckpointError, match=r"no state as old as epoch \d+ any more.*retained_snapshots"):
         write_savepoint(Outrun(job, 99), tmp_path / "savepoint")

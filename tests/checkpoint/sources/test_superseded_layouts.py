@@ -140,7 +140,7 @@ def _check_old_layout(layout: Path) -> None:
 
 
 class Moved(JobHistory):
-    """While it is read, the job goes on with another parallelism, and the layout that is read is removed."""
+    """During the read, the job restarts with another parallelism and removes the layout that is read."""
 
     def __init__(self, job: StoredJob) -> None:
         super().__init__(job.root, job.manifest)
@@ -157,7 +157,7 @@ class Moved(JobHistory):
         return found
 
 
-def test_savepoint_of_a_job_that_moved_on_is_begun_anew(job: StoredJob, tmp_path: Path) -> None:
+def test_savepoint_starts_again_when_the_job_has_replaced_its_epoch(job: StoredJob, tmp_path: Path) -> None:
     source = Moved(job)
     savepoint = write_savepoint(source, tmp_path / "savepoint")
     assert (source.moved, savepoint.operators()[UID].epoch) == (1, 3)

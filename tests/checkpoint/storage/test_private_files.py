@@ -178,7 +178,7 @@ def test_what_is_opened_is_not_inherited(tmp_path: Path) -> None:
         os.close(descriptor)
 
 
-def test_own_directories_are_those_that_nobody_else_can_write_to(shared_temporary: Path, other_user: OtherUser) -> None:
+def test_own_directories_exclude_those_that_others_can_write_to(shared_temporary: Path, other_user: OtherUser) -> None:
     made = private_files.own_directory("qstate-x-")
     assert stat.S_IMODE(made.stat().st_mode) == 0o700
     assert private_files.own_directory("qstate-x-") == made, "there is one already"
