@@ -1,4 +1,4 @@
-"""Compares what clients get with what a batch computation says.
+"""Compares the answers to clients with the results of a batch computation.
 
 Rules of this module: it asks through a client and counts; it must not know how either side came about. Numbers have
 to be equal exactly: both sides compute them from whole numbers or pass a reading on unchanged.

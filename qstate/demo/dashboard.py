@@ -24,7 +24,7 @@ __all__ = ["Dashboard", "Picture", "PlainLines", "StreamLine", "Terminal", "open
 
 @dataclass(frozen=True, slots=True)
 class StreamLine:
-    """How far one stream is."""
+    """The progress of one stream."""
 
     name: str
     rows: int
@@ -35,7 +35,7 @@ class StreamLine:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Everything that is shown at one moment."""
+    """The contents of the dashboard at one moment."""
 
     elapsed_s: float
     day: str
@@ -93,7 +93,7 @@ class Terminal:
     interval_s = 0.5
 
     def __init__(self, console: Console | None = None) -> None:
-        # Drawn when there is something new only: no thread that draws in between.
+        # Drawn only when there is new content: no thread redraws in between.
         self._live = Live(console=console or Console(), auto_refresh=False, transient=False)
 
     def open(self) -> None:

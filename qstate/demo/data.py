@@ -28,7 +28,7 @@ from qstate.errors import InstallationError
 
 __all__ = ["FLIGHTS_SCHEMA", "WEATHER_SCHEMA", "DataSet", "data_directory", "prepare"]
 
-#: The files' columns, as Spark is told them: it need not open a file to learn them.
+#: The files' columns, passed to Spark so that it need not open a file to infer them.
 FLIGHTS_SCHEMA = (
     "scheduled timestamp, tailnum string, carrier string, flight bigint, origin string, dest string, "
     "dep_delay bigint, distance bigint"

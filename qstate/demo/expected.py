@@ -1,4 +1,4 @@
-"""What the streams' state and output have to be in the end, computed by Spark SQL in batch over the same files.
+"""The expected final state and output of the streams, computed by Spark SQL in batch over the same files.
 
 Rules of this module: it shares nothing with the streaming job but the files, the thresholds and the names of the
 states. It answers with plain Python values, keyed as a client asks for them.
@@ -80,7 +80,7 @@ def expected_states(spark: SparkSession, data: DataSet) -> list[Expectation]:
 
 
 def expected_outputs(spark: SparkSession, data: DataSet) -> dict[str, int]:
-    """How many rows the job has to have written: `alerts` and `late departures`."""
+    """How many rows the job must have written: `alerts` and `late departures`."""
     _open(spark, data)
     return {"alerts": _count(spark, _ALERTS), "late departures": _count(spark, _LATE)}
 

@@ -48,8 +48,8 @@ class Feeder:
     def _feed(self) -> None:
         for day in self._data.days:
             for source, target in self._pairs:
-                # Spark leaves files alone whose name begins with a dot. The copy keeps the modification time,
-                # which is what Spark orders the files by.
+                # Spark ignores files whose name begins with a dot. The copy keeps the modification time, by which Spark
+                # orders the files.
                 hidden = target / f".{day}"
                 shutil.copy2(source / f"{day}.parquet", hidden)
                 hidden.rename(target / f"{day}.parquet")

@@ -56,7 +56,7 @@ class TemperatureAlert(KeyedProcessFunction):
         self.last = context.get_state(ValueStateDescriptor("lastTemp", float).queryable("lastTemperature"))
 
     def process_element(self, row: Any, context: ElementContext) -> Iterator[tuple[Any, ...]]:
-        if row.temp is None:  # the station was out; the reading before stays the last one
+        if row.temp is None:  # the station was out of order; the reading before stays the last one
             return
         before = self.last.value()
         self.last.update(row.temp)

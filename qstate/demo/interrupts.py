@@ -1,4 +1,4 @@
-"""Ctrl-C and a polite kill, noticed between two steps instead of in the middle of one.
+"""Handles Ctrl-C and SIGTERM between two steps instead of in the middle of one.
 
 Rules of this module: it only notes that somebody wants the demo to end. An exception raised inside a call into the
 JVM would leave the connection to it useless, and everything that is put away through it would fail.

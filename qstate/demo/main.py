@@ -35,15 +35,15 @@ from qstate.spark import Job
 
 __all__ = ["run"]
 
-#: How long a slow machine may take for what is waited for blindly: a task manager's start, an answer to a query. What
-#: can be watched is waited for as long as it runs.
+#: How long a slow machine may take for steps without visible progress: a task manager's start, an answer to a query.
+#: Steps with visible progress have no limit.
 PATIENCE_S = 600.0
 PROXY_LOOK_S = 0.2
 
 
 def run(options: DemoOptions) -> int:
     """Run the demo; the result is the exit code. Raises the errors of qstate."""
-    # Refused now, not after half a minute of preparations.
+    # Checked now, so that the error does not come after half a minute of preparations.
     check_backend(options.backend, {})
     parse_ports(options.ports)
     logging.basicConfig(level=logging.WARNING if options.verbose else logging.ERROR)
@@ -133,7 +133,7 @@ def _inputs(options: DemoOptions, data: DataSet, directory: Path) -> tuple[Input
 
 
 def _connect(job: Job, streams: Streams, interrupts: Interrupts) -> QueryableStateClient:
-    """A client of the job's first proxy, however long the machine takes. A query that fails before says why."""
+    """A client of the job's first proxy, once the proxy answers. Raises the error of a query that fails before."""
     while True:
         interrupts.check()
         streams.check()
@@ -174,7 +174,7 @@ def _serve(proxy: str, interrupts: Interrupts) -> None:
 
 @contextmanager
 def _put_away_on_sigterm() -> Iterator[None]:
-    """Let a polite kill put everything away, as Ctrl-C does."""
+    """Let SIGTERM clean up as Ctrl-C does."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

@@ -1,4 +1,4 @@
-"""What the demo asks the running job while it runs, through the real client, as anybody outside could.
+"""Queries the demo's job while it runs, through the real client, as any program outside the job could.
 
 Rules of this module: it asks for a handful of keys and turns the answers into text. A state or key that is not
 there yet is part of the picture, not an error.
@@ -34,7 +34,7 @@ class Reading:
 
 
 class Probe:
-    """Asks again and again; counts the keys asked for and the time that took."""
+    """Queries repeatedly; counts the keys and measures the time."""
 
     def __init__(self, client: QueryableStateClient, job: str) -> None:
         self._client = client

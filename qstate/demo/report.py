@@ -1,4 +1,4 @@
-"""The demo's verdict: what clients get and what was written, against the batch computation.
+"""The demo's result: compares the answers to clients and the written output with the batch computation.
 
 Rules of this module: it compares and prints. It starts and stops nothing.
 """
@@ -18,7 +18,7 @@ SHOWN_MISMATCHES = 20
 
 
 def report(spark: SparkSession, data: DataSet, streams: Streams, client: Asker) -> bool:
-    """Compare every key and every output, print what was compared; whether all of it is right."""
+    """Compare every key and every output, and print the results; returns whether all are right."""
     comparison = compare(client, JOB, expected_states(spark, data))
     for state, keys in comparison.keys.items():
         print(f"  {state}: {keys:,} keys")
@@ -33,7 +33,7 @@ def report(spark: SparkSession, data: DataSet, streams: Streams, client: Asker) 
 
 
 def _wrong_outputs(spark: SparkSession, data: DataSet, streams: Streams) -> list[str]:
-    """The outputs that do not have as many rows as they have to have: each exactly once."""
+    """The outputs with a wrong number of rows: each row must be there exactly once."""
     directories = {"alerts": streams.alerts_directory, "late departures": streams.late_departures_directory}
     wrong = []
     for name, expected in expected_outputs(spark, data).items():

@@ -29,7 +29,7 @@ logger.gateway.level = {level}
 
 
 def open_session(directory: Path, *, cores: int, verbose: bool = False) -> SparkSession:
-    """A local session. Raises `InstallationError` when Java does not start, `JobError` for what else Spark refuses."""
+    """A local session. Raises `InstallationError` when Java does not start, `JobError` for other errors of Spark."""
     directory.mkdir(parents=True, exist_ok=True)
     logging = directory / "log4j2.properties"
     # Before the session exists, only a file can say how much Spark logs. The query's own failures reach us as

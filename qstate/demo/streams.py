@@ -35,7 +35,7 @@ DAYS_PER_EPOCH = 28
 
 @dataclass(slots=True)
 class Progress:
-    """How far one query is: the rows of each of its epochs, and the latest event time it has seen."""
+    """The progress of one query: the rows of each of its epochs, and the latest event time."""
 
     query: StreamingQuery
     total: int
@@ -58,7 +58,7 @@ class Progress:
         last = self.query.lastProgress
         if last is None:
             return
-        # Spark reports between two looks of ours, too; what it keeps of those is asked for only when one was missed.
+        # Spark may report several times between two calls; only then the kept reports are read.
         missed = last.batchId > max(self.rows_of_epoch, default=-1) + 1
         for report in self.query.recentProgress if missed else (last,):
             # A report of an idle trigger carries the number of the epoch to come, and no rows.
@@ -93,7 +93,7 @@ class Streams:
                 raise JobError("the streams have ended before everything was replayed")
 
     def finished(self) -> bool:
-        """Whether every row has been through; Spark has committed it then."""
+        """Whether Spark has processed and committed every row."""
         return all(progress.rows >= progress.total for progress in self.all().values())
 
     def stop(self) -> None:
@@ -164,12 +164,12 @@ def _write(result: DataFrame, name: str, directory: Path, checkpoints: Path, tri
     return writer.option("checkpointLocation", str(checkpoints / name)).trigger(**trigger).start()
 
 
-#: How Spark's report names an error of ours, behind words of its own.
+#: The name of an error of qstate in Spark's report, after Spark's own text.
 _OURS = "qstate.errors."
 
 
 def cause_of(report: str) -> str:
-    """The one line that matters in Spark's report of a failed query, which is a screenful: the error of ours in it.
+    """The error of qstate in Spark's long report of a failed query, as one line.
 
     A task manager that cannot start has said why in its log, whose end is part of that error.
     """
