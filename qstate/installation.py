@@ -69,7 +69,7 @@ class Finding:
 def check_installation(features: Iterable[str] = ()) -> list[Finding]:
     """Check Python, Java and the packages of these features, and of the features that they include.
 
-    Without features, check all packages; only installed features are needed, so nobody has to install the demo.
+    Without features, check all packages; only installed features are needed, so the demo is optional.
     """
     asked = _with_included(features)
     wanted = asked or list(FEATURES)

@@ -1,6 +1,6 @@
 """Shows the demo's progress: a live dashboard on a terminal, plain lines elsewhere.
 
-Rules of this module: it gets a picture and shows it. It asks nobody anything.
+Rules of this module: it gets a picture and shows it. It queries nothing itself.
 """
 
 from __future__ import annotations

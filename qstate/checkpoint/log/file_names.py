@@ -44,7 +44,7 @@ class FileKind(Enum):
 
 
 class FileName(NamedTuple):
-    """What a name says."""
+    """The number and kind in a name."""
 
     number: int
     kind: FileKind

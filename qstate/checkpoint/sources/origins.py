@@ -128,7 +128,7 @@ class _Restored(StateSource):
 
     def epoch(self, operator: str, groups: KeyGroupRange, upto: int) -> int:
         stored = self._operators.get(operator)
-        if stored is None or self._begins_anew(stored):
+        if stored is None or self._restarts_epochs(stored):
             return NO_EPOCH
         return self._source.epoch(operator, groups, upto)
 
@@ -138,19 +138,19 @@ class _Restored(StateSource):
         stored = self._operators.get(operator)
         if stored is None:
             return iter(())
-        return self._source.state(operator, groups, stored.epoch if self._begins_anew(stored) else upto, prepare)
+        return self._source.state(operator, groups, stored.epoch if self._restarts_epochs(stored) else upto, prepare)
 
     def states(self, operator: str, upto: int) -> States:
         stored = self._operators.get(operator)
         if stored is None:
             return ()
-        return self._source.states(operator, stored.epoch if self._begins_anew(stored) else upto)
+        return self._source.states(operator, stored.epoch if self._restarts_epochs(stored) else upto)
 
     def operator_states(self, operator: str, upto: int) -> list[OperatorState]:
         stored = self._operators.get(operator)
         if stored is None:
             return []
-        return self._source.operator_states(operator, stored.epoch if self._begins_anew(stored) else upto)
+        return self._source.operator_states(operator, stored.epoch if self._restarts_epochs(stored) else upto)
 
-    def _begins_anew(self, stored: StoredOperator) -> bool:
+    def _restarts_epochs(self, stored: StoredOperator) -> bool:
         return stored.query != self._queries.get(stored.uid)

@@ -1,1 +1,1 @@
-"""Where files lie: a disk or an object store. Knows no contents."""
+"""Storage of checkpoint files: a disk or an object store. It knows no contents."""
