@@ -39,6 +39,10 @@ __all__ = ["AcceptedConnection", "Call", "ConnectionHandler"]
 log = limited(logging.getLogger(__name__))
 
 
+#: When a client should ask again whose answer found no room.
+RETRY_AFTER_MS = 50
+
+
 class ConnectionHandler(Protocol):
     """What a connection needs of its endpoint. The thread that reads calls `received` and `received_alone`."""
 
@@ -243,7 +247,13 @@ class Call:
         self.failure: int | None = None
 
     def answer(self, answer: Answer) -> None:
-        """Send the answer. Any thread."""
+        """Send the answer. Any thread.
+
+        Values for which the client has left no room are replaced by OVERLOADED: the client asks again when it has read
+        the answers before.
+        """
+        if type(answer) is Values and not self.connection.channel.has_room(_size_of(answer)):
+            answer = Failure(self.request.id, FailureCode.OVERLOADED, {"retry_after_ms": RETRY_AFTER_MS})
         data = self.encode(answer)
         if data:
             self.connection.send(data)
@@ -286,3 +296,7 @@ class Call:
             return Failure(self.request.id, FailureCode.TOO_LARGE, {"field": "answer"})
         log.error("an answer to %s breaks the protocol: %s", type(self.request).__name__, error)
         return Failure(self.request.id, FailureCode.INTERNAL, {})
+
+
+def _size_of(values: Values) -> int:
+    return sum(len(result) for result in values.results if isinstance(result, bytes))

@@ -399,3 +399,29 @@ def test_as_many_jobs_are_described_as_a_description_has_entries(start_proxy: Pr
         proxy.set_location_oracle("one more", TableOracle())
         assert failure_code(client.describe(None)) == FailureCode.TOO_LARGE
         assert isinstance(client.ping(), Pong)
+
+
+def test_client_that_reads_late_loses_no_connection_and_is_told_to_ask_again(
+    registry: StateRegistry, start_server: ServerFactory, start_proxy: ProxyFactory
+) -> None:
+    """Answers of owners come when they come, whether the client has read those before or not."""
+    gets, size = 12, 3 << 20
+    served = instance(DictReader({"large": b"x" * size}))
+    statistics = InMemoryStatistics()
+    oracle = TableOracle(lastTemperature=table(served, serve(registry, start_server(statistics), served)))
+    proxy = start_proxy(max_frame=4 << 20)
+    proxy.set_location_oracle("job", oracle)
+    with RawClient(proxy.address, receive_buffer=4096) as client:
+        waiting = [client.send_get(TARGET, "large") for _ in range(gets)]
+        wait_until(lambda: statistics.snapshot().successes == gets, "the owner has answered every get")
+        answered = 0
+        while waiting:
+            again = []
+            for answer in map(client.answer_to, waiting):
+                if isinstance(answer, Failure):
+                    assert answer.code == FailureCode.OVERLOADED and answer.details["retry_after_ms"]
+                    again.append(client.send_get(TARGET, "large"))
+                else:
+                    answered += 1
+            waiting = again
+        assert answered == gets
