@@ -110,12 +110,15 @@ def own_directory(prefix: str) -> Path:
 
 
 def own_directories(prefix: str) -> list[Path]:
-    """All directories of this user with that prefix in the temporary directory, by name. Raises `OSError`."""
+    """All directories of this user with that prefix in the temporary directory, by name. Raises `OSError`.
+
+    A directory that cannot be looked at, such as another user's FUSE mount, does not count.
+    """
     found = []
     with os.scandir(tempfile.gettempdir()) as entries:
         for entry in entries:
             if entry.name.startswith(prefix):
-                with suppress(FileNotFoundError):  # it was removed meanwhile
+                with suppress(OSError):  # it was removed meanwhile, or cannot be looked at
                     if _is_own_directory(entry.stat(follow_symlinks=False)):
                         found.append(Path(entry.path))
     return sorted(found)

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from qstate.checkpoint.storage.directory import Directory
 from qstate.checkpoint.storage.local_directory import DurableDirectory
@@ -39,9 +39,10 @@ def is_url(location: str | Path) -> bool:
     protocol = match[1].lower()
     if protocol in _LOCAL and match[2] != "::":
         return False
+    _check_characters(text, "strict")
     if not text.startswith("://", match.end(1)):
         raise ConfigError(f"{text!r} is no location: expected a path, or a URL such as s3://bucket/state")
-    parts = urlsplit(text)
+    parts = _split(text)
     if parts.password is not None:
         raise ConfigError(
             f"a location must not hold a password, as it is written to logs: put it into the storage options "
@@ -76,11 +77,32 @@ def open_directory(location: str | Path, options: Mapping[str, Any] = NO_OPTIONS
 
 
 def directory_of(directory: Path | Directory) -> Directory:
-    """The directory; a path means a directory on a local disk."""
-    return directory if isinstance(directory, Directory) else DurableDirectory(directory, make=False)
+    """The directory; a path means a directory on a local disk. Raises `ConfigError` for a path that cannot be."""
+    return directory if isinstance(directory, Directory) else DurableDirectory(_path(directory), make=False)
 
 
 def _path(location: str | Path) -> Path:
+    """The path of a location on a local disk. Raises `ConfigError` for a path that the system cannot take."""
     if isinstance(location, str) and (match := _URL.match(location)) and match[1].lower() in _LOCAL:
-        return Path(unquote(urlsplit(location).path))
+        location = unquote(_split(location).path)
+    _check_characters(str(location), "surrogateescape")  # a file's name need not be UTF-8
     return Path(location)
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError as exc:  # such as for "s3://[bucket"
+        raise ConfigError(
+            f"{url!r} is no location: {exc}; expected a path, or a URL such as s3://bucket/state"
+        ) from exc
+
+
+def _check_characters(location: str, errors: str) -> None:
+    """Raise `ConfigError` for characters that no path can have. `errors` are those of `str.encode`."""
+    try:
+        found = "a NUL character" if b"\0" in location.encode(errors=errors) else ""
+    except UnicodeEncodeError:
+        found = "a character that has no form in UTF-8"
+    if found:
+        raise ConfigError(f"{location!r} is no location: it has {found}; expected a path or a URL without it")

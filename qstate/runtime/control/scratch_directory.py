@@ -43,9 +43,9 @@ class ScratchDirectory:
         self.path = temporary_directory(PREFIX)
         try:
             self._lock = _locked(self.path)
-            _remove_abandoned()
         except OSError as exc:
             raise ConfigError(f"cannot write {self.path}: {storage_fault(exc, self.path, BY_TMPDIR)}") from exc
+        _remove_abandoned()
 
     def remove(self) -> None:
         """Idempotent."""
@@ -76,7 +76,12 @@ def _locked(directory: Path) -> BinaryIO:
 
 
 def _remove_abandoned() -> None:
-    for directory in own_directories(PREFIX):
+    try:
+        found = own_directories(PREFIX)
+    except OSError as exc:  # such as for a temporary directory that this user may not list
+        log.debug("abandoned scratch directories are not looked for: %s", exc)
+        return
+    for directory in found:
         try:
             with os.fdopen(open_own(directory / LOCK_FILE), "rb") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -7,8 +7,12 @@ nothing itself and knows nothing of requests.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from importlib import import_module
+from socket import SHUT_RD, socket
+from socketserver import ThreadingMixIn
 from types import ModuleType
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -20,9 +24,11 @@ from qstate.runtime.net.listener import host_and_port, listen
 
 __all__ = ["MetricsServer"]
 
-#: How long one request may take to arrive. The server answers one after another, so a slow client delays the others.
+#: How long the server waits for a client that sends nothing, and for one of its threads when none is free.
 REQUEST_TIMEOUT_S = 5.0
-#: How long `close` may wait for the server's thread.
+#: How many connections are served at a time, each on a thread of its own.
+MOST_CONNECTIONS = 16
+#: How long `close` may wait for the server's threads.
 CLOSE_TIMEOUT_S = 10.0
 POLL_S = 0.1
 
@@ -40,7 +46,9 @@ class MetricsServer:
         self, job: Callable[[], str], read: Callable[[], Iterable[ProcessStatistics]], *, bind: str, ports: str
     ) -> None:
         client = _prometheus()
-        app = client.make_wsgi_app(_Collector(job, read))
+        registry = client.CollectorRegistry()
+        registry.register(_Collector(job, read))
+        app = client.make_wsgi_app(registry)
         self._server = _HTTPServer(bind, ports, app)
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(POLL_S,), name="qstate-metrics", daemon=True
@@ -53,7 +61,8 @@ class MetricsServer:
         return host_and_port(self._server.server_address)
 
     def close(self) -> None:
-        """Stop serving and free the port. Idempotent."""
+        """Stop serving and free the port, after the answers that are being sent. Idempotent."""
+        self._server.end_requests()  # the server may be waiting for a free thread
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(CLOSE_TIMEOUT_S)
@@ -66,8 +75,13 @@ class _Handler(WSGIRequestHandler):
         """Scrapes are not logged."""
 
 
-class _HTTPServer(WSGIServer):
-    """An HTTP server on the first free port of a list, without a look-up of the host's name."""
+class _HTTPServer(ThreadingMixIn, WSGIServer):
+    """An HTTP server on the first free port of a list, without a look-up of the host's name.
+
+    It serves each connection on a thread of its own, so that a silent client does not delay the others.
+    """
+
+    daemon_threads = True
 
     def __init__(self, bind: str, ports: str, app: Any) -> None:
         sock = listen(bind, ports, "metrics server")
@@ -77,6 +91,49 @@ class _HTTPServer(WSGIServer):
         self.server_name, self.server_port = host_and_port(sock.getsockname())
         self.setup_environ()
         self.set_app(app)
+        self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        self._served: dict[socket, threading.Thread] = {}
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection on a new thread. Close it when there are too many of them, and all stay."""
+        if not self._free.acquire(timeout=REQUEST_TIMEOUT_S):
+            self.shutdown_request(request)
+            return
+        thread = threading.Thread(
+            target=self.process_request_thread,
+            args=(request, client_address),
+            name="qstate-metrics-connection",
+            daemon=True,
+        )
+        self._served[request] = thread
+        try:
+            thread.start()
+        except RuntimeError:  # the system has no thread left
+            self._end(request)
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._end(request)
+
+    def end_requests(self) -> None:
+        """Wait no longer for requests that have not arrived."""
+        for request in tuple(self._served):
+            with suppress(OSError):  # it is closed already
+                request.shutdown(SHUT_RD)
+
+    def server_close(self) -> None:
+        super().server_close()
+        self.end_requests()
+        deadline = time.monotonic() + CLOSE_TIMEOUT_S
+        for thread in tuple(self._served.values()):
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _end(self, request: socket) -> None:
+        del self._served[request]
+        self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that sends no request, or leaves before its answer, ends only its own connection."""
@@ -90,8 +147,14 @@ class _Collector:
         self._read = read
 
     def collect(self) -> Iterator[Any]:
+        return self._described(self._job(), list(self._read()))
+
+    def describe(self) -> Iterator[Any]:
+        """The metrics without counts. `prometheus_client` takes their names from it, for scrapes that name metrics."""
+        return self._described("", [])
+
+    def _described(self, job: str, processes: list[ProcessStatistics]) -> Iterator[Any]:
         metrics = import_module("prometheus_client.metrics_core")
-        job, processes = self._job(), list(self._read())
         up = metrics.GaugeMetricFamily("qstate_up", "1 when the process answered", labels=("job", "process"))
         for process in processes:
             up.add_metric((job, process.name), float(process.reachable))

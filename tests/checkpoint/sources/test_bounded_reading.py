@@ -3,11 +3,13 @@ one."""
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,9 @@ from qstate.checkpoint.log.file_facts import LARGEST_MANIFEST
 from qstate.checkpoint.manifest import JobManifest, read_final, write_checked, write_final
 from qstate.checkpoint.sources.savepoint import Savepoint
 from qstate.checkpoint.storage.local_directory import DurableDirectory
-from qstate.errors import CheckpointError, DamagedCheckpoint
+from qstate.checkpoint.storage.locations import absolute, directory_of, open_directory
+from qstate.cli import main as cli
+from qstate.errors import CheckpointError, ConfigError, DamagedCheckpoint
 from qstate.keys import encode_key, key_group
 from tests.checkpoint.checkpoints import MAX_PARALLELISM, QUERY, UID, StoredJob, state_after
 from tests.checkpoint.forged import ForgedDirectory, RawBytes
@@ -249,6 +253,40 @@ def test_an_origin_that_is_no_location_is_said_with_the_file(job: StoredJob) -> 
     rewritten(job, lambda manifest: manifest.update(restored_from="s3:/x"))
     with pytest.raises(CheckpointError, match=r"job\.json says that the job was restored from 's3:/x': .* no location"):
         open_source(str(job.root))
+
+
+NO_LOCATIONS = {
+    "a NUL character": "\0",
+    "a NUL character in a URL of a file": "file:///a%00b",
+    "a NUL character in the name of a user": "~a\0b/state",
+    "a NUL character in an object store": "s3://bucket/a\0b",
+    "half a character": "/a\ud800b",
+    "half a character in an object store": "s3://bucket/a\ud800b",
+    "half an address": "s3://[a/b",
+    "half an address in a URL of a file": "file://[a/b",
+}
+
+
+@pytest.mark.parametrize("location", NO_LOCATIONS.values(), ids=NO_LOCATIONS)
+def test_a_location_that_no_path_can_be_is_refused(location: str, job: StoredJob) -> None:
+    for use in (absolute, open_directory, open_source, lambda location: list(verify(location))):
+        with pytest.raises(ConfigError, match="is no location"):
+            use(location)
+    rewritten(job, lambda manifest: manifest.update(restored_from=location))
+    for use in (open_source, lambda location: list(verify(location))):
+        with pytest.raises(CheckpointError, match=r"job\.json says that the job was restored from .* is no location"):
+            use(str(job.root))
+    for command in ("show", "dump", "verify"):
+        out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(err):
+            assert cli.main(["checkpoint", command, str(job.root)]) == 2
+        assert "is no location" in err.getvalue()
+
+
+def test_a_path_with_a_nul_character_is_refused() -> None:
+    for use in (absolute, open_directory, directory_of):
+        with pytest.raises(ConfigError, match=r"'a\\x00b' is no location: .* NUL"):
+            use(Path("a\0b"))
 
 
 def test_thousands_of_layouts_are_looked_through(job: StoredJob) -> None:

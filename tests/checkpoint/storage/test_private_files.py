@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -193,6 +194,25 @@ def test_own_directories_exclude_those_that_others_can_write_to(shared_temporary
         assert private_files.own_directories("qstate-x-") == [made]
     else:  # this process takes itself for another user: nothing is its own any more
         assert private_files.own_directories("qstate-x-") == []
+
+
+def test_a_directory_that_cannot_be_looked_at_is_not_ours(
+    shared_temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The path of one of two directories is longer than the system takes (4096), so that its `lstat` fails."""
+    deep = shared_temporary
+    while len(str(deep)) < 4000:
+        deep /= "d" * min(200, 4050 - len(str(deep)))
+    deep.mkdir(parents=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    made = private_files.own_directory("qstate-x-")
+    place = os.open(deep, os.O_RDONLY)
+    os.mkdir("qstate-x-" + "l" * 100, 0o700, dir_fd=place)
+    os.close(place)
+    with os.scandir(deep) as entries, pytest.raises(OSError, match="name too long"):
+        [entry.stat(follow_symlinks=False) for entry in entries]
+    assert private_files.own_directories("qstate-x-") == [made]
+    assert private_files.own_directory("qstate-x-") == made
 
 
 def test_a_file_of_another_user_is_not_opened_for_writing(

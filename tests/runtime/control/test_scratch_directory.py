@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from qstate.runtime.control.scratch_directory import LOCK_FILE, ScratchDirectory
-from tests.runtime.job.other_user import OtherUser, other_user, shared_temporary
+from tests.runtime.job.other_user import OTHER_UID, OtherUser, other_user, shared_temporary
 from tests.runtime.job.running_job import Background
 
 __all__ = ["other_user", "shared_temporary"]
@@ -83,6 +83,25 @@ def test_many_at_a_time_leave_each_other_alone(shared_temporary: Path) -> None:
         thread.join()
     assert not lost
     assert not list(shared_temporary.iterdir())
+
+
+def test_a_temporary_directory_that_cannot_be_listed_is_used_all_the_same(
+    shared_temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared_temporary.chmod(0o1333)
+    own = os.geteuid()
+    if own == 0:  # root may list every directory
+        os.seteuid(OTHER_UID)
+    try:
+        with pytest.raises(PermissionError):
+            list(shared_temporary.iterdir())
+        scratch = ScratchDirectory()
+        assert (scratch.path / LOCK_FILE).exists()
+        scratch.remove()
+        assert not scratch.path.exists()
+    finally:
+        os.seteuid(own)
+        shared_temporary.chmod(0o1777)
 
 
 TRAPS: dict[str, str] = {

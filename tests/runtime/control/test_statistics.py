@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import socket
+import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from urllib.request import urlopen
 
 import pytest
@@ -17,7 +19,7 @@ from qstate.runtime.control.statistics import (
     ProcessStatistics,
     RequestStatistics,
 )
-from qstate.runtime.serving.metrics import MetricsServer, _Handler
+from qstate.runtime.serving.metrics import MOST_CONNECTIONS, MetricsServer, _Handler
 
 SERVER = 'job="alerts",process="0",endpoint="server"'
 
@@ -33,9 +35,9 @@ def metrics() -> Iterator[MetricsServer]:
     server.close()
 
 
-def scraped(server: MetricsServer) -> str:
+def scraped(server: MetricsServer, query: str = "") -> str:
     host, port = server.address
-    with urlopen(f"http://{host}:{port}/metrics", timeout=10) as answer:
+    with urlopen(f"http://{host}:{port}/metrics{query}", timeout=10) as answer:
         return str(answer.read(), "utf-8")
 
 
@@ -101,10 +103,55 @@ def test_metrics_have_every_count_and_cumulative_buckets(metrics: MetricsServer)
 
 
 def test_metrics_are_served_while_a_peer_says_nothing(metrics: MetricsServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_Handler, "timeout", 0.2)
+    """They wait for its request longer than the test waits for an answer."""
+    monkeypatch.setattr(_Handler, "timeout", 60.0)
     with socket.create_connection(metrics.address), socket.create_connection(metrics.address) as rude:
         rude.sendall(b"\x00" * 70_000)
         assert "qstate_up" in scraped(metrics)
+
+
+def test_the_connections_to_the_metrics_are_bounded(metrics: MetricsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qstate.runtime.serving.metrics.REQUEST_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(_Handler, "timeout", 60.0)
+    before = threading.active_count()
+    with ExitStack() as stack:
+        silent = [
+            stack.enter_context(socket.create_connection(metrics.address, timeout=10))
+            for _ in range(MOST_CONNECTIONS + 1)
+        ]
+        assert silent[-1].recv(1) == b"", "there is no thread for it"
+        assert threading.active_count() <= before + MOST_CONNECTIONS
+        monkeypatch.setattr("qstate.runtime.serving.metrics.REQUEST_TIMEOUT_S", 60.0)
+        silent[0].sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        assert silent[0].makefile("rb").read().startswith(b"HTTP/1.0 200 OK")
+        assert "qstate_up" in scraped(metrics)
+
+
+def test_closing_the_metrics_does_not_wait_for_silent_connections(
+    metrics: MetricsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Handler, "timeout", 60.0)
+    before = threading.active_count()
+    with socket.create_connection(metrics.address, timeout=10) as silent:
+        assert "qstate_up" in scraped(metrics)
+        metrics.close()
+        assert silent.recv(1) == b""
+        assert threading.active_count() < before
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("name[]=qstate_up", {"qstate_up"}),
+        ("name[]=qstate_up&name[]=qstate_keys_total", {"qstate_up", "qstate_keys_total"}),
+        ("name[]=qstate_request_seconds_sum", {"qstate_request_seconds_sum"}),
+        ("name[]=x", set()),
+    ],
+)
+def test_a_scrape_may_name_the_metrics_it_wants(metrics: MetricsServer, query: str, expected: set[str]) -> None:
+    samples = [line for line in scraped(metrics, f"?{query}").splitlines() if not line.startswith("#")]
+    assert {re.split("[{ ]", sample)[0] for sample in samples} == expected
+    assert set(samples) <= set(scraped(metrics, "?other=1").splitlines())
 
 
 def test_metrics_take_the_first_free_port_and_give_it_back(metrics: MetricsServer) -> None:

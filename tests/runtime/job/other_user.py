@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["OtherUser", "other_user", "shared_temporary"]
+__all__ = ["OTHER_UID", "OtherUser", "other_user", "shared_temporary"]
 
 #: The user "nobody", by convention. As root, the tests act as this user.
 OTHER_UID = 65534
