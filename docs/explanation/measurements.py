@@ -35,7 +35,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from qstate.backends import BackendContext, HeapBackend, Isolation
 from qstate.descriptors import ValueStateDescriptor
 from qstate.keys import ColumnType, KeyGroupRange
-from qstate.runtime.routing.routed_get.location import LocationTable, Owner
+from qstate.runtime.routing.location import LocationTable, Owner
 from qstate.runtime.serving.client_proxy import ClientProxy
 from qstate.runtime.serving.endpoint import EndpointOptions
 from qstate.runtime.serving.registry import StateInstance, StateRegistry

@@ -6,11 +6,32 @@ Rules of this module: names only. Its import raises `InstallationError` without 
 from qstate.installation import missing_package
 
 try:
+    from qstate.operators.context import RuntimeContext
     from qstate.operators.functions import KeyedProcessFunction
+    from qstate.operators.handles import (
+        AggregatingState,
+        ElementContext,
+        ListState,
+        MapState,
+        ReducingState,
+        ValueState,
+    )
     from qstate.spark.job import Job
     from qstate.spark.keyed_stream import KeyedStream
     from qstate.spark.sink import QueryableStateStream
 except ModuleNotFoundError as exc:
     raise missing_package("qstate.spark", "spark", exc) from exc
 
-__all__ = ["Job", "KeyedProcessFunction", "KeyedStream", "QueryableStateStream"]
+__all__ = [
+    "AggregatingState",
+    "ElementContext",
+    "Job",
+    "KeyedProcessFunction",
+    "KeyedStream",
+    "ListState",
+    "MapState",
+    "QueryableStateStream",
+    "ReducingState",
+    "RuntimeContext",
+    "ValueState",
+]

@@ -93,3 +93,23 @@ def test_an_import_that_fails_for_another_reason_is_not_blamed_on_the_installati
 def test_nothing_is_imported_for_types_only(path: Path) -> None:
     names = {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)}
     assert "TYPE_CHECKING" not in names
+
+
+def test_importing_qstate_imports_nothing_else_until_a_name_is_used() -> None:
+    code = (
+        "import sys, qstate\n"
+        "assert not [name for name in sys.modules if name.startswith('qstate.')]\n"
+        "assert qstate.QueryError.__module__ == 'qstate.errors'\n"
+        "assert 'qstate.runtime' not in sys.modules\n"
+        "assert set(qstate.__all__) <= set(dir(qstate))\n"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert answer.returncode == 0, answer.stderr
+    with pytest.raises(AttributeError, match="no attribute 'Job'"):
+        qstate.Job  # noqa: B018
+
+
+def test_type_checkers_see_the_names_that_are_imported_when_they_are_used() -> None:
+    stub = ast.parse((PACKAGE / "__init__.pyi").read_text())
+    (names,) = (ast.literal_eval(node.value) for node in stub.body if isinstance(node, ast.Assign))
+    assert names == qstate.__all__
