@@ -17,7 +17,7 @@ from typing import Any
 
 from qstate.errors import ConfigError
 from qstate.keys import DEFAULT_MAX_PARALLELISM, check_max_parallelism
-from qstate.setting_values import WORDS, setting_value
+from qstate.setting_values import MAX_FRAME_LIMIT, MIN_MAX_FRAME, WORDS, setting_value
 
 __all__ = ["SPARK_PREFIX", "JobConfig", "option_table", "storage_option"]
 
@@ -91,7 +91,9 @@ class JobConfig:
     max_connections: int = _option(
         1024, "client connections per server or proxy; at the limit, a new connection replaces an idle one"
     )
-    max_frame_bytes: int = _option(16 * 1024 * 1024, "largest frame accepted or sent on the query port")
+    max_frame_bytes: int = _option(
+        16 * 1024 * 1024, "largest frame accepted or sent on the query port; 4096 to 4294967295"
+    )
     max_queued_requests: int = _option(10_000, "requests a server or proxy queues before it answers 'overloaded'")
     max_requests_per_connection: int = _option(
         1000, "unanswered requests of one connection, at which a server or proxy stops reading from it"
@@ -153,6 +155,10 @@ class JobConfig:
         for name in _ABOVE_ZERO:
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be above zero, got {getattr(self, name)}")
+        if not MIN_MAX_FRAME <= self.max_frame_bytes <= MAX_FRAME_LIMIT:
+            raise ConfigError(
+                f"max_frame_bytes must be {MIN_MAX_FRAME} to {MAX_FRAME_LIMIT}, got {self.max_frame_bytes}"
+            )
         if self.checkpoint_compression not in COMPRESSIONS:
             raise ConfigError(
                 f"checkpoint_compression must be one of {', '.join(COMPRESSIONS)}, got {self.checkpoint_compression!r}"
@@ -199,7 +205,6 @@ _ABOVE_ZERO = [
     "retained_snapshots",
     "slots",
     "max_connections",
-    "max_frame_bytes",
     "max_queued_requests",
     "max_requests_per_connection",
     "lease_s",
@@ -245,7 +250,7 @@ def _field_of(name: str, key: str) -> str:
 
 def _unknown_setting(name: str, valid: list[str]) -> str:
     close = difflib.get_close_matches(name, valid, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
+    hint = f"; did you mean {close[0]!r}?" if close else "."
     return f"unknown setting {name!r}{hint} Valid are: {', '.join(sorted(valid))}"
 
 

@@ -156,6 +156,7 @@ class ReducingStateDescriptor(StateDescriptor):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _check_no_class(self.name, "reduce_function", self.reduce_function)
         if not callable(self.reduce_function):
             raise ConfigError(f"state {self.name!r}: reduce_function must be callable, got {self.reduce_function!r}")
 
@@ -170,6 +171,7 @@ class AggregatingStateDescriptor(StateDescriptor):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _check_no_class(self.name, "aggregate_function", self.aggregate_function)
         if not isinstance(self.aggregate_function, AggregateFunction):
             raise ConfigError(
                 f"state {self.name!r}: aggregate_function must be an AggregateFunction, got {self.aggregate_function!r}"
@@ -188,3 +190,10 @@ class AggregatingStateDescriptor(StateDescriptor):
 
     def dump_results(self, values: Iterable[Any]) -> list[bytes]:
         return MessagePackSerializer().dump_all(map(self.aggregate_function.get_result, values))
+
+
+def _check_no_class(state: str, what: str, function: object) -> None:
+    if isinstance(function, type):
+        raise ConfigError(
+            f"state {state!r}: {what} needs a function object, got the class: write {function.__name__}(...)"
+        )

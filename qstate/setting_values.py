@@ -1,6 +1,7 @@
-"""The values of settings: conversion to the declared type, also from text.
+"""The values of settings: conversion to the declared type, also from text, and the bounds of a frame.
 
-Rules of this module: types only. Spark's conf and command lines give every value as text; all use these rules.
+Rules of this module: types and bounds only. Spark's conf and command lines give every value as text; all use
+these rules.
 """
 
 from __future__ import annotations
@@ -8,7 +9,12 @@ from __future__ import annotations
 from numbers import Integral, Real
 from typing import Any
 
-__all__ = ["WORDS", "setting_value"]
+__all__ = ["MAX_FRAME_LIMIT", "MIN_MAX_FRAME", "WORDS", "setting_value"]
+
+#: Bytes. No server may announce less: every Failure must fit, with the names in its details.
+MIN_MAX_FRAME = 4096
+#: The length field has 32 bits.
+MAX_FRAME_LIMIT = (1 << 32) - 1
 
 #: The names of the types in messages.
 WORDS = {bool: "true or false", int: "an integer", float: "a number", str: "text"}

@@ -158,8 +158,19 @@ def client_subject(command: Sequence[str]) -> ClientSubject:
     if not command:
         raise SubjectError("no command: say how the client's driver is started, such as -- node my_client.js")
     if shutil.which(command[0]) is None:
-        raise SubjectError(f"there is no program {command[0]!r} on the PATH or at that path")
+        raise SubjectError(_why_no_program(command[0]))
     return ClientSubject(tuple(command))
+
+
+def _why_no_program(name: str) -> str:
+    path = Path(name)
+    if path.is_dir():
+        return f"{name} is a directory; name the program in it, or what runs it, such as -- python {name}/driver.py"
+    if path.is_file() and "/" in name:
+        return f"{name} cannot be executed: say chmod +x {name}, or name what runs it, such as -- python {name}"
+    if path.is_file():
+        return f"there is no program {name!r} on the PATH; of the file here, name what runs it: -- python {name}"
+    return f"there is no program {name!r} on the PATH or at that path"
 
 
 def parse_options(pairs: Sequence[str]) -> dict[str, str]:

@@ -34,6 +34,11 @@ def programs() -> Iterator[None]:
     end_drivers()
 
 
+def says(line: str) -> str:
+    """A program that answers the first line with this one."""
+    return f"input(); print({line!r}, flush=True); input()"
+
+
 def program(text: str) -> tuple[str, ...]:
     return (sys.executable, "-c", text)
 
@@ -49,15 +54,46 @@ def program(text: str) -> tuple[str, ...]:
         ('input(); print(\'{"id": 7, "ok": {}}\', flush=True); input()', "was not asked"),
         (
             'input(); print(\'{"id": 1, "ok": {"protocol": 2, "features": []}}\', flush=True); input()',
-            "expected protocol 1",
+            "protocol is 2, expected 1",
         ),
         (SAYS_HELLO.replace("[]", '["telepathy"]') + "input()", "telepathy"),
+        (says('{"id": [1], "ok": {}}'), "no answer"),
+        (says("[" * 100_000), "no JSON"),
+        (says('{"id": 1, "error": "not ready"}'), "no answer"),
+        (says('{"id": 1, "ok": {}, "error": null}'), "no answer"),
+        (says('{"id": 1, "error": {"code": "NOT_READY"}}'), "answered hello with the error {'code': 'NOT_READY'}"),
+        (says('{"id": 1, "error": {"code": "INVALID"}}'), "answered hello with the error {'code': 'INVALID'}"),
     ],
 )
 def test_a_program_that_is_no_driver_is_told_as_what_it_is(text: str, why: str) -> None:
     with pytest.raises(DriverFailure, match=re.escape(why)) as raised:
         Driver(program(text))
     assert sys.executable in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "why"),
+    [
+        ("protocol", "true", "protocol is True, expected 1"),
+        ("protocol", "1.0", "protocol is 1.0, expected 1"),
+        ("protocol", '"1"', "protocol is '1', expected 1"),
+        ("protocol", "null", "protocol is None, expected 1"),
+        ("client", "7", "client is 7, expected the name and version"),
+        ("client", "null", "client is None, expected the name and version"),
+        ("client", '""', "client is '', expected the name and version"),
+        ("features", '"async"', "features is 'async', expected an array of"),
+        ("features", "null", "features is None, expected an array of"),
+        ("features", '{"async": true}', "features is {'async': True}, expected an array of"),
+        ("features", '[["async"]]', "features is [['async']], expected an array of"),
+        ("features", "[7]", "features is [7], expected an array of"),
+        ("features", "[null, {}]", "features is [None, {}], expected an array of"),
+    ],
+)
+def test_a_description_of_another_form_names_the_field(field: str, value: str, why: str) -> None:
+    fields = {"protocol": "1", "client": '"a program"', "features": "[]", field: value}
+    described = ", ".join(f'"{name}": {given}' for name, given in fields.items())
+    with pytest.raises(DriverFailure, match=re.escape(why)):
+        Driver(program(says(f'{{"id": 1, "ok": {{{described}}}}}')))
 
 
 def test_a_program_that_does_not_exist_is_told() -> None:

@@ -108,6 +108,12 @@ def test_a_factory_is_a_subject() -> None:
     assert outcome.run.versions["backend class"] == "qstate.backends.heap.backend.HeapBackend"
 
 
+def answers(fields: str) -> str:
+    """A client's driver that answers `hello` with these fields."""
+    answer = f'{{"id": 1, {fields}}}'
+    return f"input(); print({answer!r}, flush=True); input()"
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -129,6 +135,14 @@ def test_a_factory_is_a_subject() -> None:
         (("client", "--", sys.executable, "-c", "raise SystemExit(3)"), "has exited with code 3"),
         (("client", "--", sys.executable, "-m", "no_such_driver"), "No module named no_such_driver"),
         (("client", "--", sys.executable, "-c", "print('hello')"), "wrote a line that is no JSON"),
+        (
+            ("client", "--", sys.executable, "-c", answers('"error": {"code": "NOT_READY"}')),
+            "answered hello with the er",
+        ),
+        (("client", "--", sys.executable, "-c", answers('"error": {"code": "INVALID"}')), "answered hello with the er"),
+        (("client", "--", sys.executable, "-c", answers('"ok": {"features": [["async"]]}')), "protocol is None"),
+        (("client", "--", "./pyproject.toml"), "./pyproject.toml cannot be executed"),
+        (("client", "--", "./tests"), "./tests is a directory"),
         (("report", "no-such-file.json"), "no-such-file.json"),
         (("report", "pyproject.toml"), "not a JSON report"),
     ],

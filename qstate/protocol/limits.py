@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from qstate.errors import ConfigError
 from qstate.keys import MAX_PARALLELISM_LIMIT
+from qstate.setting_values import MAX_FRAME_LIMIT, MIN_MAX_FRAME
 
 __all__ = [
     "DEFAULT_LIMITS",
@@ -37,10 +38,6 @@ __all__ = [
 PROTOCOL_VERSIONS = (1,)
 
 DEFAULT_MAX_FRAME = 16 * 1024 * 1024
-#: No server may announce less: every Failure must fit, with the names in its details.
-MIN_MAX_FRAME = 4096
-#: The length field has 32 bits.
-MAX_FRAME_LIMIT = (1 << 32) - 1
 #: The limit for unauthenticated peers, before the handshake is done. No opening message needs more.
 HANDSHAKE_MAX_FRAME = 64 * 1024
 

@@ -12,7 +12,7 @@ the names.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
 from typing import Any
@@ -58,6 +58,8 @@ class StreamColumns:
 
     def resolve(self, role: str, columns: ColumnsOrNames) -> list[StreamColumn]:
         """The columns of an argument; `role` is the argument's name in errors."""
+        if not isinstance(columns, str | Column | Iterable):
+            raise JobError(f"{role} takes column names and Columns, got {columns!r}")
         given = [columns] if isinstance(columns, str | Column) else list(columns)
         return [self._resolved(role, column) for column in given]
 

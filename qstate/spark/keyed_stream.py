@@ -97,10 +97,11 @@ class KeyedStream:
         Raises `JobError` for an unknown column, a uid whose query runs, a function that cannot be pickled, or an
         `event_time_column` without a watermark.
         """
-        if isinstance(function, type):
-            raise JobError(f"process() needs a function object, got the class: write {function.__name__}(...)")
+        _check_no_class("process()", function)
         if not isinstance(function, KeyedProcessFunction):
             raise JobError(f"process() needs a KeyedProcessFunction, got {function!r}")
+        if not isinstance(event_time_column, str):
+            raise JobError(f"event_time_column takes the name of a column of output_schema, got {event_time_column!r}")
         schema = _parsed_schema(output_schema)
         if event_time_column:
             schema = with_watermark_of(self._stream, schema, event_time_column)
@@ -122,6 +123,7 @@ class KeyedStream:
 
         `value` is None for a key without state; a new value of None clears it. Raises `JobError` as `process`.
         """
+        _check_no_class("flat_map_with_state()", function)
         if not callable(function):
             raise JobError(f"flat_map_with_state() needs a function(row, value), got {function!r}")
         if not isinstance(state, ValueStateDescriptor):
@@ -263,6 +265,11 @@ class KeyedStream:
         groups = self._manager.config.max_parallelism
         group = F.pmod(F.xxhash64(*columns), F.lit(groups))
         return F.floor(group * F.lit(self._manager.parallelism) / F.lit(groups)).cast("int")
+
+
+def _check_no_class(caller: str, function: object) -> None:
+    if isinstance(function, type):
+        raise JobError(f"{caller} needs a function object, got the class: write {function.__name__}(...)")
 
 
 def _parsed_schema(schema: str | StructType) -> StructType:

@@ -18,7 +18,7 @@ from qstate.descriptors import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from qstate.errors import JobError, QueryError, SerializationError
+from qstate.errors import ConfigError, JobError, QueryError, SerializationError
 from qstate.operators import RuntimeContext
 from tests.operators.running import SUBTASK, heap
 
@@ -313,3 +313,10 @@ class HandlesAgainstDicts(RuleBasedStateMachine):
 
 
 TestHandlesAgainstDicts = HandlesAgainstDicts.TestCase
+
+
+def test_a_class_in_place_of_a_function_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"'n': reduce_function needs a function object.*write int\(\.\.\.\)"):
+        ReducingStateDescriptor("n", int, reduce_function=int)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"'m': aggregate_function needs a function object.*write Mean\(\.\.\.\)"):
+        AggregatingStateDescriptor("m", list, aggregate_function=Mean)  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ import pytest
 
 from qstate.config import SPARK_PREFIX, JobConfig, option_table
 from qstate.errors import ConfigError
+from qstate.protocol.limits import MAX_FRAME_LIMIT, MIN_MAX_FRAME, Limits
 
 OPTIONS = {name: (key, default) for name, key, default, _ in option_table()}
 
@@ -36,7 +37,7 @@ def test_every_setting_is_of_its_type_or_refused_by_name(name: str, value: Any) 
     try:
         found = getattr(JobConfig(**{name: value}), name)
     except ConfigError as exc:
-        assert not fits or name in ("checkpoint_compression", "parallelism")
+        assert not fits or name in ("checkpoint_compression", "max_frame_bytes", "parallelism")
         assert str(exc).startswith(name)
     else:
         assert fits
@@ -57,6 +58,10 @@ def test_every_setting_is_of_its_type_or_refused_by_name(name: str, value: Any) 
         ({"checkpoint_storage_options": "key=secret"}, "checkpoint_storage_options must be .* a value of type str$"),
         ({"auth_token": b"secret"}, "auth_token must be text, got a value of type bytes$"),
         ({"backend_options": {1: "a"}}, "backend_options must be a map from names to values"),
+        ({"max_frame_bytes": 10}, "max_frame_bytes must be 4096 to 4294967295, got 10$"),
+        ({"max_frame_bytes": MIN_MAX_FRAME - 1}, "max_frame_bytes must be 4096 to 4294967295, got 4095$"),
+        ({"max_frame_bytes": MAX_FRAME_LIMIT + 1}, "max_frame_bytes must be 4096 to .*, got 4294967296$"),
+        ({"max_frame_bytes": -1}, "max_frame_bytes must be 4096 to"),
     ],
 )
 def test_a_value_of_another_type_is_named(setting: dict[str, Any], message: str) -> None:
@@ -84,3 +89,22 @@ def test_text_and_numbers_of_other_kinds_that_mean_a_value_are_that_value() -> N
 @pytest.mark.parametrize("name", ["checkpoint_dir", "restore_from", "log_dir"])
 def test_places_may_be_paths(name: str) -> None:
     assert getattr(JobConfig(**{name: Path("/shared/state")}), name) == "/shared/state"
+
+
+@pytest.mark.parametrize("size", [MIN_MAX_FRAME, MAX_FRAME_LIMIT])
+def test_a_largest_frame_that_a_server_can_announce_is_taken(size: int) -> None:
+    assert Limits(max_frame=JobConfig(max_frame_bytes=size).max_frame_bytes).max_frame == size
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("bogus", r"unknown setting 'bogus'\. Valid are: allow_changed_input, "),
+        ("paralelism", r"unknown setting 'paralelism'; did you mean 'parallelism'\? Valid are: allow_changed_input, "),
+    ],
+)
+def test_an_unknown_setting_is_told_in_sentences(name: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        JobConfig.from_spark({}, **{name: 1})
+    with pytest.raises(ConfigError, match=says):
+        JobConfig().merged(**{name: 1})

@@ -10,9 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
+from pyspark.sql.types import StructField, StructType, TimestampType
 
+from qstate.descriptors import ValueStateDescriptor
 from qstate.errors import ConfigError, JobError
 from qstate.spark import Job
+from qstate.spark.columns import StreamColumns
+from qstate.spark.keyed_stream import KeyedStream
 from tests.spark.functions_under_test import Raises, SameQueryableName, Total, Unpicklable, WrongColumns
 from tests.spark.streams import run_to_end
 
@@ -76,6 +80,44 @@ def test_other_arguments_that_cannot_be_what_they_should_are_named(spark: Any, s
         keyed.as_queryable_state("last", uid="last").start(trigger="availableNow")
     with pytest.raises(ConfigError, match=r"a job name has 1 to 128 letters.* got 5"):
         Job(spark, 5)  # type: ignore[arg-type]
+
+
+class LastValue:
+    """A function(row, value), once an object is made of it."""
+
+    def __call__(self, row: Any, value: Any) -> tuple[list[Any], Any]:
+        return [], row
+
+
+#: These checks come before whatever a session is needed for.
+WITHOUT_A_SESSION = KeyedStream.__new__(KeyedStream)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (LastValue, r"needs a function object, got the class: write LastValue\(\.\.\.\)"),
+        (dict, r"needs a function object, got the class: write dict\(\.\.\.\)"),
+        (5, r"needs a function\(row, value\), got 5"),
+        (Total(), r"needs a function\(row, value\), got <"),
+    ],
+)
+def test_a_function_of_flat_map_that_cannot_be_one_is_named(function: Any, message: str) -> None:
+    with pytest.raises(JobError, match=r"flat_map_with_state\(\) " + message):
+        WITHOUT_A_SESSION.flat_map_with_state(function, SCHEMA, uid="last", state=ValueStateDescriptor("last"))
+
+
+@pytest.mark.parametrize("columns", [5, None, 1.5, b"key", [5], (None,), {5: 6}], ids=repr)
+def test_columns_that_are_none_are_named(columns: Any) -> None:
+    with pytest.raises(JobError, match=r"order_by takes column names and Columns, got "):
+        StreamColumns.__new__(StreamColumns).resolve("order_by", columns)
+
+
+@pytest.mark.parametrize("column", [5, None, ["at"], b"at"])
+def test_an_event_time_column_that_is_no_name_is_named(column: Any) -> None:
+    schema = StructType([StructField("at", TimestampType())])
+    with pytest.raises(JobError, match=r"event_time_column takes the name of a column of output_schema, got "):
+        WITHOUT_A_SESSION.process(Total(), schema, uid="total", event_time_column=column)
 
 
 def test_an_unpicklable_function_is_named(spark: Any, stream_of: Any, job_of: Any) -> None:

@@ -96,15 +96,19 @@ class Pending:
     def done(self) -> bool:
         return self._answer.done()
 
+    def answer(self) -> Mapping[str, Any]:
+        """The answer as it came. Raises `DriverFailure` when none has by its deadline and the time of grace."""
+        try:
+            return self._answer.result(max(0.0, self.deadline + GRACE_S - time.monotonic()))
+        except FutureTimeout:
+            raise self._driver.failed(f"gave no answer to {self._line}") from None
+
     def outcome(self) -> Outcome:
-        """What came of it. Raises `DriverFailure` when nothing has by its deadline and the time of grace.
+        """What came of it. Raises `DriverFailure` as `answer` does.
 
         A code that no client may fail with breaks whatever law asked.
         """
-        try:
-            answer = self._answer.result(max(0.0, self.deadline + GRACE_S - time.monotonic()))
-        except FutureTimeout:
-            raise self._driver.failed(f"gave no answer to {self._line}") from None
+        answer = self.answer()
         if "error" not in answer:
             return Outcome(answer["ok"])
         code, text = str(answer["error"].get("code")), str(answer["error"].get("message", ""))
@@ -196,8 +200,7 @@ class Driver:
         self._reader = threading.Thread(target=self._read, name="conformance driver", daemon=True)
         self._reader.start()
         try:
-            self._description = self.start("hello", START_S).outcome().body
-            self._check_description()
+            self._description = self._described()
         except DriverFailure:
             self.end()
             raise
@@ -265,13 +268,23 @@ class Driver:
         process.stdout.close()  # type: ignore[union-attr]
         self._errors.close()
 
-    def _check_description(self) -> None:
-        found = self._description
-        features = found.get("features")
-        if found.get("protocol") != LINE_PROTOCOL or not isinstance(features, list) or not set(features) <= {*FEATURES}:
-            raise self.failed(
-                f"described itself as {dict(found)}; expected protocol {LINE_PROTOCOL} and features among {FEATURES}"
-            )
+    def _described(self) -> Mapping[str, Any]:
+        """The program's answer to `hello`. Raises `DriverFailure` when a field is not what it must be."""
+        answer = self.start("hello", START_S).answer()
+        if "error" in answer:
+            raise self.failed(f"answered hello with the error {_shown(answer['error'])}; expected its description")
+        found: Mapping[str, Any] = answer["ok"]
+        protocol, client, features = (found.get(name) for name in ("protocol", "client", "features"))
+        if type(protocol) is not int or protocol != LINE_PROTOCOL:
+            raise self._misdescribed("protocol", protocol, str(LINE_PROTOCOL))
+        if not isinstance(client, str) or not client:
+            raise self._misdescribed("client", client, "the name and version of the client, as text")
+        if not isinstance(features, list) or not all(isinstance(one, str) and one in FEATURES for one in features):
+            raise self._misdescribed("features", features, f"an array of some of {', '.join(FEATURES)}")
+        return found
+
+    def _misdescribed(self, field: str, value: Any, expected: str) -> DriverFailure:
+        return self.failed(f"described itself wrongly: {field} is {_shown(value)}, expected {expected}")
 
     def _read(self) -> None:
         stdout = self._process.stdout
@@ -300,16 +313,27 @@ class Driver:
         shown = line[:300]
         try:
             found = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             return f"wrote a line that is no JSON: {shown!r}"
-        if not isinstance(found, dict) or not isinstance(found.get("ok", found.get("error")), dict):
-            return f"wrote a line that is no answer: {shown!r}"
+        if not _is_answer(found):
+            return f"wrote a line that is no answer, which has an id and either ok or error, an object: {shown!r}"
         with self._lock:
-            answer = self._waiting.pop(found.get("id"), None)  # type: ignore[arg-type]
+            answer = self._waiting.pop(found["id"], None)
         if answer is None:
             return f"answered what it was not asked, or twice: {shown!r}"
         answer.set_result(found)
         return None
+
+
+def _is_answer(found: Any) -> bool:
+    if not isinstance(found, dict) or type(found.get("id")) is not int or ("ok" in found) == ("error" in found):
+        return False
+    return isinstance(found["ok"] if "ok" in found else found["error"], dict)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) < 300 else text[:300] + "..."
 
 
 _drivers: dict[tuple[str, ...], Driver] = {}

@@ -19,6 +19,7 @@ from qstate.runtime.client.link import LinkSettings
 
 __all__ = [
     "check_address",
+    "check_direct",
     "check_isolation",
     "check_name",
     "check_query",
@@ -31,7 +32,9 @@ __all__ = [
 
 ISOLATIONS = ("live", "committed")
 _LARGEST = (1 << 63) - 1
-_HOST_AND_PORT = re.compile(r"(?P<host>[^:/]+):(?P<port>\d+)")
+_HOST_AND_PORT = re.compile(r"(?P<host>[^:/\[\]@\s]+|\[[^/\[\]@\s]+\]):(?P<port>\d+)")
+#: Letters of any language, and the zone of an IPv6 address, as in fe80::1%eth0.
+_HOST = re.compile(r"(?:[A-Za-z0-9._:-]|[^\x00-\x7f\s])+(?:%[^\x00-\x20\x7f/@\s]+)?")
 
 
 def check_address(host: Any, port: Any) -> tuple[str, int]:
@@ -43,13 +46,26 @@ def check_address(host: Any, port: Any) -> tuple[str, int]:
     if "/" in host:
         raise ConfigError(f"host must be a name or address, not a URL, as in 'localhost' with port 9069, got {host!r}")
     if found := _HOST_AND_PORT.fullmatch(host):
+        name = found["host"].strip("[]")
+        raise ConfigError(f"host and port are separate arguments: host={name!r}, port={found['port']}, got {host!r}")
+    if host.startswith("[") and host.endswith("]"):
+        raise ConfigError(f"host must be an IPv6 address without brackets, as in {host.strip('[]')!r}, got {host!r}")
+    if not _HOST.fullmatch(host) or not _can_be_resolved(host):
         raise ConfigError(
-            f"host and port are separate arguments: host={found['host']!r}, port={found['port']}, got {host!r}"
+            "host must be one host name or IP address, without spaces or a user's name, such as 'localhost', "
+            f"got {host!r}"
         )
     if type(port) is not int or not 0 < port < 65536:
         hint = f": pass {int(port)}, without quotes" if isinstance(port, str) and port.isdecimal() else ""
         raise ConfigError(f"port must be an integer from 1 to 65535, got {port!r}{hint}")
     return host, port
+
+
+def check_direct(direct: bool) -> bool:
+    """Return whether to ask the state servers. Raises `ConfigError` unless it is a bool."""
+    if not isinstance(direct, bool):
+        raise ConfigError(f"direct must be True or False, got {direct!r}")
+    return direct
 
 
 def fallback_addresses(fallback: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
@@ -73,6 +89,8 @@ def link_settings(token: str | bytes | None, max_frame: int) -> LinkSettings:
     """Return the settings of a client's connections. Raises `ConfigError` for values that no server accepts."""
     if token is not None and not isinstance(token, str | bytes):
         raise ConfigError(f"token must be text or bytes, got {type(token).__name__}")
+    if isinstance(token, str) and not _is_sound_text(token):
+        raise ConfigError("token must be bytes, or text without lone surrogates")
     data = token.encode() if isinstance(token, str) else token
     if data is not None and len(data) > MAX_TOKEN:
         raise ConfigError(f"a token has at most {MAX_TOKEN} bytes, got {len(data)}")
@@ -112,6 +130,8 @@ def check_name(which: str, name: Any) -> None:
         raise ConfigError(f"{which} must be text, the name of a {which}, got {type(name).__name__}: {name!r}")
     if not 0 < len(name) <= MAX_NAME:
         raise ConfigError(f"{which} must be a name of 1 to {MAX_NAME} characters, got {len(name)}")
+    if not _is_sound_text(name):
+        raise ConfigError(f"{which} must be a name that UTF-8 can encode, without lone surrogates, got {name!r}")
 
 
 def keys_of(keys: Iterable[Key]) -> tuple[Key, ...]:
@@ -137,3 +157,21 @@ def demands(min_epoch: int | None, max_staleness_s: float | None) -> Mapping[str
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _is_sound_text(text: str) -> bool:
+    """Whether UTF-8 can encode it: a lone surrogate is no character."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _can_be_resolved(host: str) -> bool:
+    """Whether a resolver takes it: its labels are neither empty nor too long."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return True

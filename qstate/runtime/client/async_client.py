@@ -25,6 +25,7 @@ from qstate.protocol import Describe, Ping
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
 from qstate.runtime.client.arguments import (
     check_address,
+    check_direct,
     check_isolation,
     check_name,
     check_query,
@@ -164,7 +165,7 @@ class AsyncQueryableStateClient:
         """
         check_timeout(timeout_s)
         serializers_known = serializers_by_name(serializers)
-        states = StateCache(check_address(host, port), direct=direct, serializers=serializers_known)
+        states = StateCache(check_address(host, port), direct=check_direct(direct), serializers=serializers_known)
         endpoints = endpoints_of(states, fallback, serializers_known)
         known = (states,) if endpoints is None else endpoints.caches
         links = AsyncLinks(known, link_settings(token, max_frame), random or Random())

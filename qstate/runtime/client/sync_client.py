@@ -17,6 +17,7 @@ from qstate.protocol import Describe, Ping
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
 from qstate.runtime.client.arguments import (
     check_address,
+    check_direct,
     check_isolation,
     check_name,
     check_query,
@@ -117,7 +118,7 @@ class QueryableStateClient:
         """
         self._timeout_s = check_timeout(timeout_s)
         serializers_known = serializers_by_name(serializers)
-        states = StateCache(check_address(host, port), direct=direct, serializers=serializers_known)
+        states = StateCache(check_address(host, port), direct=check_direct(direct), serializers=serializers_known)
         self._endpoints = endpoints_of(states, fallback, serializers_known)
         endpoints = (states,) if self._endpoints is None else self._endpoints.caches
         self._links = SyncLinks(endpoints, link_settings(token, max_frame), random or Random())

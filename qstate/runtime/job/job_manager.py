@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -38,7 +39,7 @@ from qstate.runtime.job.location_registry import LocationRegistry
 from qstate.runtime.job.replayed_epoch import older_than_state
 from qstate.runtime.routing.location import LocationTable, Owner
 
-__all__ = ["JobManager"]
+__all__ = ["JobManager", "log_directory"]
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class JobManager:
         location_of: Callable[[str], str | None] = lambda _: None,
     ) -> None:
         self.job = job
-        self.config = config.merged(log_dir=_log_dir(config.log_dir))
+        self.config = config.merged(log_dir=log_directory(config.log_dir))
         self.parallelism = parallelism
         self.secret = new_secret()
         self._host = host
@@ -485,8 +486,17 @@ def _answered(name: str, answer: Future[ProcessStatistics] | None, timeout_s: fl
     return ProcessStatistics(name, None, None, reachable=False)
 
 
-def _log_dir(setting: str) -> str:
-    """An absolute path, because any process of the job may start a task manager. It is relative to the driver's."""
+def log_directory(setting: str) -> str:
+    """An absolute path, because any process of the job may start a task manager. It is relative to the driver's.
+
+    Raises `ConfigError` when it is a URL, or when it or the nearest of its parents that exists is no directory.
+    """
     if is_url(setting):
         raise ConfigError(f"log_dir must be a local directory, because logs are appended to; got {setting}")
-    return absolute(setting) if setting else ""
+    if not setting:
+        return ""
+    found = absolute(setting)
+    nearest = next(filter(os.path.exists, (Path(found), *Path(found).parents)), Path("/"))
+    if not nearest.is_dir():
+        raise ConfigError(f"log_dir must be a directory, existing or new: {nearest} is none; got {setting!r}")
+    return found

@@ -34,6 +34,18 @@ NOWHERE = ("127.0.0.1", 9)
         (" ", 9069, "host must be"),
         (None, 9069, "host must be"),
         (9069, "localhost", "host must be"),
+        ("a b", 9069, "host must be .* without spaces .* got 'a b'"),
+        ("h\n", 9069, r"host must be .* got 'h\\n'"),
+        (" localhost", 9069, "host must be .* got ' localhost'"),
+        ("a\u3000b", 9069, "host must be"),
+        ("a\x00b", 9069, "host must be"),
+        ("\ud800", 9069, r"host must be .* got '\\ud800'"),
+        ("user@host", 9069, "host must be .* got 'user@host'"),
+        ("a,b", 9069, "host must be .* got 'a,b'"),
+        ("[::1]", 9069, "IPv6 address without brackets, as in '::1', got"),
+        ("[::1]:9069", 9069, "host='::1', port=9069"),
+        ("a..b", 9069, "host must be"),
+        ("a" * 64, 9069, "host must be"),
     ],
 )
 def test_an_invalid_address_is_refused(host: Any, port: Any, message: str) -> None:
@@ -46,7 +58,15 @@ def test_an_invalid_address_is_refused(host: Any, port: Any, message: str) -> No
 
 
 def test_addresses_of_every_form_are_accepted() -> None:
-    for host in ("localhost", "10.0.0.1", "::1", "fe80::1%eth0", "a.very-long.name.example"):
+    for host in (
+        "localhost",
+        "10.0.0.1",
+        "::1",
+        "fe80::1%eth0.5",
+        "a.very-long.name.example",
+        "a_b.",
+        "m\xfcller.example",
+    ):
         QueryableStateClient(host, 9069).close()
 
 
@@ -60,6 +80,10 @@ def test_addresses_of_every_form_are_accepted() -> None:
         ({"timeout_s": None}, "timeout_s"),
         ({"token": 5}, "token must be text or bytes"),
         ({"token": "x" * 4097}, "4096 bytes"),
+        ({"token": "\ud800"}, "token must be .* without lone surrogates$"),
+        ({"direct": "yes"}, "direct must be True or False, got 'yes'"),
+        ({"direct": 1}, "direct must be True or False, got 1"),
+        ({"direct": None}, "direct must be True or False, got None"),
         ({"max_frame": 10}, "max_frame must be"),
         ({"max_frame": "16M"}, "max_frame must be"),
         ({"serializers": "zlib"}, "serializers"),
@@ -95,6 +119,8 @@ WRONG_CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any], type[Exception], s
     "a job that is a list": ((["job"], "state", "k"), {}, ConfigError, "job must be text"),
     "no state": (("job", None, "k"), {}, ConfigError, "state must be text"),
     "a state of a long name": (("job", "s" * 256, "k"), {}, ConfigError, "got 256"),
+    "a job with a lone surrogate": (("\ud800", "state", "k"), {}, ConfigError, r"job must be .*, got '\\ud800'"),
+    "a state with a lone surrogate": (("job", "s\udfff", "k"), {}, ConfigError, r"state must be .*, got 's\\udfff'"),
     "a time that is text": (("job", "state", "k"), {"timeout_s": "1"}, ConfigError, "timeout_s"),
     "a time below zero": (("job", "state", "k"), {"timeout_s": -0.5}, ConfigError, "timeout_s"),
     "an epoch that is text": (("job", "state", "k"), {"min_epoch": "7"}, ConfigError, "min_epoch"),
@@ -153,7 +179,7 @@ def test_one_key_instead_of_several_is_refused(keys: Any) -> None:
         other.get_many("job", "state", keys)
 
 
-@pytest.mark.parametrize("job", ["", None, 7, "x" * 256])
+@pytest.mark.parametrize("job", ["", None, 7, "x" * 256, "\ud800"])
 def test_states_of_an_invalid_job_name_are_refused(job: Any) -> None:
     with QueryableStateClient(*NOWHERE) as client, pytest.raises(ConfigError, match="job must be"):
         client.states(job)

@@ -208,12 +208,28 @@ def test_the_log_that_an_error_names_is_there_when_the_job_has_been_stopped(job_
 
 
 def test_a_log_directory_that_cannot_be_is_said(job_of: JobOf, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
     job = job_of(Totals(), log_dir=str(tmp_path / "file"))
+    (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"the log .*file/job-task-manager-0\.log cannot be written \(see log_dir\)"):
         job.epoch(0, rows_batch(("a", 1)))
-    with pytest.raises(ConfigError, match="log_dir must be a local directory"):
-        JobManager("job", JobConfig(log_dir="s3://bucket/logs"), parallelism=1, host="127.0.0.1", local=True)
+
+
+@pytest.mark.parametrize("local", [True, False])
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("/dev/null", "log_dir must be a directory, .*: /dev/null is none"),
+        ("/dev/null/logs", "log_dir must be a directory, .*: /dev/null is none; got '?/dev/null/logs"),
+        ("s3://bucket/logs", "log_dir must be a local directory"),
+    ],
+)
+def test_a_log_directory_that_cannot_be_is_refused_when_the_job_is_made(
+    place: str, message: str, local: bool, tmp_path: Path
+) -> None:
+    config = JobConfig(log_dir=place, checkpoint_dir=str(tmp_path / "state"))
+    with pytest.raises(ConfigError, match=message):
+        JobManager("job", config, parallelism=1, host="127.0.0.1", local=local)
+    assert not (tmp_path / "state").exists()
 
 
 def test_a_relative_log_directory_is_the_drivers(
