@@ -28,7 +28,15 @@ import msgpack
 
 from qstate.errors import ConfigError, SerializationError
 
-__all__ = ["MOST_TUPLES", "MessagePackSerializer", "RecordSerializer", "Serializer", "serializer_for", "unpacker"]
+__all__ = [
+    "MOST_TUPLES",
+    "MessagePackSerializer",
+    "RecordSerializer",
+    "Serializer",
+    "has_default",
+    "serializer_for",
+    "unpacker",
+]
 
 TUPLE_EXT, DATETIME_EXT, DATE_EXT, DECIMAL_EXT = 1, 2, 3, 4
 
@@ -127,7 +135,7 @@ class RecordSerializer(MessagePackSerializer):
     def __init__(self, record: type) -> None:
         self._record = record
         self._names = tuple(field.name for field in fields(record))
-        self._required = {field.name for field in fields(record) if not _has_default(field)}
+        self._required = {field.name for field in fields(record) if not has_default(field)}
 
     def dumps(self, value: Any) -> bytes:
         return super().dumps(self._mapping(value))
@@ -267,8 +275,13 @@ def _extension(value: Any) -> msgpack.ExtType:
         return msgpack.ExtType(DATE_EXT, value.isoformat().encode())
     if kind is Decimal:
         return msgpack.ExtType(DECIMAL_EXT, str(value).encode())
+    if is_dataclass(kind):
+        raise SerializationError(
+            f"MessagePack has no form for a {kind.__name__}: a dataclass is taken only as the declared type itself; "
+            "inside other types give dataclasses.asdict(value), or give the descriptor a serializer"
+        )
     raise SerializationError(
-        f"MessagePack has no form for a {kind.__name__}; use plain values, a dataclass as the declared type, "
+        f"MessagePack has no form for a {kind.__name__}; use plain values, a dataclass as the declared type itself, "
         "or give the descriptor a serializer"
     )
 
@@ -289,5 +302,10 @@ def _read_all(data: Sequence[bytes]) -> list[Any]:
     return found
 
 
-def _has_default(field: Field[Any]) -> bool:
-    return field.default is not MISSING or field.default_factory is not MISSING
+def has_default(field: Field[Any]) -> bool:
+    """Whether a field of a dataclass has a default.
+
+    A class that came by value, as cloudpickle sends those of a script or a notebook, has a `MISSING` of its own. So it
+    is known by its class.
+    """
+    return not (isinstance(field.default, type(MISSING)) and isinstance(field.default_factory, type(MISSING)))

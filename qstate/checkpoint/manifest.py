@@ -6,7 +6,8 @@ files beside them hold.
     job.json     {"manifest": {...}, "checksum": xxh64 of the manifest as compact JSON with sorted keys, 16 hex digits}
                  format, job, max_parallelism
                  layouts        parallelism of each layout; the last one is in use, readers use an earlier one for key
-                                groups of which a later one has no log yet
+                                groups of which a later one has no log yet. A start drops the last ones if no subtask
+                                has begun a log in them
                  operators      uid -> id of the streaming query that writes the operator's epochs
                  restored_from  null, or the location of the savepoint or checkpoint that the job was started from
     final.json   in the same form: format, and `epochs`: query id -> the newest epoch that Spark reported as committed.
@@ -38,6 +39,7 @@ __all__ = [
     "FINAL_FILE",
     "MANIFEST_FILE",
     "JobManifest",
+    "layout_directory",
     "newest_holding",
     "operator_directory",
     "read_checked",
@@ -113,9 +115,14 @@ def operator_directory(root: AnyDirectory, operator: str) -> AnyDirectory:
     return root.joinpath(f"{readable}-{xxh64_hexdigest(operator.encode())}")
 
 
+def layout_directory(operator: AnyDirectory, layout: int) -> AnyDirectory:
+    """The directory of a layout in the directory of an operator."""
+    return operator.joinpath(f"{layout:03d}")
+
+
 def subtask_directory(root: AnyDirectory, operator: str, layout: int, subtask: int) -> AnyDirectory:
     """The directory of a subtask's epoch log."""
-    return operator_directory(root, operator).joinpath(f"{layout:03d}", f"{subtask:05d}")
+    return layout_directory(operator_directory(root, operator), layout).joinpath(f"{subtask:05d}")
 
 
 def newest_holding(

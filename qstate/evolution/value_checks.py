@@ -8,7 +8,8 @@ read back:
     a scalar          values of exactly that class: float admits no int, int no bool, and neither admits NumPy's
     T | U             the values of T and of U
     list, dict, tuple exactly these classes, with items of the declared type
-    a dataclass       its objects, if each field has its declared type; within a value also a dict of its fields
+    a dataclass       its objects, if each field has its declared type; within a value also a dict of its fields, which
+                      is all that `msgpack` can write there
     another class     objects of a class of that name, or derived from one
     object            anything. With the serializer `msgpack`: any plain value
 

@@ -19,7 +19,7 @@ import types
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import Field, dataclass, fields, is_dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from inspect import isabstract
@@ -27,6 +27,7 @@ from reprlib import repr as shown  # bounded: what is shown may come from anywhe
 from typing import Annotated, Any, Literal, NewType
 
 from qstate.errors import CheckpointError
+from qstate.serializers import has_default
 
 __all__ = [
     "OBJECT",
@@ -271,7 +272,7 @@ def _record(record: type, within: tuple[Any, ...]) -> ValueType:
     return RecordType(
         record.__name__,
         tuple(
-            RecordField(field.name, _type_of(_annotation(record, field), within), _has_default(field))
+            RecordField(field.name, _type_of(_annotation(record, field), within), has_default(field))
             for field in fields(record)
         ),
     )
@@ -293,10 +294,6 @@ def _annotation(record: type, field: Field[Any]) -> Any:
 def _fields_of(kind: type) -> Mapping[str, Field[Any]]:
     found: Mapping[str, Field[Any]] = vars(kind).get("__dataclass_fields__", {})
     return found
-
-
-def _has_default(field: Field[Any]) -> bool:
-    return field.default is not MISSING or field.default_factory is not MISSING
 
 
 def _from_plain(plain: Any, depth: int) -> ValueType:

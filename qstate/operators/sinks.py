@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from itertools import repeat
 from typing import Any
 
@@ -26,6 +26,7 @@ from qstate.operators.context import RuntimeContext
 from qstate.operators.functions import KeyedBatch, KeyedBatchFunction
 from qstate.operators.handles import Tables
 from qstate.operators.user_traceback import described
+from qstate.serializers import has_default
 
 __all__ = ["QueryableReducingSink", "QueryableStateSink", "QueryableValueSink"]
 
@@ -150,7 +151,7 @@ def _check_record(descriptor: StateDescriptor, value_columns: Sequence[str]) -> 
     if not is_dataclass(record):
         return
     names = {field.name for field in fields(record) if field.init}
-    required = [field.name for field in fields(record) if field.default is MISSING and field.default_factory is MISSING]
+    required = [field.name for field in fields(record) if not has_default(field)]
     unknown = [name for name in value_columns if name not in names]
     missing = [name for name in required if name not in value_columns]
     if unknown or missing:

@@ -66,7 +66,7 @@ class Job:
     same `checkpoint_dir`, the new job continues with its state.
 
     Raises `ConfigError`, before anything is started, for a setting that cannot work, and for the name of a job with a
-    running query.
+    running query, also one that has had no data yet.
     """
 
     def __init__(self, spark: SparkSession, name: str, **settings: Any) -> None:
@@ -234,9 +234,8 @@ class Job:
         self.stop()
 
     def _running_queries(self) -> dict[str, str | None]:
-        """The names, by id, of the streaming queries that run and have driven an operator of this job."""
-        driven = self._manager.queries()
-        return {query: name for query, name in self._queries.running().items() if query in driven}
+        """The names, by id, of the streaming queries that run operators of this job, with or without data so far."""
+        return self._queries.running_with_mark()
 
     def _deletes_state(self) -> bool:
         """Whether the job has state in a temporary directory, which `stop` deletes."""

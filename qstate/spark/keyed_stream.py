@@ -236,6 +236,7 @@ class KeyedStream:
         task = RelayTask(
             self._ticket, uid, declaration.token, self._manager.parallelism, columns.names, combined=latest_only
         )
+        task.__name__ = self._queries.mark
         result = placed.repartitionById(self._manager.parallelism, F.col(SUBTASK_COLUMN)).mapInArrow(task, schema)
         self._manager.declare(uid, declaration, self._queries.running())  # last, so that a failure changes nothing
         return result

@@ -6,6 +6,7 @@ Rules of this module: it asks Spark each time. A stopped session has no queries.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from uuid import uuid4
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -18,6 +19,8 @@ class StreamingQueries:
 
     def __init__(self, session: SparkSession) -> None:
         self._sessions = [session]
+        #: The name of the job's operators in Spark's plans; no other job has it.
+        self.mark = f"qstate_{uuid4().hex}"
 
     def include(self, session: SparkSession) -> None:
         """Ask this session as well."""
@@ -27,6 +30,10 @@ class StreamingQueries:
     def running(self) -> dict[str, str | None]:
         """The names of the running queries, by id. A query keeps its id when it is restarted."""
         return {str(query.id): query.name for query in self._active()}
+
+    def running_with_mark(self) -> dict[str, str | None]:
+        """`running`, but only the queries of the job's operators, also before their first data."""
+        return {str(query.id): query.name for query in self._active() if self.mark in _plan_of(query)}
 
     def checkpoint_location(self, query_id: str) -> str | None:
         """The checkpointLocation of a running query, as Spark writes locations; None for an unknown query."""
@@ -39,3 +46,7 @@ class StreamingQueries:
         for session in self._sessions:
             if session.sparkContext._jsc is not None:  # the session has not been stopped
                 yield from session.streams.active
+
+
+def _plan_of(query: StreamingQuery) -> str:
+    return str(query._jsq.streamingQuery().analyzedPlan().toString())  # not part of PySpark's API

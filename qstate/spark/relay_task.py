@@ -30,6 +30,8 @@ QUERY_ID_PROPERTY = "sql.streaming.queryId"
 class RelayTask:
     """The argument of `mapInArrow` for one declaration of an operator. `names` are the operator's column names.
 
+    Spark's plans show it by `__name__`, which the job sets to find its queries.
+
     The input has these columns, then the subtask, the number of rows in each row if rows are `combined`, and the hash.
     """
 
@@ -43,6 +45,7 @@ class RelayTask:
         *,
         combined: bool = False,
     ) -> None:
+        self.__name__ = type(self).__name__
         self._ticket = ticket
         self._operator = operator
         self._declaration = declaration

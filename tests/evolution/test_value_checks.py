@@ -164,6 +164,34 @@ def test_a_dataclass_is_taken_with_what_its_fields_declare() -> None:
     assert serializer.loads(serializer.dumps(nested)).origin == {"latitude": 1.5}
 
 
+@dataclass
+class Stop:
+    name: str
+
+
+@dataclass
+class Trip:
+    first: Stop
+
+
+@pytest.mark.parametrize(
+    ("declared", "objects", "dicts"),
+    [
+        (list[Stop], [Stop("a")], [{"name": "a"}]),
+        (dict[str, Stop], {"x": Stop("a")}, {"x": {"name": "a"}}),
+        (Stop | None, Stop("a"), {"name": "a"}),
+        (Trip, Trip(Stop("a")), Trip({"name": "a"})),  # type: ignore[arg-type]  # as it is stored
+    ],
+)
+def test_a_dataclass_inside_another_type_is_taken_as_a_dict(declared: Any, objects: Any, dicts: Any) -> None:
+    serializer = checked(ValueStateDescriptor("s", declared)).serializer
+    with pytest.raises(
+        SerializationError, match=r"no form for a Stop: a dataclass .* as the declared type itself.*asdict\(value\)"
+    ):
+        serializer.dumps(objects)
+    assert serializer.loads(serializer.dumps(dicts)) == dicts
+
+
 def test_every_way_of_writing_is_checked_and_reading_is_not() -> None:
     plain = ListStateDescriptor("s", float)
     serializer = checked(plain).serializer

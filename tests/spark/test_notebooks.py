@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from qstate.errors import ClosedError, ConfigError, JobError
 from qstate.spark import Job
@@ -87,6 +88,25 @@ def test_a_cell_that_creates_a_job_can_be_run_again(
     assert_totals(client_of(jobs[1]), "notebook", totals(TABLES))
     running.stop()
     cell()
+
+
+def test_a_job_with_a_query_that_has_had_no_data_yet_is_not_stopped(
+    spark: Any, stream_of: Any, job_of: Any, client_of: Any, tmp_path: Path
+) -> None:
+    job, another, stream = job_of(spark), job_of(spark, "another"), stream_of(spark)
+    rows = spark.readStream.schema(from_arrow_schema(TABLES[0].schema)).parquet(str(stream.directory))
+    result = job.key_by(rows, "key").process(Total(), SCHEMA, uid="total")
+    of_another = another.key_by(rows, "key").process(Total(), SCHEMA, uid="total")
+    of_another.writeStream.format("noop").start()
+    running = result.writeStream.foreachBatch(lambda batch, epoch: batch.count()).start()
+    with pytest.raises(ConfigError, match=rf"a job 'job' is up .* streaming query {running.id} runs: stop the query"):
+        job_of(spark)
+    stream.add(TABLES[0])
+    running.processAllAvailable()
+    assert_totals(client_of(job), "job", totals(TABLES[:1]))
+    running.stop()
+    with pytest.warns(UserWarning, match="earlier job 'job' is stopped"):
+        job_of(spark)
 
 
 def test_a_job_whose_state_is_deleted_by_its_successor_warns(

@@ -1,4 +1,4 @@
-"""Finds and removes the directories of earlier layouts that no reader needs any more.
+"""Finds and removes the directories of earlier layouts that no reader needs any more, and finds unused layouts.
 
 Rules of this module: it decides from the files alone, one operator at a time, and changes nothing except by removing.
 
@@ -15,14 +15,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 from qstate.checkpoint.log.chain import NO_EPOCH, Chain, LogIdentity
-from qstate.checkpoint.log.file_names import removal_order
-from qstate.checkpoint.manifest import JobManifest, operator_directory, subtask_directory
+from qstate.checkpoint.log.file_names import is_history_file, removal_order
+from qstate.checkpoint.manifest import JobManifest, layout_directory, operator_directory, subtask_directory
 from qstate.checkpoint.sources.history import existing_chain
 from qstate.checkpoint.storage.directory import Directory
+from qstate.errors import CheckpointError
 
-__all__ = ["earlier_layouts", "remove_layout", "superseded_layouts"]
+__all__ = ["earlier_layouts", "remove_layout", "superseded_layouts", "without_unused_layouts"]
 
 _LAYOUT = re.compile(r"\d{3,}")
 
@@ -32,6 +34,26 @@ def earlier_layouts(root: Directory, manifest: JobManifest, operator: str) -> di
     directory = operator_directory(root, operator)
     found = {int(name): directory.joinpath(name) for name in directory.names() if _LAYOUT.fullmatch(name)}
     return {number: found[number] for number in sorted(found) if number < manifest.layout}
+
+
+def without_unused_layouts(root: Directory, manifest: JobManifest) -> JobManifest:
+    """The manifest without its last layouts, as far as no subtask of any operator has begun a log in them.
+
+    All state is in the layouts before, so a job may continue in the last of those. A manifest whose layouts are all
+    unused stays as it is. Raises `CheckpointError`.
+    """
+    try:
+        for layout in range(manifest.layout, -1, -1):
+            if any(_is_used(operator_directory(root, uid), layout) for uid in manifest.operators):
+                return replace(manifest, layouts=manifest.layouts[: layout + 1])
+    except OSError as exc:
+        raise CheckpointError(f"cannot read {root.path}: {exc}") from exc
+    return manifest
+
+
+def _is_used(operator: Directory, layout: int) -> bool:
+    directory = layout_directory(operator, layout)
+    return any(any(map(is_history_file, directory.joinpath(subtask).names())) for subtask in directory.names())
 
 
 def superseded_layouts(root: Directory, manifest: JobManifest, operator: str, final: int) -> list[Directory]:

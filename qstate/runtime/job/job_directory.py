@@ -18,6 +18,7 @@ from typing import Any
 from qstate.checkpoint.manifest import JobManifest, read_final, write_final
 from qstate.checkpoint.sources.history import StoredOperator
 from qstate.checkpoint.sources.origins import open_source
+from qstate.checkpoint.sources.superseded_layouts import without_unused_layouts
 from qstate.checkpoint.storage.directory import Directory
 from qstate.checkpoint.storage.locations import absolute, open_directory
 from qstate.config import JobConfig
@@ -173,6 +174,8 @@ class JobDirectory:
                 "needs an empty checkpoint_dir, and without restore_from the job continues with the state in this one"
             )
         else:
+            # A start that was refused has left a layout without state; the layout before has the stored results.
+            manifest = without_unused_layouts(self._files, manifest)
             if parallelism != manifest.parallelism:
                 log.info("rescaling from parallelism %d to %d", manifest.parallelism, parallelism)
             manifest = manifest.with_parallelism(parallelism)

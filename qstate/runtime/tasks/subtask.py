@@ -39,6 +39,7 @@ from qstate.checkpoint.log.operator_state import OperatorState
 from qstate.checkpoint.manifest import MANIFEST_FILE, JobManifest, subtask_directory
 from qstate.checkpoint.sources.opening import DeclaredStates, convert_log, open_epoch_log
 from qstate.checkpoint.sources.origins import origin_of
+from qstate.checkpoint.sources.superseded_layouts import without_unused_layouts
 from qstate.checkpoint.storage.directory import Directory
 from qstate.config import JobConfig
 from qstate.errors import DamagedCheckpoint, FencedError, JobError, SerializationError
@@ -99,6 +100,16 @@ class SubtaskPlace:
             return False
         manifest = self.manifest()
         return len(manifest.layouts) > 1 or manifest.restored_from is not None
+
+    def other_results(self) -> str:
+        """Where the results of an epoch are that is not in this subtask's own log, as the end of a sentence."""
+        used = without_unused_layouts(self.checkpoint_dir, self.manifest())
+        if used.layout == self.layout:
+            return "its results are stored for another parallelism, or elsewhere"
+        return (
+            f"its results are stored for another parallelism: start the job with parallelism={used.parallelism} until "
+            "the query has repeated the epoch"
+        )
 
     def manifest(self) -> JobManifest:
         found = JobManifest.read(self.checkpoint_dir)
@@ -495,7 +506,7 @@ class Subtask:
         if restart.first_epoch is not None and place.begins_elsewhere(uid):
             if restart.first_epoch <= restart.final:
                 replayed = ReplayedEpoch(uid, place.subtask, restart.first_epoch, place.checkpoint_dir.path, True)
-                raise replayed.refused("its results are stored for another parallelism, or elsewhere")
+                raise replayed.refused(place.other_results())
             origin = origin_of(
                 place.checkpoint_dir,
                 place.manifest(),

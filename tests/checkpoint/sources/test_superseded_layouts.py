@@ -13,11 +13,11 @@ from qstate.backends.contract import Change
 from qstate.checkpoint.log.chain import read_chain
 from qstate.checkpoint.log.epoch_log import EpochLog
 from qstate.checkpoint.log.file_names import removal_order
-from qstate.checkpoint.manifest import operator_directory, write_final
+from qstate.checkpoint.manifest import JobManifest, operator_directory, write_final
 from qstate.checkpoint.sources.history import JobHistory, OutrunCheckpoint, StateSource
 from qstate.checkpoint.sources.origins import open_source
 from qstate.checkpoint.sources.savepoint import write_savepoint
-from qstate.checkpoint.sources.superseded_layouts import remove_layout, superseded_layouts
+from qstate.checkpoint.sources.superseded_layouts import remove_layout, superseded_layouts, without_unused_layouts
 from qstate.checkpoint.sources.verification import verify
 from qstate.checkpoint.storage.local_directory import DurableDirectory
 from qstate.errors import DamagedCheckpoint
@@ -181,3 +181,19 @@ def test_reader_of_a_removed_layout_is_told_to_try_again(job: StoredJob, left: i
         before.operator_states(UID, 2)
     before.look_again()
     assert held(before, 3) == state_after(3)
+
+
+def test_last_layouts_in_which_no_log_has_begun_are_unused(job: StoredJob) -> None:
+    files = DurableDirectory(job.root)
+    assert without_unused_layouts(files, job.manifest) == job.manifest
+    for parallelism in (3, 1):
+        job.rescale(parallelism, 3, [])
+        job.directory(0).mkdir(parents=True)
+        assert without_unused_layouts(files, job.manifest).layouts == (2,)
+    job.rescale(3, 3, [2])
+    assert without_unused_layouts(files, job.manifest) == job.manifest
+
+
+def test_layouts_of_which_none_is_used_stay(tmp_path: Path) -> None:
+    manifest = JobManifest("job", MAX_PARALLELISM, (2, 3), {UID: QUERY})
+    assert without_unused_layouts(DurableDirectory(tmp_path), manifest) == manifest

@@ -207,6 +207,18 @@ def test_committed_epoch_of_another_parallelism_is_refused_and_nothing_has_begun
     assert epoch_of_two(job, 2, ("a", 1), ("b", 1)) == [("a", 6), ("b", 4)]
 
 
+def test_refused_start_with_another_parallelism_leaves_the_earlier_one_usable(job_of: JobOf) -> None:
+    committed_epoch_1(job_of).stop()
+    for refused in (2, 3):
+        job = job_of(Totals(), parallelism=refused)
+        with pytest.raises(JobError, match=r"Spark had committed epoch 1 .* start the job with parallelism=1 until"):
+            job.epoch(1, ROWS)
+        job.stop()
+    job = job_of(Totals())
+    assert job.epoch(1, ROWS) == RESULTS
+    assert job.epoch(2, rows_batch(("a", 1))) == [("a", 6)]
+
+
 def test_epoch_older_than_the_state_is_refused(job_of: JobOf) -> None:
     job = sealed_epoch_1(job_of, restarted=True)
     with pytest.raises(JobError, match=r"epoch 0 is due, but its state .* is newer: epoch 1 is sealed already"):
