@@ -123,7 +123,7 @@ class OperatorColumns:
         """Add those of these columns that are missing. Returns the operator's names of all of them."""
         return tuple(self._names[self._index(column)] for column in columns)
 
-    def plan_names(self, names: Sequence[str]) -> list[str]:
+    def plan_names(self, names: Iterable[str]) -> list[str]:
         """The names in the plan of the columns with these names."""
         return [f"c{self._names.index(name)}" for name in names]
 

@@ -228,7 +228,7 @@ class KeyedStream:
         )
         if latest_only:
             latest = LatestRowPerKey(
-                columns.plan_names((*keys, *namespaces)),
+                columns.plan_names(dict.fromkeys((*keys, *namespaces))),
                 columns.plan_names(order_by),
                 summed=(ROWS_COLUMN, HASH_COLUMN),
             )

@@ -2,15 +2,16 @@
 
 Rules of this module: a schema in, a column expression out. Equal rows have equal hashes, in every task and run.
 
-Spark's `xxhash64` accepts nearly every type, natively and in generated code. The types that it refuses are converted,
-at any depth:
+Spark's `xxhash64` hashes a value's parts one after the other, and a null does not change the hash. So it gives
+`array(1, null)` and `array(1)` one hash, and `array(array(1), array(2))` and `array(array(1, 2))`. Other types it
+refuses. Such types are converted, at any depth:
 
+    columns of a row      before each, whether it is null: so `(null, 1)` is not `(1, null)`
+    struct                the hash of its fields, as of a row's columns
+    array                 its size, then its elements, or the hash of each element where one may be null
     map                   the exclusive or of its entries' hashes, because a map has no order
-    variant               its text
+    variant               its type and its text
     geometry, geography   its well-known binary form
-
-A null does not change Spark's hash. So a number is hashed between two columns, to distinguish `(null, 1)` from
-`(1, null)`.
 """
 
 from __future__ import annotations
@@ -42,23 +43,21 @@ def _hash_of(columns: Iterable[tuple[Column, DataType]]) -> Column:
 
 
 def _hashable(columns: Iterable[tuple[Column, DataType]]) -> Iterator[Column]:
-    for number, (column, kind) in enumerate(columns):
-        if number:
-            yield F.lit(number)
+    for column, kind in columns:
+        # With spark.sql.ansi.enabled, the size of a null is null.
+        yield F.coalesce(F.size(column), F.lit(-1)) if isinstance(kind, ArrayType) else column.isNull()
         yield column if _is_hashed(kind) else _form(column, kind)
 
 
 def _is_hashed(kind: DataType) -> bool:
-    """Whether `xxhash64` accepts the type."""
+    """Whether `xxhash64` itself has other hashes for other values."""
     if isinstance(kind, ArrayType):
-        return _is_hashed(kind.elementType)
-    if isinstance(kind, StructType):
-        return all(_is_hashed(field.dataType) for field in kind.fields)
-    return not isinstance(kind, MapType) and kind.typeName() not in (*_AS_TEXT, *_AS_BINARY)
+        return not kind.containsNull and not isinstance(kind.elementType, ArrayType) and _is_hashed(kind.elementType)
+    return not isinstance(kind, StructType | MapType) and kind.typeName() not in (*_AS_TEXT, *_AS_BINARY)
 
 
 def _form(column: Column, kind: DataType) -> Column:
-    """A form that `xxhash64` accepts, which is equal for equal values, and null for a null."""
+    """What `xxhash64` is given instead: equal for equal values, and null for a null."""
     if isinstance(kind, ArrayType):
         element = kind.elementType
         return F.transform(column, lambda one: _hash_of([(one, element)]))
@@ -72,4 +71,6 @@ def _form(column: Column, kind: DataType) -> Column:
             F.lit(0).cast("bigint"),
             lambda found, entry: found.bitwiseXOR(_hash_of(zip((entry.key, entry.value), types, strict=True))),
         )
-    return F.st_asbinary(column) if kind.typeName() in _AS_BINARY else column.cast("string")
+    if kind.typeName() in _AS_BINARY:
+        return F.st_asbinary(column)
+    return F.when(column.isNotNull(), F.concat_ws(" ", F.schema_of_variant(column), column.cast("string")))

@@ -31,7 +31,37 @@ VALUES: dict[str, tuple[str, str, list[str]]] = {
     "time": ("time'12:00:00'", "time'12:00:00.000'", ["time'12:00:01'"]),
     "interval": ("interval '1' day", "interval '24' hour + interval '0' day", ["interval '2' day"]),
     "array": ("array(1, 2)", "sequence(1, 2)", ["array(2, 1)", "array(1)"]),
+    "array with nulls": (
+        "array(1, null, 2)",
+        "concat(array(1, null), array(2))",
+        [
+            "array(null, 1, 2)",
+            "array(1, 2)",
+            "array(1, 2, null)",
+            "cast(array() as array<int>)",
+            "cast(null as array<int>)",
+        ],
+    ),
+    "array of arrays": (
+        "array(array(1), array(2))",
+        "array(sequence(1, 1), array(2))",
+        ["array(array(1, 2))", "array(array(1, 2), array(cast(null as int)))", "array(array(), array(1, 2))"],
+    ),
+    "array of structs": (
+        "array(named_struct('a', 1, 'b', cast(null as int)))",
+        "array(named_struct('a', 2 - 1, 'b', cast(null as int)))",
+        ["array(named_struct('a', cast(null as int), 'b', 1))", "array(cast(null as struct<a: int, b: int>))"],
+    ),
     "struct": ("named_struct('a', 1, 'b', 2)", "named_struct('a', 2 - 1, 'b', 2)", ["named_struct('a', 2, 'b', 1)"]),
+    "struct with nulls": (
+        "named_struct('a', 1, 'b', cast(null as int))",
+        "named_struct('a', 2 - 1, 'b', cast(null as int))",
+        [
+            "named_struct('a', cast(null as int), 'b', 1)",
+            "named_struct('a', cast(null as int), 'b', cast(null as int))",
+            "cast(null as struct<a: int, b: int>)",
+        ],
+    ),
     "map": ("map('a', 1, 'b', 2)", "map('b', 2, 'a', 1)", ["map('a', 2, 'b', 1)", "map('a', 1)", "map('a', null)"]),
     "map of maps": (
         "map('a', map('b', 1, 'c', 2))",
@@ -44,6 +74,11 @@ VALUES: dict[str, tuple[str, str, list[str]]] = {
         ["named_struct('x', array(map('a', 1), map('b', 2)))"],
     ),
     "variant": ('parse_json(\'{"a": 1, "b": 2}\')', 'parse_json(\'{"b":2,"a":1}\')', ["parse_json('{\"a\": 1}')"]),
+    "variant of a number": (
+        "parse_json('1')",
+        "parse_json(' 1')",
+        ["parse_json('\"1\"')", "parse_json('null')", "cast(null as variant)"],
+    ),
     "variant in map": ("map('a', parse_json('1'))", "map('a', parse_json(' 1'))", ["map('a', parse_json('2'))"]),
     "geometry": (
         "st_geomfromwkb(X'0101000000000000000000F03F0000000000000040')",
@@ -69,8 +104,9 @@ def test_equal_values_have_one_hash_and_others_have_others(kind: str, spark: Any
     assert len({first, *different}) == 1 + len(others)
 
 
-def test_a_null_and_a_value_in_exchanged_columns_are_another_row(spark: Any) -> None:
-    frame = spark.createDataFrame([(1, None), (None, 1)], "a bigint, b bigint")
+@pytest.mark.parametrize("kind", ["boolean", "int", "bigint"])
+def test_a_null_and_a_value_in_exchanged_columns_are_another_row(kind: str, spark: Any) -> None:
+    frame = spark.sql(f"select cast(a as {kind}) a, cast(b as {kind}) b from values (1, null), (null, 1) as t(a, b)")
     one, other = (row[0] for row in frame.select(row_hash(frame.schema)).collect())
     assert one != other
 
