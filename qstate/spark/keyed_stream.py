@@ -204,6 +204,8 @@ class KeyedStream:
             raise JobError(f"a uid is text, got {uid!r}")
         uid = uid or self._derived_uid(function)
         keys = columns.add(self._keys)
+        if ROWS_COLUMN in columns.names:
+            raise JobError(f"a column of the stream is called {ROWS_COLUMN!r}, which qstate uses itself: rename it")
         rows = columns.plan()
         timezone = self._stream.sparkSession.conf.get("spark.sql.session.timeZone")
         spec = OperatorSpec(
