@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 __all__ = ["quoted", "row_hash"]
 
@@ -62,7 +62,10 @@ def _form(column: Column, kind: DataType) -> Column:
         element = kind.elementType
         return F.transform(column, lambda one: _hash_of([(one, element)]))
     if isinstance(kind, StructType):
-        hashed = _hash_of((column.getField(field.name), field.dataType) for field in kind.fields)
+        # By numbers: names of fields may be repeated, or differ by case only.
+        types = [field.dataType for field in kind.fields]
+        numbered = column.cast(StructType([StructField(f"f{number}", one) for number, one in enumerate(types)]))
+        hashed = _hash_of((numbered.getField(f"f{number}"), one) for number, one in enumerate(types))
         return F.when(column.isNotNull(), hashed)
     if isinstance(kind, MapType):
         types = kind.keyType, kind.valueType

@@ -195,6 +195,17 @@ def test_the_latest_row_is_that_of_the_key_that_was_written(combine: bool, rows:
     ]
 
 
+@pytest.mark.parametrize("combine", [False, True])
+def test_the_key_may_be_the_namespace_too(combine: bool, rows: DataFrame, stored: Any) -> None:
+    asked = [("a", "a"), ("a", "b")]
+    assert stored(rows.where("id = 'a'"), "id", asked, value="text", namespace="id", combine=combine)[1:] == [None]
+
+
+def test_a_column_with_the_name_that_qstate_uses_itself_is_refused(rows: DataFrame, stored: Any) -> None:
+    with pytest.raises(JobError, match="'__qstate_rows', which qstate uses itself: rename it"):
+        stored(rows.withColumn("__qstate_rows", F.lit(1)), "id", [])
+
+
 def test_all_columns_but_those_of_the_key_are_the_value(rows: DataFrame, stored: Any) -> None:
     (value,) = stored(rows.select("id", "`a.b`", "st").where("id = 'a'"), "ID", [("a", None)])
     assert value == {"a.b": "dot 0", "st": {"a": "in 0", "at": 3}}

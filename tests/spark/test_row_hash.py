@@ -53,6 +53,11 @@ VALUES: dict[str, tuple[str, str, list[str]]] = {
         ["array(named_struct('a', cast(null as int), 'b', 1))", "array(cast(null as struct<a: int, b: int>))"],
     ),
     "struct": ("named_struct('a', 1, 'b', 2)", "named_struct('a', 2 - 1, 'b', 2)", ["named_struct('a', 2, 'b', 1)"]),
+    "struct with repeated names": (
+        "named_struct('a', 1, 'A', 2, 'b.c', 3)",
+        "named_struct('a', 2 - 1, 'A', 2, 'b.c', 3)",
+        ["named_struct('a', 2, 'A', 1, 'b.c', 3)", "named_struct('a', 1, 'A', cast(null as int), 'b.c', 2)"],
+    ),
     "struct with nulls": (
         "named_struct('a', 1, 'b', cast(null as int))",
         "named_struct('a', 2 - 1, 'b', cast(null as int))",
