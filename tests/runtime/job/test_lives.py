@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -126,6 +126,15 @@ def test_concurrent_stops_return_when_the_job_has_ended(job_of: JobOf) -> None:
     assert ended == [True] * 4
 
 
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """A shell that starts the tests in the background has them ignore Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupts")
 def test_the_next_stop_finishes_an_interrupted_one(
     job_of: JobOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
