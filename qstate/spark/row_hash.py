@@ -63,9 +63,9 @@ def _form(column: Column, kind: DataType) -> Column:
         return F.transform(column, lambda one: _hash_of([(one, element)]))
     if isinstance(kind, StructType):
         # By numbers: names of fields may be repeated, or differ by case only.
-        types = [field.dataType for field in kind.fields]
-        numbered = column.cast(StructType([StructField(f"f{number}", one) for number, one in enumerate(types)]))
-        hashed = _hash_of((numbered.getField(f"f{number}"), one) for number, one in enumerate(types))
+        fields = [StructField(f"f{number}", field.dataType) for number, field in enumerate(kind.fields)]
+        numbered = column.cast(StructType(fields))
+        hashed = _hash_of((numbered.getField(field.name), field.dataType) for field in fields)
         return F.when(column.isNotNull(), hashed)
     if isinstance(kind, MapType):
         types = kind.keyType, kind.valueType

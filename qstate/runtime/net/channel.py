@@ -156,14 +156,9 @@ class Channel:
             return False
         return True
 
-    def has_room(self, size: int) -> bool:
-        """Whether so many bytes may wait for the peer beside those that wait already. Any thread.
-
-        Half of the bound is kept for bytes that other threads are about to send. A peer that has read everything has
-        room for any one message.
-        """
-        waiting = len(self._unsent) + sum(map(len, self._collected))
-        return not waiting or waiting + size <= self._max_unsent // 2
+    def waiting_bytes(self) -> int:
+        """How many bytes the peer has not been able to take yet. Any thread."""
+        return len(self._unsent) + sum(map(len, self._collected))
 
     def send_soon(self, data: bytes) -> None:
         """Send at the end of the current turn, in one write with the turn's other bytes. Only the driving thread.

@@ -72,7 +72,8 @@ class AcceptedConnection:
     """A connection from accept to close, which the threads of a pool read. Call `open` on the reactor's thread.
 
     With `max_requests` in flight it stops reading until half of them are answered, so one connection takes no more than
-    its share. `notes` belongs to the service.
+    its share. Answers that come late may fill `room_bytes`; more than `max_unsent_bytes` end the connection. `notes`
+    belongs to the service.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class AcceptedConnection:
         protocol: ServerConnection,
         *,
         pool: ReadingPool,
+        room_bytes: int,
         max_unsent_bytes: int,
         max_requests: int,
         patience_s: float,
@@ -108,6 +110,7 @@ class AcceptedConnection:
         self.in_flight = 0
         #: When it was accepted or last answered, by the reactor's clock.
         self.active_at = reactor.clock()
+        self._room_bytes = room_bytes
         self._max_requests = max_requests
         self._held = False
         self._ended = False
@@ -137,6 +140,14 @@ class AcceptedConnection:
             self.channel.send_soon(data)
         else:
             self.channel.send(data)
+
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes may wait for the client beside those that wait already. Any thread.
+
+        A client that has read everything has room for any one answer.
+        """
+        waiting = self.channel.waiting_bytes()
+        return not waiting or waiting + size <= self._room_bytes
 
     def answered(self, now: float) -> None:
         """The endpoint counted one request less in flight. Any thread."""
@@ -252,7 +263,7 @@ class Call:
         Values for which the client has left no room are replaced by OVERLOADED: the client asks again when it has read
         the answers before.
         """
-        if type(answer) is Values and not self.connection.channel.has_room(_size_of(answer)):
+        if type(answer) is Values and not self.connection.has_room(_size_of(answer)):
             answer = Failure(self.request.id, FailureCode.OVERLOADED, {"retry_after_ms": RETRY_AFTER_MS})
         data = self.encode(answer)
         if data:

@@ -334,14 +334,16 @@ class Endpoint:
         protocol = ServerConnection(
             server=f"qstate {self.name}", token=options.token, max_frame=options.max_frame, max_keys=options.max_keys
         )
+        turn_bytes = TURN_BYTES + options.max_frame  # a turn ends with the answer that exceeds its bound
         connection = AcceptedConnection(
             self,
             self.reactor,
             sock,
             protocol,
             pool=self._pool,
-            # Room for one answer of the largest size while another one is being read.
-            max_unsent_bytes=2 * options.max_frame + TURN_BYTES,
+            room_bytes=turn_bytes,
+            # What may wait before a turn begins, a turn of each thread beside it, and as much for small failures.
+            max_unsent_bytes=(2 + options.query_threads) * turn_bytes,
             max_requests=options.max_requests_per_connection,
             patience_s=options.unread_timeout_s,
         )

@@ -241,3 +241,16 @@ def test_pipelined_gets_are_each_answered_once(registry: StateRegistry, start_se
             (value(number),) for number in range(500)
         ]
         assert not client.events and not client.connection.waiting
+
+
+def test_client_that_reads_more_slowly_than_it_asks_has_every_answer(
+    registry: StateRegistry, start_server: ServerFactory
+) -> None:
+    """The server stops executing for it, and goes on when it has read; frames that are hardly larger than an answer."""
+    gets, size = 600, 48_000
+    state_id = registry.register(instance(DictReader({"large": b"x" * size})))
+    server = start_server(max_frame=50_000)
+    with RawClient(server.address, receive_buffer=4096) as client:
+        numbers = [client.send_get(state_id, "large") for _ in range(gets)]
+        for number in numbers:
+            assert isinstance(client.answer_to(number), Values)
