@@ -134,7 +134,8 @@ class Link:
     def abort(self) -> None:
         """`close` without waiting for what the other sides have not taken."""
         for side in (self.client, self.server):
-            if side is not None:
+            # asyncio fails to abort a transport that has closed by itself; one with nothing to send does so soon.
+            if side is not None and (not side.transport.is_closing() or side.transport.get_write_buffer_size()):
                 side.transport.abort()
 
     def from_client(self, data: bytes) -> None:
