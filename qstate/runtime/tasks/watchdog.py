@@ -30,8 +30,9 @@ log = logging.getLogger(__name__)
 INTERVAL_S = 5.0
 LEAST_INTERVAL_S = 0.05
 #: The part of the lease after which the stacks are logged when a thread holds the interpreter. At the end of the lease,
-#: the job manager treats the process as lost.
-HELD_PART = 0.8
+#: which the job manager counts from the last heartbeat, it ends the process. The last heartbeat may be a quarter of the
+#: lease older than the last inspection, so the stacks have to be in the log before three quarters of the lease.
+HELD_PART = 0.5
 
 
 @dataclass(slots=True)
@@ -103,12 +104,14 @@ class Watchdog:
 
     def _run(self) -> None:
         try:
-            while not self._closed.wait(self._interval_s):
+            ended = False
+            while not ended:
                 faulthandler.dump_traceback_later(self._held_s, file=sys.stderr)
                 frames = sys._current_frames()
                 frames.pop(threading.get_ident(), None)  # a frame of its own would keep itself alive
                 self.look(time.monotonic(), frames)
                 frames.clear()
+                ended = self._closed.wait(self._interval_s)
         finally:
             faulthandler.cancel_dump_traceback_later()
 

@@ -18,7 +18,7 @@ import pytest
 from qstate.config import JobConfig
 from qstate.errors import FencedError, JobError
 from qstate.operators.functions import KeyedProcessFunction
-from qstate.runtime.tasks import subtask
+from qstate.runtime.tasks import subtask, watchdog
 from qstate.runtime.tasks.watchdog import Watchdog
 from tests.operators.running import Calls, batch, heap, operator_of
 from tests.operators.test_steps import Gate
@@ -95,7 +95,12 @@ def test_who_holds_the_interpreter_is_in_the_log(job_of: JobOf, tmp_path: Path) 
     job = job_of(Backtracks(4.0, tmp_path / "flag"), lease_s=1.5)
     assert job.epoch(0, rows_batch(("a", 1))) == []
     until(lambda: "(most recent call first)" in job.log_text(), "the stack is in the log")
-    assert re.search(r"Timeout \(0:00:01.2.*\)!(.|\n)*in process_element", job.log_text())
+    assert re.search(r"Timeout \(0:00:00.75.*\)!(.|\n)*in process_element", job.log_text())
+
+
+def test_the_stacks_are_logged_before_the_job_manager_ends_the_process() -> None:
+    oldest_heartbeat = 1 / 4  # of the lease, at the last inspection: `TaskManager._watch`
+    assert oldest_heartbeat + watchdog.HELD_PART < 0.9
 
 
 class Clock:
