@@ -422,35 +422,6 @@ class ViewMaker:
             for data, epoch in zip(results, epochs, strict=True)
         ]
 
-    def expect(self, keys: Sequence[Key], isolation: str) -> dict[Key, ReadOnlyState | None] | None:
-        """A view for each key, made before the answer arrives; `fill` adds the values.
-
-        The views have the epoch of the last answer; the next answer nearly always has the same. None before the first
-        answer, and for duplicate keys.
-        """
-        reading = self._readings.get(isolation)
-        if reading is None:
-            return None
-        views: dict[Key, ReadOnlyState | None] = dict(
-            zip(keys, map(self._view, repeat(b""), repeat(reading)), strict=False)
-        )
-        return views if len(views) == len(keys) else None
-
-    @staticmethod
-    def fill(expected: dict[Key, ReadOnlyState | None], results: Sequence[bytes | None], epochs: Sequence[int]) -> bool:
-        """Put the answer into the views of `expect`; a key without a value gets None in place of its view.
-
-        Returns False, without a change, when the answer has another epoch or several.
-        """
-        views: Iterable[Any] = expected.values()
-        if epochs.count(next(iter(views)).epoch) != len(expected):
-            return False
-        for view, data in zip(views, results, strict=True):
-            view._data = data
-        if not all(results):  # half the time of a search for None
-            expected.update((key, None) for key, data in zip(tuple(expected), results, strict=True) if data is None)
-        return True
-
     def _reading(self, epoch: int, isolation: str) -> _Reading:
         # One for each isolation, because an epoch has many queries.
         reading = self._readings.get(isolation)

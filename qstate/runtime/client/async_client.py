@@ -39,7 +39,7 @@ from qstate.runtime.client.failover import COMMITTED, CallFailover, Endpoints, G
 from qstate.runtime.client.operations import LIVE, NO_DEMANDS, CallOperation, GetOperation, LearnOperation, Operation
 from qstate.runtime.client.state_cache import CachedState, StateCache
 from qstate.runtime.client.sync_client import DEFAULT_TIMEOUT_S, endpoints_of
-from qstate.runtime.routing.location import UNSOUND_KEY, LocationTable, Owner
+from qstate.runtime.routing.location import UNSOUND_KEY, LocationTable
 from qstate.serializers import Serializer
 from qstate.views import serializers_by_name
 
@@ -53,8 +53,8 @@ __all__ = ["AsyncQueryableStateClient"]
 FIRST_BATCH_KEYS = 32
 #: What the gets of a batch have in common: job, state, namespace, isolation, timeout and demands.
 _Target = tuple[str, str, Namespace, str, float | None, int | None, float | None]
-#: An owner or None, its keys, and a future for each key.
-_Share = tuple[Owner | None, tuple[Key, ...], Sequence[asyncio.Future[Any]]]
+#: The keys of one owner, and a future for each key.
+_Share = tuple[tuple[Key, ...], Sequence[asyncio.Future[Any]]]
 
 
 class _Batch:
@@ -72,31 +72,24 @@ class _Batch:
         """The gets by owner, so that no get waits for the owner of another key, nor for its restart."""
         keys, futures = self.keys, self.futures
         if table is None or table.sole_owner is not None:
-            return [(None if table is None else table.sole_owner, tuple(keys), futures)]
+            return [(tuple(keys), futures)]
         try:
             shares = table.split(keys)
         except UNSOUND_KEY:
             # `RoutedGet` fails the unsound key and sends the others.
-            return [(None, tuple(keys), futures)]
-        return [(owner, tuple([keys[at] for at in found]), [futures[at] for at in found]) for owner, found in shares]
+            return [(tuple(keys), futures)]
+        return [(tuple([keys[at] for at in found]), [futures[at] for at in found]) for _, found in shares]
 
 
 class _BatchedGet(GetOperation):
-    """A get with a future for each key, resolved as soon as the answer arrives.
+    """A get with a future for each key, resolved as soon as the answer arrives."""
 
-    `owner` is the owner of all keys, or None.
-    """
-
-    __slots__ = ("futures", "owner")
+    __slots__ = ("futures",)
     futures: Sequence[asyncio.Future[Any]]
-    owner: Owner | None
 
     def deliver(self) -> None:
         """Give each future its view or error."""
         _deliver(self, self.futures)
-
-    def _only_owner(self) -> Owner | None:
-        return self.owner
 
 
 def _deliver(operation: GetOperation | GetFailover, futures: Sequence[asyncio.Future[Any]]) -> None:
@@ -405,7 +398,7 @@ class AsyncQueryableStateClient:
             self._links.start(failover)
             return
         known = self._links.states.find(job, state)
-        for owner, keys, futures in batch.shares(None if known is None else known.table):
+        for keys, futures in batch.shares(None if known is None else known.table):
             operation = _BatchedGet(
                 self._links,
                 (job, state),
@@ -415,9 +408,9 @@ class AsyncQueryableStateClient:
                 isolation=isolation,
                 demands=wanted,
             )
-            operation.owner, operation.futures = owner, futures
+            operation.futures = futures
             operation.waiters.append(operation.deliver)
-            self._links.get(operation)
+            self._links.start(operation)
 
     async def _finish(self, operation: Operation) -> None:
         """Start the operation and wait for its end."""

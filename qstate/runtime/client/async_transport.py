@@ -16,7 +16,7 @@ from typing import cast
 
 from qstate.errors import ClosedError, Detail
 from qstate.runtime.client.link import Link, LinkSettings, LinkState
-from qstate.runtime.client.operations import GetOperation, Operation
+from qstate.runtime.client.operations import Operation
 from qstate.runtime.client.state_cache import AddressBook, StateCache
 from qstate.runtime.routing.routed_get import Ask, LookUp
 
@@ -108,20 +108,6 @@ class AsyncLinks:
             raise ClosedError("the client is closed")
         self._live.add(operation)
         operation.start()
-
-    def get(self, operation: GetOperation) -> None:
-        """`start` the operation, on the fast path if possible."""
-        owner = None if self.closed else operation.usual_owner
-        link = None if owner is None else self._links.get(owner.address)
-        if link is not None:
-            link.notice_end()
-        now = time.monotonic()
-        ready = link is not None and link.state is LinkState.READY and now < operation.deadline
-        if owner is not None and link is not None and ready and operation.send_straight(link, owner, now):
-            self._live.add(operation)
-            self.progressed(operation)
-        else:
-            self.start(operation)
 
     async def close(self) -> None:
         """Close every connection and wait for the end of each. Unfinished operations fail with `ClosedError`.

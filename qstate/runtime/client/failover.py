@@ -201,14 +201,20 @@ ATTEMPT_MARGIN = 1 / 3
 
 class _AttemptGet(GetOperation):
     __slots__ = ("tries",)
-    tries: Mapping[int, int]
     margin = ATTEMPT_MARGIN
+
+    def __init__(self, tries: Mapping[int, int], *arguments: Any, **options: Any) -> None:
+        self.tries = tries
+        super().__init__(*arguments, **options)
 
 
 class _AttemptCall(CallOperation):
     __slots__ = ("tries",)
-    tries: Mapping[int, int]
     margin = ATTEMPT_MARGIN
+
+    def __init__(self, tries: Mapping[int, int], *arguments: Any, **options: Any) -> None:
+        self.tries = tries
+        super().__init__(*arguments, **options)
 
 
 class GetFailover(Failover):
@@ -236,7 +242,8 @@ class GetFailover(Failover):
         keys = self._keys
         if len(attempt.positions) != len(keys):
             keys = tuple(keys[position] for position in attempt.positions)
-        operation = _AttemptGet(
+        return _AttemptGet(
+            attempt.tries,
             links,
             self._target,
             keys,
@@ -245,8 +252,6 @@ class GetFailover(Failover):
             isolation=COMMITTED,
             demands=self._demands,
         )
-        operation.tries = attempt.tries
-        return operation
 
     def attempt_ended(self, operation: Operation, now: float) -> None:
         states = self._endpoints.caches[self._plan.attempts[-1].endpoint]
@@ -295,9 +300,7 @@ class CallFailover(Failover):
         self._request = request
 
     def operation_of(self, links: Links, attempt: Attempt) -> Operation:
-        operation = _AttemptCall(links, self._request, attempt.until)
-        operation.tries = attempt.tries
-        return operation
+        return _AttemptCall(attempt.tries, links, self._request, attempt.until)
 
     def result(self) -> tuple[Mapping[str, Any], ...]:
         """The entries of the description; nothing for a ping."""

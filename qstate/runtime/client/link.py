@@ -22,10 +22,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from qstate.errors import Detail, FailureCode, LocalProtocolError, QueryError
-from qstate.keys import Key
-from qstate.protocol import BrokenConnection, ClientConnection, Failure, Location, Target, Values, Welcome
+from qstate.protocol import BrokenConnection, ClientConnection, Failure, Location, Welcome
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
-from qstate.runtime.client.operations import FIRST_PART, LOOK_UP, Operation
+from qstate.runtime.client.operations import LOOK_UP, Operation
 from qstate.runtime.client.state_cache import AddressBook
 from qstate.runtime.routing.routed_get import Ask, LookUp
 
@@ -106,26 +105,6 @@ class Link(ABC):
         self._pending[request_id] = (operation, part, now)
         self._write(data)
 
-    def send_straight(
-        self, operation: Operation, deadline_ms: int, target: Target, keys: tuple[Key, ...], now: float
-    ) -> int:
-        """The fast path of `send`, for a link that is ready. Returns the request's id, or 0 when it was not sent."""
-        sent = self._wire.send_get(deadline_ms, target, keys)
-        if sent is None:
-            return 0
-        request_id, data = sent
-        self._pending[request_id] = (operation, FIRST_PART, now)
-        self._write(data)
-        return request_id
-
-    def received_straight(self, data: bytes, request_id: int, now: float) -> Values | None:
-        """The fast path of `received`: when `data` is exactly the plain answer to that request, take and return it."""
-        values = self._wire.receive_values(data, request_id)
-        if values is not None:
-            self._heard_at = now
-            self._pending.pop(request_id, None)
-        return values
-
     def opened(self) -> None:
         """The transport is connected: begin the handshake."""
         self._is_open = True
@@ -134,14 +113,6 @@ class Link(ABC):
     def received(self, data: bytes, now: float) -> None:
         """Take bytes from the peer."""
         self._heard_at = now
-        values = self._wire.receive_values(data)
-        if values is not None:
-            entry = self._pending.pop(values.id, None)
-            if entry is not None:
-                entry[0].on_answer(entry[1], values, now)
-            if self.state is LinkState.SILENT:
-                self._close_unless_awaited(now)
-            return
         broken: BrokenConnection | None = None
         try:
             events = self._wire.receive(data)

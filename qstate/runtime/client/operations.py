@@ -22,14 +22,14 @@ from qstate.errors import (
     WrongKeyType,
     query_error,
 )
-from qstate.keys import Key, Namespace, all_of_class, check_key
+from qstate.keys import Key, Namespace, check_key
 from qstate.protocol import Answer as WireAnswer
-from qstate.protocol import Describe, Description, Failure, Get, Locate, Location, Ping, Request, Target, Values
+from qstate.protocol import Describe, Description, Failure, Get, Locate, Location, Ping, Request, Values
 from qstate.protocol.limits import MAX_DEADLINE_MS
 from qstate.runtime.client.state_cache import CachedState, StateCache
-from qstate.runtime.routing.location import UNSOUND_KEY, LocationTable, Owner
+from qstate.runtime.routing.location import LocationTable
 from qstate.runtime.routing.routed_get import ANY_NUMBER, PLAIN, Answer, Ask, Command, LookUp, Refuse, Result, RoutedGet
-from qstate.views import ReadOnlyState, ViewMaker
+from qstate.views import ReadOnlyState
 
 __all__ = ["LIVE", "NO_DEMANDS", "CallOperation", "GetOperation", "LearnOperation", "Links", "Operation"]
 
@@ -41,10 +41,6 @@ LOOK_UP = 0
 #: The share of the time left that a peer does not get, so that its own "deadline exceeded", which has more details,
 #: arrives before the client's.
 DEADLINE_MARGIN = 0.05
-#: The number that `RoutedGet` gives to its first part.
-FIRST_PART = 1
-#: `_routed` starts the `RoutedGet` at least this long before the deadline; any time before it will do.
-EARLIER_S = 1.0
 LONGEST_MARGIN_S = 0.050
 
 
@@ -76,22 +72,13 @@ class Links(Protocol):
         """The operation continues; its `wake_at` may have changed."""
 
 
-class StraightLink(Protocol):
-    """A connection with a fast path for gets."""
-
-    def send_straight(
-        self, operation: Operation, deadline_ms: int, target: Target, keys: tuple[Key, ...], now: float
-    ) -> int:
-        """Send a get whose fields have been checked. Returns its id, or 0 when it was not sent."""
-
-
 class Operation(ABC):
     """A call of the client that finishes by its deadline, whatever its peers do.
 
     `deadline` and every `now` are seconds of `time.monotonic`. `waiters` belongs to the links.
     """
 
-    __slots__ = ("_keys", "_links", "_machine", "_table", "deadline", "error", "finished", "waiters")
+    __slots__ = ("_keys", "_links", "_machine", "deadline", "error", "finished", "waiters")
     #: Failure codes with the number of tries after which each is final, for `RoutedGet`.
     tries: Mapping[int, int] = ANY_NUMBER
     #: See `DEADLINE_MARGIN`.
@@ -100,9 +87,7 @@ class Operation(ABC):
     def __init__(self, links: Links, keys: tuple[Any, ...], deadline: float, table: LocationTable | None) -> None:
         self._links = links
         self._keys = keys
-        self._table = table
-        #: None while the operation is on the fast path: see `start`.
-        self._machine: RoutedGet | None = None
+        self._machine = RoutedGet(keys, deadline=deadline, random=links.random, table=table, tries=self.tries)
         self.deadline = deadline
         self.error: QStateError | None = None
         self.finished = False
@@ -129,12 +114,12 @@ class Operation(ABC):
     @property
     def unreached(self) -> Collection[int]:
         """The positions of keys that are UNAVAILABLE because no proxy was reached: no request was sent for them."""
-        return () if self._machine is None else self._machine.unreached
+        return self._machine.unreached
 
     @property
     def hopeless(self) -> bool:
         """Whether its proxy refused the connection and never was reached: waiting does not help."""
-        return self._machine is not None and self._machine.hopeless
+        return self._machine.hopeless
 
     @property
     def is_current(self) -> bool:
@@ -144,28 +129,16 @@ class Operation(ABC):
     @property
     def wake_at(self) -> float:
         """When `on_time` is due; each event may change it."""
-        return self.deadline if self._machine is None else self._machine.wake_at
+        return self._machine.wake_at
 
     def start(self) -> None:
-        """Send the first requests.
-
-        Nearly every operation is one request to one known owner and one answer. This fast path needs no `RoutedGet`
-        and costs a third. As soon as anything else happens, `_routed` makes a `RoutedGet` and starts it, which yields
-        the same request; the request is not sent again.
-        """
+        """Send the first requests."""
         now = time.monotonic()
-        owner = self._only_owner()
-        if owner is None or now >= self.deadline:
-            self._machine = self._routing()
-            self._run(self._machine.start(now), now)
-        else:
-            self._links.send(self, Ask(FIRST_PART, owner, self._keys), now)
-            if not self.finished:
-                self._links.progressed(self)
+        self._run(self._machine.start(now), now)
 
     def on_time(self, now: float) -> None:
         """`wake_at` has been reached."""
-        self._run(self._routed(now).on_time(now), now)
+        self._run(self._machine.on_time(now), now)
 
     def on_answer(self, part: int, message: WireAnswer, now: float) -> None:
         """A peer answered the request of a part."""
@@ -173,11 +146,7 @@ class Operation(ABC):
             return
         if type(message) is Values:
             _, epochs, results = message
-            if self._machine is None and PLAIN.issuperset(map(type, results)):
-                self.answered_straight(message)
-                self._links.finished(self)
-                return
-            commands = self._routed(now).on_values(part, epochs, results, now)
+            commands = self._machine.on_values(part, epochs, results, now)
         elif type(message) is Failure:
             self._on_failure(part, message.code, message.details, now)
             return
@@ -186,12 +155,8 @@ class Operation(ABC):
             return
         else:
             self._keep(message)
-            commands = self._routed(now).on_values(part, (0,), (b"",), now)
+            commands = self._machine.on_values(part, (0,), (b"",), now)
         self._run(commands, now)
-
-    def answered_straight(self, values: Values) -> None:
-        """The answer to the one request of the fast path: every key has a value, or none."""
-        self.finished = True
 
     def on_lost(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> None:
         """The connection was lost after the part had been sent over it; the code says why."""
@@ -207,9 +172,9 @@ class Operation(ABC):
         if code != FailureCode.UNAVAILABLE:
             self._on_failure(part, code, details, now)
         elif part == LOOK_UP:
-            self._run(self._routed(now).on_lookup_unreached(details, now, hopeless=hopeless), now)
+            self._run(self._machine.on_lookup_unreached(details, now, hopeless=hopeless), now)
         else:
-            self._run(self._routed(now).on_unreached(part, details, now, hopeless=hopeless), now)
+            self._run(self._machine.on_unreached(part, details, now, hopeless=hopeless), now)
 
     def on_outdated(self, part: int, now: float) -> None:
         """The part was not sent, because the connection has ended that described the state."""
@@ -218,14 +183,14 @@ class Operation(ABC):
         if part == LOOK_UP:
             self._links.send(self, LookUp(None), now)
         else:
-            self._run(self._routed(now).on_outdated(part, now), now)
+            self._run(self._machine.on_outdated(part, now), now)
 
     def on_unsendable(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> None:
         """The protocol cannot encode the request of the part."""
         if part == LOOK_UP:
-            self._run(self._routed(now).on_lookup_failed(code, details, now), now)
+            self._run(self._machine.on_lookup_failed(code, details, now), now)
         else:
-            self._run(self._routed(now).on_unsendable(part, code, details, now), now)
+            self._run(self._machine.on_unsendable(part, code, details, now), now)
 
     def fail(self, error: QStateError) -> None:
         """Finish with an error, now. Has no effect on a finished operation."""
@@ -236,35 +201,10 @@ class Operation(ABC):
 
     def _on_failure(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> None:
         if part == LOOK_UP:
-            commands = self._routed(now).on_lookup_failed(code, details, now)
+            commands = self._machine.on_lookup_failed(code, details, now)
         else:
-            commands = self._routed(now).on_failure(part, code, details, now)
+            commands = self._machine.on_failure(part, code, details, now)
         self._run(commands, now)
-
-    def _only_owner(self) -> Owner | None:
-        """The owner of all keys, when it is known and cheap to find."""
-        table, keys = self._table, self._keys
-        if table is None or not keys:
-            return None
-        if table.sole_owner is not None or len(keys) > 1:
-            return table.sole_owner
-        try:
-            return table.owner_of_key(keys[0])
-        except UNSOUND_KEY:
-            return None
-
-    def _routing(self) -> RoutedGet:
-        return RoutedGet(
-            self._keys, deadline=self.deadline, random=self._links.random, table=self._table, tries=self.tries
-        )
-
-    def _routed(self, now: float) -> RoutedGet:
-        """The `RoutedGet`, made when the fast path ends."""
-        if self._machine is None:
-            self._machine = self._routing()
-            # The request was sent before the deadline; at the deadline `start` would not yield it.
-            self._machine.start(min(now, self.deadline - EARLIER_S))
-        return self._machine
 
     def _on_location(self, message: Location, now: float) -> None:
         raise NotImplementedError
@@ -343,7 +283,7 @@ class _StateOperation(Operation):
         else:
             # Another operation has looked it up in the meantime.
             self._known = known
-            self._run(self._routed(now).on_located(known.table, now), now)
+            self._run(self._machine.on_located(known.table, now), now)
 
     def _on_location(self, message: Location, now: float) -> None:
         try:
@@ -351,7 +291,7 @@ class _StateOperation(Operation):
         except SerializationError as exc:
             self.fail(exc)
             return
-        self._run(self._routed(now).on_located(self._known.table, now), now)
+        self._run(self._machine.on_located(self._known.table, now), now)
 
     def _refused(self, refusal: Refuse) -> None:
         super()._refused(refusal)
@@ -390,7 +330,7 @@ class LearnOperation(_StateOperation):
 class GetOperation(_StateOperation):
     """Get the values of keys. Its result has a view, or None, for each key."""
 
-    __slots__ = ("_answer", "_expected", "_isolation", "_namespace", "_options", "_plain")
+    __slots__ = ("_answer", "_isolation", "_namespace", "_options")
 
     def __init__(
         self,
@@ -403,52 +343,11 @@ class GetOperation(_StateOperation):
         isolation: str = LIVE,
         demands: Mapping[str, Detail] = NO_DEMANDS,
     ) -> None:
-        # The base classes' `__init__` written out, for speed: every get runs this.
-        self._links = links
-        self._job, self._state = target
-        self._known = known = links.states.find_target(target)
-        self._table = None if known is None else known.table
-        self._keys = keys
-        self._machine = None
-        self.deadline = deadline
-        self.error = None
-        self.finished = False
-        self.waiters = []
+        super().__init__(links, *target, keys, deadline)
         self._namespace = namespace
         self._isolation = isolation
         self._options = demands if isolation == LIVE else {"isolation": isolation, **demands}
         self._answer: Answer | None = None
-        self._expected: dict[Key, ReadOnlyState | None] | None = None
-        #: Whether the answer is known to have no failure.
-        self._plain = False
-
-    @property
-    def usual_owner(self) -> Owner | None:
-        """The owner of all keys when this get qualifies for the fast path, else None.
-
-        It qualifies without options and namespace, when all keys have the state's type: such a request needs no check.
-        """
-        known, keys = self._known, self._keys
-        if known is None or self._options or self._namespace is not None or not keys:
-            return None
-        if known.key_class is None or not all_of_class(keys, known.key_class):
-            return None
-        return known.table.sole_owner or self._only_owner()
-
-    def send_straight(self, link: StraightLink, owner: Owner, now: float) -> int:
-        """Send the request to the usual owner. Returns its id, or 0 when it was not sent."""
-        target = owner.state_id or (self._job, self._state)
-        return link.send_straight(self, self._ms_left(now), target, self._keys, now)
-
-    def expect(self) -> None:
-        """Prepare the views while the client waits for the answer."""
-        if len(self._keys) > 1 and self._known is not None:
-            self._expected = self._known.maker.expect(self._keys, self._isolation)
-
-    def answered_straight(self, values: Values) -> None:
-        self._answer = Answer(values.epochs, values.results)
-        self._plain = True
-        self.finished = True
 
     @property
     def codes(self) -> Sequence[int]:
@@ -466,8 +365,6 @@ class GetOperation(_StateOperation):
     def result(self) -> list[ReadOnlyState | None]:
         """A view or None for each key, in their order. Raises the error of the first key that has one."""
         found = self.results()
-        if self._plain:
-            return found
         for entry in found:
             if isinstance(entry, QStateError):
                 raise entry
@@ -475,11 +372,6 @@ class GetOperation(_StateOperation):
 
     def by_key(self) -> dict[Key, ReadOnlyState | None]:
         """`result` as a dict by key."""
-        expected, self._expected = self._expected, None
-        if self._plain and expected is not None and self._answer is not None:
-            epochs, results = self._answer
-            if ViewMaker.fill(expected, results, epochs):  # type: ignore[arg-type]
-                return expected
         return dict(zip(self._keys, self.result(), strict=True))
 
     def only_result(self) -> ReadOnlyState | None:
@@ -501,7 +393,7 @@ class GetOperation(_StateOperation):
         if not results:
             return []
         assert self._known is not None
-        if not (self._plain or PLAIN.issuperset(map(type, results))):
+        if not PLAIN.issuperset(map(type, results)):
             return self._with_failures(epochs, results)
         return self._known.maker.views(results, epochs, self._isolation)  # type: ignore[arg-type]
 
@@ -559,7 +451,7 @@ class CallOperation(Operation):
         return self._answer.entries if isinstance(self._answer, Description) else ()
 
     def _look_up(self, command: LookUp, now: float) -> None:
-        self._run(self._routed(now).on_located(self._links.states.at_proxy("", {}), now), now)
+        self._run(self._machine.on_located(self._links.states.at_proxy("", {}), now), now)
 
     def _keep(self, message: WireAnswer) -> None:
         self._answer = message

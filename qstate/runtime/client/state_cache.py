@@ -59,10 +59,6 @@ class StateCache:
         """The entry of a state, or None."""
         return self._known.get((job, state))
 
-    def find_target(self, target: tuple[str, str]) -> CachedState | None:
-        """`find` by (job, state)."""
-        return self._known.get(target)
-
     def learn(self, job: str, state: str, location: Location) -> CachedState:
         """Add a proxy's answer to a Locate. Raises `SerializationError` when this client cannot read the state."""
         types = _column_types(location.state)

@@ -146,8 +146,7 @@ class QueryableStateClient:
         """
         links = self._links
         self._check(job, state, (key,), namespace, isolation)
-        now = time.monotonic()
-        deadline = now + (self._timeout_s if timeout_s is None else check_timeout(timeout_s))
+        deadline = self._deadline(timeout_s)
         wanted = NO_DEMANDS if min_epoch is None and max_staleness_s is None else demands(min_epoch, max_staleness_s)
         if self._endpoints is not None and isolation == COMMITTED:
             with links.lock:
@@ -172,7 +171,7 @@ class QueryableStateClient:
                 isolation=isolation,
                 demands=wanted,
             )
-            links.get(operation, now)
+            links.run(operation)
         return operation.only_result()
 
     def submit(
@@ -237,10 +236,7 @@ class QueryableStateClient:
                 isolation=isolation,
                 demands=wanted,
             )
-            if isinstance(operation, GetOperation):
-                self._links.get(operation, time.monotonic())
-            else:
-                self._links.run(operation)
+            self._links.run(operation)
         return operation.by_key()
 
     def jobs(self, *, timeout_s: float | None = None) -> list[str]:

@@ -23,9 +23,8 @@ from random import Random
 from typing import Any
 
 from qstate.errors import ClosedError, Detail
-from qstate.protocol import Values
-from qstate.runtime.client.link import Link, LinkSettings, LinkState
-from qstate.runtime.client.operations import GetOperation, Operation
+from qstate.runtime.client.link import Link, LinkSettings
+from qstate.runtime.client.operations import Operation
 from qstate.runtime.client.state_cache import AddressBook, StateCache
 from qstate.runtime.routing.routed_get import Ask, LookUp
 
@@ -81,13 +80,6 @@ class SyncLink(Link):
         if events & _READABLE and self._sock is not None:
             self.read()
 
-    def free(self) -> bool:
-        """Whether a request can be sent at once, with no other answer pending before its own."""
-        if not self.idle or self._unsent:
-            return False
-        self.notice_end()
-        return self.state is LinkState.READY
-
     def notice_end(self) -> None:
         """When no answer is pending, read what has arrived: it can only be the end of the connection."""
         if self.idle and self._arrivals.poll(0):
@@ -95,28 +87,20 @@ class SyncLink(Link):
 
     def read(self) -> None:
         """Read what has arrived, if anything."""
-        self.read_straight(0)
-
-    def read_straight(self, request_id: int) -> Values | None:
-        """The fast path of `read`: return the plain answer to that request when nothing else has arrived."""
         sock = self._sock
         if sock is None or not self._connected:
-            return None
+            return
         try:
             data = sock.recv(RECEIVE_BYTES)
         except (BlockingIOError, InterruptedError):
-            return None
+            return
         except OSError as exc:
             self.unreachable(str(exc), time.monotonic())
-            return None
-        now = time.monotonic()
-        values = self.received_straight(data, request_id, now) if request_id else None
-        if values is None:
-            if data:
-                self.received(data, now)
-            else:
-                self.unreachable("the peer closed the connection", now)
-        return values
+            return
+        if data:
+            self.received(data, time.monotonic())
+        else:
+            self.unreachable("the peer closed the connection", time.monotonic())
 
     def abandon_socket(self) -> None:
         """Close this process's copy of the socket after a fork; the connection belongs to the parent."""
@@ -243,39 +227,10 @@ class SyncLinks:
         if self.congested:
             self._relieve(operation)
 
-    def get(self, operation: GetOperation, now: float) -> None:
-        """`start` the operation, on the fast path if possible, and `wait` for its end. Call with the lock."""
-        owner = None if self._leading or self._closed is not None else operation.usual_owner
-        link = None if owner is None else self._links.get(owner.address)
-        if owner is not None and link is not None and now < operation.deadline and link.free():
-            request_id = operation.send_straight(link, owner, now)
-            if request_id:
-                self._live.add(operation)
-                operation.expect()
-                self._await(operation, link, request_id, operation.deadline - now)
-        if operation not in self._live and not operation.finished:
-            self.start(operation)
-        if not operation.finished:
-            self.wait(operation, operation.deadline)
-
     def run(self, operation: Operation) -> None:
         """`start` the operation and `wait` for its end. Call with the lock."""
         self.start(operation)
         self.wait(operation, operation.deadline)
-
-    def _await(self, operation: GetOperation, link: SyncLink, request_id: int, timeout_s: float) -> None:
-        """Lead once; hand the plain answer to this request directly to the operation."""
-        try:
-            for number, events in self._poll_once(timeout_s):
-                if events != _READ or self._polled.get(number) is not link:
-                    self._dispatch(number, events)
-                    continue
-                values = link.read_straight(request_id)
-                if values is not None:
-                    operation.answered_straight(values)
-                    self._live.discard(operation)  # no other thread waits for it
-        finally:
-            self._pass_the_lead()
 
     def wait(self, operation: Operation, until: float) -> bool:
         """Wait until the operation is finished, or until `until`. Returns whether it is. Call with the lock."""

@@ -331,38 +331,6 @@ def test_views_of_many_results_keep_their_order_and_the_missing_keys() -> None:
     assert [view and (view.epoch, view.isolation) for view in views] == [(3, "committed"), None, (4, "committed")]
 
 
-@given(st.lists(st.none() | st.integers(-9, 9), min_size=1), st.integers(-1, 1), st.booleans())
-def test_views_made_before_the_answer_are_those_made_after_it(
-    values: list[int | None], later: int, mixed: bool
-) -> None:
-    maker = ViewMaker({"name": "s", "kind": "value", "serializer": "msgpack"}, {})
-    keys = list(range(len(values)))
-    assert maker.expect(keys, "live") is None
-    maker.view(PACK(0), 5, "live")
-    results = [None if value is None else PACK(value) for value in values]
-    epochs = [5 + later] * len(keys)
-    if mixed:
-        epochs[-1] = 6
-    expected = maker.expect(keys, "live")
-    assert expected is not None
-    filled = maker.fill(expected, results, epochs)
-    assert filled == (set(epochs) == {5})
-    if filled:
-        assert list(expected) == keys
-        made = dict(zip(keys, maker.views(results, epochs, "live"), strict=True))
-        assert expected == made
-        assert [view and (view.epoch, view.isolation) for view in expected.values()] == [
-            view and (view.epoch, view.isolation) for view in made.values()
-        ]
-
-
-def test_duplicate_keys_have_no_views_before_the_answer() -> None:
-    maker = ViewMaker({"name": "s", "kind": "value", "serializer": "msgpack"}, {})
-    maker.view(PACK(0), 5, "live")
-    assert maker.expect(["a", "b", "a"], "live") is None
-    assert maker.expect(["a", "b"], "committed") is None
-
-
 SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text()
 VALUES = st.recursive(
     SCALARS | st.binary(),

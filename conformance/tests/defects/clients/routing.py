@@ -17,7 +17,6 @@ from tests.defects.clients.seeds import defect
 @defect("routing.the_location_is_kept_until_an_owner_says_otherwise")
 def locates_for_every_get() -> None:
     StateCache.find = lambda self, job, state: None  # type: ignore[method-assign]
-    StateCache.find_target = lambda self, target: None  # type: ignore[method-assign]
 
 
 @defect("delivery.names_that_run_together_are_kept_apart")
