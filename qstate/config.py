@@ -17,6 +17,7 @@ from typing import Any
 
 from qstate.errors import ConfigError
 from qstate.keys import DEFAULT_MAX_PARALLELISM, check_max_parallelism
+from qstate.ports import ports_text
 from qstate.setting_values import MAX_FRAME_LIMIT, MIN_MAX_FRAME, WORDS, setting_value
 
 __all__ = ["SPARK_PREFIX", "JobConfig", "option_table", "storage_option"]
@@ -31,6 +32,8 @@ _MAPS = frozenset(("backend_options", "checkpoint_storage_options"))
 
 #: Fields whose value may be a `Path`.
 _PLACES = frozenset(("checkpoint_dir", "restore_from", "log_dir", "auth_token_file"))
+#: Fields whose value may be any form of `Ports`; the config has it as text.
+_PORTS = frozenset(("proxy_ports", "server_ports", "metrics_ports"))
 
 
 def _option(default: Any, doc: str) -> Any:
@@ -264,9 +267,20 @@ def _checked(name: str, label: str, value: Any) -> Any:
         return value
     if name in _PLACES and isinstance(value, os.PathLike):
         value = os.fspath(value)
+    if name in _PORTS:
+        return _ports(label, value, may_be_empty=entry.default == "")
     found = setting_value(type(entry.default), value)
     if found is None or (isinstance(found, float) and not math.isfinite(found)):
         example = f" such as {entry.default!r}" if isinstance(entry.default, str) and entry.default else ""
         finite = ", and finite" if isinstance(found, float) else ""
         raise ConfigError(f"{label} must be {WORDS[type(entry.default)]}{example}{finite}, got {shown}")
     return found
+
+
+def _ports(label: str, value: Any, *, may_be_empty: bool) -> str:
+    if may_be_empty and isinstance(value, str) and not value:
+        return ""
+    try:
+        return ports_text(value)
+    except ConfigError as exc:
+        raise ConfigError(f"{label}: {exc}") from None

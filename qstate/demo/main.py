@@ -30,7 +30,7 @@ from qstate.demo.report import report
 from qstate.demo.session import open_session
 from qstate.demo.streams import JOB, Inputs, Streams, start_streams
 from qstate.errors import ConfigError, JobError
-from qstate.runtime.net.listener import parse_ports
+from qstate.ports import parse_ports
 from qstate.spark import Job
 
 __all__ = ["run"]

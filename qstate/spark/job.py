@@ -27,7 +27,6 @@ from qstate.runtime.control.addresses import RestoredSubtask
 from qstate.runtime.control.auth_token import with_token
 from qstate.runtime.control.statistics import ProcessStatistics
 from qstate.runtime.job.job_manager import JobManager, log_directory
-from qstate.runtime.net.listener import parse_ports
 from qstate.runtime.relay.relay import JobTicket
 from qstate.runtime.serving.metrics import MetricsServer
 from qstate.runtime.serving.query_ports import check_exposure
@@ -84,8 +83,6 @@ class Job:
         if self.config.auth_token and is_on_a_command_line(self.config.auth_token):
             log.warning(_TOKEN_IN_THE_OPEN)
         check_backend(self.config.backend, self.config.backend_options)
-        for ports in (self.config.proxy_ports, self.config.server_ports, self.config.metrics_ports or "0"):
-            parse_ports(ports)
         log_directory(self.config.log_dir)
         self.parallelism = self.config.parallelism or min(context.defaultParallelism, self.config.max_parallelism)
         local = bool(_LOCAL_MASTER.match(context.master or ""))

@@ -21,7 +21,8 @@ Spark conf. An option of the object store of checkpoints and savepoints (see
 [Keep checkpoints in an object store](../how-to/object-stores.md)) is an entry of `checkpoint_storage_options`, and
 `spark.qstate.checkpoint.storage.<option>`.
 
-Ports are a list of ports and ranges, tried in order: `9069,9100-9299`; `0` is any free port.
+Ports are a list of ports and ranges, tried in order: `9069,9100-9299`; `0` is any free port. In Python a number, a
+`range`, and an iterable of texts, numbers and ranges will do as well.
 
 | in Python | in the Spark conf | default | meaning |
 |---|---|---|---|

@@ -34,6 +34,8 @@ def test_every_setting_is_of_its_type_or_refused_by_name(name: str, value: Any) 
         float: value in (1.5, 3) and value is not True,
         str: value == "no",
     }[kind]
+    if name.endswith("_ports"):
+        fits = value == 3 and value is not True
     try:
         found = getattr(JobConfig(**{name: value}), name)
     except ConfigError as exc:
@@ -51,8 +53,7 @@ def test_every_setting_is_of_its_type_or_refused_by_name(name: str, value: Any) 
         ({"exactly_once": "no"}, "exactly_once must be true or false, got 'no'"),
         ({"exactly_once": 0}, "exactly_once must be true or false, got 0"),
         ({"lease_s": "soon"}, "lease_s must be a number, got 'soon'"),
-        ({"proxy_ports": [9067]}, r"proxy_ports must be text such as '9069,9100-9299', got \[9067\]"),
-        ({"proxy_ports": 9067}, "proxy_ports must be text such as '9069,9100-9299', got 9067"),
+        ({"proxy_ports": None}, r"proxy_ports: ports are text such as .* got None"),
         ({"lease_s": math.inf}, "lease_s must be a number, and finite, got inf"),
         ({"backend_options": ["a"]}, r"backend_options must be a map from names to values, got \['a'\]"),
         ({"checkpoint_storage_options": "key=secret"}, "checkpoint_storage_options must be .* a value of type str$"),

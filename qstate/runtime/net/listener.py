@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 
 from qstate.errors import ConfigError
 from qstate.line_limit import limited
+from qstate.ports import Ports, parse_ports
 from qstate.runtime.net.reactor import Reactor
 
-__all__ = ["Listener", "host_and_port", "listen", "parse_ports"]
+__all__ = ["Listener", "host_and_port", "listen"]
 
 log = limited(logging.getLogger(__name__))
 
@@ -29,30 +30,10 @@ _TAKEN = {errno.EADDRINUSE, errno.EACCES}
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
-def parse_ports(text: str) -> list[range]:
-    """The ports of a list such as "9069,9100-9200", in order. "0" means any free port.
-
-    Raises `ConfigError` when the text is not such a list.
-    """
-    if not isinstance(text, str):
-        raise ConfigError(f"ports are text, a list of ports and ranges such as '9069,9100-9200', got {text!r}")
-    ranges: list[range] = []
-    for part in text.split(","):
-        first, dash, last = (piece.strip() for piece in part.partition("-"))
-        ends = (first, last if dash else first)
-        if not all(end.isascii() and end.isdigit() for end in ends):
-            raise ConfigError(f"ports must be a list of ports and ranges such as '9069,9100-9200', got {text!r}")
-        start, stop = int(ends[0]), int(ends[1]) + 1
-        if not start < stop <= 65_536:
-            raise ConfigError(f"ports are 0 to 65535 and ranges ascend, got {part.strip()!r} in {text!r}")
-        ranges.append(range(start, stop))
-    return ranges
-
-
-def listen(bind: str, ports: str, what: str) -> socket.socket:
+def listen(bind: str, ports: Ports, what: str) -> socket.socket:
     """A socket that listens on the first free port. `what` names the listener in errors.
 
-    Raises `ConfigError` when the list is invalid, the address is not one of this host, or every port is taken.
+    Raises `ConfigError` when the ports are invalid, the address is not one of this host, or every port is taken.
     """
     candidates = parse_ports(ports)
     try:

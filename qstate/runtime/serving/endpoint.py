@@ -30,6 +30,7 @@ from typing import Protocol
 
 from qstate.errors import ClosedError, ConfigError, FailureCode, QueryError
 from qstate.line_limit import limited
+from qstate.ports import Ports, ports_text
 from qstate.protocol import (
     DEFAULT_MAX_FRAME,
     DEFAULT_MAX_KEYS,
@@ -80,7 +81,7 @@ class EndpointOptions:
     """
 
     bind: str = "127.0.0.1"
-    ports: str = "0"
+    ports: Ports = "0"
     network_threads: int = 1
     query_threads: int = 1
     max_connections: int = 1024
@@ -97,6 +98,7 @@ class EndpointOptions:
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be above zero, got {getattr(self, name)}")
         Limits(self.max_frame, self.max_keys)
+        object.__setattr__(self, "ports", ports_text(self.ports))
 
 
 _ABOVE_ZERO = (

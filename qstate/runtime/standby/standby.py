@@ -43,7 +43,6 @@ from qstate.line_limit import limited
 from qstate.runtime.control.auth_token import with_token
 from qstate.runtime.control.scratch_directory import ScratchDirectory
 from qstate.runtime.control.statistics import ProcessStatistics, process_statistics, request_statistics
-from qstate.runtime.net.listener import parse_ports
 from qstate.runtime.routing.location import LocationTable
 from qstate.runtime.serving.client_proxy import ClientProxy
 from qstate.runtime.serving.metrics import MetricsServer
@@ -363,8 +362,6 @@ class Standby:
 
     def _check(self, host: str) -> None:
         check_backend(self._config.backend, self._config.backend_options)
-        for ports in (self._config.proxy_ports, self._config.server_ports, self._config.metrics_ports or "0"):
-            parse_ports(ports)
         check_exposure(self._config, host)
 
     def _free_state(self) -> None:
