@@ -221,20 +221,21 @@ class ReadOnlyState:
     def _unpack(self, data: bytes) -> Any:
         return _unpack_frozen(data)
 
-    def _contents(self) -> Any:
+    def contents(self) -> Any:
+        """The value, whatever the kind: of a list view the elements, of a map view its entries as a dict."""
         # A serializer of the user's may make mutable objects, so each access decodes again.
         return self._framed() if self._reading.own is None else self._reading.loads(self._data)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ReadOnlyState):
             return NotImplemented
-        return type(self) is type(other) and bool(self._contents() == other._contents())
+        return type(self) is type(other) and bool(self.contents() == other.contents())
 
     # Contents may be lists and dicts, which are not hashable.
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._contents()!r}, epoch={self.epoch}, isolation={self.isolation!r})"
+        return f"{type(self).__name__}({self.contents()!r}, epoch={self.epoch}, isolation={self.isolation!r})"
 
     def __reduce__(self) -> tuple[type[ReadOnlyState], tuple[bytes, _Reading]]:
         return type(self), (self._data, self._reading)
@@ -248,7 +249,7 @@ class ReadOnlyValueState(ReadOnlyState):
 
     def value(self) -> Any:
         """The value."""
-        return self._contents()
+        return self.contents()
 
     update = _refuser("update", _JOB_ONLY)
 
@@ -261,7 +262,7 @@ class ReadOnlyReducingState(ReadOnlyState):
 
     def get(self) -> Any:
         """The reduced value."""
-        return self._contents()
+        return self.contents()
 
     add = _refuser("add", _JOB_ONLY)
 
@@ -274,7 +275,7 @@ class ReadOnlyAggregatingState(ReadOnlyState):
 
     def get(self) -> Any:
         """The aggregate's result."""
-        return self._contents()
+        return self.contents()
 
     add = _refuser("add", _JOB_ONLY)
 
@@ -287,12 +288,12 @@ class ReadOnlyListState(ReadOnlyState):
 
     def get(self) -> ReadOnlyList:
         """The elements, in order."""
-        return self._contents()
+        return self.contents()
 
     def _unpack(self, data: bytes) -> Any:
         return _of_type(ReadOnlyList, _unpack_frozen(data))
 
-    def _contents(self) -> ReadOnlyList:
+    def contents(self) -> ReadOnlyList:
         elements: ReadOnlyList = self._framed()
         return elements if self._reading.own is None else _read_only_list(map(self._reading.loads, elements))
 
@@ -318,7 +319,7 @@ class ReadOnlyMapState(ReadOnlyState):
 
     def entries(self) -> tuple[tuple[Key, Any], ...]:
         """All (key, value) pairs."""
-        return tuple(self._contents().items())
+        return tuple(self.contents().items())
 
     def keys(self) -> tuple[Key, ...]:
         """The keys of all entries."""
@@ -326,7 +327,7 @@ class ReadOnlyMapState(ReadOnlyState):
 
     def values(self) -> tuple[Any, ...]:
         """The values of all entries, in the order of `keys`."""
-        return tuple(self._contents().values())
+        return tuple(self.contents().values())
 
     def is_empty(self) -> bool:
         """Whether the map has no entries."""
@@ -335,7 +336,7 @@ class ReadOnlyMapState(ReadOnlyState):
     def _unpack(self, data: bytes) -> Any:
         return _of_type(ReadOnlyDict, _unpack_frozen(data))
 
-    def _contents(self) -> ReadOnlyDict:
+    def contents(self) -> ReadOnlyDict:
         entries: ReadOnlyDict = self._framed()
         if self._reading.own is None:
             return entries

@@ -15,7 +15,6 @@ from datetime import date
 from typing import Any
 
 from qstate.client import QueryableStateClient
-from qstate.contents import contents
 from qstate.errors import ConfigError, UnknownState
 from qstate.keys import ColumnType, Key, Namespace, check_key
 from qstate.runtime.client.arguments import check_name, demands
@@ -115,7 +114,7 @@ def _get(arguments: argparse.Namespace) -> int:
             min_epoch=arguments.min_epoch,
             max_staleness_s=arguments.max_staleness,
         )
-        value = None if view is None else contents(view)
+        value = None if view is None else view.contents()
     if arguments.json:
         print(json.dumps(printable(value)))
     elif view is not None:

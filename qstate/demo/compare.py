@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol
 
-from qstate.contents import contents
 from qstate.demo.expected import Expectation
 
 __all__ = ["Asker", "Comparison", "Mismatch", "compare"]
@@ -60,7 +59,8 @@ def compare(client: Asker, job: str, expectations: Iterable[Expectation]) -> Com
         for keys in _chunks(wanted.values):
             views = client.get_many(job, wanted.state, keys, wanted.namespace)
             for key in keys:
-                expected, found = wanted.values[key], contents(views[key])
+                view = views[key]
+                expected, found = wanted.values[key], None if view is None else view.contents()
                 if not _same(expected, found):
                     comparison.mismatches.append(Mismatch(wanted.state, wanted.namespace, key, expected, found))
     return comparison

@@ -9,11 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from qstate.client import QueryableStateClient
-from qstate.contents import contents
 from qstate.errors import QueryError
+from qstate.views import ReadOnlyState
 
 __all__ = ["Probe", "Reading"]
 
@@ -66,12 +65,13 @@ class Probe:
         self._took_s += time.perf_counter() - begun
         self._requests += 1
         self.keys += len(keys)
-        return [Reading(label, str(key), _shown(state, contents(view))) for key, view in views.items()]
+        return [Reading(label, str(key), _shown(state, view)) for key, view in views.items()]
 
 
-def _shown(state: str, value: Any) -> str:
-    if value is None:
+def _shown(state: str, view: ReadOnlyState | None) -> str:
+    if view is None:
         return "-"
+    value = view.contents()
     if state == "lastFlight":
         late = "never departed" if value["delay"] is None else f"{value['delay']:+d} min"
         return f"{value['carrier']} {value['origin']} to {value['dest']}, {late}"

@@ -1,7 +1,7 @@
 """Checks of the clients' arguments, before anything is sent. Each error says what was given and what was expected.
 
-Rules of this module: values in, values or `ConfigError` out (`WrongKeyType` for a value that cannot be a key). It knows
-neither connections nor the states of a server; the server checks the rest.
+Rules of this module: arguments in, values or `ConfigError` out. It knows neither connections nor the states of a
+server; the server checks the rest.
 """
 
 from __future__ import annotations
@@ -13,24 +13,30 @@ from numbers import Real
 from typing import Any
 
 from qstate.errors import ConfigError, Detail
-from qstate.keys import Key, Namespace, check_key
+from qstate.keys import Key, Namespace
 from qstate.protocol.limits import MAX_NAME, MAX_TOKEN, Limits
+from qstate.runtime.client.failover import Endpoints
 from qstate.runtime.client.link import LinkSettings
+from qstate.runtime.client.query import COMMITTED, LIVE, NO_OPTIONS, Query
+from qstate.runtime.client.state_cache import StateCache
+from qstate.serializers import Serializer
+from qstate.views import serializers_by_name
 
 __all__ = [
+    "DEFAULT_TIMEOUT_S",
     "check_address",
-    "check_direct",
-    "check_isolation",
     "check_name",
-    "check_query",
     "check_timeout",
     "demands",
-    "fallback_addresses",
+    "endpoints_of",
     "keys_of",
     "link_settings",
+    "query_of",
 ]
 
-ISOLATIONS = ("live", "committed")
+DEFAULT_TIMEOUT_S = 10.0
+ISOLATIONS = (LIVE, COMMITTED)
+_COMMITTED_OPTIONS: Mapping[str, Detail] = {"isolation": COMMITTED}
 _LARGEST = (1 << 63) - 1
 _HOST_AND_PORT = re.compile(r"(?P<host>[^:/\[\]@\s]+|\[[^/\[\]@\s]+\]):(?P<port>\d+)")
 #: Letters of any language, and the zone of an IPv6 address, as in fe80::1%eth0.
@@ -61,28 +67,19 @@ def check_address(host: Any, port: Any) -> tuple[str, int]:
     return host, port
 
 
-def check_direct(direct: bool) -> bool:
-    """Return whether to ask the state servers. Raises `ConfigError` unless it is a bool."""
+def endpoints_of(
+    proxy: tuple[Any, Any],
+    direct: bool,
+    serializers: Iterable[Serializer],
+    fallback: Iterable[tuple[str, int]],
+) -> Endpoints:
+    """Return the job's proxy and its fallbacks. Raises `ConfigError`."""
+    known = serializers_by_name(serializers)
+    address = check_address(*proxy)
     if not isinstance(direct, bool):
         raise ConfigError(f"direct must be True or False, got {direct!r}")
-    return direct
-
-
-def fallback_addresses(fallback: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Return the addresses of the fallbacks. Raises `ConfigError`."""
-    if isinstance(fallback, str) or not isinstance(fallback, Iterable):
-        raise ConfigError(f"fallback takes a list of (host, port), as in [('standby', 9069)], got {fallback!r}")
-    addresses = []
-    for address in fallback:
-        try:
-            host, port = address
-            addresses.append(check_address(host, port))
-        except (TypeError, ValueError, ConfigError) as exc:
-            why = f": {exc}" if isinstance(exc, ConfigError) else ""
-            raise ConfigError(
-                f"fallback takes (host, port) of each proxy, as in [('standby', 9069)], got {address!r}{why}"
-            ) from None
-    return addresses
+    elsewhere = [StateCache(other, direct=False, serializers=known) for other in _fallback_addresses(fallback)]
+    return Endpoints([StateCache(address, direct=direct, serializers=known), *elsewhere])
 
 
 def link_settings(token: str | bytes | None, max_frame: int) -> LinkSettings:
@@ -107,21 +104,18 @@ def check_timeout(timeout_s: float) -> float:
     return timeout_s
 
 
-def check_isolation(isolation: str) -> str:
-    """Return the isolation. Raises `ConfigError` unless it is one of `ISOLATIONS`."""
-    if isolation not in ISOLATIONS:
-        raise ConfigError(f"isolation must be one of {', '.join(map(repr, ISOLATIONS))}, got {isolation!r}")
-    return isolation
-
-
-def check_query(job: Any, state: Any, keys: Iterable[Key], namespace: Namespace) -> None:
-    """Raise `ConfigError` for impossible names, and `WrongKeyType` for values that cannot be keys of any state."""
+def query_of(
+    job: Any, state: Any, namespace: Namespace, isolation: str, *, min_epoch: int | None, max_staleness_s: float | None
+) -> Query:
+    """Return the query of a call. Raises `ConfigError`; `Query.check_keys` checks the namespace."""
     check_name("job", job)
     check_name("state", state)
-    for key in keys:
-        check_key(key)
-    if namespace is not None:
-        check_key(namespace)
+    if isolation not in ISOLATIONS:
+        raise ConfigError(f"isolation must be one of {', '.join(map(repr, ISOLATIONS))}, got {isolation!r}")
+    options = NO_OPTIONS if isolation == LIVE else _COMMITTED_OPTIONS
+    if min_epoch is not None or max_staleness_s is not None:
+        options = {**options, **demands(min_epoch, max_staleness_s)}
+    return Query(job, state, namespace, isolation, options)
 
 
 def check_name(which: str, name: Any) -> None:
@@ -153,6 +147,23 @@ def demands(min_epoch: int | None, max_staleness_s: float | None) -> Mapping[str
             raise ConfigError(f"max_staleness_s must be seconds, from zero and finite, got {max_staleness_s!r}")
         wanted["max_staleness_ms"] = min(round(max_staleness_s * 1000), _LARGEST)
     return wanted
+
+
+def _fallback_addresses(fallback: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Return the addresses of the fallbacks. Raises `ConfigError`."""
+    if isinstance(fallback, str) or not isinstance(fallback, Iterable):
+        raise ConfigError(f"fallback takes a list of (host, port), as in [('standby', 9069)], got {fallback!r}")
+    addresses = []
+    for address in fallback:
+        try:
+            host, port = address
+            addresses.append(check_address(host, port))
+        except (TypeError, ValueError, ConfigError) as exc:
+            why = f": {exc}" if isinstance(exc, ConfigError) else ""
+            raise ConfigError(
+                f"fallback takes (host, port) of each proxy, as in [('standby', 9069)], got {address!r}{why}"
+            ) from None
+    return addresses
 
 
 def _is_number(value: Any) -> bool:

@@ -16,7 +16,7 @@ from typing import cast
 
 from qstate.errors import ClosedError, Detail
 from qstate.runtime.client.link import Link, LinkSettings, LinkState
-from qstate.runtime.client.operations import Operation
+from qstate.runtime.client.operations import Operation, RoutedOperation
 from qstate.runtime.client.state_cache import AddressBook, StateCache
 from qstate.runtime.routing.routed_get import Ask, LookUp
 
@@ -128,7 +128,7 @@ class AsyncLinks:
             await asyncio.wait([link.gone for link in self._open])
 
     def send(
-        self, operation: Operation, command: Ask | LookUp, now: float, proxy: tuple[str, int] | None = None
+        self, operation: RoutedOperation, command: Ask | LookUp, now: float, proxy: tuple[str, int] | None = None
     ) -> None:
         """Send over the link to the command's peer. Makes the link if necessary."""
         address = (command.owner.host, command.owner.port) if type(command) is Ask else proxy or self._proxy

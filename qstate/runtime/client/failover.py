@@ -1,4 +1,4 @@
-"""Operations with failover: they ask the job first, and its fallbacks when the job does not answer.
+"""Failover: an operation for which the job is asked first, and its fallbacks when the job does not answer.
 
 Rules of this module: it carries out what `failover_plan` decides. Each attempt of a plan is an ordinary operation, for
 the keys that are still open. An attempt uses the state cache of its own endpoint, so a value is always decoded by the
@@ -8,28 +8,31 @@ description that the same endpoint sent. This module knows no sockets and no thr
 from __future__ import annotations
 
 import time
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import Any
 
 from qstate.errors import Detail, FailureCode, Overloaded, QStateError, QueryError, Retry
-from qstate.keys import Key, Namespace
-from qstate.protocol import Describe, Ping, Request
+from qstate.keys import Key
+from qstate.protocol import Describe, Ping
 from qstate.runtime.client.failover_plan import Attempt, CircuitBreaker, FailoverPlan
-from qstate.runtime.client.operations import NO_DEMANDS, CallOperation, GetOperation, Links, Operation
+from qstate.runtime.client.operations import CallOperation, GetOperation, Links, Operation, RoutedOperation
+from qstate.runtime.client.query import COMMITTED, Query
 from qstate.runtime.client.state_cache import CachedState, StateCache
 from qstate.runtime.routing.routed_get import Ask, LookUp
-from qstate.views import ReadOnlyState
 
-__all__ = ["COMMITTED", "CallFailover", "Endpoints", "Failover", "GetFailover", "get_operation"]
+__all__ = ["Endpoints", "Failover", "call_operation", "get_operation"]
 
-#: The isolation that fallbacks can answer.
-COMMITTED = "committed"
+#: An attempt is short: a third of it is left for the endpoint's answer to arrive.
+ATTEMPT_MARGIN = 1 / 3
+_MOVED = frozenset(code for code in FailureCode if code.retry is Retry.LOOK_UP_AGAIN) | {FailureCode.UNAVAILABLE}
 
 
 class Endpoints:
-    """The endpoints of one client, the job's own proxy first: a state cache for each, and the job's circuit breaker."""
+    """The endpoints of one client: the job's own proxy, then its fallbacks.
+
+    Each has a state cache; the job has a circuit breaker.
+    """
 
     __slots__ = ("breaker", "caches")
 
@@ -40,6 +43,10 @@ class Endpoints:
     def find(self, job: str, state: str) -> CachedState | None:
         """The first cache's entry for a state, or None when no cache has one."""
         return next((known for cache in self.caches if (known := cache.find(job, state)) is not None), None)
+
+    def may_answer(self, query: Query) -> bool:
+        """Whether fallbacks may answer the query instead of the job."""
+        return len(self.caches) > 1 and query.isolation == COMMITTED
 
 
 class _AttemptLinks:
@@ -54,7 +61,7 @@ class _AttemptLinks:
         self.states = states
 
     def send(
-        self, operation: Operation, command: Ask | LookUp, now: float, proxy: tuple[str, int] | None = None
+        self, operation: RoutedOperation, command: Ask | LookUp, now: float, proxy: tuple[str, int] | None = None
     ) -> None:
         self._links.send(operation, command, now, self.states.proxy)
 
@@ -62,7 +69,7 @@ class _AttemptLinks:
         now = time.monotonic()
         if now >= operation.deadline:
             self.gave_up(operation, now)
-        self._failover.attempt_ended(operation, now)
+        self._failover.attempt_ended(now)
 
     def stalls(self, operation: Operation) -> Mapping[str, Detail]:
         return self._links.stalls(operation)
@@ -75,25 +82,32 @@ class _AttemptLinks:
 
 
 class Failover(Operation):
-    """An operation that runs a failover plan: one operation for each attempt, one at a time."""
+    """An operation that runs a failover plan: one operation for each attempt, one at a time.
 
-    __slots__ = ("_attempt", "_endpoints", "_operations", "_plan", "_running")
+    `operation_of` makes the operation of an attempt.
+    """
 
-    def __init__(self, links: Links, endpoints: Endpoints, keys: tuple[Any, ...], deadline: float) -> None:
-        super().__init__(links, keys, deadline, None)
+    __slots__ = ("_attempt", "_endpoints", "_operation_of", "_operations", "_plan", "_running")
+
+    def __init__(
+        self,
+        links: Links,
+        endpoints: Endpoints,
+        keys: int,
+        deadline: float,
+        operation_of: Callable[[Links, Attempt], RoutedOperation],
+    ) -> None:
+        super().__init__(links, deadline)
         self._endpoints = endpoints
+        self._operation_of = operation_of
         self._plan = FailoverPlan(
-            len(keys), len(endpoints.caches), deadline=deadline, breaker=endpoints.breaker, random=links.random
+            keys, len(endpoints.caches), deadline=deadline, breaker=endpoints.breaker, random=links.random
         )
         #: One for each attempt so far.
-        self._operations: list[Operation] = []
+        self._operations: list[RoutedOperation] = []
         #: None between two attempts.
-        self._running: Operation | None = None
+        self._running: RoutedOperation | None = None
         self._attempt: Attempt | None = None
-
-    @abstractmethod
-    def operation_of(self, links: Links, attempt: Attempt) -> Operation:
-        """A new operation that carries out the attempt."""
 
     @property
     def wake_at(self) -> float:
@@ -102,8 +116,7 @@ class Failover(Operation):
         return self.deadline if self._attempt is None else self._attempt.start
 
     def start(self) -> None:
-        now = time.monotonic()
-        self._begin(self._plan.start(now))
+        self._begin(self._plan.start(time.monotonic()))
 
     def on_time(self, now: float) -> None:
         if self.finished:
@@ -113,8 +126,9 @@ class Failover(Operation):
         elif self._attempt is not None and now >= self._attempt.start:
             self._begin(self._attempt)
 
-    def attempt_ended(self, operation: Operation, now: float) -> None:
-        """An attempt's operation has finished: begin the next attempt, or finish."""
+    def attempt_ended(self, now: float) -> None:
+        """The running attempt has finished: begin the next attempt, or finish."""
+        operation = self._operations[-1]
         if self.finished or self._attempt is None:
             return
         if operation.error is not None and not isinstance(operation.error, QueryError):
@@ -131,8 +145,7 @@ class Failover(Operation):
             wait_s=_retry_after_s(operation.error),
         )
         if self._attempt is None:
-            self.finished = True
-            self._links.finished(self)
+            self._finish()
         elif self._attempt.start <= now:
             self._begin(self._attempt)
         else:
@@ -144,19 +157,32 @@ class Failover(Operation):
             self._running.finished = True
         super().fail(error)
 
-    def request(self, request_id: int, command: Ask | LookUp, now: float) -> Request:
-        raise NotImplementedError("only the operations of the attempts send requests")
+    def results(self) -> list[Any]:
+        if self.error is not None:
+            raise self.error
+        verdicts = self._plan.verdicts
+        found = {number: self._found(number) for number in set(verdicts)}
+        return [found[number][position] for position, number in enumerate(verdicts)]
 
     def _begin(self, attempt: Attempt) -> None:
         self._attempt = attempt
         states = self._endpoints.caches[attempt.endpoint]
-        operation = self.operation_of(_AttemptLinks(self, self._links, states), attempt)
+        operation = self._operation_of(_AttemptLinks(self, self._links, states), attempt)
         self._operations.append(operation)
         self._running = operation
         operation.start()
 
+    def _found(self, number: int) -> dict[int, Any]:
+        """The results of an attempt, by position."""
+        positions, operation = self._plan.attempts[number].positions, self._operations[number]
+        try:
+            return dict(zip(positions, operation.results(), strict=True))
+        except QueryError as exc:
+            # A copy for each key: raising an exception adds to its traceback.
+            return {position: copy(exc) for position in positions}
 
-def _is_unresponsive(operation: Operation, states: StateCache, now: float) -> bool:
+
+def _is_unresponsive(operation: RoutedOperation, states: StateCache, now: float) -> bool:
     """Whether the endpoint itself was not reached, or sent no answer. A failure that it reports is an answer."""
     error = operation.error
     if not isinstance(error, QueryError):
@@ -175,137 +201,39 @@ def _retry_after_s(error: QStateError | None) -> float:
     return wait_ms / 1000 if isinstance(wait_ms, int | float) and not isinstance(wait_ms, bool) and wait_ms > 0 else 0.0
 
 
-def get_operation(
-    links: Links,
-    endpoints: Endpoints | None,
-    target: tuple[str, str],
-    keys: tuple[Key, ...],
-    *,
-    deadline: float,
-    namespace: Namespace,
-    isolation: str,
-    demands: Mapping[str, Detail],
-) -> GetOperation | GetFailover:
-    """A get with failover when the client has fallbacks and the isolation is committed; else a get of the job alone."""
-    if endpoints is not None and isolation == COMMITTED:
-        return GetFailover(links, endpoints, target, keys, deadline=deadline, namespace=namespace, demands=demands)
-    return GetOperation(
-        links, target, keys, deadline=deadline, namespace=namespace, isolation=isolation, demands=demands
-    )
-
-
-_MOVED = frozenset(code for code in FailureCode if code.retry is Retry.LOOK_UP_AGAIN) | {FailureCode.UNAVAILABLE}
-#: An attempt is short: a third of it is left for the endpoint's answer to arrive.
-ATTEMPT_MARGIN = 1 / 3
-
-
 class _AttemptGet(GetOperation):
-    __slots__ = ("tries",)
-    margin = ATTEMPT_MARGIN
+    __slots__ = ()
 
-    def __init__(self, tries: Mapping[int, int], *arguments: Any, **options: Any) -> None:
-        self.tries = tries
-        super().__init__(*arguments, **options)
-
-
-class _AttemptCall(CallOperation):
-    __slots__ = ("tries",)
-    margin = ATTEMPT_MARGIN
-
-    def __init__(self, tries: Mapping[int, int], *arguments: Any, **options: Any) -> None:
-        self.tries = tries
-        super().__init__(*arguments, **options)
-
-
-class GetFailover(Failover):
-    """Get the values of keys. Its result has a view, or None, for each key."""
-
-    __slots__ = ("_demands", "_namespace", "_target")
-
-    def __init__(
-        self,
-        links: Links,
-        endpoints: Endpoints,
-        target: tuple[str, str],
-        keys: tuple[Key, ...],
-        *,
-        deadline: float,
-        namespace: Namespace = None,
-        demands: Mapping[str, Detail] = NO_DEMANDS,
-    ) -> None:
-        super().__init__(links, endpoints, keys, deadline)
-        self._target = target
-        self._namespace = namespace
-        self._demands = demands
-
-    def operation_of(self, links: Links, attempt: Attempt) -> Operation:
-        keys = self._keys
-        if len(attempt.positions) != len(keys):
-            keys = tuple(keys[position] for position in attempt.positions)
-        return _AttemptGet(
-            attempt.tries,
-            links,
-            self._target,
-            keys,
-            deadline=attempt.until,
-            namespace=self._namespace,
-            isolation=COMMITTED,
-            demands=self._demands,
-        )
-
-    def attempt_ended(self, operation: Operation, now: float) -> None:
-        states = self._endpoints.caches[self._plan.attempts[-1].endpoint]
-        if states.direct and not _MOVED.isdisjoint(operation.codes):
+    def _finish(self) -> None:
+        states = self._links.states
+        if states.direct and not _MOVED.isdisjoint(self.codes):
             # The attempt may have ended before a new look-up; the next query must not go to the same owners.
-            states.drop(*self._target)
-        super().attempt_ended(operation, now)
-
-    def result(self) -> list[ReadOnlyState | None]:
-        """A view or None for each key, in their order. Raises the error of the first key that has one."""
-        found = self.results()
-        for entry in found:
-            if isinstance(entry, QStateError):
-                raise entry
-        return found
-
-    def by_key(self) -> dict[Key, ReadOnlyState | None]:
-        """`result` as a dict by key."""
-        return dict(zip(self._keys, self.result(), strict=True))
-
-    def results(self) -> list[Any]:
-        """A view, None or a `QueryError` for each key. Raises the error of the whole operation."""
-        if self.error is not None:
-            raise self.error
-        found = {number: self._found(number) for number in set(self._plan.verdicts)}
-        return [found[number][position] for position, number in enumerate(self._plan.verdicts)]
-
-    def _found(self, number: int) -> dict[int, Any]:
-        """The results of an attempt, by position."""
-        positions, operation = self._plan.attempts[number].positions, self._operations[number]
-        assert isinstance(operation, GetOperation)
-        try:
-            return dict(zip(positions, operation.results(), strict=True))
-        except QueryError as exc:
-            # A copy for each key: raising an exception adds to its traceback.
-            return {position: copy(exc) for position in positions}
+            states.drop(self._job, self._state)
+        super()._finish()
 
 
-class CallFailover(Failover):
-    """Send a proxy a request that is not about keys: the states of a job, or a ping."""
+def get_operation(
+    links: Links, endpoints: Endpoints, query: Query, keys: tuple[Key, ...], deadline: float
+) -> GetOperation | Failover:
+    """A get, with failover when fallbacks may answer it."""
 
-    __slots__ = ("_request",)
+    def attempt_of(attempt_links: Links, attempt: Attempt) -> GetOperation:
+        asked = tuple(keys[position] for position in attempt.positions)
+        return _AttemptGet(attempt_links, query, asked, attempt.until, tries=attempt.tries, margin=ATTEMPT_MARGIN)
 
-    def __init__(self, links: Links, endpoints: Endpoints, request: type[Ping] | Describe, deadline: float) -> None:
-        super().__init__(links, endpoints, (None,), deadline)
-        self._request = request
+    if endpoints.may_answer(query):
+        return Failover(links, endpoints, len(keys), deadline, attempt_of)
+    return GetOperation(links, query, keys, deadline)
 
-    def operation_of(self, links: Links, attempt: Attempt) -> Operation:
-        return _AttemptCall(attempt.tries, links, self._request, attempt.until)
 
-    def result(self) -> tuple[Mapping[str, Any], ...]:
-        """The entries of the description; nothing for a ping."""
-        if self.error is not None:
-            raise self.error
-        (number,) = self._plan.verdicts
-        entries: tuple[Mapping[str, Any], ...] = self._operations[number].result()
-        return entries
+def call_operation(
+    links: Links, endpoints: Endpoints, request: type[Ping] | Describe, deadline: float
+) -> CallOperation | Failover:
+    """A call of the job's proxy, with failover when there are fallbacks."""
+
+    def attempt_of(attempt_links: Links, attempt: Attempt) -> CallOperation:
+        return CallOperation(attempt_links, request, attempt.until, tries=attempt.tries, margin=ATTEMPT_MARGIN)
+
+    if len(endpoints.caches) > 1:
+        return Failover(links, endpoints, 1, deadline, attempt_of)
+    return CallOperation(links, request, deadline)

@@ -24,7 +24,7 @@ from enum import Enum
 from qstate.errors import Detail, FailureCode, LocalProtocolError, QueryError
 from qstate.protocol import BrokenConnection, ClientConnection, Failure, Location, Welcome
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
-from qstate.runtime.client.operations import LOOK_UP, Operation
+from qstate.runtime.client.operations import LOOK_UP, Operation, RoutedOperation
 from qstate.runtime.client.state_cache import AddressBook
 from qstate.runtime.routing.routed_get import Ask, LookUp
 
@@ -64,8 +64,8 @@ class Link(ABC):
         self._is_open = False
         self._wire = ClientConnection(token=settings.token, client=settings.client, max_frame=settings.max_frame)
         #: By request id: the operation, its part, and when the request was sent.
-        self._pending: dict[int, tuple[Operation, int, float]] = {}
-        self._queued: list[tuple[Operation, Ask | LookUp]] = []
+        self._pending: dict[int, tuple[RoutedOperation, int, float]] = {}
+        self._queued: list[tuple[RoutedOperation, Ask | LookUp]] = []
         self._heard_at = now
 
     @abstractmethod
@@ -86,7 +86,7 @@ class Link(ABC):
         """Whether the link takes requests, to send them now or once it is ready."""
         return self.state is LinkState.READY or self.state is LinkState.CONNECTING
 
-    def send(self, operation: Operation, command: Ask | LookUp, now: float) -> None:
+    def send(self, operation: RoutedOperation, command: Ask | LookUp, now: float) -> None:
         """Send the operation's request, now or once the connection is ready."""
         wire = self._wire
         if self.state is not LinkState.READY or wire.closed:

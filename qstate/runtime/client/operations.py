@@ -1,8 +1,9 @@
 """The operations of a client: each is one call, from its first request to its result or error.
 
-Rules of this module: no sockets, no threads, no asyncio. An operation carries out the commands of its `RoutedGet` over
-`Links`, which the synchronous and the asyncio client each implement, and turns the last command into a result or an
-error. It is not thread-safe: the links let one thread at a time in.
+Rules of this module: no sockets, no threads, no asyncio. A `RoutedOperation` carries out the commands of its
+`RoutedGet` over `Links`, which the synchronous and the asyncio client each implement, and turns the last command into a
+result or an error. There is one class for each thing that a client asks; `failover` runs several of them for one call.
+Operations are not thread-safe: the links let one thread at a time in.
 """
 
 from __future__ import annotations
@@ -13,29 +14,18 @@ from collections.abc import Collection, Mapping, Sequence
 from random import Random
 from typing import Any, Protocol
 
-from qstate.errors import (
-    Detail,
-    FailureCode,
-    QStateError,
-    QueryError,
-    SerializationError,
-    WrongKeyType,
-    query_error,
-)
-from qstate.keys import Key, Namespace, check_key
+from qstate.errors import Detail, FailureCode, QStateError, QueryError, SerializationError, WrongKeyType, query_error
+from qstate.keys import Key
 from qstate.protocol import Answer as WireAnswer
 from qstate.protocol import Describe, Description, Failure, Get, Locate, Location, Ping, Request, Values
 from qstate.protocol.limits import MAX_DEADLINE_MS
+from qstate.runtime.client.query import Query
 from qstate.runtime.client.state_cache import CachedState, StateCache
 from qstate.runtime.routing.location import LocationTable
-from qstate.runtime.routing.routed_get import ANY_NUMBER, PLAIN, Answer, Ask, Command, LookUp, Refuse, Result, RoutedGet
-from qstate.views import ReadOnlyState
+from qstate.runtime.routing.routed_get import ANY_NUMBER, PLAIN, Answer, Ask, Command, LookUp, Refuse, RoutedGet
 
-__all__ = ["LIVE", "NO_DEMANDS", "CallOperation", "GetOperation", "LearnOperation", "Links", "Operation"]
+__all__ = ["CallOperation", "GetOperation", "LearnOperation", "Links", "Operation", "RoutedOperation"]
 
-LIVE = "live"
-#: The demands of most gets on the epoch and the age of their answers.
-NO_DEMANDS: Mapping[str, Detail] = {}
 #: The part number of a look-up; `RoutedGet` counts its parts from 1.
 LOOK_UP = 0
 #: The share of the time left that a peer does not get, so that its own "deadline exceeded", which has more details,
@@ -51,7 +41,7 @@ class Links(Protocol):
     random: Random
 
     def send(
-        self, operation: Operation, command: Ask | LookUp, now: float, proxy: tuple[str, int] | None = None
+        self, operation: RoutedOperation, command: Ask | LookUp, now: float, proxy: tuple[str, int] | None = None
     ) -> None:
         """Send the operation's request for a command: to its owner, or for a look-up to `proxy` or the client's proxy.
 
@@ -78,33 +68,85 @@ class Operation(ABC):
     `deadline` and every `now` are seconds of `time.monotonic`. `waiters` belongs to the links.
     """
 
-    __slots__ = ("_keys", "_links", "_machine", "deadline", "error", "finished", "waiters")
-    #: Failure codes with the number of tries after which each is final, for `RoutedGet`.
-    tries: Mapping[int, int] = ANY_NUMBER
-    #: See `DEADLINE_MARGIN`.
-    margin = DEADLINE_MARGIN
+    __slots__ = ("_links", "deadline", "error", "finished", "waiters")
 
-    def __init__(self, links: Links, keys: tuple[Any, ...], deadline: float, table: LocationTable | None) -> None:
+    def __init__(self, links: Links, deadline: float) -> None:
         self._links = links
-        self._keys = keys
-        self._machine = RoutedGet(keys, deadline=deadline, random=links.random, table=table, tries=self.tries)
         self.deadline = deadline
         self.error: QStateError | None = None
         self.finished = False
         self.waiters: list[Any] = []
 
+    @property
+    @abstractmethod
+    def wake_at(self) -> float:
+        """When `on_time` is due; each event may change it."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Send the first requests."""
+
+    @abstractmethod
+    def on_time(self, now: float) -> None:
+        """`wake_at` has been reached."""
+
+    @abstractmethod
+    def results(self) -> list[Any]:
+        """The result or the `QueryError` of each key of the finished operation. Raises the error of the whole."""
+
+    def result(self) -> list[Any]:
+        """The result of each key, in their order. Raises the error of the first key that has one."""
+        found = self.results()
+        for entry in found:
+            if isinstance(entry, QStateError):
+                raise entry
+        return found
+
+    def fail(self, error: QStateError) -> None:
+        """Finish with an error, now. Has no effect on a finished operation."""
+        if not self.finished:
+            self.error = error
+            self._finish()
+
+    def _finish(self) -> None:
+        self.finished = True
+        self._links.finished(self)
+
+
+class RoutedOperation(Operation):
+    """An operation that sends requests, routed by a `RoutedGet`.
+
+    `tries` has failure codes with the number of tries after which each is final. `margin`: see `DEADLINE_MARGIN`.
+    """
+
+    __slots__ = ("_answer", "_keys", "_margin", "_routed")
+
+    def __init__(
+        self,
+        links: Links,
+        keys: tuple[Any, ...],
+        deadline: float,
+        table: LocationTable | None,
+        *,
+        tries: Mapping[int, int] = ANY_NUMBER,
+        margin: float = DEADLINE_MARGIN,
+    ) -> None:
+        super().__init__(links, deadline)
+        self._keys = keys
+        self._margin = margin
+        self._routed = RoutedGet(keys, deadline=deadline, random=links.random, table=table, tries=tries)
+        self._answer: Answer | None = None
+
     @abstractmethod
     def request(self, request_id: int, command: Ask | LookUp, now: float) -> Request:
         """The message for a command."""
 
-    @abstractmethod
-    def result(self) -> Any:
-        """The result of the finished operation. Raises its error."""
-
     @property
     def codes(self) -> Sequence[int]:
         """The failure code of each key of the finished operation, 0 for none."""
-        return [self.error.code if isinstance(self.error, QueryError) else 0] * len(self._keys)
+        if self._answer is None:
+            return [self.error.code if isinstance(self.error, QueryError) else 0] * len(self._keys)
+        return [result if isinstance(result, int) else 0 for result in self._answer.results]
 
     @property
     def knows_owners(self) -> bool:
@@ -114,12 +156,12 @@ class Operation(ABC):
     @property
     def unreached(self) -> Collection[int]:
         """The positions of keys that are UNAVAILABLE because no proxy was reached: no request was sent for them."""
-        return self._machine.unreached
+        return self._routed.unreached
 
     @property
     def hopeless(self) -> bool:
         """Whether its proxy refused the connection and never was reached: waiting does not help."""
-        return self._machine.hopeless
+        return self._routed.hopeless
 
     @property
     def is_current(self) -> bool:
@@ -128,35 +170,28 @@ class Operation(ABC):
 
     @property
     def wake_at(self) -> float:
-        """When `on_time` is due; each event may change it."""
-        return self._machine.wake_at
+        return self._routed.wake_at
 
     def start(self) -> None:
-        """Send the first requests."""
         now = time.monotonic()
-        self._run(self._machine.start(now), now)
+        self._run(self._routed.start(now), now)
 
     def on_time(self, now: float) -> None:
-        """`wake_at` has been reached."""
-        self._run(self._machine.on_time(now), now)
+        self._run(self._routed.on_time(now), now)
 
     def on_answer(self, part: int, message: WireAnswer, now: float) -> None:
         """A peer answered the request of a part."""
         if self.finished:
             return
         if type(message) is Values:
-            _, epochs, results = message
-            commands = self._machine.on_values(part, epochs, results, now)
+            self._run(self._routed.on_values(part, message.epochs, message.results, now), now)
         elif type(message) is Failure:
             self._on_failure(part, message.code, message.details, now)
-            return
         elif type(message) is Location:
             self._on_location(message, now)
-            return
         else:
-            self._keep(message)
-            commands = self._machine.on_values(part, (0,), (b"",), now)
-        self._run(commands, now)
+            self._on_other_answer(message, now)
+            self._run(self._routed.on_values(part, (0,), (b"",), now), now)
 
     def on_lost(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> None:
         """The connection was lost after the part had been sent over it; the code says why."""
@@ -172,9 +207,9 @@ class Operation(ABC):
         if code != FailureCode.UNAVAILABLE:
             self._on_failure(part, code, details, now)
         elif part == LOOK_UP:
-            self._run(self._machine.on_lookup_unreached(details, now, hopeless=hopeless), now)
+            self._run(self._routed.on_lookup_unreached(details, now, hopeless=hopeless), now)
         else:
-            self._run(self._machine.on_unreached(part, details, now, hopeless=hopeless), now)
+            self._run(self._routed.on_unreached(part, details, now, hopeless=hopeless), now)
 
     def on_outdated(self, part: int, now: float) -> None:
         """The part was not sent, because the connection has ended that described the state."""
@@ -183,40 +218,29 @@ class Operation(ABC):
         if part == LOOK_UP:
             self._links.send(self, LookUp(None), now)
         else:
-            self._run(self._machine.on_outdated(part, now), now)
+            self._run(self._routed.on_outdated(part, now), now)
 
     def on_unsendable(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> None:
         """The protocol cannot encode the request of the part."""
         if part == LOOK_UP:
-            self._run(self._machine.on_lookup_failed(code, details, now), now)
+            self._run(self._routed.on_lookup_failed(code, details, now), now)
         else:
-            self._run(self._machine.on_unsendable(part, code, details, now), now)
-
-    def fail(self, error: QStateError) -> None:
-        """Finish with an error, now. Has no effect on a finished operation."""
-        if not self.finished:
-            self.error = error
-            self.finished = True
-            self._links.finished(self)
+            self._run(self._routed.on_unsendable(part, code, details, now), now)
 
     def _on_failure(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> None:
         if part == LOOK_UP:
-            commands = self._machine.on_lookup_failed(code, details, now)
+            self._run(self._routed.on_lookup_failed(code, details, now), now)
         else:
-            commands = self._machine.on_failure(part, code, details, now)
-        self._run(commands, now)
+            self._run(self._routed.on_failure(part, code, details, now), now)
 
     def _on_location(self, message: Location, now: float) -> None:
         raise NotImplementedError
 
-    def _look_up(self, command: LookUp, now: float) -> None:
-        self._links.send(self, command, now)
-
-    def _keep(self, message: WireAnswer) -> None:
+    def _on_other_answer(self, message: WireAnswer, now: float) -> None:
         raise NotImplementedError
 
-    def _answered(self, answer: Answer) -> None:
-        return
+    def _look_up(self, command: LookUp, now: float) -> None:
+        self._links.send(self, command, now)
 
     def _refused(self, refusal: Refuse) -> None:
         details = refusal.details
@@ -234,31 +258,31 @@ class Operation(ABC):
                 self._look_up(command, now)
             else:
                 if type(command) is Answer:
-                    self._answered(command)
+                    self._answer = command
                 elif type(command) is Refuse:
                     self._refused(command)
-                self.finished = True
-                self._links.finished(self)
+                self._finish()
                 return
         if not self.finished:
             self._links.progressed(self)
 
     def _ms_left(self, now: float) -> int:
         left = self.deadline - now
-        left -= LONGEST_MARGIN_S if left > 1.0 else left * self.margin
+        left -= LONGEST_MARGIN_S if left > 1.0 else left * self._margin
         return min(MAX_DEADLINE_MS, int(left * 1000)) if left > 0.001 else 1
 
 
-class _StateOperation(Operation):
+class _StateOperation(RoutedOperation):
     """An operation that needs the location or the description of a state."""
 
     __slots__ = ("_job", "_known", "_state")
 
-    def __init__(self, links: Links, job: str, state: str, keys: tuple[Any, ...], deadline: float) -> None:
-        self._job = job
-        self._state = state
-        self._known: CachedState | None = links.states.find(job, state)
-        super().__init__(links, keys, deadline, None if self._known is None else self._known.table)
+    def __init__(
+        self, links: Links, target: tuple[str, str], keys: tuple[Any, ...], deadline: float, **limits: Any
+    ) -> None:
+        self._job, self._state = target
+        self._known: CachedState | None = links.states.find(*target)
+        super().__init__(links, keys, deadline, None if self._known is None else self._known.table, **limits)
 
     @property
     def knows_owners(self) -> bool:
@@ -283,15 +307,15 @@ class _StateOperation(Operation):
         else:
             # Another operation has looked it up in the meantime.
             self._known = known
-            self._run(self._machine.on_located(known.table, now), now)
+            self._run(self._routed.on_located(known.table, now), now)
 
     def _on_location(self, message: Location, now: float) -> None:
         try:
             self._known = self._links.states.learn(self._job, self._state, message)
         except SerializationError as exc:
             self.fail(exc)
-            return
-        self._run(self._machine.on_located(self._known.table, now), now)
+        else:
+            self._run(self._routed.on_located(self._known.table, now), now)
 
     def _refused(self, refusal: Refuse) -> None:
         super()._refused(refusal)
@@ -300,92 +324,50 @@ class _StateOperation(Operation):
 
 
 class LearnOperation(_StateOperation):
-    """Find the location and the description of a state. Its result is the `CachedState`."""
+    """Find the location and the description of a state. Its one result is the `CachedState`."""
 
     __slots__ = ()
 
     def __init__(self, links: Links, job: str, state: str, deadline: float) -> None:
-        super().__init__(links, job, state, (None,), deadline)
+        super().__init__(links, (job, state), (None,), deadline)
 
     def request(self, request_id: int, command: Ask | LookUp, now: float) -> Request:
         return self._locate(request_id, now)
 
-    def result(self) -> CachedState:
+    def results(self) -> list[CachedState]:
         if self.error is not None:
             raise self.error
         assert self._known is not None
-        return self._known
+        return [self._known]
 
     def _on_location(self, message: Location, now: float) -> None:
         try:
             self._known = self._links.states.learn(self._job, self._state, message)
         except SerializationError as exc:
             self.fail(exc)
-            return
-        # The location is the result: the owners are not asked for anything.
-        self.finished = True
-        self._links.finished(self)
+        else:
+            # The location is the result: the owners are not asked for anything.
+            self._finish()
 
 
 class GetOperation(_StateOperation):
-    """Get the values of keys. Its result has a view, or None, for each key."""
+    """Get the values of keys. Its results are a view or None for each key."""
 
-    __slots__ = ("_answer", "_isolation", "_namespace", "_options")
+    __slots__ = ("_query",)
 
-    def __init__(
-        self,
-        links: Links,
-        target: tuple[str, str],
-        keys: tuple[Key, ...],
-        *,
-        deadline: float,
-        namespace: Namespace = None,
-        isolation: str = LIVE,
-        demands: Mapping[str, Detail] = NO_DEMANDS,
-    ) -> None:
-        super().__init__(links, *target, keys, deadline)
-        self._namespace = namespace
-        self._isolation = isolation
-        self._options = demands if isolation == LIVE else {"isolation": isolation, **demands}
-        self._answer: Answer | None = None
-
-    @property
-    def codes(self) -> Sequence[int]:
-        if self._answer is None:
-            return super().codes
-        return [result if isinstance(result, int) else 0 for result in self._answer.results]
+    def __init__(self, links: Links, query: Query, keys: tuple[Key, ...], deadline: float, **limits: Any) -> None:
+        super().__init__(links, (query.job, query.state), keys, deadline, **limits)
+        self._query = query
 
     def request(self, request_id: int, command: Ask | LookUp, now: float) -> Request:
         if type(command) is not Ask:
             return self._locate(request_id, now)
+        query = self._query
         # The pseudo-owner that stands for the proxy has no state id.
-        target = command.owner.state_id or (self._job, self._state)
-        return Get(request_id, self._ms_left(now), target, self._namespace, self._options, command.keys)
-
-    def result(self) -> list[ReadOnlyState | None]:
-        """A view or None for each key, in their order. Raises the error of the first key that has one."""
-        found = self.results()
-        for entry in found:
-            if isinstance(entry, QStateError):
-                raise entry
-        return found
-
-    def by_key(self) -> dict[Key, ReadOnlyState | None]:
-        """`result` as a dict by key."""
-        return dict(zip(self._keys, self.result(), strict=True))
-
-    def only_result(self) -> ReadOnlyState | None:
-        """`result` for an operation of one key."""
-        if self._answer is not None and self._known is not None:
-            epochs, results = self._answer
-            data = results[0]
-            if type(data) is bytes:
-                return self._known.maker.view(data, epochs[0], self._isolation)
-        (found,) = self.result()
-        return found
+        target = command.owner.state_id or (query.job, query.state)
+        return Get(request_id, self._ms_left(now), target, query.namespace, query.options, command.keys)
 
     def results(self) -> list[Any]:
-        """A view, None or a `QueryError` for each key. Raises the error of the whole operation."""
         if self.error is not None:
             raise self.error
         assert self._answer is not None
@@ -393,50 +375,41 @@ class GetOperation(_StateOperation):
         if not results:
             return []
         assert self._known is not None
-        if not PLAIN.issuperset(map(type, results)):
-            return self._with_failures(epochs, results)
-        return self._known.maker.views(results, epochs, self._isolation)  # type: ignore[arg-type]
+        maker, isolation = self._known.maker, self._query.isolation
+        if PLAIN.issuperset(map(type, results)):
+            return maker.views(results, epochs, isolation)  # type: ignore[arg-type]
+        found: list[Any] = []
+        for key, epoch, result in zip(self._keys, epochs, results, strict=True):
+            if isinstance(result, bytes):
+                found.append(maker.view(result, epoch, isolation))
+            else:
+                found.append(None if result is None else query_error(result, {"key": repr(key)}))
+        return found
 
     def on_unsendable(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> None:
         if code == FailureCode.MALFORMED and part != LOOK_UP:
             # The protocol's quick check of keys accepts text that UTF-8 cannot encode; the packer does not.
             try:
-                for key in self._keys if self._namespace is None else (*self._keys, self._namespace):
-                    check_key(key)
+                self._query.check_keys(self._keys)
             except WrongKeyType as exc:
                 code, details = exc.code, exc.details
         super().on_unsendable(part, code, details, now)
 
-    def _with_failures(self, epochs: Sequence[int], results: Sequence[Result]) -> list[Any]:
-        assert self._known is not None
-        maker = self._known.maker
-        found: list[Any] = []
-        for key, epoch, result in zip(self._keys, epochs, results, strict=True):
-            if isinstance(result, bytes):
-                found.append(maker.view(result, epoch, self._isolation))
-            else:
-                found.append(None if result is None else query_error(result, {"key": repr(key)}))
-        return found
 
-    def _answered(self, answer: Answer) -> None:
-        self._answer = answer
-
-
-class CallOperation(Operation):
+class CallOperation(RoutedOperation):
     """Send the proxy a request that is not about keys: its jobs, the states of a job, or a ping.
 
-    For the routing it is a get of one key that the proxy owns, with the same retries and deadline.
+    For the routing it is a get of one key that the proxy owns, with the same retries and deadline. Its one result is
+    the entries of the description, or the seconds that the ping took.
     """
 
-    __slots__ = ("_answer", "_request", "_sent_at", "took_s")
+    __slots__ = ("_request", "_result", "_sent_at")
 
-    def __init__(self, links: Links, request: type[Ping] | Describe, deadline: float) -> None:
-        super().__init__(links, (None,), deadline, links.states.at_proxy("", {}))
+    def __init__(self, links: Links, request: type[Ping] | Describe, deadline: float, **limits: Any) -> None:
+        super().__init__(links, (None,), deadline, links.states.at_proxy("", {}), **limits)
         self._request = request
-        self._answer: WireAnswer | None = None
+        self._result: Any = None
         self._sent_at = 0.0
-        #: Seconds from the last request to the answer.
-        self.took_s = 0.0
 
     def request(self, request_id: int, command: Ask | LookUp, now: float) -> Request:
         self._sent_at = time.monotonic()
@@ -444,15 +417,13 @@ class CallOperation(Operation):
             return self._request._replace(id=request_id, deadline_ms=self._ms_left(now))
         return Ping(request_id)
 
-    def result(self) -> tuple[Mapping[str, Any], ...]:
-        """The entries of the description; nothing for a ping."""
+    def results(self) -> list[Any]:
         if self.error is not None:
             raise self.error
-        return self._answer.entries if isinstance(self._answer, Description) else ()
+        return [self._result]
 
     def _look_up(self, command: LookUp, now: float) -> None:
-        self._run(self._machine.on_located(self._links.states.at_proxy("", {}), now), now)
+        self._run(self._routed.on_located(self._links.states.at_proxy("", {}), now), now)
 
-    def _keep(self, message: WireAnswer) -> None:
-        self._answer = message
-        self.took_s = time.monotonic() - self._sent_at
+    def _on_other_answer(self, message: WireAnswer, now: float) -> None:
+        self._result = message.entries if type(message) is Description else now - self._sent_at

@@ -56,8 +56,8 @@ class StateCache:
         self._known: dict[tuple[str, str], CachedState] = {}
 
     def find(self, job: str, state: str) -> CachedState | None:
-        """The entry of a state, or None."""
-        return self._known.get((job, state))
+        """The entry of a state, or None; None for names that are not text."""
+        return self._known.get((job, state)) if type(job) is str and type(state) is str else None
 
     def learn(self, job: str, state: str, location: Location) -> CachedState:
         """Add a proxy's answer to a Locate. Raises `SerializationError` when this client cannot read the state."""

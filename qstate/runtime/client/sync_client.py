@@ -16,27 +16,21 @@ from qstate.keys import Key, Namespace
 from qstate.protocol import Describe, Ping
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
 from qstate.runtime.client.arguments import (
-    check_address,
-    check_direct,
-    check_isolation,
+    DEFAULT_TIMEOUT_S,
     check_name,
-    check_query,
     check_timeout,
-    demands,
-    fallback_addresses,
+    endpoints_of,
     keys_of,
     link_settings,
+    query_of,
 )
-from qstate.runtime.client.failover import COMMITTED, CallFailover, Endpoints, GetFailover, get_operation
-from qstate.runtime.client.operations import LIVE, NO_DEMANDS, CallOperation, GetOperation, Operation
-from qstate.runtime.client.state_cache import StateCache
+from qstate.runtime.client.failover import call_operation, get_operation
+from qstate.runtime.client.operations import CallOperation, Operation
+from qstate.runtime.client.query import LIVE, Query
 from qstate.runtime.client.sync_transport import SyncLinks
 from qstate.serializers import Serializer
-from qstate.views import serializers_by_name
 
-__all__ = ["DEFAULT_TIMEOUT_S", "QueryFuture", "QueryableStateClient", "endpoints_of"]
-
-DEFAULT_TIMEOUT_S = 10.0
+__all__ = ["QueryFuture", "QueryableStateClient"]
 
 Value = TypeVar("Value")
 
@@ -117,11 +111,8 @@ class QueryableStateClient:
         the jitter of retries. Raises `ConfigError`.
         """
         self._timeout_s = check_timeout(timeout_s)
-        serializers_known = serializers_by_name(serializers)
-        states = StateCache(check_address(host, port), direct=check_direct(direct), serializers=serializers_known)
-        self._endpoints = endpoints_of(states, fallback, serializers_known)
-        endpoints = (states,) if self._endpoints is None else self._endpoints.caches
-        self._links = SyncLinks(endpoints, link_settings(token, max_frame), random or Random())
+        self._endpoints = endpoints_of((host, port), direct, serializers, fallback)
+        self._links = SyncLinks(self._endpoints.caches, link_settings(token, max_frame), random or Random())
 
     def get(
         self,
@@ -144,35 +135,8 @@ class QueryableStateClient:
 
         Raises the `QueryError` of the failure, `SerializationError`, `ClosedError`, `ConfigError`.
         """
-        links = self._links
-        self._check(job, state, (key,), namespace, isolation)
-        deadline = self._deadline(timeout_s)
-        wanted = NO_DEMANDS if min_epoch is None and max_staleness_s is None else demands(min_epoch, max_staleness_s)
-        if self._endpoints is not None and isolation == COMMITTED:
-            with links.lock:
-                failover = GetFailover(
-                    links,
-                    self._endpoints,
-                    (job, state),
-                    (key,),
-                    deadline=deadline,
-                    namespace=namespace,
-                    demands=wanted,
-                )
-                links.run(failover)
-            return failover.result()[0]
-        with links.lock:
-            operation = GetOperation(
-                links,
-                (job, state),
-                (key,),
-                deadline=deadline,
-                namespace=namespace,
-                isolation=isolation,
-                demands=wanted,
-            )
-            links.run(operation)
-        return operation.only_result()
+        query = query_of(job, state, namespace, isolation, min_epoch=min_epoch, max_staleness_s=max_staleness_s)
+        return self._finish(self._start_get(query, (key,), timeout_s))[0]
 
     def submit(
         self,
@@ -187,22 +151,8 @@ class QueryableStateClient:
         max_staleness_s: float | None = None,
     ) -> QueryFuture[Any]:
         """`get` without waiting: sends the request and returns a future of the view."""
-        self._check(job, state, (key,), namespace, isolation)
-        wanted = demands(min_epoch, max_staleness_s)
-        deadline = self._deadline(timeout_s)
-        with self._links.lock:
-            operation = get_operation(
-                self._links,
-                self._endpoints,
-                (job, state),
-                (key,),
-                deadline=deadline,
-                namespace=namespace,
-                isolation=isolation,
-                demands=wanted,
-            )
-            self._links.start(operation)
-        return QueryFuture(self._links, operation)
+        query = query_of(job, state, namespace, isolation, min_epoch=min_epoch, max_staleness_s=max_staleness_s)
+        return QueryFuture(self._links, self._start_get(query, (key,), timeout_s))
 
     def get_many(
         self,
@@ -222,26 +172,15 @@ class QueryableStateClient:
         of the first that did, and returns no values.
         """
         asked = keys_of(keys)
-        self._check(job, state, asked, namespace, isolation)
-        wanted = demands(min_epoch, max_staleness_s)
-        deadline = self._deadline(timeout_s)
-        with self._links.lock:
-            operation = get_operation(
-                self._links,
-                self._endpoints,
-                (job, state),
-                asked,
-                deadline=deadline,
-                namespace=namespace,
-                isolation=isolation,
-                demands=wanted,
-            )
-            self._links.run(operation)
-        return operation.by_key()
+        query = query_of(job, state, namespace, isolation, min_epoch=min_epoch, max_staleness_s=max_staleness_s)
+        found = self._finish(self._start_get(query, asked, timeout_s))
+        return dict(zip(asked, found, strict=True))
 
     def jobs(self, *, timeout_s: float | None = None) -> list[str]:
         """The names of the jobs that the proxy serves."""
-        entries = self._call(Describe(0, 0, None), timeout_s).result()
+        (entries,) = self._finish(
+            self._start(CallOperation(self._links, Describe(0, 0, None), self._deadline(timeout_s)))
+        )
         return [entry["job"] for entry in entries]
 
     def states(self, job: str, *, timeout_s: float | None = None) -> list[Mapping[str, Any]]:
@@ -250,20 +189,14 @@ class QueryableStateClient:
         Asks the fallbacks when the job does not answer.
         """
         check_name("job", job)
-        request = Describe(0, 0, job)
-        if self._endpoints is None:
-            return list(self._call(request, timeout_s).result())
-        deadline = self._deadline(timeout_s)
-        with self._links.lock:
-            failover = CallFailover(self._links, self._endpoints, request, deadline)
-            self._links.run(failover)
-        return list(failover.result())
+        request, deadline = Describe(0, 0, job), self._deadline(timeout_s)
+        (entries,) = self._finish(self._start(call_operation(self._links, self._endpoints, request, deadline)))
+        return list(entries)
 
     def ping(self, *, timeout_s: float | None = None) -> float:
         """The round trip to the proxy in seconds. Raises `Unavailable` or `DeadlineExceeded` without an answer."""
-        operation = self._call(Ping, timeout_s)
-        operation.result()
-        return operation.took_s
+        (took_s,) = self._finish(self._start(CallOperation(self._links, Ping, self._deadline(timeout_s))))
+        return float(took_s)
 
     def close(self) -> None:
         """Close every connection. Unfinished requests and every later use raise `ClosedError`. Idempotent."""
@@ -276,27 +209,23 @@ class QueryableStateClient:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def _check(self, job: str, state: str, keys: Iterable[Key], namespace: Namespace, isolation: str) -> None:
-        """Check the arguments while the state is unknown. For a known state, encoding the request checks them."""
-        if isolation != LIVE:
-            check_isolation(isolation)
-        if type(job) is not str or type(state) is not str or self._links.states.find(job, state) is None:
-            check_query(job, state, keys, namespace)
-
     def _deadline(self, timeout_s: float | None) -> float:
         return time.monotonic() + (self._timeout_s if timeout_s is None else check_timeout(timeout_s))
 
-    def _call(self, request: type[Ping] | Describe, timeout_s: float | None) -> CallOperation:
+    def _start_get(self, query: Query, keys: tuple[Key, ...], timeout_s: float | None) -> Operation:
         deadline = self._deadline(timeout_s)
+        if self._links.states.find(query.job, query.state) is None:
+            # For a known state, encoding the request checks them.
+            query.check_keys(keys)
+        return self._start(get_operation(self._links, self._endpoints, query, keys, deadline))
+
+    def _start(self, operation: Operation) -> Operation:
         with self._links.lock:
-            operation = CallOperation(self._links, request, deadline)
-            self._links.run(operation)
+            self._links.start(operation)
         return operation
 
-
-def endpoints_of(
-    states: StateCache, fallback: Iterable[tuple[str, int]], serializers: Mapping[str, Serializer]
-) -> Endpoints | None:
-    """The job's proxy and its fallbacks; None when there are no fallbacks. Raises `ConfigError`."""
-    elsewhere = [StateCache(address, direct=False, serializers=serializers) for address in fallback_addresses(fallback)]
-    return Endpoints([states, *elsewhere]) if elsewhere else None
+    def _finish(self, operation: Operation) -> list[Any]:
+        """Wait until the operation is finished, at its deadline at the latest. Returns its result."""
+        with self._links.lock:
+            self._links.wait(operation, operation.deadline)
+        return operation.result()

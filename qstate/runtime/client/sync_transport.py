@@ -24,7 +24,7 @@ from typing import Any
 
 from qstate.errors import ClosedError, Detail
 from qstate.runtime.client.link import Link, LinkSettings
-from qstate.runtime.client.operations import Operation
+from qstate.runtime.client.operations import Operation, RoutedOperation
 from qstate.runtime.client.state_cache import AddressBook, StateCache
 from qstate.runtime.routing.routed_get import Ask, LookUp
 
@@ -227,11 +227,6 @@ class SyncLinks:
         if self.congested:
             self._relieve(operation)
 
-    def run(self, operation: Operation) -> None:
-        """`start` the operation and `wait` for its end. Call with the lock."""
-        self.start(operation)
-        self.wait(operation, operation.deadline)
-
     def wait(self, operation: Operation, until: float) -> bool:
         """Wait until the operation is finished, or until `until`. Returns whether it is. Call with the lock."""
         try:
@@ -294,7 +289,7 @@ class SyncLinks:
     # For operations and links
 
     def send(
-        self, operation: Operation, command: Ask | LookUp, now: float, proxy: tuple[str, int] | None = None
+        self, operation: RoutedOperation, command: Ask | LookUp, now: float, proxy: tuple[str, int] | None = None
     ) -> None:
         """Send over the link to the command's peer. Makes the link if necessary."""
         address = (command.owner.host, command.owner.port) if type(command) is Ask else proxy or self._proxy

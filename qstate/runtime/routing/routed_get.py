@@ -342,8 +342,7 @@ class RoutedGet:
         table = self._table
         assert table is not None
         if table.sole_owner is not None:
-            return [self._ask(part._replace(table=table), table.sole_owner)]
-        part = part._replace(table=table)
+            return [self._ask(part, part.positions, table, table.sole_owner)]
         try:
             shares = table.split([self._keys[position] for position in part.positions])
         except UNSOUND_KEY:
@@ -351,11 +350,12 @@ class RoutedGet:
             shares = table.split([self._keys[position] for position in part.positions])
         commands: list[Command] = []
         for owner, found in shares:
-            share = part._replace(positions=[part.positions[index] for index in found])
+            positions = [part.positions[index] for index in found]
             if owner is None:
+                share = part._replace(positions=positions, table=table)
                 self._fail(share, _Failed(FailureCode.UNKNOWN_KEY_GROUP_LOCATION, {}), now)
             else:
-                commands.append(self._ask(share, owner))
+                commands.append(self._ask(part, positions, table, owner))
         return commands
 
     def _is_sound(self, position: int) -> bool:
@@ -367,19 +367,20 @@ class RoutedGet:
             return False
         return True
 
-    def _ask(self, part: _Part, owner: Owner) -> Ask:
+    def _ask(self, part: _Part, positions: Sequence[int], table: LocationTable | None, owner: Owner) -> Ask:
+        """Ask the owner for keys of the part."""
         self._parts += 1
-        self._open[self._parts] = part._replace(owner=owner)
+        self._open[self._parts] = _Part(positions, part.attempt, table, owner, part.failure)
         keys = self._keys
-        if len(part.positions) != len(keys):
-            keys = tuple(keys[position] for position in part.positions)
+        if len(positions) != len(keys):
+            keys = tuple(keys[position] for position in positions)
         return Ask(self._parts, owner, keys)
 
     def _halves(self, part: _Part) -> list[Command]:
         assert part.owner is not None
         half = len(part.positions) // 2
         halves = (part.positions[:half], part.positions[half:])
-        return [self._ask(part._replace(positions=positions), part.owner) for positions in halves]
+        return [self._ask(part, positions, part.table, part.owner) for positions in halves]
 
     def _take(self, part: int) -> _Part | None:
         asked = self._open.pop(part, None)

@@ -27,7 +27,7 @@ from qstate.errors import (
 )
 from qstate.keys import key_group
 from qstate.protocol import Failure, Get, Locate, Location, Values
-from qstate.runtime.client.async_client import FIRST_BATCH_KEYS
+from qstate.runtime.client.batching import FIRST_BATCH_KEYS
 from tests.runtime.client.peer import STATE_ID, VALUE_STATE, Peer, Reply
 
 Scenario = Callable[[AsyncQueryableStateClient], Awaitable[None]]

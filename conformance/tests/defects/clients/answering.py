@@ -9,7 +9,7 @@ from qstate.client import QueryableStateClient
 from qstate.errors import SerializationError
 from qstate.protocol import ClientConnection, Welcome, connection, messages
 from qstate.protocol.framing import FrameReader
-from qstate.runtime.client.async_client import _BatchedGet
+from qstate.runtime.client import batching
 from qstate.runtime.client.link import Link
 from qstate.views import ViewMaker
 from qstate_conformance.client.python_async_driver import PythonAsyncDriver
@@ -67,13 +67,8 @@ def takes_answers_in_the_order_of_asking() -> None:
 
 @defect("delivery.answers_in_any_order_reach_their_own_requests", PythonAsyncDriver)
 def mixes_up_gets_that_travel_together() -> None:
-    deliver = _BatchedGet.deliver
-
-    def deliver_backwards(self: Any) -> None:
-        self.futures.reverse()
-        deliver(self)
-
-    _BatchedGet.deliver = deliver_backwards  # type: ignore[method-assign]
+    deliver = batching._deliver
+    batching._deliver = lambda operation, futures: deliver(operation, futures[::-1])
 
 
 @defect("delivery.answers_may_come_byte_by_byte")

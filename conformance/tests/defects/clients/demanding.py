@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from qstate.client import QueryableStateClient
 from qstate.errors import EpochNotReached, Retry, TooStale
 from qstate.protocol import connection
-from qstate.runtime.client.operations import NO_DEMANDS, GetOperation
+from qstate.runtime.client.operations import GetOperation
+from qstate.runtime.client.query import NO_OPTIONS
 from qstate.runtime.routing import routed_get as routing
 from qstate_conformance.client.python_async_driver import PythonAsyncDriver
 from qstate_conformance.client.python_driver import PythonDriver
@@ -30,7 +32,7 @@ def demands_nothing_when_it_tries_again() -> None:
     def ask(self: Any, *args: Any) -> Any:
         asked = request(self, *args)
         if type(asked).__name__ == "Get":
-            self._options = NO_DEMANDS
+            self._query = replace(self._query, options=NO_OPTIONS)
         return asked
 
     GetOperation.request = ask  # type: ignore[method-assign]

@@ -6,7 +6,7 @@ from typing import Any
 
 from qstate.client import QueryableStateClient
 from qstate.errors import QueryError, Retry
-from qstate.runtime.client.operations import Operation
+from qstate.runtime.client.operations import RoutedOperation
 from qstate.runtime.routing import routed_get as routing
 from qstate_conformance.client.python_driver import PythonDriver
 from tests.defects.clients.seeds import defect
@@ -98,15 +98,15 @@ def ignores_the_deadline() -> None:
 
 @defect("deadlines.the_deadline_that_is_sent_is_what_is_left")
 def sends_the_same_deadline_always() -> None:
-    Operation._ms_left = lambda self, now: 10_000  # type: ignore[method-assign]
+    RoutedOperation._ms_left = lambda self, now: 10_000  # type: ignore[method-assign]
 
 
 @defect("deadlines.the_deadline_of_a_retry_is_what_is_left_by_then")
 def sends_the_first_deadline_again() -> None:
-    ms_left = Operation._ms_left
+    ms_left = RoutedOperation._ms_left
     first: dict[float, int] = {}
     # An operation is known by its deadline, which no other has.
-    Operation._ms_left = lambda self, now: first.setdefault(self.deadline, ms_left(self, now))  # type: ignore[method-assign]
+    RoutedOperation._ms_left = lambda self, now: first.setdefault(self.deadline, ms_left(self, now))  # type: ignore[method-assign]
 
 
 @defect("deadlines.a_deadline_of_weeks_is_a_deadline")
