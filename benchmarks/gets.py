@@ -173,7 +173,7 @@ def _keys_per_s(call: Callable[[Sequence[str]], Any], chunks: Any, count: int) -
 
 
 def _keys(sizes: Sizes) -> Any:
-    """All keys in a random order, for ever."""
+    """All keys in a random order, forever."""
     keys = [f"key-{i}" for i in range(sizes.held_keys)]
     random.Random(4).shuffle(keys)
     return cycle(keys)

@@ -1,4 +1,4 @@
-"""The other process of P7 and P8: clients that ask while a pipeline runs, told what to do over standard input.
+"""The other process of P7 and P8: clients that ask while a pipeline runs, controlled over standard input.
 
 Rules of this module: run as `python -m benchmarks.live_client HOST PORT JOB STATE KEYS`, where KEYS is a number of
 sensors. One JSON object per line in, one out; it ends with its input. `LiveClient` is the other end.

@@ -1,7 +1,7 @@
 """The last value per key into Redis from Spark's tasks, twice: as users write it, and the fastest way that we know.
 
 Rules of this module: it runs in Spark's Python workers. Both ways write pipelined MSETs of 1000 through redis-py. The
-usual one is `foreachPartition` over rows. The fastest takes Arrow batches and lets Arrow make the values text.
+common one is `foreachPartition` over rows. The fastest takes Arrow batches and lets Arrow make the values text.
 """
 
 from __future__ import annotations

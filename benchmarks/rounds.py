@@ -14,8 +14,8 @@ __all__ = ["interleaved", "say"]
 def interleaved(contenders: Mapping[str, Callable[[], float]], *, rounds: int, warm: int = 1) -> dict[str, list[float]]:
     """One sample per contender and round, after `warm` rounds that do not count.
 
-    Each round begins with another contender, and when each has begun once the order turns around: nobody always runs
-    after the same one.
+    Each round begins with another contender. When each has begun once, the order is reversed, so that no contender
+    always runs after the same one.
     """
     names = list(contenders)
     samples: dict[str, list[float]] = {name: [] for name in names}

@@ -2,7 +2,7 @@
 
 Rules of this module: it sets them up on the same files and checks that all hold the values afterwards. Neither side
 orders the rows of a key, and Redis is spared the shuffle: it needs none. The target is against what users of Redis
-write; the fastest way into Redis that we know stands beside it. A sample is one warm micro-batch, its rows divided by
+write; the fastest way into Redis that we know is shown beside it. A sample is one warm micro-batch, its rows divided by
 Spark's `triggerExecution`.
 """
 
@@ -102,7 +102,7 @@ def _redis_query(bench: Bench, port: int, files: ReadingFiles, *, fast: bool) ->
         writing = stream.select("sensor", "temperature").writeStream.foreachBatch(write)
         return writing.option("checkpointLocation", str(checkpoint)).start()
 
-    query = FedQuery(bench.spark, files, bench.directory(f"query-redis-{'fast' if fast else 'usual'}"), start)
+    query = FedQuery(bench.spark, files, bench.directory(f"query-redis-{'fast' if fast else 'common'}"), start)
     try:
         yield query
     finally:

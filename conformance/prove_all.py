@@ -3,7 +3,7 @@
 Rules of this program: it runs the command `qstate-conformance` as a third party does, once for each subject, and adds
 nothing to its verdicts. A subject that cannot run here (no Node.js) is said to be missing, not passed over. Subjects
 run side by side (`--at-once`), each in processes of its own; what each had to say is printed whole, in the order of
-the list, and a line on standard error tells when one begins and ends.
+the list, and a line on standard error says when one begins and ends.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _told(subject: str, prover: Prover, settings: Sequence[str], scratch: Path) 
 
 
 def _tell(line: str) -> None:
-    # In one piece: two subjects may have something to tell at the same moment.
+    # In one piece: two subjects may report at the same moment.
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 

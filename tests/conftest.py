@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-#: How long threads and child processes that a test has told to end may take to be gone.
+#: How long threads and child processes that a test has ended may take to disappear.
 LEFTOVER_GRACE_S = 5.0
 
 # A shared machine with two cores stalls now and then: time limits per example would test the machine.
@@ -36,7 +36,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_runtest_teardown() -> None:
-    """Clear up after each test, so that no other one stands still for it.
+    """Clear up after each test, so that no other one pauses for it.
 
     A property test leaves a hundred thousand objects in cycles. Collecting them stopped the test that came later for
     up to 0.7 s, which is longer than some deadlines.
@@ -55,7 +55,7 @@ def nothing_left_behind() -> Iterator[None]:
     yield
     deadline = time.monotonic() + LEFTOVER_GRACE_S
     for thread in _own_threads() - threads:
-        while thread.ident is None and time.monotonic() < deadline:  # on its way: it cannot be joined before it runs
+        while thread.ident is None and time.monotonic() < deadline:  # being started: it cannot be joined before it runs
             threading.Event().wait(0.01)
         thread.join(max(0.0, deadline - time.monotonic()))
     left = [f"thread {thread.name!r}" for thread in _own_threads() - threads]
@@ -84,7 +84,7 @@ def _ended_by(deadline: float, before: dict[int, str]) -> dict[int, str]:
 
 
 def _child_processes() -> dict[int, str]:
-    """The direct children of this process by id, where the system tells (Linux)."""
+    """The direct children of this process by id, where the system lists them (Linux)."""
     found = {}
     for listing in Path("/proc/self/task").glob("*/children"):
         try:

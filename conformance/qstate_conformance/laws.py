@@ -1,7 +1,7 @@
 """Laws: the tests of the suite, each of which says which MUSTs it checks.
 
 Rules of this module: it knows what a law is and where laws are found (`qstate_conformance.<area>.laws_*`). It must
-not know how laws are run, and does not import pytest: whoever lists the laws runs nothing.
+not know how laws are run, and does not import pytest: listing the laws runs nothing.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Law:
 
     @property
     def group(self) -> str:
-        """What the law is about: the module it stands in."""
+        """What the law is about: the name of its module."""
         return self.id.split(".")[1]
 
 
@@ -92,7 +92,7 @@ def find_laws(area: Area) -> list[Law]:
 
 
 def laws_of(module: ModuleType) -> list[Law]:
-    """The laws in one module. Raises `TypeError` for a test that is not a law: nobody could say what it proves."""
+    """The laws in one module. Raises `TypeError` for a test that is not a law, because it names no rule."""
     functions = [
         (name, function)
         for name, function in vars(module).items()
@@ -120,6 +120,6 @@ def is_laws_module(name: str) -> bool:
 
 
 def forget_laws() -> None:
-    """Let the laws be imported anew: hypothesis binds the settings of a test when it is defined."""
+    """Unload the laws, so that the next import applies new settings: hypothesis binds them at definition."""
     for name in [name for name in sys.modules if is_laws_module(name)]:
         del sys.modules[name]

@@ -174,7 +174,7 @@ def _waived(law: LawOutcome, waiver: Waiver) -> LawOutcome:
 
 
 def waiver_problems(waivers: Sequence[Waiver], known: Iterable[str], laws: Sequence[LawOutcome]) -> list[str]:
-    """Waivers that stand for nothing: those of no law, and those of laws that pass."""
+    """Waivers without effect: those of no law, and those of laws that pass."""
     known_ids, passed = set(known), {law.law for law in laws if law.verdict is Verdict.PASSED}
     return [
         *(

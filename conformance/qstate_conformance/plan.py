@@ -69,7 +69,7 @@ class Plan:
         return shlex.join(words)
 
     def run(self) -> Run:
-        """The plan as a report tells it."""
+        """The plan in the form of the reports."""
         return Run(
             area=self.area,
             subject=self.label or self.subject.name,

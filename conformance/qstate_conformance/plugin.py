@@ -3,7 +3,7 @@
     pytest -p qstate_conformance.plugin --conformance-backend heap --pyargs qstate_conformance.backend
 
 Rules of this module: it is the only one that speaks pytest. It collects the laws (`laws_*.py`), gives them their
-subject, and tells the recording what happened. What a verdict means is decided in `outcomes`.
+subject, and reports what happened to the recording. `outcomes` decides what a verdict means.
 
 A run of the suite itself (`run`) registers a `Session`; in any other pytest run the options below make one. Tests
 that are no laws are left alone: they see neither the suite's hypothesis profile nor its seed.
@@ -101,7 +101,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Of the suite's files, laws alone hold tests, whatever pytest has been told to take for tests."""
+    """Of the suite's files, laws alone hold tests, whatever pytest is configured to collect."""
     inside = collection_path.suffix == ".py" and PACKAGE in collection_path.parents
     return True if inside and not _holds_laws(collection_path) else None
 
@@ -165,7 +165,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _unusable(subject: subjects.Subject) -> str:
-    """Why no law can be asked of the subject: a client's program that does not start. The laws go on with it."""
+    """Why no law can run against the subject: a client's program that does not start. The laws still run with it."""
     if not isinstance(subject, subjects.ClientSubject):
         return ""
     driver = import_module(f"{qstate_conformance.__name__}.client.driver")  # whose assertions speak: see above
@@ -282,7 +282,7 @@ def law_of_item(item: pytest.Item) -> Law | None:
 
 
 def recording_of(node: pytest.Collector | pytest.Item) -> Recording:
-    """The recording of the area that a law stands in."""
+    """The recording of the law's area."""
     area = node.path.parent.name
     found = node.config.stash[_SESSION].recordings.get(area)
     if found is None:

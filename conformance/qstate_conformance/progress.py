@@ -1,4 +1,4 @@
-"""Shows a run while it goes on: a line for each law, or one line that changes where the terminal can do that.
+"""Shows the progress of a run: a line for each law, or one line that changes where the terminal can do that.
 
 Rules of this module: it writes to the stream it is given and knows nothing of verdicts but their names.
 """

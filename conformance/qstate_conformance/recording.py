@@ -1,6 +1,6 @@
 """What happened to each law of a run, as it happens, and the outcome in the end.
 
-Rules of this module: it is told what ran and how it ended, in plain words, and applies the rules of `outcomes`. It
+Rules of this module: it gets what ran and how that ended, in plain words, and applies the rules of `outcomes`. It
 must not know pytest.
 """
 
@@ -29,7 +29,7 @@ __all__ = ["Listener", "Recording"]
 
 
 class Listener:
-    """Hears of a run while it goes on. Nothing has to be overridden."""
+    """Gets the events of a run as they happen. No method has to be overridden."""
 
     def begins(self, law: Law, total: int) -> None:
         """A law, one of so many, is about to run."""
@@ -65,7 +65,7 @@ class Recording:
     def expect(self, cases: Iterable[Law], known: Iterable[str]) -> frozenset[str]:
         """Say which laws would run, once for each case; the ids of those that the plan means are given back.
 
-        `known` are the ids of all laws of the area: what runs may be less, when pytest was told to leave some out.
+        `known` are the ids of all laws of the area: fewer may run, when pytest is asked to leave some out.
         """
         found = list(cases)
         self._known = set(known)
@@ -156,7 +156,7 @@ class Recording:
         return sum(self._of(law).verdict is Verdict.FAILED for law in ended)
 
     def _capabilities(self, laws: tuple[LawOutcome, ...]) -> tuple[CapabilityOutcome, ...]:
-        """Backends declare capabilities; a server tells those of each state, which its laws ask for."""
+        """Backends declare capabilities. A server describes those of each state, and its laws ask for them."""
         if self.plan.area != "backend":
             return ()
         return capability_outcomes(self.plan.subject.capabilities, self._laws.values(), laws)

@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 ALL = KeyGroupRange(0, DEFAULT_MAX_PARALLELISM)
-#: How long a server may take to accept the connection that shows that it is there.
+#: How long a server may take to accept the first connection, which shows that it runs.
 CONNECT_TIMEOUT_S = 5.0
 
 _TRUTHS = {"true": True, "false": False}
@@ -221,7 +221,7 @@ def _loaded(name: str) -> Any:
 def _opened_once(
     name: str, make: Callable[[BackendContext], StateBackend], options: Mapping[str, Any]
 ) -> type[StateBackend]:
-    """Open and close the backend, so that one that cannot be opened is told from one that breaks laws."""
+    """Open and close the backend once: a backend that cannot be opened is an error, not a broken law."""
     with tempfile.TemporaryDirectory(prefix="qstate-conformance-") as scratch:
         try:
             backend = make(BackendContext(ALL, DEFAULT_MAX_PARALLELISM, Path(scratch), options))

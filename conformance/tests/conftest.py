@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Whoever imports a module of the suite in a test before the suite has run gets it as the suite would.
+# A test may import a module of the suite before the suite has run: its asserts are rewritten, too.
 pytest.register_assert_rewrite(*(f"qstate_conformance.{area}" for area in ("backend", "server", "client")))
 
-#: How long threads and child processes that a test has told to end may take to be gone.
+#: How long threads and child processes that a test has ended may take to disappear.
 LEFTOVER_GRACE_S = 5.0
 
 settings.register_profile(
@@ -46,7 +46,7 @@ def _ended_by(deadline: float, before: set[int]) -> set[int]:
 
 
 def _child_processes() -> set[int]:
-    """The direct children of this process, where the system tells (Linux)."""
+    """The direct children of this process, where the system lists them (Linux)."""
     found: set[int] = set()
     for listing in Path("/proc/self/task").glob("*/children"):
         try:

@@ -1,7 +1,7 @@
 """Backends for the tests of the framework: one that breaks a law in a known way, and some that cannot be used.
 
 Rules of this module: the defects that the suite must catch are in `tests.defects`; these only make a run fail, stop
-or tell what it was asked.
+or report the calls that it got.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ HEAD = """# The laws of the conformance suite
 
 Every law that `qstate-conformance` asks of a backend, a server or a client, with the rules that it checks. Rules of a
 backend, such as `T1`, are in the [contract](python/backends.md), those of servers and clients, such as `P-GET-1`, in
-the [wire protocol](protocol.md). A guide tells how to
+the [wire protocol](protocol.md). A guide says how to
 [run the suite in your CI](../how-to/run-the-conformance-suite.md).
 
 A law that *needs* a capability is skipped for a backend that does not claim it; one that *proves* a capability shows

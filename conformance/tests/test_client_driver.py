@@ -146,7 +146,7 @@ def test_a_program_that_ignores_the_end_of_its_input_is_killed_with_its_children
 
 
 def _is_gone(pid: int) -> bool:
-    """Whether a process has ended: it is another's child, which whoever adopted it may not have waited for yet."""
+    """Whether a process has ended. It may be a zombie: the process that adopted it may not have waited for it yet."""
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
         try:

@@ -170,7 +170,7 @@ def test_statistics_add_up() -> None:
             assert isinstance(session.get(TEMPERATURE, "JFK", "N14228", "Zürich"), Values)
             session.locate(*TEMPERATURE)
             session.ping()
-            assert isinstance(session.get(("nobody", "knows"), "JFK"), Failure)
+            assert isinstance(session.get(("unknown", "job"), "JFK"), Failure)
             assert isinstance(session.get(TEMPERATURE, homeless, deadline_ms=20), Failure)
             assert session.refused(pack((Type.GET, 900, 1000, TEMPERATURE, None, {}, ())), 900) == Code.MALFORMED
             broken.send(wire.frame(b"\xc1"))

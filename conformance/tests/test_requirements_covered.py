@@ -20,7 +20,7 @@ from qstate_conformance.laws import AREAS, Area, Law, find_laws
 PROTOCOL = (Path(__file__).parents[2] / "docs" / "reference" / "protocol.md").read_text(encoding="utf-8")
 
 _IN_A_DOCSTRING = re.compile(r"^ *([A-Z]\d+): (.*)$", re.MULTILINE)
-#: A rule is one item of a list, which may go on in indented lines.
+#: A rule is one item of a list, which may continue in indented lines.
 _ON_THE_PAGE = re.compile(r"^- \*\*(P-[A-Z]+-\d+)\*\* (.*(?:\n  .*)*)$", re.MULTILINE)
 
 #: Rules that bind one side, or of which the other side's part cannot be seen from outside. All others bind both.

@@ -158,7 +158,7 @@ def measure_state_access() -> None:
 
 
 class Saturated:
-    """A thread that works on state for ever, as an operator with an endless epoch, beside a state server and proxy."""
+    """A thread that works on state forever, as an operator with an endless epoch, beside a state server and proxy."""
 
     def __init__(self, directory: Path) -> None:
         self.backend = HeapBackend(BackendContext(GROUPS, 128, directory))

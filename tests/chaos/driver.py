@@ -1,7 +1,7 @@
 """The driver of a job under chaos: a program of its own, so that it can be killed and started again.
 
 Rules of this module: it knows nothing of the faults that may strike it, save one: when a fault in the sink stopped the
-query, it starts the query again. It tells its story on standard output, a JSON list in a line; where the task managers
+query, it starts the query again. It reports events on standard output, a JSON list in a line; where the task managers
 are, in a file. It ends when its standard input does.
 """
 
@@ -26,7 +26,7 @@ __all__ = ["JOB", "main"]
 
 JOB = "chaos"
 LOOK_INTERVAL_S = 0.05
-#: So long a task manager that stands still keeps its place.
+#: How long a paused task manager keeps its subtasks.
 LEASE_S = 4.0
 
 

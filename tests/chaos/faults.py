@@ -5,7 +5,7 @@ files, because any of them may be killed at any moment:
 
     plan.json      the faults of this run
     07.struck      fault 7 has struck, once and for all: the id of the process that it struck in
-    07.go          the monkey has done its part; what the fault held may go on
+    07.go          the monkey has done its part; the paused program may continue
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Action(Enum):
     KILL_JVM = "kill -9 of the driver's JVM"
     KILL_SNAPSHOT = "kill -9 of the snapshot process"
     KILL_WORKERS = "kill -9 of Spark's Python workers"
-    FREEZE_TASK_MANAGER = "the task manager stands still until another has taken its place"
-    FREEZE_DRIVER = "the driver stands still until the task manager has given it up"
+    FREEZE_TASK_MANAGER = "the task manager pauses until another has replaced it"
+    FREEZE_DRIVER = "the driver pauses until the task manager has given it up"
 
 
 #: What happens in the process itself; the rest is the monkey's to do.

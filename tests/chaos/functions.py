@@ -86,7 +86,7 @@ class EndOfTask:
 
 
 class RunningTotal(KeyedProcessFunction):
-    """Emits the running total of each key; of random numbers instead of the amounts, if it is told so."""
+    """Emits the running total of each key; with `random`, of random numbers instead of the amounts."""
 
     def __init__(self, *, random: bool) -> None:
         self._random = random

@@ -207,7 +207,7 @@ class Monkey:
                     _kill(process)
 
     def _freeze(self, process: psutil.Process, fault: Fault) -> None:
-        """Stop a task manager until another has opened its log, and let it go on then as if nothing had been."""
+        """Stop a task manager until another has opened its log, then let it continue."""
         if process.pid in self._former:
             return  # it has been stopped in its last act: its driver is gone, and its place with it
         indexes: set[int] = set()
@@ -296,12 +296,12 @@ class _Driver:
         self._listener.start()
 
     def told(self) -> list[list[Any]]:
-        """What the driver has told since this was asked last."""
+        """The events that the driver has reported since the last call."""
         told, self._told = self._told, []
         return told
 
     def look_around(self) -> None:
-        """Remember what the driver has started: when it is gone, nobody can tell."""
+        """Remember which processes the driver has started: they cannot be found once it has ended."""
         with suppress(psutil.NoSuchProcess):
             self.descendants = psutil.Process(self.process.pid).children(recursive=True)
 

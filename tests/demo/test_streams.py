@@ -127,7 +127,7 @@ def test_days_that_arrive_one_by_one_give_the_same(spark: SparkSession, start: S
 
 
 def test_a_slow_machine_is_waited_for_as_long_as_the_queries_run(spark: SparkSession, tmp_path: Path) -> None:
-    """Nothing comes in for longer than a task manager may take to start, and then the demo goes on."""
+    """The demo continues after a pause of the input that is longer than a task manager's start timeout."""
     week = prepare(tmp_path / "week", first_days=7)
     feeder = Feeder(week, tmp_path / "incoming", days_per_s=50.0)
     with Job(spark, JOB, parallelism=2, proxy_ports="0", server_ports="0") as job:

@@ -6,7 +6,7 @@ The convention, so that a reader can trust what is on a page:
     ```python title="a.py"    is a file of that name, for the blocks after it
     ```bash                   is run where the page is acted out as a whole (the tutorial), else its syntax is
                               checked, and its `qstate` commands against the command line's own parser
-    ```bash title="..."       the same in a shell of that name; there it goes on running while the page goes on
+    ```bash title="..."       the same in a shell of that name, where it runs while the page continues
     ```text, ```toml, ```yaml is not run; after a ```bash block that is acted out, ```text is its output
 """
 
@@ -65,7 +65,7 @@ def pages() -> list[Page]:
 
 
 def run_program(page: Page, block: Block, namespace: dict[str, object], proxy: tuple[str, int] | None = None) -> None:
-    """Run one block. A failure shows the page's line. The address that pages use stands for that of `proxy`."""
+    """Run one block. A failure shows the page's line. The address in the pages is replaced by that of `proxy`."""
     text = block.text
     if proxy is not None:
         for written in ('"localhost", 9069', '"127.0.0.1", 9069'):

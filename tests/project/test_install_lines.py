@@ -1,4 +1,4 @@
-"""What the project tells people to install is this project: the name `qstate` on the package index is another one.
+"""Every install line names this project: the name `qstate` on the package index is another one.
 
 Every `pip install` in the documentation, the examples, the settings and the messages of the code is read.
 """
@@ -18,7 +18,7 @@ from tests.project.documentation import ROOT
 SUFFIXES = {".md", ".py", ".toml", ".ini", ".yml", ".yaml"}
 _LINE = re.compile(r"pip install((?: +(?:'[^'\n]*'|\"[^\"\n]*\"|[^\s`'\")(#;|&]+))+)")
 _OPTIONS_WITH_VALUE = {"--find-links", "-d", "--wheel-dir"}
-#: What this project does not publish and tells people to install by its name.
+#: Packages of others that the install lines may name.
 OTHERS = {"tox"}
 OURS = {DISTRIBUTION, "qstate-conformance"}
 

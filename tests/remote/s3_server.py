@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from typing import Any
 
 BUCKET = "bucket"
-CREDENTIALS = {"key": "qstate", "secret": "of-nobody"}
+CREDENTIALS = {"key": "qstate", "secret": "s3-secret"}
 
 
 class S3Server:

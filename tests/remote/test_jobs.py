@@ -151,7 +151,7 @@ def test_an_epoch_fails_while_the_store_stands_still_and_is_replayed_when_it_is_
 def test_options_come_from_the_spark_conf_and_are_not_shown() -> None:
     config = JobConfig.from_spark(
         {
-            "spark.qstate.checkpoint.storage.secret": "of-nobody",
+            "spark.qstate.checkpoint.storage.secret": "s3-secret",
             "spark.qstate.checkpoint.storage.anon": "false",
             "spark.qstate.checkpoint.storage.client_kwargs": '{"region_name": "eu-central-1"}',
             "spark.qstate.checkpoint.dir": "s3://bucket/x",
@@ -160,9 +160,9 @@ def test_options_come_from_the_spark_conf_and_are_not_shown() -> None:
     )
     assert config.checkpoint_dir == "s3://bucket/x"
     assert config.checkpoint_storage_options == {
-        "secret": "of-nobody",
+        "secret": "s3-secret",
         "anon": False,
         "client_kwargs": {"region_name": "eu-central-1"},
         "key": "qstate",
     }
-    assert "of-nobody" not in repr(config)
+    assert "s3-secret" not in repr(config)

@@ -212,7 +212,7 @@ def test_a_chain_of_protocols_is_refused() -> None:
 
 
 def test_an_upload_that_the_server_does_not_read_times_out(s3: S3Server, url: str) -> None:
-    """The client of S3 would wait for ever for a server that does not ask for the body."""
+    """The client of S3 would wait forever for a server that does not ask for the body."""
     files = open_directory(url, {**s3.options, "upload_timeout_s": 0.5})
     s3.pause()
     try:

@@ -44,7 +44,7 @@ def job(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
 
 @pytest.fixture
 def rows(spark: Any, stream_of: Any) -> Iterator[DataFrame]:
-    """Spark gives an empty micro-batch when the watermark has moved on, as it does unless told otherwise."""
+    """Spark gives an empty micro-batch when the watermark has moved on, which is its default."""
     spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "true")
     stream: DataFrame = stream_of(spark, *BATCHES).read()
     yield stream

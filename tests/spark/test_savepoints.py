@@ -29,7 +29,7 @@ def test_another_backend_and_parallelism_continue_from_a_savepoint(
     )
     run_to_end(first, tmp_path / "progress")
     source = open_source(str(tmp_path / "epochs"))
-    until(lambda: source.operators()["five"].epoch == 1, "Spark tells of the last commit")
+    until(lambda: source.operators()["five"].epoch == 1, "Spark reports the last commit")
     savepoint = job.savepoint(tmp_path / "savepoint")
     assert savepoint.operators()["five"].epoch == 1
     job.stop()

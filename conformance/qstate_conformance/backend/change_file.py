@@ -1,6 +1,6 @@
 """The changes of sealed epochs in one file, as a crashed process leaves them: whole epochs, and perhaps half of one.
 
-Rules of this module: it stands in for an epoch log and knows no backend. An epoch counts when its last line is there.
+Rules of this module: it replaces an epoch log and knows no backend. An epoch counts when its last line was written.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Runs a scenario in a process of its own, which may crash, hang, be killed or grow without harm to the suite.
 
 Rules of this module: it starts, talks to and ends the process; what happens inside is a function of `scenarios`. The
-process says one JSON object per line, and goes on from a pause when it is told to.
+process writes one JSON object per line. At a pause it waits for a line on its standard input.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Child:
         return found
 
     def go_on(self) -> None:
-        """Let a process that pauses go on."""
+        """Let a process that pauses continue."""
         assert self._process.stdin is not None
         self._process.stdin.write(b"\n")
         self._process.stdin.flush()

@@ -78,5 +78,5 @@ def opened(subject: BackendSubject, *, begin: bool = True) -> Iterator[StateBack
 
 
 def sealed(backend: StateBackend, epoch: int) -> list[Change]:
-    """Commit, and exhaust what the commit tells."""
+    """Commit, and return all changes of the commit."""
     return list(backend.commit(epoch))

@@ -117,7 +117,7 @@ def test_a_snapshot_does_not_change(
 
 @law("S2")
 def test_a_scan_ignores_what_is_written_while_it_runs(subject: BackendSubject) -> None:
-    """A scan that has begun goes on through the store of that moment."""
+    """A scan shows the store as it was when the scan began."""
     with _store(subject) as store:
         keys = [_PREFIX + b"%04d" % number for number in range(3_000)]
         store.write(dict.fromkeys(keys, b"old"))

@@ -1,4 +1,4 @@
-"""Laws of changes: what a commit tells, in which bytes, and that it is enough to build the state anew."""
+"""Laws of changes: what a commit returns, in which bytes, and that the state can be rebuilt from it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_changes_mean_what_their_documentation_says(subject: BackendSubject, pro
 @law("B9")
 @given(program=programs(epochs=3))
 def test_a_commit_tells_each_changed_entry_once(subject: BackendSubject, program: list[list[Write]]) -> None:
-    """No entry is told twice in one commit, none that the epoch did not write, and a map's DELETE comes first."""
+    """A commit has each written entry once and no other entry, and a map's DELETE comes first."""
     model = Model()
     with opened(subject, begin=False) as backend:
         for epoch, writes in enumerate(program):
@@ -67,11 +67,11 @@ def test_a_commit_tells_each_changed_entry_once(subject: BackendSubject, program
             entries = Counter((change.state, change.namespace, change.key, change.map_key) for change in changes)
             deletes = Counter((change.state, change.namespace, change.key, b"") for change in _map_deletes(changes))
             twice = [entry for entry, count in entries.items() if count > 1]
-            assert not twice, f"told more than once: {twice}"
+            assert not twice, f"returned more than once: {twice}"
             _check_deletes_first(changes)
             written = {(state, encode_key(space), encode_key(key)) for state, space, key in _written(writes)}
             told = {entry[:3] for entry in (entries | deletes)}
-            assert told <= written, f"nobody wrote {told - written}"
+            assert told <= written, f"a commit returned {told - written}, which was not written"
 
 
 def _written(writes: list[Write]) -> list[tuple[str, Any, Any]]:
@@ -97,7 +97,7 @@ def _check_deletes_first(changes: list[Change]) -> None:
 @law("B9")
 @pytest.mark.parametrize("published", [False, True], ids=["at once", "published in between"])
 def test_an_epoch_tells_the_last_values_only(subject: BackendSubject, published: bool) -> None:
-    """Of many writes to one entry the last one is told, and the commit after it does not tell it again."""
+    """Of many writes to one entry the commit has the last one, and the next commit does not repeat it."""
     with opened(subject) as backend:
         for number in range(3):
             backend.table(VALUE).put("k", number)
@@ -115,7 +115,7 @@ def test_an_epoch_tells_the_last_values_only(subject: BackendSubject, published:
 @law("B3", "B9")
 @given(descriptor=st.sampled_from([VALUE, LIST, MAP, REDUCING]), again=st.booleans())
 def test_changes_tell_a_clear(subject: BackendSubject, descriptor: StateDescriptor, again: bool) -> None:
-    """A cleared value, list or map is told as cleared, also when it was filled again in the same epoch."""
+    """The commit shows a cleared value, list or map as cleared, also when the same epoch filled it again."""
     contents: dict[StateKind, tuple[Any, Any]] = {
         StateKind.LIST: ([1, 2], [3]),
         StateKind.MAP: ({"a": 1, "b": 2}, {"c": 3}),
@@ -206,12 +206,12 @@ def test_later_changes_have_the_documented_bytes(subject: BackendSubject) -> Non
         told = {Change(*change) for change in sealed(backend, 1)}
         k, void = b"\xa1k", b"\xc0"
         added = Change(ChangeOp.LIST_ADD, "list", 26, void, k, b"", b"\x92\xc4\x01\x02\xc4\x01\x03")
-        anew = Change(ChangeOp.PUT, "list", 26, void, k, b"", b"\x93\xc4\x01\x01\xc4\x01\x02\xc4\x01\x03")
+        rewritten = Change(ChangeOp.PUT, "list", 26, void, k, b"", b"\x93\xc4\x01\x01\xc4\x01\x02\xc4\x01\x03")
         removed = Change(ChangeOp.MAP_REMOVE, "map", 26, void, k, b"\xa1a", b"")
         cleared = Change(ChangeOp.DELETE, "map", 26, void, k, b"", b"")
-        assert len(told & {added, anew}) == 1, "a list that grew is told by LIST_ADD, or anew by PUT"
-        assert len(told & {removed, cleared}) == 1, "a removed entry is told by MAP_REMOVE, or the map anew"
-        assert told - {added, anew, removed, cleared} == {
+        assert len(told & {added, rewritten}) == 1, "a list that grew needs one LIST_ADD or one PUT of all"
+        assert len(told & {removed, cleared}) == 1, "a removed entry needs one MAP_REMOVE, or DELETE and the map"
+        assert told - {added, rewritten, removed, cleared} == {
             Change(ChangeOp.MAP_PUT, "map", 26, void, k, b"\xa1b", b"\x03"),
             Change(ChangeOp.DELETE, "value", 26, void, k, b"", b""),
         }

@@ -23,7 +23,7 @@ from qstate_conformance.subjects import BackendSubject
 
 
 def _recovered(subject: BackendSubject, log: Path) -> int:
-    """Restore a new instance from the log, check that it has exactly its epochs and can go on; the last epoch."""
+    """Restore a new instance from the log, check its epochs, commit one more, and return the log's last epoch."""
     epochs = list(read_epochs(log))
     assert [epoch for epoch, _ in epochs] == list(range(len(epochs)))
     last, changes, model = len(epochs) - 1, list[Change](), Model()
@@ -51,7 +51,7 @@ def _recovered(subject: BackendSubject, log: Path) -> int:
 @law("B18", "B3")
 @pytest.mark.parametrize(("stop", "count"), [("writing", 3), ("committing", 3), ("committed", 3), ("sealed", 4)])
 def test_a_killed_process_leaves_the_sealed_epochs(subject: BackendSubject, stop: str, count: int) -> None:
-    """Killed while it writes, within a commit, before or after the seal: what was sealed is what there is."""
+    """A process is killed while it writes, in a commit, before or after the seal: exactly the sealed epochs remain."""
     with tempfile.TemporaryDirectory() as scratch:
         log, directory = Path(scratch) / "log", Path(scratch) / "killed"
         with Child(subject, "work", directory, {"log": str(log), "stop": stop, "epochs": 3}) as child:
@@ -66,7 +66,7 @@ def test_a_killed_process_leaves_the_sealed_epochs(subject: BackendSubject, stop
 @examples(0.03)
 @given(after=st.integers(0, 12))
 def test_a_process_killed_anywhere_leaves_whole_epochs(subject: BackendSubject, after: int) -> None:
-    """Killed while it runs freely, a process has left the last epoch that it told of, or one more."""
+    """A process is killed at any moment: the last epoch that it reported remains, or one more."""
     with tempfile.TemporaryDirectory() as scratch:
         log, directory = Path(scratch) / "log", Path(scratch) / "killed"
         with Child(subject, "work", directory, {"log": str(log), "stop": "never", "epochs": 1_000_000}) as child:

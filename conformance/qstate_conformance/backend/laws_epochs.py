@@ -34,7 +34,7 @@ _START: dict[StateDescriptor, Any] = {
 def test_rollback_undoes_every_write_of_the_epoch(
     subject: BackendSubject, program: list[list[Write]], published: bool
 ) -> None:
-    """After a rollback tables and live readers show the last commit, and the next commit has nothing to tell."""
+    """After a rollback tables and live readers show the last commit, and the next commit has no changes."""
     model = Model()
     places = all_places(write.place for epoch in program for write in epoch)
     with opened(subject) as backend:
@@ -77,7 +77,7 @@ def test_rollback_brings_back_what_was_deleted(
 @law("B4", "T8")
 @given(counts=st.lists(st.integers(1, 3), min_size=1, max_size=3), published=st.booleans())
 def test_rollback_takes_list_elements_off_again(subject: BackendSubject, counts: list[int], published: bool) -> None:
-    """Elements that a failed epoch added are gone; those of the next attempt stand right after the old ones."""
+    """Elements that a failed epoch added are gone; those of the next attempt come right after the old ones."""
     with opened(subject) as backend:
         table = backend.table(LIST)
         table.list_add("k", ["old"])
@@ -159,7 +159,7 @@ def test_a_rollback_without_writes_changes_nothing(subject: BackendSubject, mome
 def test_committed_and_failed_epochs_add_up(
     subject: BackendSubject, program: list[list[Write]], outcomes: list[bool]
 ) -> None:
-    """Over many epochs, exactly the writes of the committed ones are in the state and in what the commits told."""
+    """Over many epochs, exactly the writes of the committed ones are in the state and in the changes of the commits."""
     model, replica, epoch = Model(), Replica(), 0
     places = all_places(write.place for writes in program for write in writes)
     with Instances(subject) as instances:
@@ -334,7 +334,7 @@ def test_entries_do_not_move_while_they_are_read(subject: BackendSubject) -> Non
 
 @law("B3", "T6")
 def test_a_snapshot_does_not_alias_live_data(subject: BackendSubject) -> None:
-    """What a commit or `entries` told stays as it was when user code goes on changing the same objects in place."""
+    """Changes of a commit, and `entries`, stay as they were when user code later changes the same objects in place."""
     with opened(subject) as backend:
         table, value = backend.table(VALUE), [1]
         table.put("k", value)

@@ -1,4 +1,4 @@
-"""Laws of exchange: what one backend tells, every other one loads, and the other way round."""
+"""Laws of exchange: every backend loads the changes and entries of every other one."""
 
 from __future__ import annotations
 

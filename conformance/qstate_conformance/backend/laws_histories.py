@@ -93,7 +93,7 @@ def _begun(backend: StateBackend, descriptor: StateDescriptor) -> None:
 def _run(backend: StateBackend, descriptor: StateDescriptor) -> dict[str, Any]:
     """Run every history on its own key; gives the contents expected in the end."""
     table, expected = backend.table(descriptor), _start_of(descriptor)
-    # All is published as often as a history is long; before the nth time, each goes on to its own nth point.
+    # One round for each step: in round n each history runs up to its own nth point, then all is published.
     for point in range(_LENGTH):
         for key, _, steps, published in _histories(descriptor):
             first, last = (0, published + 1) if point == 0 else (published + point, published + point + 1)
@@ -105,7 +105,7 @@ def _run(backend: StateBackend, descriptor: StateDescriptor) -> dict[str, Any]:
 
 
 def _check(backend: StateBackend, descriptor: StateDescriptor, expected: dict[str, Any], what: str) -> None:
-    """The table and live queries give the expected contents; the message tells the first histories that they do not."""
+    """The table and live queries give the expected contents. The message names the first histories that differ."""
     table = backend.table(descriptor)
     backend.publish()
     answers = query(backend, Isolation.LIVE, descriptor, list(expected))[1]

@@ -1,4 +1,4 @@
-"""Laws of the life cycle: what opening leaves alone, what closing frees, and what happens to whoever comes too late."""
+"""Laws of the life cycle: what opening leaves alone, what closing frees, and how use after close fails."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_backend_is_a_context_manager(subject: BackendSubject) -> None:
 
 @law("B6", "R4")
 def test_use_after_close_is_refused(subject: BackendSubject) -> None:
-    """After `close` the backend raises `ClosedError`; tables and readers do, or tell nothing new; nothing hangs."""
+    """After `close` the backend raises `ClosedError`. Tables and readers raise it or show nothing new; none hangs."""
     with tempfile.TemporaryDirectory() as scratch:
         found = run_in_child(subject, "after_close", Path(scratch) / "own", silence_s=HANG_S)
     assert found["backend"] == dict.fromkeys(found["backend"], "ClosedError")

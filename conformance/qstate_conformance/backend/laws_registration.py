@@ -47,7 +47,7 @@ def _of_kind(kind: StateKind, name: str) -> StateDescriptor:
 def test_equal_descriptors_mean_the_same_entries(
     subject: BackendSubject, descriptor: StateDescriptor, namespace: Namespace, data: st.DataObject
 ) -> None:
-    """A descriptor made anew, with the same name and kind, gives a table of the same entries, committed or not."""
+    """A second descriptor of the same name and kind gives a table of the same entries, committed or not."""
     contents = data.draw(contents_of[descriptor.kind])
     again = replace(descriptor, queryable_name="else")
     with opened(subject) as backend:
@@ -103,7 +103,7 @@ def test_a_namespace_that_cannot_be_a_key_is_refused(subject: BackendSubject, na
 def test_none_is_not_a_value(
     subject: BackendSubject, descriptor: StateDescriptor, operation: str, arguments: tuple[Any, ...]
 ) -> None:
-    """None is refused as a value, as an element and as a map's value: it could not be told from nothing."""
+    """None is refused as a value, as an element and as a map's value: it would look like no value."""
     with opened(subject) as backend:
         table = backend.table(descriptor)
         with pytest.raises(SerializationError):
@@ -136,7 +136,7 @@ def test_a_map_key_that_is_no_key_is_refused(subject: BackendSubject, map_key: A
 @law("T1")
 @given(value=values)
 def test_the_descriptors_serializer_is_the_one_that_is_used(subject: BackendSubject, value: Any) -> None:
-    """What is told of a value, an element or an entry is what the descriptor's serializer made of it."""
+    """The changes hold values, elements and entries as the descriptor's serializer wrote them."""
     with Instances(subject) as instances:
         backend = instances.open()
         backend.begin(0)

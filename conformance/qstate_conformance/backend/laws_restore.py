@@ -25,7 +25,7 @@ from qstate_conformance.subjects import ALL, BackendSubject
 
 
 def _run(backend: StateBackend, program: list[list[Write]]) -> tuple[Model, list[Change]]:
-    """Commit every epoch of the program; what the model holds, and what the commits told."""
+    """Commit every epoch of the program. Return the model's contents and the changes of the commits."""
     model, changes = Model(), list[Change]()
     for epoch, writes in enumerate(program):
         backend.begin(epoch)
@@ -45,7 +45,7 @@ def _part(model: Model, groups: KeyGroupRange, max_parallelism: int = 128) -> di
 def test_another_instance_goes_on_from_a_snapshot(
     subject: BackendSubject, program: list[list[Write]], by_entries: bool
 ) -> None:
-    """An instance that is restored from entries or changes holds the state, and the epochs after go on from there."""
+    """An instance that is restored from entries or changes holds the state, and continues with the next epoch."""
     places = all_places(write.place for epoch in program for write in epoch)
     with Instances(subject) as instances:
         backend = instances.open()
@@ -92,7 +92,7 @@ def test_restore_keeps_its_own_key_groups_only(
 def test_entries_are_of_exactly_the_asked_key_groups(
     subject: BackendSubject, program: list[list[Write]], data: st.DataObject, max_parallelism: int
 ) -> None:
-    """Every key group's entries are told when that group is asked for, from its first to its last, and no other's."""
+    """`entries` of a key group gives all entries of that group, first and last group included, and no others."""
     with Instances(subject) as instances:
         backend = instances.open(max_parallelism=max_parallelism)
         model, _ = _run(backend, program)
@@ -157,7 +157,7 @@ def test_several_sources_are_restored_one_after_the_other(subject: BackendSubjec
 
 @law("B14")
 def test_what_was_restored_is_committed_and_final(subject: BackendSubject) -> None:
-    """After `restore` the epoch cannot begin again, a rollback gives the restored state, and entries tell it."""
+    """After `restore` the epoch cannot begin again, a rollback gives the restored state, and `entries` holds it."""
     with Instances(subject) as instances:
         source = instances.open()
         source.begin(0)
@@ -205,7 +205,7 @@ def test_what_was_opened_before_a_restore_shows_it(subject: BackendSubject, aske
 
 @law("B14")
 def test_an_empty_restore_is_a_restore(subject: BackendSubject) -> None:
-    """A backend whose key groups had nothing is restored too: its epochs go on after the given one."""
+    """A backend whose key groups had nothing is restored too: its next epoch follows the given one."""
     with Instances(subject) as instances:
         backend = instances.restored(4, [])
         with pytest.raises(JobError):

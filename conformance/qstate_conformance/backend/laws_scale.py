@@ -33,7 +33,7 @@ _LARGE = Random(0).randbytes(4 * 1024 * 1024 + 300_001)
 
 @law("B19", "T3", "B9")
 def test_many_namespaces_are_kept_told_and_restored(subject: BackendSubject) -> None:
-    """Two hundred namespaces of each kind of state have their own entries, told by each commit and by `entries`."""
+    """Two hundred namespaces of each kind of state have their own entries, in each commit and in `entries`."""
     model, replica = Model(), Replica()
     with Instances(subject) as instances:
         backend = instances.open()
@@ -45,7 +45,7 @@ def test_many_namespaces_are_kept_told_and_restored(subject: BackendSubject) -> 
                     apply([Write("put", kind.name, ("w", number), "k", contents)], backend, model)
             changes = sealed(backend, epoch)
             replica.load(changes)
-            check_same(replica.model().entries, model.entries, f"told by the commit of epoch {epoch}")
+            check_same(replica.model().entries, model.entries, f"in the commit of epoch {epoch}")
         for holder in (backend, instances.restored(1, list(backend.entries(ALL)))):
             check_tables(holder, model, model.entries)
             check_reads(holder, Isolation.LIVE, model, model.entries)

@@ -163,7 +163,7 @@ class BackendMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.log)
     @rule(by_entries=st.booleans())
     def fail_over(self, by_entries: bool) -> None:
-        """The process is lost; another one goes on from the log, or from a snapshot of the last commit."""
+        """The process is lost. Another one continues from the log, or from a snapshot of the last commit."""
         changes = list(self.backend.entries(ALL)) if by_entries else self.log
         self.backend.close()
         self.backend = self._instances.restored(self.sealed_epoch, changes)

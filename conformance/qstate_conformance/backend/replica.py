@@ -1,4 +1,4 @@
-"""A dict that loads changes and tells them again: the neutral form of a state, read by its documentation alone.
+"""A dict that loads changes and returns them: the neutral form of a state, written from its documentation alone.
 
 Rules of this module: it follows the docstring of `qstate.backends.Change` to the letter, knows MessagePack, and
 shares no code with any backend. A change that the docstring does not allow is an `AssertionError`.

@@ -42,10 +42,10 @@ def say(**result: Any) -> None:
 
 
 def pause(**where: Any) -> None:
-    """Say where, and wait to be told to go on."""
+    """Say where the scenario is, and wait for the line that lets it continue."""
     say(**where)
     if not sys.stdin.readline():
-        sys.exit("nobody waits for this process any more")
+        sys.exit("the process that started this one has ended")
 
 
 def writes_of_epoch(epoch: int) -> list[Write]:
@@ -293,7 +293,7 @@ def _write_over(backend: StateBackend, epoch: int, random: Random, size: int) ->
 
 
 def _resident_mib() -> float:
-    """What the process needs now, or needed at most where the system does not tell."""
+    """The memory of the process now, or its maximum where the system does not report the current figure."""
     try:
         status = Path("/proc/self/status").read_text(encoding="ascii")
     except OSError:
@@ -337,7 +337,7 @@ def _plain(values: Any) -> list[Any]:
 
 
 def _outcome(name: str, use: Callable[[], Any]) -> str:
-    sys.stderr.write(f"{name} ...\n")  # whoever finds this process hung reads where
+    sys.stderr.write(f"{name} ...\n")  # shows where the process hangs, if it does
     sys.stderr.flush()
     try:
         return f"gave {use()!r}"

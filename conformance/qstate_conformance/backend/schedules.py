@@ -103,7 +103,7 @@ class PausingMean(AggregateFunction[float, list[float], float]):
 
 @contextmanager
 def pausing() -> Iterator[Pause]:
-    """A fresh pause; whoever waits at it when the block ends goes on."""
+    """A fresh pause. A thread that waits at it when the block ends continues."""
     PAUSE.pause = pause = Pause()
     try:
         yield pause

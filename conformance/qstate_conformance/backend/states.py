@@ -59,7 +59,7 @@ class Mean(AggregateFunction[float, list[float], float]):
 
 
 class FramedSerializer(Serializer):
-    """A serializer of the user's own: MessagePack between two letters, so nobody can take it for MessagePack."""
+    """A serializer of the user's own: MessagePack between two letters, which no decoder takes for MessagePack."""
 
     name = "framed"
 

@@ -84,7 +84,7 @@ class Outcome:
 
 
 class Pending:
-    """An operation on its way."""
+    """An operation that was sent to the driver and has no answer yet."""
 
     def __init__(self, driver: Driver, line: str, answer: Future[Mapping[str, Any]], deadline: float) -> None:
         self._driver = driver
@@ -162,7 +162,7 @@ class Client:
         return self._start("mutate", timeout_s, view=view).outcome()
 
     def close(self) -> None:
-        """Close the client; whoever waits is told."""
+        """Close the client; operations that wait for an answer fail."""
         if not self._opened.failed:
             self._start("close", TIMEOUT_S).outcome()
 
@@ -309,7 +309,7 @@ class Driver:
             answer.set_exception(self.failed(self._why))
 
     def _take(self, line: bytes) -> str | None:
-        """Hand an answer to whoever waits for it; what is wrong with it, if anything."""
+        """Hand an answer to the operation that waits for it. Return what is wrong with the answer, if anything."""
         shown = line[:300]
         try:
             found = json.loads(line)

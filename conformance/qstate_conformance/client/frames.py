@@ -1,7 +1,7 @@
 """The frames that a server sends, as bytes, and the numbers of the protocol reference.
 
-Rules of this module: bytes out, no sockets and nothing of `qstate.protocol`. It builds what it is told to, right or
-wrong: whoever calls it decides whether the frame keeps the protocol.
+Rules of this module: bytes out, no sockets and nothing of `qstate.protocol`. It builds the
+frame that the caller asks for, right or wrong: the caller decides whether the frame keeps the protocol.
 """
 
 from __future__ import annotations

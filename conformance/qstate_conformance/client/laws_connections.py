@@ -83,7 +83,7 @@ def test_a_server_that_turned_a_client_away_often_is_tried_again(subject: Client
 
 @law("P-RETRY-5", "P-CLOSE-1", "P-RETRY-1")
 def test_a_request_under_which_the_connection_ends_is_unavailable_and_not_sent_again(subject: ClientSubject) -> None:
-    """A Get that was sent when its connection ended is UNAVAILABLE at once and sent to nobody again; later ones are."""
+    """A Get whose connection ends is UNAVAILABLE at once, and is not sent again. Later Gets are sent."""
     for end in (CLOSE, HANG_UP):
         for known in (True, False):
             with Peer() as peer:
@@ -121,7 +121,7 @@ def test_requests_in_flight_together_end_with_their_connection(subject: ClientSu
 
 @law("P-DESC-5", "P-VALUE-3")
 def test_what_a_connection_told_of_a_state_ends_with_it(subject: ClientSubject) -> None:
-    """A value is read by the description that its own connection told, not by that of one which has ended."""
+    """A client reads a value by the description from the same connection, not from one that has ended."""
     needs(subject, "serializer")
     for orderly in (True, False):
         with Peer() as peer, client_of(subject, peer) as client:
@@ -141,7 +141,7 @@ def test_what_a_connection_told_of_a_state_ends_with_it(subject: ClientSubject) 
 
 @law("P-DESC-5", "P-FAIL-3")
 def test_a_get_that_goes_on_over_another_connection_is_read_by_what_that_one_told(subject: ClientSubject) -> None:
-    """A Get that is sent again because its server shuts down is read as the connection told that brings the answer."""
+    """A client that sends a Get again, after a shutdown, reads the answer by the description of the new connection."""
     needs(subject, "serializer", "retry")
     with Peer() as peer, client_of(subject, peer) as client:
         assert client.get("before").value == "before"
@@ -159,7 +159,7 @@ def test_a_get_that_goes_on_over_another_connection_is_read_by_what_that_one_tol
 
 @law("P-FAIL-3", "P-CLOSE-3")
 def test_a_failure_of_the_connection_makes_requests_in_flight_unavailable(subject: ClientSubject) -> None:
-    """After a Failure of id 0, whatever its code, requests in flight are UNAVAILABLE: tried again, or told as that."""
+    """After a Failure of id 0 with any code, the client retries requests in flight, or reports them as UNAVAILABLE."""
     for name, code in {**CODES, "an unknown code": 4711}.items():
         if name in ("SHUTTING_DOWN", "OVERLOADED"):
             continue

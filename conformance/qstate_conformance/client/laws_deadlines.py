@@ -92,7 +92,7 @@ def test_a_deadline_of_weeks_is_a_deadline(subject: ClientSubject) -> None:
                 peer.connection_of(get).answer(get, frames.values(get.id, [pack("key")]))
                 outcome = waiting.outcome()
                 assert outcome.value == "key", f"with {timeout_s:.0f} s: {outcome}"
-            assert get.deadline_ms > 1 << 30, f"of {timeout_s:.0f} s, the server is told {get.deadline_ms} ms"
+            assert get.deadline_ms > 1 << 30, f"of {timeout_s:.0f} s, the server gets {get.deadline_ms} ms"
             assert peer.faults == []
 
 
@@ -121,7 +121,7 @@ def test_the_deadline_of_a_retry_is_what_is_left_by_then(subject: ClientSubject)
 @examples(0.1)
 @given(others=st.integers(1, 5))
 def test_a_late_answer_is_dropped_and_its_id_not_used_again(subject: ClientSubject, others: int) -> None:
-    """After its deadline a request's id stays in use until the answer comes, which then goes to nobody."""
+    """After its deadline a request's id stays in use until the answer comes. The client drops that answer."""
     silent: list[Request] = []
     with Peer() as peer:
 
@@ -146,7 +146,7 @@ def test_a_late_answer_is_dropped_and_its_id_not_used_again(subject: ClientSubje
 
 @law("P-REQ-7", "P-REQ-6")
 def test_a_late_answer_does_not_end_the_connection(subject: ClientSubject) -> None:
-    """An answer that comes after its request's deadline goes to nobody, and the connection serves other requests."""
+    """The client drops an answer after the request's deadline, and the connection serves other requests."""
     silent: list[Request] = []
     with Peer() as peer:
 

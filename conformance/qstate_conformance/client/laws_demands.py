@@ -130,7 +130,7 @@ def test_keys_whose_demand_is_not_met_are_asked_for_again_beside_others(subject:
 
 @law("P-REQ-6", "P-GET-11", "P-BROKEN-2")
 def test_an_answer_of_an_earlier_epoch_than_demanded_ends_the_connection(subject: ClientSubject) -> None:
-    """A value or nil of an epoch before min_epoch is given to nobody: the client closes the connection."""
+    """When a value or nil is of an epoch before min_epoch, the client drops it and closes the connection."""
     needs(subject, "demands")
     wrong: dict[str, Any] = {"a value": pack("of an earlier epoch"), "nil": None}
     for name, result in wrong.items():

@@ -1,4 +1,4 @@
-"""Hostile servers: what breaks the protocol ends its connection, is told as a failure, and harms nothing else."""
+"""Hostile servers: a breach of the protocol ends its connection, is reported as a failure, and harms nothing else."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ def test_any_wrong_id_and_any_wrong_number_end_the_connection(
 def test_an_answer_cut_by_the_end_of_the_connection_is_no_answer(
     subject: ClientSubject, size: int, rough: bool
 ) -> None:
-    """When the connection ends anywhere in an answer, the request is UNAVAILABLE, and others go on."""
+    """When the connection ends anywhere in an answer, the request is UNAVAILABLE, and other requests continue."""
     cut: list[Request] = []
     with Peer() as peer:
 
@@ -301,7 +301,7 @@ def test_a_spoilt_byte_anywhere_harms_one_request_at_most(subject: ClientSubject
 @law("P-VALUE-2", "P-BROKEN-3")
 @given(garbage=st.binary(max_size=40))
 def test_a_value_that_is_garbage_is_a_failure_of_its_own(subject: ClientSubject, garbage: bytes) -> None:
-    """A result that is no MessagePack in sound Values is read as what it is or fails; the connection goes on."""
+    """A result that is no MessagePack in sound Values is read as what it is or fails; the connection stays open."""
     with Peer() as peer:
         answering_gets(
             peer,

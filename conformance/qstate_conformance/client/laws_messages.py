@@ -117,7 +117,7 @@ def test_a_describe_says_what_was_asked(subject: ClientSubject, job: str | None)
 
 @law("P-KEY-1", "P-KEY-2")
 def test_what_is_no_key_is_never_sent(subject: ClientSubject) -> None:
-    """Nil, booleans, floats, maps, nested arrays, arrays of one and integers beyond 64 bits never stand in a Get."""
+    """Nil, booleans, floats, maps, nested arrays, arrays of one and integers beyond 64 bits never occur in a Get."""
     with Peer() as peer, client_of(subject, peer) as client:
         for key in NO_KEYS:
             assert client.get(key).failed, f"the client took {key!r} for a key"
@@ -142,7 +142,7 @@ def test_what_is_no_name_is_never_sent(subject: ClientSubject) -> None:
 
 @law("P-FRAME-2", "P-GET-8")
 def test_no_frame_is_larger_than_the_welcome_allows(subject: ClientSubject) -> None:
-    """A get whose frame would be larger than max_frame is refused by the client, and others go on."""
+    """A get whose frame would be larger than max_frame is refused by the client, and other requests continue."""
     with Peer(max_frame=4096) as peer, client_of(subject, peer) as client:
         assert client.get("x" * 5000).failed, "a key of 5000 bytes does not fit a frame of 4096"
         assert client.get("key", namespace="x" * 5000).failed

@@ -65,7 +65,7 @@ def test_a_fatal_code_of_a_key_is_the_outcome_and_not_tried_again(subject: Clien
 @examples(0.1)
 @given(code=st.integers(max(CODES.values()) + 1, 65535) | st.sampled_from([0x7FFF, 0x8000, 0xFFFF]))
 def test_an_unknown_code_is_internal(subject: ClientSubject, code: int) -> None:
-    """A code that the client does not know is treated as INTERNAL: it is told so, and not tried again."""
+    """A client treats a code that it does not know as INTERNAL: it reports that, and does not try again."""
     _asked_once(subject, _whole(code), "INTERNAL")
     _asked_once(subject, _per_key(code), "INTERNAL")
 
@@ -75,7 +75,7 @@ def _asked_once(subject: ClientSubject, answer: Callable[[Request], bytes], name
         refuses_gets(peer, answer)
         with client_of(subject, peer) as client:
             outcome = client.get("key", timeout_s=LONG_S)
-            # Another request, answered, shows that nothing of the first one is still on its way.
+            # An answer to another request shows that no message of the first one is still in flight.
             assert not client.describe().failed
         assert outcome.code == name, f"{name} became {outcome}"
         assert len(peer.gets) == 1, f"after {name} the Get was sent {len(peer.gets)} times"
@@ -199,7 +199,7 @@ def test_a_long_wait_is_a_wait(subject: ClientSubject) -> None:
 
 @law("P-FAIL-1", "P-RETRY-3")
 def test_details_are_not_depended_on(subject: ClientSubject) -> None:
-    """Failures without details, and with details of other types or names than expected, are told by their code."""
+    """A client reports failures without details, or with details of other types or names, by their code."""
     strange: list[dict[str, object]] = [
         {},
         {"retry_after_ms": None},

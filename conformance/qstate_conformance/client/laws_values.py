@@ -98,7 +98,7 @@ def test_deep_and_large_values_are_read(subject: ClientSubject) -> None:
 
 @law("P-VALUE-4")
 def test_tuples_within_tuples_without_end_harm_nothing(subject: ClientSubject) -> None:
-    """A value of extension type 1 within itself, 500 deep, is read or is unreadable; the client goes on."""
+    """A value of extension type 1 within itself, 500 deep, is read or is unreadable; the client continues."""
     nested = pack([])
     for _ in range(500):
         nested = pack([Ext(1, nested)])
@@ -171,7 +171,7 @@ def test_a_serializer_that_the_client_has_reads_each_part(subject: ClientSubject
 
 @law("P-GET-3")
 def test_a_key_without_a_value_is_not_found_and_no_failure(subject: ClientSubject) -> None:
-    """A result that is nil is told as: the state holds nothing for the key. A value that is nil is a value."""
+    """A nil result means that the state holds nothing for the key. A value that is nil is a value."""
     with Peer() as peer:
         answering_gets(peer, lambda request: [frames.values(request.id, [None])])
         with client_of(subject, peer) as client:
@@ -185,7 +185,7 @@ def test_a_key_without_a_value_is_not_found_and_no_failure(subject: ClientSubjec
 @examples(0.3)
 @given(epochs=st.lists(st.integers(-1, (1 << 53) - 1), min_size=1, max_size=8))
 def test_each_result_has_the_epoch_that_it_is_from(subject: ClientSubject, epochs: list[int]) -> None:
-    """Results of one Get may be from different epochs: where a client tells them, each result has its own."""
+    """Results of one Get may be from different epochs: where a client shows epochs, each result has its own."""
     needs(subject, "batch")
     with Peer() as peer:
         answering_gets(
@@ -195,7 +195,7 @@ def test_each_result_has_the_epoch_that_it_is_from(subject: ClientSubject, epoch
             outcome = client.get_many([f"key {index}" for index in range(len(epochs))])
     assert not outcome.failed, outcome
     told = [entry.get("epoch") for entry in outcome.body["results"]]
-    assert told in (epochs, [None] * len(epochs)), f"the epochs {epochs} are told as {told}"
+    assert told in (epochs, [None] * len(epochs)), f"the client shows the epochs {epochs} as {told}"
 
 
 @law("P-DESC-1", "P-VERSION-2")

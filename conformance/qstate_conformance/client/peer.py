@@ -81,7 +81,7 @@ class Connection:
         """The next payload of the client; None when it has closed."""
         header = self._take(4)
         length = int.from_bytes(header, "big") if header else 0
-        # A length that no law makes a client send is no frame at all: nobody can tell what follows.
+        # No law makes a client send such a length: this is no frame, and what follows cannot be read.
         return None if header is None or length > LARGEST_READ else self._take(length)
 
     def drain(self) -> None:

@@ -1,6 +1,6 @@
 """What laws about clients share: a client that talks to a peer, and what may be asked of it afterwards.
 
-Rules of this module: the few steps that many laws take. What a law asserts stands in the law.
+Rules of this module: the few steps that many laws take. What a law asserts is in the law.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def more_gets_come(peer: Peer, number: int, timeout_s: float) -> bool:
 
 
 def gets_sent(peer: Peer, client: Client) -> int:
-    """How many Gets the client has sent until now: another request, answered, shows that none is on its way."""
+    """How many Gets the client has sent until now. An answer to another request shows that none is in flight."""
     client.describe()
     return len(peer.gets)
 

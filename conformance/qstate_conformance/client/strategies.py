@@ -90,7 +90,7 @@ maps_with_array_keys = _maps(
 #: A map state: its keys are keys.
 map_states = _maps(columns | st.lists(columns, min_size=2, max_size=3), values)
 
-#: What may stand in a message where anything may (an element that a newer server appends): no extension types, and
+#: What a message may have where anything is allowed (an element that a newer server appends): no extension types, and
 #: maps with names as keys.
 message_values = st.recursive(
     st.none() | st.booleans() | bigints | st.floats(allow_nan=False, allow_infinity=False) | texts | st.binary(),

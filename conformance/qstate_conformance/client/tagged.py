@@ -96,7 +96,7 @@ def _is_scalar(expected: Any, reported: Any) -> bool:
         return False
     if not isinstance(expected, float):
         return bool(number == expected)
-    # Without a point, too: languages write large floats as the shortest digits that stand for them, and zeros.
+    # Without a point, too: languages write large floats as their shortest digits, and zeros.
     return math.isnan(number) if math.isnan(expected) else _as_float(number) == expected
 
 

@@ -1,7 +1,7 @@
 """The rules of the protocol that no law about clients can see broken, and why.
 
 Rules of this module: data. The suite's own tests hold it to the reference: a rule is cited by a law about clients or
-about servers, or it stands here.
+about servers, or it is listed here.
 """
 
 from __future__ import annotations

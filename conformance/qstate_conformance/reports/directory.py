@@ -1,4 +1,4 @@
-"""A directory of reports: every form of each run, and one matrix of all runs whose reports are there.
+"""A directory of reports: every form of each run, and one matrix of all runs in the directory.
 
 backend-heap.txt  backend-heap.json  backend-heap.xml      one set per subject, replaced by its next run
 matrix.html                                                made again from every JSON report in the directory

@@ -1,7 +1,7 @@
 """Outcomes as JUnit XML, for the servers that build and show tests.
 
 Rules of this module: one test suite per outcome, one test case per law; a problem of the run is a failed test case
-of its own, so that nobody has to read the exit code.
+of its own, so that readers of the report need no exit code.
 """
 
 from __future__ import annotations

@@ -60,17 +60,17 @@ LIVE_EPOCH = 8
 OWNED = ((0, 40), (40, 64), (80, 128))
 GAP = (64, 80)
 TOKEN = b"open sesame"
-#: Writes text as its UTF-8 bytes in reverse order. Not MessagePack, so nobody can mistake it for that.
+#: Writes text as its UTF-8 bytes in reverse order, which is not MessagePack.
 OWN_SERIALIZER = "conformance.reversed"
 MSGPACK = "msgpack"
-#: States whose location is wrong on purpose; they have no entries. The owner that MOVED names holds no such state
-#: id, and where UNREACHABLE is said to be, nobody listens. SILENT's answers nothing, DYING's closes the connection at a
-#: Get, once for each key.
+#: States whose location is wrong on purpose; they have no entries. The owner of MOVED holds no such state id, and
+#: at the address of UNREACHABLE no process listens. The owner of SILENT answers nothing. The owner of DYING closes the
+#: connection at a Get, once for each key.
 MOVED = "moved"
 UNREACHABLE = "unreachable"
 SILENT = "silent"
 DYING = "dying"
-#: A job whose states nobody can locate: who is asked says nothing.
+#: A job whose states cannot be located: its location oracle never answers.
 SILENT_JOB = "silent job"
 
 

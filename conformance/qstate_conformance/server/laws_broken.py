@@ -1,4 +1,4 @@
-"""Laws of broken streams: what a server says to garbage, and that nobody else notices."""
+"""Laws of broken streams: what a server answers to garbage, and that other connections are not affected."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from qstate_conformance.server.streams import Asked, asked_by, check_answers
 from qstate_conformance.server.wire import DEADLINE_MS, Stream, connect, frame, hello
 from qstate_conformance.subjects import ServerSubject
 
-#: The deadline of what a session asks for: when damage makes a key of it that nobody owns, it is waited for so long.
+#: The deadline of a session's requests. When damage turns a key into one without an owner, the server waits so long.
 _ASKED_MS = 200
 
 
@@ -123,7 +123,7 @@ def test_payloads_without_meaning_harm_nobody_else(subject: ServerSubject, paylo
     _play(subject, hello(token=subject.token) + b"".join(frame(payload) for payload in payloads))
 
 
-#: Payloads that break P-MSG-1, and ids of 0: nobody can tell what the rest of the stream means.
+#: Payloads that break P-MSG-1, and ids of 0: the rest of the stream has no meaning.
 _BREAKING: dict[str, bytes] = {
     "nothing": b"",
     "not MessagePack": b"\xc1",

@@ -67,7 +67,7 @@ def test_the_golden_hellos_are_accepted(subject: ServerSubject) -> None:
 
 @law("P-REQ-3", "P-REQ-4", "P-MSG-3", "P-MSG-5", "P-MSG-6", "P-MSG-7", "P-MSG-9", "P-KEY-1", "P-KEY-2")
 def test_the_bad_requests_of_the_corpus_fail_alone(subject: ServerSubject) -> None:
-    """Every bad request of the corpus has its code, at the proxy and at an owner, and the connection goes on."""
+    """Every bad request of the corpus has its code, at the proxy and at an owner, and the connection stays open."""
     with owner_sessions(subject, "temperature") as owners, connect(subject) as proxy:
         sessions = (proxy, owners[0][1])
 

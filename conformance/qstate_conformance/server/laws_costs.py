@@ -42,7 +42,7 @@ def _check_cost(rule: str, found_s: float, sound_s: float) -> None:
 
 
 def _hostile(room: int) -> dict[str, bytes]:
-    """What may stand in place of a field, of up to so many bytes, to make a reader build more than is there."""
+    """Replacements for a field, of up to so many bytes, that make a reader build more than it received."""
     rows = room // 4 - 1
     return {
         "arrays of 10,000 within each other": (b"\xdc\x27\x10" * 1000).ljust(room, b"\0"),

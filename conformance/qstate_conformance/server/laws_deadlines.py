@@ -63,7 +63,7 @@ def test_a_deadline_of_almost_nothing_is_a_deadline(subject: ServerSubject, dead
 
 @law("P-DEADLINE-1", "P-MSG-6")
 def test_the_longest_deadline_is_a_deadline(subject: ServerSubject) -> None:
-    """A deadline of 4294967295 ms is sound: an answer does not wait for it, and a request that does harms nobody."""
+    """A deadline of 4294967295 ms is valid: answers do not wait for it, and a request that waits affects no other."""
     longest = (1 << 32) - 1
     with connect(subject) as session, connect(subject) as waiting:
         waiting.ask(Type.GET, longest, TEMPERATURE, None, {}, (state("temperature").homeless,))
@@ -133,7 +133,7 @@ def test_gets_of_a_silent_owner_are_answered_and_give_their_places_back(subject:
 
 @law("P-DEADLINE-3", "P-DEADLINE-1", "P-REQ-2")
 def test_what_nobody_can_locate_is_answered_by_the_deadline(subject: ServerSubject) -> None:
-    """Get, Locate and Describe of a job that nobody can say anything of are answered by their deadlines."""
+    """Get, Locate and Describe of a job that cannot be located are answered by their deadlines."""
     with connect(subject) as session:
         started = time.monotonic()
         for found in (
@@ -152,4 +152,4 @@ def test_what_nobody_can_locate_is_answered_by_the_deadline(subject: ServerSubje
 def _expect_late(found: Answer) -> None:
     codes = set(found.results) if isinstance(found, Values) else {getattr(found, "code", None)}
     if codes != {Code.DEADLINE_EXCEEDED}:
-        raise Violation(f"P-DEADLINE-3: {found} where nobody answers")
+        raise Violation(f"P-DEADLINE-3: {found} where no owner answers")

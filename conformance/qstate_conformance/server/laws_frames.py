@@ -98,7 +98,7 @@ def test_a_longer_frame_is_refused_as_soon_as_its_length_is_known(subject: Serve
 
 @law("P-FRAME-3", "P-BROKEN-1", "P-BROKEN-3")
 def test_a_refused_frame_may_be_followed_by_much(subject: ServerSubject) -> None:
-    """The Failure for a frame that is too long arrives although the client goes on sending, and harms nobody else."""
+    """The Failure for a frame that is too long arrives although the client still sends. Others are not affected."""
     with connect(subject) as other, connect(subject) as session:
         session.send((1 << 30).to_bytes(4, "big") + b"\0" * 200_000)
         session.receive_close_notice(Code.TOO_LARGE)

@@ -51,7 +51,7 @@ def test_a_sound_hello_is_welcomed(subject: ServerSubject) -> None:
 
 @law("P-HELLO-2", "P-HELLO-3", "P-FAIL-3")
 def test_no_version_in_common_is_refused_with_the_versions(subject: ServerSubject) -> None:
-    """A client that shares no version is told VERSION_MISMATCH and which versions there are, and the server closes."""
+    """A client without a common version gets VERSION_MISMATCH with the versions of the server, which closes."""
     assert 1 in _versions(subject)
 
 
@@ -255,7 +255,7 @@ def test_a_hello_may_come_in_any_form_and_in_pieces(subject: ServerSubject, data
 
 @law("P-HELLO-7", "P-FAIL-3", "P-BROKEN-3")
 def test_a_silent_client_is_told_that_it_took_too_long(subject: ServerSubject) -> None:
-    """Connections whose handshake never comes, or not whole, are told DEADLINE_EXCEEDED and closed; others are not."""
+    """Connections without a whole handshake get DEADLINE_EXCEEDED and are closed; others are not."""
     with connect(subject) as other, _open(subject) as silent, Stream((subject.host, subject.port)) as slow:
         slow.send(hello(token=subject.token)[:-1])
         silent.receive_close_notice(Code.DEADLINE_EXCEEDED)

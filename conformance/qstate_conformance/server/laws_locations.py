@@ -1,4 +1,4 @@
-"""Laws of Locate and Describe: what there is, and who owns it."""
+"""Laws of Locate and Describe: which states exist, and who owns their key groups."""
 
 from __future__ import annotations
 

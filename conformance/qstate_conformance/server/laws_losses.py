@@ -64,7 +64,7 @@ def _expect_unavailable(found: Answer) -> None:
 
 @law("P-DESC-4", "P-LOC-3")
 def test_a_connection_ends_when_a_state_is_another_than_it_told(subject: ServerSubject) -> None:
-    """A state that came back with another description is not answered for over a connection that told the first."""
+    """A connection that got the first description of a state gets no answers about it once the description changed."""
     for ask in ("get", "locate", "describe"):
         with connect(subject) as told, connect(subject) as other:
             before = located(told, CHANGING[0].name).state
@@ -97,9 +97,9 @@ def _expect_end(session: Session, ask: str, told: str) -> None:
         found = session.receive()
     except Ended:
         return
-    # Another Locate finds it changed once more: it may be what the client was told.
+    # Another Locate finds it changed once more: it may be what the client knows.
     if isinstance(found, Location) and found.state["kind"] == told:
         return
     if not (isinstance(found, Failure) and (found.id, found.code) == (0, Code.SHUTTING_DOWN)):
-        raise Violation(f"P-DESC-4: {found} over a connection that told another description of the state")
+        raise Violation(f"P-DESC-4: {found} over a connection with another description of the state")
     session.receive_rest()

@@ -1,4 +1,4 @@
-"""Laws of messages: every form of MessagePack is read, and nothing stands for what it is not."""
+"""Laws of messages: every form of MessagePack is read, and no value is taken for one of another type."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_a_name_is_any_string_of_255_code_points(subject: ServerSubject, name: s
 
 @law("P-MSG-5", "P-KEY-1")
 def test_text_and_binary_are_different_keys(subject: ServerSubject) -> None:
-    """A binary does not stand for a string, although both hash alike: the key is of a wrong type."""
+    """A binary is not taken for a string, although both hash alike: the key is of a wrong type."""
     with connect(subject) as session:
         assert isinstance(KNOWN.key, str)
         found = session.get(TEMPERATURE, KNOWN.key.encode())

@@ -142,7 +142,7 @@ def test_a_state_server_serves_get_by_id_and_ping_alone(subject: ServerSubject) 
 @law("P-GET-7", "P-KEY-1")
 @given(data=st.data(), found=st.sampled_from(_SMALL_STATES))
 def test_an_owner_refuses_keys_of_other_types(subject: ServerSubject, data: st.DataObject, found: State) -> None:
-    """At a state server, too, one key of other types makes the whole Get WRONG_KEY_TYPE, whoever owns the rest."""
+    """At a state server, too, one key of other types makes the whole Get WRONG_KEY_TYPE, also with unowned keys."""
     keys = [found.entries[0].key, found.homeless]
     keys.insert(data.draw(st.integers(0, 2)), data.draw(strategies.other_keys(found.key_types)))
     with owner_sessions(subject, found.name) as owners:
@@ -173,7 +173,7 @@ def test_an_owner_does_not_ignore_options(subject: ServerSubject) -> None:
 
 @law("P-GET-8", "P-FRAME-2")
 def test_an_owner_refuses_an_answer_over_the_frame(subject: ServerSubject) -> None:
-    """A state server says TOO_LARGE to a Get whose answer would be over max_frame, and goes on."""
+    """A state server answers TOO_LARGE to a Get whose answer would be over max_frame, and serves other requests."""
     with owner_sessions(subject, "blobs") as owners:
         for owner, session in owners:
             mine = [entry for entry in state("blobs").entries if _is_at(owner, entry.key)]
@@ -246,7 +246,7 @@ def test_an_owner_tells_what_is_wrong_with_a_request(subject: ServerSubject) -> 
 
 @law("P-LOC-3", "P-GET-5")
 def test_each_state_has_its_own_ids(subject: ServerSubject) -> None:
-    """A state id stands for one state of one owner: no two owners that the proxy names share one."""
+    """A state id names one state of one owner: no two owners that the proxy names share one."""
     with connect(subject) as session:
         ids = [owner.state_id for found in STATES for owner in located(session, found.name).owners]
     assert len(set(ids)) == len(ids), "P-LOC-3: two states have the same id"

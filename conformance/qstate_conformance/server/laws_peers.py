@@ -92,7 +92,7 @@ def test_clients_that_vanish_with_requests_in_flight_harm_nobody(subject: Server
                 if number % 2:
                     session.reset()
         check_untouched(subject, other)
-        # Nobody waits for what they asked; it is over when this is.
+        # No session waits for the answers. They are all sent when this Get has its own.
         other.get(TEMPERATURE, homeless, deadline_ms=60)
 
 
@@ -118,7 +118,7 @@ def test_many_connections_get_their_own_answers(subject: ServerSubject) -> None:
 
 @law("P-REQ-2", "P-BROKEN-3")
 def test_clients_on_many_threads_are_served(subject: ServerSubject) -> None:
-    """Connections that come, ask and go on many threads at once are each served in full, or told OVERLOADED."""
+    """Connections that open, ask and close on many threads at once are each served in full, or get OVERLOADED."""
 
     def talk(client: int) -> str | None:
         with connect(subject) as session:

@@ -68,8 +68,8 @@ _STEPS: list[Step] = [
     _asking(Description, Type.DESCRIBE, DEADLINE_MS, None),
     # A key without an owner is looked for until its time is over: it is overtaken by the others, if they may.
     _asking(Values | Failure, Type.GET, 60, TEMPERATURE, None, {}, (state("temperature").homeless,)),  # type: ignore[arg-type]
-    _failing(Code.UNKNOWN_JOB, Type.GET, DEADLINE_MS, ("nobody", "knows"), None, {}, ("JFK",)),
-    _failing(Code.UNKNOWN_STATE, Type.LOCATE, DEADLINE_MS, JOB, "nobody knows"),
+    _failing(Code.UNKNOWN_JOB, Type.GET, DEADLINE_MS, ("unknown", "job"), None, {}, ("JFK",)),
+    _failing(Code.UNKNOWN_STATE, Type.LOCATE, DEADLINE_MS, JOB, "unknown"),
     _failing(Code.MALFORMED, Type.PING, "more"),
     _failing(Code.WRONG_KEY_TYPE, Type.GET, DEADLINE_MS, TEMPERATURE, None, {}, (None,)),
     _failing(Code.UNSUPPORTED, 77, "what is this"),
@@ -109,7 +109,7 @@ def test_a_second_request_with_an_id_in_flight_is_malformed(subject: ServerSubje
     """A second request with an id that is in flight is MALFORMED; both are answered, and so are all others."""
     homeless = state("temperature").homeless
     with connect(subject) as session:
-        # In flight until its deadline, as far as anyone can tell from outside.
+        # In flight until its deadline, seen from outside.
         slow = session.request(Type.GET, 500, 250, TEMPERATURE, None, {}, (homeless,))
         session.send(slow + frame(pack((Type.PING, 500))))
         numbers = [session.ask(Type.PING) for _ in range(others)]
@@ -164,7 +164,7 @@ def test_a_type_that_is_no_request_is_unsupported(subject: ServerSubject) -> Non
 @law("P-REQ-3", "P-REQ-4", "P-VERSION-3")
 @given(kind=st.integers(11, (1 << 32) - 1), number=strategies.request_ids, rest=st.binary(max_size=20))
 def test_a_type_of_a_later_version_is_unsupported(subject: ServerSubject, kind: int, number: int, rest: bytes) -> None:
-    """A message of any type that version 1 does not have is UNSUPPORTED, and the connection goes on."""
+    """A message of any type that version 1 does not have is UNSUPPORTED, and the connection stays open."""
     with connect(subject) as session:
         assert session.refused(pack((kind, number, rest)), number) == Code.UNSUPPORTED
         session.ping()

@@ -58,7 +58,7 @@ def _fill(stack: ExitStack, subject: ServerSubject, places: int) -> list[Session
 
 
 def _is_served(session: Session) -> bool:
-    """Whether a connection is still there; one that was given up is told why."""
+    """Whether a connection is still open. The server says why it closed one."""
     if session.is_silent(0.01):
         check_known(session, ask_known(session))
         return True
@@ -68,7 +68,7 @@ def _is_served(session: Session) -> bool:
 
 @law("P-CLOSE-6", "P-REQ-2", "P-HELLO-7")
 def test_a_connection_with_a_request_in_flight_keeps_its_place(subject: ServerSubject) -> None:
-    """When all places are taken and requests are in flight on all of them, a new connection is told OVERLOADED."""
+    """When all places are taken and requests are in flight on all of them, a new connection gets OVERLOADED."""
     homeless = state("temperature").homeless
     with ExitStack() as stack:
         sessions = _fill(stack, subject, LIMITS.max_connections)

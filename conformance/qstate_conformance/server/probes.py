@@ -119,7 +119,7 @@ def near_texts(text: str) -> set[str]:
 def many_keys(ranges: tuple[tuple[int, int], ...]) -> list[int]:
     """As many keys of the state `distance` as one Get may have, all with an owner in these ranges of key groups.
 
-    In no order, some of them have values and stand there many times; of the others, each stands there once.
+    In no order. Some of them have values and are repeated; the others occur once.
     """
     groups = {group for start, stop in ranges for group in range(start, stop)}
     held = [entry.key for entry in fixture.state("distance").entries if entry.namespace is None]

@@ -178,7 +178,7 @@ class _Locations:
             self._owners.setdefault(found.name, []).append(owner)
 
     def misplace(self, name: str, address: tuple[str, int]) -> None:
-        """Say that a state is at this address, by an id that nobody has registered."""
+        """Report a state at this address, by an id that is not registered anywhere."""
         everything = KeyGroupRange(0, fixture.MAX_PARALLELISM)
         self._descriptions[name] = {**self._descriptions[fixture.STATES[0].name], "name": name}
         self._owners[name] = [Owner(everything, *address, bytes(16))]

@@ -58,7 +58,7 @@ def _cut(data: bytes, limit: int) -> tuple[bytes | None, bytes, bool]:
 
 
 def _id_of(payload: bytes) -> int:
-    """The id of a message, 0 when nobody can tell it: P-MSG-1 is broken, or the id is 0."""
+    """The id of a message; 0 when it cannot be read, because P-MSG-1 is broken, or when the id is 0."""
     reader = msgpack.Unpacker(raw=True, strict_map_key=False, max_buffer_size=max(1, len(payload)))
     reader.feed(payload)
     try:

@@ -1,6 +1,6 @@
-"""What the protocol asks of servers that nobody can see from outside, or that nobody outside can provoke.
+"""The rules for servers whose breach cannot be seen, or cannot be provoked, from outside.
 
-Rules of this module: a table for reports and for the suite's own tests. A rule stands here with the part of it that no
+Rules of this module: a table for reports and for the suite's own tests. It lists each rule with the part of it that no
 law checks; most of these rules have laws for their other parts.
 """
 

@@ -1,4 +1,4 @@
-"""A small client for laws: it sends what it is told to, sound or not, and holds the server to every rule it can see.
+"""A small client for laws: it sends any message, valid or not, and checks each answer against every rule it can see.
 
 Rules of this module: sockets with time limits, frames, and which answer belongs to which request. What a message
 must look like is `messages`; what is asked, and what the answer must be, are the laws'.
@@ -103,7 +103,7 @@ class Stream:
         self._sock.close()
 
     def half_close(self) -> None:
-        """Say that nothing more will be sent, and go on receiving."""
+        """Say that nothing more will be sent; answers can still be received."""
         try:
             self._sock.shutdown(socket.SHUT_WR)
         except OSError:  # the server was faster
@@ -140,7 +140,7 @@ class Stream:
     def wait_for_end(self, limit_s: float) -> None:
         """Wait, without reading, until the connection has been closed from the other side, or for so long."""
         poller = select.poll()
-        poller.register(self._sock, 0)  # an error or the end of both directions is always told
+        poller.register(self._sock, 0)  # the poller always reports an error or the end of both directions
         poller.poll(limit_s * 1000)
 
     def receive(self) -> ServerMessage:

@@ -53,7 +53,7 @@ class Readable(Protocol):
 class ReadingPool:
     """`readers` + `workers` daemon threads, of which at most `workers` execute at a time.
 
-    `pending` tells whether there is work. `execute` does work until there is none; several threads may run it at once.
+    `pending` says whether there is work. `execute` does work until there is none; several threads may run it at once.
     The pool holds no lock when it calls them.
     """
 
@@ -121,7 +121,7 @@ class ReadingPool:
                     connection.read_ready(ended)
             if self._pending() and self.take_permit():
                 self._work()
-        # The last thread closes the poller, because `stop` does not wait for a thread that executes for ever.
+        # The last thread closes the poller, because `stop` does not wait for a thread that executes forever.
         with self._lock:
             self._running -= 1
             last = self._running == 0

@@ -20,7 +20,7 @@ from tests.runtime.job.running_job import Background
 
 __all__ = ["other_user", "shared_temporary"]
 
-#: Far longer than it takes, far shorter than for ever.
+#: Far longer than it takes, far shorter than forever.
 SOON_S = 20.0
 
 LEAVES_ONE = """

@@ -310,7 +310,7 @@ def test_epoch_that_spark_has_not_committed_does_not_show_though_the_schema_has_
     job = job_of(AsFloat(), backend=backend)
     assert epoch_of_all(job, 1) == all_are(2), "the stored results"
     assert committed(job, KEYS[0]) == (1, 0)
-    assert not list(job.epoch_log().glob("*.snapshot")), "the old program can still go on from here"
+    assert not list(job.epoch_log().glob("*.snapshot")), "the old program can still continue from here"
     job.stop()
     job = job_of(AsFloat(), backend=backend, snapshot_interval=1)
     assert epoch_of_all(job, 1) == all_are(2)

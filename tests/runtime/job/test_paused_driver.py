@@ -98,7 +98,7 @@ def test_a_task_manager_ends_with_its_lease_though_a_session_waits_for_the_drive
     process = psutil.Process(job.task_manager().pid)
     gate.shuts_at = b"begun"
     running = Background(lambda: job.epoch(1, rows_batch(("a", 2))))
-    until(lambda: not gate.open.is_set(), "the session tells the driver that it has begun")
+    until(lambda: not gate.open.is_set(), "the session reports its begin to the driver")
     process.wait(15)
     gate.open.set()
     assert running.result() == [("a", 3)]

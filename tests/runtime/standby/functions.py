@@ -86,7 +86,7 @@ class EveryKind(KeyedProcessFunction):
     def process_element(self, row: Any, context: Any) -> Iterator[tuple[str, int]]:
         for namespace in (None, window_of(row.amount)):
             self._put(row.key, row.amount, namespace)
-        self.hidden.update(b"nobody asks for this")
+        self.hidden.update(b"not queried")
         yield row.key, row.amount
 
     def _put(self, key: str, amount: int, namespace: Any) -> None:

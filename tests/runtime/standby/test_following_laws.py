@@ -54,7 +54,7 @@ class FollowedJob(RuleBasedStateMachine):
         self.manifest.write(self.root)
         #: The state as of each committed epoch.
         self.committed: dict[int, dict[str, int]] = {NO_EPOCH: {}}
-        self.told = NO_EPOCH
+        self.reported = NO_EPOCH
         self.logs: dict[int, EpochLog] = {}
         #: The writes that each subtask has sealed in the running epoch.
         self.sealed: dict[int, dict[str, int | None]] = {}
@@ -101,20 +101,20 @@ class FollowedJob(RuleBasedStateMachine):
     def seal_all_and_commit(self, writes: dict[str, int | None]) -> None:
         while len(self.sealed) < self.manifest.parallelism:
             self.seal(writes)
-        self.commit(told=True)
+        self.commit(reported=True)
 
     @precondition(lambda self: len(self.sealed) == self.manifest.parallelism)
-    @rule(told=st.booleans())
-    def commit(self, told: bool) -> None:
+    @rule(reported=st.booleans())
+    def commit(self, reported: bool) -> None:
         """Spark commits the epoch; whether the driver comes to say so is another matter."""
         state = dict(self.committed[self.newest])
         for writes in self.sealed.values():
             state.update(writes)
         self.committed[self.newest + 1] = {key: value for key, value in state.items() if value is not None}
         self.sealed = {}
-        if told:
-            self.told = self.newest
-            write_final(self.root, {QUERY: self.told})
+        if reported:
+            self.reported = self.newest
+            write_final(self.root, {QUERY: self.reported})
 
     @rule(retained=st.integers(1, 2), whole_bytes=st.sampled_from([0, WHOLE_BYTES]))
     def snapshot(self, retained: int, whole_bytes: int) -> None:
@@ -150,10 +150,10 @@ class FollowedJob(RuleBasedStateMachine):
         manifest = JobManifest.read(self.root)
         assert manifest is not None
         self.history.look(manifest)
-        committed = max(self.told, self.history.proved)
+        committed = max(self.reported, self.history.proved)
         self.served.follow(self.history, manifest, committed, JobHistory(self.root, manifest))
 
-    @precondition(lambda self: self.told == self.newest and not self.sealed)
+    @precondition(lambda self: self.reported == self.newest and not self.sealed)
     @rule()
     def look_when_all_is_told(self) -> None:
         self.look()

@@ -36,7 +36,7 @@ def test_settings_that_cannot_work_are_refused(tmp_path: Path, settings: dict[st
 def test_host_beyond_loopback_needs_a_token_or_a_decision(tmp_path: Path) -> None:
     for settings in ({"auth_token": "open sesame"}, {"allow_open_query_port": True}):
         with serve_checkpoint(tmp_path, host="0.0.0.0", proxy_ports="0", server_ports="0", **settings) as standby:
-            assert standby.address[0] != "0.0.0.0", "owners are told an address that can be reached"
+            assert standby.address[0] != "0.0.0.0", "the address of a standby can be reached from other hosts"
 
 
 def test_address_that_others_reach_is_no_wildcard() -> None:

@@ -46,7 +46,7 @@ class PutsOverrun(WithTables):
 
 
 class EpochsKept(DictBackend):
-    """What every commit told is kept, for those who might ask again."""
+    """The backend keeps the changes of every commit."""
 
     caught_by = "backend.soak.what_a_backend_occupies_does_not_grow_with_its_age"
 

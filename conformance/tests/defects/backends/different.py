@@ -1,6 +1,6 @@
 """Sound backends that are not like those that come with qstate: each does something else that the contract allows.
 
-`EagerBackend` serializes at every write. `TalkativeBackend` tells more changes than it must, and what has no order in
+`EagerBackend` serializes at every write. `TalkativeBackend` returns more changes than it must, and what has no order in
 another order every time. A law that fails one of them raises a false alarm.
 """
 

@@ -1,4 +1,4 @@
-"""Defects of epochs: what commits tell and seal, and what rollbacks undo. Each says the law that catches it."""
+"""Defects of epochs: what commits return and seal, and what rollbacks undo. Each names the law that catches it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.defects.backends.sound import DictBackend, PlainBackend, TableProxy, 
 
 
 class Telling(DictBackend):
-    """Tells what `told` makes of the changes of a commit."""
+    """Returns from a commit what `altered` makes of the changes."""
 
     def commit(self, epoch: int) -> Iterator[Change]:
-        return iter(self.told(list(super().commit(epoch))))
+        return iter(self.altered(list(super().commit(epoch))))
 
-    def told(self, changes: list[Change]) -> list[Change]:
+    def altered(self, changes: list[Change]) -> list[Change]:
         return changes
 
 
@@ -30,7 +30,7 @@ class KeyGroupOffByOne(Telling):
 
     caught_by = "backend.changes.changes_carry_the_group_of_their_key"
 
-    def told(self, changes: list[Change]) -> list[Change]:
+    def altered(self, changes: list[Change]) -> list[Change]:
         most = self.context.max_parallelism
         return [change._replace(group=(change.group + 1) % most) for change in changes]
 
@@ -40,7 +40,7 @@ class ClearNotTold(Telling):
 
     caught_by = "backend.changes.changes_tell_a_clear"
 
-    def told(self, changes: list[Change]) -> list[Change]:
+    def altered(self, changes: list[Change]) -> list[Change]:
         return [change for change in changes if change.op is not ChangeOp.DELETE]
 
 
@@ -49,35 +49,35 @@ class MapRemovalNotTold(Telling):
 
     caught_by = "backend.changes.changes_tell_a_removed_map_entry"
 
-    def told(self, changes: list[Change]) -> list[Change]:
+    def altered(self, changes: list[Change]) -> list[Change]:
         return [change for change in changes if change.op is not ChangeOp.MAP_REMOVE]
 
 
 class MapClearedTooLate(Telling):
-    """A rewritten map is told by its entries first and its clearing last."""
+    """The commit has the entries of a rewritten map first and its clearing last."""
 
     caught_by = "backend.changes.a_commit_tells_each_changed_entry_once"
 
-    def told(self, changes: list[Change]) -> list[Change]:
+    def altered(self, changes: list[Change]) -> list[Change]:
         return sorted(changes, key=lambda change: change.op is ChangeOp.DELETE)
 
 
 class ChangesOfTheEpochBefore(Telling):
-    """The changes of the last commit are told again by the next one."""
+    """A commit repeats the changes of the one before."""
 
     caught_by = "backend.changes.an_epoch_tells_the_last_values_only"
 
-    def told(self, changes: list[Change]) -> list[Change]:
+    def altered(self, changes: list[Change]) -> list[Change]:
         before, self.__dict__["before"] = self.__dict__.get("before", []), changes
         return [*before, *changes]
 
 
 class ListToldTwice(Telling):
-    """An addition to a list is told with the whole list: restored, its beginning is there twice."""
+    """An addition to a list has the whole list: restored, the list begins twice."""
 
     caught_by = "backend.histories.every_history_is_told_by_its_commit"
 
-    def told(self, changes: list[Change]) -> list[Change]:
+    def altered(self, changes: list[Change]) -> list[Change]:
         whole = {entry[1:5]: entry.data for entry in self.entries(KeyGroupRange(0, self.context.max_parallelism))}
         return [
             change._replace(data=whole[change[1:5]]) if change.op is ChangeOp.LIST_ADD else change for change in changes
@@ -85,11 +85,11 @@ class ListToldTwice(Telling):
 
 
 class ElementsNotBins(Telling):
-    """The elements of a list are told as a MessagePack array of values, not of bins."""
+    """The elements of a list are a MessagePack array of values, not of bins."""
 
     caught_by = "backend.changes.changes_have_the_documented_bytes"
 
-    def told(self, changes: list[Change]) -> list[Change]:
+    def altered(self, changes: list[Change]) -> list[Change]:
         lists = {state.descriptor.name for state in self._states.values() if state.descriptor.kind is StateKind.LIST}
         return [
             change._replace(data=b"\x91" + b"".join(msgpack.unpackb(change.data))) if change.state in lists else change
@@ -98,7 +98,7 @@ class ElementsNotBins(Telling):
 
 
 class OldValueTold(WithTables):
-    """Of a value that was put twice in an epoch, the commit tells the first."""
+    """Of a value that was put twice in an epoch, the commit has the first."""
 
     caught_by = "backend.changes.an_epoch_tells_the_last_values_only"
 
@@ -175,7 +175,7 @@ class RollbackMissesPublished(DictBackend):
 
 
 class SnapshotAliasesLiveData(PlainBackend):
-    """The committed state is a copy of the dict with the very objects that user code goes on changing."""
+    """The committed state is a copy of the dict with the same objects, which user code still changes."""
 
     caught_by = "backend.tables.a_value_changed_in_place_and_not_put_is_undone_by_rollback"
 
@@ -184,7 +184,7 @@ class SnapshotAliasesLiveData(PlainBackend):
 
 
 class EntriesOfTheRunningEpoch(DictBackend):
-    """`entries` tells what was written since the commit, too."""
+    """`entries` includes what was written since the commit."""
 
     caught_by = "backend.epochs.entries_are_those_of_the_last_commit"
 

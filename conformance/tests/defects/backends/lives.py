@@ -48,7 +48,7 @@ class UseAfterCloseCrashes(DictBackend):
 
 
 class UseAfterCloseLies(WithTables):
-    """After close, a table gives a value that nobody put."""
+    """After close, a table returns a value that was never put."""
 
     caught_by = "backend.life_cycle.use_after_close_is_refused"
 
@@ -58,7 +58,7 @@ class UseAfterCloseLies(WithTables):
 
 
 class BeginsAfterClose(DictBackend):
-    """After close, epochs go on as if nothing had happened."""
+    """After close, epochs begin and commit without an error."""
 
     caught_by = "backend.life_cycle.use_after_close_is_refused"
 
@@ -116,7 +116,7 @@ class LeavesAThread(DictBackend):
 
 
 class LockLeftBehind(DictBackend):
-    """A lock file beside the directory: whoever is killed leaves it, and nobody else can open."""
+    """A lock file beside the directory: a killed process leaves it, and no other can open the backend."""
 
     caught_by = "backend.crash.a_killed_process_leaves_the_sealed_epochs"
 

@@ -1,4 +1,4 @@
-"""Defects of types: values that come back as others, and what nobody declared. Each says the law that catches it."""
+"""Defects of types: values that come back as others, and undeclared types. Each names the law that catches it."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ class LiveEpochOfTheCommit(WithReaders):
 
 
 class UndeclaredCommittedReads(PlainBackend):
-    """Whoever asks for a committed reader gets a live one."""
+    """A request for a committed reader returns a live one."""
 
     caught_by = "backend.capabilities.an_operation_that_is_not_declared_is_refused"
 
@@ -174,7 +174,7 @@ class CommittedEpochGoesBack(WithReaders):
 
 
 class CommittedKeyByKey(WithReaders):
-    """A committed answer takes the newest final epoch for each key anew."""
+    """A committed answer looks up the newest final epoch again for each key."""
 
     caught_by = "backend.concurrent_reads.a_committed_answer_does_not_move_while_it_is_made"
 

@@ -14,7 +14,7 @@ from tests.defects.backends.sound import DictBackend
 
 
 class RestoreKeepsForeignGroups(DictBackend):
-    """Everything that is given is kept, whoever owns it."""
+    """A restore keeps all entries that it gets, also those of other owners."""
 
     caught_by = "backend.restore.restore_keeps_its_own_key_groups_only"
 
@@ -35,7 +35,7 @@ class LastGroupNotTold(DictBackend):
 
 
 class OneGroupTooMany(DictBackend):
-    """The group after the asked ones is told, too."""
+    """`entries` also has the group after the requested ones."""
 
     caught_by = "backend.restore.entries_are_of_exactly_the_asked_key_groups"
 
@@ -78,7 +78,7 @@ class RestoreOverwrites(DictBackend):
 
 
 class UnknownStatesDropped(DictBackend):
-    """Changes of a state that nobody asked for are dropped in silence."""
+    """A restore drops changes of a state that was not requested, without an error."""
 
     caught_by = "backend.restore.restore_refuses_a_state_that_nobody_asked_for"
 
@@ -122,7 +122,7 @@ class StateBeforeTheFirstEpochNotFinal(DictBackend):
 
 
 class DialectOfItsOwn(DictBackend):
-    """Tells and loads lists in a form of its own: it gets on with itself, and with nobody else."""
+    """Writes and loads lists in a private form, which no other backend can load."""
 
     caught_by = "backend.exchange.every_other_backend_loads_what_this_one_tells"
 

@@ -31,7 +31,7 @@ class ChangeLostInALargeCommit(Telling):
 
     caught_by = "backend.scale.a_large_epoch_is_told_undone_and_restored_whole"
 
-    def told(self, changes: list[Change]) -> list[Change]:
+    def altered(self, changes: list[Change]) -> list[Change]:
         return changes[:19_999] + changes[20_000:]
 
 
@@ -46,11 +46,11 @@ class ChangeLostInALargeRestore(DictBackend):
 
 
 class NamespacesUntold(Telling):
-    """A commit tells of sixty-four namespaces, the number of bits in its index."""
+    """A commit has the changes of sixty-four namespaces, the number of bits in its index."""
 
     caught_by = "backend.scale.many_namespaces_are_kept_told_and_restored"
 
-    def told(self, changes: list[Change]) -> list[Change]:
+    def altered(self, changes: list[Change]) -> list[Change]:
         indexed = dict.fromkeys(islice(dict.fromkeys(change.namespace for change in changes), 64))
         return [change for change in changes if change.namespace in indexed]
 
@@ -255,7 +255,7 @@ class RestoreKeepsOneGroupMore(DictBackend):
 
 
 class ReadersOfTheEmptyStore(WithReaders):
-    """A restore makes a new store, and readers that were opened before it go on in the old one."""
+    """A restore makes a new store, and readers that were opened before it stay with the old one."""
 
     caught_by = "backend.restore.what_was_opened_before_a_restore_shows_it"
 
@@ -278,7 +278,7 @@ class ReadersOfTheEmptyStore(WithReaders):
 
 
 class RollbackOfNothing(DictBackend):
-    """A rollback that finds nothing to undo does nothing: the epoch that failed goes on."""
+    """A rollback that finds nothing to undo does nothing: the epoch that failed stays open."""
 
     caught_by = "backend.epochs.a_rollback_without_writes_changes_nothing"
 

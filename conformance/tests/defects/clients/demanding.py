@@ -1,4 +1,4 @@
-"""Clients that demand something else than they were told, or give up a demand."""
+"""Clients that demand something else than their caller, or give up a demand."""
 
 from __future__ import annotations
 

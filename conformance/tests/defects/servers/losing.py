@@ -60,7 +60,7 @@ class NeverAnswersForSilentOwners(_KnowsGets):
 
 @seeded
 class LosesPlacesToSilentOwners(_KnowsGets):
-    """A Get whose owner was silent for more than three seconds counts as in flight for ever."""
+    """A Get whose owner was silent for more than three seconds counts as in flight forever."""
 
     lost = 0
 
@@ -99,7 +99,7 @@ class FailsWhereStalenessIsNotKnown(_KnowsGets):
 
 @seeded
 class KeepsConnectionsOfOldDescriptions(_KnowsGets):
-    """Answers a Get with a value of another kind than it has told over the connection."""
+    """Answers a Get with a value of another kind than it has described over the connection."""
 
     def from_server(self, fields: Sequence[Any], payload: bytes) -> list[bytes]:
         if fields[0] == Type.FAILURE and not fields[1] and fields[2] == Code.SHUTTING_DOWN and self.gets:

@@ -1,4 +1,4 @@
-"""A server with one defect: it stands in front of a sound one, passes everything on, and spoils one thing.
+"""A server with one defect: a proxy before a sound server, which passes everything on and spoils one thing.
 
 Rules of this module: it moves bytes and cuts frames; what is spoiled is a `Spoiler`'s. It sits in front of the owners,
 too: a Location that passes names the meddler's own ports.
@@ -76,7 +76,7 @@ class Spoiler:
         return [payload]
 
     def client_ended(self) -> bool:
-        """The client sends nothing more. Gives whether the server is told."""
+        """The client has ended its half of the connection. Returns whether to pass that on to the server."""
         return True
 
     def server_ended(self) -> list[bytes]:

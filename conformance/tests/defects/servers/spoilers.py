@@ -219,7 +219,7 @@ class WrongKeyTypeIsMalformed(_Confuses):
 
 @seeded
 class UnknownIdIsUnknownState(_Confuses):
-    """A state server says UNKNOWN_STATE, which nobody looks up again for, to an id that it does not hold."""
+    """A state server answers UNKNOWN_STATE to an id that it does not hold: clients do not look the state up again."""
 
     at_owners = True
     codes = (Code.UNKNOWN_STATE_ID, Code.UNKNOWN_STATE)
@@ -686,7 +686,7 @@ class BrokenStreamEndsOthers(Spoiler):
 
 @seeded
 class LeaksPlaces(Spoiler):
-    """A connection that broke keeps its place for ever."""
+    """A connection that broke keeps its place forever."""
 
     def opened(self) -> bool:
         if self.link.meddler.shared.get("lost", 0) < LIMITS.max_connections:
