@@ -1,7 +1,7 @@
 """Checks that a value has the type that its state declares, and can be read back unchanged.
 
 Rules of this module: values in, `Misfit` out or nothing; no bytes, no states. A rule is made once from a declared type;
-a value of the usual class then costs one look-up in a set. Classes must match exactly, because that is how values are
+a value of a declared class then costs one look-up in a set. Classes must match exactly, because that is how values are
 read back:
 
     declared          admits
@@ -126,12 +126,12 @@ def _refusal(expected: str) -> Callable[[Any], None]:
 
 
 def _container(container: type[list[Any]] | type[tuple[Any, ...]], expected: str, item: Rule | None) -> Rule:
-    usual = _all_of(item)
+    are_items = _all_of(item)
 
     def check(value: Any) -> None:
         if type(value) is not container:
             raise Misfit(expected, value, _advice(container.__name__, value))
-        if not usual(map(type, value)):
+        if not are_items(map(type, value)):
             _parts(value, range(len(value)), item)
 
     return Rule(frozenset(() if item else (container,)), check)
@@ -148,14 +148,14 @@ def _fixed_tuple(expected: str, items: list[Rule | None]) -> Rule:
 
 
 def _dict(expected: str, key: Rule | None, item: Rule | None) -> Rule:
-    usual_key, usual_item = _all_of(key), _all_of(item)
+    are_keys, are_items = _all_of(key), _all_of(item)
 
     def check(value: Any) -> None:
         if type(value) is not dict:
             raise Misfit(expected, value, _advice("dict", value))
-        if not usual_key(map(type, value)):
+        if not are_keys(map(type, value)):
             _parts(value, value, key)
-        if not usual_item(map(type, value.values())):
+        if not are_items(map(type, value.values())):
             _parts(value.values(), value, item)
 
     return Rule(frozenset(() if key or item else (dict,)), check)
@@ -185,8 +185,8 @@ def _union(expected: str, alternatives: list[Rule | None]) -> Rule | None:
 def _record(declared: RecordType, fields: dict[str, Rule | None]) -> Rule:
     of_class = _named(declared.name, None).check
     required = [field.name for field in declared.fields if not field.default]
-    # The usual case: each field has the one class that is declared. The getter returns a tuple only for two or more.
-    usual = [next(iter(rule.exact), None) if rule is not None else None for rule in fields.values()]
+    # Fast path: each field has the one class that is declared. The getter returns a tuple only for two or more fields.
+    classes = [next(iter(rule.exact), None) if rule is not None else None for rule in fields.values()]
     get = attrgetter(*fields) if len(fields) > 1 else None
 
     def check(value: Any) -> None:
@@ -197,7 +197,7 @@ def _record(declared: RecordType, fields: dict[str, Rule | None]) -> Rule:
             found = {name: value[name] for name in fields if name in value}
         else:
             of_class(value)
-            if get is not None and list(map(type, get(value))) == usual:
+            if get is not None and list(map(type, get(value))) == classes:
                 return
             found = {name: getattr(value, name) for name in fields}
         for name, part in found.items():
@@ -218,7 +218,7 @@ def _named(name: str, anything: Rule | None) -> Rule:
 
 def _check_plain(value: Any) -> None:
     kind = type(value)
-    if kind is dict:  # the usual cases, without a check of each part
+    if kind is dict:  # fast path: scalars only, without a check of each part
         if _are_scalars(map(type, value.values())) and _are_scalars(map(type, value)):
             return
     elif (kind is list or kind is tuple) and _are_scalars(map(type, value)):

@@ -162,7 +162,7 @@ def test_plain_data_of_a_record_is_as_the_module_says() -> None:
     assert value_type_of(tuple[int, ...]).to_plain() == {"tuple_of": "int"}
 
 
-def test_usual_names_are_known_where_the_module_of_a_dataclass_is_not() -> None:
+def test_a_dataclass_resolves_standard_names_without_its_module() -> None:
     """The classes of a program's main module reach the task managers without what the module imports."""
     elsewhere = types.ModuleType("a_program")
     program = (

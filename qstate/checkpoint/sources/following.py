@@ -96,7 +96,7 @@ class FollowedLog:
         self._files = place.directory
         #: The newest snapshot of an epoch, by the number and seal of the `.log` file that it comes after.
         self._bases: dict[int, tuple[int, int]] = {}
-        self._stands_at: tuple[int, int] | None = None
+        self._applied: tuple[int, int] | None = None
         self._last = (0, 0)
         self._opened_with: States = ()
         self._sound = False
@@ -138,19 +138,19 @@ class FollowedLog:
         except OSError:  # replaced by a snapshot
             return 0.0
 
-    def distrust(self) -> None:
+    def invalidate(self) -> None:
         """Read the whole log at the next look, because a known file turned out to be damaged."""
         self._sound = False
 
-    def stand_at(self, epoch: int) -> None:
+    def mark_applied(self, epoch: int) -> None:
         """Record that the follower has the state as of this epoch."""
         taken = [one for one in self.sealed if one.epoch <= epoch]
         self.sealed = [one for one in self.sealed if one.epoch > epoch]
         reached = [(one.sequence, one.seal) for one in taken]
         reached += [position for of_epoch, position in self._bases.items() if of_epoch <= epoch]
-        if self._stands_at is not None:
-            reached.append(self._stands_at)
-        self._stands_at = max(reached, default=None)
+        if self._applied is not None:
+            reached.append(self._applied)
+        self._applied = max(reached, default=None)
         self.older = {max([*self.older, *(one.epoch for one in taken)], default=NO_EPOCH)} - {NO_EPOCH}
         self.continues = True
 
@@ -199,12 +199,12 @@ class FollowedLog:
         bases = [base for base in chain.bases if base is not None]
         self._bases = {base.epoch: (base.sequence, base.previous) for base in reversed(bases)}
         self.given = max((base.epoch for base in bases if base.sequence == 0), default=NO_EPOCH)
-        after = self._stands_at[0] if self._stands_at is not None else -1
+        after = self._applied[0] if self._applied is not None else -1
         epochs = [one for one in chain.segments if one.epoch != NO_EPOCH]
         self.sealed = [one for one in epochs if one.sequence > after]
         self.older = {*self._bases, *(one.epoch for one in epochs if one.sequence <= after)} - {NO_EPOCH}
         known = {*self._bases.values(), *((one.sequence, one.seal) for one in epochs)}
-        self.continues = self._stands_at is None or self._stands_at in known
+        self.continues = self._applied is None or self._applied in known
         self._last = chain.top - (chain.damaged is not None), chain.seal
         self._sound = chain.damaged is None
 
@@ -224,7 +224,7 @@ class FollowedLog:
 
 
 class FollowedOperator:
-    """The logs of one operator. `look` finds new epochs; `stand_at` records which one the follower has."""
+    """The logs of one operator. `look` finds new epochs; `mark_applied` records which one the follower has."""
 
     def __init__(self, root: Path | Directory, uid: str) -> None:
         self.uid = uid
@@ -265,10 +265,10 @@ class FollowedOperator:
         """When the newest file was written, in seconds since the epoch of `time.time`; 0 when that is not known."""
         return max((log.written_at() for log in self.logs), default=0.0)
 
-    def distrust(self) -> None:
+    def invalidate(self) -> None:
         """Read all logs whole at the next look, because a known file turned out to be damaged."""
         for log in self.logs:
-            log.distrust()
+            log.invalidate()
 
     @property
     def damaged(self) -> str | None:
@@ -303,8 +303,8 @@ class FollowedOperator:
         """The epochs up to this one that the follower does not have yet."""
         return sorted({one.epoch for log in self.logs for one in log.sealed if one.epoch <= upto})
 
-    def stand_at(self, epoch: int) -> None:
+    def mark_applied(self, epoch: int) -> None:
         """Record that the follower has the state as of this epoch, of all subtasks and in the schemas stored now."""
         for log in self.logs:
-            log.stand_at(epoch)
+            log.mark_applied(epoch)
         self._begun_with = [log.states for log in self.logs]

@@ -82,7 +82,7 @@ class JobManager:
         self._declarations = Declarations(job)
         self._restored: dict[tuple[str, int], RestoredSubtask] = {}
         self._peers: dict[int, RpcPeer] = {}
-        self._visitors: set[RpcPeer] = set()
+        self._connected_peers: set[RpcPeer] = set()
         self._orders: dict[RpcPeer, tuple[int, int]] = {}
         self._beats: dict[int, float] = {}
         self._restarts: dict[int, float] = {}
@@ -191,9 +191,9 @@ class JobManager:
             self._await_ends()
             self._listener.close()
             with self._lock:
-                visitors = list(self._visitors)
-            for visitor in visitors:
-                visitor.close()
+                peers = list(self._connected_peers)
+            for peer in peers:
+                peer.close()
             self._monitor.join(5.0)
             self._directory.close()
             self._ended = True
@@ -247,12 +247,12 @@ class JobManager:
         with self._lock:
             if self._stopping:
                 raise FencedError(f"job {self.job!r} is stopping")
-            self._visitors.add(peer)
+            self._connected_peers.add(peer)
             peer.start()
 
     def _closed(self, peer: RpcPeer) -> None:
         with self._lock:
-            self._visitors.discard(peer)
+            self._connected_peers.discard(peer)
             order = self._orders.pop(peer, None)
             if order is not None:
                 self._assignments.give_up(*order)

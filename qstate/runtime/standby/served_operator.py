@@ -228,7 +228,7 @@ class ServedOperator:
             self._show(history, history.final(committed), source)
         except CheckpointError:
             # A snapshot may have replaced the files that were listed: list them again.
-            history.distrust()
+            history.invalidate()
             history.look(manifest)
             self._show(history, history.final(committed), source)
 
@@ -240,7 +240,7 @@ class ServedOperator:
         self.written_at = max(self.written_at, history.written_at())
         if self._generation is None or self._worn or not history.continues:
             self.fill(source, history.states, final, [log.place.groups for log in history.logs])
-            history.stand_at(final)
+            history.mark_applied(final)
         else:
             self._advance(self._generation, history, final)
 
@@ -279,7 +279,7 @@ class ServedOperator:
         try:
             for epoch in history.epochs(final):
                 generation.advance(epoch, [log.changes for log in history.logs])
-                history.stand_at(epoch)
+                history.mark_applied(epoch)
         except CheckpointError:
             raise
         except BaseException:
