@@ -65,7 +65,7 @@ def program(text: str) -> tuple[str, ...]:
         (says('{"id": 1, "error": {"code": "INVALID"}}'), "answered hello with the error {'code': 'INVALID'}"),
     ],
 )
-def test_a_program_that_is_no_driver_is_told_as_what_it_is(text: str, why: str) -> None:
+def test_program_that_is_no_driver_is_reported_as_such(text: str, why: str) -> None:
     with pytest.raises(DriverFailure, match=re.escape(why)) as raised:
         Driver(program(text))
     assert sys.executable in str(raised.value)
@@ -96,7 +96,7 @@ def test_a_description_of_another_form_names_the_field(field: str, value: str, w
         Driver(program(says(f'{{"id": 1, "ok": {{{described}}}}}')))
 
 
-def test_a_program_that_does_not_exist_is_told() -> None:
+def test_program_that_does_not_exist_is_reported() -> None:
     with pytest.raises(DriverFailure, match="cannot be started"):
         Driver(("/no/such/program",))
 
@@ -190,7 +190,7 @@ def test_the_guide_has_every_group_of_laws() -> None:
     )
 
 
-def test_every_rule_is_checked_or_cannot_be() -> None:
+def test_every_rule_is_checked_or_listed_as_unobservable() -> None:
     rules = set(re.findall(r"^- \*\*(P-[A-Z]+-\d+)\*\*", PROTOCOL, re.M))
     cited = {area: {rule for law in find_laws(area) for rule in law.requirements} for area in ("client", "server")}
     assert rules - cited["client"] - cited["server"] == set(UNOBSERVABLE) - cited["server"]

@@ -86,7 +86,7 @@ def test_a_request_before_the_welcome_is_a_fault() -> None:
 
 
 @given(value=values)
-def test_every_value_is_told_and_found_equal_to_itself(value: Any) -> None:
+def test_every_value_survives_the_line_protocol_and_equals_itself(value: Any) -> None:
     assert differs(value, json.loads(json.dumps(tagged(value)))) is None
 
 
@@ -113,5 +113,5 @@ def test_every_value_is_told_and_found_equal_to_itself(value: Any) -> None:
         (Ext(-1, bytes(4)), {"$timestamp": [0, 1]}),
     ],
 )
-def test_another_value_is_told_apart(expected: Any, reported: Any) -> None:
+def test_different_values_are_found_different(expected: Any, reported: Any) -> None:
     assert differs(expected, reported) is not None

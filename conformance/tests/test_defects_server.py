@@ -144,7 +144,7 @@ def test_a_law_that_catches_a_defect_holds_without_it(name: str, laws: dict[str,
 
 @pytest.mark.parametrize("sound", SOUND, ids=lambda sound: sound.__name__)
 @pytest.mark.parametrize("group", ["broken", "frames", "peers", "requests"])
-def test_laws_of_streams_hold_for_servers_that_take_other_liberties(
+def test_laws_of_streams_hold_for_servers_with_other_permitted_behaviour(
     group: str, sound: type[Spoiler], laws: dict[str, Law]
 ) -> None:
     with spoiled(sound) as subject:

@@ -56,7 +56,7 @@ def test_the_guide_has_the_profiles_and_the_exit_codes() -> None:
     assert "| 130 |" in text
 
 
-def test_the_guides_waiver_is_one(tmp_path: Path) -> None:
+def test_waiver_of_the_guide_is_valid(tmp_path: Path) -> None:
     block = re.search(r"^```toml\n(.*?)^```$", GUIDE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     assert block
     (tmp_path / "waivers.toml").write_text(block[1])

@@ -56,7 +56,7 @@ def test_the_lines_of_a_cause_are_shown_before_those_of_its_effect() -> None:
     assert re.search(r"raise KeyError\(type.*\nKeyError: '\w+'\n.*raise LookupError", message, re.DOTALL)
 
 
-def test_the_text_report_has_them() -> None:
+def test_text_report_shows_the_authors_own_lines() -> None:
     ran = suite("backend", RAISING, "--profile", "dev", "--select", BROKEN_LAW)
     assert re.search(r"framework_backends\.py:\d+, in _kept", ran.stdout)
 

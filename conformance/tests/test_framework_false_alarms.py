@@ -16,7 +16,7 @@ SEEDS = range(1, 1 + int(os.environ.get("QSTATE_CONFORMANCE_SEEDS", "2")))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_heap_raises_no_alarm(seed: int, tmp_path: Path) -> None:
+def test_heap_keeps_every_law_under_many_seeds(seed: int, tmp_path: Path) -> None:
     outcome = outcome_of(tmp_path, "backend", "heap", "--profile", "dev", "--seed", str(seed))
     assert [(law.law, law.message) for law in outcome.laws if law.message] == []
     assert outcome.problems == ()

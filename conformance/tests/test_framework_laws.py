@@ -41,7 +41,7 @@ def test_a_law_is_known_by_its_area_module_and_name() -> None:
     assert law_of(test_it_holds) == found
 
 
-def test_a_test_that_says_not_what_it_checks_is_refused() -> None:
+def test_law_without_a_docstring_or_rule_is_refused() -> None:
     def test_bare() -> None:
         """A sentence."""
 

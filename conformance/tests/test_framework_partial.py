@@ -66,21 +66,21 @@ def test_a_law_that_does_not_apply_leaves_a_run_whole() -> None:
     assert recording.outcome().conforms
 
 
-def test_text_says_it_where_the_verdict_is() -> None:
+def test_text_report_marks_a_partial_run_at_the_verdict() -> None:
     assert text.render(partial_outcome()).splitlines()[-2:] == [
         "PARTIAL RUN: 1 of 2 laws, as selected",
         "made_up keeps the laws that ran",
     ]
 
 
-def test_json_says_it_and_reads_it_back() -> None:
+def test_json_report_keeps_that_a_run_is_partial() -> None:
     outcome = partial_outcome()
     (written,) = plain_json.loads(json.render([outcome]))["outcomes"]
     assert (written["partial"], written["conforms"]) == ("1 of 2 laws, as selected", False)
     assert json.read(json.render([outcome])) == [outcome]
 
 
-def test_junit_says_it() -> None:
+def test_junit_report_marks_a_partial_run() -> None:
     root = ElementTree.fromstring(junit.render([partial_outcome()]))
     found = root.find("testsuite")
     assert found is not None
@@ -89,7 +89,7 @@ def test_junit_says_it() -> None:
     assert properties["partial"] == "1 of 2 laws, as selected"
 
 
-def test_html_says_it() -> None:
+def test_html_report_marks_a_partial_run() -> None:
     page = html.render([partial_outcome(), made_up_outcome("whole", {"tables.kept": Verdict.PASSED})])
     assert "partial run: 1 of 2 laws, as selected" in page
     assert page.count(" conforms</td>") == 1

@@ -54,7 +54,7 @@ def test_laws_run_beside_other_tests(project: Path) -> None:
     assert "heap keeps the laws that ran" in ran.stdout
 
 
-def test_a_broken_law_fails_and_tells_how_to_run_it_alone(project: Path) -> None:
+def test_broken_law_fails_and_shows_how_to_run_it_alone(project: Path) -> None:
     ran = run_pytest(project, *of_backend("tests.framework_backends:Forgetful", KEPT_LAW, BROKEN_LAW))
     assert ran.returncode == 1
     assert "1 failed, 1 passed" in ran.stdout
@@ -76,7 +76,7 @@ def test_waivers_work_as_they_do_for_the_command(project: Path) -> None:
     assert "is not needed: the law passes" in kept.stdout
 
 
-def test_what_pytest_leaves_out_is_not_missed(project: Path) -> None:
+def test_laws_that_pytest_deselects_are_not_reported_missing(project: Path) -> None:
     """A capability is judged where all laws run."""
     ran = run_pytest(project, *of_backend("heap"), "-k", KEPT_LAW.rpartition(".")[2])
     assert ran.returncode == 0, ran.stdout
@@ -95,7 +95,7 @@ def test_a_subject_that_cannot_be_opened_is_a_usage_error(project: Path) -> None
     assert "no room on the disk" in ran.stderr
 
 
-def test_reports_are_written_where_they_are_wanted(project: Path) -> None:
+def test_reports_are_written_to_the_given_paths(project: Path) -> None:
     ran = run_pytest(project, *of_backend("heap", KEPT_LAW), "--conformance-report", "reports")
     assert ran.returncode == 0, ran.stdout
     assert {path.name for path in (project / "reports").iterdir()} >= {"backend-heap.json", "matrix.html"}

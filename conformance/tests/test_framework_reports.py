@@ -136,7 +136,7 @@ def test_html_links_a_failure_to_its_program() -> None:
     assert links <= targets
 
 
-def test_text_says_the_worst_and_the_verdict_last() -> None:
+def test_text_report_ends_with_the_failures_and_the_verdict() -> None:
     good, bad, _ = (text.render(outcome).splitlines() for outcome in outcomes())
     assert good[-1] == "heap conforms"
     assert bad[-1] == "my_pkg:thing with a problem does NOT conform"
@@ -145,7 +145,7 @@ def test_text_says_the_worst_and_the_verdict_last() -> None:
     assert "FAILED backend.tables.broken [T1, R2]" in bad
 
 
-def test_text_stays_a_page_when_a_program_is_long() -> None:
+def test_text_report_cuts_a_long_program() -> None:
     long = made_up_outcome("heap", {"tables.broken": Verdict.FAILED}, message="\n".join(map(str, range(1000))))
     assert len(text.render(long).splitlines()) < 60
 

@@ -61,12 +61,12 @@ def test_selection_is_by_rule() -> None:
     assert all("B7" in law.requirements for law in laws)
 
 
-def test_a_selection_that_means_nothing_runs_nothing() -> None:
+def test_selection_without_a_law_runs_nothing() -> None:
     with pytest.raises(SelectionError, match=f"no backend law is meant by '{KEPT_LAW}s'; did you mean {KEPT_LAW}"):
         run_backend("heap", KEPT_LAW + "s", BROKEN_LAW)
 
 
-def test_progress_is_told_law_by_law() -> None:
+def test_progress_is_reported_law_by_law() -> None:
     heard: list[str] = []
 
     class Ear(Listener):
@@ -147,7 +147,7 @@ def answers(fields: str) -> str:
         (("report", "pyproject.toml"), "not a JSON report"),
     ],
 )
-def test_what_cannot_be_run_is_said_in_one_line(arguments: tuple[str, ...], says: str) -> None:
+def test_run_that_cannot_start_ends_with_one_line(arguments: tuple[str, ...], says: str) -> None:
     ran = suite(*arguments)
     assert ran.returncode == USAGE
     assert says in ran.stderr

@@ -131,7 +131,7 @@ def test_a_selection_need_not_prove_what_it_leaves_out() -> None:
     assert recording.outcome().exit_code == 0
 
 
-def test_a_law_that_needs_what_is_not_claimed_says_so() -> None:
+def test_law_names_the_undeclared_capability_that_it_needs() -> None:
     recording = made_up_recording([PROOF], claims=[Capability.COMMITTED_READS])
     assert recording.inapplicable(PROOF) == "made_up does not claim snapshot_reads"
     assert recording.inapplicable(ONE) is None
@@ -173,7 +173,7 @@ def test_a_waiver_of_an_unknown_law_fails_the_run() -> None:
     assert outcome.exit_code == 1
 
 
-def test_a_waiver_of_what_was_not_selected_is_none_of_this_runs_business() -> None:
+def test_waiver_of_an_unselected_law_is_ignored() -> None:
     recording = made_up_recording([ONE, TWO], selection=(TWO.id,), waivers=(waiver_of(ONE.id),))
     passes(recording, TWO)
     assert recording.outcome().exit_code == 0

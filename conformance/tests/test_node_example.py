@@ -51,7 +51,7 @@ def programs() -> Iterator[None]:
     end_drivers()
 
 
-def test_it_conforms(installed: Path) -> None:
+def test_node_client_conforms(installed: Path) -> None:
     outcome = run(Plan(ClientSubject(("node", str(installed / "driver.js"))), profile="dev"))
     assert {law.law: law.message for law in outcome.laws if law.verdict is Verdict.FAILED} == {}
     assert outcome.exit_code == 0
@@ -66,7 +66,7 @@ def test_the_lock_file_names_no_registry() -> None:
     assert all("integrity" in package for name, package in locked.items() if name)
 
 
-def test_its_command_line_reads_from_a_real_server(installed: Path) -> None:
+def test_node_command_line_reads_from_a_real_server(installed: Path) -> None:
     state = fixture.state("temperature")
     entry = next(entry for entry in state.entries if entry.key == "JFK" and entry.namespace is None)
     assert isinstance(entry.contents, bytes)

@@ -70,7 +70,7 @@ def serving(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], ServerSubj
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-def test_the_command_serves_until_it_is_told_to_stop(number: signal.Signals) -> None:
+def test_command_serves_until_it_is_stopped(number: signal.Signals) -> None:
     with serving() as (process, subject):
         session = wire.connect(subject)
         check_known(session, ask_known(session))

@@ -129,7 +129,7 @@ def test_arrays_and_maps_are_cut_where_they_were_joined(values: list[Any]) -> No
         elements_of(array_of(pieces) + b"\0")
 
 
-def test_patience_is_short_for_a_while_after_it_was_lost_in_the_same_law(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waits_are_short_after_one_was_in_vain_in_the_same_law(monkeypatch: pytest.MonkeyPatch) -> None:
     patience = Patience(full_s=10.0, short_s=0.5, memory_s=100.0)
     assert patience.limit_s == 10.0
     patience.was_lost()
@@ -141,5 +141,5 @@ def test_patience_is_short_for_a_while_after_it_was_lost_in_the_same_law(monkeyp
     assert forgetful.limit_s == 10.0
 
 
-def test_what_cannot_be_observed_says_why() -> None:
+def test_unobservable_rules_have_a_reason() -> None:
     assert all(rule.startswith("P-") and len(reason) > 20 for rule, reason in UNOBSERVABLE.items())

@@ -29,7 +29,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QueryableStateC
         yield client
 
 
-def test_plain_lines_tell_progress_rate_and_one_value_per_state(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plain_lines_show_progress_rate_and_one_value_per_state(capsys: pytest.CaptureFixture[str]) -> None:
     dashboard = PlainLines()
     dashboard.open()
     dashboard.show(PICTURE)
@@ -61,7 +61,7 @@ def test_rate_is_that_of_the_last_seconds() -> None:
     assert [watch.rows_per_s(1_000, now=second) for second in (103.0, 105.0, 107.0, 112.0)][-1] == 0.0
 
 
-def test_probe_shows_what_is_there_and_what_is_not_yet(client: QueryableStateClient) -> None:
+def test_probe_shows_stored_values_and_marks_missing_ones(client: QueryableStateClient) -> None:
     probe = Probe(client, JOB)
     readings = {(reading.state, reading.key): reading.text for reading in probe.look("2013-07-18")}
     assert readings["lastTemperature", "JFK"] == "71.1 °F"

@@ -58,7 +58,7 @@ def lines_until(process: subprocess.Popen[str], part: str) -> list[str]:
     )
 
 
-def test_demo_compares_serves_and_puts_everything_away(tmp_path: Path) -> None:
+def test_demo_compares_serves_and_cleans_up(tmp_path: Path) -> None:
     with demo(tmp_path, "--days", "30", "--backend", "rocksdb", "--ports", "0", "--serve") as process:
         printed = "".join(lines_until(process, "serving until Ctrl-C"))
         assert re.search(r"compared [\d,]+ keys: 0 mismatches", printed)
@@ -75,7 +75,7 @@ def test_demo_compares_serves_and_puts_everything_away(tmp_path: Path) -> None:
     assert list(tmp_path.glob("qstate-demo-*")) == []
 
 
-def test_kill_in_the_middle_puts_everything_away(tmp_path: Path) -> None:
+def test_killed_demo_leaves_nothing_behind(tmp_path: Path) -> None:
     with demo(tmp_path, "--ports", "0") as process:
         lines_until(process, "state is served by the client proxy at")
         process.send_signal(signal.SIGTERM)

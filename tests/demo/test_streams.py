@@ -100,7 +100,7 @@ def test_every_key_and_output_is_as_in_batch(
     assert f"compared {5 * winter.aircraft + 3 + 3 * len(winter.days):,} keys: 0 mismatches" in printed
 
 
-def test_one_day_more_in_batch_is_a_mismatch(
+def test_batch_with_one_more_day_is_a_mismatch(
     spark: SparkSession, start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     streams, client = start(all_of(prepare(tmp_path / "week", first_days=7)), "heap")
@@ -126,7 +126,7 @@ def test_days_that_arrive_one_by_one_give_the_same(spark: SparkSession, start: S
     assert report(spark, week, streams, client)
 
 
-def test_a_slow_machine_is_waited_for_as_long_as_the_queries_run(spark: SparkSession, tmp_path: Path) -> None:
+def test_demo_waits_for_a_slow_machine_while_the_queries_run(spark: SparkSession, tmp_path: Path) -> None:
     """The demo continues after a pause of the input that is longer than a task manager's start timeout."""
     week = prepare(tmp_path / "week", first_days=7)
     feeder = Feeder(week, tmp_path / "incoming", days_per_s=50.0)
@@ -145,7 +145,7 @@ def test_a_slow_machine_is_waited_for_as_long_as_the_queries_run(spark: SparkSes
             streams.stop()
 
 
-def test_streams_that_were_stopped_are_not_waited_for(spark: SparkSession, tmp_path: Path) -> None:
+def test_demo_does_not_wait_for_stopped_streams(spark: SparkSession, tmp_path: Path) -> None:
     day = prepare(tmp_path / "day", first_days=1)
     feeder = Feeder(day, tmp_path / "incoming", days_per_s=1.0)
     with Job(spark, JOB, parallelism=2, proxy_ports="0", server_ports="0") as job:
@@ -170,11 +170,11 @@ def test_failed_query_is_named_with_its_cause(spark: SparkSession, winter: DataS
         Progress(broken, 1, {}).update()
 
 
-def test_cause_is_what_the_task_managers_log_says_last() -> None:
+def test_cause_is_the_last_error_in_the_task_managers_log() -> None:
     assert cause_of(FAILED_START) == "task manager 0 of job nycflights cannot run: no free port"
 
 
-def test_cause_without_a_log_is_our_error_or_the_first_line() -> None:
+def test_cause_without_a_log_is_a_qstate_error_or_the_first_line() -> None:
     assert cause_of("a\nqstate.errors.JobError: the reason\nb") == "JobError: the reason"
     assert cause_of("\n  a line of Spark\nanother") == "a line of Spark"
     assert cause_of("") == "Spark gives no reason"

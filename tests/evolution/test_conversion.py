@@ -203,7 +203,7 @@ FAULTS: dict[str, tuple[StateDescriptor, StateDescriptor, Change, str]] = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_names_the_state_and_the_key(name: str) -> None:
+def test_conversion_error_names_the_state_and_the_key(name: str) -> None:
     old, new, stored, message = FAULTS[name]
     good = change(ChangeOp.DELETE, "s")
     found = converted([good, stored], {"s": plan_evolution(StateSchema.of(old), new)})

@@ -40,11 +40,11 @@ OLD = ValueStateDescriptor("temperature", Celsius)
 NEW = ValueStateDescriptor("temperature", Kelvin, schema_version=2, migration=to_kelvin)
 
 
-def test_it_gets_a_record_as_a_dict_and_gives_a_record() -> None:
+def test_migration_gets_a_record_as_a_dict_and_returns_a_record() -> None:
     assert migrated(OLD, NEW, Celsius("JFK", 27)) == Kelvin("JFK", 300.15)
 
 
-def test_it_may_give_a_record_as_a_dict() -> None:
+def test_migration_may_return_a_record_as_a_dict() -> None:
     as_dict = ValueStateDescriptor(
         "temperature", Kelvin, schema_version=2, migration=lambda old, _: {**old, "kelvin": old["degrees"]}
     )
@@ -52,18 +52,18 @@ def test_it_may_give_a_record_as_a_dict() -> None:
     assert repr(found) == repr(Kelvin("JFK", 27.0))
 
 
-def test_it_takes_the_place_of_the_rules_for_types() -> None:
+def test_migration_replaces_the_rules_for_types() -> None:
     after = ValueStateDescriptor("s", int, schema_version=2, migration=lambda old, _: int(old))
     assert migrated(ValueStateDescriptor("s", str), after, "5") == 5
 
 
-def test_it_learns_which_version_a_value_has() -> None:
+def test_migration_gets_the_version_of_the_value() -> None:
     after = ValueStateDescriptor("s", list, schema_version=5, migration=lambda old, version: [old, version])
     for version in (1, 4):
         assert migrated(ValueStateDescriptor("s", int, schema_version=version), after, 7) == [7, version]
 
 
-def test_it_is_not_called_for_the_version_that_is_wanted() -> None:
+def test_migration_is_not_called_for_the_current_version() -> None:
     again = ValueStateDescriptor("temperature", Kelvin, schema_version=2)
     assert plan_evolution(StateSchema.of(again), NEW) == Unchanged()
     celsius = StateSchema.of(ValueStateDescriptor("temperature", Celsius, schema_version=2))
@@ -71,7 +71,7 @@ def test_it_is_not_called_for_the_version_that_is_wanted() -> None:
         plan_evolution(celsius, NEW)
 
 
-def test_a_higher_version_without_it_goes_by_the_rules() -> None:
+def test_higher_version_without_a_migration_follows_the_rules() -> None:
     before = StateSchema.of(ValueStateDescriptor("s", int))
     assert plan_evolution(before, ValueStateDescriptor("s", int, schema_version=2)) == Unchanged()
     with pytest.raises(JobError, match="int cannot become str"):
@@ -85,13 +85,13 @@ def test_a_higher_version_without_it_goes_by_the_rules() -> None:
         ("x", "the stored value 7 does not fit: expected float, got 'x'"),
     ],
 )
-def test_what_it_gives_must_fit(result: Any, message: str) -> None:
+def test_result_of_a_migration_must_have_the_declared_type(result: Any, message: str) -> None:
     after = ValueStateDescriptor("s", float, schema_version=2, migration=lambda old, _: result)
     with pytest.raises(SerializationError, match=message):
         migrated(ValueStateDescriptor("s", int), after, 7)
 
 
-def test_it_cannot_change_map_keys_or_the_serializer() -> None:
+def test_migration_cannot_change_map_keys_or_the_serializer() -> None:
     before = StateSchema.of(MapStateDescriptor("s", int))
 
     class Own(MessagePackSerializer):
@@ -105,6 +105,6 @@ def test_it_cannot_change_map_keys_or_the_serializer() -> None:
             plan_evolution(before, after)
 
 
-def test_it_does_not_make_descriptors_different() -> None:
+def test_migration_is_ignored_when_descriptors_are_compared() -> None:
     assert ValueStateDescriptor("temperature", Kelvin, schema_version=2) == NEW
     assert ValueStateDescriptor("temperature", Kelvin) != NEW

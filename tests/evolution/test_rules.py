@@ -99,7 +99,7 @@ REFUSED: dict[str, tuple[Any, Any, str]] = {
 
 
 @pytest.mark.parametrize("name", GOOD_AS_THEY_ARE)
-def test_bytes_that_are_good_as_they_are_stay(name: str) -> None:
+def test_bytes_that_need_no_conversion_stay(name: str) -> None:
     stored, wanted, value = GOOD_AS_THEY_ARE[name]
     value_as_stored = OLD(**value) if stored is OLD else value
     assert taken_over(stored, wanted, value_as_stored) == (value, False)
@@ -185,7 +185,7 @@ def test_each_record_gets_a_default_of_its_own() -> None:
     assert one.seen is not other.seen
 
 
-def test_what_was_never_declared_of_a_field_is_not_looked_at() -> None:
+def test_conversion_does_not_check_unchanged_fields() -> None:
     """No type is enforced when a value is written, so a change elsewhere must not make it a fault."""
     found, _ = taken_over(OLD, record(("a", int), ("b", str), ("c", int, 7)), OLD("no int", None))
     assert (found.a, found.b, found.c) == ("no int", None, 7)
@@ -217,7 +217,7 @@ MISFITS: dict[str, tuple[Any, Any, Any, str]] = {
 
 
 @pytest.mark.parametrize("name", MISFITS)
-def test_a_value_that_does_not_fit_is_refused_and_said_where(name: str) -> None:
+def test_value_of_another_type_is_refused_with_its_place(name: str) -> None:
     stored, wanted, value, message = MISFITS[name]
     with pytest.raises(SerializationError, match=message):
         taken_over(stored, wanted, value)
@@ -363,7 +363,7 @@ class Opaque:
     pass
 
 
-def test_a_class_of_which_only_the_name_is_known_stays_itself() -> None:
+def test_class_known_only_by_name_converts_only_to_itself() -> None:
     before = StateSchema.of(own(ObjectSerializer(), Opaque))
     assert plan_evolution(before, own(ObjectSerializer(), Opaque)) == Unchanged()
     with pytest.raises(JobError, match="Opaque cannot become Position"):
@@ -444,7 +444,7 @@ def test_records_keep_what_both_have(declared: dict[str, Any], added: dict[str, 
         assert getattr(found, name) == default
 
 
-def test_a_record_serializer_that_reads_in_its_own_way_is_asked_itself() -> None:
+def test_custom_record_serializer_reads_its_own_bytes() -> None:
     class Backwards(RecordSerializer):
         name = "backwards"
 

@@ -109,7 +109,7 @@ def test_anything_plain_is_taken_where_no_type_is_declared(data: st.DataObject, 
 
 @pytest.mark.parametrize("wrapped", [False, True], ids=["by itself", "within"])
 @pytest.mark.parametrize("name", STRANGE)
-def test_what_would_come_back_as_something_else_is_refused_and_the_remedy_named(name: str, wrapped: bool) -> None:
+def test_value_that_would_be_read_as_another_is_refused_with_a_remedy(name: str, wrapped: bool) -> None:
     value, remedy = STRANGE[name]
     part = [{"a": (1, value)}] if wrapped else value
     with pytest.raises(SerializationError, match=remedy) as caught:
@@ -118,7 +118,7 @@ def test_what_would_come_back_as_something_else_is_refused_and_the_remedy_named(
 
 
 @pytest.mark.parametrize("name", STRANGE)
-def test_a_declared_type_does_not_let_it_in(name: str) -> None:
+def test_declared_type_refuses_such_a_value_too(name: str) -> None:
     value, _ = STRANGE[name]
     declared = [float, int, str, bytes, dict, list, tuple, datetime, type(value), type(value) | None]
     for kind in (kind for kind in declared if kind is not Place):
@@ -204,7 +204,7 @@ def test_every_way_of_writing_is_checked_and_reading_is_not() -> None:
     assert (serializer.name, serializer.version) == (plain.serializer.name, plain.serializer.version)
 
 
-def test_a_serializer_of_the_users_own_decides_what_it_keeps_but_not_what_was_declared() -> None:
+def test_custom_serializer_decides_what_it_stores_and_the_declared_type_still_holds() -> None:
     anything = ValueStateDescriptor("s", serializer=Pickled())
     assert checked(anything) is anything
     declared = checked(ValueStateDescriptor("s", bytearray, serializer=Pickled())).serializer
@@ -213,7 +213,7 @@ def test_a_serializer_of_the_users_own_decides_what_it_keeps_but_not_what_was_de
         declared.dumps(b"x")
 
 
-def test_nothing_is_refused_before_the_checks_begin() -> None:
+def test_values_are_not_checked_before_the_checks_begin() -> None:
     checks = WriteChecks()
     serializer = checks.of(ValueStateDescriptor("s", float)).serializer
     assert serializer.dumps("hot") == b"\xa3hot"
@@ -274,7 +274,7 @@ def exactly(value: Any) -> Any:
 
 
 @pytest.mark.parametrize(("container", "most"), [(list, DEEPEST), (tuple, DEEPEST_TUPLES)])
-def test_values_within_each_other_have_a_bound_at_which_they_can_still_be_read(container: Any, most: int) -> None:
+def test_deepest_allowed_value_can_be_read(container: Any, most: int) -> None:
     def nested(depth: int) -> Any:
         value: Any = container()
         for _ in range(depth - 1):
@@ -295,7 +295,7 @@ def test_a_value_that_contains_itself_is_refused() -> None:
         checked(ValueStateDescriptor("s")).serializer.dumps(value)
 
 
-def test_tuples_without_end_do_not_end_the_process() -> None:
+def test_endless_tuples_do_not_end_the_process() -> None:
     data = msgpack.packb([])
     for _ in range(5_000):
         data = msgpack.packb([msgpack.ExtType(1, data)])

@@ -115,11 +115,11 @@ def test_maps_in_arrays_and_structs_become_dicts(values: list[Any], start: int) 
     ],
     ids=["integer", "date", "timestamp", "array", "struct", "the same twice"],
 )
-def test_map_keys_are_the_values_that_columns_have_or_tuples(kind: Any, entries: Any, expected: Any) -> None:
+def test_map_keys_are_column_values_or_tuples(kind: Any, entries: Any, expected: Any) -> None:
     assert column_values(pa.array([entries, None, []], kind)) == [expected, None, {}]
 
 
-def test_lists_that_are_null_have_no_elements_whatever_lies_behind_them() -> None:
+def test_null_list_has_no_elements_whatever_its_buffer_holds() -> None:
     offsets = pa.array([0, 2, 2, 3], pa.int32())
     elements = pa.array([[("a", 1)], [("b", 2)], [("c", 3)]], MAP)
     masked = pa.ListArray.from_arrays(offsets, elements, mask=pa.array([True, False, False]))

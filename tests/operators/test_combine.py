@@ -78,7 +78,7 @@ def test_with_an_order_the_newest_row_of_each_key_stays(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("order_by", [(), ("at",)])
-def test_rows_that_stay_count_for_those_that_are_dropped(any_chunk_bytes: int, order_by: tuple[str, ...]) -> None:
+def test_combined_rows_keep_the_digest_of_the_epoch(any_chunk_bytes: int, order_by: tuple[str, ...]) -> None:
     """The identity of an epoch does not depend on which rows were combined, nor on how the input was split."""
 
     @given(tasks=st.lists(st.lists(ROWS, max_size=3), max_size=3))
@@ -102,7 +102,7 @@ def counted(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.append_column(ROWS_COLUMN, ones).append_column(HASH_COLUMN, pa.array(hashes, pa.int64()))
 
 
-def test_a_task_whose_keys_fit_gives_each_key_once() -> None:
+def test_task_whose_keys_fit_into_memory_returns_each_key_once() -> None:
     parts = [
         [("abc"[index % 3], 0, index, float(index)) for index in range(start, start + 50)] for start in (0, 50, 100)
     ]

@@ -208,7 +208,7 @@ def test_many_namespaces_keep_their_state(handles: Handles) -> None:
     assert [handles.value.in_namespace(number).value() for number in range(600)] == list(range(600))
 
 
-def test_handles_of_namespaces_are_kept_for_reuse_but_not_for_ever(handles: Handles) -> None:
+def test_handles_of_namespaces_are_cached_up_to_a_bound(handles: Handles) -> None:
     first = handles.value.in_namespace(0)
     assert handles.value.in_namespace(0) is first
     for number in range(1, 600):

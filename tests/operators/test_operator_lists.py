@@ -36,7 +36,7 @@ def filled(context: RuntimeContext, *elements: Any) -> tuple[OperatorListState, 
     return handle, context.operator_lists
 
 
-def test_list_is_what_was_made_of_it(context: RuntimeContext) -> None:
+def test_list_holds_what_the_function_wrote(context: RuntimeContext) -> None:
     handle, _ = filled(context, ["a"])
     handle.add(["b"])
     handle.add_all([["c"], ["d"]])
@@ -74,14 +74,14 @@ def test_an_element_that_cannot_be_stored_is_named(context: RuntimeContext) -> N
 
 
 @pytest.mark.parametrize(("call", "value"), [("add", None), ("add_all", [["a"], None]), ("update", [None])])
-def test_none_is_refused_and_nothing_has_changed(context: RuntimeContext, call: str, value: Any) -> None:
+def test_none_is_refused_and_the_list_is_unchanged(context: RuntimeContext, call: str, value: Any) -> None:
     handle, _ = filled(context, ["a"])
     with pytest.raises(JobError, match=f"'names': {call}.* got None"):
         getattr(handle, call)(value)
     assert handle.get() == [["a"]]
 
 
-def test_it_cannot_be_used_in_open(context: RuntimeContext) -> None:
+def test_operator_list_cannot_be_used_in_open(context: RuntimeContext) -> None:
     handle = context.get_operator_list_state(NAMES)
     for use in (handle.get, handle.clear, lambda: handle.add(["a"])):
         with pytest.raises(JobError, match=r"'names' was used in open\(\), before it was restored"):
@@ -103,7 +103,7 @@ def test_name_is_taken_once(context: RuntimeContext) -> None:
         context.get_union_list_state(ListStateDescriptor("last", int))
 
 
-def test_it_is_a_list_and_asked_for_in_open(context: RuntimeContext) -> None:
+def test_operator_list_needs_a_list_descriptor_and_is_declared_in_open(context: RuntimeContext) -> None:
     with pytest.raises(JobError, match="expected a ListStateDescriptor"):
         context.get_operator_list_state(ValueStateDescriptor("v", int))  # type: ignore[arg-type]
     context.seal()

@@ -34,14 +34,14 @@ def test_rows_have_names_and_positions() -> None:
         ["é", "", "a.b"],
     ],
 )
-def test_odd_column_names_are_attributes_all_the_same(names: list[str]) -> None:
+def test_columns_with_odd_names_are_attributes(names: list[str]) -> None:
     (row,) = RowMaker(names).rows([[number] for number in range(len(names))])
     assert [getattr(row, name) for name in names] == list(range(len(names)))
     assert row._asdict() == {name: number for number, name in enumerate(names)}  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("name", ["_make", "_asdict", "_replace", "_fields", "__class__", "__len__"])
-def test_names_that_rows_need_themselves_are_refused(name: str) -> None:
+def test_column_names_that_named_tuples_reserve_are_refused(name: str) -> None:
     with pytest.raises(JobError, match=f"a column cannot be named '{name}'"):
         RowMaker(["a", name])
 
@@ -176,7 +176,7 @@ def test_harmless_conversions_are_made(kind: pa.DataType, value: Any, expected: 
     assert converted([(value,)], pa.schema([("a", kind)])) == [(expected,)]
 
 
-def test_numbers_of_numpy_count_as_numbers() -> None:
+def test_numpy_numbers_count_as_numbers() -> None:
     values = [array.to_numpy()[0] for array in (pa.array([7]), pa.array([0.5]))]
     schema = pa.schema([("a", pa.int64()), ("b", pa.float64())])
     assert converted([tuple(values)], schema) == [(7, 0.5)]
@@ -184,7 +184,7 @@ def test_numbers_of_numpy_count_as_numbers() -> None:
         converted([(values[1], values[1])], schema)
 
 
-def test_maps_that_a_function_got_can_be_given_back() -> None:
+def test_map_from_the_input_can_be_an_output() -> None:
     by_pair = pa.map_(pa.struct([("a", pa.int64()), ("b", pa.list_(pa.string()))]), pa.map_(pa.string(), pa.int64()))
     schema = pa.schema([("m", by_pair), ("maps", pa.list_(pa.map_(pa.date32(), pa.bool_())))])
     rows = [({(1, ("x", "y")): {"k": 1}}, [{date(2020, 1, 2): True}, None]), (None, [])]

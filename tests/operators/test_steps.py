@@ -89,7 +89,7 @@ def test_rows_of_one_key_are_different_rows(operator_with: Any) -> None:
     assert second.key is first.key or second.key == first.key
 
 
-def test_a_row_that_a_generator_works_on_is_that_row(operator_with: Any) -> None:
+def test_step_of_a_generator_is_the_row_it_processes(operator_with: Any) -> None:
     gate = Gate()
 
     def each(function: Any, row: Any, context: Any) -> Any:
@@ -135,5 +135,5 @@ def test_open_and_close_are_shown(call: str, operator_with: Any) -> None:
         assert (step.call, step.row, step.subject) == (call, "", operator)
 
 
-def test_a_thread_outside_the_users_code_has_no_step() -> None:
+def test_thread_outside_user_code_has_no_step() -> None:
     assert step_of(sys._getframe()) is None

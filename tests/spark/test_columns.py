@@ -100,7 +100,7 @@ def rows(spark: Any, stream_of: Any) -> DataFrame:
         "case of a column",
     ],
 )
-def test_a_key_is_what_was_written_and_the_row_is_the_streams(
+def test_key_expression_is_the_key_and_leaves_the_row_unchanged(
     key: Callable[[], str | Column], keys: list[Any], rows: DataFrame, echoed: Any
 ) -> None:
     """Every one of these has the name of a column of the stream, which must stay as it is."""
@@ -125,7 +125,7 @@ def of_two_cases(rows: DataFrame) -> DataFrame:
     return rows.select("at", F.col("id").alias("Id"), F.col("a").alias("ID"))
 
 
-def test_columns_that_differ_by_case_are_no_trouble_unless_one_is_named(
+def test_columns_that_differ_by_case_are_refused_only_when_named(
     job: Job, of_two_cases: DataFrame, echoed: Any
 ) -> None:
     keys, seen, _ = echoed(of_two_cases, "at")

@@ -108,13 +108,13 @@ def test_a_function_of_flat_map_that_cannot_be_one_is_named(function: Any, messa
 
 
 @pytest.mark.parametrize("columns", [5, None, 1.5, b"key", [5], (None,), {5: 6}], ids=repr)
-def test_columns_that_are_none_are_named(columns: Any) -> None:
+def test_argument_that_is_not_a_column_is_named(columns: Any) -> None:
     with pytest.raises(JobError, match=r"order_by takes column names and Columns, got "):
         StreamColumns.__new__(StreamColumns).resolve("order_by", columns)
 
 
 @pytest.mark.parametrize("column", [5, None, ["at"], b"at"])
-def test_an_event_time_column_that_is_no_name_is_named(column: Any) -> None:
+def test_event_time_column_that_is_not_a_name_is_reported(column: Any) -> None:
     schema = StructType([StructField("at", TimestampType())])
     with pytest.raises(JobError, match=r"event_time_column takes the name of a column of output_schema, got "):
         WITHOUT_A_SESSION.process(Total(), schema, uid="total", event_time_column=column)
@@ -155,7 +155,7 @@ def test_an_unknown_setting_or_backend_lists_the_valid_ones(spark: Any, job_of: 
         job_of(spark, backend="redis")
 
 
-def test_ports_that_are_none_are_refused_before_anything_starts(spark: Any, job_of: Any) -> None:
+def test_invalid_ports_are_refused_before_anything_starts(spark: Any, job_of: Any) -> None:
     with pytest.raises(ConfigError, match=r"ports are 0 to 65535.*'70000'"):
         job_of(spark, proxy_ports="9069,70000")
     with pytest.raises(ConfigError, match=r"ports must be a list of ports and ranges.*'any'"):

@@ -143,7 +143,9 @@ def test_an_event_time_column_that_cannot_be_one_is_refused(
         through(rows, event_time_column=column)
 
 
-def test_what_spark_says_to_a_watermark_that_was_not_carried_on(rows: DataFrame, through: Any, tmp_path: Path) -> None:
+def test_spark_refuses_a_window_without_its_watermark_in_these_words(
+    rows: DataFrame, through: Any, tmp_path: Path
+) -> None:
     """The words in the guide that lead to the remedy."""
     source = late_after_five_minutes(rows)
     with pytest.raises(AnalysisException, match="not supported for streaming aggregations without watermark"):
@@ -152,9 +154,7 @@ def test_what_spark_says_to_a_watermark_that_was_not_carried_on(rows: DataFrame,
         run_to_end(by_ten_minutes(late_after_five_minutes(through(source))), tmp_path / "twice")
 
 
-def test_a_watermark_that_is_declared_twice_around_a_window_lets_nothing_out(
-    rows: DataFrame, through: Any, tmp_path: Path
-) -> None:
+def test_window_between_two_watermarks_gives_no_rows(rows: DataFrame, through: Any, tmp_path: Path) -> None:
     """Spark does not refuse this one; the guide warns of it."""
     source = by_ten_minutes(late_after_five_minutes(rows))
     assert run_to_end(by_hour(late_after_five_minutes(through(source))), tmp_path / "checkpoint") == []

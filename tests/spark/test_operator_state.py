@@ -11,7 +11,9 @@ from tests.spark.generated import amounts
 from tests.spark.streams import run_to_end, until
 
 
-def test_every_row_is_noted_once_over_a_rescale(spark: Any, stream_of: Any, job_of: Any, tmp_path: Path) -> None:
+def test_operator_list_has_every_row_once_after_a_rescale(
+    spark: Any, stream_of: Any, job_of: Any, tmp_path: Path
+) -> None:
     tables = amounts(batches=4, rows_a_batch=50, keys=20)
     checkpoint = tmp_path / "epochs"
     stream = stream_of(spark, *tables[:2])

@@ -47,7 +47,7 @@ def test_a_token_in_the_sessions_conf_is_warned_about() -> None:
 
 
 @pytest.mark.parametrize("end", ["", "\n"])
-def test_a_token_in_a_file_is_not(tmp_path: Path, end: str) -> None:
+def test_token_in_a_file_is_not_warned_about(tmp_path: Path, end: str) -> None:
     (tmp_path / "token").write_text(TOKEN + end)
     out, err = said_of(f"spark.qstate.auth.token.file={tmp_path / 'token'}")
     assert f"token: {TOKEN}" in out

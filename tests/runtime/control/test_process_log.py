@@ -68,7 +68,7 @@ def lines_of(path: Path) -> list[int]:
     return [int(line) for line in re.findall(r"^line (\d+)$", text, re.MULTILINE)]
 
 
-def test_it_is_bounded_and_has_the_newest_lines_of_all_writers(tmp_path: Path) -> None:
+def test_log_is_bounded_and_has_the_newest_lines_of_all_writers(tmp_path: Path) -> None:
     path = tmp_path / "logs" / "a.log"
     write(path, 0, 400)
     assert sorted(file.name for file in path.parent.iterdir()) == ["a.log", "a.log.1", "a.log.2"]
@@ -77,7 +77,7 @@ def test_it_is_bounded_and_has_the_newest_lines_of_all_writers(tmp_path: Path) -
     assert found == list(range(found[0], 400)) and len(found) > 180
 
 
-def test_the_next_process_adds_to_it(tmp_path: Path) -> None:
+def test_next_process_appends_to_the_log(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     write(path, 0, 10)
     write(path, 10, 10)
@@ -109,7 +109,7 @@ def test_processes_that_share_a_log_both_stay_within_its_bounds(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("obstacle", ["removed", "a file", "another's"])
-def test_without_a_directory_it_is_bounded_all_the_same(tmp_path: Path, obstacle: str) -> None:
+def test_log_without_a_directory_is_bounded_too(tmp_path: Path, obstacle: str) -> None:
     path = tmp_path / "logs" / "a.log"
     log = OpenedLog(path)
     command = [sys.executable, "-c", WRITER, str(path), "0", "300", "-"]
@@ -130,7 +130,7 @@ def test_without_a_directory_it_is_bounded_all_the_same(tmp_path: Path, obstacle
     log.close()
 
 
-def test_its_end_can_be_read_after_it_was_renamed(tmp_path: Path) -> None:
+def test_end_of_a_renamed_log_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text("of the process before\n")
     for fate in (lambda: None, lambda: path.rename(tmp_path / "b.log"), path.unlink):
@@ -181,7 +181,7 @@ def test_logs_are_the_users_alone_and_not_among_the_checkpoints(job_of: JobOf, t
         assert f"task manager 0, incarnation {manager.incarnation}: process {manager.pid}\n" in log.read_text()
 
 
-def test_without_log_dir_they_are_in_a_directory_of_the_users_own_and_stay(
+def test_logs_without_log_dir_are_in_a_private_directory_and_stay(
     job_of: JobOf, shared_temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(shared_temporary))
@@ -207,7 +207,7 @@ def test_the_log_that_an_error_names_is_there_when_the_job_has_been_stopped(job_
     assert "no free port" in named[2] and named[2] in Path(named[1]).read_text()
 
 
-def test_a_log_directory_that_cannot_be_is_said(job_of: JobOf, tmp_path: Path) -> None:
+def test_impossible_log_directory_is_reported(job_of: JobOf, tmp_path: Path) -> None:
     job = job_of(Totals(), log_dir=str(tmp_path / "file"))
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"the log .*file/job-task-manager-0\.log cannot be written \(see log_dir\)"):
@@ -223,7 +223,7 @@ def test_a_log_directory_that_cannot_be_is_said(job_of: JobOf, tmp_path: Path) -
         ("s3://bucket/logs", "log_dir must be a local directory"),
     ],
 )
-def test_a_log_directory_that_cannot_be_is_refused_when_the_job_is_made(
+def test_impossible_log_directory_is_refused_when_the_job_is_made(
     place: str, message: str, local: bool, tmp_path: Path
 ) -> None:
     config = JobConfig(log_dir=place, checkpoint_dir=str(tmp_path / "state"))

@@ -143,7 +143,7 @@ class _Touch:
         return Path.touch, (Path(self._path),)
 
 
-def test_silent_unauthenticated_connections_are_closed_and_the_job_is_served(
+def test_silent_unauthenticated_connections_are_closed_and_others_served(
     pair_of: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(authentication, "HANDSHAKE_TIMEOUT_S", 1.0)
@@ -224,7 +224,7 @@ def test_what_cannot_be_pickled_fails_its_call_and_not_the_connection(
     assert pair.client.awaited == 0
 
 
-def test_a_fence_keeps_what_it_says_about_the_process(pair_of: Callable[..., Pair]) -> None:
+def test_fenced_error_keeps_its_details_over_a_call(pair_of: Callable[..., Pair]) -> None:
     def refuse() -> None:
         raise FencedError("another took over", superseded=True)
 

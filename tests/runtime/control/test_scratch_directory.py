@@ -33,7 +33,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_it_is_private_and_locked_while_it_lasts(shared_temporary: Path) -> None:
+def test_scratch_directory_is_private_and_locked(shared_temporary: Path) -> None:
     scratch = ScratchDirectory()
     assert scratch.path.parent == shared_temporary
     assert stat.S_IMODE(scratch.path.stat().st_mode) == 0o700
@@ -46,7 +46,7 @@ def test_it_is_private_and_locked_while_it_lasts(shared_temporary: Path) -> None
     assert not list(shared_temporary.iterdir())
 
 
-def test_what_a_killed_owner_left_goes_and_what_is_in_use_stays(shared_temporary: Path) -> None:
+def test_directories_of_killed_owners_are_removed_and_others_stay(shared_temporary: Path) -> None:
     living = ScratchDirectory()
     killed = subprocess.run(
         [sys.executable, "-c", LEAVES_ONE], env={**os.environ, "TMPDIR": str(shared_temporary)}, timeout=60, check=False
@@ -59,14 +59,14 @@ def test_what_a_killed_owner_left_goes_and_what_is_in_use_stays(shared_temporary
     scratch.remove()
 
 
-def test_what_is_left_of_a_removal_that_was_cut_short_goes_as_well(shared_temporary: Path) -> None:
+def test_rest_of_an_interrupted_removal_is_removed(shared_temporary: Path) -> None:
     (shared_temporary / "qstate-scratch-begun").mkdir(0o700)
     (shared_temporary / "qstate-scratch-begun" / LOCK_FILE).touch(0o600)
     ScratchDirectory().remove()
     assert not list(shared_temporary.iterdir())
 
 
-def test_many_at_a_time_leave_each_other_alone(shared_temporary: Path) -> None:
+def test_concurrent_owners_do_not_remove_each_others_directories(shared_temporary: Path) -> None:
     lost: list[Path] = []
 
     def make_and_remove() -> None:
@@ -85,9 +85,7 @@ def test_many_at_a_time_leave_each_other_alone(shared_temporary: Path) -> None:
     assert not list(shared_temporary.iterdir())
 
 
-def test_a_temporary_directory_that_cannot_be_listed_is_used_all_the_same(
-    shared_temporary: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unlistable_temporary_directory_is_used(shared_temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shared_temporary.chmod(0o1333)
     own = os.geteuid()
     if own == 0:  # root may list every directory
@@ -117,7 +115,7 @@ TRAPS: dict[str, str] = {
 
 
 @pytest.mark.parametrize("trap", TRAPS.values(), ids=TRAPS)
-def test_another_users_traps_neither_hold_it_up_nor_make_it_do_anything(
+def test_files_of_another_user_neither_block_nor_misdirect_the_removal(
     trap: str, shared_temporary: Path, other_user: OtherUser
 ) -> None:
     other_user(trap)

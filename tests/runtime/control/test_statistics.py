@@ -102,7 +102,7 @@ def test_metrics_have_every_count_and_cumulative_buckets(metrics: MetricsServer)
         assert sorted_labels(sample) in {sorted_labels(line) for line in answer.splitlines()}, sample
 
 
-def test_metrics_are_served_while_a_peer_says_nothing(metrics: MetricsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_are_served_beside_a_silent_connection(metrics: MetricsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """They wait for its request longer than the test waits for an answer."""
     monkeypatch.setattr(_Handler, "timeout", 60.0)
     with socket.create_connection(metrics.address), socket.create_connection(metrics.address) as rude:

@@ -13,7 +13,7 @@ from qstate.runtime.job.assignments import Assignments
 ADDRESS = TaskManagerAddress(0, 1, "host", 1234, "127.0.0.1", 1, "/tmp/x", ("127.0.0.1", 2), ("127.0.0.1", 3), 99)
 
 
-def test_only_one_starts_a_task_manager() -> None:
+def test_second_start_is_refused_while_one_runs() -> None:
     assignments = Assignments(parallelism=2, slots=1, start_timeout_s=60)
     assert assignments.start(0, now=0.0) == 1
     assert assignments.start(0, now=1.0) is None
@@ -30,7 +30,7 @@ def test_a_start_that_takes_too_long_is_given_to_another() -> None:
     assert assignments.alive() == [replace(ADDRESS, incarnation=2)]
 
 
-def test_loss_makes_room_for_the_next_incarnation() -> None:
+def test_lost_task_manager_gets_a_next_incarnation() -> None:
     assignments = Assignments(parallelism=1, slots=1, start_timeout_s=60)
     assignments.start(0, now=0.0)
     assignments.registered(ADDRESS)
@@ -68,7 +68,7 @@ def test_a_start_can_be_ordered_again_when_its_starter_is_gone() -> None:
     assert not assignments.is_current(0, 1)
 
 
-def test_a_task_manager_that_keeps_going_comes_back_more_and_more_slowly() -> None:
+def test_task_manager_that_is_lost_again_and_again_restarts_after_longer_pauses() -> None:
     assignments = Assignments(parallelism=1, slots=1, start_timeout_s=60)
     waits = []
     now = 0.0

@@ -65,7 +65,7 @@ def test_same_rows_in_another_order_and_other_batches_are_the_same(job_of: JobOf
     assert job.epoch(1, rows_batch(("a", 3)), rows_batch(), rows_batch(("b", 2), ("a", 1))) == RESULTS
 
 
-def test_no_rows_are_rows_that_an_epoch_can_be_known_by(job_of: JobOf) -> None:
+def test_epoch_without_rows_has_a_digest(job_of: JobOf) -> None:
     job = job_of(Totals())
     job.epoch(0, rows_batch())
     assert job.epoch(0) == []
@@ -73,7 +73,7 @@ def test_no_rows_are_rows_that_an_epoch_can_be_known_by(job_of: JobOf) -> None:
         job.epoch(0, rows_batch(("a", 1)))
 
 
-def test_epoch_that_was_not_sealed_takes_whatever_comes(job_of: JobOf) -> None:
+def test_unsealed_epoch_accepts_any_rows(job_of: JobOf) -> None:
     job = job_of(Totals())
     task: Any = job.task(0, [many_rows(20_000) for _ in range(10)])
     next(task)
@@ -103,7 +103,7 @@ def test_relay_repeats_the_digest_to_the_next_task_manager(job_of: JobOf) -> Non
     assert job.epoch(2, rows_batch(("a", 1))) == [("a", 6)]
 
 
-def test_epoch_of_a_checkpoint_without_digests_is_replayed_as_ever(job_of: JobOf) -> None:
+def test_epoch_without_a_stored_digest_is_replayed(job_of: JobOf) -> None:
     job = job_of(Totals())
     job.epoch(0, rows_batch(("a", 1)))
     job.stop()
@@ -121,7 +121,7 @@ def seal_without_digest(job: RunningJob, epoch: int) -> None:
     log.seal(epoch, [])
 
 
-def test_program_that_gives_the_rows_other_columns_is_known_by_their_number(job_of: JobOf) -> None:
+def test_rows_with_other_columns_are_compared_by_their_number(job_of: JobOf) -> None:
     sealed_epoch_1(job_of, restarted=False).stop()
     job = job_of(Totals(), input_schema=pa.schema([*INPUT, ("note", pa.string())]))
     wider = [batch.append_column("note", pa.array(["x"] * batch.num_rows)) for batch in (ROWS, many_rows(4))]

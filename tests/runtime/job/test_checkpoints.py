@@ -72,7 +72,7 @@ def test_query_that_is_older_than_the_state_is_refused(job_of: JobOf) -> None:
     assert epoch_of_all(job, 3) == all_are(4)
 
 
-def test_rescale_goes_on_where_spark_does_and_not_where_a_subtask_got_ahead(job_of: JobOf) -> None:
+def test_rescale_continues_at_sparks_epoch_and_not_at_that_of_the_fastest_subtask(job_of: JobOf) -> None:
     job = job_of(Totals(), parallelism=2)
     epoch_of_all(job, 0)
     job.epoch(1, rows_batch(), subtask=0)  # sealed by one subtask only; Spark gives it again
@@ -144,7 +144,7 @@ def test_job_that_continues_its_query_from_a_savepoint_continues_its_epochs(job_
     assert epoch_of_all(again, 2) == all_are(3)
 
 
-def test_stopped_jobs_checkpoint_is_as_good_as_a_savepoint(job_of: JobOf, tmp_path: Path) -> None:
+def test_checkpoint_of_a_stopped_job_can_be_restored_like_a_savepoint(job_of: JobOf, tmp_path: Path) -> None:
     epoch_of_all(job := job_of(Totals(), parallelism=2), 0)
     job.manager.finalize(QUERY, 0)
     job.stop()

@@ -41,7 +41,7 @@ def test_committed_query_before_the_first_commit_waits_for_it(job_of: JobOf, bac
     assert committed(job, "nobody") == (None, -1)
 
 
-def test_epoch_that_was_found_sealed_is_no_commit(job_of: JobOf) -> None:
+def test_epoch_that_was_found_sealed_is_not_committed(job_of: JobOf) -> None:
     job = job_of(Totals())
     job.epoch(0, rows_batch(("a", 1)))
     lost = job.task_manager()
@@ -54,7 +54,7 @@ def test_epoch_that_was_found_sealed_is_no_commit(job_of: JobOf) -> None:
 
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
-def test_what_a_job_was_restored_from_is_committed(job_of: JobOf, tmp_path: Path, backend: str) -> None:
+def test_restored_state_is_committed(job_of: JobOf, tmp_path: Path, backend: str) -> None:
     job = job_of(Totals(), backend=backend)
     job.epoch(0, rows_batch(("a", 5)))
     job.manager.finalize(QUERY, 0)

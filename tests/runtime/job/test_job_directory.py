@@ -95,7 +95,7 @@ def test_a_relative_path_and_a_tilde_are_resolved_in_the_driver(
         ("{tmp_path}/locked", "locked cannot be written"),
     ],
 )
-def test_a_directory_that_cannot_be_is_named(setting: str, complaint: str, tmp_path: Path) -> None:
+def test_impossible_directory_is_named(setting: str, complaint: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "locked" / "job.lock").mkdir(parents=True)
     with pytest.raises(ConfigError, match=complaint):

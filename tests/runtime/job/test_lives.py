@@ -67,7 +67,7 @@ def test_the_files_of_a_killed_task_manager_are_removed_by_the_next(job_of: JobO
     assert not Path(lost.unix_path).parent.exists()
 
 
-def test_a_temporary_directory_too_long_for_a_unix_socket_is_no_obstacle(
+def test_temporary_directory_may_be_too_long_for_a_unix_socket(
     job_of: JobOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deep = tmp_path / ("long" * 30)
@@ -167,7 +167,7 @@ def test_the_next_stop_finishes_an_interrupted_one(
         running.result()
 
 
-def test_stop_does_not_wait_for_ever_for_a_task_manager_that_starts(
+def test_stop_waits_a_bounded_time_for_a_starting_task_manager(
     job_of: JobOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_manager, "STOP_TIMEOUT_S", 2.0)

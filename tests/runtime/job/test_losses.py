@@ -73,7 +73,7 @@ def test_a_task_manager_that_is_killed_as_it_starts_is_started_again(job_of: Job
     assert job.epoch(0, rows_batch(("a", 1))) == [("a", 1)]
 
 
-def test_a_function_that_ends_the_process_every_time_is_given_up(job_of: JobOf) -> None:
+def test_function_that_always_ends_its_process_fails_the_query(job_of: JobOf) -> None:
     job = job_of(Totals(exit_at_once))
     with pytest.raises(JobError, match=r"task manager of 'it' subtask 0 was lost.*6 were lost"):
         job.epoch(0, rows_batch(("mischief", 1)))
@@ -148,7 +148,7 @@ def test_a_stopped_task_manager_does_not_survive_its_job(job_of: JobOf, monkeypa
             process.kill()
 
 
-def test_a_newer_attempt_cuts_off_one_that_is_inside_the_function(job_of: JobOf, tmp_path: Path) -> None:
+def test_newer_attempt_ends_one_that_is_inside_the_function(job_of: JobOf, tmp_path: Path) -> None:
     job = job_of(Totals(Once(tmp_path / "flag", Hold(tmp_path))))
     older = Background(lambda: job.epoch(0, rows_batch(("a", 1), ("mischief", 1)), attempt=1))
     until((tmp_path / "reached").exists, "the function holds a row")
@@ -160,7 +160,7 @@ def test_a_newer_attempt_cuts_off_one_that_is_inside_the_function(job_of: JobOf,
     assert job.totals("a") == {"a": 1}
 
 
-def test_a_newer_attempt_cuts_off_one_whose_relay_does_not_read(job_of: JobOf) -> None:
+def test_newer_attempt_ends_one_whose_relay_does_not_read(job_of: JobOf) -> None:
     job = job_of(Totals(fan_out=50))
     older = job.task(0, [many_rows(10_000) for _ in range(20)])
     next(older)  # and no further: the task manager fills the buffers and then waits

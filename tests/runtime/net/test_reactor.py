@@ -86,7 +86,7 @@ def test_cancelled_timers_never_run_and_do_not_pile_up(reactor: Reactor, clock: 
     assert ran == [1, 1, 1]
 
 
-def test_callback_that_raises_stops_nothing(reactor: Reactor, clock: Clock) -> None:
+def test_reactor_survives_a_callback_that_raises(reactor: Reactor, clock: Clock) -> None:
     ran: list[str] = []
 
     def broken() -> None:
@@ -205,7 +205,7 @@ def test_finish_delivers_what_is_queued_although_the_peer_still_sends(recorder: 
     assert recorder.closed == [None]
 
 
-def test_finish_does_not_wait_for_ever(recorder: Recorder, clock: Clock) -> None:
+def test_finish_waits_a_bounded_time(recorder: Recorder, clock: Clock) -> None:
     recorder.channel.finish(linger_s=1.0)
     recorder.turns()
     assert recorder.closed == []
