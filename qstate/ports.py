@@ -19,9 +19,8 @@ __all__ = ["PORTS", "Ports", "parse_ports", "ports_text"]
 #: How many ports there are, from 0 to 65535, and the most that one list may have.
 PORTS = 65_536
 
-_Entry = str | SupportsIndex | range
-#: A list of ports and ranges as text ("9069,9100-9200"), a number, a range, or an iterable of these; tried in order.
-Ports = _Entry | Iterable[_Entry]
+Ports = str | SupportsIndex | range | Iterable[str | SupportsIndex | range]
+"""Ports, tried in order: text ("9069,9100-9200"), a number, a range, or an iterable of these. 0 is any free port."""
 
 _repr = Repr()
 _repr.maxstring = _repr.maxother = 80

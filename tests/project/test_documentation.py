@@ -14,6 +14,7 @@ import pytest
 
 import qstate.client
 import qstate.errors
+import qstate.runtime.serving
 import qstate.spark
 from qstate.backends.byte_stores.rocksdb import RocksDBBackend
 from qstate.cli import main as cli
@@ -123,7 +124,7 @@ def test_the_python_reference_names_what_exists_and_all_that_is_public() -> None
         except ModuleNotFoundError:
             assert hasattr(importlib.import_module(module), attribute), name
     shown = {name.rpartition(".")[2] for name in named}
-    for module in (qstate.client, qstate.spark):
+    for module in (qstate.client, qstate.runtime.serving, qstate.spark):
         assert set(module.__all__) <= shown
 
 

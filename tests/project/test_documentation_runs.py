@@ -32,8 +32,9 @@ LATEST_ROW = Page("docs/how-to/latest-row.md")
 EVENT_TIME = Page("docs/how-to/event-time.md")
 NOTEBOOKS = Page("docs/how-to/notebooks.md")
 FASTAPI = Page("docs/how-to/fastapi.md")
-#: These need a session, a stream or a running job; the rest needs nothing.
-ACTED_OUT = {README, QUERY, CHOOSE, LATEST_ROW, EVENT_TIME, NOTEBOOKS, FASTAPI}
+EMBED = Page("docs/how-to/embed-a-state-server.md")
+#: These need a session, a stream or a running job, or print what their page shows; the rest needs nothing.
+ACTED_OUT = {README, QUERY, CHOOSE, LATEST_ROW, EVENT_TIME, NOTEBOOKS, FASTAPI, EMBED}
 ALONE = [page for page in pages() if page.programs() and page not in ACTED_OUT]
 TIMEOUT_S = 60.0
 
@@ -48,6 +49,12 @@ def test_pages_that_need_nothing(page: Page) -> None:
     namespace = _namespace()
     for block in page.programs():
         run_program(page, block, namespace)
+
+
+def test_embed_a_state_server_prints_what_its_page_shows() -> None:
+    namespace = _namespace()
+    printed = "".join(_printed(EMBED, block, namespace) for block in EMBED.programs())
+    assert [printed] == [block.text for block in EMBED.blocks if block.language == "text"]
 
 
 def test_query_state(tmp_path: Path) -> None:

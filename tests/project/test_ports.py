@@ -31,7 +31,7 @@ TAKEN: list[tuple[Ports, list[int]]] = [
     ((9069, "9100-9101,7", range(3, 5)), [9069, 9100, 9101, 7, 3, 4]),
     ({9069: "the first"}, [9069]),
     (np.arange(7, 9), [7, 8]),
-    ((port for port in (9, 8)), [9, 8]),
+    ({9: "", 8: ""}.keys(), [9, 8]),
 ]
 
 REFUSED: list[tuple[Any, str]] = [
@@ -72,14 +72,14 @@ REFUSED: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("ports", "expected"), TAKEN, ids=lambda value: repr(value)[:40])
+@pytest.mark.parametrize(("ports", "expected"), TAKEN, ids=lambda value: type(value).__name__)
 def test_ports_are_text_numbers_ranges_and_iterables_of_these_in_order(ports: Ports, expected: list[int]) -> None:
     text = ports_text(ports)
     assert list(itertools.chain(*parse_ports(text))) == expected
     assert ports_text(text) is text
 
 
-@pytest.mark.parametrize(("ports", "message"), REFUSED, ids=lambda value: repr(type(value)))
+@pytest.mark.parametrize(("ports", "message"), REFUSED, ids=lambda value: type(value).__name__)
 def test_everything_else_is_an_error_that_says_what_is_wrong(ports: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as refused:
         parse_ports(ports)

@@ -29,6 +29,7 @@ CORE = [
     "qstate.installation",
     "qstate.keys",
     "qstate.protocol",
+    "qstate.runtime.serving",
     "qstate.serializers",
 ]
 MODULES = sorted(module.name for module in pkgutil.walk_packages([str(PACKAGE)], "qstate."))

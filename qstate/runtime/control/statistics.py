@@ -6,12 +6,15 @@ The serving threads count, once per request, so counting is a lock, a few additi
 
 from __future__ import annotations
 
+import logging
 import threading
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import add
 from typing import Protocol
+
+from qstate.line_limit import limited
 
 __all__ = [
     "DURATION_BUCKETS_S",
@@ -20,31 +23,49 @@ __all__ = [
     "ProcessStatistics",
     "RequestStatistics",
     "StatisticsSnapshot",
+    "contained",
     "process_statistics",
     "request_statistics",
 ]
+
+log = limited(logging.getLogger(__name__))
 
 #: Upper bounds of the duration histogram, in seconds.
 DURATION_BUCKETS_S = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0)
 
 
 class RequestStatistics(Protocol):
-    """Gets the events of a server or proxy, from its threads; must not block or raise."""
+    """Gets the events of a server or proxy. Any class with these methods is a collector; `InMemoryStatistics` is one.
+
+    The threads that serve call it, several at the same time, and each request pays for two calls: a collector must be
+    thread-safe and must not block or wait. If a report raises, the error is logged, that event is lost, and the request
+    and its connection are not affected. One collector may be shared by several servers and proxies.
+
+    A request is reported once, and its outcome, success or failure, once. The two reports may come in either order, and
+    after the client has its answer. A proxy that reads a state of its own process reports the request, and so does the
+    state server, which has no connection then.
+    """
 
     def report_active_connection(self) -> None:
-        """A connection was accepted."""
+        """A connection was accepted. One that is refused at once, as one too many, is a failure only."""
 
     def report_inactive_connection(self) -> None:
-        """An accepted connection has ended."""
+        """An accepted connection has ended, for any reason. Shutdown ends all of them."""
 
     def report_request(self, keys: int) -> None:
         """A request was received; `keys` is its number of keys, 0 for a request without keys."""
 
     def report_successful_request(self, duration_s: float) -> None:
-        """A request was answered with a result, `duration_s` seconds after it was received."""
+        """A request was answered with a result, `duration_s` seconds after it was received.
+
+        A result may contain failures of single keys.
+        """
 
     def report_failed_request(self, code: int) -> None:
-        """A request, or a connection, was answered with a failure."""
+        """A request was answered with a failure, or a connection was refused or ended with one.
+
+        `code` is a number of `qstate.errors.FailureCode`. A failed connection has no `report_request`.
+        """
 
 
 class DisabledStatistics:
@@ -64,6 +85,34 @@ class DisabledStatistics:
 
     def report_failed_request(self, code: int) -> None:
         return
+
+
+class _Contained:
+    """A collector whose exceptions are logged, because they would end the thread that serves."""
+
+    def __init__(self, collector: RequestStatistics) -> None:
+        self._collector = collector
+
+    def report_active_connection(self) -> None:
+        self._report(self._collector.report_active_connection)
+
+    def report_inactive_connection(self) -> None:
+        self._report(self._collector.report_inactive_connection)
+
+    def report_request(self, keys: int) -> None:
+        self._report(self._collector.report_request, keys)
+
+    def report_successful_request(self, duration_s: float) -> None:
+        self._report(self._collector.report_successful_request, duration_s)
+
+    def report_failed_request(self, code: int) -> None:
+        self._report(self._collector.report_failed_request, code)
+
+    def _report(self, report: Callable[..., None], *event: float) -> None:
+        try:
+            report(*event)
+        except Exception:
+            log.exception("the statistics collector raised an error, and an event is not counted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +166,7 @@ class ProcessStatistics:
 
 
 class InMemoryStatistics:
-    """Counts in memory. Any thread may call it."""
+    """A collector that adds up in memory. Any thread may call it. A report takes a lock and a few additions."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -166,6 +215,16 @@ class InMemoryStatistics:
                 durations=tuple(self._durations),
                 failures=dict(self._failures),
             )
+
+
+_DO_NOT_RAISE = (DisabledStatistics, InMemoryStatistics, _Contained)
+
+
+def contained(statistics: RequestStatistics | None) -> RequestStatistics:
+    """The collector as an endpoint calls it: it does not raise. None counts nothing."""
+    if statistics is None:
+        return DisabledStatistics()
+    return statistics if type(statistics) in _DO_NOT_RAISE else _Contained(statistics)
 
 
 def request_statistics(enabled: bool) -> RequestStatistics:

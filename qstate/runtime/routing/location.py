@@ -32,7 +32,11 @@ UNSOUND_KEY = (TypeError, ValueError, struct.error)
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A state server with a range of a state's key groups, and its id of the state."""
+    """A state server with a range of a state's key groups, and its id of the state.
+
+    `host` and `port` are those where the proxy and direct clients reach the server; "0.0.0.0" is no such host.
+    `state_id` is what `StateRegistry.register` returned.
+    """
 
     key_groups: KeyGroupRange
     host: str
@@ -49,8 +53,9 @@ class Owner:
 class LocationTable:
     """The owners of the key groups of one state. Groups without an owner are legal: their owner is restarting.
 
-    `state` is the state's description on the wire. Raises `ConfigError` when ranges overlap or exceed
-    `max_parallelism`.
+    `state` is the state's description on the wire, `StateInstance.describe()`. `max_parallelism` is the number of key
+    groups, the same for every instance of the state. Immutable, so any thread may use it. Raises `ConfigError` when
+    ranges overlap or exceed `max_parallelism`.
     """
 
     job: str
@@ -134,15 +139,23 @@ class LocationTable:
 
 
 class LocationOracle(Protocol):
-    """Looks up the locations of the states of one job. A proxy calls it; the job's manager or a standby implements it.
+    """Looks up the locations of the states of one job. A proxy calls it; any class with these methods is an oracle.
 
     Both methods return at once. The oracle calls `reply` exactly once, from any thread, with the answer or with an
     error: `UnknownState`, or `UnknownKeyGroupLocation` when the location is not known at the moment; the proxy or its
-    client then asks again. `reply` must not block.
+    client then asks again. `reply` does not block.
+
+    The proxy calls it on its `query_threads` lookup threads, several at the same time; an oracle that blocks delays the
+    lookups of all jobs, but no get whose location is known. The proxy asks once for all gets that wait for a location,
+    and keeps the answer until a state server refuses it or cannot be reached, or until the oracle is replaced. A get
+    that has no answer by its deadline fails with DEADLINE_EXCEEDED.
+
+    A method that raises a `QueryError` has answered with it. Any other exception is logged, and the gets that wait fail
+    with INTERNAL.
     """
 
     def locate(self, state: str, reply: Callable[[LocationTable | QueryError], None]) -> None:
         """Look up the location of the queryable state of that name."""
 
     def describe(self, reply: Callable[[Sequence[Mapping[str, Any]] | QueryError], None]) -> None:
-        """List the job's queryable states, as description maps."""
+        """List the job's queryable states, as description maps: `StateInstance.describe()` of each name once."""

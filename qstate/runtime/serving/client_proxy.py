@@ -47,17 +47,26 @@ _DESCRIBED_SINCE = "described since"
 class ClientProxy:
     """Answers gets by job and state, locate and describe, for every job that has a location oracle.
 
-    A job without one is UNKNOWN_JOB. `local` is the state server of the same process, None without one: the proxy
-    reads its states without a socket. `shutdown` is idempotent, drains, and is bounded.
+    A job without one is UNKNOWN_JOB.
+
+    Any thread may call any method. As a context manager it starts and shuts down; else shut it down, also when it was
+    never started. `start` works once.
     """
 
     def __init__(
         self,
-        options: EndpointOptions,
+        options: EndpointOptions | None = None,
         statistics: RequestStatistics | None = None,
         *,
         local: StateServer | None = None,
     ) -> None:
+        """Make a proxy, without listening yet.
+
+        Without `options` it listens on any free port of loopback. `statistics` gets the events of what it serves.
+        `local` is a state server of the same process, whose states the proxy reads without a socket. Shut the proxy
+        down before that server.
+        """
+        options = options or EndpointOptions()
         self._local = local
         self._pool = WorkerPool(options.query_threads, "qstate-proxy-lookup")
         self._locations = LocationCache(self._pool)
@@ -65,9 +74,20 @@ class ClientProxy:
         self._router = _Router(self._endpoint.reactor, self._pool, self._locations, options)
 
     def start(self) -> None:
-        """Listen and serve. Raises `ConfigError` when no port is free."""
+        """Listen and serve, on threads of its own.
+
+        Raises `ConfigError` when it cannot listen on the address or no port is free; the proxy is shut down then.
+        Raises `ClosedError` when it was started or shut down before.
+        """
         self._endpoint.start()
         self._pool.start()
+
+    def __enter__(self) -> ClientProxy:
+        self.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.shutdown()
 
     @property
     def address(self) -> tuple[str, int]:
@@ -75,7 +95,11 @@ class ClientProxy:
         return self._endpoint.address
 
     def set_location_oracle(self, job: str, oracle: LocationOracle | None) -> None:
-        """Serve a job through this oracle from now on; with None, stop serving it. Any thread."""
+        """Serve a job through this oracle from now on; with None, stop serving it.
+
+        It may be called before `start`. The locations that an earlier oracle gave are forgotten; a get that already
+        waits for one of its answers gets that answer.
+        """
         self._locations.set_oracle(job, oracle)
 
     def location_oracle(self, job: str) -> LocationOracle | None:
@@ -83,7 +107,11 @@ class ClientProxy:
         return self._locations.oracle(job)
 
     def shutdown(self, timeout_s: float = 5.0) -> None:
-        """Stop serving. Requests in flight may finish for `timeout_s`."""
+        """Stop serving and free the port, the connections and the threads. Idempotent.
+
+        Requests in flight may finish for `timeout_s` seconds; new ones fail with SHUTTING_DOWN. It returns soon after
+        the timeout even if an oracle has not answered yet.
+        """
         self._endpoint.shutdown(timeout_s)
         self._pool.stop(min(timeout_s, 1.0))
 

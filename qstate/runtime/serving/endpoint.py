@@ -45,7 +45,7 @@ from qstate.protocol import (
     encode,
     frame,
 )
-from qstate.runtime.control.statistics import DisabledStatistics, RequestStatistics
+from qstate.runtime.control.statistics import RequestStatistics, contained
 from qstate.runtime.net.channel import LINGER_S, Channel
 from qstate.runtime.net.listener import Listener, host_and_port, listen
 from qstate.runtime.net.reactor import Reactor
@@ -74,10 +74,19 @@ _active_at = attrgetter("active_at")
 class EndpointOptions:
     """How a server or proxy listens and what it bounds. Raises `ConfigError` for a value that cannot work.
 
-    `ports` is a list of ports and ranges, tried in order ("9069,9100-9200"; "0": any free one). `token` is what
-    clients must present; a proxy also presents it to the state servers. `max_queued` bounds the requests in flight of
-    all connections, `max_requests_per_connection` those of one. A client that reads nothing of its answers for
-    `unread_timeout_s` loses its connection.
+    - `bind`: the host name or address to listen on. "0.0.0.0" is every address of this host: set a `token` then.
+    - `ports`: tried in order. Text ("9069,9100-9200"), a number, a range, or an iterable of these. 0 is any free port.
+      The options have them as text.
+    - `network_threads`, `query_threads`: the threads of one pool, which read connections and execute requests. At most
+      `query_threads` requests execute at the same time.
+    - `max_connections`: a further one replaces an idle connection, or is refused (OVERLOADED).
+    - `max_frame`: bytes of the largest request and answer, 4096 to 2**32 - 1. `max_keys`: keys of a get.
+    - `max_queued`: requests in flight of all connections; further ones are OVERLOADED.
+      `max_requests_per_connection`: those of one connection, which is not read meanwhile.
+    - `token`: bytes that clients must present, None for no authentication. A proxy presents its token to the state
+      servers.
+    - `handshake_timeout_s`: seconds within which a new connection must present itself.
+    - `unread_timeout_s`: seconds after which a client that reads nothing of its answers loses its connection.
     """
 
     bind: str = "127.0.0.1"
@@ -141,7 +150,7 @@ class Endpoint:
         thread_name = f"qstate-{name.lower().replace(' ', '-')}"
         self.reactor = Reactor(f"{thread_name}-reactor")
         self._service = service
-        self._statistics = statistics or DisabledStatistics()
+        self._statistics = contained(statistics)
         self._clock: Callable[[], float] = time.monotonic
         self._turns = Turns(self._clock, self._answer_to)
         self._pool = ReadingPool(

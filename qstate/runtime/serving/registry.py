@@ -42,10 +42,20 @@ def known_to_be_current() -> None:
 class StateInstance:
     """One queryable state of one subtask: its description, its key groups, and its readers.
 
-    `readers` has a reader for each isolation that a query may ask for. A live view of a running job is always current.
-    `behind_since` tells since when a committed view may be behind. `restored` tells whether the subtask began with
-    committed state: only then does a committed view of epoch -1 show anything. Raises `ConfigError` when the
-    descriptor is not queryable, the key groups exceed `max_parallelism` or a reader lacks its capability.
+    - `job`: the name that clients ask for.
+    - `descriptor`: the state's, made queryable with `queryable(name)`.
+    - `key_types`: the type of each key column; keys of other types fail with WRONG_KEY_TYPE.
+    - `key_groups`: the groups whose keys this instance has, of `max_parallelism` groups; other keys fail with
+      KEY_GROUP_NOT_OWNED.
+    - `capabilities`: the backend's, for the clients to see.
+    - `readers`: a reader for each isolation that a query may ask for, `backend.reader(...)`. The server calls it on its
+      threads. After the backend is closed the reader may raise `ClosedError`, and such a get fails with INTERNAL.
+    - `behind_since`: since when a committed view may be behind. A live view of a running job is always current.
+    - `restored`: whether the backend began with committed state; only then does a committed view of epoch -1 show
+      anything. Otherwise such a get fails with NO_COMMITTED_EPOCH.
+
+    Raises `ConfigError` when the descriptor is not queryable, the key groups exceed `max_parallelism`, there is no key
+    column, or a committed reader lacks its capability.
     """
 
     job: str
@@ -120,13 +130,19 @@ class StateInstance:
 
 
 class StateListener(Protocol):
-    """Called at each registration and unregistration of a job's states, on the thread that makes it. Must not block."""
+    """Called at each registration and unregistration of a job's states, on the thread that makes it.
+
+    It must not block. An exception is logged; the registration stands. Calls of several threads may come in any order.
+    """
 
     def __call__(self, state_id: bytes, instance: StateInstance, registered: bool) -> None: ...
 
 
 class StateRegistry:
-    """State instances by id. Any thread may call any method; `lookup` takes no lock."""
+    """State instances by id, for state servers. Any thread may call any method; `lookup` takes no lock.
+
+    It holds references only: it neither opens nor closes a backend.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -134,7 +150,10 @@ class StateRegistry:
         self._listeners: dict[str, tuple[StateListener, ...]] = {}
 
     def register(self, instance: StateInstance) -> bytes:
-        """Serve an instance. Returns its new id, the only way to look it up or unregister it."""
+        """Serve an instance. Returns its new id, the only way to look it up or unregister it.
+
+        The id is random bytes and is never used again, also for the same instance. Give it to the `Owner` of the state.
+        """
         state_id = token_bytes(STATE_ID_BYTES)
         with self._lock:
             self._instances[state_id] = instance
@@ -143,7 +162,10 @@ class StateRegistry:
         return state_id
 
     def unregister(self, state_id: bytes) -> None:
-        """Stop serving the instance of this id. An unknown id is ignored."""
+        """Stop serving the instance of this id: further gets fail with UNKNOWN_STATE_ID. An unknown id is ignored.
+
+        It does not wait for a get that has looked the instance up before and still reads.
+        """
         with self._lock:
             instance = self._instances.pop(state_id, None)
             listeners = self._listeners.get(instance.job, ()) if instance is not None else ()

@@ -25,7 +25,7 @@ from qstate.errors import (
 )
 from qstate.keys import Key, check_key, key_encoder
 from qstate.protocol import NO_EPOCH, Answer, Get, Values
-from qstate.runtime.control.statistics import DisabledStatistics, RequestStatistics
+from qstate.runtime.control.statistics import RequestStatistics, contained
 from qstate.runtime.serving.endpoint import Call, Endpoint, EndpointOptions
 from qstate.runtime.serving.registry import StateInstance, StateRegistry
 
@@ -36,7 +36,10 @@ _FEW = 256
 
 
 class StateServer:
-    """Serves the states of a registry. `shutdown` is idempotent, drains, and is bounded.
+    """Serves the states of a registry by state id. Any thread may call any method.
+
+    A registry may have several servers, and change while they serve. As a context manager it starts and shuts down;
+    else shut it down, also when it was never started. `start` works once.
 
     The failure of a whole get:
 
@@ -53,16 +56,35 @@ class StateServer:
     """
 
     def __init__(
-        self, registry: StateRegistry, options: EndpointOptions, statistics: RequestStatistics | None = None
+        self,
+        registry: StateRegistry,
+        options: EndpointOptions | None = None,
+        statistics: RequestStatistics | None = None,
     ) -> None:
+        """Make a server, without listening yet.
+
+        Without `options` it listens on any free port of loopback. `statistics` gets the events of what it serves.
+        """
+        options = options or EndpointOptions()
         self._registry = registry
         self._most_bytes = options.max_frame
-        self._statistics = statistics or DisabledStatistics()
+        self._statistics = contained(statistics)
         self._endpoint = Endpoint("Queryable State Server", options, self, statistics=self._statistics)
 
     def start(self) -> None:
-        """Listen and serve. Raises `ConfigError` when no port is free."""
+        """Listen and serve, on threads of its own.
+
+        Raises `ConfigError` when it cannot listen on the address or no port is free; the server is shut down then.
+        Raises `ClosedError` when it was started or shut down before.
+        """
         self._endpoint.start()
+
+    def __enter__(self) -> StateServer:
+        self.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.shutdown()
 
     @property
     def address(self) -> tuple[str, int]:
@@ -70,7 +92,12 @@ class StateServer:
         return self._endpoint.address
 
     def shutdown(self, timeout_s: float = 5.0) -> None:
-        """Stop serving. Requests in flight may finish for `timeout_s`."""
+        """Stop serving and free the port, the connections and the threads. Idempotent.
+
+        Requests in flight may finish for `timeout_s` seconds; new ones fail with SHUTTING_DOWN. It returns soon after
+        the timeout even if a reader is still reading: that thread ends when the reader returns, and its answer is
+        dropped. The registry is not changed. Close the backends afterwards.
+        """
         self._endpoint.shutdown(timeout_s)
 
     def handle(self, call: Call) -> Answer | None:
