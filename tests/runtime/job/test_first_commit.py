@@ -30,7 +30,7 @@ def test_committed_query_before_the_first_commit_waits_for_it(job_of: JobOf, bac
     job = job_of(Totals(), backend=backend)
     job.epoch(0, rows_batch(("a", 1)))
     assert job.totals("a") == {"a": 1}
-    for key in ("a", "nobody"):
+    for key in ("a", "missing"):
         with pytest.raises(NoCommittedEpoch, match="no epoch has been committed yet"):
             committed(job, key, timeout_s=0.5)
     with pytest.raises(NoCommittedEpoch):
@@ -38,7 +38,7 @@ def test_committed_query_before_the_first_commit_waits_for_it(job_of: JobOf, bac
     waiting = Background(lambda: committed(job))
     job.manager.finalize(QUERY, 0)
     assert waiting.result() == (1, 0)
-    assert committed(job, "nobody") == (None, -1)
+    assert committed(job, "missing") == (None, -1)
 
 
 def test_epoch_that_was_found_sealed_is_not_committed(job_of: JobOf) -> None:
@@ -64,6 +64,6 @@ def test_restored_state_is_committed(job_of: JobOf, tmp_path: Path, backend: str
     again = job_of(Totals(), backend=backend, checkpoint_dir=str(tmp_path / "again"), restore_from=str(savepoint))
     again.epoch(0, rows_batch(("a", 1)), query="another query")
     assert committed(again) == (5, -1)
-    assert committed(again, "nobody") == (None, -1)
+    assert committed(again, "missing") == (None, -1)
     again.manager.finalize("another query", 0)
     assert committed(again, min_epoch=0) == (6, 0)

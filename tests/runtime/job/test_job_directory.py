@@ -91,7 +91,7 @@ def test_a_relative_path_and_a_tilde_are_resolved_in_the_driver(
         ("nothing://bucket/state", "nothing:// is no protocol that fsspec knows"),
         ("ftp://me:secret@host/state", r"must not hold a password.*\(ftp://host/state\)"),
         ("{tmp_path}/file/below", "below' cannot be made"),
-        ("~nobody-of-this-name/x", "cannot be made"),
+        ("~no-such-user/x", "cannot be made"),
         ("{tmp_path}/locked", "locked cannot be written"),
     ],
 )

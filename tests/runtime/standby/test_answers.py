@@ -100,7 +100,7 @@ def test_ordinary_client_reads_every_kind(job_of: JobOf, standby_of: StandbyOf, 
         assert get("jsonValue").value() == {"amount": 10, "key": KEYS[3]}
         assert [dict(element) for element in get("jsonList").get()] == [{"n": 3}, {"n": 10}]
         assert {key: list(value) for key, value in get("jsonMap").entries()} == {0: [3], 1: [10]}
-        assert client.get(JOB, "totalAmount", "nobody", isolation="committed") is None
+        assert client.get(JOB, "totalAmount", "missing", isolation="committed") is None
 
 
 def test_live_queries_are_refused_with_the_reason(job_of: JobOf, standby_of: StandbyOf) -> None:
