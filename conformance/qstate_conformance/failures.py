@@ -54,7 +54,7 @@ def _where(exc: BaseException) -> Iterator[str]:
 
 
 def _causes(exc: BaseException) -> Iterator[BaseException]:
-    """What led to the exception, the first of it first, and the exception itself."""
+    """The causes of the exception, the first one first, and the exception itself."""
     chain = [exc]
     while True:
         last = chain[-1]
@@ -77,7 +77,7 @@ def _is_qstates(path: Path) -> bool:
 
 
 def _is_authors(path: Path) -> bool:
-    """Neither the suite's, nor qstate's, nor of what runs the laws, nor of Python's library."""
+    """Whether a frame is the author's: not of the suite, qstate, pytest, hypothesis or Python's library."""
     if not path.is_absolute() or any(path.is_relative_to(other) for other in (_SUITE, _QSTATE, *_MACHINERY)):
         return False
     inside = path.relative_to(_LIBRARY).parts[:1] if path.is_relative_to(_LIBRARY) else _INSTALLED

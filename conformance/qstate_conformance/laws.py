@@ -102,7 +102,7 @@ def laws_of(module: ModuleType) -> list[Law]:
 
 
 def law_of(function: Any) -> Law:
-    """The law that a function is. Raises `TypeError` when it is none."""
+    """The law of a function. Raises `TypeError` when the function is not a law."""
     module, name = function.__module__, function.__name__
     mark, text = getattr(function, _MARK, None), inspect.getdoc(function)
     if not isinstance(mark, _Mark) or not mark.requirements or not text:

@@ -40,7 +40,7 @@ INTERRUPTED = 130
 
 
 class Verdict(Enum):
-    """What became of a law."""
+    """The outcome of a law."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -51,7 +51,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class LawOutcome:
-    """What became of one law.
+    """The outcome of one law.
 
     `message`: for a failure what was wrong, with the shrunk program; `detail`: the whole traceback. `reason`: why it
     was skipped or waived. `reproduction`: the command that runs this law alone, for what did not pass.
@@ -85,7 +85,7 @@ class CapabilityOutcome:
 
 @dataclass(frozen=True)
 class Run:
-    """What was run, and with what: everything that is needed to run it again."""
+    """What was run, with all that is needed to run it again."""
 
     area: str
     subject: str
@@ -98,7 +98,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A run and what it gave.
+    """A run and its outcome.
 
     `problems` are the broken rules of the run itself, one sentence each. `partial` says how much of its area the run
     was, and is empty for a run of all laws.
@@ -160,7 +160,7 @@ class Outcome:
 
 
 def judge(laws: Iterable[LawOutcome], waivers: Sequence[Waiver]) -> tuple[LawOutcome, ...]:
-    """The outcomes with the waivers applied: a waived law that failed is waived, whatever else it did stands."""
+    """The outcomes with the waivers applied: a waived law that failed is waived; other outcomes stay."""
     reasons = {waiver.law: waiver for waiver in waivers}
     return tuple(
         _waived(law, reasons[law.law]) if law.verdict is Verdict.FAILED and law.law in reasons else law for law in laws
@@ -205,7 +205,7 @@ def capability_outcomes(
 
 
 def capability_problems(capabilities: Iterable[CapabilityOutcome]) -> list[str]:
-    """Claims that nothing proved."""
+    """Claimed capabilities that no law proved."""
     return [
         f"the capability {entry.name} is claimed, and no law that passed proves it"
         for entry in capabilities

@@ -33,7 +33,7 @@ class Ext(NamedTuple):
 
 
 def shortest(forms: int) -> int:
-    """Chooses the shortest form."""
+    """Selects the shortest form."""
     return 0
 
 

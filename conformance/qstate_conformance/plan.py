@@ -25,7 +25,7 @@ __all__ = ["Plan"]
 
 @dataclass(frozen=True)
 class Plan:
-    """A subject, and what to ask of it.
+    """A subject, and the laws to run against it.
 
     `selection` are ids of laws, globs over them (`backend.tables.*`) or ids of MUSTs (`T3`); empty means all.
     `arguments` are further arguments of the command line that belong to the subject, as they were given. `label` is

@@ -134,7 +134,7 @@ def pytest_make_collect_report(
 
 @pytest.fixture(scope="session")
 def subject(request: pytest.FixtureRequest) -> Any:
-    """What the laws are asked of: the subject of their area."""
+    """The subject of the laws of an area."""
     return request.param
 
 
@@ -230,7 +230,7 @@ def pytest_runtest_makereport(
 
 
 def _record(item: pytest.Item, law: Law, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
-    """Tell the recording, and let pytest's own report say what a waiver makes of a failure."""
+    """Record the outcome, and show in pytest's own report what a waiver makes of a failure."""
     recording, seconds = recording_of(item), report.duration
     if report.skipped:
         recording.skipped(law, seconds, str(call.excinfo.value) if call.excinfo is not None else "")
@@ -305,7 +305,7 @@ def _is_collected_anyway(path: Path, parent: pytest.Collector) -> bool:
 
 
 def _session_of(config: pytest.Config) -> Session:
-    """The subjects that the options name. Whatever is wrong with them is a usage error."""
+    """The subjects that the options name. A wrong option is a usage error."""
     option = config.option
     try:
         waivers = read_waivers(Path(option.conformance_waivers)) if option.conformance_waivers else ()

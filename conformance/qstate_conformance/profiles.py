@@ -43,7 +43,7 @@ for _name, _examples in PROFILES.items():
 
 @contextmanager
 def active(profile: str, seed: int) -> Iterator[None]:
-    """Within this, tests are defined with the profile's settings and run from the seed."""
+    """A context in which tests are defined with the profile's settings and run from the seed."""
     before, seed_before = settings.get_current_profile_name(), _force_seed(seed)
     settings.load_profile(_PREFIX + profile)
     try:

@@ -32,10 +32,10 @@ class Listener:
     """Gets the events of a run as they happen. No method has to be overridden."""
 
     def begins(self, law: Law, total: int) -> None:
-        """A law, one of so many, is about to run."""
+        """A law is about to run; its number, and the number of all."""
 
     def ended(self, outcome: LawOutcome, done: int, total: int) -> None:
-        """A law is done, the so-manyth of so many."""
+        """A law has ended; its number, and the number of all."""
 
 
 class Recording:
@@ -76,7 +76,7 @@ class Recording:
         return frozenset(self._laws)
 
     def problem(self, sentence: str) -> None:
-        """Something that fails the run and is not a law's failure."""
+        """Record a problem that fails the run and is not a law's failure."""
         self._problems.append(sentence)
 
     def inapplicable(self, law: Law) -> str | None:
@@ -122,7 +122,7 @@ class Recording:
             self._listener.ended(self._of(law), self._ended, len(self._laws))
 
     def outcome(self) -> Outcome:
-        """What the run gave so far."""
+        """The outcome of the run so far."""
         laws = tuple(self._of(law) for law in self._laws.values())
         capabilities = self._capabilities(laws)
         problems = [*self._problems, *waiver_problems(self.plan.waivers, self._known_to_waivers(), laws)]
@@ -142,7 +142,7 @@ class Recording:
         )
 
     def _partial(self, laws: tuple[LawOutcome, ...]) -> str:
-        """How much of the area was run, and why no more."""
+        """How much of the area was run, and why not all."""
         ran = sum(law.verdict is not Verdict.NOT_RUN for law in laws)
         share = f"{ran} of {len(self._known)} laws"
         if self.interrupted:
@@ -165,7 +165,7 @@ class Recording:
         self._cases.setdefault(law.id, []).append(case)
 
     def _of(self, law: Law) -> LawOutcome:
-        """What became of a law, all its cases together, with the waivers applied."""
+        """The outcome of a law from all its cases, with the waivers applied."""
         cases = self._cases.get(law.id, [])
         if not cases or (self._cases_left[law.id] and not any(case.verdict is Verdict.FAILED for case in cases)):
             return LawOutcome(law.id, law.text, law.requirements, Verdict.NOT_RUN)

@@ -40,11 +40,11 @@ _SURROUNDINGS = {"PYTEST_ADDOPTS": None, "PYTEST_PLUGINS": None, "PYTEST_DISABLE
 
 
 class SelectionError(Exception):
-    """A part of the selection means no law."""
+    """A part of the selection matches no law."""
 
 
 def run(plan: Plan, listener: Listener | None = None) -> Outcome:
-    """Run the laws that the plan means, on its subject.
+    """Run the plan's laws against its subject.
 
     Raises `SelectionError`, or `SubjectError` for a client that does not start, before anything runs.
     """
@@ -73,7 +73,7 @@ def _no_law(plan: Plan, unknown: list[str]) -> str:
 
 @contextmanager
 def _surroundings() -> Iterator[None]:
-    """The environment without what would change pytest's behaviour, and afterwards as it was."""
+    """A context without environment variables that change pytest's behaviour; it restores them at its end."""
     before = {name: os.environ.get(name) for name in _SURROUNDINGS}
     _set_environment(_SURROUNDINGS)
     try:

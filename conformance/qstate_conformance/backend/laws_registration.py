@@ -65,7 +65,7 @@ def test_equal_descriptors_mean_the_same_entries(
 def test_a_name_that_comes_again_with_another_kind_is_refused(
     subject: BackendSubject, descriptor: StateDescriptor, kind: StateKind, held: bool
 ) -> None:
-    """A state's name has one kind for the life of the backend, in every namespace, whether a table is in use or not."""
+    """A state's name keeps its kind for the life of the backend, in every namespace, with a table in use or not."""
     with opened(subject) as backend:
         table = backend.table(descriptor) if held else None
         if kind is descriptor.kind:
@@ -80,7 +80,7 @@ def test_a_name_that_comes_again_with_another_kind_is_refused(
 @law("B16")
 @pytest.mark.parametrize("namespace", [1.5, True, (), ("a",), 2**63, ("a", None), ("a", 0.5), "\ud800"], ids=ascii)
 def test_a_namespace_that_cannot_be_a_key_is_refused(subject: BackendSubject, namespace: Any) -> None:
-    """A namespace is a key or None; anything else is a `WrongKeyType`, and leaves the backend as it was."""
+    """A namespace is a key or None. Anything else raises `WrongKeyType` and does not change the backend."""
     with opened(subject) as backend:
         with pytest.raises(WrongKeyType):
             backend.table(VALUE, namespace)
@@ -116,7 +116,7 @@ def test_none_is_not_a_value(
 @law("T10")
 @pytest.mark.parametrize("map_key", [True, 1.5, None, 2**63, ("a",), ("a", True), (), "\ud800"], ids=ascii)
 def test_a_map_key_that_is_no_key_is_refused(subject: BackendSubject, map_key: Any) -> None:
-    """A map key that would not come back as it was is refused, entry by entry and in a whole map."""
+    """A map key that would be read back as another key is refused, in single entries and in whole maps."""
     with opened(subject) as backend:
         table = backend.table(MAP)
         table.put("k", {"good": 1})

@@ -71,7 +71,7 @@ def test_another_instance_goes_on_from_a_snapshot(
 def test_restore_keeps_its_own_key_groups_only(
     subject: BackendSubject, program: list[list[Write]], data: st.DataObject
 ) -> None:
-    """An instance that owns some key groups holds theirs and nothing else, however much it is given."""
+    """An instance that owns some key groups restores only their entries, however many it is given."""
     with Instances(subject) as instances:
         model, changes = _run(instances.open(), program)
         # Often exactly around a group that holds something: its first and its last are where an error is.
@@ -113,7 +113,7 @@ def test_entries_are_of_exactly_the_asked_key_groups(
 def test_rescaling_keeps_every_entry_once(
     subject: BackendSubject, program: list[list[Write]], data: st.DataObject
 ) -> None:
-    """From some instances to others with other key groups, up or down: each entry is in the one that owns its group."""
+    """Instances restore from others with other key groups, more or fewer: each entry is at the owner of its group."""
     before, after = data.draw(cuts(128)), data.draw(cuts(128))
     with Instances(subject) as instances:
         model, changes = _run(instances.open(), program)
@@ -130,7 +130,7 @@ def test_rescaling_keeps_every_entry_once(
 
 @law("B13")
 def test_several_sources_are_restored_one_after_the_other(subject: BackendSubject) -> None:
-    """A restore from two sources holds what both had, lists and maps of keys that live side by side included."""
+    """A restore from two sources holds the entries of both, also lists and maps of neighbouring keys."""
     halves = [KeyGroupRange(0, 64), KeyGroupRange(64, 128)]
     with Instances(subject) as instances:
         changes: list[Change] = []
@@ -180,7 +180,7 @@ def test_what_was_restored_is_committed_and_final(subject: BackendSubject) -> No
 @law("R6", "B14")
 @pytest.mark.parametrize("asked", [False, True], ids=["not asked yet", "asked before"])
 def test_what_was_opened_before_a_restore_shows_it(subject: BackendSubject, asked: bool) -> None:
-    """Readers and tables that were opened before `restore` show what was restored, whether they were used or not."""
+    """Readers and tables that were opened before `restore` show the restored state, whether they were used or not."""
     with Instances(subject) as instances:
         source, target = instances.open(), instances.open()
         source.begin(0)
@@ -217,7 +217,7 @@ def test_an_empty_restore_is_a_restore(subject: BackendSubject) -> None:
 
 @law("B15")
 def test_restore_wants_an_empty_backend(subject: BackendSubject) -> None:
-    """A backend that holds writes, or has committed or been restored, is not restored over."""
+    """`restore` refuses a backend that holds writes, has committed, or was restored."""
     with Instances(subject) as instances:
         source, written, committed = (instances.open() for _ in range(3))
         source.begin(0)
@@ -238,7 +238,7 @@ def test_restore_wants_an_empty_backend(subject: BackendSubject) -> None:
 
 @law("B15")
 def test_restore_refuses_a_state_that_nobody_asked_for(subject: BackendSubject) -> None:
-    """Changes of a state that no function has asked for are an error, not lost and not kept out of sight."""
+    """`restore` raises for changes of a state that no function has declared: it neither drops nor hides them."""
     unclaimed = ValueStateDescriptor("unclaimed")
     assert unclaimed.name not in STATES
     with Instances(subject) as instances:

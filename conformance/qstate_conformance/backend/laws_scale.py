@@ -52,7 +52,7 @@ def test_many_namespaces_are_kept_told_and_restored(subject: BackendSubject) -> 
 
 
 def _many_states() -> Iterator[tuple[StateDescriptor, Any]]:
-    """States of several kinds, each with contents that say which one it is."""
+    """States of several kinds, each with contents that identify it."""
     makes: list[Callable[[str], StateDescriptor]] = [
         ValueStateDescriptor,
         ListStateDescriptor,

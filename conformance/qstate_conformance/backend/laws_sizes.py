@@ -45,7 +45,7 @@ def _is_refused(
 @law("R8", "R1")
 @given(asked=st.lists(st.integers(0, 9), min_size=1, max_size=30), framed=st.booleans())
 def test_a_read_over_its_size_is_refused(subject: BackendSubject, asked: list[int], framed: bool) -> None:
-    """Values that are together as large as they may be are answered, larger ones by a byte are `TooLarge`."""
+    """Values up to the limit, all together, are answered. One byte more is `TooLarge`."""
     descriptors = (FRAMED, FRAMED_LIST, FRAMED_MAP) if framed else KINDS
     with opened(subject) as backend:
         for descriptor in descriptors:
@@ -67,7 +67,7 @@ def test_a_read_over_its_size_is_refused(subject: BackendSubject, asked: list[in
 
 @law("R8")
 def test_a_refused_read_is_not_made_first(subject: BackendSubject) -> None:
-    """A read of far more than is allowed takes memory for what is allowed and a value, and leaves nothing behind."""
+    """A read far over the limit allocates memory for the limit and one value, and frees it."""
     with opened(subject) as backend:
         keys = [f"key {number}" for number in range(_KEYS)]
         for descriptor in (VALUE, LIST, MAP):

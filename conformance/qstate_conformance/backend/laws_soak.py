@@ -57,7 +57,7 @@ def test_thousands_of_epochs_leave_what_a_dict_would(subject: BackendSubject) ->
 
 @law("T8", "B19", soak=True)
 def test_a_list_of_thousands_of_additions_has_them_all(subject: BackendSubject) -> None:
-    """Twenty thousand elements that were added one by one, in forty epochs, are all there and in order."""
+    """A list has all of twenty thousand elements that were added one by one in forty epochs, in order."""
     expected = list(range(_ADDITIONS))
     with Instances(subject) as instances:
         backend, changes = instances.open(), list[Change]()
@@ -77,7 +77,7 @@ def test_a_list_of_thousands_of_additions_has_them_all(subject: BackendSubject) 
 
 @law("T1", "T9", "B19", soak=True)
 def test_a_hundred_thousand_puts_lose_none(subject: BackendSubject) -> None:
-    """A hundred thousand values and map entries, written one by one over ten epochs and in part again, are right."""
+    """A hundred thousand values and map entries are right after single writes, some repeated, in ten epochs."""
     values: dict[int, int] = {}
     with Instances(subject) as instances:
         backend, changes = instances.open(), list[Change]()
@@ -108,7 +108,7 @@ def test_a_hundred_thousand_puts_lose_none(subject: BackendSubject) -> None:
 
 @law("B20", soak=True)
 def test_what_a_backend_occupies_does_not_grow_with_its_age(subject: BackendSubject) -> None:
-    """While a small state is written over for thousands of epochs, memory, disk, open files and threads stay."""
+    """While thousands of epochs overwrite a small state, memory, disk, open files and threads do not grow."""
     samples: list[Mapping[str, Any]] = []
     with (
         tempfile.TemporaryDirectory() as scratch,
@@ -122,7 +122,7 @@ def test_what_a_backend_occupies_does_not_grow_with_its_age(subject: BackendSubj
 
 
 def _check_growth(young: Sequence[Mapping[str, Any]], old: Mapping[str, Any]) -> None:
-    """What is occupied is what was occupied at most in the first third, and a little more."""
+    """Fail if usage exceeds the maximum of the first third by more than a little."""
     most = {what: max(sample[what] for sample in young) for what in old}
     written = old["written_mib"] - most["written_mib"]
     for what in ("memory_mib", "disk_mib"):

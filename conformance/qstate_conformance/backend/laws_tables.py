@@ -123,7 +123,7 @@ def test_a_value_changed_in_place_counts_when_it_is_put_again(
 @law("T4")
 @given(value=st.lists(st.integers(), min_size=1, max_size=3))
 def test_a_value_changed_in_place_and_not_put_is_undone_by_rollback(subject: BackendSubject, value: list[int]) -> None:
-    """What user code changed and did not put is not part of the state: a rollback brings the old value back."""
+    """A change in place without a put is not part of the state: a rollback restores the old value."""
     value = [number % 100 for number in value]
     with opened(subject) as backend:
         table = backend.table(VALUE)
@@ -191,7 +191,7 @@ def test_put_many_takes_many_keys_at_once(subject: BackendSubject) -> None:
 @law("T8")
 @given(parts=st.lists(st.lists(values, max_size=3), min_size=1, max_size=6), commits=st.sets(st.integers(0, 5)))
 def test_list_add_adds_at_the_end_in_order(subject: BackendSubject, parts: list[list[Any]], commits: set[int]) -> None:
-    """Elements stay in the order in which they were added, each once, whatever was committed in between."""
+    """Elements stay in the order in which they were added, each once, across commits."""
     with Instances(subject) as instances:
         backend, changes, epoch = instances.open(), [], 0
         backend.begin(0)
@@ -249,7 +249,7 @@ def test_a_map_entry_changes_alone(
 @law("T9")
 @given(start=st.dictionaries(map_keys, st.integers(0, 9), min_size=1, max_size=4), committed=st.booleans())
 def test_map_items_do_not_show_later_writes(subject: BackendSubject, start: dict[Key, int], committed: bool) -> None:
-    """What `map_items` gave stays as it was while the map changes, so a function may change what it walks over."""
+    """The result of `map_items` does not change with the map, so a function may change the map in a loop over it."""
     with opened(subject) as backend:
         table = backend.table(MAP)
         table.put("k", dict(start))
@@ -269,7 +269,7 @@ def test_map_items_do_not_show_later_writes(subject: BackendSubject, start: dict
 @law("T9")
 @pytest.mark.parametrize("end", ["put", "delete", "commit", "rollback"])
 def test_map_items_outlive_the_map(subject: BackendSubject, end: str) -> None:
-    """What `map_items` gave is read to its end after the map was replaced, removed, committed or undone."""
+    """The result of `map_items` can be read to its end after a put, a delete, a commit or a rollback."""
     start: dict[Key, int] = {f"m{number}": number for number in range(50)}
     with opened(subject) as backend:
         table = backend.table(MAP)
@@ -294,7 +294,7 @@ def test_map_items_outlive_the_map(subject: BackendSubject, end: str) -> None:
 @law("T1", "T2", "T6", "T8", "T9")
 @given(program=programs(epochs=2))
 def test_programs_of_writes_leave_what_a_dict_would(subject: BackendSubject, program: list[list[Write]]) -> None:
-    """Whatever a job writes in an epoch or two, the tables hold what a plain dict holds."""
+    """After any writes in an epoch or two, the tables hold what a plain dict holds."""
     model = Model()
     with opened(subject) as backend:
         places = all_places(write.place for epoch in program for write in epoch)

@@ -61,7 +61,7 @@ def _contents(kind: StateKind, value: Any) -> Any:
 def test_a_later_epoch_reads_what_was_written(
     subject: BackendSubject, data: st.DataObject, descriptor: StateDescriptor
 ) -> None:
-    """A value that was not refused reads equal and of equal types in later epochs, after a rollback and restored."""
+    """An accepted value reads equal, with equal types, in later epochs, after a rollback and after a restore."""
     contents = data.draw(contents_of[descriptor.kind])
     expected = exactly(contents)
     with Instances(subject) as instances:
@@ -91,7 +91,7 @@ def test_a_later_epoch_reads_what_was_written(
 @law("T11", "T10", "B11")
 @pytest.mark.parametrize("descriptor", NUMBERS, ids=lambda descriptor: descriptor.kind.value)
 def test_what_is_not_of_the_declared_type_is_not_stored(subject: BackendSubject, descriptor: StateDescriptor) -> None:
-    """A value, element or entry of another type fails the epoch, whatever it is, and the state is as it was."""
+    """A value, element or entry of any other type fails the epoch and does not change the state."""
     _refuses(subject, descriptor, NO_NUMBERS)
 
 
@@ -100,7 +100,7 @@ def test_what_is_not_of_the_declared_type_is_not_stored(subject: BackendSubject,
 def test_what_would_come_back_as_something_else_is_not_stored(
     subject: BackendSubject, descriptor: StateDescriptor
 ) -> None:
-    """Where no type is declared, what plain bytes cannot give back fails the epoch, at any depth."""
+    """Without a declared type, a value that plain bytes cannot return fails the epoch, at any depth."""
     _refuses(subject, descriptor, CHANGELINGS)
 
 
@@ -125,7 +125,7 @@ def _refuses(subject: BackendSubject, descriptor: StateDescriptor, strangers: li
 @law("T12")
 @pytest.mark.parametrize("descriptor", NUMBERS, ids=lambda descriptor: descriptor.kind.value)
 def test_what_was_stored_as_another_type_is_read_and_kept(subject: BackendSubject, descriptor: StateDescriptor) -> None:
-    """Restored state that the serializer would not write is read and answered, and other keys are committed."""
+    """Restored state that the serializer would refuse can be read and queried, and other keys can be committed."""
     stored = _contents(descriptor.kind, "hot")
     with Instances(subject) as instances:
         source, target = instances.open(), instances.open()

@@ -43,7 +43,7 @@ class Pause:
         self.go_on = threading.Event()
 
     def arm(self) -> None:
-        """From now on the calling thread stops at its next pause, once."""
+        """Make the calling thread stop at its next pause, once."""
         self._reader = threading.get_ident()
 
     def here(self) -> None:
@@ -164,7 +164,7 @@ class Readers:
         return self
 
     def one_more(self) -> None:
-        """Let every reader have another answer, so that a busy machine cannot starve them."""
+        """Wait until every reader has another answer, so that a busy machine cannot starve them."""
         for number, thread in enumerate(self._threads):
             goal, deadline = self._counts[number] + 1, monotonic() + WAIT_S
             while self._counts[number] < goal and thread.is_alive():

@@ -57,12 +57,12 @@ _SHOWN_BYTES = 2000
 
 
 class DriverFailure(Exception):
-    """The program under test does not keep the line protocol, so nothing can be said about its client."""
+    """The program under test breaks the line protocol, so the suite cannot judge its client."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of an operation: `body` when it succeeded, else `code`, a failure code's name or one of `OWN_CODES`."""
+    """The outcome of an operation: its `body`, or `code`, the name of a failure code or one of `OWN_CODES`."""
 
     body: Mapping[str, Any]
     code: str | None = None
@@ -104,9 +104,9 @@ class Pending:
             raise self._driver.failed(f"gave no answer to {self._line}") from None
 
     def outcome(self) -> Outcome:
-        """What came of it. Raises `DriverFailure` as `answer` does.
+        """The outcome. Raises `DriverFailure` as `answer` does.
 
-        A code that no client may fail with breaks whatever law asked.
+        A code that no client may report breaks the law that asked.
         """
         answer = self.answer()
         if "error" not in answer:
@@ -207,7 +207,7 @@ class Driver:
 
     @property
     def broken(self) -> bool:
-        """Whether it can answer no more."""
+        """Whether the program can no longer answer."""
         return self._why is not None
 
     @property

@@ -52,7 +52,7 @@ def test_a_connection_that_was_closed_while_idle_is_made_again(subject: ClientSu
 
 @law("P-RETRY-6", "P-BROKEN-2", "P-CLOSE-1")
 def test_a_client_connects_again_as_often_as_it_has_to(subject: ClientSubject) -> None:
-    """However many connections have been closed, reset or broken before, a later request has a new one."""
+    """After any number of closed, reset or broken connections, a later request has a new one."""
     ends: Iterator[Callable[[Connection], None]] = cycle(
         [Connection.close, Connection.hang_up, lambda made: made.send(frames.frame(b"\xc1"))]
     )
@@ -68,7 +68,7 @@ def test_a_client_connects_again_as_often_as_it_has_to(subject: ClientSubject) -
 
 @law("P-RETRY-6", "P-HELLO-7", "P-RETRY-1")
 def test_a_server_that_turned_a_client_away_often_is_tried_again(subject: ClientSubject) -> None:
-    """However many connections have ended before their Welcome, a later request has a new one."""
+    """After any number of connections that ended before their Welcome, a later request has a new one."""
     with Peer() as peer, client_of(subject, peer) as client:
         assert client.get("before").value == "before"
         welcomed = len(peer.connections)
@@ -205,7 +205,7 @@ def test_a_connection_with_a_failure_of_its_own_is_not_used_again(subject: Clien
 
 @law("P-DEADLINE-5", "P-DEADLINE-4", "P-RETRY-5", "P-HELLO-7")
 def test_a_dead_connection_is_given_up(subject: ClientSubject) -> None:
-    """A connection on which nothing comes, or no Welcome, is left after a second; later requests have a new one."""
+    """A client gives up a connection that is silent for a second, or has no Welcome; later requests have a new one."""
     with ExitStack() as stack:
         peer, unwelcome = stack.enter_context(Peer()), stack.enter_context(Peer(greet=_welcomes_the_second))
         client = stack.enter_context(client_of(subject, peer))
@@ -228,7 +228,7 @@ def _welcomes_the_second(made: Connection) -> Iterable[object]:
 
 @law("P-CLOSE-1")
 def test_close_ends_the_requests_in_flight(subject: ClientSubject) -> None:
-    """A client that is closed with requests in flight ends them, by their deadline at the latest, and disconnects."""
+    """Closing a client ends its requests in flight, by their deadline at the latest, and its connections."""
     needs(subject, "async")
     with Peer() as peer:
         answering_gets(peer, lambda request: [])
@@ -242,7 +242,7 @@ def test_close_ends_the_requests_in_flight(subject: ClientSubject) -> None:
 
 @law("P-CLOSE-1")
 def test_close_leaves_no_connection(subject: ClientSubject) -> None:
-    """A client that is closed closes its connections, and closing it twice is no failure."""
+    """Closing a client closes its connections. Closing it twice is no failure."""
     with Peer() as peer:
         with client_of(subject, peer) as client:
             assert client.get("key").value == "key"

@@ -47,7 +47,7 @@ def _once(peer: Peer, kind: int, name: str) -> Callable[[Request], Iterable[obje
 
 @law("P-HELLO-5", "P-MSG-4", "P-VERSION-1")
 def test_the_golden_welcomes_are_taken(subject: ClientSubject) -> None:
-    """Each golden Welcome opens the connection; what it allows is kept to."""
+    """Each golden Welcome opens the connection, and the client keeps its limits."""
     for name, max_frame, max_keys in (("welcome", 1 << 24, 10_000), ("welcome-of-a-newer-server", 4096, 1)):
         served = Peer(greet=always(_frame(name)), max_frame=max_frame, max_keys=max_keys)
         with served as peer, client_of(subject, peer) as client:
@@ -57,7 +57,7 @@ def test_the_golden_welcomes_are_taken(subject: ClientSubject) -> None:
 
 @law("P-VALUE-2", "P-GET-1", "P-GET-3")
 def test_the_golden_values_are_taken(subject: ClientSubject) -> None:
-    """The golden Values give a float, nothing, and for the key whose group has moved what a later try finds."""
+    """The golden Values give a float, no value, and for the key whose group has moved the result of a later try."""
     needs(subject, "batch", "retry")
     with Peer() as peer:
         peer.answer = _once(peer, GET, "values")

@@ -70,7 +70,7 @@ def test_a_silent_look_up_does_not_hold_a_request(subject: ClientSubject) -> Non
 @examples(0.1)
 @given(timeout_ms=st.integers(1000, 30_000))
 def test_the_deadline_that_is_sent_is_what_is_left(subject: ClientSubject, timeout_ms: int) -> None:
-    """The deadline_ms of a request is what is left of the caller's time: no more, and not much less."""
+    """The deadline_ms of a request is the rest of the caller's time: no more, and not much less."""
     with Peer() as peer, client_of(subject, peer) as client:
         assert client.get("key", timeout_s=timeout_ms / 1000).value == "key"
         (get,) = peer.gets

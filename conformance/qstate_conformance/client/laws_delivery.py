@@ -31,7 +31,7 @@ FATAL_CODE = "FORBIDDEN"
 
 
 def _result(key: Any, namespace: Any) -> Any:
-    """The one right result: it says which request it is for."""
+    """The right result: it names its request."""
     if key.startswith("none"):
         return None
     return CODES[FATAL_CODE] if key.startswith("failed") else pack([namespace, key])
@@ -168,7 +168,7 @@ def _contents(request: Request, contents: dict[str, Any]) -> Any:
 
 @law("P-GET-1", "P-MSG-5")
 def test_names_that_run_together_are_kept_apart(subject: ClientSubject) -> None:
-    """What is known of a job's state is not used for another whose names, put together, read the same."""
+    """A client keeps two states apart whose job and state names, joined, are the same text."""
     for between in SEPARATORS:
         # Of one pair the state is a list, of the other a map.
         pairs = [("a", f"b{between}c"), (f"a{between}b", "c")]
@@ -212,7 +212,7 @@ def test_every_result_of_a_large_get_is_in_its_place(subject: ClientSubject) -> 
 
 @law("P-REQ-1", "P-REQ-2", "P-MSG-2", soak=True)
 def test_twenty_thousand_gets_of_one_client_are_answered(subject: ClientSubject) -> None:
-    """A client gets its last of 20,000 values as it did the first, over the connection that it has."""
+    """A client gets the last of 20,000 values like the first, over the same connection."""
     at_once = 32 if declares(subject, "async") else 1
     with Peer() as peer, client_of(subject, peer) as client:
         for start in range(0, LONG_RUN, at_once):

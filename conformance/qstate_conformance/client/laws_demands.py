@@ -51,7 +51,7 @@ def _options(demands: dict[str, int], committed: bool) -> dict[str, Any]:
 @given(demands=_DEMANDS, committed=st.booleans())
 @example(demands={"min_epoch": 1 << 32}, committed=False)  # beyond 32 bits a client wrote a float
 def test_a_get_says_what_is_demanded(subject: ClientSubject, demands: dict[str, int], committed: bool) -> None:
-    """A Get has the demands that were made as they are, as integers, and none that was not made."""
+    """A Get carries exactly the caller's demands, as integers."""
     needs(subject, "demands")
     with Peer() as peer, client_of(subject, peer) as client:
         outcome = client.get("key", **_options(demands, committed))
@@ -66,7 +66,7 @@ def test_a_get_says_what_is_demanded(subject: ClientSubject, demands: dict[str, 
 
 @law("P-GET-11", "P-GET-12", "P-GET-13", "P-GET-15", "P-RETRY-1")
 def test_a_demand_that_is_not_met_yet_is_made_again_as_it_was(subject: ClientSubject) -> None:
-    """A get that is refused twice for its demand is sent again with the same options, and then has the answer."""
+    """A client sends a get that was refused twice for its demand again, with the same options, and gets the answer."""
     needs(subject, "demands", "retry")
     for name, demands in _REFUSALS.items():
         for whole in (True, False):
@@ -93,7 +93,7 @@ def _refusal(request: Request, name: str, whole: bool) -> bytes:
 
 @law("P-GET-11", "P-GET-12", "P-RETRY-1")
 def test_a_demand_that_is_never_met_fails_by_the_deadline(subject: ClientSubject) -> None:
-    """A get that is always refused for its demand ends by its deadline with that code, and is not sent any more."""
+    """A get that is always refused for its demand ends by its deadline with that code, and is not sent again."""
     needs(subject, "demands")
     for name, demands in _REFUSALS.items():
         with Peer() as peer:

@@ -95,7 +95,7 @@ def test_a_version_that_was_not_offered_is_refused(subject: ClientSubject, versi
 def test_what_a_newer_server_adds_to_its_welcome_is_ignored(
     subject: ClientSubject, more: list[object], features: list[str]
 ) -> None:
-    """Elements at the end of the Welcome, and features, that the client does not know make no difference."""
+    """A client ignores unknown elements at the end of the Welcome, and unknown features."""
     greeting = frames.welcome(features=tuple(features), more=tuple(more))
     assume(len(greeting) <= 65536)
     with Peer(greet=always(greeting)) as peer, client_of(subject, peer) as client:

@@ -169,35 +169,35 @@ def _is_left(peer: Peer, spoilt: list[Request], name: str) -> None:
 
 @law("P-REQ-6", "P-BROKEN-2", "P-BROKEN-3", "P-GET-1")
 def test_an_answer_that_fits_no_request_ends_the_connection(subject: ClientSubject) -> None:
-    """An id that is not in flight, another type or another number of results: the client closes, and gives no value."""
+    """After an answer with an unknown id, another type or number of results, the client closes and returns no value."""
     for name, spoil in WRONG_REQUEST.items():
         _ends(subject, name, spoil)
 
 
 @law("P-BROKEN-2", "P-BROKEN-3", "P-MSG-1", "P-MSG-2", "P-FRAME-3")
 def test_what_is_no_message_ends_the_connection(subject: ClientSubject) -> None:
-    """A payload that is not an array of a type and an id, or too long, or of no type: the client closes."""
+    """After a payload without a type and an id, too long, or of an unknown type, the client closes."""
     for name, spoil in WRONG_STREAM.items():
         _ends(subject, name, spoil)
 
 
 @law("P-BROKEN-2", "P-MSG-3", "P-MSG-5", "P-MSG-6", "P-MSG-9", "P-GET-2")
 def test_values_that_break_their_table_end_the_connection(subject: ClientSubject) -> None:
-    """Values with an element of another type, number or range than its table says: the client closes."""
+    """After Values with an element of a wrong type, number or range, the client closes."""
     for name, spoil in WRONG_VALUES.items():
         _ends(subject, name, spoil)
 
 
 @law("P-BROKEN-2", "P-MSG-3", "P-MSG-5", "P-MSG-6", "P-MSG-7", "P-MSG-8")
 def test_a_failure_that_breaks_its_table_ends_the_connection(subject: ClientSubject) -> None:
-    """A Failure whose code or details are not what its table says: the client closes."""
+    """After a Failure with a code or details of a wrong type or range, the client closes."""
     for name, spoil in WRONG_FAILURES.items():
         _ends(subject, name, spoil)
 
 
 @law("P-BROKEN-2", "P-DESC-1", "P-MSG-5", "P-MSG-7", "P-MSG-9")
 def test_a_description_that_breaks_its_table_ends_the_connection(subject: ClientSubject) -> None:
-    """A Description whose entries are not what its table says: the client closes, and lists nothing."""
+    """After a Description with wrong entries, the client closes and lists nothing."""
     for name, entries in WRONG_ENTRIES.items():
         spoilt: list[Request] = []
         with Peer() as peer:
@@ -244,7 +244,7 @@ def test_a_frame_over_the_limit_of_the_welcome_is_refused_by_its_length(subject:
 def test_any_wrong_id_and_any_wrong_number_end_the_connection(
     subject: ClientSubject, offset: int, results: int
 ) -> None:
-    """Whatever the wrong id or the wrong number of results is, the client closes, and gives no value."""
+    """After any wrong id or wrong number of results, the client closes and returns no value."""
     _ends(
         subject, f"an id that is off by {offset}", lambda number: frames.values((number + offset) % (1 << 32), [MARK])
     )
@@ -277,7 +277,7 @@ def test_an_answer_cut_by_the_end_of_the_connection_is_no_answer(
 @law("P-BROKEN-2", "P-BROKEN-3", "P-RETRY-5")
 @given(data=st.data())
 def test_a_spoilt_byte_anywhere_harms_one_request_at_most(subject: ClientSubject, data: st.DataObject) -> None:
-    """A byte changed, added or removed anywhere in an answer: the request has an outcome, and later ones their own."""
+    """After a byte was changed, added or removed in an answer, the request has an outcome, and later ones their own."""
     position, byte = data.draw(st.integers(0, 200), label="position"), data.draw(st.binary(min_size=1, max_size=3))
     change = data.draw(st.sampled_from(["change", "add", "remove"]))
     spoilt: list[Request] = []
@@ -301,7 +301,7 @@ def test_a_spoilt_byte_anywhere_harms_one_request_at_most(subject: ClientSubject
 @law("P-VALUE-2", "P-BROKEN-3")
 @given(garbage=st.binary(max_size=40))
 def test_a_value_that_is_garbage_is_a_failure_of_its_own(subject: ClientSubject, garbage: bytes) -> None:
-    """A result that is no MessagePack in sound Values is read as what it is or fails; the connection stays open."""
+    """A result that is not MessagePack, in sound Values, gives some value or fails; the connection stays open."""
     with Peer() as peer:
         answering_gets(
             peer,

@@ -84,7 +84,7 @@ def test_integers_of_every_size_are_sent_as_integers(subject: ClientSubject) -> 
 
 @law("P-KEY-5", "P-MSG-5")
 def test_text_is_not_normalized(subject: ClientSubject) -> None:
-    """Text that Unicode calls equivalent, or that a platform would tidy up, travels as it is."""
+    """A client sends text unchanged, also text that Unicode calls equivalent or that a platform would normalize."""
     with Peer() as peer, client_of(subject, peer) as client:
         for text in (
             "Z\u00fcrich",
@@ -130,7 +130,7 @@ def test_what_is_no_key_is_never_sent(subject: ClientSubject) -> None:
 
 @law("P-MSG-5")
 def test_what_is_no_name_is_never_sent(subject: ClientSubject) -> None:
-    """A job or state without a name, or with one of more than 255 characters, is never asked for."""
+    """A client sends no request for a job or state with an empty name, or one of more than 255 characters."""
     with Peer() as peer, client_of(subject, peer) as client:
         for name in NO_NAMES:
             assert client.get("key", job=name).failed
@@ -177,7 +177,7 @@ def test_more_keys_than_a_get_may_have_are_split_or_refused(subject: ClientSubje
 
 @law("P-REQ-1")
 def test_ids_in_flight_differ(subject: ClientSubject) -> None:
-    """Of the requests in flight on a connection no two have the same id, answered late or never."""
+    """No two requests in flight on a connection have the same id, also when answers are late or never come."""
     needs(subject, "async")
     with Peer() as peer:
         answering_gets(peer, lambda request: [] if request.keys[0] == "silent" else peer.honest(request))

@@ -83,7 +83,7 @@ def _asked_once(subject: ClientSubject, answer: Callable[[Request], bytes], name
 
 @law("P-RETRY-1")
 def test_a_code_that_may_pass_is_tried_again(subject: ClientSubject) -> None:
-    """A client that retries is not stopped by two failures that may pass, of the request or of its key."""
+    """A client that retries gets its answer after two failures that may pass, of the request or of its key."""
     needs(subject, "retry")
     for name, code in MAY_PASS.items():
         for answer in (_whole(code), _per_key(code)):
@@ -100,7 +100,7 @@ def _fails_twice(peer: Peer, answer: Callable[[Request], bytes]) -> Callable[[Re
 
 @law("P-RETRY-1")
 def test_no_try_comes_after_the_deadline(subject: ClientSubject) -> None:
-    """A request that keeps failing ends by its deadline with a code that it met, and is not tried any more."""
+    """A request that always fails ends by its deadline with one of its failures' codes, and is not sent again."""
     names = ("RESTORING", "OVERLOADED", "SHUTTING_DOWN", "EPOCH_NOT_REACHED", "TOO_STALE", "NO_COMMITTED_EPOCH")
     with _refusing(subject, names) as refused:
         asked = [client.start_get("key", timeout_s=0.1) for _, client in refused.values()]
@@ -128,7 +128,7 @@ def _refusing(subject: ClientSubject, names: Iterable[str]) -> Iterator[dict[str
 
 @law("P-RETRY-1")
 def test_no_connection_is_made_after_the_deadline(subject: ClientSubject) -> None:
-    """A request to a server that refuses every connection fails by its deadline, and then nothing is tried any more."""
+    """A request to a server that refuses every connection fails by its deadline, and the client stops trying."""
     with Peer() as peer, client_of(subject, peer) as client:
         assert client.get("key").value == "key"
         answering_gets(peer, lambda request: [frames.failure(0, CODES["INTERNAL"])])
@@ -154,7 +154,7 @@ def test_the_waits_between_tries_grow(subject: ClientSubject) -> None:
 @examples(0.05)
 @given(wait_ms=st.integers(100, 300))
 def test_an_overloaded_server_is_left_alone_as_long_as_it_says(subject: ClientSubject, wait_ms: int) -> None:
-    """After OVERLOADED with retry_after_ms the client does not come back sooner."""
+    """After OVERLOADED with retry_after_ms, the client waits at least that long."""
     refused_at: list[float] = []
     with Peer() as peer:
 
@@ -187,7 +187,7 @@ def test_a_wait_beyond_the_deadline_is_not_shortened(subject: ClientSubject) -> 
 
 @law("P-RETRY-3", "P-RETRY-1")
 def test_a_long_wait_is_a_wait(subject: ClientSubject) -> None:
-    """A retry_after_ms of many seconds, or of more than a timer may hold, is not cut short."""
+    """A client waits out a retry_after_ms of many seconds, or of more than a timer may hold."""
     beyond = round(PATIENT_S * 1000) + 1000
     for wait_ms, timeout_s in ((beyond, PATIENT_S), (1 << 31, SHORT_S), (1 << 32, SHORT_S), ((1 << 63) - 1, SHORT_S)):
         with Peer() as peer:

@@ -78,7 +78,7 @@ def _keys_of_one_type(draw: st.DrawFn) -> tuple[list[str], list[Any]]:
 def test_each_key_is_asked_of_the_owner_of_its_group(
     subject: ClientSubject, typed: tuple[list[str], list[Any]], max_parallelism: int, share: float
 ) -> None:
-    """Every key, of any type and number of columns, is asked of the owner of its key group, by the owner's state id."""
+    """A client asks for each key, of any type and columns, at the owner of its key group, by the owner's state id."""
     needs(subject, "direct")
     types, wanted = typed
     cut = max(1, min(max_parallelism - 1, round(max_parallelism * share)))
@@ -104,7 +104,7 @@ def test_each_key_is_asked_of_the_owner_of_its_group(
 
 @law("P-KEY-3", "P-KEY-4")
 def test_the_golden_keys_have_their_groups(subject: ClientSubject) -> None:
-    """Every key of the golden corpus is asked of an owner that has its golden key group and no other."""
+    """A client asks for every key of the golden corpus at the owner of its golden key group only."""
     needs(subject, "direct")
     for entry in corpus()["keys"]:
         key = _untagged(entry["key"])
@@ -134,7 +134,7 @@ def _type_of(column: Any) -> str:
 @examples(0.2)
 @given(number=st.integers(1, 40))
 def test_the_results_of_several_owners_are_put_in_the_order_of_the_keys(subject: ClientSubject, number: int) -> None:
-    """A get of many keys asks each owner for its own, and gives every key its own result."""
+    """A get of many keys asks each owner for its own keys, and returns each key's own result."""
     needs(subject, "direct", "batch")
     wanted = [f"key {index}" for index in range(number)]
     with Peer() as proxy, Peer() as left, Peer() as right:
@@ -180,7 +180,7 @@ def test_the_location_is_kept_until_an_owner_says_otherwise(subject: ClientSubje
 
 @law("P-RETRY-1", "P-FAIL-1")
 def test_a_fatal_code_of_an_owner_is_the_outcome(subject: ClientSubject) -> None:
-    """An owner's fatal code is the outcome: the owner is not asked again, and no location looked up."""
+    """An owner's fatal code is the outcome: the client neither asks the owner again nor looks up a location."""
     needs(subject, "direct")
     for name, code in FATAL_ANSWERS.items():
         with Peer() as proxy, Peer() as owner:
@@ -194,7 +194,7 @@ def test_a_fatal_code_of_an_owner_is_the_outcome(subject: ClientSubject) -> None
 
 @law("P-ROUTE-1", "P-LOC-3")
 def test_a_state_that_moved_is_looked_up_again(subject: ClientSubject) -> None:
-    """After a code that says so, of the request or the key, the client Locates again and asks the new owner."""
+    """After a code with the retry answer `look up again`, the client Locates again and asks the new owner."""
     needs(subject, "direct")
     for name, code in LOOK_UP_AGAIN.items():
         _moves(subject, name, partial(_refusal, code))
@@ -203,7 +203,7 @@ def test_a_state_that_moved_is_looked_up_again(subject: ClientSubject) -> None:
 
 @law("P-RETRY-5", "P-ROUTE-1")
 def test_a_get_under_which_its_owner_dies_goes_to_no_other_owner(subject: ClientSubject) -> None:
-    """A Get whose owner closes the connection under it is UNAVAILABLE; the next one goes to the owner that there is."""
+    """A Get whose owner closes the connection is UNAVAILABLE; the next one goes to the current owner."""
     needs(subject, "direct")
     with Peer() as proxy, Peer() as new:
         with Peer(lambda request: [CLOSE]) as old:
@@ -233,7 +233,7 @@ def test_an_owner_that_is_gone_is_looked_up_again(subject: ClientSubject) -> Non
 
 @law("P-DEADLINE-5", "P-DEADLINE-4", "P-ROUTE-1")
 def test_a_dead_connection_to_an_owner_is_given_up(subject: ClientSubject) -> None:
-    """A connection to an owner on which nothing comes any more is left, and later requests have a new one."""
+    """A client gives up a silent connection to an owner, and later requests have a new one."""
     needs(subject, "direct")
     with Peer() as proxy, Peer() as owner:
         _locating_one(proxy, owner.owner())
@@ -264,7 +264,7 @@ def _moves(subject: ClientSubject, name: str, refusal: Callable[[Request], Reply
 
 @law("P-ROUTE-1", "P-RETRY-2", "P-RETRY-1")
 def test_the_waits_before_locating_again_grow(subject: ClientSubject) -> None:
-    """While the owners keep saying that the state is elsewhere, each Locate comes after a longer wait."""
+    """While owners answer that they do not hold the state, each Locate comes after a longer wait."""
     needs(subject, "direct")
     with Peer() as proxy, Peer() as owner:
         _locating(proxy, lambda _: [owner.owner()])
@@ -304,7 +304,7 @@ def test_a_key_that_never_has_an_owner_fails_by_the_deadline(subject: ClientSubj
 
 @law("P-BROKEN-2", "P-LOC-1", "P-MSG-3")
 def test_a_location_that_breaks_its_table_ends_the_connection(subject: ClientSubject) -> None:
-    """Owners that overlap, are out of order or not what their table says: the client closes and asks none of them."""
+    """After a Location whose owners overlap, are out of order or invalid, the client closes and asks none of them."""
     needs(subject, "direct")
     with Peer() as owner:
         for name, (max_parallelism, owners) in _wrong_locations(owner).items():

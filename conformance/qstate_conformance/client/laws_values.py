@@ -70,7 +70,7 @@ def test_a_map_state_gives_its_entries(subject: ClientSubject, entries: Pairs) -
 
 @law("P-VALUE-2", "P-MSG-4")
 def test_numbers_at_the_edges_are_read_exactly(subject: ClientSubject) -> None:
-    """Integers at the edges of every form, and floats at those of theirs, are read to the last digit."""
+    """A client reads integers and floats at the limits of every form to the last digit."""
     edges = {1 << bits for bits in (0, 5, 7, 8, 15, 16, 31, 32, 53, 63)} | {(1 << 64) - 1}
     integers = sorted({sign * (edge + step) for edge in edges for step in (-1, 0, 1) for sign in (1, -1)})
     floats = [0.1, 5e-324, 2.2250738585072014e-308, 1.7976931348623157e308, float("inf"), -float("inf"), float("nan")]
@@ -117,7 +117,7 @@ def test_tuples_within_tuples_without_end_harm_nothing(subject: ClientSubject) -
 
 @law("P-VALUE-2")
 def test_names_that_a_language_keeps_for_itself_are_read_as_data(subject: ClientSubject) -> None:
-    """Text that looks like code, and map keys that mean something to a language, are data like any other."""
+    """A client reads text that looks like code, and map keys with a meaning in its language, as data."""
     names = ["__proto__", "constructor", "toString", "__class__", "__init__", "__reduce__", "$hex", "length", ""]
     value = Pairs(tuple((name, Pairs(((name, "__import__('os').getpid()"),))) for name in names))
     _reads(subject, state_map(), pack(value), value)
@@ -126,7 +126,7 @@ def test_names_that_a_language_keeps_for_itself_are_read_as_data(subject: Client
 
 @law("P-VALUE-1", "P-VALUE-2")
 def test_the_golden_values_are_read(subject: ClientSubject) -> None:
-    """Every value of the golden corpus reads as what it is."""
+    """A client reads every value of the golden corpus."""
     for entry in corpus()["values"]:
         if entry["serializer"] != "msgpack":
             continue
@@ -141,7 +141,7 @@ def test_the_golden_values_are_read(subject: ClientSubject) -> None:
 
 @law("P-VALUE-3")
 def test_an_unknown_serializer_is_named_or_its_bytes_handed_out(subject: ClientSubject) -> None:
-    """A client without the state's serializer says so, naming it, or hands out the serializer's bytes."""
+    """A client without the state's serializer reports its name, or hands out the bytes."""
     elements = [b"\x01\x02", b"", b"\xc1"]
     entries = Pairs((("EWR", b"\x01"), ("JFK", b"\xc1")))
     cases = [("value", b"\x01\xc1", b"\x01\xc1"), ("reducing", b"\xc1", b"\xc1"), ("list", pack(elements), elements)]
@@ -200,7 +200,7 @@ def test_each_result_has_the_epoch_that_it_is_from(subject: ClientSubject, epoch
 
 @law("P-DESC-1", "P-VERSION-2")
 def test_what_a_newer_server_says_of_a_state_is_ignored(subject: ClientSubject) -> None:
-    """Names in a description that the client does not know make no difference to reading or listing the state."""
+    """A client reads and lists a state whose description has names that the client does not know."""
     state = state_map(new=1, newer=["a", "b"], newest=None, capabilities=["committed_reads", "time_travel"])
     with Peer(states=[state]) as peer, client_of(subject, peer) as client:
         assert client.get("key").value == "key"

@@ -31,7 +31,7 @@ CONTENTS: dict[str, Any] = {
 
 
 def _mutated(subject: ClientSubject, kind: str, contents: Any) -> tuple[Outcome, Outcome]:
-    """What came of the driver's attempts on a view, and of a get after them."""
+    """The outcome of the driver's attempts on a view, and of a get after them."""
     with Peer(states=[state_map(kind=kind)]) as peer:
         answering_gets(peer, lambda request: [frames.values(request.id, [pack(contents)])])
         with client_of(subject, peer) as client:
@@ -48,7 +48,7 @@ def _attempts(outcome: Outcome) -> Iterator[dict[str, Any]]:
 
 @law("P-GET-10")
 def test_every_mutator_of_a_view_refuses(subject: ClientSubject) -> None:
-    """Of every kind of state, each operation of the view that looks like a change refuses."""
+    """Every operation of a view that looks like a change refuses, for every kind of state."""
     for kind, contents in CONTENTS.items():
         for attempt in _attempts(_mutated(subject, kind, contents)[0]):
             if attempt["on"] == "the view":

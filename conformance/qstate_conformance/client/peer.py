@@ -141,11 +141,11 @@ class Peer:
 
     @property
     def gets(self) -> list[Request]:
-        """The Gets that came, in their order."""
+        """The received Gets, in their order."""
         return self.of_type(GET)
 
     def of_type(self, kind: int) -> list[Request]:
-        """The requests of one type that came, in their order."""
+        """The received requests of one type, in their order."""
         return [request for request in list(self.requests) if request.type == kind]
 
     def owner(self, start: int = 0, stop: int = 128, state_id: bytes = STATE_ID) -> tuple[Any, ...]:
@@ -174,7 +174,7 @@ class Peer:
         return []
 
     def wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until something that came makes the condition true; says whether it did in time."""
+        """Wait until the received messages meet the condition. Returns whether they did in time."""
         with self._changed:
             return self._changed.wait_for(condition, timeout_s)
 
@@ -254,7 +254,7 @@ class Peer:
                     return
 
     def _replies(self, request: Request) -> Iterable[Reply]:
-        """What a faulty request gets is said by the protocol, not by the law."""
+        """The protocol, not the law, decides the answer to a faulty request."""
         if not faults_of(request, self._limits):
             return self.answer(request)
         return [frames.failure(request.id, frames.CODES["MALFORMED"])]

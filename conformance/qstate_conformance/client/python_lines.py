@@ -150,7 +150,7 @@ def key_of(tagged: Any) -> Any:
 
 
 def contents(view: ReadOnlyState) -> Any:
-    """All that a view holds, as the view's own accessors give it."""
+    """The contents of a view, read through its own accessors."""
     if isinstance(view, ReadOnlyMapState):
         return dict(view.entries())
     return view.value() if isinstance(view, ReadOnlyValueState) else view.get()  # type: ignore[attr-defined]

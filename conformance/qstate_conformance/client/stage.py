@@ -110,7 +110,7 @@ def keeps_working(subject: ClientSubject, peer: Peer, client: Client, key: str =
 
 
 def fall_silent(peer: Peer) -> None:
-    """Have the peer answer nothing any more on the connections that there are, which it leaves open."""
+    """Make the peer silent on its current connections, which stay open."""
     dead = len(peer.connections)
     peer.answer = lambda request: [] if request.connection < dead else peer.honest(request)
 
@@ -118,7 +118,7 @@ def fall_silent(peer: Peer) -> None:
 def are_answered_again(subject: ClientSubject, *left: tuple[Peer, Client]) -> None:
     """Assert that each client has an answer as soon as its connection to a peer was silent for long enough.
 
-    Each is asked over and over, with less time than a server may be silent: short deadlines must not hide a death.
+    Each is asked again and again, with deadlines shorter than the allowed silence: they must not hide a dead peer.
     """
     until = time.monotonic() + SILENCE_S + GRACE_S
     with driver_for(subject.command) as driver:
@@ -138,7 +138,7 @@ def are_answered_again(subject: ClientSubject, *left: tuple[Peer, Client]) -> No
 
 
 def always(*replies: Reply) -> Callable[[Any], Iterable[Reply]]:
-    """What gives these replies, whatever it is asked: a `greet` or an `answer` of a peer."""
+    """A `greet` or `answer` of a peer that always gives these replies."""
     return lambda _: replies
 
 
@@ -154,7 +154,7 @@ def gets_sent(peer: Peer, client: Client) -> int:
 
 
 def when_quiet(peer: Peer, pending: list[Pending], answer: Callable[[list[Request]], None]) -> None:
-    """Let `answer` deal with the Gets that came, each time no more come, until every operation has ended."""
+    """Whenever no more Gets come, let `answer` handle the received ones, until every operation has ended."""
     seen = 0
     until = max(operation.deadline for operation in pending) + GRACE_S
     while not all(operation.done for operation in pending) and time.monotonic() < until:

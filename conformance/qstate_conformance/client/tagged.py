@@ -52,7 +52,7 @@ def tagged(value: Any) -> Any:
 
 
 def differs(expected: Any, reported: Any, where: str = "the value") -> str | None:
-    """What is wrong with a reported value, in one sentence; None when nothing is."""
+    """The difference between a reported value and the expected one, in one sentence; None for none."""
     if isinstance(expected, Ext):
         return None if _is_extension(expected, reported) else _told(expected, reported, where)
     if isinstance(expected, Pairs | dict):

@@ -37,7 +37,7 @@ def write_reports(outcomes: Iterable[Outcome], directory: Path) -> list[Path]:
 
 
 def _all_in(directory: Path) -> Iterable[Outcome]:
-    """The outcomes of all JSON reports; a file of something else is none of our business."""
+    """The outcomes of all JSON reports; other files are ignored."""
     for path in sorted(directory.glob("*.json")):
         try:
             yield from json.read(path.read_text(encoding="utf-8"))

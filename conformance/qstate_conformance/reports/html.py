@@ -144,7 +144,7 @@ def _anchor(number: int, law: LawOutcome) -> str:
 
 
 def _notes(numbered: Sequence[tuple[int, Outcome]]) -> Iterator[str]:
-    """What the signs cannot say: problems of a run, failures with their programs, waivers with their reasons."""
+    """Details below the matrix: problems of a run, failures with their programs, waivers with their reasons."""
     for number, outcome in numbered:
         noted = [*outcome.of(Verdict.FAILED), *outcome.of(Verdict.WAIVED)]
         if not noted and not outcome.problems:

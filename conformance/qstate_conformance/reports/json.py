@@ -28,7 +28,7 @@ def render(outcomes: Sequence[Outcome]) -> str:
 
 
 def render_laws(laws: Sequence[Law]) -> str:
-    """What is known of each law, with a newline at its end."""
+    """The metadata of each law, with a newline at its end."""
     entries = [
         {
             "id": law.id,

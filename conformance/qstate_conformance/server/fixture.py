@@ -76,7 +76,7 @@ SILENT_JOB = "silent job"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the proxy is to be configured with, so that laws can reach every limit."""
+    """The limits to configure in the proxy, so that laws can reach every limit."""
 
     max_frame: int = 49_152
     max_keys: int = 10_000

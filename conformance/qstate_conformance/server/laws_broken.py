@@ -45,7 +45,7 @@ def _session_bytes(token: bytes | None) -> bytes:
 
 
 def _say(subject: ServerSubject, data: bytes) -> None:
-    """Send bytes on a connection of their own, and nothing more, and see that what comes back answers them."""
+    """Send these bytes on a new connection, and check that they are answered."""
     with Stream((subject.host, subject.port)) as stream:
         stream.send(data)
         stream.half_close()
@@ -88,7 +88,7 @@ def test_damage_anywhere_in_a_session_harms_nobody_else(
 @given(damage=st.sampled_from(sorted(_DAMAGES)), byte=st.integers(1, 255))
 @example(damage="repeat", byte=len(frame(pack((Type.PING, 1)))) - 1)
 def test_damage_at_every_place_of_a_session_harms_nobody_else(subject: ServerSubject, damage: str, byte: int) -> None:
-    """With the same damage at every place, one after the other, every request that is still whole is answered once."""
+    """With the same damage at each place in turn, every request that is still whole is answered once."""
     whole = _session_bytes(subject.token)
     for position in range(len(whole)):
         _say(subject, _DAMAGES[damage](whole, position, byte))
@@ -173,7 +173,7 @@ def test_a_stream_without_meaning_is_malformed(subject: ServerSubject) -> None:
 def test_nothing_follows_the_failure_of_a_connection(
     subject: ServerSubject, before: int, cut: bool, data: bytes
 ) -> None:
-    """After requests and then garbage, the Failure of id 0 is the last that the server says, at proxy and owner."""
+    """After requests and then garbage, the Failure of id 0 is the server's last message, at proxy and owner."""
     asked = Asked(hello(token=subject.token), tuple(range(1, before + 1)), broken=True)
     with owner_sessions(subject, "temperature") as owners, connect(subject) as proxy:
         sessions = [(proxy, TEMPERATURE), *((session, owner.state_id) for owner, session in owners)]
@@ -194,7 +194,7 @@ def test_nothing_follows_the_failure_of_a_connection(
 
 @law("P-BROKEN-3", "P-HELLO-7")
 def test_broken_connections_give_their_places_back(subject: ServerSubject) -> None:
-    """More connections than the limit that break, one after the other and in any one way, leave room for sound ones."""
+    """After more broken connections than the limit, one after the other, the server accepts sound ones."""
     for end in (_end_with_garbage, _end_with_reset, _end_within_a_frame, _end_before_the_hello):
         for _ in range(LIMITS.max_connections + 6):
             end(subject)

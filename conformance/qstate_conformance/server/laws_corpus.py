@@ -30,7 +30,7 @@ def _by_name(items: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 @law("P-FRAME-1", "P-MSG-1", "P-MSG-3", "P-MSG-4", "P-REQ-2")
 def test_the_golden_requests_are_accepted(subject: ServerSubject) -> None:
-    """Every request of the corpus is read as what it is: it has an answer, or fails for what it asks, not its form."""
+    """Every request of the corpus has an answer, or fails for its contents, never for its form."""
 
     def check(item: dict[str, Any]) -> None:
         with connect(subject) as session:
@@ -99,7 +99,7 @@ def test_the_broken_frames_of_the_corpus_end_their_connection(subject: ServerSub
 
 @law("P-MSG-3", "P-VERSION-1", "P-VERSION-2")
 def test_the_golden_answers_are_readable(subject: ServerSubject) -> None:
-    """The corpus's own answers are sound for the reader that judges this server, which understands them as they are."""
+    """The suite's own reader, which judges this server, accepts the corpus's answers."""
 
     def check(item: dict[str, Any]) -> None:
         data = bytes.fromhex(item["frame"])
@@ -122,7 +122,7 @@ def _plain(value: Any) -> Any:
 
 @law("P-MSG-4", "P-MSG-1")
 def test_a_server_may_be_understood_byte_for_byte(subject: ServerSubject) -> None:
-    """Messages of the server consist of their elements and nothing else, whichever form each element has."""
+    """Messages of the server have exactly their elements, in any form."""
     with connect(subject) as session:
         number = session.ask(Type.GET, 10_000, ("conformance", "temperature"), None, {}, ("JFK",))
         payload = session.receive_payload()

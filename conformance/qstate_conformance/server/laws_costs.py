@@ -58,7 +58,7 @@ def _hostile(room: int) -> dict[str, bytes]:
 
 @law("P-MSG-10", "P-HELLO-2", "P-BROKEN-1")
 def test_a_first_message_costs_what_its_size_allows(subject: ServerSubject) -> None:
-    """Before a client has shown who it is, what it sends costs no more than a Hello of that size, whatever it is."""
+    """Before a client has authenticated, no message costs more than a Hello of its size."""
     opening = pack((Type.HELLO, 0, (1,), subject.token, ""))
     padding = HANDSHAKE_MAX_FRAME - len(opening) - 3
     padded = b"\x96" + opening[1:] + b"\xc5" + padding.to_bytes(2, "big") + bytes(padding)
@@ -82,7 +82,7 @@ def test_a_first_message_costs_what_its_size_allows(subject: ServerSubject) -> N
 
 @law("P-MSG-10", "P-REQ-3", "P-BROKEN-1")
 def test_a_request_costs_what_its_size_allows(subject: ServerSubject) -> None:
-    """A request that nests and announces what no request has costs no more than a sound Get of its size."""
+    """A request with false headers or deep nesting costs no more than a sound Get of its size."""
     room = LIMITS.max_frame - 100
     with connect(subject) as session:
         key = key_with_owner("x" * (room - 20), ("string",))
@@ -114,7 +114,7 @@ def _expect_values(session: Session, key: Key) -> None:
 
 @law("P-GET-8", "P-REQ-3")
 def test_an_answer_that_is_too_large_is_not_made_first(subject: ServerSubject) -> None:
-    """A Get of one large value thousands of times costs no more than one of as many keys that have none."""
+    """A Get that repeats the key of one large value costs no more than one of as many keys without a value."""
     whole = key_with_owner("whole", ("string",))
     count = min(LIMITS.max_keys, (LIMITS.max_frame - 100) // max(len(pack(whole)), len(pack(state("blobs").absent))))
 

@@ -75,7 +75,7 @@ def test_the_longest_deadline_is_a_deadline(subject: ServerSubject) -> None:
 
 @law("P-DEADLINE-1", "P-REQ-2")
 def test_each_request_has_its_own_deadline(subject: ServerSubject) -> None:
-    """Of requests in flight together, each is answered by its own deadline, the last one sent perhaps first."""
+    """Of requests in flight together, each is answered by its own deadline, in any order."""
     deadlines = [900, 600, 300, 50]
     homeless = state("temperature").homeless
     with connect(subject) as session:
@@ -108,7 +108,7 @@ def test_a_server_with_much_to_do_keeps_deadlines(subject: ServerSubject) -> Non
 
 @law("P-DEADLINE-3", "P-DEADLINE-1", "P-REQ-2")
 def test_gets_of_a_silent_owner_are_answered_and_give_their_places_back(subject: ServerSubject) -> None:
-    """Gets whose owner says nothing, however long, are answered by their deadlines; then the server is as it was."""
+    """Gets of a silent owner are answered by their deadlines, and leave the server unchanged."""
     homeless = state("temperature").homeless
     with connect(subject) as session:
         started = time.monotonic()

@@ -111,7 +111,7 @@ def test_a_key_without_a_value_is_nil(subject: ServerSubject, data: st.DataObjec
 
 @law("P-GET-3", "P-GET-1")
 def test_a_value_of_no_bytes_is_not_nil(subject: ServerSubject) -> None:
-    """A value whose serializer wrote no bytes is empty binary: it is there, and nil is not."""
+    """The result for a value whose serializer wrote no bytes is empty binary, not nil."""
     with connect(subject) as session:
         found = session.get((JOB, "label"), key_with_owner("empty", ("bigint",)))
     assert isinstance(found, Values) and found.results == (b"",), f"P-GET-3: {found} for a value of no bytes"
@@ -120,7 +120,7 @@ def test_a_value_of_no_bytes_is_not_nil(subject: ServerSubject) -> None:
 @law("P-GET-6")
 @given(name=strategies.names, which=st.sampled_from(["get", "locate", "describe"]))
 def test_an_unknown_job_is_unknown(subject: ServerSubject, name: str, which: str) -> None:
-    """A job that the proxy does not serve is UNKNOWN_JOB, whatever is asked about it."""
+    """Every request about a job that the proxy does not serve is UNKNOWN_JOB."""
     job = f"{name[:39]}?" if name == JOB else name
     with connect(subject) as session:
         if which == "get":
@@ -187,7 +187,7 @@ def test_a_key_of_other_types_is_refused(subject: ServerSubject, data: st.DataOb
 
 @law("P-GET-7", "P-KEY-1")
 def test_a_key_of_very_many_columns_is_of_a_wrong_type(subject: ServerSubject) -> None:
-    """A key of more columns than any state has is WRONG_KEY_TYPE, however many they are."""
+    """A key of more columns than any state has is WRONG_KEY_TYPE."""
     with connect(subject) as session:
         check_each(
             {f"{count} columns": count for count in (2, 64, 65, LIMITS.max_keys + 1, 1000)},
@@ -259,7 +259,7 @@ def test_committed_reads_are_served_by_states_that_offer_them(subject: ServerSub
 
 @law("P-GET-14", "P-GET-2", "P-GET-3")
 def test_a_committed_read_shows_nothing_of_a_later_epoch(subject: ServerSubject) -> None:
-    """What an epoch wrote that is not committed is in live reads alone: values, elements, map entries and deletes."""
+    """Only live reads show the writes of an uncommitted epoch: values, elements, map entries and deletes."""
     with connect(subject) as session:
         offering = _states_that_offer(session, "committed_reads")
         for found in _SMALL_STATES:

@@ -101,7 +101,7 @@ def test_elements_after_those_of_the_hello_are_ignored(subject: ServerSubject, l
 
 @law("P-HELLO-5")
 def test_an_array_of_any_length_after_the_elements_of_the_hello_is_ignored(subject: ServerSubject) -> None:
-    """What comes after the known elements of a Hello is bounded by the frame alone, not by limits of other messages."""
+    """Only the frame limits the elements after the known ones of a Hello, not limits of other messages."""
     for length in (65, LIMITS.max_keys + 1, 60_000):
         with _open(subject) as stream:
             stream.send(frame(pack((Type.HELLO, 0, (1,), subject.token, "", (0,) * length))))
@@ -119,7 +119,7 @@ def _other_tokens(token: bytes) -> st.SearchStrategy[bytes | None]:
 @examples(0.5)
 @given(data=st.data())
 def test_a_wrong_token_or_none_is_refused(subject: ServerSubject, data: st.DataObject) -> None:
-    """A server that wants a token refuses a Hello without it, or with a wrong one: UNAUTHENTICATED, and it closes."""
+    """A server that requires a token refuses a Hello without it, or with a wrong one: UNAUTHENTICATED, and it closes."""
     if subject.token is None:
         pytest.skip("the server wants no token: run the suite once more with one that does")
     wrong = data.draw(_other_tokens(subject.token))
@@ -156,7 +156,7 @@ def test_every_bit_of_a_token_counts(subject: ServerSubject) -> None:
 @examples(0.5)
 @given(token=st.none() | st.binary(max_size=4096))
 def test_a_server_that_wants_no_token_ignores_it(subject: ServerSubject, token: bytes | None) -> None:
-    """A server that wants no token welcomes clients with any token."""
+    """A server that requires no token welcomes clients with any token."""
     if subject.token is not None:
         pytest.skip("the server wants a token: run the suite once more with one that does not")
     Session((subject.host, subject.port), token).close()
@@ -194,7 +194,7 @@ def _unsound_hellos(token: bytes | None) -> dict[str, Any]:
 
 @law("P-HELLO-1", "P-HELLO-2", "P-FAIL-3", "P-CLOSE-3")
 def test_a_first_message_that_is_no_sound_hello_is_malformed(subject: ServerSubject) -> None:
-    """A first message that is no sound Hello, whatever is wrong with it, is MALFORMED, and the server closes."""
+    """A first message that is not a sound Hello is MALFORMED, and the server closes."""
 
     def check(opening: Any) -> None:
         with _open(subject) as stream:

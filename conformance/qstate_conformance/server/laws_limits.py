@@ -61,7 +61,7 @@ def test_requests_over_the_limit_are_overloaded_and_the_rest_answered(subject: S
 
 @law("P-REQ-1", "P-REQ-2", "P-GET-1")
 def test_at_the_limit_of_requests_each_has_its_own_answer(subject: ServerSubject) -> None:
-    """With as many requests in flight as may be, each asking for another key, each has the answer to its own."""
+    """With the most requests in flight, each for another key, each gets its own answer."""
     questions = [(found, entry) for found in STATES if found.name != "blobs" for entry in found.entries]
     homeless = state("temperature").homeless
     with connect(subject) as full, connect(subject) as session:
@@ -102,7 +102,7 @@ def test_a_ping_is_answered_while_gets_wait(subject: ServerSubject) -> None:
 
 @law("P-REQ-2", "P-FRAME-4")
 def test_a_long_run_of_requests_is_answered_to_the_end(subject: ServerSubject) -> None:
-    """A connection answers its thousandth request as it did the first."""
+    """A connection answers its thousandth request like the first."""
     with connect(subject) as session:
         for _ in range(40):
             numbers = [session.ask(Type.GET, 10_000, TEMPERATURE, None, {}, ("JFK",)) for _ in range(25)]
@@ -113,7 +113,7 @@ def test_a_long_run_of_requests_is_answered_to_the_end(subject: ServerSubject) -
 
 @law("P-REQ-1", "P-REQ-2", "P-GET-1", "P-PING-1", soak=True)
 def test_twenty_thousand_requests_of_one_connection_are_answered(subject: ServerSubject) -> None:
-    """A connection, to a proxy or an owner, answers its last of 20,000 requests as it did the first, each by itself."""
+    """A connection to a proxy or an owner answers the last of 20,000 single requests like the first."""
     found = state("temperature")
     with connect(subject) as session:
         _ask_on_and_on(session, TEMPERATURE, found, [entry for entry in found.entries if entry.namespace is None])

@@ -77,7 +77,7 @@ def test_the_states_of_a_job_are_listed(subject: ServerSubject) -> None:
 @examples(0.2)
 @given(names=st.lists(st.sampled_from([state.name for state in STATES]), min_size=1, max_size=6))
 def test_a_location_stays_while_nothing_moves(subject: ServerSubject, names: list[str]) -> None:
-    """As long as no owner ends, a Location is the same on every connection, whatever else is asked."""
+    """While no owner ends, a Location is the same on every connection."""
     with connect(subject) as one, connect(subject) as other:
         for name in names:
             first, second = one.locate(JOB, name, DEADLINE_MS), other.locate(JOB, name, DEADLINE_MS)

@@ -22,7 +22,7 @@ _numbers = count(time.time_ns())
 
 @law("P-RETRY-5", "P-RETRY-1")
 def test_a_get_under_which_its_owner_dies_is_not_sent_again(subject: ServerSubject) -> None:
-    """A Get whose owner closes the connection under it is UNAVAILABLE, before its deadline, and is sent once."""
+    """A Get whose owner closes the connection is UNAVAILABLE before its deadline, and is sent once."""
     for size in (1, 3):
         keys = tuple(f"key {next(_numbers)}" for _ in range(size))
         with connect(subject) as other, connect(subject) as session:
@@ -42,7 +42,7 @@ def test_a_get_under_which_its_owner_dies_is_not_sent_again(subject: ServerSubje
 
 @law("P-RETRY-5", "P-REQ-2")
 def test_requests_beside_one_that_its_owner_dies_under_are_answered(subject: ServerSubject) -> None:
-    """Gets of other states, in flight on the same connection while an owner dies under one, have their answers."""
+    """Gets of other states, in flight on the same connection when an owner dies, have their answers."""
     found = state("temperature")
     entries = [entry for entry in found.entries if entry.namespace is None][:8]
     with connect(subject) as session:
