@@ -119,7 +119,7 @@ def _other_tokens(token: bytes) -> st.SearchStrategy[bytes | None]:
 @examples(0.5)
 @given(data=st.data())
 def test_a_wrong_token_or_none_is_refused(subject: ServerSubject, data: st.DataObject) -> None:
-    """A server that requires a token refuses a Hello without it, or with a wrong one: UNAUTHENTICATED, and it closes."""
+    """A server that requires a token refuses a Hello without it or with a wrong one: UNAUTHENTICATED, and it closes."""
     if subject.token is None:
         pytest.skip("the server wants no token: run the suite once more with one that does")
     wrong = data.draw(_other_tokens(subject.token))
