@@ -132,7 +132,7 @@ class LocationCache:
                         self._note(job, state)
             reply(found)
 
-        self._pool.submit(_describe, oracle, described)
+        self._pool.submit(_describe, job, oracle, described)
 
     def _join(self, names: tuple[str, str], reply: Reply) -> _Lookup | None:
         """Join the lookup in flight, or start one; None when the job has no oracle. Call it under the lock."""
@@ -181,11 +181,13 @@ class LocationCache:
             reply(found)
 
 
-def _describe(oracle: LocationOracle, reply: Callable[[Sequence[Mapping[str, Any]] | QueryError], None]) -> None:
+def _describe(
+    job: str, oracle: LocationOracle, reply: Callable[[Sequence[Mapping[str, Any]] | QueryError], None]
+) -> None:
     try:
         oracle.describe(reply)
     except Exception as exc:
-        reply(_failure_of(exc, "?"))
+        reply(_failure_of(exc, job))
 
 
 def _failure_of(error: Exception, job: str) -> QueryError:

@@ -55,6 +55,16 @@ class PendingOracle:
         self.asked.release()
 
 
+class RefusingOracle:
+    """Raises its answer instead of giving it to `reply`."""
+
+    def locate(self, state: str, reply: Located) -> None:
+        raise UnknownState(state=state)
+
+    def describe(self, reply: Described) -> None:
+        raise UnknownState(state="all of them")
+
+
 class BrokenOracle:
     """Raises an error that no oracle may raise."""
 

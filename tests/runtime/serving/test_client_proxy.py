@@ -19,7 +19,7 @@ from qstate.runtime.routing.location import Owner
 from qstate.runtime.serving.registry import StateInstance, StateRegistry
 from qstate.runtime.serving.state_server import StateServer
 from tests.runtime.serving.conftest import ProxyFactory, ServerFactory
-from tests.runtime.serving.oracles import BrokenOracle, PendingOracle, TableOracle, owner, table
+from tests.runtime.serving.oracles import BrokenOracle, PendingOracle, RefusingOracle, TableOracle, owner, table
 from tests.runtime.serving.raw_client import PATIENCE_S, RawClient, wait_until
 from tests.runtime.serving.readers import EPOCH, EVERYTHING, MAX_PARALLELISM, DictReader, GatedReader, instance
 
@@ -324,6 +324,10 @@ def test_broken_oracle_is_internal_and_one_without_an_answer_yet_is_asked_again(
         for answer in (client.get(TARGET, "key 1"), client.locate(*TARGET), client.describe("job")):
             assert failure_code(answer) == FailureCode.INTERNAL
         assert "a bug in an oracle" in caplog.text
+        assert {record.args for record in caplog.records if "oracle of job" in record.msg} == {("job",)}
+        proxy.set_location_oracle("job", RefusingOracle())
+        for answer in (client.get(TARGET, "key 1"), client.locate(*TARGET), client.describe("job")):
+            assert failure_code(answer) == FailureCode.UNKNOWN_STATE
         oracle = TableOracle(lastTemperature=UnknownKeyGroupLocation(host="driver"))
         proxy.set_location_oracle("job", oracle)
         assert failure_code(client.get(TARGET, "key 1", deadline_ms=1000)) == FailureCode.UNKNOWN_KEY_GROUP_LOCATION
