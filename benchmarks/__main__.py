@@ -19,6 +19,7 @@ from benchmarks import (
     gets,
     growth,
     interference,
+    live_gets,
     machine,
     memory,
     pipelines,
@@ -41,7 +42,9 @@ FAMILIES: dict[str, tuple[tuple[str, ...], Callable[[Bench], Findings]]] = {
     "memory": (("p11",), memory.run),
     "pipelines": (("p1", "p2"), pipelines.run),
     "sinks": (("p3",), sinks.run),
-    "interference": (("p7", "p8"), interference.run),
+    "large batches": (("p2b",), pipelines.run_large),
+    "interference": (("p7",), interference.run),
+    "live gets": (("p8", "p8b"), live_gets.run),
     "snapshots": (("p13",), snapshots_beside.run),
     "growth of pipelines": (("growth",), growth.run_pipelines),
 }

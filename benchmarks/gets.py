@@ -7,9 +7,7 @@ value is decoded in P4 and P5; P6 is measured twice, as it comes (a view, bytes)
 
 from __future__ import annotations
 
-import asyncio
 import random
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack, closing
 from itertools import cycle, islice
@@ -18,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from benchmarks.bench import Bench
-from benchmarks.latencies import durations_us, percentile
+from benchmarks.latencies import durations_us, in_flight, percentile
 from benchmarks.optional_packages import optional, run_async
 from benchmarks.redis_server import redis_server, unavailable
 from benchmarks.results import Comparison, Figure, Findings
@@ -28,7 +26,7 @@ from benchmarks.sizes import Sizes
 from qstate.runtime.client.async_client import AsyncQueryableStateClient
 from qstate.runtime.client.sync_client import QueryableStateClient
 
-__all__ = ["gets_per_s_in_flight", "run"]
+__all__ = ["run"]
 
 KEYS_PER_GET_MANY = 100
 IN_FLIGHT = 64
@@ -110,7 +108,7 @@ async def _rounds_in_flight(sizes: Sizes, proxy: tuple[str, int], port: int) -> 
     try:
         for number in range(sizes.get_rounds + 1):
             for name, get in gets.items():
-                sample = await gets_per_s_in_flight(get, keys, IN_FLIGHT, sizes.in_flight_s)
+                sample = (await in_flight(get, keys, IN_FLIGHT, sizes.in_flight_s)).calls_per_s
                 if number:
                     samples[name].append(sample)
     finally:
@@ -127,22 +125,6 @@ def _value_from(client: AsyncQueryableStateClient) -> Callable[[str], Coroutine[
         return view.value()
 
     return get
-
-
-async def gets_per_s_in_flight(get: Callable[[str], Any], keys: Any, tasks: int, duration_s: float) -> float:
-    """Gets per second of so many tasks that each wait for one answer before they ask for the next."""
-    done = 0
-    until = time.perf_counter() + duration_s
-
-    async def ask() -> None:
-        nonlocal done
-        while time.perf_counter() < until:
-            await get(next(keys))
-            done += 1
-
-    began = time.perf_counter()
-    await asyncio.gather(*(ask() for _ in range(tasks)))
-    return done / (time.perf_counter() - began)
 
 
 def _many_gets(sizes: Sizes, proxy: tuple[str, int], port: int) -> Findings:

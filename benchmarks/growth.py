@@ -16,9 +16,8 @@ from typing import Any
 import pyarrow as pa
 
 from benchmarks.bench import Bench
-from benchmarks.gets import gets_per_s_in_flight
 from benchmarks.inputs import ReadingFiles
-from benchmarks.latencies import durations_us, percentile
+from benchmarks.latencies import durations_us, in_flight, percentile
 from benchmarks.optional_packages import run_async
 from benchmarks.pipelines import alert_query
 from benchmarks.results import Curve, Findings
@@ -92,7 +91,7 @@ async def _throughput_line(proxy: tuple[str, int], sizes: Sizes, *, direct: bool
 
         line: Line = []
         for tasks in sizes.growth_in_flight:
-            line.append((tasks, await gets_per_s_in_flight(get, keys, tasks, sizes.in_flight_s)))
+            line.append((tasks, (await in_flight(get, keys, tasks, sizes.in_flight_s)).calls_per_s))
             say(f"  {tasks} in flight, {'direct' if direct else 'proxy'}: {line[-1][1]:,.0f} gets/s")
         return line
 

@@ -1,32 +1,32 @@
-"""The other process of P7 and P8: clients that ask while a pipeline runs, controlled over standard input.
+"""The other process of P7, P8 and P8b: clients that ask while a pipeline runs, controlled over standard input.
 
 Rules of this module: run as `python -m benchmarks.live_client HOST PORT JOB STATE KEYS`, where KEYS is a number of
 sensors. One JSON object per line in, one out; it ends with its input. `LiveClient` is the other end.
 
-Elsewhere it would have processors of its own. Here it gets one at once, where the system lets it (real-time
-priority): what it burns is part of what the pipeline loses, but how long the kernel lets a client wait for a processor
-is not the server's latency.
+It has the priority of any program, so what it waits for a processor counts, as it does for its users.
 
     {"load": gets per second, "direct": bool}    gets at that rate, collected per turn of the loop; answers {}
     {"stop": true}                               ends the load; answers {"gets": n, "seconds": s}
-    {"probe": gets per second, "seconds": s}     one get at a time, paced; answers {"latencies_us": [...]}
+    {"ask": gets in flight, "direct": bool, "seconds": s}
+                                                 gets as fast as answers come, decoded: one at a time with the client
+                                                 that blocks, more with the asyncio client; answers a `Window`
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from dataclasses import asdict
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 from benchmarks.inputs import sensor_name
+from benchmarks.latencies import Window, in_flight, one_at_a_time
 from benchmarks.optional_packages import run_async
 from qstate.runtime.client.async_client import AsyncQueryableStateClient
 from qstate.runtime.client.sync_client import QueryableStateClient
@@ -59,14 +59,9 @@ class LiveClient:
         done = self._call({"stop": True})
         return float(done["gets"] / done["seconds"])
 
-    def begin_probe(self, gets_per_s: int, seconds: float) -> None:
-        """Begin to take times; `end_probe` waits for them."""
-        self._send({"probe": gets_per_s, "seconds": seconds})
-
-    def end_probe(self) -> list[float]:
-        """The latencies in microseconds."""
-        latencies: list[float] = self._receive()["latencies_us"]
-        return latencies
+    def ask(self, gets_in_flight: int, seconds: float, *, direct: bool) -> Window:
+        """Get for so long; without `direct` the client has no options."""
+        return Window(**self._call({"ask": gets_in_flight, "direct": direct, "seconds": seconds}))
 
     def _call(self, request: dict[str, Any]) -> Any:
         self._send(request)
@@ -100,10 +95,9 @@ class _Asker:
     def __init__(self, proxy: tuple[str, int], target: tuple[str, str], keys: int) -> None:
         self._proxy = proxy
         self._target = target
-        self._random = random.Random(7)
         self._keys = [sensor_name(number) for number in range(keys)]
         # In an order made beforehand: choosing a key is no part of getting its value.
-        self._load_keys = cycle(self._random.sample(self._keys, keys))
+        self._asked_keys = cycle(random.Random(7).sample(self._keys, keys))
 
     async def serve(self) -> None:
         """Do what each line says, until there is none."""
@@ -119,8 +113,8 @@ class _Asker:
             elif "stop" in request and load is not None:
                 ending.set()
                 answer = dict(await load)
-            elif "probe" in request:
-                answer = await loop.run_in_executor(None, self._probe, request["probe"], request["seconds"])
+            elif "ask" in request:
+                answer = asdict(await self._ask(**request))
             print(json.dumps(answer), flush=True)
 
     async def _load(self, gets_per_s: int, direct: bool, ending: asyncio.Event) -> dict[str, float]:
@@ -131,31 +125,41 @@ class _Asker:
                 due = int((time.perf_counter() - began) * gets_per_s) - asked
                 asked += due
                 # A task for each get would take as much of the processors as the job does to answer it.
-                for future in [client.submit(*self._target, key) for key in islice(self._load_keys, due)]:
+                for future in [client.submit(*self._target, key) for key in islice(self._asked_keys, due)]:
                     await future
                 answered += due
                 await asyncio.sleep(TICK_S)
         return {"gets": answered, "seconds": time.perf_counter() - began}
 
-    def _probe(self, gets_per_s: int, seconds: float) -> dict[str, list[float]]:
-        taken = []
-        clock, pause = time.perf_counter, 1 / gets_per_s
-        with QueryableStateClient(*self._proxy, direct=True) as client:
-            client.get(*self._target, self._keys[0])
-            until = clock() + seconds
-            while (began := clock()) < until:
-                client.get(*self._target, self._random.choice(self._keys))
-                took = clock() - began
-                taken.append(took * 1e6)
-                time.sleep(max(0.0, pause - took))
-        return {"latencies_us": taken}
+    async def _ask(self, ask: int, direct: bool, seconds: float) -> Window:
+        if ask > 1:
+            return await self._in_flight(direct, ask, seconds)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(None, self._one_at_a_time, direct, seconds)
+
+    def _one_at_a_time(self, direct: bool, seconds: float) -> Window:
+        proxy = self._proxy
+        with QueryableStateClient(*proxy, direct=True) if direct else QueryableStateClient(*proxy) as client:
+
+            def get(key: str) -> Any:
+                return client.get(*self._target, key).value()
+
+            get(self._keys[0])
+            return one_at_a_time(get, self._asked_keys, seconds)
+
+    async def _in_flight(self, direct: bool, tasks: int, seconds: float) -> Window:
+        connect, proxy = AsyncQueryableStateClient.connect, self._proxy
+        async with await (connect(*proxy, direct=True) if direct else connect(*proxy)) as client:
+
+            async def get(key: str) -> Any:
+                return (await client.get(*self._target, key)).value()
+
+            await get(self._keys[0])
+            return await in_flight(get, self._asked_keys, tasks, seconds)
 
 
 def main() -> None:
     """Serve standard input."""
-    if hasattr(os, "SCHED_RR"):
-        with suppress(PermissionError):
-            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(os.sched_get_priority_min(os.SCHED_RR)))
     host, port, job, state, keys = sys.argv[1:]
     run_async(_Asker((host, int(port)), (job, state), int(keys)).serve())
 

@@ -94,12 +94,30 @@ class FedQuery:
         """Feed the next files, one micro-batch each, and wait. Raises what the query failed with."""
         first = self._fed
         for _ in range(batches):
-            # A link, so that no contender's file is warmer than another's; linking is atomic.
-            source = self._files.file(self._fed)
-            (self._input / source.name).hardlink_to(source)
-            self._fed += 1
-        self._query.processAllAvailable()
+            self.offer(self._files.file(self._fed))
+        self.finish()
         return [self._time(report) for report in self._reports(first)]
+
+    def offer(self, file: Path) -> None:
+        """Feed this file as one micro-batch and do not wait."""
+        # A link, so that no contender's file is warmer than another's; linking is atomic.
+        (self._input / f"{self._fed:06d}.parquet").hardlink_to(file)
+        self._fed += 1
+
+    def finish(self) -> None:
+        """Wait for all that was fed. Raises what the query failed with."""
+        self._query.processAllAvailable()
+
+    @property
+    def fed(self) -> int:
+        """How many files were fed."""
+        return self._fed
+
+    @property
+    def waiting(self) -> int:
+        """How many of the files fed are in no finished micro-batch."""
+        progress = self._query.lastProgress
+        return self._fed - (progress["batchId"] + 1 if progress else 0)
 
     def write_ahead(self, batches: int) -> None:
         """Write the next files now, so that no measurement waits for them later."""

@@ -1,4 +1,4 @@
-"""P1 and P2: rows per second of the temperature alert job, against Spark's own transformWithState.
+"""P1, P2, P2b: rows per second of the temperature alert job, against Spark's transformWithState, and by backend.
 
 Rules of this module: it sets the contenders up and checks that they did the work. All read the same files, one per
 micro-batch, on local[2] with two partitions, into the noop sink; a sample is one warm micro-batch, its rows
@@ -24,7 +24,7 @@ from benchmarks.rounds import interleaved
 from qstate.runtime.client.sync_client import QueryableStateClient
 from qstate.spark import Job
 
-__all__ = ["alert_query", "check_alert_state", "run"]
+__all__ = ["alert_query", "check_alert_state", "run", "run_large"]
 
 SPARKS_OWN = "transformWithState"
 BACKEND_OF = {"p1": "heap", "p2": "rocksdb"}
@@ -59,6 +59,24 @@ def run(bench: Bench) -> Findings:
         )
         findings.figures.append(_fixed_cost(backend, sizes.alert_rows, samples[backend]))
     return findings
+
+
+def run_large(bench: Bench) -> Findings:
+    """P2b: both backends on micro-batches that are ten times as large."""
+    sizes = bench.sizes
+    files = ReadingFiles(bench.directory("readings"), rows=sizes.large_rows, keys=sizes.large_keys)
+    with ExitStack() as stack:
+        queries: dict[str, FedQuery] = {}
+        jobs = {backend: stack.enter_context(bench.job(backend)) for backend in BACKEND_OF.values()}
+        for backend, job in jobs.items():
+            queries[backend] = stack.enter_context(alert_query(bench, job, files))
+            queries[backend].write_ahead(sizes.large_rounds + 1)
+        contenders = {backend: query.rows_per_s for backend, query in queries.items()}
+        samples = interleaved(contenders, rounds=sizes.large_rounds)
+        for job in jobs.values():
+            check_alert_state(job, files)
+    detail = f"{sizes.large_rows:,} rows a batch, {sizes.large_keys:,} keys"
+    return Findings([Comparison("P2b", "rows/s", samples["rocksdb"], samples["heap"], "heap", detail)])
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The report as pictures: one file per growth curve, and one with all ratios beside their floors.
+"""The report as pictures: one file per growth curve, and one with all figures beside their floors.
 
 Rules of this module: the only one that draws. Without matplotlib it draws nothing and says so.
 """
@@ -24,8 +24,8 @@ def draw(findings: Findings, directory: Path) -> list[Path]:
     optional("matplotlib").use("agg")
     pyplot = optional("matplotlib.pyplot")
     drawn = [_draw_curve(pyplot, curve, directory) for curve in findings.curves]
-    if any(comparison.ratio is not None for comparison in findings.comparisons):
-        drawn.append(_draw_ratios(pyplot, findings, directory))
+    if any(comparison.value is not None for comparison in findings.comparisons):
+        drawn.append(_draw_margins(pyplot, findings, directory))
     return drawn
 
 
@@ -41,20 +41,24 @@ def _draw_curve(pyplot: Any, curve: Curve, directory: Path) -> Path:
     return _saved(pyplot, figure, path)
 
 
-def _draw_ratios(pyplot: Any, findings: Findings, directory: Path) -> Path:
-    """How far each ratio is from its floor; right of the line is better, whichever way the ratio goes."""
-    known = [(item, item.ratio) for item in findings.comparisons if item.ratio is not None]
+def _draw_margins(pyplot: Any, findings: Findings, directory: Path) -> Path:
+    """How far each figure is from its floor; right of the line is better, whichever way the figure goes."""
+    known = [(item, item.value) for item in findings.comparisons if item.value is not None]
     margins = [
-        ratio / item.target.floor if item.target.more_is_better else item.target.floor / ratio for item, ratio in known
+        value / item.target.floor if item.target.more_is_better else item.target.floor / value for item, value in known
     ]
-    figure, axes = pyplot.subplots(figsize=(7, 0.5 * len(known) + 1.5))
-    colours = ["tab:green" if margin >= 1 else "tab:red" for margin in margins]
+    labels = [item.target_id if item.counts else f"({item.target_id}; {item.detail})" for item, _ in known]
+    figure, axes = pyplot.subplots(figsize=(8, 0.5 * len(known) + 1.5))
+    colours = [
+        ("tab:green" if margin >= 1 else "tab:red") if item.counts else "tab:gray"
+        for (item, _), margin in zip(known, margins, strict=True)
+    ]
     # By position: one target may be compared twice.
-    axes.barh(range(len(known)), margins, color=colours, tick_label=[item.target_id for item, _ in known])
+    axes.barh(range(len(known)), margins, color=colours, tick_label=labels)
     axes.axvline(1.0, color="black")
     axes.invert_yaxis()
-    axes.set(xlabel="how many times better than the floor", title="ratios against their floors")
-    return _saved(pyplot, figure, directory / "ratios.png")
+    axes.set(xlabel="how many times better than the floor", title="figures against their floors")
+    return _saved(pyplot, figure, directory / "margins.png")
 
 
 def _saved(pyplot: Any, figure: Any, path: Path) -> Path:

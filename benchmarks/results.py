@@ -18,36 +18,43 @@ __all__ = ["Comparison", "Curve", "Figure", "Findings", "Report"]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Ours beside theirs: one sample per round, in `unit`. Without samples of either, `missing` says why."""
+    """Ours beside theirs: one sample per round, in `unit`. Without samples of either, `missing` says why.
+
+    A target in a unit of its own needs nothing of theirs. A comparison that does not count is shown beside those
+    that do.
+    """
 
     target_id: str
     unit: str
     ours: Sequence[float]
-    theirs: Sequence[float]
-    their_name: str
+    theirs: Sequence[float] = ()
+    their_name: str = ""
     detail: str = ""
     missing: str = ""
+    counts: bool = True
 
     @property
     def target(self) -> Target:
         return TARGETS[self.target_id]
 
     @property
-    def ratio(self) -> float | None:
-        """The ratio of the medians; None when a side was not measured."""
+    def value(self) -> float | None:
+        """What the target is held against: the ratio of the medians, or our median; None when not measured."""
+        if self.ours and self.target.unit != "x":
+            return median(self.ours)
         return median(self.ours) / median(self.theirs) if self.ours and self.theirs else None
 
     @property
     def verdict(self) -> str:
         """How the floor fared: `met`, `met, stretch too`, `NOT MET` or `not measured`."""
-        if self.ratio is None:
+        if self.value is None:
             return "not measured"
-        if not self.target.met(self.ratio):
+        if not self.target.met(self.value):
             return "NOT MET"
-        return "met, stretch too" if self.target.stretched(self.ratio) else "met"
+        return "met, stretch too" if self.target.stretched(self.value) else "met"
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "target": asdict(self.target), "ratio": self.ratio, "verdict": self.verdict}
+        return {**asdict(self), "target": asdict(self.target), "value": self.value, "verdict": self.verdict}
 
 
 @dataclass(frozen=True, slots=True)

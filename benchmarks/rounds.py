@@ -6,28 +6,36 @@ Rules of this module: it calls and collects. What a measurement is, the contende
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
-__all__ = ["interleaved", "say"]
+__all__ = ["interleaved", "say", "turns"]
+
+Contender = TypeVar("Contender")
 
 
 def interleaved(contenders: Mapping[str, Callable[[], float]], *, rounds: int, warm: int = 1) -> dict[str, list[float]]:
-    """One sample per contender and round, after `warm` rounds that do not count.
+    """One sample per contender and round, after `warm` rounds that do not count."""
+    samples: dict[str, list[float]] = {name: [] for name in contenders}
+    for number, name in turns(list(contenders), rounds=warm + rounds):
+        sample = contenders[name]()
+        if number >= warm:
+            samples[name].append(sample)
+        say(f"  {'warm ' if number < warm else 'round'} {number}: {name}: {sample:,.1f}")
+    return samples
+
+
+def turns(contenders: Sequence[Contender], *, rounds: int) -> Iterator[tuple[int, Contender]]:
+    """The number of the round and the contender whose turn it is.
 
     Each round begins with another contender. When each has begun once, the order is reversed, so that no contender
     always runs after the same one.
     """
-    names = list(contenders)
-    samples: dict[str, list[float]] = {name: [] for name in names}
-    for number in range(warm + rounds):
-        turn, shift = divmod(number, len(names))
-        order = names[shift:] + names[:shift]
-        for name in reversed(order) if turn % 2 else order:
-            sample = contenders[name]()
-            if number >= warm:
-                samples[name].append(sample)
-            say(f"  {'warm ' if number < warm else 'round'} {number}: {name}: {sample:,.1f}")
-    return samples
+    for number in range(rounds):
+        turn, shift = divmod(number, len(contenders))
+        order = [*contenders[shift:], *contenders[:shift]]
+        for contender in reversed(order) if turn % 2 else order:
+            yield number, contender
 
 
 def say(text: str) -> None:

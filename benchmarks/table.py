@@ -13,7 +13,7 @@ from benchmarks.results import Comparison, Report
 
 __all__ = ["show"]
 
-_HEADINGS = ("id", "work", "qstate", "other", "ratio", "floor", "stretch", "floor is")
+_HEADINGS = ("id", "work", "qstate", "other", "value", "floor", "stretch", "floor is")
 #: Wide enough for the table when the output is not a terminal.
 _PLAIN_WIDTH = 170
 
@@ -33,15 +33,16 @@ def show(report: Report) -> None:
 def _row(comparison: Comparison) -> tuple[str, ...]:
     target, sign = comparison.target, "≥" if comparison.target.more_is_better else "≤"
     verdict = f"{comparison.verdict}: {comparison.missing}" if comparison.missing else comparison.verdict
+    unit = "x" if target.unit == "x" else f" {target.unit}"
     return (
         target.id,
         f"{target.work}; {comparison.detail}" if comparison.detail else target.work,
         _side(comparison.ours, comparison.unit),
-        f"{_side(comparison.theirs, comparison.unit)} ({comparison.their_name})",
-        "-" if comparison.ratio is None else f"{comparison.ratio:.3g}x",
-        f"{sign} {target.floor:g}x",
-        f"{sign} {target.stretch:g}x",
-        verdict,
+        f"{_side(comparison.theirs, comparison.unit)} ({comparison.their_name})" if comparison.their_name else "",
+        "-" if comparison.value is None else f"{_amount(comparison.value)}{unit}",
+        f"{sign} {_amount(target.floor)}{unit}",
+        f"{sign} {_amount(target.stretch)}{unit}",
+        verdict if comparison.counts else f"{verdict} (does not count)",
     )
 
 
@@ -71,10 +72,11 @@ def _print_rich(console_module: Any, rows: list[tuple[str, ...]], figures: list[
     rich_table: Any = optional("rich.table")
     table = rich_table.Table(title="qstate benchmarks", show_lines=True)
     for heading in _HEADINGS:
-        table.add_column(heading, justify="right" if heading in ("ratio", "floor", "stretch") else "left")
+        table.add_column(heading, justify="right" if heading in ("value", "floor", "stretch") else "left")
     for row in rows:
         verdict = row[-1]
         style = "red" if verdict.startswith("NOT") else "yellow" if verdict.startswith("not") else "green"
+        style = "dim" if verdict.endswith("(does not count)") else style
         table.add_row(*row[:-1], f"[{style}]{verdict}[/]")
     console.print(table)
     if figures:
