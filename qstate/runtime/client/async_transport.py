@@ -10,15 +10,14 @@ from __future__ import annotations
 import asyncio
 import select
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import cast
 
-from qstate.errors import ClosedError, Detail
-from qstate.runtime.client.link import Link, LinkSettings, LinkState
-from qstate.runtime.client.operations import Operation, RoutedOperation
+from qstate.errors import ClosedError
+from qstate.runtime.client.link import Link, LinkSettings, LinkState, LinkTable
+from qstate.runtime.client.operations import Operation
 from qstate.runtime.client.state_cache import AddressBook, StateCache
-from qstate.runtime.routing.routed_get import Ask, LookUp
 
 __all__ = ["AsyncLinks"]
 
@@ -30,19 +29,20 @@ class AsyncLink(Link, asyncio.Protocol):
         super().__init__(host, port, settings, book, time.monotonic())
         self._transport: asyncio.Transport | None = None
         self._arrivals = select.poll()
-        self.connecting: asyncio.Task[None] | None = None
+        self._connecting: asyncio.Task[None] | None = None
         #: Done when the transport is closed, or could not be made.
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def connect(self) -> None:
-        """Connect; `opened` or `refused` is called with the outcome."""
+    def connect(self) -> None:
+        self._connecting = asyncio.get_running_loop().create_task(self._connect())
+        # A callback, because a task that is cancelled before its first step runs no code of its own.
+        self._connecting.add_done_callback(self._connect_ended)
+
+    async def _connect(self) -> None:
         try:
             await asyncio.get_running_loop().create_connection(lambda: self, self.host, self.port)
         except (OSError, UnicodeError) as exc:
             self.refused(exc if isinstance(exc, OSError) else OSError(str(exc)), time.monotonic())
-        finally:
-            if self._transport is None:
-                self._end()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -60,12 +60,13 @@ class AsyncLink(Link, asyncio.Protocol):
         self.unreachable(str(exc) if exc else "the peer closed the connection", time.monotonic())
 
     def notice_end(self) -> None:
-        """When no answer is pending but something has arrived, lose the link: it can only be the connection's end.
-
-        The loop would notice that as well, but perhaps only after the client has sent another request.
-        """
+        # The loop would notice it as well, but perhaps only after the client has sent another request.
         if self.idle and self._arrivals.poll(0):
             self.unreachable("the peer ended the connection", time.monotonic())
+
+    def _connect_ended(self, _: asyncio.Task[None]) -> None:
+        if self._transport is None:
+            self._end()
 
     def _end(self) -> None:
         if not self.gone.done():
@@ -78,26 +79,16 @@ class AsyncLink(Link, asyncio.Protocol):
     def _abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
-        elif self.connecting is not None:
-            self.connecting.cancel()
+        elif self._connecting is not None:
+            self._connecting.cancel()
 
 
-class AsyncLinks:
+class AsyncLinks(LinkTable[AsyncLink]):
     """All links of one asyncio client."""
 
     def __init__(self, caches: Sequence[StateCache], settings: LinkSettings, random: Random) -> None:
-        """`caches`: one for each proxy that may be asked, the job's own first."""
-        self.states = caches[0]
-        self.book = AddressBook(caches)
-        self.random = random
+        super().__init__(caches, settings, random)
         self._loop = asyncio.get_running_loop()
-        self._settings = settings
-        self._proxy = self.states.proxy
-        self._links: dict[tuple[str, int], AsyncLink] = {}
-        #: Every link whose transport may still be open, including lost links.
-        self._open: set[AsyncLink] = set()
-        self._connecting: set[asyncio.Task[None]] = set()
-        self._live: set[Operation] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self.closed = False
@@ -120,27 +111,11 @@ class AsyncLinks:
             self._timer = None
         for operation in list(self._live):
             operation.fail(ClosedError("the client is closed"))
-        for link in list(self._open):
+        for link in list(self.open):
             link.unreachable("the client is closed", time.monotonic())
         self._links.clear()
-        await asyncio.gather(*self._connecting, return_exceptions=True)
-        if self._open:
-            await asyncio.wait([link.gone for link in self._open])
-
-    def send(
-        self, operation: RoutedOperation, command: Ask | LookUp, now: float, proxy: tuple[str, int] | None = None
-    ) -> None:
-        """Send over the link to the command's peer. Makes the link if necessary."""
-        address = (command.owner.host, command.owner.port) if type(command) is Ask else proxy or self._proxy
-        link = self._links.get(address)
-        if link is not None:
-            link.notice_end()
-        if type(command) is Ask and not operation.is_current:
-            operation.on_outdated(command.part, now)
-            return
-        if link is None or not link.takes_requests:
-            link = self._links[address] = self._connect(address)
-        link.send(operation, command, now)
+        if self.open:
+            await asyncio.wait([link.gone for link in self.open])
 
     def finished(self, operation: Operation) -> None:
         """Call the operation's waiters."""
@@ -152,28 +127,15 @@ class AsyncLinks:
         if now >= operation.deadline:
             self.gave_up(operation, now)
 
-    def stalls(self, operation: Operation) -> Mapping[str, Detail]:
-        """The reason why the operation's request has not been sent yet, as details; empty when it was sent."""
-        return next((found for link in self._open if (found := link.stalls(operation))), {})
-
-    def gave_up(self, operation: Operation, now: float) -> None:
-        """The operation's deadline has passed without an answer: stop using the peers that count as dead."""
-        for link in list(self._open):
-            link.gave_up(operation, now)
-
     def progressed(self, operation: Operation) -> None:
         """Set the timer to the operation's `wake_at` if that comes first."""
         wake_at = operation.wake_at
         if self._timer is None or wake_at < self._timer_at:
             self._set_timer(wake_at)
 
-    def _connect(self, address: tuple[str, int]) -> AsyncLink:
-        link = AsyncLink(*address, self._settings, self.book)
-        self._open.add(link)
-        link.gone.add_done_callback(lambda _: self._open.discard(link))
-        task = link.connecting = self._loop.create_task(link.connect())
-        self._connecting.add(task)
-        task.add_done_callback(self._connecting.discard)
+    def _new_link(self, host: str, port: int) -> AsyncLink:
+        link = AsyncLink(host, port, self._settings, self.book)
+        link.gone.add_done_callback(lambda _: self.open.discard(link))
         return link
 
     def _set_timer(self, wake_at: float) -> None:

@@ -216,24 +216,24 @@ def get_operation(
     links: Links, endpoints: Endpoints, query: Query, keys: tuple[Key, ...], deadline: float
 ) -> GetOperation | Failover:
     """A get, with failover when fallbacks may answer it."""
+    if not endpoints.may_answer(query):
+        return GetOperation(links, query, keys, deadline)
 
     def attempt_of(attempt_links: Links, attempt: Attempt) -> GetOperation:
         asked = tuple(keys[position] for position in attempt.positions)
         return _AttemptGet(attempt_links, query, asked, attempt.until, tries=attempt.tries, margin=ATTEMPT_MARGIN)
 
-    if endpoints.may_answer(query):
-        return Failover(links, endpoints, len(keys), deadline, attempt_of)
-    return GetOperation(links, query, keys, deadline)
+    return Failover(links, endpoints, len(keys), deadline, attempt_of)
 
 
 def call_operation(
     links: Links, endpoints: Endpoints, request: type[Ping] | Describe, deadline: float
 ) -> CallOperation | Failover:
     """A call of the job's proxy, with failover when there are fallbacks."""
+    if len(endpoints.caches) == 1:
+        return CallOperation(links, request, deadline)
 
     def attempt_of(attempt_links: Links, attempt: Attempt) -> CallOperation:
         return CallOperation(attempt_links, request, attempt.until, tries=attempt.tries, margin=ATTEMPT_MARGIN)
 
-    if len(endpoints.caches) > 1:
-        return Failover(links, endpoints, 1, deadline, attempt_of)
-    return CallOperation(links, request, deadline)
+    return Failover(links, endpoints, 1, deadline, attempt_of)

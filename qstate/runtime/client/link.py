@@ -1,8 +1,8 @@
-"""One connection of a client to a proxy or a state server, without its socket.
+"""The connections of a client to proxies and state servers, without their sockets.
 
-Rules of this module: it knows which operation waits for which answer on this connection, and fails the operations when
-the connection breaks. It reads no clock and moves no bytes: the synchronous and the asyncio client each give it a
-transport by implementing `_write` and `_abort`.
+Rules of this module: a link knows which operation waits for which answer on its connection, and fails the operations
+when the connection breaks. It reads no clock and moves no bytes: the synchronous and the asyncio client each give it a
+transport. A link table knows which link leads to which address.
 
     CONNECTING  requests are queued       -> opened(), then the peer's Welcome
     READY       requests are sent at once
@@ -17,19 +17,20 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from random import Random
+from typing import Generic, TypeVar
 
 from qstate.errors import Detail, FailureCode, LocalProtocolError, QueryError
 from qstate.protocol import BrokenConnection, ClientConnection, Failure, Location, Welcome
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
 from qstate.runtime.client.operations import LOOK_UP, Operation, RoutedOperation
-from qstate.runtime.client.state_cache import AddressBook
+from qstate.runtime.client.state_cache import AddressBook, StateCache
 from qstate.runtime.routing.routed_get import Ask, LookUp
 
-__all__ = ["Link", "LinkSettings", "LinkState"]
-
+__all__ = ["Link", "LinkSettings", "LinkState", "LinkTable"]
 
 #: A peer counts as dead when a request is unanswered at its deadline and the peer has sent nothing for this long.
 SILENCE_S = 1.0
@@ -67,6 +68,14 @@ class Link(ABC):
         self._pending: dict[int, tuple[RoutedOperation, int, float]] = {}
         self._queued: list[tuple[RoutedOperation, Ask | LookUp]] = []
         self._heard_at = now
+
+    @abstractmethod
+    def connect(self) -> None:
+        """Start to connect; `opened` or `refused` follows, perhaps later."""
+
+    @abstractmethod
+    def notice_end(self) -> None:
+        """When no answer is pending but something has arrived, lose the link: it can only be the connection's end."""
 
     @abstractmethod
     def _write(self, data: bytes) -> None:
@@ -228,3 +237,53 @@ class Link(ABC):
             self.lost(FailureCode.VERSION_MISMATCH, {**details, "greeted": False} if foreign else details, now)
         else:
             self.lost(FailureCode.UNAVAILABLE, details, now)
+
+
+SomeLink = TypeVar("SomeLink", bound=Link)
+
+
+class LinkTable(ABC, Generic[SomeLink]):
+    """The links of one client. `caches`: one for each proxy that may be asked, the job's own first."""
+
+    def __init__(self, caches: Sequence[StateCache], settings: LinkSettings, random: Random) -> None:
+        self.states = caches[0]
+        self.book = AddressBook(caches)
+        self.random = random
+        self._settings = settings
+        #: By address: the link that new requests are sent over.
+        self._links: dict[tuple[str, int], SomeLink] = {}
+        #: Every link whose transport may still be open, including silent and lost ones.
+        self.open: set[SomeLink] = set()
+        #: The operations that have not finished.
+        self._live: set[Operation] = set()
+
+    @abstractmethod
+    def _new_link(self, host: str, port: int) -> SomeLink:
+        """A link that does not connect yet."""
+
+    def send(
+        self, operation: RoutedOperation, command: Ask | LookUp, now: float, proxy: tuple[str, int] | None = None
+    ) -> None:
+        """Send over the link to the command's peer. Makes the link if necessary."""
+        address = command.owner.address if type(command) is Ask else proxy or self.states.proxy
+        link = self._links.get(address)
+        if link is not None:
+            link.notice_end()
+        if type(command) is Ask and not operation.is_current:
+            operation.on_outdated(command.part, now)
+        elif link is None or not link.takes_requests:
+            link = self._links[address] = self._new_link(*address)
+            self.open.add(link)
+            link.send(operation, command, now)
+            link.connect()
+        else:
+            link.send(operation, command, now)
+
+    def stalls(self, operation: Operation) -> Mapping[str, Detail]:
+        """The reason why the operation's request has not been sent yet, as details; empty when it was sent."""
+        return next((found for link in self.open if (found := link.stalls(operation))), {})
+
+    def gave_up(self, operation: Operation, now: float) -> None:
+        """The operation's deadline has passed without an answer: stop using the peers that count as dead."""
+        for link in list(self.open):
+            link.gave_up(operation, now)

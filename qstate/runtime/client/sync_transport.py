@@ -18,15 +18,14 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from qstate.errors import ClosedError, Detail
-from qstate.runtime.client.link import Link, LinkSettings
-from qstate.runtime.client.operations import Operation, RoutedOperation
-from qstate.runtime.client.state_cache import AddressBook, StateCache
-from qstate.runtime.routing.routed_get import Ask, LookUp
+from qstate.errors import ClosedError
+from qstate.runtime.client.link import Link, LinkSettings, LinkTable
+from qstate.runtime.client.operations import Operation
+from qstate.runtime.client.state_cache import StateCache
 
 __all__ = ["SyncLinks"]
 
@@ -58,13 +57,12 @@ class SyncLink(Link):
         self._arrivals = select.poll()
 
     def connect(self) -> None:
-        """Start to connect; `opened` or `refused` follows, perhaps later. Resolving a host name may block."""
+        # Resolving a host name may block.
         try:
             self._addresses = list(socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM))
         except (OSError, UnicodeError) as exc:
             self.refused(exc if isinstance(exc, OSError) else OSError(str(exc)), time.monotonic())
             return
-        self._links.open.add(self)
         self._next_address(OSError("no address"))
 
     def ready(self, events: int) -> None:
@@ -81,7 +79,6 @@ class SyncLink(Link):
             self.read()
 
     def notice_end(self) -> None:
-        """When no answer is pending, read what has arrived: it can only be the end of the connection."""
         if self.idle and self._arrivals.poll(0):
             self.read()
 
@@ -185,24 +182,14 @@ class SyncLink(Link):
         self.opened()
 
 
-class SyncLinks:
+class SyncLinks(LinkTable[SyncLink]):
     """All links of one synchronous client, and the threads that wait on them."""
 
     def __init__(self, caches: Sequence[StateCache], settings: LinkSettings, random: Random) -> None:
-        """`caches`: one for each proxy that may be asked, the job's own first."""
-        self.states = caches[0]
-        self.book = AddressBook(caches)
-        self.random = random
+        super().__init__(caches, settings, random)
         self.lock = threading.Lock()
-        self._settings = settings
-        self._proxy = self.states.proxy
-        #: By address: the link that new requests are sent over.
-        self._links: dict[tuple[str, int], SyncLink] = {}
-        #: Every link with a socket, including those to silent peers.
-        self.open: set[SyncLink] = set()
         #: The links with more than `HIGH_WATER_BYTES` unsent.
         self.congested: set[SyncLink] = set()
-        self._live: set[Operation] = set()
         #: The sleeping threads, in the order of their arrival; releasing a waiter, a lock, wakes its thread.
         self._waiters: dict[Any, None] = {}
         self._leading = False
@@ -288,22 +275,8 @@ class SyncLinks:
 
     # For operations and links
 
-    def send(
-        self, operation: RoutedOperation, command: Ask | LookUp, now: float, proxy: tuple[str, int] | None = None
-    ) -> None:
-        """Send over the link to the command's peer. Makes the link if necessary."""
-        address = (command.owner.host, command.owner.port) if type(command) is Ask else proxy or self._proxy
-        link = self._links.get(address)
-        if link is not None:
-            link.notice_end()
-        if type(command) is Ask and not operation.is_current:
-            operation.on_outdated(command.part, now)
-        elif link is None or not link.takes_requests:
-            link = self._links[address] = SyncLink(self, *address, self._settings)
-            link.send(operation, command, now)
-            link.connect()
-        else:
-            link.send(operation, command, now)
+    def _new_link(self, host: str, port: int) -> SyncLink:
+        return SyncLink(self, host, port, self._settings)
 
     def finished(self, operation: Operation) -> None:
         """Wake the threads that wait for the operation."""
@@ -313,15 +286,6 @@ class SyncLinks:
         now = time.monotonic()
         if now >= operation.deadline:
             self.gave_up(operation, now)
-
-    def stalls(self, operation: Operation) -> Mapping[str, Detail]:
-        """The reason why the operation's request has not been sent yet, as details; empty when it was sent."""
-        return next((found for link in self.open if (found := link.stalls(operation))), {})
-
-    def gave_up(self, operation: Operation, now: float) -> None:
-        """The operation's deadline has passed without an answer: stop using the peers that count as dead."""
-        for link in list(self.open):
-            link.gave_up(operation, now)
 
     def progressed(self, operation: Operation) -> None:
         """Wake the threads that wait for the operation: its `wake_at` may have changed."""
@@ -343,11 +307,7 @@ class SyncLinks:
     # Leading and sleeping
 
     def _lead(self, timeout_s: float) -> None:
-        for number, events in self._poll_once(timeout_s):
-            self._dispatch(number, events)
-
-    def _poll_once(self, timeout_s: float) -> list[tuple[int, int]]:
-        """Poll the sockets, without the lock. Returns (file descriptor, events) of those with events."""
+        """Poll the sockets, without the lock, and read those that are ready."""
         self._leading = True
         self.lock.release()
         ready: list[tuple[int, int]] = []
@@ -358,15 +318,15 @@ class SyncLinks:
             self._leading = False
             if self._closed is not None:
                 self._dispose()
-        return ready if self._closed is None else []
-
-    def _dispatch(self, number: int, events: int) -> None:
-        link = self._polled.get(number)
-        if link is not None:
-            link.ready(events)
-        elif number == self._wake_reader.fileno():
-            with contextlib.suppress(BlockingIOError):
-                self._wake_reader.recv(4096)
+        if self._closed is not None:
+            return
+        for number, events in ready:
+            link = self._polled.get(number)
+            if link is not None:
+                link.ready(events)
+            elif number == self._wake_reader.fileno():
+                with contextlib.suppress(BlockingIOError):
+                    self._wake_reader.recv(4096)
 
     def _sleep(self, operation: Operation, timeout_s: float) -> None:
         waiter = threading.Lock()

@@ -525,6 +525,16 @@ def test_close_just_after_a_look_up_was_answered_wakes_every_waiter(peer: Peer) 
     asyncio.run(main(), debug=True)
 
 
+def test_close_ends_while_a_get_of_the_same_turn_makes_a_connection(halves: tuple[Peer, Peer]) -> None:
+    async def scenario(client: AsyncQueryableStateClient) -> None:
+        future = client.submit("job", "state", next(filter(is_upper, map(str, range(128)))))
+        await asyncio.wait_for(client.close(), 10)
+        with pytest.raises(ClosedError):
+            await future
+
+    asyncio.run(gets_of_halves(halves[0], scenario))
+
+
 def test_use_after_close_is_closed_error_and_close_is_idempotent(peer: Peer) -> None:
     async def main() -> None:
         client = await AsyncQueryableStateClient.connect(*peer.address)

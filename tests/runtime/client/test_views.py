@@ -200,6 +200,13 @@ def test_each_kind_reads_with_its_own_operations() -> None:
     assert (entries.entries(), entries.keys(), entries.values()) == ((("a", 1),), ("a",), (1,))
     assert not entries.is_empty()
     assert view_of("map", PACK({})).is_empty()
+    assert {kind: view.contents() for kind, view in VIEWS.items()} == {
+        "value": 1,
+        "list": [1],
+        "map": {"a": 1},
+        "reducing": 1,
+        "aggregating": 1,
+    }
 
 
 @pytest.mark.parametrize("kind", VIEWS)
