@@ -83,15 +83,6 @@ class LocationTable:
     def __reduce__(self) -> tuple[type[LocationTable], tuple[object, ...]]:
         return LocationTable, (self.job, self.state, self.max_parallelism, self.owners)
 
-    def owner_of(self, group: int) -> Owner | None:
-        """The owner of a key group, or None while it has none."""
-        slot = self._slots[group]
-        return self.owners[slot] if slot >= 0 else None
-
-    def owner_of_key(self, key: Key) -> Owner | None:
-        """The owner of a key's group, or None while it has none. Raises for an unsound key as `split` does."""
-        return self.sole_owner or self.owner_of(self._group(key))
-
     def check_keys(self, keys: Sequence[Key]) -> None:
         """Raise `WrongKeyType` unless every key has the state's types. Leaves unknown types to the state server."""
         try:

@@ -68,29 +68,23 @@ def hashes_the_first_column_alone() -> None:
     _owners_by(lambda key, max_parallelism: group_of(key[0] if isinstance(key, tuple) else key, max_parallelism))
 
 
-def _owners_by(group_of: Any) -> None:
-    def owner_of_key(self: LocationTable, key: Any) -> Any:
-        return self.owner_of(group_of(key, self.max_parallelism))
-
+def _owners_by(
+    group_of: Callable[[Any, int], int], in_a_gap: Callable[[LocationTable], Any] = lambda table: None
+) -> None:
     def split(self: LocationTable, keys: Any) -> Any:
         shares: dict[Any, list[int]] = {}
         for index, key in enumerate(keys):
-            shares.setdefault(owner_of_key(self, key), []).append(index)
+            group = group_of(key, self.max_parallelism)
+            owner = next((owner for owner in self.owners if group in owner.key_groups), None) or in_a_gap(self)
+            shares.setdefault(owner, []).append(index)
         return list(shares.items())
 
-    LocationTable.owner_of_key = owner_of_key  # type: ignore[method-assign]
     LocationTable.split = split  # type: ignore[method-assign]
 
 
 @defect("routing.a_key_without_an_owner_is_looked_for_again_later")
 def asks_the_neighbour_about_a_gap() -> None:
-    owner_of = LocationTable.owner_of
-
-    def nearest(self: LocationTable, group: int) -> Any:
-        return owner_of(self, group) or (self.owners[0] if self.owners else None)
-
-    LocationTable.owner_of = nearest  # type: ignore[method-assign]
-    _owners_by(group_of)
+    _owners_by(group_of, lambda table: table.owners[0] if table.owners else None)
 
 
 @defect("routing.an_owner_is_greeted_like_a_proxy")
