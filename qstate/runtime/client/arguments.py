@@ -26,6 +26,7 @@ __all__ = [
     "DEFAULT_TIMEOUT_S",
     "check_address",
     "check_name",
+    "check_names",
     "check_timeout",
     "demands",
     "endpoints_of",
@@ -107,15 +108,19 @@ def check_timeout(timeout_s: float) -> float:
 def query_of(
     job: Any, state: Any, namespace: Namespace, isolation: str, *, min_epoch: int | None, max_staleness_s: float | None
 ) -> Query:
-    """Return the query of a call. Raises `ConfigError`; `Query.check_keys` checks the namespace."""
-    check_name("job", job)
-    check_name("state", state)
+    """Return the query of a call. Raises `ConfigError`; `check_names` and `Query.check_keys` check the rest."""
     if isolation not in ISOLATIONS:
         raise ConfigError(f"isolation must be one of {', '.join(map(repr, ISOLATIONS))}, got {isolation!r}")
     options = NO_OPTIONS if isolation == LIVE else _COMMITTED_OPTIONS
     if min_epoch is not None or max_staleness_s is not None:
         options = {**options, **demands(min_epoch, max_staleness_s)}
     return Query(job, state, namespace, isolation, options)
+
+
+def check_names(job: Any, state: Any) -> None:
+    """Raise `ConfigError` unless a job and a state can have these names."""
+    check_name("job", job)
+    check_name("state", state)
 
 
 def check_name(which: str, name: Any) -> None:

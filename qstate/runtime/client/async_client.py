@@ -20,6 +20,7 @@ from qstate.protocol.limits import DEFAULT_MAX_FRAME
 from qstate.runtime.client.arguments import (
     DEFAULT_TIMEOUT_S,
     check_name,
+    check_names,
     check_timeout,
     endpoints_of,
     keys_of,
@@ -173,7 +174,8 @@ class AsyncQueryableStateClient:
         query = query_of(job, state, namespace, isolation, min_epoch=min_epoch, max_staleness_s=max_staleness_s)
         deadline = self._deadline(timeout_s)
         if self._links.states.find(job, state) is None:
-            # For a known state, encoding the request checks them.
+            # For a known state, encoding the request checks its keys.
+            check_names(job, state)
             query.check_keys(asked)
         found = await self._finish(get_operation(self._links, self._endpoints, query, asked, deadline))
         return dict(zip(asked, found, strict=True))
@@ -218,7 +220,7 @@ class AsyncQueryableStateClient:
         query.check_keys((key,))
         deadline = self._deadline(target[4])
         if not self._endpoints.may_answer(query):
-            known = await self._learn(query.job, query.state, deadline)
+            known = await self._learn(query, deadline)
             return await self._batching.add(known, target, key, deadline)
         elsewhere = self._endpoints.find(query.job, query.state)
         if elsewhere is not None:
@@ -234,13 +236,14 @@ class AsyncQueryableStateClient:
         await future
         return operation.result()
 
-    async def _learn(self, job: str, state: str, deadline: float) -> CachedState:
+    async def _learn(self, query: Query, deadline: float) -> CachedState:
         """Look up a state. Tasks that ask at the same time share one look-up, each with its own deadline."""
+        target = query.job, query.state
         while True:
-            operation = self._learning.get((job, state))
+            operation = self._learning.get(target)
             if operation is None or operation.finished:
                 until = max(deadline, self._deadline(None))
-                operation = self._learning[job, state] = LearnOperation(self._links, job, state, until)
+                operation = self._learning[target] = LearnOperation(self._links, query, until)
                 future = self._wait_for(operation)
                 self._links.start(operation)
             else:
@@ -248,7 +251,7 @@ class AsyncQueryableStateClient:
             await asyncio.wait([future], timeout=deadline - time.monotonic())
             if not operation.finished:
                 raise DeadlineExceeded()
-            self._learning.pop((job, state), None)
+            self._learning.pop(target, None)
             if not isinstance(operation.error, DeadlineExceeded) or time.monotonic() >= deadline:
                 return operation.results()[0]
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from qstate.errors import ClosedError, QStateError, WrongKeyType
 from qstate.keys import Key, Namespace, check_key
-from qstate.runtime.client.arguments import check_timeout, query_of
+from qstate.runtime.client.arguments import check_names, check_timeout, query_of
 from qstate.runtime.client.async_transport import AsyncLinks
 from qstate.runtime.client.failover import Endpoints, get_operation
 from qstate.runtime.client.operations import Operation
@@ -76,8 +76,10 @@ class Batching:
         self._sent_early = False
 
     def query_of(self, target: Target) -> Query:
-        """The query of a target. Raises `ClosedError`, `ConfigError`."""
-        return self._new_batch(target).query
+        """The query of a target whose state is not known. Raises `ClosedError`, `ConfigError`."""
+        query = self._new_batch(target).query
+        check_names(query.job, query.state)
+        return query
 
     def add(self, known: CachedState, target: Target, key: Key, deadline: float = math.inf) -> asyncio.Future[Any]:
         """Add a get of a known state to its batch of this turn. Raises `ClosedError`, `ConfigError`."""

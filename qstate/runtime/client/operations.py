@@ -12,10 +12,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from random import Random
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from qstate.errors import Detail, FailureCode, QStateError, QueryError, SerializationError, WrongKeyType, query_error
-from qstate.keys import Key
 from qstate.protocol import Answer as WireAnswer
 from qstate.protocol import Describe, Description, Failure, Get, Locate, Location, Ping, Request, Values
 from qstate.protocol.limits import MAX_DEADLINE_MS
@@ -24,7 +23,7 @@ from qstate.runtime.client.state_cache import CachedState, StateCache
 from qstate.runtime.routing.location import LocationTable
 from qstate.runtime.routing.routed_get import ANY_NUMBER, PLAIN, Answer, Ask, Command, LookUp, Refuse, RoutedGet
 
-__all__ = ["CallOperation", "GetOperation", "LearnOperation", "Links", "Operation", "RoutedOperation"]
+__all__ = ["CallOperation", "GetOperation", "LearnOperation", "Limits", "Links", "Operation", "RoutedOperation"]
 
 #: The part number of a look-up; `RoutedGet` counts its parts from 1.
 LOOK_UP = 0
@@ -32,6 +31,18 @@ LOOK_UP = 0
 #: arrives before the client's.
 DEADLINE_MARGIN = 0.05
 LONGEST_MARGIN_S = 0.050
+
+
+class Limits(NamedTuple):
+    """How long an operation tries: failure codes with the tries after which each is final, and the margin of time."""
+
+    tries: Mapping[int, int] = ANY_NUMBER
+    #: See `DEADLINE_MARGIN`.
+    margin: float = DEADLINE_MARGIN
+
+
+#: It tries until its deadline.
+NO_LIMITS = Limits()
 
 
 class Links(Protocol):
@@ -114,10 +125,7 @@ class Operation(ABC):
 
 
 class RoutedOperation(Operation):
-    """An operation that sends requests, routed by a `RoutedGet`.
-
-    `tries` has failure codes with the number of tries after which each is final. `margin`: see `DEADLINE_MARGIN`.
-    """
+    """An operation that sends requests, routed by a `RoutedGet`."""
 
     __slots__ = ("_answer", "_keys", "_margin", "_routed")
 
@@ -127,14 +135,12 @@ class RoutedOperation(Operation):
         keys: tuple[Any, ...],
         deadline: float,
         table: LocationTable | None,
-        *,
-        tries: Mapping[int, int] = ANY_NUMBER,
-        margin: float = DEADLINE_MARGIN,
+        limits: Limits,
     ) -> None:
         super().__init__(links, deadline)
         self._keys = keys
-        self._margin = margin
-        self._routed = RoutedGet(keys, deadline=deadline, random=links.random, table=table, tries=tries)
+        self._margin = limits.margin
+        self._routed = RoutedGet(keys, deadline=deadline, random=links.random, table=table, tries=limits.tries)
         self._answer: Answer | None = None
 
     @abstractmethod
@@ -275,14 +281,14 @@ class RoutedOperation(Operation):
 class _StateOperation(RoutedOperation):
     """An operation that needs the location or the description of a state."""
 
-    __slots__ = ("_job", "_known", "_state")
+    __slots__ = ("_known", "_query")
 
     def __init__(
-        self, links: Links, target: tuple[str, str], keys: tuple[Any, ...], deadline: float, **limits: Any
+        self, links: Links, query: Query, keys: tuple[Any, ...], deadline: float, limits: Limits = NO_LIMITS
     ) -> None:
-        self._job, self._state = target
-        self._known: CachedState | None = links.states.find(*target)
-        super().__init__(links, keys, deadline, None if self._known is None else self._known.table, **limits)
+        self._query = query
+        self._known: CachedState | None = links.states.find(query.job, query.state)
+        super().__init__(links, keys, deadline, None if self._known is None else self._known.table, limits)
 
     @property
     def knows_owners(self) -> bool:
@@ -292,16 +298,16 @@ class _StateOperation(RoutedOperation):
     def is_current(self) -> bool:
         # A direct client asks by state id, which stands for one description of the state and never becomes outdated.
         states = self._links.states
-        return states.direct or self._known is None or states.find(self._job, self._state) is self._known
+        return states.direct or self._known is None or states.find(self._query.job, self._query.state) is self._known
 
     def _locate(self, request_id: int, now: float) -> Locate:
-        return Locate(request_id, self._ms_left(now), self._job, self._state)
+        return Locate(request_id, self._ms_left(now), self._query.job, self._query.state)
 
     def _look_up(self, command: LookUp, now: float) -> None:
         states = self._links.states
         if command.stale is not None:
-            states.drop(self._job, self._state, command.stale)
-        known = states.find(self._job, self._state)
+            states.drop(self._query.job, self._query.state, command.stale)
+        known = states.find(self._query.job, self._query.state)
         if known is None:
             self._links.send(self, command, now)
         else:
@@ -311,7 +317,7 @@ class _StateOperation(RoutedOperation):
 
     def _on_location(self, message: Location, now: float) -> None:
         try:
-            self._known = self._links.states.learn(self._job, self._state, message)
+            self._known = self._links.states.learn(self._query.job, self._query.state, message)
         except SerializationError as exc:
             self.fail(exc)
         else:
@@ -320,16 +326,16 @@ class _StateOperation(RoutedOperation):
     def _refused(self, refusal: Refuse) -> None:
         super()._refused(refusal)
         if refusal.code in (FailureCode.UNKNOWN_JOB, FailureCode.UNKNOWN_STATE):
-            self._links.states.drop(self._job, self._state)
+            self._links.states.drop(self._query.job, self._query.state)
 
 
 class LearnOperation(_StateOperation):
-    """Find the location and the description of a state. Its one result is the `CachedState`."""
+    """Find the location and the description of a query's state. Its one result is the `CachedState`."""
 
     __slots__ = ()
 
-    def __init__(self, links: Links, job: str, state: str, deadline: float) -> None:
-        super().__init__(links, (job, state), (None,), deadline)
+    def __init__(self, links: Links, query: Query, deadline: float) -> None:
+        super().__init__(links, query, (None,), deadline)
 
     def request(self, request_id: int, command: Ask | LookUp, now: float) -> Request:
         return self._locate(request_id, now)
@@ -342,7 +348,7 @@ class LearnOperation(_StateOperation):
 
     def _on_location(self, message: Location, now: float) -> None:
         try:
-            self._known = self._links.states.learn(self._job, self._state, message)
+            self._known = self._links.states.learn(self._query.job, self._query.state, message)
         except SerializationError as exc:
             self.fail(exc)
         else:
@@ -353,11 +359,7 @@ class LearnOperation(_StateOperation):
 class GetOperation(_StateOperation):
     """Get the values of keys. Its results are a view or None for each key."""
 
-    __slots__ = ("_query",)
-
-    def __init__(self, links: Links, query: Query, keys: tuple[Key, ...], deadline: float, **limits: Any) -> None:
-        super().__init__(links, (query.job, query.state), keys, deadline, **limits)
-        self._query = query
+    __slots__ = ()
 
     def request(self, request_id: int, command: Ask | LookUp, now: float) -> Request:
         if type(command) is not Ask:
@@ -405,8 +407,10 @@ class CallOperation(RoutedOperation):
 
     __slots__ = ("_request", "_result", "_sent_at")
 
-    def __init__(self, links: Links, request: type[Ping] | Describe, deadline: float, **limits: Any) -> None:
-        super().__init__(links, (None,), deadline, links.states.at_proxy("", {}), **limits)
+    def __init__(
+        self, links: Links, request: type[Ping] | Describe, deadline: float, limits: Limits = NO_LIMITS
+    ) -> None:
+        super().__init__(links, (None,), deadline, links.states.at_proxy("", {}), limits)
         self._request = request
         self._result: Any = None
         self._sent_at = 0.0

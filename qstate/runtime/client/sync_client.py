@@ -18,6 +18,7 @@ from qstate.protocol.limits import DEFAULT_MAX_FRAME
 from qstate.runtime.client.arguments import (
     DEFAULT_TIMEOUT_S,
     check_name,
+    check_names,
     check_timeout,
     endpoints_of,
     keys_of,
@@ -215,7 +216,8 @@ class QueryableStateClient:
     def _start_get(self, query: Query, keys: tuple[Key, ...], timeout_s: float | None) -> Operation:
         deadline = self._deadline(timeout_s)
         if self._links.states.find(query.job, query.state) is None:
-            # For a known state, encoding the request checks them.
+            # For a known state, encoding the request checks its keys.
+            check_names(query.job, query.state)
             query.check_keys(keys)
         return self._start(get_operation(self._links, self._endpoints, query, keys, deadline))
 
