@@ -1,4 +1,4 @@
-"""Backends for the tests of the framework: one that breaks a law in a known way, and some that cannot be used.
+"""Backends for the framework's tests: one that breaks a known law, and some that cannot be used.
 
 Rules of this module: the defects that the suite must catch are in `tests.defects`; these only make a run fail, stop
 or report the calls that it got.

@@ -1,4 +1,4 @@
-"""Laws, plans and outcomes that nothing was run for, to test the rules that judge them."""
+"""Laws, plans and outcomes made by hand, to test the rules that judge them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that do not keep the line protocol fail as what they are, by name, in time, and leave nothing behind."""
+"""Programs that break the line protocol fail in time, with a clear error, and leave nothing behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The judge of what clients send: it finds the fault in what is faulty, and none in what is sound."""
+"""The judge of clients' requests finds each fault in a faulty one, and none in a sound one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the documentation says of the suite is what the suite does."""
+"""The suite does what its documentation says."""
 
 from __future__ import annotations
 

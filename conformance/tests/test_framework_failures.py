@@ -1,4 +1,4 @@
-"""What a failure says: the two values by name, the law's line, and the lines of the author's own code."""
+"""The report of a failure: both values by name, the law's line, and the author's own lines."""
 
 from __future__ import annotations
 

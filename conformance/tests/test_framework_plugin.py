@@ -1,4 +1,4 @@
-"""The plugin in a pytest run of somebody else, whose configuration the suite cannot choose."""
+"""The plugin in a third party's pytest run, whose configuration the suite cannot choose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run of the suite: what it runs, what it is sheltered from, how it ends."""
+"""A run of the suite: what it runs, how it is isolated, how it ends."""
 
 from __future__ import annotations
 

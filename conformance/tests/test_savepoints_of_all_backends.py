@@ -1,4 +1,4 @@
-"""State that goes by savepoints through every backend, and through several parallelisms, is the same byte for byte."""
+"""Savepoints carry state through every backend and several parallelisms, byte for byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The suite's own reading of the protocol: it takes what the reference allows and names the rule that is broken."""
+"""The suite's own reader of the protocol accepts what the reference allows, and names each broken rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples of the profile `ci`, of which the first that fails ends a law: what is caught need not be shrunk.
+"""The examples of the profile `ci` without shrinking: a law ends at its first failure.
 
 A seeded defect shows whether a law catches it. Shrinking asks the same law many times more and finds nothing new; the
 tests of the framework and a few of the defects' tests prove that it works.

@@ -1,4 +1,4 @@
-"""Chaos: which seed it takes, and that the long runs come only when they are asked for."""
+"""Options of the chaos tests: the seed, and whether the long runs are included."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What jobs under chaos run: a function with a state of each kind, a look at the end of each task, and smaller ones."""
+"""Functions of jobs under chaos: one with a state of each kind, a check at the end of each task, and smaller ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The input of a job under chaos, one file for each micro-batch, and what has to come of it, by plain Python."""
+"""The input of a job under chaos, one file for each micro-batch, and its expected results, in plain Python."""
 
 from __future__ import annotations
 

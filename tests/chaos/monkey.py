@@ -1,4 +1,4 @@
-"""The chaos monkey: starts the driver, does to it what the schedule says, starts it again, and looks at what is left.
+"""The chaos monkey: starts the driver, injects the faults of the schedule, starts it again, and checks the result.
 
 Rules of this module: it kills only what it started, and what that started. It waits for events, with bounds.
 """

@@ -1,4 +1,4 @@
-"""Which faults come, and when: drawn from a seed, so that the seed brings the same ones again.
+"""Which faults come, and when: drawn from a seed, so that the same seed gives the same faults.
 
 Rules of this module: a pure function of its arguments. It keeps to what Spark survives (a task may fail three times),
 so that nothing but a fault in the sink may stop a query.

@@ -1,4 +1,4 @@
-"""Storage that fails, is slow, or whose process is killed between two steps: in task managers and snapshot processes.
+"""Storage that fails, is slow, or kills its process between two steps, in task managers and snapshot processes.
 
 Rules of this module: it stands around the system calls of `DurableDirectory` from outside, in the processes that a job
 under chaos starts; the product knows nothing of it. `injected/sitecustomize.py` brings it in.

@@ -1,4 +1,4 @@
-"""What committed reads show while epochs fail after they were sealed, and while they are taken back in the middle."""
+"""Committed reads while epochs fail after they were sealed, and while epochs are rolled back."""
 
 from __future__ import annotations
 

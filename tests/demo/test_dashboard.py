@@ -1,4 +1,4 @@
-"""The dashboard shows what it is given, on a terminal and without one, and what is asked comes from the client."""
+"""The dashboard shows its figures, on a terminal and without one, and gets values through the client."""
 
 from __future__ import annotations
 

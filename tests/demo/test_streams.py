@@ -1,4 +1,4 @@
-"""The demo's job on real Spark: every backend gives the answers of the batch computation, and wrong ones show."""
+"""The demo's job on real Spark: every backend gives the batch computation's results, and a difference is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Acts a page of the documentation out as its reader does: files are written, commands are typed into shells."""
+"""Runs a page of the documentation as its reader does: writes its files and types its commands into shells."""
 
 from __future__ import annotations
 

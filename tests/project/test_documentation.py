@@ -1,4 +1,4 @@
-"""What can be said of the documentation without running it: it is in step with the code, and its code is sound."""
+"""Static checks of the documentation: it matches the code, and its code blocks are valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The installation check: what is missing or too old is named, with what to do about it."""
+"""The installation check names missing and outdated parts, with a remedy."""
 
 from __future__ import annotations
 

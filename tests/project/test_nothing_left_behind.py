@@ -1,4 +1,4 @@
-"""The check that no test leaves threads or processes behind catches what it is there for."""
+"""The check for leaked threads and processes fails the test that leaks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws of secrets: nothing that is shown holds one, and a token may come from a file."""
+"""Laws of secrets: no shown text holds one, and a token may come from a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tutorial, acted out: its files, its commands, and what it says that they print."""
+"""The tutorial, run as a reader does: its files, its commands, and their printed output."""
 
 from __future__ import annotations
 

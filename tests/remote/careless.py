@@ -1,4 +1,4 @@
-"""S3 filesystems that ignore the condition, as stores do that know no conditional writes, or not for all requests.
+"""S3 filesystems that ignore the condition of a write, for all requests or for some.
 
 fsspec finds them by the protocols `careless` and `halfcareless` once this module is imported.
 """

@@ -1,4 +1,4 @@
-"""Generated input for the Spark tests, and what its state must be, by plain Python."""
+"""Generated input for the Spark tests, and its expected state, computed in plain Python."""
 
 from __future__ import annotations
 

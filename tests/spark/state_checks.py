@@ -1,4 +1,4 @@
-"""Comparing queried state with what it must be."""
+"""Compares queried state with the expected state."""
 
 from __future__ import annotations
 

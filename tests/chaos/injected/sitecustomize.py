@@ -1,4 +1,4 @@
-"""Found by every interpreter that has this directory on its path: brings faults of storage into a job's processes."""
+"""Injects storage faults into a job's processes: Python imports it from any directory on its path."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Defects that come with age: nothing is wrong for thousands of operations. Each says the law that catches it."""
+"""Defects that appear after thousands of operations. Each names the law that catches it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.defects.backends.sound import DictBackend, TableProxy, WithTables
 
 
 class EpochNumbersWrapAround(DictBackend):
-    """The final epoch is found by a number of eleven bits, and committed reads stay behind after 2,048 epochs."""
+    """The final epoch has a number of eleven bits, so committed reads stay behind after 2,048 epochs."""
 
     caught_by = "backend.soak.thousands_of_epochs_leave_what_a_dict_would"
 
@@ -34,7 +34,7 @@ class AdditionsOverrun(WithTables):
 
 
 class PutsOverrun(WithTables):
-    """A counter of writes has sixteen bits, and the write at which it is zero again is taken for none."""
+    """A counter of writes has sixteen bits. The write that brings it back to zero is not counted as a write."""
 
     caught_by = "backend.soak.a_hundred_thousand_puts_lose_none"
 
@@ -81,7 +81,7 @@ class AFileForEachEpoch(DictBackend):
 
 
 class LogNeverCut(DictBackend):
-    """A log on disk has everything that was ever written."""
+    """A log on disk keeps everything that was ever written."""
 
     caught_by = "backend.soak.what_a_backend_occupies_does_not_grow_with_its_age"
 

@@ -1,4 +1,4 @@
-"""Sound backends that are not like those that come with qstate: each does something else that the contract allows.
+"""Sound backends that differ from those of qstate: each uses another freedom of the contract.
 
 `EagerBackend` serializes at every write. `TalkativeBackend` returns more changes than it must, and what has no order in
 another order every time. A law that fails one of them raises a false alarm.
@@ -31,7 +31,7 @@ def shuffled(items: Iterable[_Item]) -> list[_Item]:
 
 
 class _EagerTable(PlainTable):
-    """Holds what the serializer made of each value: a value that does not fit is refused by the write itself."""
+    """Holds the serialized form of each value, so the write itself refuses a value of a wrong type."""
 
     def get(self, key: Key) -> Any:
         return deepcopy(super().get(key))
@@ -55,7 +55,7 @@ class _EagerTable(PlainTable):
 
 
 class EagerBackend(PlainBackend):
-    """Serializes at every write, and gives a value of its own to everybody who reads."""
+    """Serializes at every write, and returns a new object to every reader."""
 
     name = "eager"
 
@@ -75,7 +75,7 @@ class _TalkativeTable(PlainTable):
 
 
 class TalkativeBackend(PlainBackend):
-    """Tells everything that was written as if something else had been there, and in another order every time."""
+    """Returns every written entry as a change, even unchanged ones, in another order every time."""
 
     name = "talkative"
 

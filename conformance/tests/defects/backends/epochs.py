@@ -36,7 +36,7 @@ class KeyGroupOffByOne(Telling):
 
 
 class ClearNotTold(Telling):
-    """A key that lost its value is no change."""
+    """A commit has no change for a deleted key."""
 
     caught_by = "backend.changes.changes_tell_a_clear"
 
@@ -45,7 +45,7 @@ class ClearNotTold(Telling):
 
 
 class MapRemovalNotTold(Telling):
-    """A map entry that was removed is no change."""
+    """A commit has no change for a removed map entry."""
 
     caught_by = "backend.changes.changes_tell_a_removed_map_entry"
 
@@ -165,7 +165,7 @@ class RollbackKeepsAppends(WithTables):
 
 
 class RollbackMissesPublished(DictBackend):
-    """What was published before the rollback is not undone: only what waits in memory is dropped."""
+    """A rollback drops the writes in memory, and does not undo published ones."""
 
     caught_by = "backend.epochs.rollback_undoes_every_write_of_the_epoch"
 
@@ -207,7 +207,7 @@ class EntriesWhileTheyChange(PlainBackend):
 
 
 class FailedCommitSeals(DictBackend):
-    """A commit that raises leaves what it had written in the sealed state."""
+    """A commit that raises leaves its writes in the sealed state."""
 
     caught_by = "backend.epochs.a_value_that_does_not_fit_fails_the_epoch_and_no_more"
 
@@ -221,7 +221,7 @@ class FailedCommitSeals(DictBackend):
 
 
 class OldEpochsBegin(DictBackend):
-    """An epoch that is committed already begins again without a word."""
+    """A committed epoch begins again without an error."""
 
     caught_by = "backend.epochs.epochs_go_forward"
 

@@ -1,4 +1,4 @@
-"""Defects of the life cycle, of resources and of crashes. Each says the law that catches it."""
+"""Defects of the life cycle, of resources and of crashes. Each names the law that catches it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.defects.backends.sound import DictBackend, ReaderProxy, TableProxy, W
 
 
 class CloseTwiceRaises(DictBackend):
-    """The second close finds nothing to close and says so."""
+    """The second close raises, because nothing is open."""
 
     caught_by = "backend.life_cycle.close_twice_is_close_once"
 
@@ -26,7 +26,7 @@ class CloseTwiceRaises(DictBackend):
 
 
 class UseAfterCloseHangs(DictBackend):
-    """After close, a commit waits for a writer that is gone."""
+    """After close, a commit waits for a writer thread that has ended."""
 
     caught_by = "backend.life_cycle.use_after_close_is_refused"
 
@@ -68,7 +68,7 @@ class BeginsAfterClose(DictBackend):
 
 
 class ReaderBreaksOnClose(WithReaders):
-    """A reader that is running when the backend closes fails with an error of the store's."""
+    """A reader that runs while the backend closes fails with the store's own error."""
 
     caught_by = "backend.life_cycle.closing_while_others_read_gives_answers_or_closed_errors"
 
@@ -106,7 +106,7 @@ class LeavesFilesOpen(DictBackend):
 
 
 class LeavesAThread(DictBackend):
-    """Every life leaves a thread that waits on."""
+    """Every life leaves a waiting thread."""
 
     caught_by = "backend.life_cycle.close_frees_what_was_opened"
 
@@ -134,7 +134,7 @@ class LockLeftBehind(DictBackend):
 
 
 class HeapClaimsSmallMemory(HeapBackend):
-    """Everything is in memory, and the class says it is not."""
+    """Everything is in memory, although the class declares otherwise."""
 
     capabilities = HeapBackend.capabilities | {Capability.LARGER_THAN_MEMORY}
     caught_by = "backend.memory.memory_stays_bounded_while_the_state_grows"

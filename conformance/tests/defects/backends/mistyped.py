@@ -29,7 +29,7 @@ class TuplesBecomeLists(WithTables):
 
 
 class PacksByItself(DictBackend):
-    """A serializer called `msgpack` is taken for plain MessagePack, which the backend writes by itself."""
+    """The backend ignores a serializer named `msgpack` and writes plain MessagePack itself."""
 
     caught_by = "backend.types.what_is_not_of_the_declared_type_is_not_stored"
 
@@ -40,7 +40,7 @@ class PacksByItself(DictBackend):
 
 
 class PacksElementsByItself(DictBackend):
-    """The same, for what lists hold."""
+    """The same, for the elements of lists."""
 
     caught_by = "backend.types.what_would_come_back_as_something_else_is_not_stored"
 
@@ -51,7 +51,7 @@ class PacksElementsByItself(DictBackend):
 
 
 class RestoreWritesAnew(DictBackend):
-    """A restore reads each value and writes it again, in today's form."""
+    """A restore decodes each value and encodes it again, in the current form."""
 
     caught_by = "backend.types.what_was_stored_as_another_type_is_read_and_kept"
 

@@ -1,4 +1,4 @@
-"""Defects of readers, alone and beside the one writer. Each says the law that catches it."""
+"""Defects of readers, alone and beside the one writer. Each names the law that catches it."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class CommittedShowsUnsealed(DictBackend):
 
 
 class CommittedShowsSealed(DictBackend):
-    """A commit shows in committed reads at once, before Spark has committed the batch."""
+    """Committed reads show a commit at once, before Spark has committed the batch."""
 
     caught_by = "backend.committed_reads.a_sealed_epoch_does_not_show_before_it_is_final"
 
@@ -157,7 +157,7 @@ class BeginProvesNothing(DictBackend):
 
 
 class CommittedEpochGoesBack(WithReaders):
-    """The committed epoch is whichever was notified last."""
+    """The committed epoch is that of the last notification, even of an older epoch."""
 
     caught_by = "backend.committed_reads.finalize_again_or_of_an_older_epoch_does_nothing"
 
@@ -215,7 +215,7 @@ class PlainClaimsSnapshots(ClaimingBackend):
 
 
 class TornStore(ByteStore):
-    """Writes a batch entry by entry into the dict that everybody reads."""
+    """Writes a batch entry by entry into the dict that readers use."""
 
     def __init__(self) -> None:
         self.entries: dict[bytes, bytes] = {}
@@ -248,7 +248,7 @@ class TornStore(ByteStore):
 
 
 class TornMap(DictBackend):
-    """A store whose batches are not atomic, so a query meets half a map."""
+    """A store whose batches are not atomic, so a query reads half a map."""
 
     caught_by = "backend.concurrent_reads.a_live_answer_is_never_mixed_from_two_moments"
 
@@ -258,7 +258,7 @@ class TornMap(DictBackend):
 
 
 class ReaderWritesBack(PlainBackend):
-    """A reader puts what it serialized back into the state, to have it ready next time."""
+    """A reader caches its serialized bytes in the state itself."""
 
     caught_by = "backend.concurrent_reads.a_read_during_a_change_in_place_does_no_harm"
 
@@ -279,7 +279,7 @@ class ReaderWritesBack(PlainBackend):
 
 
 class ReaderTrips(PlainBackend):
-    """A reader walks over the live dict, which the operator changes meanwhile."""
+    """A reader iterates over the live dict while the operator changes it."""
 
     caught_by = "backend.concurrent_reads.live_reads_never_fail_while_the_job_writes"
 
@@ -308,7 +308,7 @@ class ReadsOfAnySize(WithReaders):
 
 
 class CountsEqualKeysOnce(WithReaders):
-    """The value of a key that is asked for twice counts once."""
+    """The size limit counts a value once, although its key is repeated."""
 
     caught_by = "backend.sizes.a_read_over_its_size_is_refused"
 
@@ -321,7 +321,7 @@ class CountsEqualKeysOnce(WithReaders):
 
 
 class MakesItFirst(WithReaders):
-    """All values are read, and then their sizes are looked at."""
+    """A read collects all values before it checks their sizes."""
 
     caught_by = "backend.sizes.a_refused_read_is_not_made_first"
 

@@ -1,4 +1,4 @@
-"""Defects of restoring and of key groups. Each says the law that catches it."""
+"""Defects of restoring and of key groups. Each names the law that catches it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RestoreKeepsForeignGroups(DictBackend):
 
 
 class LastGroupNotTold(DictBackend):
-    """The end of a key-group range is taken for its last group, off by one."""
+    """A restore treats the end of a key-group range as its last group."""
 
     caught_by = "backend.restore.entries_are_of_exactly_the_asked_key_groups"
 
@@ -44,7 +44,7 @@ class OneGroupTooMany(DictBackend):
 
 
 class SecondSourceLost(DictBackend):
-    """What comes again for a state, after changes of other states, is taken for a repetition."""
+    """A restore skips further changes of a state after changes of other states, as if they were repeated."""
 
     caught_by = "backend.restore.several_sources_are_restored_one_after_the_other"
 
@@ -58,7 +58,7 @@ class SecondSourceLost(DictBackend):
 
 
 class RestoreIgnoresDeletes(DictBackend):
-    """The changes are taken for entries: a DELETE among them is passed over."""
+    """A restore treats changes as entries, and skips each DELETE."""
 
     caught_by = "backend.tables.delete_removes_a_committed_value"
 
@@ -67,7 +67,7 @@ class RestoreIgnoresDeletes(DictBackend):
 
 
 class RestoreOverwrites(DictBackend):
-    """A backend that is in use is restored over."""
+    """A restore overwrites a backend that is in use."""
 
     caught_by = "backend.restore.restore_wants_an_empty_backend"
 
@@ -99,7 +99,7 @@ class RestoredEpochForgotten(DictBackend):
 
 
 class RestoredEpochNotFinal(DictBackend):
-    """What was restored shows in committed reads only after the next epoch."""
+    """Committed reads show restored state only after the next epoch."""
 
     caught_by = "backend.committed_reads.restored_state_is_final"
 
@@ -110,7 +110,7 @@ class RestoredEpochNotFinal(DictBackend):
 
 
 class StateBeforeTheFirstEpochNotFinal(DictBackend):
-    """Epoch -1 is taken for "nothing is final yet", though state was restored as of it."""
+    """A restore as of epoch -1 counts as "no final epoch yet"."""
 
     caught_by = "backend.committed_reads.restored_state_is_final"
 

@@ -1,4 +1,4 @@
-"""Defects that show at a number, a size or a name only. Each says the law that catches it."""
+"""Defects that show only at a certain number, size or name. Each names the law that catches it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST_BYTES = 4 * 1024 * 1024
 
 
 class ChangeLostInALargeCommit(Telling):
-    """The 20,000th change of a commit is where one file ends and the next begins, and is in neither."""
+    """A commit loses its 20,000th change, between two files."""
 
     caught_by = "backend.scale.a_large_epoch_is_told_undone_and_restored_whole"
 
@@ -36,7 +36,7 @@ class ChangeLostInALargeCommit(Telling):
 
 
 class ChangeLostInALargeRestore(DictBackend):
-    """A restore takes its changes in parts of 20,000, and the first of each part is gone."""
+    """A restore loads changes in parts of 20,000, and loses the first of each part."""
 
     caught_by = "backend.scale.a_large_epoch_is_told_undone_and_restored_whole"
 
@@ -56,7 +56,7 @@ class NamespacesUntold(Telling):
 
 
 class NamespacesNotInEntries(DictBackend):
-    """`entries` knows sixty-four namespaces."""
+    """`entries` returns sixty-four namespaces at most."""
 
     caught_by = "backend.scale.many_namespaces_are_kept_told_and_restored"
 
@@ -70,7 +70,7 @@ class NamespacesNotInEntries(DictBackend):
 
 
 class ThirtyTwoStates(DictBackend):
-    """A state is a bit of a word."""
+    """Each state is one bit of a word, so there can be sixty-four."""
 
     caught_by = "backend.scale.many_states_are_kept_told_and_restored"
 
@@ -81,7 +81,7 @@ class ThirtyTwoStates(DictBackend):
 
 
 class ValuesCut(WithTables):
-    """A value has room in four MiB, or is made to have."""
+    """A value is cut at four MiB."""
 
     caught_by = "backend.scale.values_of_many_megabytes_are_kept_told_and_restored"
 
@@ -91,7 +91,7 @@ class ValuesCut(WithTables):
 
 
 class ElementsCut(WithTables):
-    """An element has room in four MiB, or is made to have."""
+    """An element is cut at four MiB."""
 
     caught_by = "backend.scale.values_of_many_megabytes_are_kept_told_and_restored"
 
@@ -200,7 +200,7 @@ class KeysCut(ShortKeys):
 
 
 class DirectoryInAShell(DictBackend):
-    """The directory is a word of a command line, and ends at its first space."""
+    """The directory's path is cut at its first space, as on a command line."""
 
     caught_by = "backend.life_cycle.a_directory_may_have_any_name"
 
@@ -211,7 +211,7 @@ class DirectoryInAShell(DictBackend):
 
 
 class DirectoryInASCII(DictBackend):
-    """The directory's name is written in ASCII."""
+    """The directory's name loses characters beyond ASCII."""
 
     caught_by = "backend.life_cycle.a_directory_may_have_any_name"
 
@@ -221,7 +221,7 @@ class DirectoryInASCII(DictBackend):
 
 
 class MapItemsReadLate(WithTables):
-    """`map_items` knows the keys, and reads each value when its turn comes."""
+    """`map_items` copies the keys and reads each value later."""
 
     caught_by = "backend.tables.map_items_do_not_show_later_writes"
 
@@ -232,7 +232,7 @@ class MapItemsReadLate(WithTables):
 
 
 class MapItemsInPages(WithTables):
-    """`map_items` reads ten entries at a time, the later ones when they are asked for."""
+    """`map_items` reads ten entries at a time, on demand."""
 
     caught_by = "backend.tables.map_items_outlive_the_map"
 

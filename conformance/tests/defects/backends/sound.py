@@ -1,4 +1,4 @@
-"""Sound backends that conform, and the seams at which the defects are put in.
+"""Sound backends, and the subclasses and proxies through which defects are added.
 
 `DictBackend` is the byte-store adapter over a dict; `PlainBackend` is the least that the contract asks for: three
 methods per table, no capability. `TableProxy` and `ReaderProxy` pass everything on, for a defect to override.
@@ -358,7 +358,7 @@ class _StrictTable(TableProxy):
 
 
 class StrictBackend(WithTables):
-    """Insists on the order that the contract draws: begin, writes, commit of the same epoch or rollback, begin.
+    """Enforces the order of the contract: begin, writes, commit of the same epoch or rollback, begin.
 
     What `entries` gave is of no use after that. It shows that no law does what the contract does not describe.
     """
@@ -412,6 +412,6 @@ class StrictBackend(WithTables):
 
 
 class ClaimingBackend(PlainBackend):
-    """The plain backend with a claim that it cannot keep."""
+    """The plain backend with a capability that it does not have."""
 
     capabilities = frozenset({Capability.SNAPSHOT_READS})

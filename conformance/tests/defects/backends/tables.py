@@ -1,4 +1,4 @@
-"""Defects of tables: writes that are lost, turned or put elsewhere. Each says the law that catches it."""
+"""Defects of tables: writes that are lost, changed or misplaced. Each names the law that catches it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class LostWrite(WithTables):
 
 
 class StaleCache(WithTables):
-    """A table remembers what it read, and a delete does not reach that memory."""
+    """A table caches what it read, and a delete leaves the cache unchanged."""
 
     caught_by = "backend.tables.delete_removes_a_committed_value"
 
@@ -59,7 +59,7 @@ class StaleCache(WithTables):
 
 
 class NamespaceIgnored(DictBackend):
-    """All namespaces are one."""
+    """All namespaces share one table."""
 
     caught_by = "backend.isolation.namespaces_do_not_see_each_other"
 
@@ -68,7 +68,7 @@ class NamespaceIgnored(DictBackend):
 
 
 class StateNameFolded(DictBackend):
-    """State names are file names on a system that ignores case, digits at their end and NULs."""
+    """State names lose case, trailing digits and NULs, as file names may."""
 
     caught_by = "backend.isolation.states_do_not_see_each_other"
 
@@ -77,7 +77,7 @@ class StateNameFolded(DictBackend):
 
 
 class SharedByInstances(WithTables):
-    """What was put last is kept on the class, for all backends of the process."""
+    """The last put is kept on the class, for all backends of the process."""
 
     caught_by = "backend.isolation.two_instances_do_not_see_each_other"
     last: dict[Any, Any] = {}  # noqa: RUF012  # the defect
@@ -93,7 +93,7 @@ class SharedByInstances(WithTables):
 
 
 class KindForgotten(DictBackend):
-    """A name that comes again with another kind gives the table of the first one."""
+    """A second descriptor of another kind gets the table of the first one."""
 
     caught_by = "backend.registration.a_name_that_comes_again_with_another_kind_is_refused"
 
@@ -105,7 +105,7 @@ class KindForgotten(DictBackend):
 
 
 class SerializerIgnored(DictBackend):
-    """Everything is MessagePack, whatever serializer the descriptor has."""
+    """The table ignores the descriptor's serializer and writes MessagePack."""
 
     caught_by = "backend.registration.the_descriptors_serializer_is_the_one_that_is_used"
 
@@ -114,7 +114,7 @@ class SerializerIgnored(DictBackend):
 
 
 class NoneStored(WithTables):
-    """None is taken for an order to do nothing."""
+    """A put of None does nothing."""
 
     caught_by = "backend.registration.none_is_not_a_value"
 
@@ -125,7 +125,7 @@ class NoneStored(WithTables):
 
 
 class EmptyListIsAValue(WithTables):
-    """A list that became empty reads as an empty list."""
+    """An emptied list reads as an empty list instead of None."""
 
     caught_by = "backend.tables.an_empty_list_and_an_empty_map_are_no_value"
 
@@ -146,7 +146,7 @@ class ListAddedInFront(WithTables):
 
 
 class ListSortedByText(WithTables):
-    """Elements are kept under numbers that sort as text: 10 comes before 9."""
+    """Elements are stored under numbers that sort as text: 10 comes before 9."""
 
     caught_by = "backend.tables.a_long_list_keeps_its_order"
 
@@ -205,7 +205,7 @@ class MapItemsAlive(WithTables):
 
 
 class NaNIsNothing(WithTables):
-    """A value that is not equal to itself is taken for none."""
+    """A value that is not equal to itself reads as None."""
 
     caught_by = "backend.tables.get_gives_what_was_put"
 
@@ -216,7 +216,7 @@ class NaNIsNothing(WithTables):
 
 
 class EmptyKeyIsNoKey(WithTables):
-    """A key that is empty or zero is taken for a missing one."""
+    """An empty or zero key reads as a missing one."""
 
     caught_by = "backend.tables.get_gives_what_was_put"
 
@@ -227,7 +227,7 @@ class EmptyKeyIsNoKey(WithTables):
 
 
 class IntegersOf32Bits(WithTables):
-    """Large integers lose their upper half on their way to the store."""
+    """Large integers lose their upper half in the store."""
 
     caught_by = "backend.tables.get_gives_what_was_put"
 
@@ -238,7 +238,7 @@ class IntegersOf32Bits(WithTables):
 
 
 class UnicodeNormalised(WithTables):
-    """Text keys are brought to one normal form, so two keys become one."""
+    """Text keys are normalized, so two keys become one."""
 
     caught_by = "backend.isolation.keys_that_look_alike_are_different_keys"
 
@@ -264,7 +264,7 @@ class TextIsBytes(WithTables):
 
 
 class InPlaceChangeIgnored(WithTables):
-    """A put of the very object that is stored is taken for no change."""
+    """A put of the stored object itself counts as no change."""
 
     caught_by = "backend.tables.a_value_changed_in_place_counts_when_it_is_put_again"
 

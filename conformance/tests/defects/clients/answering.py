@@ -1,4 +1,4 @@
-"""Clients that take what is no answer, or give an answer to the wrong request."""
+"""Clients that accept a wrong answer, or give an answer to the wrong request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients whose requests are not what the protocol allows, or not what the caller asked."""
+"""Clients whose requests break the protocol, or differ from the caller's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that lose their connections, or do not let go of them."""
+"""Clients that lose their connections, or do not close them."""
 
 from __future__ import annotations
 

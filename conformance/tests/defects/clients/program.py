@@ -1,4 +1,4 @@
-"""The driver of a client with one defect, as a program: `python -m tests.defects.clients.program NAME`."""
+"""A driver of a client with one defect, as a program: `python -m tests.defects.clients.program NAME`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that retry, or wait, where or as they must not."""
+"""Clients that retry or wait in a way that the protocol forbids."""
 
 from __future__ import annotations
 

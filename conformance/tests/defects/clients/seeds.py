@@ -19,7 +19,7 @@ Driver = type[PythonDriver] | type[PythonAsyncDriver]
 
 @dataclass(frozen=True)
 class Seed:
-    """A defect: what breaks, by whom it must be caught, and which driver shows it."""
+    """A defect: what breaks, the law that must catch it, and the driver that shows it."""
 
     sow: Callable[[], None]
     caught_by: str

@@ -1,4 +1,4 @@
-"""Clients whose views can be changed, or do not hold what the answer holds."""
+"""Clients whose views can be changed, or differ from the answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seeded defects of servers that compare carelessly: ids, tokens, names and keys that are only nearly the same.
+"""Seeded defects of servers that take similar ids, tokens, names and keys for equal.
 
 Rules of this module: one class, one defect. What catches it is said in the test, not here.
 """
@@ -39,7 +39,7 @@ class _ChangesGets(Spoiler):
 
 @seeded
 class ComparesTheFirstHalfOfIds(_ChangesGets):
-    """A state server takes a state id for one that it holds when the first eight bytes are the same."""
+    """A state server compares only the first eight bytes of a state id."""
 
     at_owners = True
 
@@ -51,7 +51,7 @@ class ComparesTheFirstHalfOfIds(_ChangesGets):
 
 @seeded
 class ComparesTokensWithoutCase(Spoiler):
-    """A token may be written in capitals or not."""
+    """The server ignores case in tokens."""
 
     reads_requests = True
 
@@ -64,7 +64,7 @@ class ComparesTokensWithoutCase(Spoiler):
 
 @seeded
 class TakesNamesWithoutCase(_ChangesGets):
-    """A job or a state may be written in capitals or not."""
+    """The server ignores case in names of jobs and states."""
 
     def target(self, target: Any) -> Any:
         named = isinstance(target, tuple) and all(isinstance(name, str) for name in target)
@@ -73,7 +73,7 @@ class TakesNamesWithoutCase(_ChangesGets):
 
 @seeded
 class TakesKeysWithoutCase(_ChangesGets):
-    """A key that is text may be written in capitals or not."""
+    """The server ignores case in text keys."""
 
     def key(self, key: Any, target: Any) -> Any:
         state = next((state for state in STATES if target == (JOB, state.name)), None)

@@ -1,4 +1,4 @@
-"""Seeded defects of servers that make the wrong thing of a loss: of an owner, of its voice, of what a state was.
+"""Seeded defects of servers when an owner dies or is silent, or a state changes its description.
 
 Rules of this module: one class, one defect. What catches it is said in the test, not here.
 """
@@ -38,7 +38,7 @@ class _KnowsGets(Spoiler):
 
 @seeded
 class SendsAgainWhatKilledAnOwner(_KnowsGets):
-    """Asks the next incarnation of an owner for what the one before died of."""
+    """Sends the Get that killed an owner to its next incarnation."""
 
     def from_server(self, fields: Sequence[Any], payload: bytes) -> list[bytes]:
         get, sent = self.gets.pop(fields[1], (None, b""))
@@ -78,7 +78,7 @@ class LosesPlacesToSilentOwners(_KnowsGets):
 
 @seeded
 class NothingCommittedIsNil(_KnowsGets):
-    """A committed read before the first commit says that there is no value."""
+    """A committed read before the first commit returns nil."""
 
     def from_server(self, fields: Sequence[Any], payload: bytes) -> list[bytes]:
         get, _ = self.gets.pop(fields[1], (None, b""))
@@ -89,7 +89,7 @@ class NothingCommittedIsNil(_KnowsGets):
 
 @seeded
 class FailsWhereStalenessIsNotKnown(_KnowsGets):
-    """INTERNAL when a view cannot say since when it lacks commits."""
+    """Answers INTERNAL when a view does not know since when it lacks commits."""
 
     def from_server(self, fields: Sequence[Any], payload: bytes) -> list[bytes]:
         if fields[0] == Type.FAILURE and fields[2] == Code.TOO_STALE and "staleness_ms" not in fields[3]:

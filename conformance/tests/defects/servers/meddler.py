@@ -43,7 +43,7 @@ def frame(payload: bytes) -> bytes:
 
 
 class Spoiler:
-    """Passes everything on as it is. One for each connection; a subclass spoils one thing.
+    """Passes everything on unchanged. One for each connection; a subclass spoils one thing.
 
     `fields` are those of a sound message. What a method gives is passed on in place of what it was given.
     """
@@ -85,7 +85,7 @@ class Spoiler:
 
 
 class Cutter:
-    """Cuts bytes into payloads, up to a limit; what is over it comes out as it is."""
+    """Cuts bytes into payloads up to a limit, and returns longer ones unchanged."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -180,7 +180,7 @@ class Link:
 
 
 class Meddler:
-    """Listens in front of a proxy, and of each owner that the proxy names. `address` is where clients go."""
+    """Listens for a proxy and for each of its owners. Clients connect to `address`."""
 
     def __init__(self, server: tuple[str, int], spoiler: type[Spoiler]) -> None:
         self.links: set[Link] = set()

@@ -1,4 +1,4 @@
-"""Sound servers that behave otherwise than the reference server: no law may refuse them.
+"""Sound servers that behave differently from the reference server: no law may refuse them.
 
 Rules of this module: one class, one liberty that the protocol gives a server.
 """
@@ -39,7 +39,7 @@ class AnswersTheOtherWayRound(Spoiler):
 
 
 class EndsLate(Spoiler):
-    """Takes its time before it notices that a client sends nothing more."""
+    """Notices late that a client has ended its half of the connection."""
 
     def client_ended(self) -> bool:
         asyncio.get_running_loop().call_later(0.02, self.tell)

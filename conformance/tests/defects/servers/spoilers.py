@@ -106,7 +106,7 @@ class MissingKeyIsAFailure(Spoiler):
 
 @seeded
 class EmptyIsMissing(Spoiler):
-    """A value of no bytes is taken for no value."""
+    """A value of no bytes is answered as nil."""
 
     def from_server(self, fields: Sequence[Any], payload: bytes) -> list[bytes]:
         if fields[0] != Type.VALUES or b"" not in fields[3]:
@@ -212,7 +212,7 @@ class UnsupportedIsMalformed(_Confuses):
 
 @seeded
 class WrongKeyTypeIsMalformed(_Confuses):
-    """MALFORMED for keys that are none."""
+    """MALFORMED for invalid keys."""
 
     codes = (Code.WRONG_KEY_TYPE, Code.MALFORMED)
 
@@ -227,7 +227,7 @@ class UnknownIdIsUnknownState(_Confuses):
 
 @seeded
 class NotOwnedIsMissing(Spoiler):
-    """A state server says that there is no value for a key whose group is elsewhere."""
+    """A state server returns nil for a key whose group is at another owner."""
 
     at_owners = True
 
@@ -281,7 +281,7 @@ class IgnoresUnknownIsolations(_ChangesOptions):
 
 @seeded
 class IgnoresMinEpoch(_ChangesOptions):
-    """An epoch that is demanded is taken for reached."""
+    """A demanded epoch always counts as reached."""
 
     def changed(self, options: dict[Any, Any]) -> dict[Any, Any]:
         return {name: value for name, value in options.items() if name != "min_epoch"}
@@ -289,7 +289,7 @@ class IgnoresMinEpoch(_ChangesOptions):
 
 @seeded
 class WantsALaterEpoch(_ChangesOptions):
-    """The very epoch that is demanded is not late enough."""
+    """An epoch equal to the demanded one counts as too early."""
 
     def changed(self, options: dict[Any, Any]) -> dict[Any, Any]:
         more = 1 if options.get("min_epoch") == LIVE_EPOCH else 0
@@ -298,7 +298,7 @@ class WantsALaterEpoch(_ChangesOptions):
 
 @seeded
 class RefusesTheStrictestBound(_ChangesOptions):
-    """No staleness at all is refused, also by what is current."""
+    """A bound of zero staleness is refused even for a current view."""
 
     def changed(self, options: dict[Any, Any]) -> dict[Any, Any]:
         return {name: -1 if name == "max_staleness_ms" and not value else value for name, value in options.items()}
@@ -345,7 +345,7 @@ class CountsBytesOfNames(Spoiler):
 
 @seeded
 class DeadlineInSeconds(Spoiler):
-    """A deadline is taken for so many seconds."""
+    """A deadline counts as seconds instead of milliseconds."""
 
     reads_requests = True
 
@@ -410,7 +410,7 @@ class _ReadsHellos(Spoiler):
 
 @seeded
 class AcceptsTheStartOfAToken(_ReadsHellos):
-    """A token that is the start of the right one will do."""
+    """A prefix of the right token is accepted."""
 
     def hello(self, fields: Sequence[Any], payload: bytes) -> list[bytes]:
         token = fields[3]
@@ -420,7 +420,7 @@ class AcceptsTheStartOfAToken(_ReadsHellos):
 
 @seeded
 class AcceptsNoToken(_ReadsHellos):
-    """A client without a token is let in."""
+    """A client without a token is accepted."""
 
     def hello(self, fields: Sequence[Any], payload: bytes) -> list[bytes]:
         return [pack((*fields[:3], TOKEN, *fields[4:]))] if fields[3] is None else [payload]
@@ -457,7 +457,7 @@ class ChoosesTheLowestVersion(_ReadsHellos):
 
 @seeded
 class KeepsItsVersionsToItself(Spoiler):
-    """VERSION_MISMATCH comes without the versions that there are."""
+    """VERSION_MISMATCH lacks the server's versions."""
 
     def from_server(self, fields: Sequence[Any], payload: bytes) -> list[bytes]:
         return [pack((*fields[:3], {}))] if is_end(fields) and fields[2] == Code.VERSION_MISMATCH else [payload]
@@ -494,14 +494,14 @@ class RequestsBeforeTheHandshake(_ReadsHellos):
 
 @seeded
 class UnpacksWhatItIsSent(Spoiler):
-    """Before it looks at a payload's shape, it has it unpacked: room is made for all that the payload announces."""
+    """Unpacks a payload before it checks the shape, and allocates memory for all that the payload announces."""
 
     reads_requests = True  # which unpacks each
 
 
 @seeded
 class MakesAnswersFirst(Spoiler):
-    """Whether an answer fits a frame is found out when it has been made."""
+    """Builds an answer before it checks whether the answer fits a frame."""
 
     reads_requests = True
 
@@ -525,7 +525,7 @@ class MakesAnswersFirst(Spoiler):
 
 @seeded
 class OneConnectionTakesAll(Spoiler):
-    """It takes in what a connection sends until it has no room for requests left, and then refuses everybody's."""
+    """Reads one connection's requests until the total limit, and then refuses those of all."""
 
     reads_requests = True
 
@@ -546,7 +546,7 @@ class OneConnectionTakesAll(Spoiler):
 
 
 class _WhenFull(Spoiler):
-    """Does something of its own when all places are taken."""
+    """Base of the defects of a server whose places for connections are all taken."""
 
     shaken = False
 
@@ -565,7 +565,7 @@ class _WhenFull(Spoiler):
 
 @seeded
 class IdleConnectionsKeepTheirPlaces(_WhenFull):
-    """A new connection is refused when all places are taken, whatever by."""
+    """A new connection is refused when all places are taken, even by idle connections."""
 
     def full(self, links: list[Any]) -> bool:
         self.link.to_client(pack((Type.FAILURE, 0, Code.OVERLOADED, {})))
@@ -574,7 +574,7 @@ class IdleConnectionsKeepTheirPlaces(_WhenFull):
 
 @seeded
 class BusyConnectionsLoseTheirPlaces(_WhenFull):
-    """A new connection takes the place of the oldest, whatever is in flight on that."""
+    """A new connection replaces the oldest, even one with requests in flight."""
 
     def full(self, links: list[Any]) -> bool:
         links.pop(0).close()
@@ -583,7 +583,7 @@ class BusyConnectionsLoseTheirPlaces(_WhenFull):
 
 @seeded
 class SilentConnectionsGoLast(_WhenFull):
-    """A new connection takes the place of one that has shaken hands, while others have not."""
+    """A new connection replaces one with a handshake, although others have none."""
 
     def full(self, links: list[Any]) -> bool:
         given_up = next(link for link in links if link.spoiler.shaken)
@@ -594,7 +594,7 @@ class SilentConnectionsGoLast(_WhenFull):
 
 @seeded
 class KeepsAllAnswers(Spoiler):
-    """Answers wait for a client that reads nothing for as long as it likes, however many they are."""
+    """Answers for a client that never reads are kept without limit."""
 
     waits_for_clients = False
 
@@ -604,7 +604,7 @@ class KeepsAllAnswers(Spoiler):
 
 @seeded
 class AnswersOverTheLimit(Spoiler):
-    """An answer that does not fit a frame is sent all the same."""
+    """An answer that does not fit a frame is sent."""
 
     def from_server(self, fields: Sequence[Any], payload: bytes) -> list[bytes]:
         if fields[0] == Type.FAILURE and fields[2] == Code.TOO_LARGE and fields[1]:
@@ -614,7 +614,7 @@ class AnswersOverTheLimit(Spoiler):
 
 @seeded
 class WaitsForTheWholePayload(Spoiler):
-    """A frame over the limit is refused when all of it has come, not by its length."""
+    """A frame over the limit is refused only after all of it was received."""
 
     reads_requests = True
     withheld = b""
@@ -627,7 +627,7 @@ class WaitsForTheWholePayload(Spoiler):
 
 @seeded
 class TakesAReadForAFrame(Spoiler):
-    """It takes what one read gives for whole frames, and drops the connection when it is not."""
+    """Expects each read to return whole frames, and drops the connection otherwise."""
 
     def bytes_from_client(self, data: bytes) -> bytes:
         rest = data
@@ -640,7 +640,7 @@ class TakesAReadForAFrame(Spoiler):
 
 @seeded
 class TakesAReadForOneFrame(Spoiler):
-    """Of several frames that come at once, it sees the first."""
+    """Of several frames in one read, it handles the first only."""
 
     def bytes_from_client(self, data: bytes) -> bytes:
         length = int.from_bytes(data[:4], "big")
