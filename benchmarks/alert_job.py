@@ -58,4 +58,4 @@ class AlertProcessor(StatefulProcessor):
         self.last.update((before,))
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Nothing to release."""

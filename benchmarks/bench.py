@@ -1,6 +1,6 @@
-"""What every family of benchmarks is given: sizes, a directory, and one Spark session for all that need it.
+"""The resources of a run, shared by all benchmarks: sizes, a directory, and one Spark session.
 
-Rules of this module: it owns what must be given back at the end, and gives it back.
+Rules of this module: it owns the resources that must be released at the end, and releases them.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class Bench:
 
     @property
     def spark(self) -> SparkSession:
-        """The session, started when it is first needed: the benchmarks without Spark run beside no idle JVM."""
+        """The session, started on first use, so that benchmarks without Spark do not run beside an idle JVM."""
         if self._spark is None:
             self._spark = start_spark()
         return self._spark
 
     def directory(self, name: str) -> Path:
-        """A path that nothing has used yet."""
+        """A new path."""
         return self._directory / f"{next(self._numbers):03d}-{name}"
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""P9, P10 and P12: what it takes to seal an epoch, to bring state back, and to make a snapshot of it, whole or partial.
+"""P9, P10 and P12: the time to seal an epoch, to restore state, and to make a whole or a partial snapshot.
 
 Rules of this module: one subtask's state without Spark and without sockets, so that nothing else is in the figures.
 P9 holds a commit of few changes against the faster of two ways to write everything: an epoch that changed all keys,
@@ -34,7 +34,7 @@ LARGE = 3
 
 
 def run(bench: Bench) -> Findings:
-    """P9, P10 and P12, whichever are wanted."""
+    """Run those of P9, P10 and P12 that are selected."""
     findings = Findings()
     for name, measure in (("p9", _commits), ("p10", _restores), ("p10", _partial_snapshots), ("p12", _flatness)):
         if bench.wants(name):

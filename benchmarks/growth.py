@@ -1,4 +1,4 @@
-"""How the figures grow: gets with keys, value size and requests in flight, pipelines with keys and parallelism.
+"""Growth curves: gets by keys, value size and requests in flight; pipelines by keys and parallelism.
 
 Rules of this module: curves only, no targets. It measures ours; what others do with the same work is in the
 comparisons.

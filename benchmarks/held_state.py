@@ -66,7 +66,7 @@ class HeldState:
         return self._epoch
 
     def commit_s(self, changed: Sequence[int]) -> float:
-        """Put the keys of these numbers, then commit and seal: the seconds that the latter took."""
+        """Put the keys of these numbers, then commit and seal. Returns the seconds of commit and seal."""
         self._epoch += 1
         self._backend.begin(self._epoch)
         keys = [self.keys[number] for number in changed]
@@ -77,7 +77,7 @@ class HeldState:
         return time.perf_counter() - began
 
     def dump_s(self) -> float:
-        """Write all entries to a file as durable as an epoch's: the seconds that took."""
+        """The seconds to write all entries to a file as durable as an epoch's."""
         gc.collect()
         path = self.directory / "dump"
         began = time.perf_counter()
@@ -101,7 +101,7 @@ def open_again(log: Path) -> None:
 
 
 def restore_s(backend: str, log: Path, scratch: Path, keys: int) -> float:
-    """Open the log as its new writer and fill an empty backend from it: the seconds that took.
+    """The seconds to open the log as its new writer and to fill an empty backend from it.
 
     Raises `RuntimeError` when the state is not there afterwards.
     """
@@ -124,7 +124,7 @@ def restore_s(backend: str, log: Path, scratch: Path, keys: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotCost:
-    """What one snapshot process took."""
+    """The cost of one snapshot process."""
 
     wall_s: float
     cpu_s: float
@@ -133,7 +133,7 @@ class SnapshotCost:
 
 
 def snapshot_cost(log: Path, epoch: int) -> SnapshotCost:
-    """Have a process make a snapshot, as a task manager does. Raises `RuntimeError` when there is none afterwards."""
+    """Make a snapshot in a process, as a task manager does. Raises `RuntimeError` when that fails."""
     arguments = [sys.executable, "-m", "qstate.checkpoint.log.snapshot_process", str(log), str(epoch), "2", "none"]
     before = set(log.glob("*.snapshot"))
     began = time.perf_counter()

@@ -70,7 +70,7 @@ async def in_flight(
 
 
 def percentile(samples: Sequence[float], percent: float) -> float:
-    """The smallest sample that so many percent are not above."""
+    """The smallest sample that this percentage of the samples does not exceed."""
     ordered = sorted(samples)
     return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
 

@@ -1,4 +1,4 @@
-"""The machine and the versions: without them a figure says nothing.
+"""The machine and the versions, which every report needs to be read.
 
 Rules of this module: it looks and reports. Nothing of the user or the network is in it.
 """
@@ -35,7 +35,7 @@ _PACKAGES = (
 
 
 def describe() -> dict[str, Any]:
-    """Processor, memory, system, load and the versions of all that takes part."""
+    """Processor, memory, system, load and the versions of all software involved."""
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
@@ -51,7 +51,7 @@ def describe() -> dict[str, Any]:
 
 
 def busy() -> str:
-    """A warning when somebody else uses the machine; empty when it is quiet."""
+    """A warning when other programs use the machine; empty when it is quiet."""
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
     if load < 0.3 * cores:
         return ""

@@ -61,7 +61,7 @@ def _listening_on(port: int) -> psutil.Process:
 
 
 def _high_water_mib(pid: int) -> float:
-    """The most that the process ever had, in the middle of an epoch, too; 0 where the system does not report it."""
+    """The peak memory of the process, also within an epoch; 0 where the system does not report it."""
     with suppress(OSError):
         for name, _, value in (line.partition(":") for line in Path(f"/proc/{pid}/status").read_text().splitlines()):
             if name == "VmHWM":

@@ -25,7 +25,7 @@ REPOSITORY = Path(__file__).parents[1]
 
 @dataclass(frozen=True, slots=True)
 class BatchTime:
-    """What Spark's progress report says of one micro-batch.
+    """The times of one micro-batch in Spark's progress report.
 
     `trigger_s` is all of it, planning and logs included; `add_batch_s` the execution alone.
     """
@@ -91,7 +91,7 @@ class FedQuery:
         self._query = start(stream, directory / "checkpoint")
 
     def feed(self, batches: int = 1) -> list[BatchTime]:
-        """Feed the next files, one micro-batch each, and wait. Raises what the query failed with."""
+        """Feed the next files, one micro-batch each, and wait. Raises the query's error."""
         first = self._fed
         for _ in range(batches):
             self.offer(self._files.file(self._fed))

@@ -1,4 +1,4 @@
-"""Optional packages of the benchmarks: without one, a benchmark says what it did not measure, or uses another package.
+"""Optional packages of the benchmarks. Without one, a benchmark reports a gap or uses another package.
 
 Rules of this module: it imports by name, and knows what to do when something is missing.
 """
@@ -21,7 +21,7 @@ def optional(name: str) -> Any:
 
 
 def missing(*names: str) -> str:
-    """Why the first of these modules that is not there is missed; empty when all are there."""
+    """Why the first missing module is needed; empty when all are installed."""
     for name in names:
         try:
             found = importlib.util.find_spec(name)

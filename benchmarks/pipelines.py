@@ -31,7 +31,7 @@ BACKEND_OF = {"p1": "heap", "p2": "rocksdb"}
 
 
 def run(bench: Bench) -> Findings:
-    """P1 and P2, whichever is wanted."""
+    """Run those of P1 and P2 that are selected."""
     sizes = bench.sizes
     files = ReadingFiles(bench.directory("readings"), rows=sizes.alert_rows, keys=sizes.alert_keys)
     backends = {name: backend for name, backend in BACKEND_OF.items() if bench.wants(name)}
@@ -114,7 +114,7 @@ def _into_noop(result: DataFrame, checkpoint: Path) -> StreamingQuery:
 
 
 def check_alert_state(job: Job, files: ReadingFiles) -> None:
-    """Raise unless sensors that surely had a reading have state: a fast job that does nothing is no job."""
+    """Raise unless sensors that must have had a reading have state: the job must have done the work."""
     wanted = [files.sensor(number * 97) for number in range(100)]
     with QueryableStateClient(*job.proxy_address) as client:
         found = client.get_many(job.name, STATE, wanted)

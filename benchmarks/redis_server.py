@@ -1,4 +1,4 @@
-"""A Redis of our own, for the comparisons with it: on a free loopback port, without persistence, ended afterwards.
+"""A Redis server for the comparisons: on a free loopback port, without persistence, ended afterwards.
 
 Rules of this module: it starts and ends one process. `unavailable` says why there cannot be one.
 """

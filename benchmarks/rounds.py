@@ -1,4 +1,4 @@
-"""Rounds: every contender measured once per round, in turn, so that a noisy minute hits all of them alike.
+"""Rounds: every contender is measured once per round, in turn, so that a noisy minute affects all of them.
 
 Rules of this module: it calls and collects. What a measurement is, the contenders know.
 """

@@ -50,7 +50,7 @@ class ServedJob:
 
     @property
     def proxy(self) -> tuple[str, int]:
-        """The address that clients are given."""
+        """The address for clients."""
         return self._manager.wait_for_proxy(self._manager.config.start_timeout_s)
 
     def hold(self, values: Mapping[str, Any]) -> None:

@@ -36,7 +36,7 @@ REDIS, FAST_REDIS = "Redis", "Redis, from Arrow batches"
 
 
 def run(bench: Bench) -> Findings:
-    """P3, for many keys, of which nearly every row brings a new one, and for fewer."""
+    """Run P3 with many keys, where nearly every row has a new one, and with fewer."""
     findings = Findings()
     for keys in bench.sizes.sink_keys:
         findings.add(_compared(bench, keys))
@@ -69,7 +69,7 @@ def _compared(bench: Bench, keys: int) -> Findings:
 
 
 def _findings(sizes: Sizes, keys: int, samples: dict[str, list[float]], absent: str) -> Findings:
-    """The comparison is with the form of the sink that its documentation recommends for so many keys."""
+    """Compares the form of the sink that the documentation recommends for this number of keys."""
     chosen, other = (COMBINED, PLAIN) if sizes.sink_rows >= 2 * keys else (PLAIN, COMBINED)
     detail = f"{chosen}; {sizes.sink_rows:,} rows a batch, {keys:,} keys"
     comparison = Comparison("P3", "rows/s", samples[chosen], samples.get(REDIS, []), "Redis, MSET", detail, absent)

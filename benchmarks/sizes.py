@@ -1,4 +1,4 @@
-"""How much work each benchmark does: the full run, the quick one and the tiny one that only shows that all runs.
+"""The amount of work of each benchmark: the full run, the quick run, and a tiny run that only tests the code.
 
 Rules of this module: numbers. The figures of performance.md are those of `FULL`; `QUICK` compares the same
 things with fewer rounds and smaller growth curves; `TINY` proves nothing about speed.

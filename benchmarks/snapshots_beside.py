@@ -1,4 +1,4 @@
-"""P13: what snapshots cost the pipeline that they are made beside.
+"""P13: how snapshots slow the pipeline down.
 
 Rules of this module: the temperature alert job twice, with a snapshot every `INTERVAL` epochs and without any. A
 sample is as many micro-batches, so that each has the work of one snapshot per subtask; what counts is the rows of

@@ -84,7 +84,7 @@ class PlainLines:
         sys.stdout.flush()
 
     def close(self) -> None:
-        """Nothing to put back."""
+        """Nothing to release."""
 
 
 class Terminal:

@@ -47,7 +47,7 @@ def run(options: DemoOptions) -> int:
     check_backend(options.backend, {})
     parse_ports(options.ports)
     logging.basicConfig(level=logging.WARNING if options.verbose else logging.ERROR)
-    with _put_away_on_sigterm(), _work_directory(options) as directory, ExitStack() as cleanup:
+    with _clean_up_on_sigterm(), _work_directory(options) as directory, ExitStack() as cleanup:
         data = _prepare(directory, options.days)
         spark = open_session(directory / "spark", cores=options.parallelism, verbose=options.verbose)
         cleanup.callback(spark.stop)
@@ -173,7 +173,7 @@ def _serve(proxy: str, interrupts: Interrupts) -> None:
 
 
 @contextmanager
-def _put_away_on_sigterm() -> Iterator[None]:
+def _clean_up_on_sigterm() -> Iterator[None]:
     """Let SIGTERM clean up as Ctrl-C does."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

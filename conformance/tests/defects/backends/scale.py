@@ -70,7 +70,7 @@ class NamespacesNotInEntries(DictBackend):
 
 
 class ThirtyTwoStates(DictBackend):
-    """Each state is one bit of a word, so there can be sixty-four."""
+    """Each state is one bit of a word, so there can be thirty-two."""
 
     caught_by = "backend.scale.many_states_are_kept_told_and_restored"
 
