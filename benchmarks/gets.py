@@ -36,7 +36,7 @@ Samples = dict[str, list[float]]
 
 
 def run(bench: Bench) -> Findings:
-    """P4, P5 and P6, whichever are wanted."""
+    """Run those of P4, P5 and P6 that are selected."""
     values = {f"key-{i}": i * 0.5 for i in range(bench.sizes.held_keys)}
     absent = unavailable()
     with ExitStack() as stack:

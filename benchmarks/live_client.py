@@ -100,7 +100,7 @@ class _Asker:
         self._asked_keys = cycle(random.Random(7).sample(self._keys, keys))
 
     async def serve(self) -> None:
-        """Do what each line says, until there is none."""
+        """Execute the commands on standard input until it ends."""
         loop = asyncio.get_running_loop()
         load: asyncio.Task[dict[str, float]] | None = None
         ending = asyncio.Event()

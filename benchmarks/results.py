@@ -1,4 +1,4 @@
-"""What a run found: comparisons with a target, plain figures, and growth curves.
+"""The results of a run: comparisons with a target, plain figures, and growth curves.
 
 Rules of this module: data and what follows from it, in a form that JSON holds. It measures and draws nothing.
 """
@@ -46,7 +46,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """How the floor fared: `met`, `met, stretch too`, `NOT MET` or `not measured`."""
+        """The outcome: `met`, `met, stretch too`, `NOT MET` or `not measured`."""
         if self.value is None:
             return "not measured"
         if not self.target.met(self.value):
@@ -59,7 +59,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure without a target that helps to read those with one."""
+    """A figure without a target, for comparison."""
 
     name: str
     unit: str
@@ -71,7 +71,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """How a figure grows with something: for each line its points (x, y)."""
+    """A growth curve: for each line its points (x, y)."""
 
     name: str
     x: str
@@ -81,7 +81,7 @@ class Curve:
 
 @dataclass(slots=True)
 class Findings:
-    """What one family of benchmarks found."""
+    """The results of one family of benchmarks."""
 
     comparisons: list[Comparison] = field(default_factory=list)
     figures: list[Figure] = field(default_factory=list)
@@ -95,7 +95,7 @@ class Findings:
 
 @dataclass(slots=True)
 class Report:
-    """A whole run: where, with what, how long each family took and what was found."""
+    """A whole run: machine, versions, duration of each family, and results."""
 
     machine: Mapping[str, Any]
     sizes: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""The targets: what each measurement is held to.
+"""The target of each measurement: its floor and its stretch.
 
 Rules of this module: numbers and names. A floor is what must hold; a stretch is what the design could reach.
 """
@@ -27,7 +27,7 @@ class Target:
         return value >= self.floor if self.more_is_better else value <= self.floor
 
     def stretched(self, value: float) -> bool:
-        """Whether even the stretch holds."""
+        """Whether the stretch holds."""
         return value >= self.stretch if self.more_is_better else value <= self.stretch
 
 
