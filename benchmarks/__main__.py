@@ -91,7 +91,7 @@ def _run(family: str, run: Callable[[Bench], Findings], bench: Bench, report: Re
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks", description="Measure qstate beside its alternatives.")
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--quick", action="store_true", help="fewer rounds and smaller growth curves: under 4 minutes")
+    size.add_argument("--quick", action="store_true", help="fewer rounds and smaller growth curves")
     size.add_argument("--tiny", action="store_true", help="show that everything runs; the figures mean nothing")
     parser.add_argument("--only", type=_names, metavar="NAMES", help=f"comma-separated, of: {', '.join(NAMES)}")
     parser.add_argument(
