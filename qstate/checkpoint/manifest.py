@@ -1,7 +1,7 @@
 """The manifests of a checkpoint directory: its job, the layout of its subdirectories, and the committed epochs.
 
-Rules of this module: each manifest is one JSON file with a checksum, read and written whole. It must not know what the
-files beside them hold.
+Rules of this module: each manifest is one JSON file with a checksum, read and written whole. It finds the epoch log of
+each key group by the names of the files; it must not know what these files hold.
 
     job.json     {"manifest": {...}, "checksum": xxh64 of the manifest as compact JSON with sorted keys, 16 hex digits}
                  format, job, max_parallelism
@@ -19,15 +19,17 @@ files beside them hold.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote
 
 from xxhash import xxh64_hexdigest
 
 from qstate.checkpoint.log.file_facts import LARGEST_MANIFEST, FinalFacts, JobFacts, check_facts
+from qstate.checkpoint.log.file_names import FileName, history_files
+from qstate.checkpoint.log.log_identity import LogIdentity
 from qstate.checkpoint.storage.directory import AnyDirectory, Directory
 from qstate.checkpoint.storage.locations import directory_of
 from qstate.errors import CheckpointError, DamagedCheckpoint
@@ -39,8 +41,10 @@ __all__ = [
     "FINAL_FILE",
     "MANIFEST_FILE",
     "JobManifest",
+    "LogPlace",
     "layout_directory",
-    "newest_holding",
+    "layout_places",
+    "newest_places",
     "operator_directory",
     "read_checked",
     "read_final",
@@ -48,8 +52,6 @@ __all__ = [
     "write_checked",
     "write_final",
 ]
-
-Held = TypeVar("Held")
 
 MANIFEST_FILE = "job.json"
 FINAL_FILE = "final.json"
@@ -125,14 +127,32 @@ def subtask_directory(root: AnyDirectory, operator: str, layout: int, subtask: i
     return layout_directory(operator_directory(root, operator), layout).joinpath(f"{subtask:05d}")
 
 
-def newest_holding(
-    manifest: JobManifest, groups: KeyGroupRange, held: Callable[[int, int], Held | None]
-) -> list[tuple[KeyGroupRange, int, int, Held]]:
-    """For each key group the newest layout, and its subtask, for which `held(layout, subtask)` is not None.
+@dataclass(frozen=True, slots=True)
+class LogPlace:
+    """The epoch log of a subtask, as it was listed, and the key groups to read from it. It is empty before it is begun.
 
-    Ascending, in ranges of key groups, with what `held` returned. Key groups without such a layout are left out.
+    Two places are equal if they are the same log for the same key groups, whatever it holds.
     """
-    found: list[tuple[KeyGroupRange, int, int, Held]] = []
+
+    groups: KeyGroupRange
+    identity: LogIdentity
+    directory: Directory
+    #: The numbers and kinds of the `.log` and `.snapshot` files.
+    files: Sequence[FileName] = field(compare=False)
+
+
+def layout_places(root: Directory, manifest: JobManifest, operator: str, layout: int) -> Iterator[LogPlace]:
+    """The logs of all subtasks of a layout, each listed when it is asked for. Raises `CheckpointError`."""
+    for subtask in range(manifest.layouts[layout]):
+        yield _place(root, manifest, operator, layout, subtask)
+
+
+def newest_places(root: Directory, manifest: JobManifest, operator: str, groups: KeyGroupRange) -> list[LogPlace]:
+    """For each of these key groups its log in the newest layout in which that log was begun, ascending.
+
+    Key groups without a log are left out. Raises `CheckpointError` when a directory cannot be read.
+    """
+    found: list[LogPlace] = []
     wanted = [groups]
     for layout in range(manifest.layout, -1, -1):
         parallelism, missing = manifest.layouts[layout], []
@@ -140,15 +160,23 @@ def newest_holding(
             first = subtask_of(part.start, parallelism, manifest.max_parallelism)
             last = subtask_of(part.stop - 1, parallelism, manifest.max_parallelism)
             for subtask in range(first, last + 1):
-                own = KeyGroupRange.of_subtask(subtask, parallelism, manifest.max_parallelism)
-                shared = KeyGroupRange(max(own.start, part.start), min(own.stop, part.stop))
-                there = held(layout, subtask)
-                if there is None:
-                    missing.append(shared)
+                place = _place(root, manifest, operator, layout, subtask)
+                shared = KeyGroupRange(max(place.groups.start, part.start), min(place.groups.stop, part.stop))
+                if place.files:
+                    found.append(replace(place, groups=shared))
                 else:
-                    found.append((shared, layout, subtask, there))
+                    missing.append(shared)
         wanted = missing
-    return sorted(found, key=lambda one: one[0].start)
+    return sorted(found, key=lambda place: place.groups.start)
+
+
+def _place(root: Directory, manifest: JobManifest, operator: str, layout: int, subtask: int) -> LogPlace:
+    identity = LogIdentity(manifest.job, operator, subtask, manifest.layouts[layout], manifest.max_parallelism)
+    directory = subtask_directory(root, operator, layout, subtask)
+    try:
+        return LogPlace(identity.key_groups, identity, directory, history_files(directory.names()))
+    except OSError as exc:
+        raise CheckpointError(f"cannot read {directory.path}: {exc}") from exc
 
 
 def read_final(root: Path | Directory) -> dict[str, int]:

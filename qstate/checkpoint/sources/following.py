@@ -11,75 +11,27 @@ that it began with. Otherwise the caller must begin again with the state as of a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from qstate.backends.contract import Change
-from qstate.checkpoint.log.chain import NO_EPOCH, Chain, LogIdentity, Sealed, States, header_of, read_chain, reading
+from qstate.checkpoint.log.chain import NO_EPOCH, Sealed, States, header_of, reading
 from qstate.checkpoint.log.file_facts import check_log_file
-from qstate.checkpoint.log.file_names import FileKind, FileName, history_files, log_name
-from qstate.checkpoint.manifest import JobManifest, newest_holding, subtask_directory
+from qstate.checkpoint.log.file_names import FileKind, log_name
+from qstate.checkpoint.manifest import JobManifest, LogPlace, newest_places
+from qstate.checkpoint.sources.history import existing_chain
 from qstate.checkpoint.storage.directory import Directory
 from qstate.checkpoint.storage.locations import directory_of
-from qstate.errors import CheckpointError, DamagedCheckpoint
+from qstate.errors import DamagedCheckpoint
 from qstate.keys import KeyGroupRange
 
-__all__ = ["FollowedLog", "FollowedOperator", "Place", "places_of"]
-
-#: How often a log is read again because snapshots replaced files meanwhile.
-MOST_READS = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A subtask's log, and the key groups to read from it.
-
-    `numbers` are those of its `.log` files now, `top` is the highest number of these and its snapshots.
-    """
-
-    groups: KeyGroupRange
-    identity: LogIdentity
-    directory: Directory
-    numbers: frozenset[int] = field(compare=False)
-    top: int = field(compare=False)
-
-
-def places_of(root: Directory, manifest: JobManifest, operator: str) -> list[Place]:
-    """The logs that have an operator's key groups now, ascending: those of the newest layout that has begun a log.
-
-    Key groups without a log are left out. Raises `CheckpointError` when a directory cannot be read.
-    """
-
-    def held(layout: int, subtask: int) -> list[FileName] | None:
-        return _listed(subtask_directory(root, operator, layout, subtask)) or None
-
-    every = KeyGroupRange(0, manifest.max_parallelism)
-    return [
-        Place(
-            groups,
-            LogIdentity(manifest.job, operator, subtask, manifest.layouts[layout], manifest.max_parallelism),
-            subtask_directory(root, operator, layout, subtask),
-            frozenset(number for number, kind in found if kind is FileKind.LOG),
-            max(number for number, _ in found),
-        )
-        for groups, layout, subtask, found in newest_holding(manifest, every, held)
-    ]
-
-
-def _listed(directory: Directory) -> list[FileName]:
-    """The `.log` and `.snapshot` files; empty when there is no history."""
-    try:
-        names = directory.names()
-    except OSError as exc:
-        raise CheckpointError(f"cannot read {directory.path}: {exc}") from exc
-    return history_files(names)
+__all__ = ["FollowedLog", "FollowedOperator"]
 
 
 class FollowedLog:
     """The log of one subtask. `sealed` are the epochs after the one that the follower has, in their order."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: LogPlace) -> None:
         """Reads the log. Raises `CheckpointError`."""
         self.place = place
         #: The schemas of the newest data.
@@ -93,7 +45,6 @@ class FollowedLog:
         self.damaged: str | None = None
         #: Whether the files after the epoch that the follower has exist.
         self.continues = True
-        self._files = place.directory
         #: The newest snapshot of an epoch, by the number and seal of the `.log` file that it comes after.
         self._bases: dict[int, tuple[int, int]] = {}
         self._applied: tuple[int, int] | None = None
@@ -118,23 +69,24 @@ class FollowedLog:
         for one in self.sealed:
             yield one.epoch
 
-    def look(self, place: Place) -> None:
+    def look(self, place: LogPlace) -> None:
         """Read the new `.log` files; `place` is from a new listing. Raises `CheckpointError`."""
-        self._files = place.directory  # it caches the sizes of the listing
+        self.place = place  # its directory caches the sizes of the listing
         if self._sound:
             try:
-                for number in sorted(number for number in place.numbers if number > self._last[0]):
-                    self._read_next(number)
+                for number in sorted(number for number, kind in place.files if kind is FileKind.LOG):
+                    if number > self._last[0]:
+                        self._read_next(number)
             except DamagedCheckpoint:  # or declared void, or replaced by a snapshot: reading the whole log shows which
                 self._sound = False
         # A snapshot beyond the last file has replaced files that this follower has not read.
-        if not self._sound or place.top > self._last[0]:
+        if not self._sound or any(number > self._last[0] for number, _ in place.files):
             self._read()
 
     def written_at(self) -> float:
         """When the newest file was written, in seconds since the epoch of `time.time`; 0 when that is not known."""
         try:
-            return self._files.modified_at(log_name(self._last[0]))
+            return self.place.directory.modified_at(log_name(self._last[0]))
         except OSError:  # replaced by a snapshot
             return 0.0
 
@@ -158,7 +110,7 @@ class FollowedLog:
         """The changes of an epoch in `sealed`; empty for other epochs. Raises `CheckpointError` while they are read."""
         for one in self.sealed:
             if one.epoch == epoch:
-                with reading(self._files, one.name) as reader:
+                with reading(self.place.directory, one.name) as reader:
                     for change in reader.changes(one.seal):
                         if change.group in self.place.groups:
                             yield change
@@ -166,10 +118,10 @@ class FollowedLog:
     def _read_next(self, number: int) -> None:
         sequence, seal = self._last
         name = log_name(number)
-        with reading(self._files, name) as reader:
+        with reading(self.place.directory, name) as reader:
             info = reader.info()
         header: Mapping[str, Any] = info.header
-        check_log_file(header, self._files.path / name)
+        check_log_file(header, self.place.directory.path / name)
         expected = header_of(
             self.place.identity,
             header.get("kind", ""),
@@ -179,7 +131,7 @@ class FollowedLog:
             writer=header.get("writer", 0),
         )
         if header.get("kind") not in ("writer", "epoch") or any(header.get(key) != expected[key] for key in expected):
-            raise DamagedCheckpoint(f"{self._files.path / name} does not follow the file before it")
+            raise DamagedCheckpoint(f"{self.place.directory.path / name} does not follow the file before it")
         if header["kind"] == "writer":  # its schemas describe data only once it has sealed an epoch
             self._opened_with = tuple(header.get("states", ()))
         else:
@@ -190,7 +142,9 @@ class FollowedLog:
     def _read(self) -> None:
         """Read the headers and footers of all files."""
         self._sound = False
-        chain = self._chain()
+        chain = existing_chain(self.place)
+        if chain is None:
+            raise DamagedCheckpoint(f"{self.place.directory.path} has lost its epoch log; bring it back from a copy")
         self.states = self._opened_with = chain.states
         for one in chain.segments:
             if one.writer == one.sequence:
@@ -208,20 +162,6 @@ class FollowedLog:
         self._last = chain.top - (chain.damaged is not None), chain.seal
         self._sound = chain.damaged is None
 
-    def _chain(self) -> Chain:
-        for attempt in range(MOST_READS):
-            try:
-                chain = read_chain(self._files, self.place.identity)
-            except DamagedCheckpoint:
-                if attempt == MOST_READS - 1:
-                    raise
-            except OSError as exc:
-                raise CheckpointError(f"cannot read {self._files.path}: {exc}") from exc
-            else:
-                if chain is not None:
-                    return chain
-        raise DamagedCheckpoint(f"{self._files.path} has lost its epoch log; bring it back from a copy")
-
 
 class FollowedOperator:
     """The logs of one operator. `look` finds new epochs; `mark_applied` records which one the follower has."""
@@ -235,7 +175,7 @@ class FollowedOperator:
 
     def look(self, manifest: JobManifest) -> None:
         """Read the new files of all subtasks. Raises `CheckpointError`; the next look tries again."""
-        places = places_of(self._root, manifest, self.uid)
+        places = newest_places(self._root, manifest, self.uid, KeyGroupRange(0, manifest.max_parallelism))
         if [log.place for log in self.logs] == places:
             for log, place in zip(self.logs, places, strict=True):
                 log.look(place)

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from itertools import chain as chained
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 from qstate.backends.contract import Change
 from qstate.checkpoint.log.chain import (
     NO_EPOCH,
     Chain,
-    LogIdentity,
     Part,
     Snapshot,
     States,
@@ -27,16 +27,16 @@ from qstate.checkpoint.log.chain import (
     reading,
 )
 from qstate.checkpoint.log.file_facts import readable
-from qstate.checkpoint.log.file_names import is_history_file
 from qstate.checkpoint.log.merge import merged_parts
 from qstate.checkpoint.log.operator_state import OperatorState, redistributed
 from qstate.checkpoint.log.segment import WHAT_TO_DO
 from qstate.checkpoint.manifest import (
     JobManifest,
-    newest_holding,
+    LogPlace,
+    layout_places,
+    newest_places,
     operator_directory,
     read_final,
-    subtask_directory,
 )
 from qstate.checkpoint.storage.directory import Directory
 from qstate.checkpoint.storage.locations import directory_of
@@ -52,6 +52,8 @@ __all__ = [
     "existing_chain",
     "in_one_form",
 ]
+
+Found = TypeVar("Found")
 
 #: A step between reading the parts of a history and merging them, such as a conversion.
 Prepare = Callable[[Iterable[Part]], Iterable[Part]]
@@ -214,9 +216,9 @@ class JobHistory(StateSource):
 
     def operator_states(self, operator: str, upto: int) -> list[OperatorState]:
         for _ in range(MOST_READS):
-            places = self.directories(operator)
+            places = self.places(operator)
             found = self._operator_states(operator, upto)
-            if places == self.directories(operator):
+            if places == self.places(operator):
                 break
         if not places:
             self._check_current(operator)
@@ -226,7 +228,8 @@ class JobHistory(StateSource):
         """The operator states of the newest layout's subtasks; without a log yet, the state it will begin with."""
         layers: list[list[Chain | None]] = []
         for layout in range(self.manifest.layout, -1, -1):
-            layers.append(self._layer(operator, layout))
+            places = layout_places(self._root, self.manifest, operator, layout)
+            layers.append([existing_chain(place) if place.files else None for place in places])
             if None not in layers[-1]:
                 break
         found: list[OperatorState] = []
@@ -240,62 +243,48 @@ class JobHistory(StateSource):
             ]
         return found
 
-    def _layer(self, operator: str, layout: int) -> list[Chain | None]:
-        """The histories of a layout's subtasks, None for a subtask without a log yet."""
-        found = []
-        for subtask in range(self.manifest.layouts[layout]):
-            directory, identity = self._place(operator, layout, subtask)
-            found.append(existing_chain(directory, identity) if _holds_history(directory) else None)
-        return found
-
-    def _place(self, operator: str, layout: int, subtask: int) -> tuple[Directory, LogIdentity]:
-        parallelism = self.manifest.layouts[layout]
-        identity = LogIdentity(self.job, operator, subtask, parallelism, self.max_parallelism)
-        return subtask_directory(self._root, operator, layout, subtask), identity
-
     def _operator_state(self, chain: Chain, upto: int) -> OperatorState:
+        def read(chain: Chain) -> OperatorState:
+            if all(base is not None and base.epoch > upto for base in chain.bases):
+                raise _outrun(chain, upto)
+            return chain.operator_state(upto)
+
+        return self._read_of(chain, upto, read)
+
+    def _of_chain(self, chain: Chain, groups: KeyGroupRange, upto: int, prepare: Prepare) -> Iterator[Change]:
+        def begin(chain: Chain) -> Iterator[Change]:
+            with readable(chain.files.path):
+                found = iter(merged_parts(prepare(chain.parts(_sound_base(chain, upto), upto, groups))))
+                begun = list(islice(found, 1))  # now all files are read or open: the job may remove them
+                return chained(begun, found)
+
+        changes = self._read_of(chain, upto, begin)
+        with readable(chain.files.path):
+            yield from (change for change in changes if change.group in groups)
+
+    def _read_of(self, chain: Chain, upto: int, read: Callable[[Chain], Found]) -> Found:
+        """What `read` returns of a history; reads the history again when files of it were replaced meanwhile."""
         for _ in range(MOST_READS):
             try:
-                if all(base is not None and base.epoch > upto for base in chain.bases):
-                    raise _outrun(chain, upto)
-                return chain.operator_state(upto)
+                return read(chain)
             except DamagedCheckpoint as exc:
                 chain, failure = self._read_again(chain, upto, exc), exc
         raise failure
 
-    def _of_chain(self, chain: Chain, groups: KeyGroupRange, upto: int, prepare: Prepare) -> Iterator[Change]:
-        for _ in range(MOST_READS):
-            try:
-                with readable(chain.files.path):
-                    base = _sound_base(chain, upto)
-                    found = iter(merged_parts(prepare(chain.parts(base, upto, groups))))
-                    begun = list(islice(found, 1))  # now all files are read or open: the job may remove them
-                break
-            except DamagedCheckpoint as exc:
-                chain, failure = self._read_again(chain, upto, exc), exc
-        else:
-            raise failure
-        with readable(chain.files.path):
-            for change in chained(begun, found):
-                if change.group in groups:
-                    yield change
-
     def _read_again(self, chain: Chain, upto: int, failure: DamagedCheckpoint) -> Chain:
         """Read a history again after a file was missing or damaged. Raises `failure` if the history has not changed."""
-        found = (JobManifest.read(self._root) if self._current else None) or self.manifest
-        now = JobHistory(self._root, found, current=False)
-        again = None
-        if any(chain.files == directory for _, directory, _ in now.directories(chain.identity.operator)):
-            again = existing_chain(chain.files, chain.identity)
+        manifest = (JobManifest.read(self._root) if self._current else None) or self.manifest
+        places = newest_places(self._root, manifest, chain.identity.operator, self._every_group())
+        again = next((existing_chain(place) for place in places if place.directory == chain.files), None)
         if again is None:  # removed with its layout
             raise _outrun(chain, upto) from failure
         if _same_files(again, chain):
             raise failure
         return again
 
-    def directories(self, operator: str) -> list[tuple[KeyGroupRange, Directory, LogIdentity]]:
-        """The logs of the operator's key groups, ascending: those of the newest layout that has one."""
-        return self._directories(operator, self._every_group())
+    def places(self, operator: str, groups: KeyGroupRange | None = None) -> list[LogPlace]:
+        """The logs of the operator's key groups (None: of all), ascending: those of the newest layout that has one."""
+        return newest_places(self._root, self.manifest, operator, groups or self._every_group())
 
     def needs_origin(self) -> bool:
         """Whether the source that the job was restored from has state that this directory does not have yet."""
@@ -304,27 +293,20 @@ class JobHistory(StateSource):
         chains = ((uid, self.subtasks(uid)) for uid in {*self.manifest.operators, *self._origin.operators()})
         return any(_missing(found, self._every_group()) for uid, found in chains if uid in self._origin.operators())
 
-    def _directories(self, operator: str, groups: KeyGroupRange) -> list[tuple[KeyGroupRange, Directory, LogIdentity]]:
-        def held(layout: int, subtask: int) -> tuple[Directory, LogIdentity] | None:
-            place = self._place(operator, layout, subtask)
-            return place if _holds_history(place[0]) else None
-
-        return [(shared, *place) for shared, _, _, place in newest_holding(self.manifest, groups, held)]
-
     def _chains(self, operator: str, groups: KeyGroupRange) -> list[tuple[KeyGroupRange, Chain]]:
         """The histories of these key groups, ascending."""
         for _ in range(MOST_READS):
-            places = self._directories(operator, groups)
+            places = self.places(operator, groups)
             failure: DamagedCheckpoint | None = None
             try:
-                chains = [(shared, existing_chain(directory, identity)) for shared, directory, identity in places]
+                chains = [(place.groups, existing_chain(place)) for place in places]
                 found = [(shared, chain) for shared, chain in chains if chain is not None]
                 if not _missing(found, groups):
                     return found
             except DamagedCheckpoint as exc:
                 failure = exc
             # A job removes an earlier layout when a newer one is complete: that may have happened meanwhile.
-            if places == self._directories(operator, groups):
+            if places == self.places(operator, groups):
                 break
         self._check_current(operator)
         if failure is not None:
@@ -357,23 +339,16 @@ def _of_one_epoch(operators: Mapping[str, StoredOperator]) -> dict[str, StoredOp
     }
 
 
-def _holds_history(directory: Directory) -> bool:
-    try:
-        return any(map(is_history_file, directory.names()))
-    except OSError as exc:
-        raise CheckpointError(f"cannot read {directory.path}: {exc}") from exc
-
-
-def existing_chain(directory: Directory, identity: LogIdentity) -> Chain | None:
-    """The history in a directory that a job may be using; None when there is none. Raises `CheckpointError`."""
+def existing_chain(place: LogPlace) -> Chain | None:
+    """The history of a log that a job may be using; None when there is none. Raises `CheckpointError`."""
     for attempt in range(MOST_READS):
         try:
-            return read_chain(directory, identity)
+            return read_chain(place.directory, place.identity)
         except DamagedCheckpoint:  # or a snapshot has replaced a file between listing and reading
             if attempt == MOST_READS - 1:
                 raise
         except OSError as exc:
-            raise CheckpointError(f"cannot read {directory.path}: {exc}") from exc
+            raise CheckpointError(f"cannot read {place.directory.path}: {exc}") from exc
     raise AssertionError("unreachable")
 
 

@@ -17,9 +17,9 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from qstate.checkpoint.log.chain import NO_EPOCH, Chain, LogIdentity
+from qstate.checkpoint.log.chain import NO_EPOCH, Chain
 from qstate.checkpoint.log.file_names import is_history_file, removal_order
-from qstate.checkpoint.manifest import JobManifest, layout_directory, operator_directory, subtask_directory
+from qstate.checkpoint.manifest import JobManifest, layout_directory, layout_places, operator_directory
 from qstate.checkpoint.sources.history import existing_chain
 from qstate.checkpoint.storage.directory import Directory
 from qstate.errors import CheckpointError
@@ -72,13 +72,8 @@ def superseded_layouts(root: Directory, manifest: JobManifest, operator: str, fi
 
 def _is_self_contained(root: Directory, manifest: JobManifest, operator: str, layout: int, final: int) -> bool:
     """Whether every subtask of a layout has a log with a final epoch of its own after the state it began with."""
-    parallelism = manifest.layouts[layout]
-    for subtask in range(parallelism):
-        identity = LogIdentity(manifest.job, operator, subtask, parallelism, manifest.max_parallelism)
-        chain = existing_chain(subtask_directory(root, operator, layout, subtask), identity)
-        if chain is None or not _has_own_epoch(chain, final):
-            return False
-    return True
+    chains = map(existing_chain, layout_places(root, manifest, operator, layout))
+    return all(chain is not None and _has_own_epoch(chain, final) for chain in chains)
 
 
 def _has_own_epoch(chain: Chain, final: int) -> bool:

@@ -22,7 +22,7 @@ from qstate.checkpoint.log.file_names import FileKind, log_name, output_name, pa
 from qstate.checkpoint.log.log_identity import check_name, misplaced, owner_of
 from qstate.checkpoint.log.operator_state import operator_state_of, operator_states_of
 from qstate.checkpoint.log.segment import SegmentInfo, SegmentReader
-from qstate.checkpoint.manifest import FINAL_FILE, MANIFEST_FILE, JobManifest, read_checked
+from qstate.checkpoint.manifest import FINAL_FILE, MANIFEST_FILE, JobManifest, LogPlace, read_checked
 from qstate.checkpoint.manifest import FORMAT as FINAL_FORMAT
 from qstate.checkpoint.sources.content_check import ContentCheck, check_list_elements
 from qstate.checkpoint.sources.history import JobHistory, existing_chain
@@ -104,8 +104,8 @@ def _history(root: Directory, source: JobHistory, options: Mapping[str, Any]) ->
         yield _checked_manifest(root, FINAL_FILE)
     sound = True
     for uid in sorted(source.manifest.operators):
-        for _, directory, identity in source.directories(uid):
-            for found in _log(directory, identity):
+        for place in source.places(uid):
+            for found in _log(place):
                 sound = sound and found.damage is None
                 yield found
     if sound:  # each file is sound by itself: check that none is missing
@@ -128,24 +128,24 @@ def _whole(source: JobHistory) -> Iterator[CheckedFile]:
         yield CheckedFile(source.location, 0, str(exc))
 
 
-def _log(files: Directory, identity: LogIdentity) -> Iterator[CheckedFile]:
+def _log(place: LogPlace) -> Iterator[CheckedFile]:
     """Check the files of one epoch log, each by itself and then as a history.
 
     Files declared void do not count, nor does output that no epoch names: it is being written, or left over.
     """
     checked: list[CheckedFile] = []
-    log = _LogCheck(files, identity)
+    log = _LogCheck(place.directory, place.identity)
     for found in log.check():
         checked.append(found)
         yield found
-    for found in _without_base(files, log.snapshots):
+    for found in _without_base(place.directory, log.snapshots):
         checked.append(found)
         yield found
     try:
-        existing_chain(files, identity)
+        existing_chain(place)
     except CheckpointError as exc:  # such as for a sound file in the wrong place
         if not any(found.damage is not None and found.path in str(exc) for found in checked):
-            yield CheckedFile(str(files.path), 0, str(exc))
+            yield CheckedFile(str(place.directory.path), 0, str(exc))
 
 
 class _LogCheck:
