@@ -1,7 +1,8 @@
-"""The commands that read a job's stored state: `qstate checkpoint show | dump | verify` and `qstate savepoint`.
+"""The commands that read a job's stored state: `qstate checkpoint show | verify` and `qstate savepoint`.
 
 Rules of this module: arguments in, calls of `qstate.checkpoint`, text out. The commands need neither the job nor its
-code, neither Spark nor (except for compressed checkpoints) PyArrow, and do not affect a running job.
+code, neither Spark nor (except for compressed checkpoints) PyArrow, and do not affect a running job. `dump` has the
+command `qstate checkpoint dump`.
 """
 
 from __future__ import annotations
@@ -10,39 +11,25 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from qstate.checkpoint import Savepoint, StateSource, StoredOperator, open_source, verify, write_savepoint
 from qstate.checkpoint.log.chain import Chain, size_of
-from qstate.checkpoint.log.file_facts import readable
 from qstate.checkpoint.log.operator_state import OperatorState
-from qstate.checkpoint.sources.entries import (
-    Element,
-    Entry,
-    by_name,
-    elements_of,
-    packed_element,
-    packed_entry,
-    read_changes,
-    read_entries,
-    read_operator_states,
-    states_as_of,
-    stored_operator,
-)
+from qstate.checkpoint.sources.entries import read_changes, read_operator_states
 from qstate.checkpoint.sources.history import JobHistory
 from qstate.checkpoint.storage.locations import open_directory
 from qstate.cli.arguments import add_storage_option, storage_options
+from qstate.cli.dump import add_dump_arguments
 from qstate.cli.progress import shown_progress
-from qstate.cli.query import printable
-from qstate.errors import CheckpointError, ConfigError
+from qstate.cli.tables import table
 from qstate.evolution import StateSchema
 from qstate.keys import KeyGroupRange
 
 __all__ = ["add_checkpoint_commands"]
 
 SOUND, DAMAGED = 0, 1
-_PLAIN_TYPES = frozenset((str, int, float, bool, type(None)))
 
 STATE_HEADS = ("STATE", "KIND", "QUERYABLE AS", "TYPE", "SERIALIZER", "ENTRIES", "BYTES")
 LIST_HEADS = ("OPERATOR STATE", "DISTRIBUTION", "TYPE", "SERIALIZER", "ELEMENTS", "BYTES")
@@ -61,13 +48,7 @@ def add_checkpoint_commands(commands: Any) -> None:
     show.add_argument("--epochs", action="store_true", help="also print the epochs and snapshots of each subtask")
     show.add_argument("--json", action="store_true", help="print JSON, one document")
     show.set_defaults(run=_show)
-    dump = _command(parts, "dump", "print every entry, one per line")
-    dump.add_argument("--operator", metavar="UID", help="only this operator")
-    dump.add_argument("--state", metavar="NAME", help="only this state, by its name in the program")
-    dump.add_argument("--key-groups", metavar="A-B", help="only the key groups A to B, both included")
-    dump.add_argument("--epoch", type=int, metavar="N", help="as of this epoch (default: the newest committed epoch)")
-    dump.add_argument("--format", choices=("json", "msgpack"), default="json", help="default: %(default)s")
-    dump.set_defaults(run=_dump)
+    add_dump_arguments(_command(parts, "dump", "print every entry, one per line"))
     check = _command(parts, "verify", "read every byte, and report damage")
     check.add_argument("--json", action="store_true", help="print JSON, one document")
     check.set_defaults(run=_verify)
@@ -157,12 +138,18 @@ def _state(plain: Mapping[str, Any], entries: Counter[tuple[str, int]], sizes: C
         "queryable_name": schema.queryable_name,
         "key_types": list(plain.get("key_types", ())),
         "map_key_type": None if schema.map_key_type is None else str(schema.map_key_type),
+        **_data_facts(schema),
+        "entries": _sum(entries, state=schema.name),
+        "bytes": _sum(sizes, state=schema.name),
+    }
+
+
+def _data_facts(schema: StateSchema) -> Plain:
+    return {
         "value_type": str(schema.value_type),
         "schema_version": schema.schema_version,
         "serializer": schema.serializer,
         "serializer_version": schema.serializer_version,
-        "entries": _sum(entries, state=schema.name),
-        "bytes": _sum(sizes, state=schema.name),
     }
 
 
@@ -176,10 +163,7 @@ def _lists(of_subtasks: Sequence[OperatorState]) -> list[Plain]:
             {
                 "name": schema.name,
                 "distribution": one.distribution.value,
-                "value_type": str(schema.value_type),
-                "schema_version": schema.schema_version,
-                "serializer": schema.serializer,
-                "serializer_version": schema.serializer_version,
+                **_data_facts(schema),
                 "elements": 0,
                 "bytes": 0,
             },
@@ -246,7 +230,7 @@ def _operator_lines(operator: Plain) -> Iterator[str]:
     yield f"epoch {operator['epoch']} is final, epoch {operator['sealed']} is the newest sealed epoch"
     if operator["committed"] > operator["epoch"]:
         yield f"epoch {operator['committed']} was committed, but files of it are damaged or missing"
-    yield from _table(STATE_HEADS, [_state_row(state) for state in operator["states"]])
+    yield from _table(STATE_HEADS, map(_state_row, operator["states"]))
     if operator["operator_states"]:
         columns = ("name", "distribution", "value_type", "serializer")
         lists = [
@@ -260,7 +244,7 @@ def _operator_lines(operator: Plain) -> Iterator[str]:
         ]
         yield from _table(("KEY GROUP", "ENTRIES", "BYTES"), rows)
     if "subtasks" in operator:
-        yield from _table(SUBTASK_HEADS, [_subtask_row(subtask) for subtask in operator["subtasks"]])
+        yield from _table(SUBTASK_HEADS, map(_subtask_row, operator["subtasks"]))
         stacks = [row for subtask in operator["subtasks"] for row in _stack_rows(subtask)]
         if stacks:
             yield from _table(STACK_HEADS, stacks)
@@ -304,108 +288,8 @@ def _stack_rows(subtask: Plain) -> Iterator[tuple[object, ...]]:
         )
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[str]:
-    widths = [max(len(str(row[column])) for row in (heads, *rows)) for column in range(len(heads))]
-    for row in (heads, *rows):
-        yield "  " + "  ".join(str(cell).ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-
-
-# -- dump -----------------------------------------------------------------------------------------------------
-
-
-def _dump(arguments: argparse.Namespace) -> int:
-    source = open_source(arguments.location, storage_options(arguments))
-    groups = _key_groups(arguments.key_groups, source.max_parallelism)
-    uids = sorted(source.operators()) if arguments.operator is None else [arguments.operator]
-    operators = [stored_operator(source, uid) for uid in uids]
-    names = {str(plain.get("name")) for one in operators for plain in states_as_of(source, one, arguments.epoch)}
-    # Operator state belongs to no key group, so a dump of some key groups has none.
-    lists: dict[str, list[OperatorState]] = {}
-    if groups is None:
-        lists = {one.uid: read_operator_states(source, one, epoch=arguments.epoch) for one in operators}
-    names |= {one.name for states in lists.values() for of_subtask in states for one in of_subtask}
-    _check_state(names, arguments.state)
-    for stored in operators:
-        _dump_entries(source, stored, groups, arguments)
-        _dump_elements(source.location, stored.uid, lists.get(stored.uid, ()), arguments)
-    sys.stdout.flush()
-    return SOUND
-
-
-def _dump_entries(
-    source: StateSource, stored: StoredOperator, groups: KeyGroupRange | None, arguments: argparse.Namespace
-) -> None:
-    if arguments.format == "json":
-        for entry in read_entries(source, stored.uid, epoch=arguments.epoch, key_groups=groups):
-            if arguments.state in (None, entry.state):
-                sys.stdout.write(json.dumps(_plain_entry(entry)) + "\n")
-        return
-    schemas = by_name(states_as_of(source, stored, arguments.epoch))
-    with readable(f"operator {stored.uid!r} in {source.location}"):
-        for change in read_changes(source, stored, epoch=arguments.epoch, key_groups=groups):
-            if arguments.state in (None, change.state):
-                sys.stdout.buffer.write(packed_entry(stored.uid, change, schemas.get(change.state, {})))
-
-
-def _dump_elements(
-    location: str, operator: str, states: Sequence[OperatorState], arguments: argparse.Namespace
-) -> None:
-    wanted = [[one for one in state if arguments.state in (None, one.name)] for state in states]
-    if arguments.format == "json":
-        for element in elements_of(location, operator, wanted):
-            sys.stdout.write(json.dumps(_plain_element(element)) + "\n")
-        return
-    for subtask, state in enumerate(wanted):
-        for one in state:
-            for data in one.elements:
-                sys.stdout.buffer.write(packed_element(operator, subtask, one, data))
-
-
-def _plain_element(element: Element) -> Plain:
-    return {
-        "operator": element.operator,
-        "state": element.state,
-        "subtask": element.subtask,
-        "distribution": element.distribution,
-        "value" if element.decoded else "bytes": _in_json(element.value),
-    }
-
-
-def _plain_entry(entry: Entry) -> Plain:
-    found: Plain = {
-        "operator": entry.operator,
-        "state": entry.state,
-        "namespace": _in_json(entry.namespace),
-        "key": _in_json(entry.key),
-        "group": entry.group,
-    }
-    if entry.map_key is not None:
-        found["map_key"] = _in_json(entry.map_key)
-    found["value" if entry.decoded else "bytes"] = _in_json(entry.value)
-    return found
-
-
-def _in_json(value: Any) -> Any:
-    """`printable`, with a fast path for the most common types."""
-    return value if type(value) in _PLAIN_TYPES else printable(value)
-
-
-def _key_groups(text: str | None, max_parallelism: int) -> KeyGroupRange | None:
-    if text is None:
-        return None
-    first, _, last = text.partition("-")
-    try:
-        start, stop = int(first), int(last or first) + 1
-    except ValueError:
-        raise ConfigError(f"--key-groups takes a number or A-B, as in 0-63, got {text!r}") from None
-    if not 0 <= start < stop <= max_parallelism:
-        raise ConfigError(f"--key-groups takes numbers from 0 to {max_parallelism - 1}, got {text!r}")
-    return KeyGroupRange(start, stop)
-
-
-def _check_state(names: Collection[str], state: str | None) -> None:
-    if state is not None and state not in names:
-        raise CheckpointError(f"unknown state {state!r}; the states are: {', '.join(sorted(names)) or 'none'}")
+def _table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
+    return table([heads, *rows], indent="  ")
 
 
 # -- verify and savepoint -------------------------------------------------------------------------------------

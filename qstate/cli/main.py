@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from qstate import __version__
+from qstate.cli.check import add_check_command
 from qstate.cli.checkpoint import add_checkpoint_commands
 from qstate.cli.query import add_query_commands
 from qstate.cli.serve import add_serve_command
 from qstate.demo.options import DemoOptions, add_demo_arguments
 from qstate.errors import QStateError
-from qstate.installation import FEATURES, Finding, check_installation, require
+from qstate.installation import require
 
 __all__ = ["main"]
 
@@ -54,14 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="qstate", description="Queryable state for PySpark Structured Streaming.")
     parser.add_argument("--version", action="version", version=f"qstate {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    check = commands.add_parser("check", help="look for Python, Java and the optional packages")
-    check.add_argument(
-        "features",
-        nargs="*",
-        metavar="FEATURE",
-        help=f"features to check: {', '.join(FEATURES)} (default: all; those not installed may be absent)",
-    )
-    check.set_defaults(run=_check)
+    add_check_command(commands)
     demo = commands.add_parser("demo", help="a year of flights and weather through Spark, queried live")
     add_demo_arguments(demo)
     demo.set_defaults(run=_demo)
@@ -69,32 +63,6 @@ def _parser() -> argparse.ArgumentParser:
     add_checkpoint_commands(commands)
     add_serve_command(commands)
     return parser
-
-
-def _check(arguments: argparse.Namespace) -> int:
-    unknown = [feature for feature in arguments.features if feature not in FEATURES]
-    if unknown:
-        return _fail(f"unknown feature {unknown[0]!r}; valid are: {', '.join(FEATURES)}")
-    findings = check_installation(arguments.features)
-    for line in _table(findings):
-        print(line)
-    return SUCCESS if all(finding.good for finding in findings if finding.needed) else NO
-
-
-def _table(findings: Sequence[Finding]) -> list[str]:
-    rows = [(_status(finding), finding.feature, finding.subject, finding.found, finding.remedy) for finding in findings]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines = []
-    for *cells, remedy in rows:
-        padded = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
-        lines.append(f"{padded}  -> {remedy}" if remedy else padded.rstrip())
-    return lines
-
-
-def _status(finding: Finding) -> str:
-    if finding.good:
-        return "ok"
-    return "MISSING" if finding.needed else "absent"
 
 
 def _demo(arguments: argparse.Namespace) -> int:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any
 
+from qstate.cli.tables import table
 from qstate.client import QueryableStateClient
 from qstate.errors import ConfigError, UnknownState
 from qstate.keys import ColumnType, Key, Namespace, check_key
@@ -93,9 +94,7 @@ def _states(arguments: argparse.Namespace) -> int:
         for state in states
     ]
     heads = ("STATE", "KIND", "KEY", "VALUE", "SERIALIZER")
-    widths = [max(len(str(row[column])) for row in (heads, *rows)) for column in range(len(heads))]
-    for row in (heads, *rows):
-        print("  ".join(str(cell).ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print("\n".join(table([heads, *rows])))
     return FOUND
 
 
