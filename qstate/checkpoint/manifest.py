@@ -30,12 +30,11 @@ from xxhash import xxh64_hexdigest
 from qstate.checkpoint.log.file_facts import LARGEST_MANIFEST, FinalFacts, JobFacts, check_facts
 from qstate.checkpoint.log.file_names import FileName, history_files
 from qstate.checkpoint.log.log_identity import LogIdentity
-from qstate.checkpoint.storage.directory import AnyDirectory, Directory
+from qstate.checkpoint.storage.directory import AnyDirectory, Directory, doing
 from qstate.checkpoint.storage.locations import directory_of
 from qstate.errors import CheckpointError, DamagedCheckpoint
 from qstate.keys import KeyGroupRange, subtask_of
 from qstate.private_files import NotRegular
-from qstate.storage_faults import BY_CHECKPOINT_DIR, storage_fault
 
 __all__ = [
     "FINAL_FILE",
@@ -173,10 +172,8 @@ def newest_places(root: Directory, manifest: JobManifest, operator: str, groups:
 def _place(root: Directory, manifest: JobManifest, operator: str, layout: int, subtask: int) -> LogPlace:
     identity = LogIdentity(manifest.job, operator, subtask, manifest.layouts[layout], manifest.max_parallelism)
     directory = subtask_directory(root, operator, layout, subtask)
-    try:
+    with doing(f"read {directory.path}", directory):
         return LogPlace(identity.key_groups, identity, directory, history_files(directory.names()))
-    except OSError as exc:
-        raise CheckpointError(f"cannot read {directory.path}: {exc}") from exc
 
 
 def read_final(root: Path | Directory) -> dict[str, int]:
@@ -240,11 +237,8 @@ def write_checked(files: Directory, name: str, manifest: Mapping[str, Any], *, d
     data = json.dumps({"manifest": manifest, "checksum": _checksum(manifest)}, indent=1, sort_keys=True).encode()
     if len(data) > LARGEST_MANIFEST:
         raise CheckpointError(f"{files.path / name} would have {len(data):,} bytes; it may have {LARGEST_MANIFEST:,}")
-    try:
+    with doing(f"write {files.path / name}", files):
         files.replace(name, data, durable=durable)
-    except OSError as exc:
-        why = storage_fault(exc, files.path, BY_CHECKPOINT_DIR)
-        raise CheckpointError(f"cannot write {files.path / name}: {why}") from exc
 
 
 def _checksum(manifest: Mapping[str, Any]) -> str:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,13 +46,12 @@ from qstate.checkpoint.log.chain import (
 from qstate.checkpoint.log.epoch_input import EpochInput, input_fact
 from qstate.checkpoint.log.file_names import leftover_number, log_name, output_name, temporary_name
 from qstate.checkpoint.log.operator_state import OperatorState, state_fact
-from qstate.checkpoint.log.segment import Frame, SegmentWriter
+from qstate.checkpoint.log.segment import Frame, SegmentWriter, write_segment
 from qstate.checkpoint.log.snapshots import write_snapshot
-from qstate.checkpoint.storage.directory import Directory
+from qstate.checkpoint.storage.directory import Directory, doing
 from qstate.checkpoint.storage.locations import directory_of
 from qstate.errors import CheckpointError, FencedError
 from qstate.forks import end_forked_child
-from qstate.storage_faults import BY_CHECKPOINT_DIR, storage_fault
 
 __all__ = ["EpochLog", "OutputSpool"]
 
@@ -74,10 +73,8 @@ class OutputSpool:
 
     def append(self, frame: Frame) -> None:
         """Add a frame. Raises `CheckpointError` when the disk fails; the spool is then unusable."""
-        try:
+        with _writing(self._files, self.name):
             self._writer.write_frame(frame)
-        except OSError as exc:
-            raise _not_written(self._files, self.name, exc) from exc
 
     def finish(self) -> Mapping[str, int] | None:
         """Make the frames durable; returns the epoch footer's fact about them, None when there are no frames."""
@@ -134,7 +131,7 @@ class EpochLog:
         which names the file, when no usable history is left, and what `admit` raises. Nothing has changed then.
         """
         files = directory_of(directory)
-        try:
+        with doing(f"open the epoch log in {files.path}", files):
             files.make()
             for _ in range(OPENING_RACES):
                 found = read_chain(files, identity)
@@ -148,9 +145,6 @@ class EpochLog:
                     opened = cls(chain, opening)
                     opened._remove_leftovers()
                     return opened
-        except OSError as exc:
-            why = storage_fault(exc, files.path, BY_CHECKPOINT_DIR)
-            raise CheckpointError(f"cannot open the epoch log in {files.path}: {why}") from exc
         raise CheckpointError(f"cannot open the epoch log in {files.path}: other writers keep opening it")
 
     @property
@@ -193,17 +187,15 @@ class EpochLog:
         temporary = temporary_name(self._last.sequence + 1)
         spool: OutputSpool | None = None
         try:
-            spool = output if isinstance(output, OutputSpool) else self._spooled(output)
-            facts = {"output": spool.finish(), **state_fact(operator_state), **input_fact(epoch_input)}
-            sealed = replace(self._write(temporary, epoch, changes, facts), input=epoch_input)
-            self._publish(temporary, sealed)
-            self._files.sync()
-        except BaseException as exc:
+            with doing(f"seal epoch {epoch} in {self._files.path}", self._files):
+                spool = output if isinstance(output, OutputSpool) else self._spooled(output)
+                facts = {"output": spool.finish(), **state_fact(operator_state), **input_fact(epoch_input)}
+                sealed = replace(self._write(temporary, epoch, changes, facts), input=epoch_input)
+                self._publish(temporary, sealed)
+                self._files.sync()
+        except BaseException:
             end_forked_child(self._pid)
             self._withdraw(temporary, spool)
-            if isinstance(exc, OSError):
-                why = storage_fault(exc, self._files.path, BY_CHECKPOINT_DIR)
-                raise CheckpointError(f"cannot seal epoch {epoch} in {self._files.path}: {why}") from exc
             raise
         self._last = self._epochs[epoch] = sealed
         self._latest = epoch
@@ -260,10 +252,8 @@ class EpochLog:
     def begin_output(self) -> OutputSpool:
         """A spool for the output of the next epoch. It removes the file of a spool begun earlier for this epoch."""
         name = output_name(self._last.sequence + 1, self._writer)
-        try:
+        with _writing(self._files, name):
             return OutputSpool(self._files, name, self._header("output", NO_EPOCH))
-        except OSError as exc:
-            raise _not_written(self._files, name, exc) from exc
 
     def epoch_input(self, epoch: int) -> EpochInput | None:
         """The identity of a sealed epoch's input rows; None when it was not stored."""
@@ -308,15 +298,10 @@ class EpochLog:
         return spool
 
     def _write(self, temporary: str, epoch: int, changes: Iterable[Change], facts: Mapping[str, Any]) -> Sealed:
-        file = self._files.create(temporary)
-        with file:
-            header = self._header("epoch", epoch)
-            if self.compression != "none":
-                header["compression"] = self.compression
-            writer = SegmentWriter(file, header)
-            writer.write_changes(changes)
-            seal = writer.write_footer(**facts)
-            self._files.finish(file)
+        header = self._header("epoch", epoch)
+        if self.compression != "none":
+            header["compression"] = self.compression
+        seal, _ = write_segment(self._files, temporary, header, changes, **facts)
         output: Mapping[str, int] | None = facts["output"]
         if output is not None:
             self._files.sync()
@@ -370,8 +355,8 @@ class EpochLog:
                 self._files.remove(name)
 
 
-def _not_written(files: Directory, name: str, exc: OSError) -> CheckpointError:
-    return CheckpointError(f"cannot write {files.path / name}: {storage_fault(exc, files.path, BY_CHECKPOINT_DIR)}")
+def _writing(files: Directory, name: str) -> AbstractContextManager[None]:
+    return doing(f"write {files.path / name}", files)
 
 
 def _claim(chain: Chain, states: States) -> Sealed | None:
@@ -382,9 +367,7 @@ def _claim(chain: Chain, states: States) -> Sealed | None:
     )
     header.update(states=list(states), void=1 if chain.damaged else 0)
     temporary = temporary_name(sequence)
-    with files.create(temporary) as file:
-        seal = SegmentWriter(file, header).write_footer()
-        files.finish(file)
+    seal, _ = write_segment(files, temporary, header)
     opening = Sealed(sequence, seal, NO_EPOCH, sequence, states=states)
     try:
         files.publish(temporary, opening.name)

@@ -40,11 +40,12 @@ from qstate.backends.change_blocks import FIRST_COUNT, ChangeBlock, ChangeBlocks
 from qstate.backends.contract import Change, ChangeOp
 from qstate.checkpoint.log.compression import compressor, decompressor
 from qstate.checkpoint.log.file_facts import WHAT_TO_DO, FooterFacts, check_facts
+from qstate.checkpoint.storage.directory import Directory
 from qstate.errors import CheckpointError, DamagedCheckpoint
 from qstate.forks import end_forked_child
 from qstate.keys import MAX_PARALLELISM_LIMIT, KeyGroupRange
 
-__all__ = ["LARGEST_BLOCK", "WHAT_TO_DO", "Frame", "SegmentInfo", "SegmentReader", "SegmentWriter"]
+__all__ = ["LARGEST_BLOCK", "WHAT_TO_DO", "Frame", "SegmentInfo", "SegmentReader", "SegmentWriter", "write_segment"]
 
 #: An output frame: any object with the buffer protocol, such as an Arrow buffer.
 Frame = bytes | bytearray | memoryview
@@ -161,6 +162,24 @@ class SegmentWriter:
         self._file.write(payload)
         self._offset += BLOCK.size + len(payload)
         return checksum
+
+
+def write_segment(
+    files: Directory,
+    name: str,
+    header: Mapping[str, Any],
+    changes: Iterable[Change] = (),
+    *,
+    ascending: bool = False,
+    **facts: Any,
+) -> tuple[int, int]:
+    """Write a file of changes, whole and durable. Returns its seal and the number of its entries."""
+    with files.create(name) as file:
+        writer = SegmentWriter(file, header, ascending=ascending)
+        writer.write_changes(changes)
+        seal = writer.write_footer(**facts)
+        files.finish(file)
+    return seal, writer.entries
 
 
 class SegmentReader:

@@ -54,10 +54,9 @@ from qstate.checkpoint.log.file_facts import PARTIAL_FORMAT, readable
 from qstate.checkpoint.log.file_names import FileKind, history_files, log_name, snapshot_name, temporary_name
 from qstate.checkpoint.log.merge import merged_changes, merged_parts
 from qstate.checkpoint.log.operator_state import OperatorState, state_fact
-from qstate.checkpoint.log.segment import SegmentWriter
-from qstate.checkpoint.storage.directory import Directory
+from qstate.checkpoint.log.segment import write_segment
+from qstate.checkpoint.storage.directory import Directory, doing
 from qstate.errors import CheckpointError, DamagedCheckpoint
-from qstate.storage_faults import BY_CHECKPOINT_DIR, storage_fault
 
 __all__ = ["remove_unneeded", "take_snapshot", "write_snapshot"]
 
@@ -165,17 +164,11 @@ def write_snapshot(
         header["compression"] = compression
     temporary = temporary_name(snapshot.sequence)
     try:
-        with files.create(temporary) as file:
-            writer = SegmentWriter(file, header, ascending=True)
-            writer.write_changes(changes)
-            seal = writer.write_footer(**state_fact(operator_state))
-            files.finish(file)
-        with suppress(FileExistsError):
-            files.publish(temporary, snapshot.name)
-        files.sync()
-    except OSError as exc:
-        why = storage_fault(exc, files.path, BY_CHECKPOINT_DIR)
-        raise CheckpointError(f"cannot write {files.path / snapshot.name}: {why}") from exc
+        with doing(f"write {files.path / snapshot.name}", files):
+            seal, _ = write_segment(files, temporary, header, changes, ascending=True, **state_fact(operator_state))
+            with suppress(FileExistsError):
+                files.publish(temporary, snapshot.name)
+            files.sync()
     finally:
         with suppress(OSError):  # the next opening removes a file that is left
             files.remove(temporary)
@@ -198,14 +191,12 @@ def remove_unneeded(files: Directory, retained: int) -> None:
     found = history_files(files.names())
     snapshots = {number for number, kind in found if kind is FileKind.SNAPSHOT and number < oldest} - needed
     logs = sorted(number for number, kind in found if kind is FileKind.LOG and number <= oldest)
-    try:
+    with doing(f"remove old files in {files.path}", files):
         for number in sorted(snapshots, reverse=True):
             files.remove(snapshot_name(number))
         files.sync()
         for number in logs:
             files.remove(log_name(number))
-    except OSError as exc:
-        raise CheckpointError(f"cannot remove old files in {files.path}: {exc}") from exc
 
 
 def _newest(chain: Chain, upto: int | None) -> Snapshot | None:

@@ -38,7 +38,7 @@ from qstate.checkpoint.manifest import (
     operator_directory,
     read_final,
 )
-from qstate.checkpoint.storage.directory import Directory
+from qstate.checkpoint.storage.directory import Directory, doing
 from qstate.checkpoint.storage.locations import directory_of
 from qstate.errors import CheckpointError, DamagedCheckpoint
 from qstate.keys import KeyGroupRange
@@ -343,12 +343,11 @@ def existing_chain(place: LogPlace) -> Chain | None:
     """The history of a log that a job may be using; None when there is none. Raises `CheckpointError`."""
     for attempt in range(MOST_READS):
         try:
-            return read_chain(place.directory, place.identity)
+            with doing(f"read {place.directory.path}", place.directory):
+                return read_chain(place.directory, place.identity)
         except DamagedCheckpoint:  # or a snapshot has replaced a file between listing and reading
             if attempt == MOST_READS - 1:
                 raise
-        except OSError as exc:
-            raise CheckpointError(f"cannot read {place.directory.path}: {exc}") from exc
     raise AssertionError("unreachable")
 
 

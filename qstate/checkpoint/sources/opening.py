@@ -30,13 +30,12 @@ from qstate.checkpoint.log.merge import merged_parts
 from qstate.checkpoint.log.operator_state import DeclaredLists, OperatorState, check_size, redistributed
 from qstate.checkpoint.log.snapshots import write_snapshot
 from qstate.checkpoint.sources.history import StateSource
-from qstate.checkpoint.storage.directory import Directory
+from qstate.checkpoint.storage.directory import Directory, doing
 from qstate.checkpoint.storage.locations import directory_of
 from qstate.descriptors import StateDescriptor
-from qstate.errors import CheckpointError, DamagedCheckpoint, JobError
+from qstate.errors import DamagedCheckpoint, JobError
 from qstate.evolution import Evolution, StateSchema, plan_evolution
 from qstate.keys import ColumnType
-from qstate.storage_faults import BY_CHECKPOINT_DIR, storage_fault
 
 __all__ = ["DeclaredStates", "Origin", "convert_log", "open_epoch_log"]
 
@@ -143,11 +142,8 @@ def open_epoch_log(
     changed then.
     """
     files = directory_of(directory)
-    try:
+    with doing(f"open the epoch log in {files.path}", files):
         files.make()
-    except OSError as exc:
-        why = storage_fault(exc, files.path, BY_CHECKPOINT_DIR)
-        raise CheckpointError(f"cannot open the epoch log in {files.path}: {why}") from exc
     if origin is not None and read_chain(files, identity) is None:
         _begin_with(files, identity, declared, origin, compression)
     stored: list[States] = []

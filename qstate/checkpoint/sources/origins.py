@@ -23,7 +23,7 @@ from qstate.checkpoint.manifest import MANIFEST_FILE, JobManifest
 from qstate.checkpoint.sources.history import JobHistory, Prepare, StateSource, StoredOperator
 from qstate.checkpoint.sources.opening import Origin
 from qstate.checkpoint.sources.savepoint import Savepoint
-from qstate.checkpoint.storage.directory import Directory
+from qstate.checkpoint.storage.directory import Directory, doing
 from qstate.checkpoint.storage.locations import NO_OPTIONS, open_directory
 from qstate.errors import CheckpointError, ConfigError
 from qstate.keys import KeyGroupRange
@@ -87,10 +87,8 @@ def origin_of(
 
 
 def _is_there(directory: Directory) -> bool:
-    try:
+    with doing(f"read {directory.path}", directory):
         return bool(directory.names())
-    except OSError as exc:
-        raise CheckpointError(f"cannot read {directory.path}: {exc}") from exc
 
 
 def _origin_directory(

@@ -25,14 +25,13 @@ from qstate.checkpoint.log.chain import NO_EPOCH, Part, States, reading
 from qstate.checkpoint.log.file_facts import FORMAT, SavepointFacts, check_schemas, readable
 from qstate.checkpoint.log.merge import merged_parts
 from qstate.checkpoint.log.operator_state import OperatorState, operator_states_of, states_fact
-from qstate.checkpoint.log.segment import SegmentWriter
+from qstate.checkpoint.log.segment import write_segment
 from qstate.checkpoint.manifest import read_checked, write_checked
 from qstate.checkpoint.sources.history import OutrunCheckpoint, Prepare, StateSource, StoredOperator, in_one_form
-from qstate.checkpoint.storage.directory import Directory
+from qstate.checkpoint.storage.directory import Directory, doing
 from qstate.checkpoint.storage.locations import directory_of
 from qstate.errors import CheckpointError
 from qstate.keys import KeyGroupRange
-from qstate.storage_faults import BY_CHECKPOINT_DIR, storage_fault
 
 __all__ = ["SAVEPOINT_FILE", "Savepoint", "write_savepoint"]
 
@@ -59,15 +58,12 @@ def write_savepoint(source: StateSource, target: Path | Directory, *, progress: 
     Files without a `savepoint.json`, as a failure leaves them, are no savepoint.
     """
     files = directory_of(target)
-    try:
+    with doing(f"write the savepoint in {files.path}", files):
         files.make()
         if files.names():
             raise CheckpointError(f"{files.path} is not empty; a savepoint needs a directory of its own")
         entries = _write_operators(files, source, progress)
         files.sync()
-    except OSError as exc:
-        why = storage_fault(exc, files.path, BY_CHECKPOINT_DIR)
-        raise CheckpointError(f"cannot write the savepoint in {files.path}: {why}") from exc
     manifest = {
         "format": FORMAT,
         "job": source.job,
@@ -118,14 +114,11 @@ def _write_operator(
     every = KeyGroupRange(0, source.max_parallelism)
     changes = source.state(stored.uid, every, stored.epoch, in_one_form(stored.states, source.location))
     facts = states_fact(source.operator_states(stored.uid, stored.epoch))
-    with files.create(name) as file:
-        writer = SegmentWriter(file, header, ascending=True)
-        writer.write_changes(_reported(changes, partial(progress, stored.uid), source.max_parallelism))
-        seal = writer.write_footer(**facts)
-        files.finish(file)
+    reported = _reported(changes, partial(progress, stored.uid), source.max_parallelism)
+    seal, entries = write_segment(files, name, header, reported, ascending=True, **facts)
     described = asdict(stored)
     del described["uid"], described["sealed"], described["committed"]
-    return {**described, "seal": seal, "entries": writer.entries}
+    return {**described, "seal": seal, "entries": entries}
 
 
 def _reported(

@@ -21,8 +21,7 @@ from qstate.checkpoint.log.chain import NO_EPOCH, Chain
 from qstate.checkpoint.log.file_names import is_history_file, removal_order
 from qstate.checkpoint.manifest import JobManifest, layout_directory, layout_places, operator_directory
 from qstate.checkpoint.sources.history import existing_chain
-from qstate.checkpoint.storage.directory import Directory
-from qstate.errors import CheckpointError
+from qstate.checkpoint.storage.directory import Directory, doing
 
 __all__ = ["earlier_layouts", "remove_layout", "superseded_layouts", "without_unused_layouts"]
 
@@ -42,12 +41,10 @@ def without_unused_layouts(root: Directory, manifest: JobManifest) -> JobManifes
     All state is in the layouts before, so a job may continue in the last of those. A manifest whose layouts are all
     unused stays as it is. Raises `CheckpointError`.
     """
-    try:
+    with doing(f"read {root.path}", root):
         for layout in range(manifest.layout, -1, -1):
             if any(_is_used(operator_directory(root, uid), layout) for uid in manifest.operators):
                 return replace(manifest, layouts=manifest.layouts[: layout + 1])
-    except OSError as exc:
-        raise CheckpointError(f"cannot read {root.path}: {exc}") from exc
     return manifest
 
 

@@ -28,7 +28,7 @@ from qstate.checkpoint.sources.content_check import ContentCheck, check_list_ele
 from qstate.checkpoint.sources.history import JobHistory, existing_chain
 from qstate.checkpoint.sources.origins import open_source
 from qstate.checkpoint.sources.savepoint import SAVEPOINT_FILE, Savepoint
-from qstate.checkpoint.storage.directory import Directory
+from qstate.checkpoint.storage.directory import Directory, doing
 from qstate.checkpoint.storage.locations import NO_OPTIONS, open_directory
 from qstate.errors import CheckpointError, DamagedCheckpoint
 from qstate.keys import KeyGroupRange
@@ -52,10 +52,8 @@ def verify(location: str, options: Mapping[str, Any] = NO_OPTIONS) -> Iterator[C
     reason than damage, and for files of another version.
     """
     root = open_directory(location, options)
-    try:
+    with doing(f"read {root.path}", root):
         name = SAVEPOINT_FILE if root.exists(SAVEPOINT_FILE) else MANIFEST_FILE
-    except OSError as exc:
-        raise CheckpointError(f"cannot read {root.path}: {exc}") from exc
     found = _checked_manifest(root, name)
     if found.damage is not None:
         yield found

@@ -2,6 +2,7 @@
 
 Rules of this module: it says what a storage has to do, not how. There is one method for each step that a crash can
 separate from the next. No method knows what the files hold. Errors are `OSError`; each class translates other errors.
+`doing` translates an `OSError` for the callers.
 
     DurableDirectory    on a mounted file system: hard links, and fsync for files that must survive a power loss
     ObjectDirectory     in an object store, through fsspec: conditional puts; an object is durable once it is put
@@ -13,10 +14,15 @@ from __future__ import annotations
 
 import io
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar
 
-__all__ = ["TEMPORARY_SUFFIX", "AnyDirectory", "Directory", "Named"]
+from qstate.errors import CheckpointError
+from qstate.storage_faults import BY_CHECKPOINT_DIR, storage_fault
+
+__all__ = ["TEMPORARY_SUFFIX", "AnyDirectory", "Directory", "Named", "doing"]
 
 #: The end of the names of files that are still being written; only their writer uses them.
 TEMPORARY_SUFFIX = ".tmp"
@@ -109,3 +115,13 @@ class Directory(ABC):
 
 #: A directory on a local disk may also be a path.
 AnyDirectory = TypeVar("AnyDirectory", Path, Directory)
+
+
+@contextmanager
+def doing(what: str, files: Directory) -> Iterator[None]:
+    """Translate an `OSError` of a directory into a `CheckpointError` that says what could not be done, and why."""
+    try:
+        yield
+    except OSError as exc:
+        why = storage_fault(exc, files.path, BY_CHECKPOINT_DIR)
+        raise CheckpointError(f"cannot {what}: {why}") from exc
