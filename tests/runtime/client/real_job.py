@@ -156,12 +156,16 @@ class Job:
             subtask.close()
 
 
+#: Makes the synchronous client or `Asked`, of an address and options.
+MakeClient = Callable[..., Any]
+
+
 class Asked:
     """The asyncio client, asked one call at a time as if it were synchronous."""
 
-    def __init__(self, address: tuple[str, int], direct: bool, **options: Any) -> None:
+    def __init__(self, address: tuple[str, int], **options: Any) -> None:
         self._runner = asyncio.new_event_loop()
-        connecting = AsyncQueryableStateClient.connect(*address, direct=direct, **options)
+        connecting = AsyncQueryableStateClient.connect(*address, **options)
         try:
             self._client = self._runner.run_until_complete(connecting)
         except BaseException:

@@ -161,7 +161,7 @@ def test_a_call_of_the_asyncio_client_that_cannot_be_answered_is_refused_before_
     async def submitted(client: AsyncQueryableStateClient, *args: Any, **options: Any) -> Any:
         return await client.submit(*args, **options)
 
-    with Peer() as peer, Asked(peer.address, False) as client:
+    with Peer() as peer, Asked(peer.address) as client:
         if known:
             client.get("job", "state", "warm")
         peer.requests.clear()
@@ -175,7 +175,7 @@ def test_a_call_of_the_asyncio_client_that_cannot_be_answered_is_refused_before_
 def test_one_key_instead_of_several_is_refused(keys: Any) -> None:
     with QueryableStateClient(*NOWHERE) as client, pytest.raises(ConfigError, match="list of keys"):
         client.get_many("job", "state", keys)
-    with Peer() as peer, Asked(peer.address, False) as other, pytest.raises(ConfigError, match="list of keys"):
+    with Peer() as peer, Asked(peer.address) as other, pytest.raises(ConfigError, match="list of keys"):
         other.get_many("job", "state", keys)
 
 
@@ -183,7 +183,7 @@ def test_one_key_instead_of_several_is_refused(keys: Any) -> None:
 def test_states_of_an_invalid_job_name_are_refused(job: Any) -> None:
     with QueryableStateClient(*NOWHERE) as client, pytest.raises(ConfigError, match="job must be"):
         client.states(job)
-    with Peer() as peer, Asked(peer.address, False) as other, pytest.raises(ConfigError, match="job must be"):
+    with Peer() as peer, Asked(peer.address) as other, pytest.raises(ConfigError, match="job must be"):
         other.states(job)
 
 

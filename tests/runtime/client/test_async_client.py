@@ -16,32 +16,19 @@ from qstate.client import AsyncQueryableStateClient
 from qstate.errors import (
     ClosedError,
     ConfigError,
-    DeadlineExceeded,
     FailureCode,
     QueryError,
-    SerializationError,
     Unauthenticated,
     Unavailable,
     UnknownJob,
     WrongKeyType,
 )
 from qstate.keys import key_group
-from qstate.protocol import Failure, Get, Locate, Location, Values
+from qstate.protocol import Failure, Get, Locate, Values
 from qstate.runtime.client.batching import FIRST_BATCH_KEYS
-from tests.runtime.client.peer import STATE_ID, VALUE_STATE, Peer, Reply
+from tests.runtime.client.peer import STATE_ID, Peer, Reply
 
 Scenario = Callable[[AsyncQueryableStateClient], Awaitable[None]]
-
-
-@pytest.fixture
-def peer() -> Iterator[Peer]:
-    with Peer() as peer:
-        yield peer
-
-
-@pytest.fixture(params=["proxy", "direct"])
-def direct(request: pytest.FixtureRequest) -> bool:
-    return bool(request.param == "direct")
 
 
 @pytest.fixture
@@ -344,19 +331,6 @@ def test_cancelling_one_waiter_does_not_affect_the_others(run: Callable[[Scenari
     run(scenario)
 
 
-def test_many_keys_jobs_states_and_ping(run: Callable[[Scenario], None]) -> None:
-    async def scenario(client: AsyncQueryableStateClient) -> None:
-        keys = [f"key-{number}" for number in range(500)]
-        found = await client.get_many("job", "state", keys)
-        assert [(key, view.value()) for key, view in found.items()] == [(key, key) for key in keys]
-        assert await client.get_many("job", "state", []) == {}
-        assert await client.jobs() == ["job"]
-        assert [state["name"] for state in await client.states("job")] == ["state"]
-        assert 0 < await client.ping() < 10
-
-    run(scenario)
-
-
 def test_256_tasks_share_one_connection_and_never_mix_up_answers(run: Callable[[Scenario], None], peer: Peer) -> None:
     async def ask(client: AsyncQueryableStateClient, task: int) -> None:
         for number in range(20):
@@ -373,107 +347,11 @@ def test_256_tasks_share_one_connection_and_never_mix_up_answers(run: Callable[[
     assert peer.connections == 1
 
 
-@pytest.mark.parametrize("code", [code for code in FailureCode if code.retry.name != "FATAL"])
-def test_a_failure_that_may_pass_is_retried_without_the_caller_noticing(
-    run: Callable[[Scenario], None], peer: Peer, code: FailureCode
-) -> None:
-    failures = iter([code, code])
-
-    def script(request: Any) -> Iterable[Reply]:
-        again = next(failures, None) if isinstance(request, Get) else None
-        return peer.honest(request) if again is None else [Failure(request.id, again, {})]
-
-    peer.script = script
-
-    async def scenario(client: AsyncQueryableStateClient) -> None:
-        assert (await client.get("job", "state", "JFK")).value() == "JFK"
-
-    run(scenario)
-
-
-def test_a_lost_connection_is_made_again_without_the_caller_noticing(
-    run: Callable[[Scenario], None], peer: Peer
-) -> None:
-    async def scenario(client: AsyncQueryableStateClient) -> None:
-        assert (await client.get("job", "state", "JFK")).value() == "JFK"
-        peer.drop_connections()
-        assert (await client.get("job", "state", "LGA")).value() == "LGA"
-
-    run(scenario)
-
-
-def test_a_peer_that_never_answers_is_deadline_exceeded(run: Callable[[Scenario], None], peer: Peer) -> None:
-    peer.script = lambda request: [] if isinstance(request, Get) else peer.honest(request)
-
-    async def scenario(client: AsyncQueryableStateClient) -> None:
-        with pytest.raises(DeadlineExceeded):
-            await client.get("job", "state", "JFK", timeout_s=0.1)
-        peer.script = peer.honest
-        assert (await client.get("job", "state", "JFK")).value() == "JFK"
-
-    run(scenario)
-
-
-def test_a_silent_connection_is_given_up_for_a_new_one(run: Callable[[Scenario], None], peer: Peer) -> None:
-    async def scenario(client: AsyncQueryableStateClient) -> None:
-        peer.script = lambda request: [] if peer.connections == 1 else peer.honest(request)
-        with pytest.raises(DeadlineExceeded):
-            await client.ping(timeout_s=1.1)
-        assert await client.ping() > 0
-        assert peer.connections == 2
-
-    run(scenario)
-
-
-def test_a_state_that_moved_is_found_at_its_new_owner() -> None:
-    async def main() -> None:
-        async with await AsyncQueryableStateClient.connect(*proxy.address, direct=True) as client:
-            with pytest.raises(QueryError):
-                await client.get("job", "state", "JFK", timeout_s=0.1)
-            nonlocal place
-            place = new
-            assert (await client.get("job", "state", "JFK")).value() == "JFK"
-
-    with Peer() as proxy, Peer() as old, Peer() as new:
-        place = old
-        proxy.script = lambda request: (
-            [place.location(request)] if isinstance(request, Locate) else proxy.honest(request)
-        )
-        old.script = lambda request: [Failure(request.id, FailureCode.UNKNOWN_STATE_ID, {})]
-        asyncio.run(main())
-
-
-def test_keys_of_several_owners_come_back_to_their_own_gets() -> None:
-    async def main() -> None:
-        async with await AsyncQueryableStateClient.connect(*proxy.address, direct=True) as client:
-            keys = [f"key-{number}" for number in range(100)]
-            views = await asyncio.gather(*(client.get("job", "state", key) for key in keys))
-            assert [view.value() for view in views] == keys
-
-    with Peer() as proxy, Peer() as left, Peer() as right:
-        owners = ((0, 64, *left.address, STATE_ID), (64, 128, *right.address, STATE_ID))
-        proxy.script = lambda request: (
-            [Location(request.id, VALUE_STATE, 128, owners)] if isinstance(request, Locate) else proxy.honest(request)
-        )
-        asyncio.run(main())
-        assert left.requests
-        assert right.requests
-
-
 def test_an_unknown_job_is_raised_from_every_get(run: Callable[[Scenario], None], peer: Peer) -> None:
     async def scenario(client: AsyncQueryableStateClient) -> None:
         peer.script = lambda request: [Failure(request.id, FailureCode.UNKNOWN_JOB, {"job": "nobody"})]
         found = await asyncio.gather(*(client.get("nobody", "state", key) for key in "abc"), return_exceptions=True)
         assert [type(error) for error in found] == [UnknownJob] * 3
-
-    run(scenario)
-
-
-def test_an_unknown_serializer_is_an_error_that_names_the_remedy(run: Callable[[Scenario], None], peer: Peer) -> None:
-    async def scenario(client: AsyncQueryableStateClient) -> None:
-        peer.script = lambda request: [peer.location(request, serializer="avro")]
-        with pytest.raises(SerializationError, match="serializers="):
-            await client.get("job", "state", "JFK")
 
     run(scenario)
 
@@ -533,24 +411,3 @@ def test_close_ends_while_a_get_of_the_same_turn_makes_a_connection(halves: tupl
             await future
 
     asyncio.run(gets_of_halves(halves[0], scenario))
-
-
-def test_use_after_close_is_closed_error_and_close_is_idempotent(peer: Peer) -> None:
-    async def main() -> None:
-        client = await AsyncQueryableStateClient.connect(*peer.address)
-        await client.get("job", "state", "JFK")
-        await client.close()
-        await client.close()
-        uses = [
-            lambda: client.get("job", "state", "JFK"),
-            lambda: client.get("job", "another", "JFK"),
-            lambda: client.get_many("job", "state", ["JFK"]),
-            client.jobs,
-            lambda: client.states("job"),
-            client.ping,
-        ]
-        for use in uses:
-            with pytest.raises(ClosedError):
-                await use()
-
-    asyncio.run(main(), debug=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable
 from random import Random
 from typing import Any
 
@@ -16,12 +16,6 @@ from qstate.protocol import Failure, Get, Values
 from tests.runtime.client.peer import Peer, Reply
 
 Calls = Callable[[AsyncQueryableStateClient], Awaitable[Any]]
-
-
-@pytest.fixture
-def peer() -> Iterator[Peer]:
-    with Peer() as peer:
-        yield peer
 
 
 def gets(peer: Peer) -> list[Get]:

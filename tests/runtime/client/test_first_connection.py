@@ -15,12 +15,11 @@ from qstate.client import QueryableStateClient
 from qstate.errors import DeadlineExceeded, Unavailable, VersionMismatch
 from qstate.runtime.routing.routed_get import LAST_TRY_S
 from tests.runtime.client.peer import Peer, RawPeer
-from tests.runtime.client.real_job import Asked
+from tests.runtime.client.real_job import Asked, MakeClient
 
 #: The deadline of everything here. What takes as long has waited for nothing.
 PATIENCE_S = 30.0
 AT_ONCE_S = PATIENCE_S / 3
-MakeClient = Callable[..., Any]
 
 
 @pytest.fixture(params=["sync proxy", "sync direct", "asyncio proxy", "asyncio direct"])

@@ -28,7 +28,7 @@ def client(request: pytest.FixtureRequest, job: Job) -> Iterator[Any]:
     kind, way = request.param.split()
     direct = way == "direct"
     address = job.proxy.address
-    with QueryableStateClient(*address, direct=direct) if kind == "sync" else Asked(address, direct) as client:
+    with QueryableStateClient(*address, direct=direct) if kind == "sync" else Asked(address, direct=direct) as client:
         yield client
 
 

@@ -216,7 +216,7 @@ def test_without_any_server_the_failure_is_the_jobs(job: Job, standby: Job) -> N
             epoch_of(client, timeout_s=1.0)
         assert caught.value.details["port"] == job.proxy.address[1]
     with pytest.raises(Unavailable):
-        Asked(job.proxy.address, False, fallback=[standby.proxy.address], timeout_s=1.0)
+        Asked(job.proxy.address, fallback=[standby.proxy.address], timeout_s=1.0)
 
 
 # A third of the shorter time is still longer than the pauses of a busy machine.

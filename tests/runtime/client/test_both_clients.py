@@ -1,0 +1,288 @@
+"""Both clients against scripted peers: what they share. The asyncio client is asked one call at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgpack
+import pytest
+
+from qstate.errors import (
+    ClosedError,
+    ConfigError,
+    DeadlineExceeded,
+    FailureCode,
+    Overloaded,
+    QueryError,
+    SerializationError,
+    TooLarge,
+    Unauthenticated,
+    Unavailable,
+    UnknownJob,
+    UnknownKeyGroupLocation,
+    WrongKeyType,
+)
+from qstate.protocol import Failure, Get, Locate, Location, Values
+from tests.runtime.client.peer import CLOSE, STATE_ID, VALUE_STATE, Peer, Reply
+from tests.runtime.client.real_job import MakeClient
+from tests.runtime.client.test_views import ReversedText
+
+#: The synchronous client, or the asyncio client that is asked as if it were synchronous.
+Client = Any
+
+
+def test_a_get_gives_a_view(client: Client) -> None:
+    view = client.get("job", "state", "JFK")
+    assert (view.value(), view.epoch, view.isolation) == ("JFK", 1, "live")
+
+
+def test_a_key_without_a_value_is_none(client: Client, peer: Peer) -> None:
+    peer.script = lambda request: (
+        [Values(request.id, (4,), (None,))] if isinstance(request, Get) else peer.honest(request)
+    )
+    assert client.get("job", "state", "JFK") is None
+
+
+def test_many_keys_come_back_by_key(client: Client) -> None:
+    keys = [f"key-{number}" for number in range(500)]
+    found = client.get_many("job", "state", iter(keys))
+    assert list(found) == keys
+    assert all(view.value() == key for key, view in found.items())
+
+
+def test_no_keys_give_nothing(client: Client) -> None:
+    assert client.get_many("job", "state", []) == {}
+
+
+def test_more_keys_than_a_request_may_hold_are_split(make: MakeClient, direct: bool) -> None:
+    with Peer(max_keys=7) as peer, make(peer.address, direct=direct) as client:
+        keys = [f"key-{number}" for number in range(100)]
+        assert [view.value() for view in client.get_many("job", "state", keys).values()] == keys
+        assert max(len(request.keys) for request in peer.requests if isinstance(request, Get)) <= 7
+
+
+def test_jobs_states_and_ping(client: Client) -> None:
+    assert client.jobs() == ["job"]
+    (state,) = client.states("job")
+    assert (state["name"], state["kind"]) == ("state", "value")
+    assert 0 < client.ping() < 10
+
+
+def refusing(peer: Peer, code: int, **details: Any) -> Callable[[Any], Iterable[Reply]]:
+    return lambda request: [Failure(request.id, code, details)] if isinstance(request, Get) else peer.honest(request)
+
+
+@pytest.mark.parametrize("code", [code for code in FailureCode if code.retry.name == "FATAL"])
+def test_a_fatal_failure_is_raised_as_its_class_with_its_details(client: Client, peer: Peer, code: FailureCode) -> None:
+    peer.script = refusing(peer, code, fact=5)
+    with pytest.raises(QueryError) as raised:
+        client.get("job", "state", "JFK")
+    assert raised.value.code is code
+    assert raised.value.details["fact"] == 5
+    assert len([request for request in peer.requests if isinstance(request, Get)]) == 1
+
+
+def test_gets_in_a_row_have_the_epoch_and_the_missing_keys_of_their_own_answer(client: Client, peer: Peer) -> None:
+    client.get("job", "state", "JFK")
+    for epoch, missing in [(4, ""), (4, "b"), (5, "a"), (5, "abc"), (4, ""), (4, "c")]:
+
+        def script(request: Any, epoch: int = epoch, missing: str = missing) -> Iterable[Reply]:
+            if not isinstance(request, Get):
+                return peer.honest(request)
+            results = tuple(None if key in missing else msgpack.packb(key) for key in request.keys)
+            return [Values(request.id, (epoch,) * len(results), results)]
+
+        peer.script = script
+        for keys in (["a", "b", "c"], ["c", "a", "c"]):
+            found = client.get_many("job", "state", keys)
+            assert list(found) == list(dict.fromkeys(keys))
+            found_values = {key: view and (view.value(), view.epoch) for key, view in found.items()}
+            assert found_values == {key: None if key in missing else (key, epoch) for key in keys}
+
+
+@pytest.mark.parametrize("code", [code for code in FailureCode if code.retry.name != "FATAL"])
+def test_a_failure_that_may_pass_is_retried_without_the_caller_noticing(
+    client: Client, peer: Peer, code: FailureCode
+) -> None:
+    failures = iter([code, code])
+
+    def script(request: Any) -> Iterable[Reply]:
+        again = next(failures, None) if isinstance(request, Get) else None
+        return peer.honest(request) if again is None else [Failure(request.id, again, {})]
+
+    peer.script = script
+    assert client.get("job", "state", "JFK").value() == "JFK"
+
+
+def test_a_failed_key_of_many_raises_its_own_error(client: Client, peer: Peer) -> None:
+    def script(request: Any) -> Iterable[Reply]:
+        if not isinstance(request, Get):
+            return peer.honest(request)
+        return [Values(request.id, (1, -1), (msgpack.packb("a"), int(FailureCode.TOO_LARGE)))]
+
+    peer.script = script
+    with pytest.raises(TooLarge, match="'b'"):
+        client.get_many("job", "state", ["a", "b"])
+
+
+def test_an_unknown_job_is_raised_from_the_look_up(client: Client, peer: Peer) -> None:
+    peer.script = lambda request: [Failure(request.id, FailureCode.UNKNOWN_JOB, {"job": "nobody"})]
+    with pytest.raises(UnknownJob, match="nobody"):
+        client.get("nobody", "state", "JFK")
+
+
+def test_a_gap_in_the_owners_is_waited_for_and_then_named(make: MakeClient, peer: Peer) -> None:
+    peer.script = lambda request: (
+        [Location(request.id, VALUE_STATE, 128, ())] if isinstance(request, Locate) else peer.honest(request)
+    )
+    with make(peer.address, direct=True) as client:
+        with pytest.raises(UnknownKeyGroupLocation):
+            client.get("job", "state", "JFK", timeout_s=0.3)
+        assert len(peer.requests) > 1
+        peer.script = peer.honest
+        assert client.get("job", "state", "JFK").value() == "JFK"
+
+
+def test_a_state_that_moved_is_found_at_its_new_owner(make: MakeClient) -> None:
+    with Peer() as proxy, Peer() as old, Peer() as new:
+        place = old
+        proxy.script = lambda request: (
+            [place.location(request)] if isinstance(request, Locate) else proxy.honest(request)
+        )
+        old.script = lambda request: [Failure(request.id, FailureCode.UNKNOWN_STATE_ID, {})]
+        with make(proxy.address, direct=True) as client:
+            with pytest.raises(QueryError):
+                client.get("job", "state", "JFK", timeout_s=0.1)
+            place = new
+            assert client.get("job", "state", "JFK").value() == "JFK"
+
+
+def test_keys_of_several_owners_are_merged_in_order(make: MakeClient) -> None:
+    with Peer() as proxy, Peer() as left, Peer() as right:
+        owners = ((0, 64, *left.address, STATE_ID), (64, 128, *right.address, STATE_ID))
+        proxy.script = lambda request: (
+            [Location(request.id, VALUE_STATE, 128, owners)] if isinstance(request, Locate) else proxy.honest(request)
+        )
+        keys = [f"key-{number}" for number in range(300)]
+        with make(proxy.address, direct=True) as client:
+            found = client.get_many("job", "state", keys)
+        assert [view.value() for view in found.values()] == keys
+        assert left.requests
+        assert right.requests
+
+
+def test_a_lost_connection_is_made_again_without_the_caller_noticing(client: Client, peer: Peer) -> None:
+    assert client.get("job", "state", "JFK").value() == "JFK"
+    peer.drop_connections()
+    assert client.get("job", "state", "LGA").value() == "LGA"
+    assert peer.connections == 2
+
+
+def test_a_connection_that_breaks_mid_answer_is_made_again_for_the_next_request(client: Client, peer: Peer) -> None:
+    breaks = iter([b"\x00\x00\x00\x20\x94\x03", b""])
+
+    def script(request: Any) -> Iterable[Reply]:
+        torn = next(breaks, None) if isinstance(request, Get) else None
+        return peer.honest(request) if torn is None else [torn, CLOSE]
+
+    peer.script = script
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            client.get("job", "state", "JFK")
+    assert client.get("job", "state", "JFK").value() == "JFK"
+
+
+def test_a_proxy_that_comes_back_within_the_deadline_is_found(make: MakeClient) -> None:
+    with Peer() as first, make(first.address) as client:
+        client.get("job", "state", "JFK")
+        first.close()
+        outcome = ThreadPoolExecutor(1)
+        with outcome:
+            answer = outcome.submit(client.get, "job", "state", "LGA")
+            with Peer(port=first.address[1]):
+                assert answer.result(10).value() == "LGA"
+
+
+def test_a_peer_that_never_answers_is_deadline_exceeded(client: Client, peer: Peer) -> None:
+    peer.script = lambda request: [] if isinstance(request, Get) else peer.honest(request)
+    with pytest.raises(DeadlineExceeded):
+        client.get("job", "state", "JFK", timeout_s=0.1)
+    peer.script = peer.honest
+    assert client.get("job", "state", "JFK").value() == "JFK"
+
+
+def test_a_silent_connection_is_given_up_for_a_new_one(make: MakeClient, peer: Peer) -> None:
+    silent = threading.Event()
+    peer.script = lambda request: [] if silent.is_set() and peer.connections == 1 else peer.honest(request)
+    with make(peer.address) as client:
+        client.ping()
+        silent.set()
+        with pytest.raises(DeadlineExceeded):
+            client.ping(timeout_s=1.1)
+        assert client.ping() > 0
+        assert peer.connections == 2
+
+
+def test_an_overloaded_peer_gets_no_request_during_its_pause(client: Client, peer: Peer) -> None:
+    peer.script = refusing(peer, FailureCode.OVERLOADED, retry_after_ms=60_000)
+    with pytest.raises(Overloaded):
+        client.get("job", "state", "JFK")
+    assert len([request for request in peer.requests if isinstance(request, Get)]) == 1
+
+
+def test_a_wrong_token_is_refused_at_once(make: MakeClient, direct: bool) -> None:
+    with Peer(token=b"secret") as peer:
+        with pytest.raises(Unauthenticated), make(peer.address, direct=direct) as client:
+            client.get("job", "state", "JFK")
+        with make(peer.address, direct=direct, token="secret") as client:
+            assert client.get("job", "state", "JFK").value() == "JFK"
+
+
+@pytest.mark.parametrize("key", [1.5, None, True, 2**63, "\ud800", ("a", None), (), ["a"]])
+def test_an_invalid_key_is_refused_before_it_is_sent(client: Client, peer: Peer, key: Any) -> None:
+    with pytest.raises(WrongKeyType):
+        client.get("job", "state", key)
+    with pytest.raises(WrongKeyType):
+        client.get_many("job", "state", ["a", key, "b"])
+    assert client.get("job", "state", "JFK").value() == "JFK"
+
+
+def test_an_unknown_serializer_is_an_error_that_names_the_remedy(make: MakeClient, peer: Peer) -> None:
+    def script(request: Any) -> Iterable[Reply]:
+        if isinstance(request, Locate):
+            return [peer.location(request, serializer="reversed-text")]
+        return [Values(request.id, (1,), (b"cba",))] if isinstance(request, Get) else peer.honest(request)
+
+    peer.script = script
+    with make(peer.address) as client, pytest.raises(SerializationError, match="serializers="):
+        client.get("job", "state", "JFK")
+    with make(peer.address, serializers=[ReversedText()]) as client:
+        assert client.get("job", "state", "JFK").value() == "abc"
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, float("inf"), float("nan")])
+def test_a_request_without_a_finite_timeout_is_refused(client: Client, timeout_s: float) -> None:
+    with pytest.raises(ConfigError):
+        client.get("job", "state", "JFK", timeout_s=timeout_s)
+
+
+def test_use_after_close_is_closed_error_and_close_is_idempotent(make: MakeClient, peer: Peer) -> None:
+    with make(peer.address) as client:
+        client.get("job", "state", "JFK")
+        client.close()
+        client.close()
+        uses: list[Callable[[], Any]] = [
+            lambda: client.get("job", "state", "JFK"),
+            lambda: client.get("job", "another", "JFK"),
+            lambda: client.get_many("job", "state", ["JFK"]),
+            lambda: client.submit("job", "state", "JFK"),
+            client.jobs,
+            lambda: client.states("job"),
+            client.ping,
+        ]
+        for use in uses:
+            with pytest.raises(ClosedError):
+                use()
