@@ -12,6 +12,7 @@ from qstate.checkpoint.log.chain import LogIdentity, Snapshot
 from qstate.checkpoint.log.epoch_log import EpochLog
 from qstate.checkpoint.log.snapshots import WHOLE_BYTES, take_snapshot, write_snapshot
 from qstate.checkpoint.manifest import JobManifest, subtask_directory, write_final
+from qstate.checkpoint.sources.history import StateSource
 from qstate.checkpoint.sources.origins import origin_of
 from qstate.checkpoint.storage.directory import Directory
 from qstate.checkpoint.storage.locations import directory_of
@@ -22,6 +23,7 @@ from qstate.serializers import MessagePackSerializer, Serializer
 
 __all__ = [
     "DESCRIPTORS",
+    "EVERY",
     "KEYS",
     "MAX_PARALLELISM",
     "QUERY",
@@ -31,12 +33,15 @@ __all__ = [
     "StoredJob",
     "begin_with",
     "changes_of",
+    "entries_of",
     "filled_state_after",
+    "held",
     "identity_of",
     "state_after",
 ]
 
 MAX_PARALLELISM = 8
+EVERY = KeyGroupRange(0, MAX_PARALLELISM)
 QUERY, UID = "query-1", "totals"
 KEYS = [f"key {number}" for number in range(12)]
 FILLERS, FILLER_BYTES = 60, 150
@@ -114,6 +119,16 @@ def filled_state_after(epoch: int) -> dict[tuple[str, bytes, bytes, bytes], byte
     """`state_after`, with what a filled epoch put as well."""
     puts = {(change.state, change.namespace, change.key, change.map_key): change.data for change in fillers()}
     return {**state_after(epoch), **puts}
+
+
+def entries_of(changes: Iterable[Change]) -> dict[tuple[str, bytes, bytes, bytes], bytes]:
+    """Changes of a neutral dump in the form of `state_after`."""
+    return {(one.state, one.namespace, one.key, one.map_key): one.data for one in changes}
+
+
+def held(source: StateSource, epoch: int) -> dict[tuple[str, bytes, bytes, bytes], bytes]:
+    """The state of a source as of an epoch, in the form of `state_after`."""
+    return entries_of(source.state(UID, EVERY, epoch))
 
 
 def identity_of(manifest: JobManifest, subtask: int) -> LogIdentity:

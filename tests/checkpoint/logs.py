@@ -6,10 +6,13 @@ from pathlib import Path
 
 from qstate.backends.contract import Change, ChangeOp
 from qstate.checkpoint import EpochLog, LogIdentity
+from qstate.checkpoint.log.chain import Chain
+from qstate.checkpoint.log.merge import ascending
 from qstate.checkpoint.storage.local_directory import DurableDirectory
+from qstate.errors import DamagedCheckpoint
 from qstate.keys import encode_key
 
-__all__ = ["IDENTITY", "change", "held", "open_log", "output_of"]
+__all__ = ["IDENTITY", "change", "held", "names", "open_log", "output_of", "read_with_any_base"]
 
 IDENTITY = LogIdentity("job", "operator", 0, 2, 128)
 
@@ -28,3 +31,18 @@ def held(log: EpochLog) -> list[Change]:
 
 def output_of(log: EpochLog, epoch: int) -> list[bytes]:
     return list(log.output(epoch))
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def read_with_any_base(log: EpochLog | Chain) -> list[Change]:
+    """As a subtask restores: the next base when one turns out damaged."""
+    for base in log.bases:
+        try:
+            return list(ascending(change for part in log.parts(base) for change in part.changes))
+        except DamagedCheckpoint:
+            if base is log.bases[-1]:
+                raise
+    raise AssertionError("a log without a base")

@@ -18,7 +18,7 @@ from tests.checkpoint.book_reader import (
     read_savepoint,
     read_savepoint_operator_states,
 )
-from tests.checkpoint.checkpoints import MAX_PARALLELISM, UID, StoredJob, filled_state_after, state_after
+from tests.checkpoint.checkpoints import MAX_PARALLELISM, UID, StoredJob, entries_of, filled_state_after, state_after
 from tests.checkpoint.golden_files import IDENTIFIED, LAST, STACKED, input_after, noted, unpack
 
 
@@ -44,7 +44,7 @@ def test_stack_read_by_the_book_is_the_state(golden: Path) -> None:
 
 def test_savepoint_read_by_the_book_is_in_the_neutral_order(golden: Path) -> None:
     found = read_savepoint(golden / "savepoint", UID)
-    assert {(one.state, one.namespace, one.key, one.map_key): one.data for one in found} == state_after(LAST)
+    assert entries_of(found) == state_after(LAST)
     order = [(one.group, one.state.encode(), one.namespace, one.key, one.map_key) for one in found]
     assert order == sorted(order)
     changes = open_source(str(golden / "savepoint")).state(UID, KeyGroupRange(0, MAX_PARALLELISM), LAST)

@@ -14,8 +14,7 @@ import pytest
 
 from qstate.checkpoint import open_source, verify, write_savepoint
 from qstate.errors import CheckpointError
-from qstate.keys import KeyGroupRange
-from tests.checkpoint.checkpoints import MAX_PARALLELISM, UID, StoredJob, state_after
+from tests.checkpoint.checkpoints import UID, StoredJob, held, state_after
 
 LAST = 4
 #: Every so many bytes, a different one in each file: prime, so that all parts of a block have their turn.
@@ -40,12 +39,11 @@ def read(location: Path) -> str:
     try:
         source = open_source(str(location))
         stored = source.operators()[UID]
-        changes = source.state(UID, KeyGroupRange(0, MAX_PARALLELISM), stored.epoch)
-        held = {(one.state, one.namespace, one.key, one.map_key): one.data for one in changes}
+        found = held(source, stored.epoch)
     except CheckpointError as exc:
         assert str(location) in str(exc), "the message names the file"
         return "found"
-    assert held == state_after(stored.epoch)
+    assert found == state_after(stored.epoch)
     return "current" if stored.epoch == LAST else "older"
 
 

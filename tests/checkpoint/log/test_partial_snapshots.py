@@ -20,7 +20,6 @@ from qstate.checkpoint.log.epoch_log import EpochLog
 from qstate.checkpoint.log.merge import ascending
 from qstate.checkpoint.log.segment import SegmentReader
 from qstate.checkpoint.log.snapshots import remove_unneeded, take_snapshot
-from qstate.checkpoint.sources.history import StateSource
 from qstate.checkpoint.sources.origins import open_source
 from qstate.checkpoint.sources.savepoint import write_savepoint
 from qstate.checkpoint.sources.verification import verify
@@ -28,9 +27,18 @@ from qstate.checkpoint.storage.local_directory import DurableDirectory
 from qstate.errors import CheckpointError, DamagedCheckpoint
 from qstate.keys import KeyGroupRange, encode_key
 from tests.checkpoint.book_reader import read_checkpoint
-from tests.checkpoint.checkpoints import DESCRIPTORS, MAX_PARALLELISM, UID, StoredJob, filled_state_after
+from tests.checkpoint.checkpoints import (
+    DESCRIPTORS,
+    EVERY,
+    MAX_PARALLELISM,
+    UID,
+    StoredJob,
+    entries_of,
+    filled_state_after,
+    held,
+)
 from tests.checkpoint.histories import histories, plain
-from tests.checkpoint.logs import open_log
+from tests.checkpoint.logs import open_log, read_with_any_base
 from tests.checkpoint.mortal_directory import MortalDirectory, dies_in
 
 #: Keys of the first epoch, of which later ones change one in a hundred.
@@ -98,17 +106,6 @@ def sequences(directory: Path) -> list[int]:
 
 def snapshots(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.glob("*.snapshot"))
-
-
-def read_with_any_base(log: EpochLog | Chain) -> list[Change]:
-    """As a subtask restores: the next base when one turns out damaged."""
-    for base in log.bases:
-        try:
-            return list(ascending(change for part in log.parts(base) for change in part.changes))
-        except DamagedCheckpoint:
-            if base is log.bases[-1]:
-                raise
-    raise AssertionError("a log without a base")
 
 
 # -- the same state -------------------------------------------------------------------------------------------
@@ -428,19 +425,12 @@ def stored_job(root: Path, **settings: int) -> StoredJob:
     return found
 
 
-EVERY = KeyGroupRange(0, MAX_PARALLELISM)
-
-
-def entries_of(source: StateSource, epoch: int) -> dict[tuple[str, bytes, bytes, bytes], bytes]:
-    return {(one.state, one.namespace, one.key, one.map_key): one.data for one in source.state(UID, EVERY, epoch)}
-
-
 def test_state_as_of_an_epoch_is_read_from_the_newest_stack_before_it(job: StoredJob) -> None:
     source = open_source(str(job.root))
     for epoch in range(4, LAST + 1):
-        assert entries_of(source, epoch) == filled_state_after(epoch), epoch
+        assert held(source, epoch) == filled_state_after(epoch), epoch
     with pytest.raises(CheckpointError, match="no state as old as epoch 3"):
-        entries_of(source, 3)
+        held(source, 3)
 
 
 def test_stack_is_read_by_the_book(job: StoredJob) -> None:
@@ -451,7 +441,7 @@ def test_stack_is_read_by_the_book(job: StoredJob) -> None:
 def test_savepoint_from_a_stack_is_that_from_a_whole_snapshot(job: StoredJob, tmp_path: Path) -> None:
     for name in ("of a stack", "of one file"):
         savepoint = write_savepoint(open_source(str(job.root)), tmp_path / name)
-        assert entries_of(savepoint, LAST) == filled_state_after(LAST)
+        assert held(savepoint, LAST) == filled_state_after(LAST)
         job.snapshot(retained=1)
     assert len(list(job.directory(0).glob("*.snapshot"))) == 1
     one, other = ((tmp_path / name / "0001.savepoint").read_bytes() for name in ("of a stack", "of one file"))
@@ -466,7 +456,7 @@ def test_damaged_body_is_noticed_before_anything_is_given(tmp_path: Path, number
         ((_, begin), *_) = SegmentReader(file, str(path)).info().footer["index"]
     path.write_bytes(flipped(path.read_bytes(), begin + 30))
     assert len(newest(job.directory(0)).stack) == 3, "headers and footers are sound"
-    assert entries_of(open_source(str(job.root)), LAST) == filled_state_after(LAST)
+    assert held(open_source(str(job.root)), LAST) == filled_state_after(LAST)
 
 
 def test_stack_that_is_replaced_while_it_is_read_does_not_matter(job: StoredJob) -> None:
@@ -475,7 +465,7 @@ def test_stack_that_is_replaced_while_it_is_read_does_not_matter(job: StoredJob)
     job.snapshot(retained=1)
     assert not list(job.directory(0).glob("*.log"))
     found += changes
-    assert {(one.state, one.namespace, one.key, one.map_key): one.data for one in found} == filled_state_after(LAST)
+    assert entries_of(found) == filled_state_after(LAST)
 
 
 def test_damage_gives_an_error_or_the_right_state_and_never_a_wrong_value(job: StoredJob) -> None:
@@ -489,7 +479,7 @@ def test_damage_gives_an_error_or_the_right_state_and_never_a_wrong_value(job: S
             try:
                 source = open_source(str(job.root))
                 stored = source.operators()[UID]
-                assert entries_of(source, stored.epoch) == filled_state_after(stored.epoch)
+                assert held(source, stored.epoch) == filled_state_after(stored.epoch)
                 outcomes.add("read")
             except CheckpointError as exc:
                 assert path.name in str(exc)
@@ -521,7 +511,7 @@ def test_verify_reports_a_missing_snapshot_below_though_the_state_is_readable(tm
     bottom.unlink()
     if how == "another":
         take_snapshot(DurableDirectory(job.directory(0)), upto=0, retained=9, compression="lz4")
-    assert entries_of(open_source(str(job.root)), 1) == filled_state_after(1)
+    assert held(open_source(str(job.root)), 1) == filled_state_after(1)
     (found,) = [file for file in verify(str(job.root)) if file.damage is not None]
     assert found.path == str(top)
     assert found.damage is not None and f"builds on {bottom.name}, which is missing or another one" in found.damage

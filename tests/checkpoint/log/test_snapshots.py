@@ -18,7 +18,7 @@ from qstate.descriptors import ValueStateDescriptor
 from qstate.errors import CheckpointError
 from qstate.evolution import StateSchema
 from qstate.keys import KeyGroupRange
-from tests.checkpoint.logs import change, held, open_log
+from tests.checkpoint.logs import change, held, names, open_log, read_with_any_base
 from tests.checkpoint.mortal_directory import MortalDirectory, dies_in
 
 #: More than the calls that the scenario makes.
@@ -50,10 +50,6 @@ def state_of(log: EpochLog) -> list[Change]:
 
 def schema_of(version: int) -> dict[str, Any]:
     return StateSchema.of(ValueStateDescriptor("state", schema_version=version)).to_plain()
-
-
-def names(directory: Path) -> list[str]:
-    return sorted(path.name for path in directory.iterdir())
 
 
 def test_snapshot_is_the_state_and_older_files_are_not_needed(tmp_path: Path) -> None:
@@ -129,17 +125,6 @@ def test_damaged_snapshot_costs_nothing_but_a_longer_way(tmp_path: Path, how: st
             (copy / newest.name).unlink()
         assert read_with_any_base(open_log(copy)) == wanted
         shutil.rmtree(copy)
-
-
-def read_with_any_base(log: EpochLog) -> list[Change]:
-    """As a subtask restores: the next base when one turns out damaged."""
-    for base in log.bases:
-        try:
-            return list(ascending(change for part in log.parts(base) for change in part.changes))
-        except CheckpointError:
-            if base is log.bases[-1]:
-                raise
-    raise AssertionError("a log without a base")
 
 
 def test_damage_before_a_snapshot_does_not_matter(tmp_path: Path) -> None:

@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 
 from qstate.checkpoint.log.chain import read_chain
-from qstate.checkpoint.sources.history import StateSource
 from qstate.checkpoint.sources.origins import open_source
 from qstate.checkpoint.sources.verification import verify
 from qstate.checkpoint.storage.local_directory import DurableDirectory
-from qstate.keys import KeyGroupRange
-from tests.checkpoint.checkpoints import MAX_PARALLELISM, UID, filled_state_after, state_after
+from tests.checkpoint.checkpoints import UID, filled_state_after, held, state_after
 from tests.checkpoint.golden_files import (
     COMPRESSED,
     IDENTIFIED,
@@ -32,11 +30,6 @@ from tests.checkpoint.golden_files import (
 def golden(tmp_path: Path) -> Path:
     unpack(tmp_path / "golden")
     return tmp_path / "golden"
-
-
-def held(source: StateSource, epoch: int) -> dict[tuple[str, bytes, bytes, bytes], bytes]:
-    changes = source.state(UID, KeyGroupRange(0, MAX_PARALLELISM), epoch)
-    return {(one.state, one.namespace, one.key, one.map_key): one.data for one in changes}
 
 
 def test_same_inputs_give_the_same_bytes(golden: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from qstate.checkpoint.log.epoch_log import EpochLog
 from qstate.checkpoint.log.merge import merged_parts
 from qstate.checkpoint.manifest import FINAL_FILE, JobManifest, subtask_directory, write_final
 from qstate.checkpoint.sources.entries import read_entries
-from qstate.checkpoint.sources.history import JobHistory, StateSource, in_one_form
+from qstate.checkpoint.sources.history import JobHistory, in_one_form
 from qstate.checkpoint.sources.origins import open_source, origin_of
 from qstate.checkpoint.sources.savepoint import Savepoint, write_savepoint
 from qstate.checkpoint.sources.verification import verify
@@ -25,6 +25,7 @@ from qstate.checkpoint.storage.local_directory import DurableDirectory
 from qstate.errors import CheckpointError, DamagedCheckpoint
 from qstate.keys import KeyGroupRange, encode_key
 from tests.checkpoint.checkpoints import (
+    EVERY,
     MAX_PARALLELISM,
     QUERY,
     SCHEMAS,
@@ -32,16 +33,13 @@ from tests.checkpoint.checkpoints import (
     StoredJob,
     begin_with,
     changes_of,
+    entries_of,
+    held,
     identity_of,
     state_after,
 )
 
-EVERY = KeyGroupRange(0, MAX_PARALLELISM)
 NEW_QUERY = "query-2"
-
-
-def held(source: StateSource, epoch: int) -> dict[tuple[str, bytes, bytes, bytes], bytes]:
-    return {(one.state, one.namespace, one.key, one.map_key): one.data for one in source.state(UID, EVERY, epoch)}
 
 
 @pytest.fixture
@@ -93,7 +91,7 @@ def test_files_that_are_replaced_before_they_are_read_do_not_matter(job: StoredJ
     job.snapshot(retained=1)
     assert not list(job.directory(0).glob("*.log"))
     found += changes
-    assert {(one.state, one.namespace, one.key, one.map_key): one.data for one in found} == state_after(5)
+    assert entries_of(found) == state_after(5)
 
 
 def restored(tmp_path: Path, source: Path, query: str, *, parallelism: int = 2) -> tuple[Path, JobManifest]:

@@ -14,7 +14,7 @@ from qstate.checkpoint.log.chain import read_chain
 from qstate.checkpoint.log.epoch_log import EpochLog
 from qstate.checkpoint.log.file_names import removal_order
 from qstate.checkpoint.manifest import JobManifest, operator_directory, write_final
-from qstate.checkpoint.sources.history import JobHistory, OutrunCheckpoint, StateSource
+from qstate.checkpoint.sources.history import JobHistory, OutrunCheckpoint
 from qstate.checkpoint.sources.origins import open_source
 from qstate.checkpoint.sources.savepoint import write_savepoint
 from qstate.checkpoint.sources.superseded_layouts import remove_layout, superseded_layouts, without_unused_layouts
@@ -23,14 +23,8 @@ from qstate.checkpoint.storage.local_directory import DurableDirectory
 from qstate.errors import DamagedCheckpoint
 from qstate.keys import KeyGroupRange
 from tests.checkpoint.book_reader import read_checkpoint
-from tests.checkpoint.checkpoints import MAX_PARALLELISM, QUERY, SCHEMAS, UID, StoredJob, state_after
+from tests.checkpoint.checkpoints import EVERY, MAX_PARALLELISM, QUERY, SCHEMAS, UID, StoredJob, held, state_after
 from tests.checkpoint.mortal_directory import Crash
-
-EVERY = KeyGroupRange(0, MAX_PARALLELISM)
-
-
-def held(source: StateSource, epoch: int) -> dict[tuple[str, bytes, bytes, bytes], bytes]:
-    return {(one.state, one.namespace, one.key, one.map_key): one.data for one in source.state(UID, EVERY, epoch)}
 
 
 def rescaled(job: StoredJob, parallelism: int, first_epoch: int) -> None:
