@@ -6,14 +6,12 @@ changed the value. Reads that use neither, RocksDB's, are simply done before the
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from copy import deepcopy
 from datetime import datetime, timedelta, timezone, tzinfo
 from pathlib import Path
 from threading import Event, current_thread, main_thread
-from time import monotonic
 from typing import Any
 
 import msgpack
@@ -24,7 +22,7 @@ from qstate.descriptors import ListStateDescriptor, MapStateDescriptor, StateDes
 from qstate.errors import FailureCode
 from qstate.serializers import MessagePackSerializer, Serializer
 from tests.backends.factories import open_named
-from tests.backends.states import LIST, MAP, VALUE, committed, read_answer
+from tests.backends.states import LIST, MAP, VALUE, read_answer
 
 WAIT_S = 30.0
 
@@ -199,89 +197,6 @@ def _unharmed(backend: StateBackend, descriptor: StateDescriptor, expected: Any)
     assert descriptor.serializer.loads(data) == expected
 
 
-KEYS: Sequence[Any] = ["a", "b", 3, ("c", 4)]
-
-
-def _write_epoch(backend: StateBackend, epoch: int) -> None:
-    """Everything says the epoch's number, with doubtful moments in between."""
-    values, lists, maps = backend.table(VALUE), backend.table(LIST), backend.table(MAP)
-    for key in KEYS:
-        values.put(key, -1)
-        lists.list_add(key, [-1])
-        maps.map_put(key, "doubtful", -1)
-    backend.publish()
-    values.put_many(KEYS, [epoch if epoch % 2 else [epoch]] * len(KEYS))
-    for key in KEYS:
-        lists.put(key, [epoch, epoch])
-        maps.put(key, {"one": epoch, f"other {epoch % 3}": epoch})
-        maps.map_put(key, "third", epoch)
-
-
-def _wait_for_one_more(answered: dict[str, Event], readers: Sequence[Future[Any]]) -> None:
-    """Let every reader have another answer, so that a busy machine cannot starve them; one that failed has none."""
-    for event, reader in zip(answered.values(), readers, strict=True):
-        event.clear()
-        deadline = monotonic() + WAIT_S
-        while not (reader.done() or event.wait(0.05)):
-            assert monotonic() < deadline
-
-
-def _numbers(contents: Any) -> set[int]:
-    if isinstance(contents, int):
-        return {contents}
-    return set(contents.values() if isinstance(contents, dict) else contents)
-
-
-def test_committed_answers_are_of_one_final_epoch_however_threads_interleave(backend: StateBackend) -> None:
-    """Every third epoch fails and is rolled back; readers must notice none of that, and never go back in time."""
-    stop, epochs = Event(), 120
-    answered = {descriptor.name: Event() for descriptor in (VALUE, LIST, MAP)}
-
-    def read(descriptor: StateDescriptor) -> set[int]:
-        reader, last, seen = backend.reader(Isolation.COMMITTED), -1, set()
-        while not stop.is_set():
-            epoch, answers = reader.get(descriptor, None, KEYS)
-            assert epoch >= last, "the committed epoch went back"
-            last = epoch
-            numbers: set[int] = set()
-            for answer in answers:
-                if isinstance(answer, bytes):
-                    numbers |= _numbers(read_answer(descriptor, answer))
-                else:
-                    assert answer is None
-                    numbers.add(-1)
-            assert numbers == {epoch}, (descriptor.name, epoch, numbers)
-            seen.add(epoch)
-            answered[descriptor.name].set()
-        return seen
-
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(3) as pool:
-            readers = [pool.submit(read, descriptor) for descriptor in (VALUE, LIST, MAP)]
-            try:
-                for epoch in range(epochs):
-                    backend.begin(epoch)
-                    if epoch % 3 == 2:
-                        _write_epoch(backend, 10_000)
-                        backend.rollback()
-                    _write_epoch(backend, epoch)
-                    list(backend.commit(epoch))
-                    if epoch % 2:
-                        backend.finalize(epoch)
-                    if epoch % 10 == 0:
-                        _wait_for_one_more(answered, readers)
-            finally:
-                stop.set()
-            for done in readers:
-                assert len(done.result(WAIT_S)) > 1, "the reader saw no change of epoch"
-    finally:
-        sys.setswitchinterval(interval)
-    backend.finalize(epochs - 1)
-    assert committed(backend, MAP, "a")["one"] == epochs - 1
-
-
 class PausingKey(str):
     """A key whose `number`th lookup in a dict, from now on, pauses: a read can be stopped between any two of them."""
 
@@ -374,60 +289,3 @@ def test_a_namespace_that_appears_in_the_middle_of_a_committed_answer_does_not_m
             PAUSE.go_on.set()
         assert answer.result(WAIT_S) in [(-1, [None]), (0, [b"\x01"])]
         written.result(WAIT_S)
-
-
-def test_live_answers_of_a_backend_with_snapshot_reads_are_never_mixed(backend: StateBackend) -> None:
-    if is_heap(backend):
-        assert Capability.LARGER_THAN_MEMORY not in backend.capabilities
-        return
-    stop = Event()
-
-    def read() -> int:
-        reader, count = backend.reader(Isolation.LIVE), 0
-        while not stop.is_set():
-            for answer in reader.get(MAP, None, ["k"]).values:
-                if isinstance(answer, bytes):
-                    contents = read_answer(MAP, answer)
-                    assert len(contents) == 20 and len(set(contents.values())) == 1, contents
-                    count += 1
-        return count
-
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(2) as pool:
-            readers = [pool.submit(read) for _ in range(2)]
-            try:
-                table = backend.table(MAP)
-                for number in range(300):
-                    table.put("k", {f"{number % 7} {entry}": number for entry in range(20)})
-                    backend.publish()
-            finally:
-                stop.set()
-            assert sum(done.result(WAIT_S) for done in readers) > 0
-    finally:
-        sys.setswitchinterval(interval)
-
-
-def test_closing_while_others_read_gives_answers_or_closed_errors(backend: StateBackend) -> None:
-    for descriptor in (VALUE, LIST, MAP):
-        backend.table(descriptor).put("k", {"m": 1} if descriptor is MAP else [1])
-    list(backend.commit(0))
-    backend.finalize(0)
-    started = [Event() for _ in Isolation]
-
-    def read(isolation: Isolation, running: Event) -> str:
-        reader = backend.reader(isolation)
-        running.set()
-        while True:
-            try:
-                for descriptor in (VALUE, LIST, MAP):
-                    reader.get(descriptor, None, ["k"])
-            except Exception as exc:
-                return type(exc).__name__
-
-    with ThreadPoolExecutor(2) as pool:
-        ends = [pool.submit(read, *pair) for pair in zip(Isolation, started, strict=True)]
-        assert all(running.wait(WAIT_S) for running in started)
-        backend.close()
-        assert {end.result(WAIT_S) for end in ends} == {"ClosedError"}
