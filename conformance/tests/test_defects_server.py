@@ -13,14 +13,14 @@ from qstate_conformance.laws import Law, find_laws, forget_laws
 from qstate_conformance.server import fixture
 from qstate_conformance.server.reference_server import reference_server
 from qstate_conformance.subjects import ServerSubject
-from tests.defects.servers import careless, crowded, losing
+from tests.defects.servers import answering, careless, crowded, losing, reading, streaming
 from tests.defects.servers.meddler import Meddler, Spoiler
 from tests.defects.servers.sound import SOUND
 from tests.defects.servers.spoilers import SPOILERS
 from tests.unshrunk import UNSHRUNK
 
 #: Importing them fills the register.
-MODULES = (careless, crowded, losing)
+MODULES = (answering, careless, crowded, losing, reading, streaming)
 #: The law that must catch each defect.
 CAUGHT_BY = {
     "WrongId": "requests.every_request_is_answered_once_with_its_own_answer",
