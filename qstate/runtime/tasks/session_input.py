@@ -1,11 +1,12 @@
 """The input of one session, as a relay sends it: the rows, then their identity (number and digest).
 
-Rules of this module: frames in, batches out. It does not know what the subtask does with the rows.
+Rules of this module: frames in, batches out. It does not know what the subtask does with the rows. Both functions raise
+`ConnectionError` when the relay is gone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pyarrow as pa
 
@@ -14,38 +15,37 @@ from qstate.errors import JobError
 from qstate.runtime.relay.data_channel import FrameKind, TaskChannel
 from qstate.runtime.relay.input_digest import received_input
 
-__all__ = ["SessionInput"]
+__all__ = ["read_rows", "skip_rows"]
 
 
-class SessionInput:
-    """The input of one session, read once: as batches, or skipped. Raises `ConnectionError` when the relay is gone."""
+def read_rows(
+    channel: TaskChannel,
+    schema: pa.Schema,
+    *,
+    waiting: Callable[[], object],
+    received: Callable[[pa.RecordBatch], object],
+) -> EpochInput:
+    """Call `received` with each batch as it arrives, and `waiting` before each wait for more; return their identity.
 
-    def __init__(self, channel: TaskChannel, schema: pa.Schema) -> None:
-        """`schema` is that of the operator's input."""
-        self._channel = channel
-        self._schema = schema
-        #: The identity of the rows; None until all have arrived.
-        self.identity: EpochInput | None = None
+    `schema` is that of the operator's input.
+    """
+    sent: pa.Schema | None = None
+    while True:
+        if channel.quiet():
+            waiting()
+        frame = channel.receive()
+        if frame.kind is FrameKind.BATCH:
+            received(pa.ipc.read_record_batch(pa.py_buffer(frame.payload), sent))
+        elif frame.kind is FrameKind.SCHEMA:
+            sent = pa.ipc.read_schema(pa.py_buffer(frame.payload))
+        elif frame.kind is FrameKind.END:
+            return received_input(frame.payload, schema)
+        else:
+            raise JobError(f"a relay sent {frame.kind.name}, expected rows or END")
 
-    def batches(self, waiting: Callable[[], object]) -> Iterator[pa.RecordBatch]:
-        """The rows as they arrive; `waiting` is called before each wait for more."""
-        schema: pa.Schema | None = None
-        while True:
-            if self._channel.quiet():
-                waiting()
-            frame = self._channel.receive()
-            if frame.kind is FrameKind.BATCH:
-                yield pa.ipc.read_record_batch(pa.py_buffer(frame.payload), schema)
-            elif frame.kind is FrameKind.SCHEMA:
-                schema = pa.ipc.read_schema(pa.py_buffer(frame.payload))
-            elif frame.kind is FrameKind.END:
-                self.identity = received_input(frame.payload, self._schema)
-                return
-            else:
-                raise JobError(f"a relay sent {frame.kind.name}, expected rows or END")
 
-    def skip(self) -> EpochInput:
-        """Read to the end without decoding the rows. Returns their identity."""
-        while (frame := self._channel.receive()).kind is not FrameKind.END:
-            pass
-        return received_input(frame.payload, self._schema)
+def skip_rows(channel: TaskChannel, schema: pa.Schema) -> EpochInput:
+    """Read to the end without decoding the rows. Returns their identity."""
+    while (frame := channel.receive()).kind is not FrameKind.END:
+        pass
+    return received_input(frame.payload, schema)

@@ -22,7 +22,8 @@ from qstate.runtime.control.rpc import RpcPeer
 from qstate.runtime.job.declarations import Declaration
 from qstate.runtime.routing.location import Owner
 from qstate.runtime.serving.registry import StateRegistry
-from qstate.runtime.tasks.subtask import Restart, Subtask, SubtaskPlace
+from qstate.runtime.tasks.subtask import Subtask, open_subtask
+from qstate.runtime.tasks.subtask_place import Restart, SubtaskPlace
 
 __all__ = ["SubtaskTable"]
 
@@ -99,7 +100,7 @@ class SubtaskTable:
                 opened.close()
             # A report of a newer epoch may have arrived before the job manager's answer.
             final = max(restart.final, self._reported.get(uid, restart.final))
-            subtask = Subtask(spec, place, replace(restart, final=final))
+            subtask = open_subtask(spec, place, replace(restart, final=final))
             try:
                 self._publish(key, subtask)
             except BaseException:

@@ -43,7 +43,8 @@ from qstate.runtime.serving.registry import StateRegistry
 from qstate.runtime.serving.state_server import StateServer
 from qstate.runtime.tasks.driver_only import refuse_driver
 from qstate.runtime.tasks.job_oracle import JobManagerOracle
-from qstate.runtime.tasks.subtask import Restart, Subtask
+from qstate.runtime.tasks.subtask import Subtask
+from qstate.runtime.tasks.subtask_place import Restart
 from qstate.runtime.tasks.subtask_table import SubtaskTable
 from qstate.runtime.tasks.time_slice import shorten_time_slice
 from qstate.runtime.tasks.watchdog import Watchdog

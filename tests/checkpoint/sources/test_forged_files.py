@@ -33,7 +33,8 @@ from qstate.errors import CheckpointError, JobError, QStateError
 from qstate.evolution import StateSchema
 from qstate.operators.functions import KeyedProcessFunction
 from qstate.operators.operator import OperatorSpec
-from qstate.runtime.tasks.subtask import Restart, Subtask, SubtaskPlace
+from qstate.runtime.tasks.subtask_place import Restart, SubtaskPlace
+from qstate.runtime.tasks.subtask_restore import restore_subtask
 from tests.checkpoint.checkpoints import (
     DESCRIPTORS,
     MAX_PARALLELISM,
@@ -121,13 +122,11 @@ def restore(root: Path, backend: str) -> None:
             0,
             Path(scratch),
         )
-        subtask = Subtask(spec, place, Restart(LAST - 1, LAST))
-        try:
-            latest = subtask._log.latest()
+        parts = restore_subtask(spec, place, Restart(LAST - 1, LAST))
+        with parts.resources:
+            latest = parts.log.latest()
             assert latest is not None
-            list(subtask._log.output(latest))
-        finally:
-            subtask.close()
+            list(parts.log.output(latest))
 
 
 def told(call: Callable[[], object], location: Path) -> QStateError | None:

@@ -20,7 +20,8 @@ from qstate.runtime.control.rpc import RpcPeer
 from qstate.runtime.job.declarations import Declaration
 from qstate.runtime.relay.data_channel import FrameKind, RelayChannel, SessionRequest, TaskChannel
 from qstate.runtime.serving.registry import StateRegistry
-from qstate.runtime.tasks.subtask import Restart, Subtask
+from qstate.runtime.tasks.subtask import Subtask
+from qstate.runtime.tasks.subtask_place import Restart
 from qstate.runtime.tasks.subtask_table import SubtaskTable
 from tests.runtime.job.functions import Totals
 from tests.runtime.job.running_job import INPUT, JOB, OUTPUT, QUERY, end_of, rows_batch

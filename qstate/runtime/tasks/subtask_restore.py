@@ -1,0 +1,214 @@
+"""Opens the parts of a subtask (backend, operator, epoch log) with the state of the last sealed epoch.
+
+Rules of this module: it opens, fills and frees the parts. It processes no rows. When opening fails half way, everything
+that was opened before is freed.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from qstate.backends.catalog import open_backend
+from qstate.backends.change_blocks import chained
+from qstate.backends.contract import StateBackend
+from qstate.backends.replay import replay_epoch
+from qstate.checkpoint.log.chain import Snapshot
+from qstate.checkpoint.log.epoch_log import EpochLog
+from qstate.checkpoint.log.file_facts import readable
+from qstate.checkpoint.sources.opening import DeclaredStates, Origin, open_epoch_log
+from qstate.checkpoint.sources.origins import origin_of
+from qstate.errors import DamagedCheckpoint
+from qstate.operators.operator import KeyedOperator, OperatorSpec
+from qstate.runtime.control.addresses import RestoredSubtask
+from qstate.runtime.control.scratch_directory import temporary_directory
+from qstate.runtime.job.directory_owner import check_owner
+from qstate.runtime.job.replayed_epoch import ReplayedEpoch
+from qstate.runtime.tasks.snapshotter import Snapshotter
+from qstate.runtime.tasks.subtask_place import Restart, SubtaskPlace
+
+__all__ = ["RestoredState", "SubtaskParts", "restore_subtask"]
+
+log = logging.getLogger(__name__)
+
+#: How often a log is opened before a file that cannot be read counts as damaged.
+MOST_OPENINGS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredState:
+    """The state that a subtask began with."""
+
+    #: The newest epoch that other task managers sealed, None for none. An older epoch is not a late attempt.
+    sealed: int | None
+    #: Whether there is state that is known to be committed.
+    holds_committed: bool
+    #: Whether the newest epoch may not be committed yet.
+    pending: bool
+    #: For the job manager; None when there was no state.
+    report: RestoredSubtask | None
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskParts:
+    """The parts of an open subtask."""
+
+    spec: OperatorSpec
+    place: SubtaskPlace
+    operator: KeyedOperator
+    backend: StateBackend
+    declared: DeclaredStates
+    log: EpochLog
+    restored: RestoredState
+    snapshotter: Snapshotter
+    #: Closing it frees all parts, and logs an error of the function's close().
+    resources: ExitStack
+
+    @property
+    def name(self) -> str:
+        """The name of the subtask in errors."""
+        return f"operator {self.spec.uid!r} subtask {self.place.subtask}"
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenOperator:
+    """The operator on a backend of its own, which is empty at first."""
+
+    operator: KeyedOperator
+    backend: StateBackend
+    declared: DeclaredStates
+
+
+def restore_subtask(spec: OperatorSpec, place: SubtaskPlace, restart: Restart) -> SubtaskParts:
+    """Open the parts, the log as its only writer, and fill the backend from the best base that can be read."""
+    with ExitStack() as resources:
+        directory = temporary_directory(f"backend-{place.subtask}-", place.scratch_directory)
+        resources.callback(shutil.rmtree, directory, ignore_errors=True)
+        snapshotter = Snapshotter(place.log_directory(spec.uid), place.config)
+        resources.callback(snapshotter.close)
+        opened_operator = resources.enter_context(ExitStack())
+        opened = _open_operator(spec, place, directory, opened_operator)
+        for epoch_log, base, last in _bases(spec, place, opened.declared, restart):
+            try:
+                with readable(epoch_log.path):
+                    restored = _fill(opened, place, epoch_log, base, restart.final)
+                break
+            except DamagedCheckpoint as exc:
+                if last:
+                    raise
+                log.warning("%s; trying another base", exc)
+                opened_operator.close()
+                opened = _open_operator(spec, place, directory, opened_operator)
+        return SubtaskParts(
+            spec,
+            place,
+            opened.operator,
+            opened.backend,
+            opened.declared,
+            epoch_log,
+            restored,
+            snapshotter,
+            resources.pop_all(),
+        )
+
+
+def _bases(
+    spec: OperatorSpec, place: SubtaskPlace, declared: DeclaredStates, restart: Restart
+) -> Iterator[tuple[EpochLog, Snapshot | None, bool]]:
+    """The open log with each base that it can be read from, and whether it is the last one to try.
+
+    The snapshot process of a task manager that has just died may still replace files. So the log is opened again
+    before an unreadable file counts as damaged.
+    """
+    for opening in range(1, MOST_OPENINGS + 1):
+        epoch_log = _open_log(spec, place, declared, restart)
+        for base in epoch_log.bases:
+            yield epoch_log, base, opening == MOST_OPENINGS and base is epoch_log.bases[-1]
+
+
+def _open_operator(spec: OperatorSpec, place: SubtaskPlace, directory: Path, resources: ExitStack) -> _OpenOperator:
+    """Closing `resources` closes what this opens."""
+    config = place.config
+    backend = open_backend(
+        config.backend,
+        key_groups=place.key_groups,
+        max_parallelism=config.max_parallelism,
+        directory=temporary_directory("", directory),
+        options=config.backend_options,
+    )
+    resources.callback(backend.close)
+    operator = KeyedOperator(spec, place.operator_subtask, backend)
+    operator.open()
+    resources.callback(_close_operator, operator, place)
+    declared = DeclaredStates(
+        spec.uid,
+        operator.descriptors,
+        spec.key_types,
+        allow_non_restored=config.allow_non_restored_state,
+        lists=operator.lists.declared(allow_non_restored=config.allow_non_restored_state),
+    )
+    return _OpenOperator(operator, backend, declared)
+
+
+def _close_operator(operator: KeyedOperator, place: SubtaskPlace) -> None:
+    try:
+        operator.close()
+    except (Exception, SystemExit) as exc:
+        log.warning("operator %s subtask %d: %s", operator.spec.uid, place.subtask, exc, exc_info=exc)
+
+
+def _open_log(spec: OperatorSpec, place: SubtaskPlace, declared: DeclaredStates, restart: Restart) -> EpochLog:
+    check_owner(place.checkpoint_dir, place.owner_token)
+    return open_epoch_log(
+        place.log_directory(spec.uid),
+        place.identity(spec.uid),
+        declared,
+        _origin(spec.uid, place, restart),
+        first_epoch=restart.first_epoch,
+        final=restart.final,
+        compression=place.config.checkpoint_compression,
+    )
+
+
+def _origin(uid: str, place: SubtaskPlace, restart: Restart) -> Origin | None:
+    """The state that a new log begins with, None for none. Raises `JobError` for an epoch that is committed already."""
+    if restart.first_epoch is None or not place.begins_elsewhere(uid):
+        return None
+    if restart.first_epoch <= restart.final:
+        replayed = ReplayedEpoch(uid, place.subtask, restart.first_epoch, place.checkpoint_dir.path, True)
+        raise replayed.refused(place.other_results())
+    return origin_of(
+        place.checkpoint_dir,
+        place.manifest(),
+        uid,
+        place.key_groups,
+        restart.first_epoch,
+        options=place.config.checkpoint_storage_options,
+    )
+
+
+def _fill(
+    opened: _OpenOperator, place: SubtaskPlace, epoch_log: EpochLog, base: Snapshot | None, final: int
+) -> RestoredState:
+    """Restore the sealed state. The newest epoch is replayed as sealed only, if it may not be final."""
+    stored = list(opened.declared.prepare(epoch_log.parts(base)))
+    newest = stored[-1] if stored else None
+    pending = newest if newest is not None and newest.epoch > final and not newest.ascending else None
+    committed = stored if pending is None else stored[:-1]
+    if committed:
+        opened.backend.restore(committed[-1].epoch, chained(part.changes for part in committed))
+    opened.operator.lists.fill(opened.declared.lists(epoch_log.operator_state()))
+    if pending is not None:
+        descriptors = {descriptor.name: descriptor for descriptor in opened.operator.descriptors}
+        replay_epoch(opened.backend, descriptors, pending.epoch, pending.changes)
+    report = None
+    if newest is not None:
+        uid = opened.operator.spec.uid
+        directory = place.log_directory(uid).path
+        source = str(directory / base.name if base is not None and newest.ascending else directory)
+        report = RestoredSubtask(uid, place.subtask, newest.epoch, source)
+    return RestoredState(epoch_log.latest(), bool(committed), pending is not None, report)
