@@ -7,7 +7,7 @@ of 64 bits and tuples of them; True is refused because it equals 1 in Python.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from reprlib import repr as shown  # bounded: a key may be of any size
 from typing import Any
 
@@ -20,6 +20,7 @@ __all__ = [
     "admit_list",
     "admit_map",
     "admit_map_key",
+    "admit_pairs",
     "admit_values",
     "none_refused",
     "refused_write",
@@ -56,6 +57,13 @@ def admit_values(values: Iterable[Any]) -> None:
     # By type, because `None in values` would call the values' own `__eq__`.
     if _NONE in map(type, values):
         raise none_refused()
+
+
+def admit_pairs(keys: Sequence[Key], values: Sequence[Any]) -> None:
+    """Refuse what `put_many` cannot write: a None among the values, or not one value for each key."""
+    admit_values(values)
+    if len(keys) != len(values):
+        raise ValueError(f"put_many got {len(keys)} keys for {len(values)} values")
 
 
 def admit_list(value: Any) -> list[Any]:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from qstate.backends import ChangeOp, Isolation, StateBackend
-from qstate.backends.heap.values import HeapValueTable
+from qstate.backends.heap.write_ahead import WriteAheadTable
 from qstate.keys import Key, Namespace, decode_key
 from tests.backends.factories import ALL_GROUPS, open_named
 from tests.backends.states import VALUE, canonical, read_answer
@@ -370,14 +370,14 @@ class _Watched(dict[Any, Any]):
 def test_the_heap_shows_a_final_epoch_before_it_has_brought_it_to_the_live_objects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settle, seen = HeapValueTable.settle, []
+    settle, seen = WriteAheadTable.settle, []
 
-    def settle_after_a_look(table: HeapValueTable) -> None:
+    def settle_after_a_look(table: WriteAheadTable) -> None:
         assert table.live == {}
         seen.append([backend.reader(isolation).get(VALUE, None, ["a", "b"]) for isolation in Isolation])
         settle(table)
 
-    monkeypatch.setattr(HeapValueTable, "settle", settle_after_a_look)
+    monkeypatch.setattr(WriteAheadTable, "settle", settle_after_a_look)
     with open_named("heap", tmp_path) as backend:
         backend.begin(0)
         backend.table(VALUE).put_many(["a"], [1])
@@ -394,7 +394,7 @@ def test_the_heap_keeps_the_old_value_before_it_sets_the_new_one(tmp_path: Path)
             next(looks)
             assert reader.get(VALUE, None, ["a", "b"]) == (-1, [None, None])
 
-        assert isinstance(table, HeapValueTable)
+        assert isinstance(table, WriteAheadTable)
         table.live = _Watched(look)
         backend.begin(0)
         table.put_many(["a", "b"], [1, 1])

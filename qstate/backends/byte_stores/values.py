@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from qstate.backends.admission import admit_values, none_refused
+from qstate.backends.admission import admit_pairs, none_refused
 from qstate.backends.byte_stores.store import ByteSnapshot
 from qstate.backends.byte_stores.table import BATCH_ENTRIES, MISSING, Batch, ByteState, ByteTable
 from qstate.backends.contract import Change, ChangeOp
@@ -65,9 +65,7 @@ class ByteValueTable(ByteTable):
             clock.run_out()
 
     def put_many(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        admit_values(values)
-        if len(keys) != len(values):
-            raise ValueError(f"put_many got {len(keys)} keys for {len(values)} values")
+        admit_pairs(keys, values)
         pairs = zip(keys, values, strict=True)
         for _ in range(0, len(keys), _SLICE):
             if not self._unwritten:

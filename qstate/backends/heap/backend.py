@@ -38,6 +38,7 @@ from qstate.backends.heap.lists import HeapListTable
 from qstate.backends.heap.maps import HeapMapTable
 from qstate.backends.heap.table import IMMUTABLE, HeapState, HeapTable
 from qstate.backends.heap.values import HeapValueTable
+from qstate.backends.heap.write_ahead import WriteAheadTable
 from qstate.descriptors import StateDescriptor, StateKind
 from qstate.errors import ClosedError, FailureCode, JobError, TooLarge
 from qstate.keys import Key, KeyGroupRange, Namespace, check_key, decode_key, key_encoder, key_grouper
@@ -51,7 +52,7 @@ _LOG = logging.getLogger(__name__)
 NO_EPOCH = -1
 
 _TABLE_CLASSES: dict[StateKind, Callable[[HeapState, Namespace], HeapTable]] = {
-    StateKind.VALUE: HeapValueTable,
+    StateKind.VALUE: WriteAheadTable,
     StateKind.REDUCING: HeapValueTable,
     StateKind.AGGREGATING: HeapValueTable,
     StateKind.LIST: HeapListTable,

@@ -3,7 +3,7 @@
 Rules of this module: it knows epochs only as layers of one table. It takes no lock; the heap does (see `backend`).
 The layers of a table, newest first:
 
-    ahead       in value tables that are not read by key: written values that `live` does not have yet (`values`)
+    ahead       in value tables that are not read by key: written values that `live` lacks (see `write_ahead`)
     live        the objects that user code changes in place; `get` is this dict's own `get`
     before      keys written since the last commit (S); a value table keeps the old object of each
     committed   bytes as of S; in value tables only of mutable values, in lists and maps of every element
