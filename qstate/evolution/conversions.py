@@ -42,8 +42,6 @@ __all__ = ["Conversion", "Refusal", "admission_to", "conversion_between"]
 #: Returns the value in the wanted type, the same object if nothing changed. Raises `Misfit`.
 Conversion = Callable[[Any], Any]
 
-_FLOAT = ScalarType("float")
-
 
 class Refusal(Exception):
     """One type cannot become the other; the text says why, from the inside out."""

@@ -82,11 +82,6 @@ class RpcPeer:
     def closed(self) -> bool:
         return self._closed
 
-    @property
-    def awaited(self) -> int:
-        """The number of this end's calls without an answer yet."""
-        return len(self._waiting)
-
     def call(self, method: str, *args: Any, timeout_s: float = 30.0) -> Any:
         """The result of the other end's method. Raises its QStateError, `ConnectionError` when the connection ends, or
         `TimeoutError`."""

@@ -221,7 +221,7 @@ def test_what_cannot_be_pickled_fails_its_call_and_not_the_connection(
     with pytest.raises(TypeError, match="pickle"):
         pair.client.call("quick", threading.Lock())
     assert pair.client.call("quick") == "here"
-    assert pair.client.awaited == 0
+    assert not pair.client._waiting
 
 
 def test_fenced_error_keeps_its_details_over_a_call(pair_of: Callable[..., Pair]) -> None:
