@@ -1,7 +1,8 @@
 """Messages as MessagePack: `encode` and `decode`.
 
-Rules of this module: it turns a message into a payload and back, and checks its rules (messages.py) in both
-directions. A payload is one MessagePack array: `[type, id, field, ...]`.
+Rules of this module: it turns a message into a payload and back by the annotations of its fields (messages.py). A
+payload is one MessagePack array: `[type, id, field, ...]`. msgspec decodes it and checks types and bounds on the way,
+so it builds nothing beyond them. `encode` reads back what it wrote: no message is sent that the peer would refuse.
 
 Decoding any bytes gives a message, `BadContent` (the payload has a valid id but bad content: that request fails) or
 another `RemoteProtocolError` (it has no valid id: the connection must close), and nothing else.
@@ -9,18 +10,21 @@ another `RemoteProtocolError` (it has no valid id: the connection must close), a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_type_hints
 
-import msgpack
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import astuple
 
-from qstate.errors import Detail, FailureCode, LocalProtocolError, QueryError, RemoteProtocolError, UnsupportedQuery
-from qstate.protocol import fields as field_rules
-from qstate.protocol.limits import DEFAULT_LIMITS, MAX_ID, MAX_VERSIONS, Limits
-from qstate.protocol.messages import FORM_OF_CLASS, FORM_OF_NUMBER, Failure, Form, Get, Message
-from qstate.protocol.unpacking import FieldReader, OutOfShape, unpack_small
+from qstate.errors import Detail, FailureCode, LocalProtocolError, QueryError, RemoteProtocolError, query_error
+from qstate.protocol.fields import FAULTS, Reader
+from qstate.protocol.limits import DEFAULT_LIMITS, MAX_ID, Limits
+from qstate.protocol.messages import FORMS, Form, Message
 
-__all__ = ["BadContent", "decode", "decode_opening", "encode"]
+__all__ = ["PLANS", "BadContent", "Plan", "decode", "decoder_of", "encode", "plan_of"]
 
 
 class BadContent(RemoteProtocolError):
@@ -32,12 +36,62 @@ class BadContent(RemoteProtocolError):
         self.details = details
 
 
-_GET = FORM_OF_CLASS[Get]
-_NAMESPACE_INDEX, _KEYS_INDEX = _GET.size - 3, _GET.size - 1
-_NO_START = f"a message starts with its type and its id, integers 0..{MAX_ID}"
-_A_KEY = "a key of the state's columns"
-#: The limits of an opening message: its longest array is its versions.
-_OPENING = Limits(max_array=MAX_VERSIONS)
+class _Start(Struct, array_like=True):
+    """How every payload begins. The decoder skips what follows, of whatever type."""
+
+    number: Annotated[int, Meta(ge=0, le=MAX_ID)]
+    id: Annotated[int, Meta(ge=0, le=MAX_ID)]
+
+
+class Plan(NamedTuple):
+    """How the payloads of one form are written and read.
+
+    `prefix` precedes the message's fields. `wire` is the type that the library decodes, `readers` are the functions for
+    fields of this type, `expected` what an error says about them.
+    """
+
+    form: Form
+    prefix: tuple[int, ...]
+    wire: type[Struct]
+    readers: tuple[tuple[int, Callable[[Any, Limits], Any]], ...]
+    expected: Mapping[str, str]
+
+
+def plan_of(form: Form) -> Plan:
+    """The plan of a form, made of the annotations of the message's fields."""
+    hints = get_type_hints(form.message, include_extras=True)
+    readers = {name: mark for name, hint in hints.items() for mark in get_args(hint) if isinstance(mark, Reader)}
+    types = {name: readers[name].kind if name in readers else hint for name, hint in hints.items()}
+    has_id = "id" in types
+    if not has_id:
+        # The handshake: it has no request. It precedes the agreement on a version, so fields that follow are ignored.
+        types = {"id": Literal[0], **types}
+    wire = msgspec.defstruct(
+        form.message.__name__,
+        [*types.items()],
+        namespace={"of": form.message},
+        array_like=True,
+        tag=form.number,
+        forbid_unknown_fields=has_id,
+    )
+    described = {name: mark for name, hint in types.items() for mark in get_args(hint) if isinstance(mark, Meta)}
+    return Plan(
+        form,
+        (form.number,) if has_id else (form.number, 0),
+        wire,
+        tuple((list(types).index(name), mark.read) for name, mark in readers.items()),
+        {name: str(described[name].description) if name in described else "" for name in types},
+    )
+
+
+#: By the class of the message.
+PLANS = {form.message: plan_of(form) for form in FORMS}
+_NUMBERS = {form.number: form.message for form in FORMS}
+_pack = msgspec.msgpack.Encoder().encode
+_start_of = msgspec.msgpack.Decoder(_Start).decode
+#: Where an error of the library says it is: the index in the payload's array.
+_PLACE = re.compile(r" - at `\$\[(\d+)\]")
+_TOO_LONG = re.compile(r"^Expected `array` of length <= (\d+) ")
 
 
 def encode(message: Message, limits: Limits = DEFAULT_LIMITS) -> bytes:
@@ -46,31 +100,27 @@ def encode(message: Message, limits: Limits = DEFAULT_LIMITS) -> bytes:
     Raises `LocalProtocolError` when a field breaks a rule or the payload is larger than `limits.max_frame`, with the
     failure code that the peer would answer.
     """
-    form = FORM_OF_CLASS.get(type(message))
-    if form is None:
-        raise LocalProtocolError(f"{type(message).__name__} is not a message of the protocol")
+    name = type(message).__name__
+    plan = PLANS.get(type(message))
+    if plan is None:
+        raise LocalProtocolError(f"{name} is not a message of the protocol")
     try:
-        if form.has_id and not (type(message[0]) is int and 0 < message[0] <= MAX_ID):
-            _check_odd_id(message[0], form)
-        form.check(message, limits)
-        payload: bytes = msgpack.packb(form.prefix + message)
-    except QueryError as exc:
-        raise LocalProtocolError(f"{type(message).__name__}: {exc}", exc.code) from exc
+        payload = _pack(plan.prefix + message)
     except (ValueError, TypeError, OverflowError) as exc:
-        # Text with lone surrogates, or integers beyond 64 bits in a map.
-        raise LocalProtocolError(f"{type(message).__name__}: MessagePack cannot carry it: {exc}") from exc
+        # Text with lone surrogates, integers beyond 64 bits, or values of other types.
+        raise LocalProtocolError(f"{name}: MessagePack cannot carry it: {exc}") from exc
     if len(payload) > limits.max_frame:
         raise LocalProtocolError(
-            f"{type(message).__name__} of {len(payload)} bytes is over the limit of {limits.max_frame}",
-            FailureCode.TOO_LARGE,
+            f"{name} of {len(payload)} bytes is over the limit of {limits.max_frame}", FailureCode.TOO_LARGE
         )
+    try:
+        decode(payload, limits)
+    except BadContent as exc:
+        error = query_error(exc.code, exc.details)
+        raise LocalProtocolError(f"{name}: {error}", exc.code) from error
+    except RemoteProtocolError as exc:
+        raise LocalProtocolError(f"{name}: field='id', expected='integer 1..{MAX_ID}'") from exc
     return payload
-
-
-def _check_odd_id(value: Any, form: Form) -> None:
-    """Check an id that is not a request's: only a Failure may have id 0, which means the connection."""
-    if form.message is not Failure or type(value) is not int or value != 0:
-        field_rules.check_request_id(value)
 
 
 def decode(payload: bytes, limits: Limits = DEFAULT_LIMITS, takes: tuple[type, ...] | None = None) -> Message:
@@ -78,103 +128,56 @@ def decode(payload: bytes, limits: Limits = DEFAULT_LIMITS, takes: tuple[type, .
 
     With `takes`, a message with an id of any other type is UNSUPPORTED, whatever its fields are.
     """
-    fields = unpack_small(payload, limits.max_array)
-    if fields is None:
-        fields = _read_fields(payload, limits, takes)
-    return _message_of(fields, limits, takes)
-
-
-def decode_opening(payload: bytes, takes: tuple[type, ...]) -> Message:
-    """`decode` for the first message of an unauthenticated peer: it builds nothing but the message's fields."""
-    return _message_of(_read_fields(payload, _OPENING, takes), _OPENING, takes)
-
-
-def _message_of(fields: Any, limits: Limits, takes: tuple[type, ...] | None) -> Message:
-    if type(fields) is not tuple or len(fields) < 2:
-        raise RemoteProtocolError("a payload is an array of at least a type and an id")
-    number, request_id = fields[0], fields[1]
-    if not (_is_unsigned(number) and _is_unsigned(request_id)):
-        raise RemoteProtocolError(_NO_START)
-    form = FORM_OF_NUMBER.get(number)
     try:
-        return _checked(fields, form, limits, takes)
+        wire = decoder_of(takes)(payload)
+    except (*FAULTS, RecursionError) as exc:
+        raise _fault(payload, takes, exc) from None
+    form, prefix, _, readers, _ = PLANS[wire.of]
+    fields = astuple(wire)
+    try:
+        if readers:
+            found = [*fields]
+            for index, read in readers:
+                found[index] = read(fields[index], limits)
+            fields = tuple(found)
+        message: Message = tuple.__new__(form.message, fields[len(prefix) - 1 :])
+        form.check(message, limits)
     except QueryError as exc:
-        raise _refused(request_id, exc.code, exc.details) from None
+        raise _refused(fields[0], exc.code, exc.details) from None
+    return message
 
 
-def _read_fields(payload: bytes, limits: Limits, takes: tuple[type, ...] | None) -> tuple[Any, ...]:
-    """The fields of a large or malformed payload, read from the front up to the first fault.
+@lru_cache
+def decoder_of(takes: tuple[type, ...] | None) -> Callable[[bytes], Any]:
+    """The decoder of some messages, by default of all."""
+    taken = [plan.wire for message, plan in PLANS.items() if takes is None or message in takes]
+    return msgspec.msgpack.Decoder(Union[tuple(taken)]).decode  # noqa: UP007 (a union of types known only here)
 
-    A fault in a payload with an id fails only that request.
-    """
+
+def _fault(payload: bytes, takes: tuple[type, ...] | None, error: Exception) -> RemoteProtocolError:
+    """What a payload is refused with that no decoder takes. A payload with an id fails only that request."""
     try:
-        reader = FieldReader(payload, limits.max_array)
-        number, request_id = reader.unsigned(), reader.unsigned()
-    except (ValueError, msgpack.UnpackException) as exc:
-        raise _broken(exc) from exc
-    if number is None or request_id is None:
-        raise RemoteProtocolError(_NO_START)
-    form = FORM_OF_NUMBER.get(number)
-    if form is None or (request_id and not _is_taken(form, takes)):
-        raise _refused(request_id, FailureCode.UNSUPPORTED, {"type": number})
-    if form.has_id and reader.size != form.size:
-        raise _refused(request_id, FailureCode.MALFORMED, {"field": "message", "expected": f"array of {form.size}"})
-    try:
-        fields = [reader.field(index, form.depth) for index in range(2, min(reader.size, form.size))]
-        if form.has_id:
-            reader.end()
-    except OutOfShape as exc:
-        raise _refused(request_id, *_fault_of(exc, form, limits)) from exc
-    except UnicodeDecodeError as exc:
-        raise _refused(request_id, FailureCode.MALFORMED, {"field": "message", "expected": "text in UTF-8"}) from exc
-    except (ValueError, msgpack.UnpackException) as exc:
-        raise _broken(exc) from exc
-    return (number, request_id, *fields)
-
-
-def _broken(cause: Exception) -> RemoteProtocolError:
-    return RemoteProtocolError(f"the payload is not a message: {cause or type(cause).__name__}")
-
-
-def _fault_of(found: OutOfShape, form: Form, limits: Limits) -> tuple[FailureCode, dict[str, Detail]]:
-    """The failure code and details for a field that is too long or nested too deep."""
-    index, *places = found.path
-    if form is _GET and index == _KEYS_INDEX and places:
-        return FailureCode.WRONG_KEY_TYPE, {"field": "keys", "index": places[0], "expected": _A_KEY}
-    if form is _GET and index == _KEYS_INDEX and found.length > limits.max_keys:
-        return FailureCode.TOO_LARGE, {"field": "keys", "limit": limits.max_keys}
-    if form is _GET and index == _NAMESPACE_INDEX:
-        return FailureCode.WRONG_KEY_TYPE, {"field": "namespace", "expected": _A_KEY}
-    return FailureCode.MALFORMED, {"field": "message", "expected": "fields within their limits"}
-
-
-def _checked(fields: tuple[Any, ...], form: Form | None, limits: Limits, takes: tuple[type, ...] | None) -> Message:
-    if form is None or (fields[1] and not _is_taken(form, takes)):
-        raise UnsupportedQuery(type=fields[0])
-    if form.has_id:
-        if len(fields) != form.size:
-            raise field_rules.malformed("message", f"array of {form.size}")
-        if not fields[1]:
-            _check_odd_id(0, form)
-        message = tuple.__new__(form.message, fields[1:])
-    else:
-        # The handshake precedes the agreement on a version: ignore fields that a newer peer appends.
-        if len(fields) < form.size or fields[1] != 0:
-            raise field_rules.malformed("message", f"array of at least {form.size} with id 0")
-        message = tuple.__new__(form.message, fields[2 : form.size])
-    form.check(message, limits)
-    return message  # type: ignore[no-any-return]
+        start = _start_of(payload)
+    except (*FAULTS, RecursionError) as exc:
+        return RemoteProtocolError(f"a payload is an array that starts with a type and an id, 0..{MAX_ID}: {exc}")
+    message = _NUMBERS.get(start.number)
+    if message is None or (takes is not None and message not in takes):
+        return _refused(start.id, FailureCode.UNSUPPORTED, {"type": start.number})
+    plan = PLANS[message]
+    details: dict[str, Detail] = {"field": "message", "expected": f"array of {1 + len(plan.expected)}"}
+    place = _PLACE.search(str(error))
+    if isinstance(error, UnicodeDecodeError):
+        details["expected"] = "text in UTF-8"
+    elif place:
+        name = list(plan.expected)[int(place[1]) - 1]
+        details = {"field": name, "expected": plan.expected[name]}
+        too_long = _TOO_LONG.search(str(error))
+        if too_long:
+            return _refused(start.id, FailureCode.TOO_LARGE, {"field": name, "limit": int(too_long[1])})
+    return _refused(start.id, FailureCode.MALFORMED, details)
 
 
 def _refused(request_id: int, code: FailureCode, details: Mapping[str, Detail]) -> RemoteProtocolError:
     if request_id == 0:
         return RemoteProtocolError(f"message about the connection: {code.name.lower()} {dict(details)}")
     return BadContent(request_id, code, details)
-
-
-def _is_taken(form: Form, takes: tuple[type, ...] | None) -> bool:
-    return takes is None or form.message in takes
-
-
-def _is_unsigned(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= MAX_ID

@@ -26,16 +26,13 @@ from itertools import count, islice
 from typing import NamedTuple, TypeAlias
 
 from qstate.errors import Detail, FailureCode, LocalProtocolError, ProtocolError, RemoteProtocolError
-from qstate.keys import Key
-from qstate.protocol.codec import BadContent, decode, decode_opening, encode
-from qstate.protocol.fast_path import pack_get, pack_values, unpack_get, unpack_values
+from qstate.protocol.codec import BadContent, decode, encode
 from qstate.protocol.foreign import OPENING_BYTES, protocol_of
 from qstate.protocol.framing import FrameReader, frame
 from qstate.protocol.limits import (
     DEFAULT_MAX_FRAME,
     DEFAULT_MAX_KEYS,
     HANDSHAKE_MAX_FRAME,
-    MAX_ENTRIES,
     MAX_ID,
     PROTOCOL_VERSIONS,
     Limits,
@@ -52,7 +49,6 @@ from qstate.protocol.messages import (
     Message,
     Ping,
     Pong,
-    Target,
     Values,
     Welcome,
 )
@@ -216,39 +212,6 @@ class ClientConnection:
             raise LocalProtocolError(f"request id {request.id} is in use")
         return data
 
-    def send_get(self, deadline_ms: int, target: Target, keys: tuple[Key, ...]) -> tuple[int, bytes] | None:
-        """The fast path of `send`: a Get without namespace and options, whose fields the caller has checked.
-
-        Returns the id and the bytes. None, without effect, when it cannot be sent: `send` then raises the reason.
-        """
-        if self.state is not ConnectionState.OPEN or len(keys) > self._limits.max_keys:
-            return None
-        number = self.next_id()
-        payload = pack_get(number, deadline_ms, target, keys)
-        if payload is None or len(payload) > self._limits.max_frame:
-            return None
-        self._waiting[number] = _Expected(Values, len(keys))
-        return number, frame(payload)
-
-    def receive_values(self, data: bytes, request_id: int | None = None) -> Values | None:
-        """The fast path of `receive`: the bytes are one whole answer to a get, without a failure of a key.
-
-        None, without effect, when they are anything else, or the answer to another request than `request_id`: pass
-        them to `receive`.
-        """
-        if self.state is not ConnectionState.OPEN or self._reader.buffered:
-            return None
-        values = unpack_values(data, self._limits)
-        if values is None or (request_id is not None and values.id != request_id):
-            return None
-        expected = self._waiting.get(values.id)
-        if expected is None or not expected.wanted or expected.answer is not Values:
-            return None
-        if len(values.results) != expected.size or (expected.least != NO_EPOCH and min(values.epochs) < expected.least):
-            return None
-        self._waiting.pop(values.id, None)
-        return values
-
     def abandon(self, request_id: int) -> None:
         """Give up a request: its answer will cause no event. Unknown ids are ignored."""
         expected = self._waiting.get(request_id)
@@ -267,7 +230,7 @@ class ClientConnection:
                 if self.state is ConnectionState.OPEN:
                     self._on_answer(decode(payload, self._limits), events)
                 else:
-                    self._on_handshake(decode_opening(payload, (Welcome, Failure)), events)
+                    self._on_handshake(decode(payload, self._limits, (Welcome, Failure)), events)
                 if self.closed:
                     break
         except RemoteProtocolError as exc:
@@ -294,7 +257,7 @@ class ClientConnection:
                     FailureCode.VERSION_MISMATCH,
                 )
             self.welcome = message
-            self._limits = Limits(message.max_frame, message.max_keys, max(MAX_ENTRIES, message.max_keys))
+            self._limits = Limits(message.max_frame, message.max_keys)
             self._reader.max_frame = min(self._own_max_frame, message.max_frame)
             self.state = ConnectionState.OPEN
         else:
@@ -337,7 +300,7 @@ class ServerConnection:
         self._features = features
         self._token = token
         self._versions = versions
-        self._limits = Limits(max_frame, max_keys, max_array=max(max_keys, 64))
+        self._limits = Limits(max_frame, max_keys)
         self._reader = FrameReader(HANDSHAKE_MAX_FRAME)
         # The requests without an answer: the class of the answer and the number of results.
         self._waiting: dict[int, tuple[type, int]] = {}
@@ -372,28 +335,6 @@ class ServerConnection:
         except RemoteProtocolError as exc:
             raise self._broken(exc, events) from exc
         return events
-
-    def receive_get(self, data: bytes) -> Get | None:
-        """The fast path of `receive`: the bytes are one whole get, without namespace and options.
-
-        None, without effect, when they are anything else: pass them to `receive`.
-        """
-        if self.state is not ConnectionState.OPEN or self._reader.buffered:
-            return None
-        get = unpack_get(data, self._limits)
-        if get is None:
-            return None
-        expected = (Values, len(get.keys))
-        return get if self._waiting.setdefault(get.id, expected) is expected else None
-
-    def send_values(self, values: Values) -> bytes | None:
-        """The fast path of `send`: Values without a failure. None, without effect, for others: use `send`."""
-        if self.state is not ConnectionState.OPEN or self._waiting.get(values.id) != (Values, len(values.results)):
-            return None
-        payload = pack_values(values, self._limits)
-        if payload is None or self._waiting.pop(values.id, None) is None:
-            return None
-        return frame(payload)
 
     def send(self, answer: Answer) -> bytes:
         """The bytes of an answer; `Failure(0, ...)` closes the connection.
@@ -456,7 +397,7 @@ class ServerConnection:
 
     def _handshake(self, payload: bytes) -> Opened:
         try:
-            message = decode_opening(payload, (Hello,))
+            message = decode(payload, self._limits, (Hello,))
         except RemoteProtocolError as exc:
             # With the default code: the protocol defines other codes for bad messages only after the handshake.
             raise RemoteProtocolError(str(exc)) from exc

@@ -1,48 +1,39 @@
-"""The rules of single message fields: types, ranges and sizes.
+"""The fields of messages that MessagePack's types alone do not describe: keys, maps, targets and owners.
 
-Rules of this module: it checks values, and knows neither messages nor MessagePack. A check returns None or raises the
-`QueryError` whose code and details a server would answer (`MalformedRequest`, `TooLarge`, `UnsupportedQuery`,
-`WrongKeyType`). Types are compared exactly (`type(x) is int`): a bool is no integer here.
-
-A message may have hundreds of keys, results and epochs. So built-ins that loop in C check the common types, and only
-the others are checked one by one.
+Rules of this module: a reader takes the undecoded bytes of one field (`msgspec.Raw`), checks them and returns the
+value. It judges a value by its first byte and reads the length of an array or a map before its elements, so it decodes
+nothing that the field does not allow. A reader knows no message. It raises the `QueryError` whose code and details a
+server answers (`MalformedRequest`, `TooLarge`, `UnsupportedQuery`, `WrongKeyType`).
 """
 
 from __future__ import annotations
 
 import math
-from itertools import chain
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Annotated, Any, NamedTuple
 
-from qstate.errors import Detail, FailureCode, MalformedRequest, TooLarge, UnsupportedQuery, WrongKeyType
-from qstate.keys import MAX_KEY_COLUMNS, check_key
-from qstate.protocol.limits import (
-    MAX_ID,
-    MAX_MAP_ENTRIES,
-    MAX_NAME,
-    STATE_ID_BYTES,
-)
+import msgspec
+from msgspec import Meta, Raw
+
+from qstate.errors import Detail, MalformedRequest, TooLarge, UnsupportedQuery, WrongKeyType
+from qstate.keys import MAX_KEY_COLUMNS, Key, Namespace
+from qstate.protocol.limits import MAX_MAP_ENTRIES, MAX_NAME, STATE_ID_BYTES, Limits
 
 __all__ = [
+    "FAULTS",
     "INTEGER_OPTIONS",
     "OPTIONS",
-    "check_array",
-    "check_code",
-    "check_description",
-    "check_epochs",
+    "Reader",
     "check_integer",
-    "check_keys",
-    "check_map",
     "check_name",
-    "check_names",
-    "check_namespace",
-    "check_options",
-    "check_request_id",
-    "check_results",
-    "check_scalar",
-    "check_scalars",
-    "check_target",
     "malformed",
+    "read_description",
+    "read_keys",
+    "read_namespace",
+    "read_options",
+    "read_scalars",
+    "read_target",
 ]
 
 #: The options of a Get with a fixed set of values. Without the option the first value holds.
@@ -50,174 +41,202 @@ OPTIONS: dict[str, tuple[str, ...]] = {"isolation": ("live", "committed")}
 #: The options that demand something of the answer: integers from 0. Without the option nothing is demanded.
 INTEGER_OPTIONS = frozenset({"max_staleness_ms", "min_epoch"})
 
-_MAX_INT64 = (1 << 63) - 1
-_SCALARS = {str, int, float, bool, type(None)}
-_STRINGS = {str}
-_INTEGERS = {int}
-_BINARIES = {bytes}
-_ARRAYS = {tuple}
-_COLUMNS = {str, bytes, int}
-_SEQUENCES = (tuple, list)
-#: The types of results without a failure: a value, or "not found".
-_PLAIN_RESULTS = {bytes, type(None)}
-_CODES = {int, FailureCode}
-_RESULTS = _PLAIN_RESULTS | _CODES
-#: The largest failure code. A newer peer may use codes that this version does not know.
-_MAX_CODE = 65_535
+MAX_INT64 = (1 << 63) - 1
+#: MessagePack integers reach from -2**63 to 2**64 - 1, those of a bigint only to 2**63 - 1.
+_Int64 = Annotated[int, Meta(ge=-MAX_INT64 - 1, le=MAX_INT64)]
+_NIL, _EMPTY_MAP = 0xC0, 0x80
 
 
-def malformed(field: str, expected: str, **details: Detail) -> MalformedRequest:
-    return MalformedRequest(field=field, expected=expected, **details)
+class Reader(NamedTuple):
+    """Marks a field that a function reads: `read(found, limits)`. `found` is of the type `kind`, by default bytes."""
+
+    read: Callable[[Any, Limits], Any]
+    kind: Any = Raw
 
 
-def check_integer(value: Any, field: str, low: int, high: int) -> None:
-    if type(value) is not int or not low <= value <= high:
+def _decoder(kind: Any) -> Callable[[Any], Any]:
+    return msgspec.msgpack.Decoder(kind).decode
+
+
+#: What the library raises for bytes that are not of a type.
+FAULTS = (msgspec.DecodeError, UnicodeDecodeError)
+_TEXTS = (*range(0xA0, 0xC0), 0xD9, 0xDA, 0xDB)
+_BINARIES = (0xC4, 0xC5, 0xC6)
+_INTEGERS = (*range(0x80), *range(0xCC, 0xD4), *range(0xE0, 0x100))
+#: The type of a key's column, by the first byte of its MessagePack form.
+_COLUMN_TYPE: dict[int, Any] = {
+    **dict.fromkeys(_TEXTS, str),
+    **dict.fromkeys(_BINARIES, bytes),
+    **dict.fromkeys(_INTEGERS, _Int64),
+}
+#: The decoders of a column, and of keys of one column.
+_COLUMN_OF = {
+    **dict.fromkeys(_TEXTS, _decoder(str)),
+    **dict.fromkeys(_BINARIES, _decoder(bytes)),
+    **dict.fromkeys(_INTEGERS, _decoder(_Int64)),
+}
+_KEYS_OF = {
+    **dict.fromkeys(_TEXTS, _decoder(tuple[str, ...])),
+    **dict.fromkeys(_BINARIES, _decoder(tuple[bytes, ...])),
+    **dict.fromkeys(_INTEGERS, _decoder(tuple[_Int64, ...])),
+}
+_ARRAYS = frozenset((*range(0x90, 0xA0), 0xDC, 0xDD))
+_MAPS = frozenset((*range(0x80, 0x90), 0xDE, 0xDF))
+_Columns = Annotated[tuple[Raw, ...], Meta(min_length=2, max_length=MAX_KEY_COLUMNS)]
+
+
+class _FirstKey(msgspec.Struct, array_like=True):
+    """The first of an array of keys; the decoder skips the others."""
+
+    columns: _Columns
+
+
+_columns = _decoder(_Columns)
+_first_key = _decoder(_FirstKey)
+_elements = _decoder(tuple[Raw, ...])
+_names_and_values = _decoder(dict[str, Raw])
+_scalar = _decoder(str | _Int64 | float | bool | None)
+_target = _decoder(tuple[str, str] | bytes)
+
+
+def malformed(field: str, expected: str) -> MalformedRequest:
+    return MalformedRequest(field=field, expected=expected)
+
+
+def check_integer(value: int, field: str, low: int, high: int) -> None:
+    if not low <= value <= high:
         raise malformed(field, f"integer {low}..{high}")
 
 
-def check_code(value: Any) -> None:
-    """A failure code, known or not: a newer peer may know more."""
-    check_integer(int(value) if type(value) is FailureCode else value, "code", 1, _MAX_CODE)
+def check_name(value: Any, field: str) -> None:
+    if type(value) is not str or not 1 <= len(value) <= MAX_NAME:
+        raise malformed(field, f"string of 1..{MAX_NAME} characters")
 
 
-def check_request_id(value: Any) -> None:
-    if type(value) is not int or not 0 < value <= MAX_ID:
-        raise malformed("id", f"integer 1..{MAX_ID}")
-
-
-def check_name(value: Any, field: str, low: int = 1) -> None:
-    if type(value) is not str or not low <= len(value) <= MAX_NAME:
-        raise malformed(field, f"string of {low}..{MAX_NAME} characters")
-
-
-def check_array(value: Any, field: str, low: int, high: int) -> None:
-    # Decoding gives only tuples. Messages to encode may hold lists, because MessagePack has one array type.
-    if type(value) not in _SEQUENCES or len(value) < low:
-        raise malformed(field, f"array of {low}..{high}")
-    if len(value) > high:
-        raise TooLarge(field=field, limit=high)
-
-
-def check_target(value: Any) -> None:
+def read_target(raw: Raw, limits: Limits) -> tuple[str, str] | bytes:
     """A state id at a state server, `(job, state)` at a proxy."""
-    if type(value) is bytes:
-        if len(value) != STATE_ID_BYTES:
-            raise malformed("target", f"binary of {STATE_ID_BYTES} bytes")
-    elif type(value) is tuple and len(value) == 2:
-        check_name(value[0], "target.job")
-        check_name(value[1], "target.state")
-    else:
-        raise malformed("target", "state id or [job, state]")
-
-
-def check_namespace(value: Any) -> None:
-    if value is not None:
-        _check_key(value, "namespace", None)
-
-
-def check_keys(keys: Any, max_keys: int) -> None:
-    """One to `max_keys` keys. The error names the index of the first invalid one."""
-    check_array(keys, "keys", 1, max_keys)
-    kinds = set(map(type, keys))
-    # MessagePack integers reach from -2**63 to 2**64 - 1, those of a bigint only to 2**63 - 1.
-    if kinds in (_STRINGS, _BINARIES) or (kinds == _INTEGERS and max(keys) <= _MAX_INT64):
-        return
-    if kinds == _ARRAYS and _are_sound(keys):
-        return
-    for index, key in enumerate(keys):
-        _check_key(key, "keys", index)
-
-
-def _are_sound(keys: tuple[tuple[Any, ...], ...]) -> bool:
-    """Whether all keys of several columns are valid."""
-    if min(map(len, keys)) < 2 or max(map(len, keys)) > MAX_KEY_COLUMNS:
-        return False
-    columns = list(chain.from_iterable(keys))
-    if not set(map(type, columns)) <= _COLUMNS:
-        return False
-    return max((column for column in columns if type(column) is int), default=0) <= _MAX_INT64
-
-
-def _check_key(key: Any, field: str, index: int | None) -> None:
     try:
-        check_key(key)
-    except WrongKeyType as exc:
-        # Leave out the type found: its name would be Python's, and the client may be in another language.
-        where: dict[str, Detail] = {"field": field} if index is None else {"field": field, "index": index}
-        raise WrongKeyType(**where, expected=exc.details["expected"]) from None
+        target: tuple[str, str] | bytes = _target(raw)
+    except FAULTS:
+        raise malformed("target", "state id or [job, state]") from None
+    if isinstance(target, bytes):
+        if len(target) != STATE_ID_BYTES:
+            raise malformed("target", f"binary of {STATE_ID_BYTES} bytes")
+    else:
+        check_name(target[0], "target.job")
+        check_name(target[1], "target.state")
+    return target
 
 
-def check_options(options: Any) -> None:
+def read_namespace(raw: Raw, limits: Limits) -> Namespace:
+    """A namespace, or nil for none."""
+    view = memoryview(raw)
+    return None if view[0] == _NIL else _read_key(view, {"field": "namespace"})
+
+
+def read_keys(raw: Raw, limits: Limits) -> tuple[Key, ...]:
+    """One to `limits.max_keys` keys. The error names the index of the first invalid one.
+
+    Nearly always all keys have the types of the first, so one call of the library reads them.
+    """
+    view = memoryview(raw)
+    count, start = _header(view, _ARRAYS, "keys", f"array of 1..{limits.max_keys}")
+    if not count:
+        raise malformed("keys", f"array of 1..{limits.max_keys}")
+    if count > limits.max_keys:
+        raise TooLarge(field="keys", limit=limits.max_keys)
+    try:
+        decode = _KEYS_OF.get(view[start])
+        if decode is None:
+            columns = _first_key(raw).columns
+            decode = _keys_of_columns(tuple(_COLUMN_TYPE[memoryview(column)[0]] for column in columns))
+        keys: tuple[Key, ...] = decode(raw)
+    except (*FAULTS, KeyError):
+        return tuple(_read_key(key, {"field": "keys", "index": index}) for index, key in enumerate(_elements(raw)))
+    return keys
+
+
+def _read_key(data: Any, where: Mapping[str, Detail]) -> Key:
+    view = memoryview(data)
+    try:
+        decode = _COLUMN_OF.get(view[0])
+        return decode(data) if decode else tuple(_COLUMN_OF[memoryview(column)[0]](column) for column in _columns(data))
+    except UnicodeDecodeError:
+        raise malformed("message", "text in UTF-8") from None
+    except (KeyError, msgspec.DecodeError):
+        raise WrongKeyType(
+            **where, expected=f"string, binary or integer of 64 bits, or an array of 2..{MAX_KEY_COLUMNS} of them"
+        ) from None
+
+
+@lru_cache(maxsize=64)
+def _keys_of_columns(types: tuple[Any, ...]) -> Callable[[Any], Any]:
+    return _decoder(tuple[tuple[types], ...])  # type: ignore[valid-type]
+
+
+def read_options(raw: Raw, limits: Limits) -> Mapping[str, Detail]:
     """Known options with known values. A server must not ignore an option that it does not know."""
-    if not options and type(options) is dict:
-        return
-    check_scalars(options, "options")
+    options = {} if memoryview(raw)[0] == _EMPTY_MAP else read_scalars(raw, "options")
     for name, value in options.items():
         if name in INTEGER_OPTIONS:
-            check_integer(value, f"options.{name}", 0, _MAX_INT64)
-            continue
-        if name not in OPTIONS:
+            if type(value) is not int or value < 0:
+                raise malformed(f"options.{name}", f"integer 0..{MAX_INT64}")
+        elif name not in OPTIONS:
             raise UnsupportedQuery(option=name)
-        if value not in OPTIONS[name]:
+        elif value not in OPTIONS[name]:
             raise UnsupportedQuery(option=name, expected=", ".join(OPTIONS[name]))
+    return options
 
 
-def check_scalars(value: Any, field: str) -> None:
+def read_scalars(raw: Raw, field: str) -> dict[str, Detail]:
     """A map from names to strings, integers of 64 bits, finite floats, booleans and nil."""
-    check_map(value, field)
-    for name, scalar in value.items():
-        check_scalar(scalar, f"{field}.{name}")
+    return {name: _read_scalar(value, f"{field}.{name}") for name, value in _read_map(raw, field).items()}
 
 
-def check_scalar(value: Any, field: str) -> None:
-    kind = type(value)
-    if kind not in _SCALARS or (kind is float and not math.isfinite(value)):
-        raise malformed(field, "string, integer, finite float, boolean or nil")
-    if kind is int and not -_MAX_INT64 - 1 <= value <= _MAX_INT64:
-        raise malformed(field, "integer of 64 bits")
-
-
-def check_description(value: Any, field: str) -> None:
+def read_description(raw: Raw, field: str) -> dict[str, Any]:
     """A map from names to scalars or arrays of them: the facts about a job or a state."""
-    check_map(value, field)
-    for name, found in value.items():
-        for item in found if type(found) in _SEQUENCES else (found,):
-            check_scalar(item, f"{field}.{name}")
+    found: dict[str, Any] = {}
+    for name, value in _read_map(raw, field).items():
+        path = f"{field}.{name}"
+        if memoryview(value)[0] in _ARRAYS:
+            _header(memoryview(value), _ARRAYS, path, "array", MAX_MAP_ENTRIES)
+            found[name] = tuple(_read_scalar(item, path) for item in _elements(value))
+        else:
+            found[name] = _read_scalar(value, path)
+    return found
 
 
-def check_map(value: Any, field: str) -> None:
-    if type(value) is not dict:
-        raise malformed(field, "map without duplicate keys")
-    if len(value) > MAX_MAP_ENTRIES:
-        raise TooLarge(field=field, limit=MAX_MAP_ENTRIES)
-    for name in value:
-        if type(name) is not str or not 1 <= len(name) <= MAX_NAME:
-            raise malformed(field, f"map with names of 1..{MAX_NAME} characters")
+def _read_map(raw: Raw, field: str) -> dict[str, Raw]:
+    expected = f"map from names of 1..{MAX_NAME} characters without duplicate keys"
+    count, _ = _header(memoryview(raw), _MAPS, field, expected, MAX_MAP_ENTRIES)
+    try:
+        found: dict[str, Raw] = _names_and_values(raw)
+    except FAULTS:
+        raise malformed(field, expected) from None
+    if len(found) < count or not all(1 <= len(name) <= MAX_NAME for name in found):
+        raise malformed(field, expected)
+    return found
 
 
-def check_epochs(epochs: Any, count: int) -> None:
-    if type(epochs) not in _SEQUENCES or len(epochs) != count:
-        raise malformed("epochs", f"array of {count}, one for each result")
-    # Most answers have one epoch, so the set to compare is small.
-    if set(map(type, epochs)) != _INTEGERS or min(distinct := set(epochs)) < -1 or max(distinct) > _MAX_INT64:
-        raise malformed("epochs", "integers from -1")
+def _read_scalar(raw: Raw, field: str) -> Detail:
+    try:
+        value: Detail = _scalar(raw)
+    except FAULTS:
+        raise malformed(field, "string, integer of 64 bits, finite float, boolean or nil") from None
+    if type(value) is float and not math.isfinite(value):
+        raise malformed(field, "finite float")
+    return value
 
 
-def check_results(results: Any, epochs: Any, max_keys: int) -> None:
-    """A value, nil or failure code for each key, with its epoch. A failure has epoch -1."""
-    check_array(results, "results", 1, max_keys)
-    check_epochs(epochs, len(results))
-    kinds = set(map(type, results))
-    if kinds <= _PLAIN_RESULTS:
-        return
-    if not kinds <= _RESULTS:
-        raise malformed("results", "binary, nil or failure code")
-    for result, epoch in zip(results, epochs, strict=True):
-        if type(result) in _CODES and (not 0 < result <= _MAX_CODE or epoch != -1):
-            raise malformed("results", f"failure code 1..{_MAX_CODE} with epoch -1")
-
-
-def check_names(value: Any, field: str, high: int) -> None:
-    check_array(value, field, 0, high)
-    for name in value:
-        check_name(name, field)
+def _header(
+    view: memoryview, of: frozenset[int], field: str, expected: str, most: int | None = None
+) -> tuple[int, int]:
+    """The number of elements of an array or a map, and where the first begins. `view` begins with a whole header."""
+    first = view[0]
+    if first not in of:
+        raise malformed(field, expected)
+    width = 0 if first < 0xA0 else 2 if first in (0xDC, 0xDE) else 4
+    count = int.from_bytes(view[1 : 1 + width], "big") if width else first & 0x0F
+    if most is not None and count > most:
+        raise TooLarge(field=field, limit=most)
+    return count, 1 + width

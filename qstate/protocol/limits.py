@@ -61,11 +61,10 @@ STATE_ID_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one side accepts. `max_array` bounds an array that is a field; arrays within fields have lower bounds."""
+    """What one side accepts."""
 
     max_frame: int = DEFAULT_MAX_FRAME
     max_keys: int = DEFAULT_MAX_KEYS
-    max_array: int = MAX_ENTRIES
 
     def __post_init__(self) -> None:
         if not MIN_MAX_FRAME <= self.max_frame <= MAX_FRAME_LIMIT:

@@ -246,7 +246,7 @@ def test_an_invalid_value_in_a_valid_frame_names_its_request(payload: bytes) -> 
 
 @pytest.mark.parametrize("surplus", [1, 50])
 def test_too_many_keys_are_too_large_and_the_failure_names_the_limit(surplus: int) -> None:
-    limits = Limits(max_keys=100, max_array=110)
+    limits = Limits(max_keys=100)
     get = GET._replace(keys=tuple(range(100)))
     assert decode(encode(get, limits), limits) == get
     more = GET._replace(keys=tuple(range(100 + surplus)))
@@ -299,7 +299,7 @@ def test_numbers_in_a_longer_form_than_needed_are_read() -> None:
 
 @pytest.mark.parametrize("header", [b"\xdc\x03\xe8", b"\xdd\x7f\xff\xff\xff"])
 def test_nested_array_headers_do_not_make_the_decoder_allocate_without_bound(header: bytes) -> None:
-    limits = Limits(max_keys=1000, max_array=1000)
+    limits = Limits(max_keys=1000)
     tracemalloc.start()
     try:
         for start in (b"\x93\x08\x07", b"\x93", b"\x93\x08"):

@@ -13,12 +13,10 @@ import msgpack
 import pytest
 
 from qstate.errors import FailureCode, RemoteProtocolError
-from qstate.protocol import BadContent, Get, Hello, Limits, Values, decode, frame
-from qstate.protocol.codec import decode_opening
-from qstate.protocol.fast_path import unpack_get, unpack_values
+from qstate.protocol import BadContent, Get, Hello, Limits, Values, decode
 
 #: The default limits of a server.
-LIMITS = Limits(max_array=10_000)
+LIMITS = Limits()
 MIB = 1 << 20
 #: Memory for unused arrays, a few copies of the payload, and one object for each byte of a small payload.
 MOST_MEMORY = 3 * MIB
@@ -98,9 +96,7 @@ def test_a_hostile_field_costs_no_more_than_its_size_allows(place: str, name: st
     payload = PLACES[place] + HOSTILE[name]
     for decoding in (
         lambda: decode(payload, LIMITS),
-        lambda: decode_opening(payload, (Hello,)),
-        lambda: unpack_get(frame(payload), LIMITS),
-        lambda: unpack_values(frame(payload), LIMITS),
+        lambda: decode(payload, takes=(Hello,)),
     ):
         memory, calls = spent(decoding)
         assert memory <= MOST_MEMORY + MOST_MEMORY_A_BYTE * len(payload), f"{memory} bytes for {len(payload)}"
@@ -110,16 +106,16 @@ def test_a_hostile_field_costs_no_more_than_its_size_allows(place: str, name: st
 @pytest.mark.parametrize("name", HOSTILE)
 def test_before_the_handshake_a_payload_costs_little(name: str) -> None:
     for start in (b"\x95\0\0", b"\x95\0\0\x91\1", b"\x97\0\0\x91\1\xc0\xa0", b"\x93\x4d\x07", GET + b"\xc0\x80"):
-        memory, calls = spent(partial(decode_opening, (start + HOSTILE[name])[:65_536], (Hello,)))
+        memory, calls = spent(partial(decode, (start + HOSTILE[name])[:65_536], takes=(Hello,)))
         assert (memory <= MIB, calls <= 100) == (True, True), f"{memory} bytes, {calls} calls"
 
 
 def test_fields_that_a_newer_client_appends_to_its_hello_are_not_built() -> None:
     later = (0,) * 20_000
     payload = msgpack.packb((0, 0, (1,), None, "", later, *later))
-    memory, calls = spent(lambda: decode_opening(payload, (Hello,)))
+    memory, calls = spent(lambda: decode(payload, takes=(Hello,)))
     assert memory < MIB and calls < 100
-    assert decode_opening(payload, (Hello,)) == Hello((1,), None, "")
+    assert decode(payload, takes=(Hello,)) == Hello((1,), None, "")
 
 
 @pytest.mark.parametrize(
@@ -127,9 +123,9 @@ def test_fields_that_a_newer_client_appends_to_its_hello_are_not_built() -> None
 )
 def test_a_first_message_may_have_its_numbers_in_any_form(zero: bytes) -> None:
     payload = b"\xdc\0\x05" + zero + zero + b"\x91\1\xc0\xa0"
-    assert decode_opening(payload, (Hello,)) == Hello((1,), None, "")
+    assert decode(payload, takes=(Hello,)) == Hello((1,), None, "")
     with pytest.raises(RemoteProtocolError):
-        decode_opening(payload.replace(zero, b"\xff"), (Hello,))
+        decode(payload.replace(zero, b"\xff"), takes=(Hello,))
 
 
 VALID = {

@@ -189,12 +189,12 @@ def test_the_failure_table_is_the_one_of_the_code() -> None:
 
 def test_the_type_table_is_the_one_of_the_code() -> None:
     found = {int(cells[0]): cells[1] for cells in rows(section("Messages"), "type")}
-    assert found == {form.prefix[0]: form.message.__name__ for form in messages.FORMS}
+    assert found == {form.number: form.message.__name__ for form in messages.FORMS}
 
 
 @pytest.mark.parametrize("form", messages.FORMS, ids=lambda form: form.message.__name__)
 def test_the_fields_of_each_message_are_in_its_table_in_order(form: messages.Form) -> None:
-    name, number = form.message.__name__, form.prefix[0]
+    name, number = form.message.__name__, form.number
     start = re.search(rf"^.*\*\*{name}\*\*, type {number}\b", PAGE, re.MULTILINE)
     assert start, f"the page does not define {name}"
     fields = [field for field in form.message._fields if field != "id"]

@@ -27,6 +27,7 @@ from qstate.protocol import (
     Ping,
     Pong,
     ServerConnection,
+    ServerEvent,
     Values,
 )
 from qstate.runtime.net.channel import LINGER_S
@@ -176,20 +177,19 @@ class AcceptedConnection:
 
     def _on_data(self, data: bytes) -> Callable[[], None] | None:
         room = self._max_requests - self.in_flight
-        if room > 0:
-            get = self.protocol.receive_get(data)
-            if get is not None:
-                return self._handler.received_alone(self, get)
         try:
-            while self._take(data, room):
-                data, room = b"", self._max_requests - self.in_flight
+            events = self.protocol.receive(data, max(0, room))
+            if room > 1 and len(events) == 1 and type(events[0]) is Get:
+                return self._handler.received_alone(self, events[0])
+            while self._take(events, room):
+                room = self._max_requests - self.in_flight
+                events = self.protocol.receive(b"", max(0, room))
         except BrokenConnection as broken:
             self._broken(broken)
         return None
 
-    def _take(self, data: bytes, room: int) -> bool:
-        """Take in at most `room` messages. Returns whether more may be buffered and there may be room for them."""
-        events = self.protocol.receive(data, max(0, room))
+    def _take(self, events: list[ServerEvent], room: int) -> bool:
+        """Take in the messages, at most `room`. Returns whether more may be buffered and there may be room for them."""
         for event in events:
             kind = type(event)
             if kind is Get or kind is Locate or kind is Describe:
@@ -281,9 +281,6 @@ class Call:
         """
         protocol = self.connection.protocol
         if type(answer) is Values:
-            data_of_values = protocol.send_values(answer)
-            if data_of_values is not None:
-                return data_of_values
             answer = answer.with_failures_marked()
         try:
             data = protocol.send(answer)

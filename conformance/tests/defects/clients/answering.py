@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from qstate.client import QueryableStateClient
@@ -14,7 +13,7 @@ from qstate.runtime.client.link import Link
 from qstate.views import ViewMaker
 from qstate_conformance.client.python_async_driver import PythonAsyncDriver
 from qstate_conformance.client.python_driver import PythonDriver
-from tests.defects.clients.seeds import defect
+from tests.defects.clients.seeds import defect, ignore_rules_of
 
 
 @defect("handshake.a_version_that_was_not_offered_is_refused")
@@ -192,16 +191,8 @@ def lists_ten_thousand_entries() -> None:
 
 @defect("values.more_entries_than_a_description_may_have_end_the_connection")
 def takes_descriptions_of_any_length() -> None:
-    form = messages.FORM_OF_CLASS[messages.Description]
-    lenient = form._replace(check=lambda message, limits: None)
-    messages.FORM_OF_CLASS[messages.Description] = messages.FORM_OF_NUMBER[form.prefix[0]] = lenient
-    on_handshake = ClientConnection._on_handshake
-
-    def shake(self: Any, message: Any, events: Any) -> None:
-        on_handshake(self, message, events)
-        self._limits = replace(self._limits, max_array=1 << 20)
-
-    ClientConnection._on_handshake = shake  # type: ignore[method-assign]
+    messages.MAX_ENTRIES = 1 << 20
+    ignore_rules_of(messages.Description)
 
 
 @defect("delivery.every_result_of_a_large_get_is_in_its_place")

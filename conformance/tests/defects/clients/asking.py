@@ -78,7 +78,7 @@ def frees_an_id_at_its_deadline() -> None:
 
 @defect("messages.no_frame_is_larger_than_the_welcome_allows")
 def ignores_max_frame() -> None:
-    _with_limits(lambda limits: Limits(1 << 24, limits.max_keys, limits.max_array))
+    _with_limits(lambda limits: Limits(1 << 24, limits.max_keys))
 
 
 @defect("messages.more_keys_than_a_get_may_have_are_split_or_refused")

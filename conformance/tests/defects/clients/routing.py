@@ -11,7 +11,7 @@ from qstate.runtime.client.state_cache import StateCache
 from qstate.runtime.client.sync_transport import SyncLink
 from qstate.runtime.routing.location import LocationTable
 from qstate_conformance.key_groups import group_of
-from tests.defects.clients.seeds import defect
+from tests.defects.clients.seeds import defect, ignore_rules_of
 
 
 @defect("routing.the_location_is_kept_until_an_owner_says_otherwise")
@@ -100,7 +100,4 @@ def keeps_its_token_from_owners() -> None:
 
 @defect("routing.a_location_that_breaks_its_table_ends_the_connection")
 def takes_any_owners() -> None:
-    form = messages.FORM_OF_CLASS[messages.Location]
-    number = form.prefix[0]
-    lenient = form._replace(check=lambda message, limits: None)
-    messages.FORM_OF_CLASS[messages.Location] = messages.FORM_OF_NUMBER[number] = lenient
+    ignore_rules_of(messages.Location)
