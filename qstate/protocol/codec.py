@@ -19,10 +19,18 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import astuple
 
-from qstate.errors import Detail, FailureCode, LocalProtocolError, QueryError, RemoteProtocolError, query_error
+from qstate.errors import (
+    Detail,
+    FailureCode,
+    LocalProtocolError,
+    QueryError,
+    RemoteProtocolError,
+    WrongKeyType,
+    query_error,
+)
 from qstate.protocol.fields import FAULTS, Reader
 from qstate.protocol.limits import DEFAULT_LIMITS, MAX_ID, Limits
-from qstate.protocol.messages import FORMS, Form, Message
+from qstate.protocol.messages import FORMS, Form, Get, Message
 
 __all__ = ["PLANS", "BadContent", "Plan", "decode", "decoder_of", "encode", "plan_of"]
 
@@ -114,12 +122,16 @@ def encode(message: Message, limits: Limits = DEFAULT_LIMITS) -> bytes:
             f"{name} of {len(payload)} bytes is over the limit of {limits.max_frame}", FailureCode.TOO_LARGE
         )
     try:
-        decode(payload, limits)
+        found = decode(payload, limits)
     except BadContent as exc:
         error = query_error(exc.code, exc.details)
         raise LocalProtocolError(f"{name}: {error}", exc.code) from error
     except RemoteProtocolError as exc:
         raise LocalProtocolError(f"{name}: field='id', expected='integer 1..{MAX_ID}'") from exc
+    if type(message) is Get and found != message:
+        # MessagePack writes a list as it writes a tuple.
+        unhashable = WrongKeyType(expected="a tuple of columns, no list")
+        raise LocalProtocolError(f"{name}: {unhashable}", unhashable.code) from unhashable
     return payload
 
 
