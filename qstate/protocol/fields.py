@@ -238,5 +238,5 @@ def _header(
     width = 0 if first < 0xA0 else 2 if first in (0xDC, 0xDE) else 4
     count = int.from_bytes(view[1 : 1 + width], "big") if width else first & 0x0F
     if most is not None and count > most:
-        raise TooLarge(field=field, limit=most)
+        raise malformed(field, f"at most {most} elements")
     return count, 1 + width
