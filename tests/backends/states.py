@@ -8,7 +8,6 @@ import msgpack
 
 from qstate.backends import Isolation, StateBackend
 from qstate.descriptors import (
-    AggregateFunction,
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -20,23 +19,7 @@ from qstate.descriptors import (
 from qstate.errors import FailureCode
 from qstate.keys import Key, Namespace
 from qstate.serializers import MessagePackSerializer
-
-
-class Mean(AggregateFunction[float, list[float], float]):
-    def create_accumulator(self) -> list[float]:
-        return [0.0, 0]
-
-    def add(self, value: float, accumulator: list[float]) -> list[float]:
-        accumulator[0] += value
-        accumulator[1] += 1
-        return accumulator
-
-    def get_result(self, accumulator: list[float]) -> float:
-        return accumulator[0] / accumulator[1]
-
-    def merge(self, one: list[float], other: list[float]) -> list[float]:
-        return [one[0] + other[0], one[1] + other[1]]
-
+from tests.functions import Mean
 
 VALUE = ValueStateDescriptor("a value")
 LIST = ListStateDescriptor("a list")

@@ -19,7 +19,7 @@ from qstate.descriptors import (
 )
 from qstate.operators.functions import KeyedProcessFunction
 from tests.chaos.faults import Place, Plan
-from tests.spark.functions_under_test import Mean, add
+from tests.functions import Mean, add
 from tests.spark.streams import until
 
 __all__ = ["ALERTS", "EndOfTask", "FailsOnCue", "Ledger", "RunningTotal"]

@@ -11,7 +11,6 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from qstate.backends.contract import StateBackend
 from qstate.descriptors import (
-    AggregateFunction,
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -20,23 +19,8 @@ from qstate.descriptors import (
 )
 from qstate.errors import ConfigError, JobError, QueryError, SerializationError
 from qstate.operators import RuntimeContext
+from tests.functions import Mean
 from tests.operators.running import SUBTASK, heap
-
-
-class Mean(AggregateFunction[float, list[float], float]):
-    def create_accumulator(self) -> list[float]:
-        return [0.0, 0.0]
-
-    def add(self, value: float, accumulator: list[float]) -> list[float]:
-        accumulator[0] += value
-        accumulator[1] += 1
-        return accumulator
-
-    def get_result(self, accumulator: list[float]) -> float:
-        return accumulator[0] / accumulator[1]
-
-    def merge(self, first: list[float], second: list[float]) -> list[float]:
-        return [first[0] + second[0], first[1] + second[1]]
 
 
 class Handles:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from qstate.descriptors import (
-    AggregateFunction,
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -20,26 +19,7 @@ from qstate.descriptors import (
     ValueStateDescriptor,
 )
 from qstate.operators.functions import KeyedProcessFunction
-
-
-class Mean(AggregateFunction[int, list[int], float]):
-    def create_accumulator(self) -> list[int]:
-        return [0, 0]
-
-    def add(self, value: int, accumulator: list[int]) -> list[int]:
-        accumulator[0] += value
-        accumulator[1] += 1
-        return accumulator
-
-    def get_result(self, accumulator: list[int]) -> float:
-        return accumulator[0] / accumulator[1]
-
-    def merge(self, one: list[int], other: list[int]) -> list[int]:
-        return [one[0] + other[0], one[1] + other[1]]
-
-
-def add(one: int, other: int) -> int:
-    return one + other
+from tests.functions import Mean, add
 
 
 class FiveKinds(KeyedProcessFunction):

@@ -15,7 +15,8 @@ from pyspark.sql import functions as F
 from qstate.descriptors import ReducingStateDescriptor
 from qstate.errors import JobError
 from qstate.spark import Job
-from tests.spark.functions_under_test import Echo, add
+from tests.functions import add
+from tests.spark.functions_under_test import Echo
 from tests.spark.streams import FileStream, run_to_end
 
 ECHOED = "key string, row string"

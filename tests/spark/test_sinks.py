@@ -13,7 +13,7 @@ import pytest
 from qstate.descriptors import ReducingStateDescriptor, ValueStateDescriptor
 from qstate.errors import JobError
 from qstate.spark import KeyedStream, QueryableStateStream
-from tests.spark.functions_under_test import add
+from tests.functions import add
 from tests.spark.generated import amounts, totals
 
 Sink = Callable[[KeyedStream], QueryableStateStream]

@@ -14,10 +14,7 @@ from typing import Any
 
 from qstate.descriptors import ReducingStateDescriptor
 from qstate.operators.functions import KeyedProcessFunction
-
-
-def add(one: int, other: int) -> int:
-    return one + other
+from tests.functions import add
 
 
 class Totals(KeyedProcessFunction):

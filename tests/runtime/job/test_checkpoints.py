@@ -17,7 +17,8 @@ from qstate.errors import CheckpointError, ConfigError, JobError
 from qstate.keys import KeyGroupRange, key_group, subtask_of
 from qstate.runtime.client.sync_client import QueryableStateClient
 from tests.checkpoint.book_reader import final_epoch, read_checkpoint
-from tests.runtime.job.functions import Once, Totals, add, fail
+from tests.functions import add
+from tests.runtime.job.functions import Once, Totals, fail
 from tests.runtime.job.running_job import JOB, QUERY, RunningJob, rows_batch
 
 JobOf = Callable[..., RunningJob]

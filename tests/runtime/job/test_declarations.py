@@ -10,7 +10,8 @@ import pytest
 from qstate.descriptors import ReducingStateDescriptor
 from qstate.errors import JobError, UnknownState
 from qstate.runtime.client.sync_client import QueryableStateClient
-from tests.runtime.job.functions import Totals, add
+from tests.functions import add
+from tests.runtime.job.functions import Totals
 from tests.runtime.job.running_job import JOB, QUERY, RunningJob, kill, rows_batch
 
 JobOf = Callable[..., RunningJob]

@@ -7,6 +7,8 @@ import time
 from collections.abc import Mapping
 from types import TracebackType
 
+import msgpack
+
 from qstate.errors import Detail
 from qstate.keys import Key, Namespace
 from qstate.protocol import (
@@ -144,3 +146,14 @@ def wait_until(condition: object, what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not happen"
         time.sleep(0.002)
+
+
+def value(number: float) -> bytes:
+    """A number as a server gives it."""
+    packed: bytes = msgpack.packb(number)
+    return packed
+
+
+def failure_code(answer: object) -> int:
+    assert isinstance(answer, Failure), answer
+    return answer.code

@@ -7,7 +7,6 @@ import socket
 import threading
 import time
 
-import msgpack
 import pytest
 
 from qstate.errors import FailureCode, UnknownKeyGroupLocation
@@ -20,22 +19,12 @@ from qstate.runtime.serving.registry import StateInstance, StateRegistry
 from qstate.runtime.serving.state_server import StateServer
 from tests.runtime.serving.conftest import ProxyFactory, ServerFactory
 from tests.runtime.serving.oracles import BrokenOracle, PendingOracle, RefusingOracle, TableOracle, owner, table
-from tests.runtime.serving.raw_client import PATIENCE_S, RawClient, wait_until
+from tests.runtime.serving.raw_client import PATIENCE_S, RawClient, failure_code, value, wait_until
 from tests.runtime.serving.readers import EPOCH, EVERYTHING, MAX_PARALLELISM, DictReader, GatedReader, instance
 
 TARGET = ("job", "lastTemperature")
 ENTRIES = {f"key {number}": float(number) for number in range(100)}
 LOWER, UPPER = KeyGroupRange(0, 64), KeyGroupRange(64, MAX_PARALLELISM)
-
-
-def value(number: float) -> bytes:
-    packed: bytes = msgpack.packb(number)
-    return packed
-
-
-def failure_code(answer: object) -> int:
-    assert isinstance(answer, Failure), answer
-    return answer.code
 
 
 def serve(registry: StateRegistry, server: StateServer, served: StateInstance) -> Owner:

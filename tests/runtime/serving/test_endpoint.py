@@ -18,7 +18,7 @@ from qstate.runtime.serving.endpoint import IDLE_S, EndpointOptions
 from qstate.runtime.serving.registry import StateRegistry
 from qstate.runtime.serving.state_server import StateServer
 from tests.runtime.serving.conftest import ServerFactory
-from tests.runtime.serving.raw_client import PATIENCE_S, RawClient, wait_until
+from tests.runtime.serving.raw_client import PATIENCE_S, RawClient, failure_code, wait_until
 from tests.runtime.serving.readers import DictReader, GatedReader, instance
 
 ENTRIES = {"a": 1.5, "slow": 9.5}
@@ -27,11 +27,6 @@ ENTRIES = {"a": 1.5, "slow": 9.5}
 @pytest.fixture
 def state_id(registry: StateRegistry) -> bytes:
     return registry.register(instance(DictReader(ENTRIES)))
-
-
-def failure_code(answer: object) -> int:
-    assert isinstance(answer, Failure)
-    return answer.code
 
 
 def reconnects(server: StateServer, state_id: bytes) -> None:

@@ -4,34 +4,23 @@ from __future__ import annotations
 
 import threading
 
-import msgpack
 import pytest
 
 from qstate.errors import FailureCode
 from qstate.keys import KeyGroupRange, key_group
-from qstate.protocol import Description, Failure, Location, Pong, Values
+from qstate.protocol import Description, Location, Pong, Values
 from qstate.runtime.control.statistics import InMemoryStatistics
 from qstate.runtime.serving.endpoint import EndpointOptions
 from qstate.runtime.serving.registry import StateRegistry
 from qstate.runtime.serving.state_server import StateServer
 from tests.runtime.serving.conftest import ProxyFactory, ServerFactory
 from tests.runtime.serving.oracles import TableOracle, owner, table
-from tests.runtime.serving.raw_client import PATIENCE_S, RawClient, wait_until
+from tests.runtime.serving.raw_client import PATIENCE_S, RawClient, failure_code, value, wait_until
 from tests.runtime.serving.readers import EPOCH, MAX_PARALLELISM, DictReader, FailingReader, GatedReader, instance
 
 TARGET = ("job", "lastTemperature")
 ENTRIES = {f"key {number}": float(number) for number in range(100)}
 LOWER, UPPER = KeyGroupRange(0, 64), KeyGroupRange(64, MAX_PARALLELISM)
-
-
-def value(number: float) -> bytes:
-    packed: bytes = msgpack.packb(number)
-    return packed
-
-
-def failure_code(answer: object) -> int:
-    assert isinstance(answer, Failure), answer
-    return answer.code
 
 
 @pytest.fixture

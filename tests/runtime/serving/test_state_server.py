@@ -12,15 +12,10 @@ from qstate.keys import ColumnType, Key, KeyGroupRange, Namespace, key_group
 from qstate.protocol import Failure, Get, Ping, Pong, Values, encode, frame
 from qstate.runtime.serving.registry import StateRegistry
 from tests.runtime.serving.conftest import ServerFactory
-from tests.runtime.serving.raw_client import RawClient
+from tests.runtime.serving.raw_client import RawClient, value
 from tests.runtime.serving.readers import EPOCH, MAX_PARALLELISM, DictReader, FailingReader, instance
 
 ENTRIES = {"a": 1.5, "b": 2.5, "c": 3.5}
-
-
-def value(number: float) -> bytes:
-    packed: bytes = msgpack.packb(number)
-    return packed
 
 
 def test_get_returns_value_and_epoch_of_each_key_in_order(registry: StateRegistry, start_server: ServerFactory) -> None:

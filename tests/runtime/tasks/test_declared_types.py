@@ -9,7 +9,8 @@ import pytest
 
 from qstate.descriptors import ListStateDescriptor, MapStateDescriptor, ReducingStateDescriptor
 from qstate.errors import SerializationError
-from tests.runtime.job.functions import Totals, add
+from tests.functions import add
+from tests.runtime.job.functions import Totals
 from tests.runtime.job.running_job import RunningJob, rows_batch
 
 JobOf = Callable[..., RunningJob]

@@ -15,7 +15,8 @@ import pytest
 
 from qstate.descriptors import ReducingStateDescriptor
 from qstate.serializers import MessagePackSerializer
-from tests.runtime.job.functions import Close, Open, Totals, add
+from tests.functions import add
+from tests.runtime.job.functions import Close, Open, Totals
 from tests.runtime.job.running_job import RunningJob, kill, rows_batch
 
 JobOf = Callable[..., RunningJob]

@@ -15,7 +15,7 @@ from qstate.checkpoint.sources.verification import verify
 from qstate.descriptors import ListStateDescriptor, ReducingStateDescriptor
 from qstate.errors import JobError
 from qstate.operators.functions import KeyedProcessFunction
-from tests.runtime.job.functions import add
+from tests.functions import add
 from tests.runtime.job.running_job import QUERY, RunningJob, kill, rows_batch
 
 JobOf = Callable[..., RunningJob]

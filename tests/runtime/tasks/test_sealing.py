@@ -14,7 +14,8 @@ from qstate.checkpoint import EpochLog, LogIdentity
 from qstate.descriptors import ReducingStateDescriptor
 from qstate.errors import CheckpointError, FencedError, JobError
 from qstate.serializers import MessagePackSerializer
-from tests.runtime.job.functions import Hold, Once, Totals, add
+from tests.functions import add
+from tests.runtime.job.functions import Hold, Once, Totals
 from tests.runtime.job.running_job import JOB, Background, RunningJob, many_rows, rows_batch, until
 
 JobOf = Callable[..., RunningJob]
