@@ -11,9 +11,10 @@ from typing import Any
 
 from qstate.backends.admission import admit_list, admit_values
 from qstate.backends.answers import list_answer, pack_elements, unpack_elements
-from qstate.backends.change_blocks import ChangeBlock, blocks_of
+from qstate.backends.change_blocks import ChangeBlock
 from qstate.backends.contract import Change, ChangeOp
-from qstate.backends.heap.table import HeapState, HeapTable, sized
+from qstate.backends.heap.containers import HeapContainerTable
+from qstate.backends.heap.table import HeapState
 from qstate.descriptors import StateDescriptor
 from qstate.keys import Key, KeyGroupRange, Namespace, decode_keys
 
@@ -24,12 +25,11 @@ _WHOLE = -1
 _MISSING: Any = object()
 
 
-class HeapListTable(HeapTable):
+class HeapListTable(HeapContainerTable):
     """List states. `_before` has the number of elements that are unchanged since S, or `_WHOLE`."""
 
     def __init__(self, state: HeapState, namespace: Namespace) -> None:
         super().__init__(state, namespace)
-        self.get = self.live.get
         self._before: dict[Key, int] = {}
         self._committed: dict[Key, list[bytes]] = {}
         self._staged: dict[Key, list[bytes]] = {}
@@ -59,14 +59,6 @@ class HeapListTable(HeapTable):
             found.extend(values)
         elif values:
             self.live[key] = list(values)
-
-    def _touch(self, key: Key, mark: int) -> None:
-        if not self._before:
-            self.state.touched(self)
-        self._before[key] = mark
-
-    def blocks(self) -> Iterator[ChangeBlock]:
-        return blocks_of(self._changes())
 
     def _changes(self) -> Iterator[Change]:
         self._staged = staged = {}
@@ -98,17 +90,11 @@ class HeapListTable(HeapTable):
                 del committed[key]
         self._before, self._staged = {}, {}
 
-    def finalize(self) -> None:
-        self._sealed = {}
-
     def rollback(self) -> None:
         for key in self._before:
             self.live.pop(key, None)
         for key, elements in self._committed.items():
             self.live[key] = [self._load(data) for data in elements]
-
-    def forget_epoch(self) -> None:
-        self._before, self._staged = {}, {}
 
     def image(self, key: Key) -> list[bytes] | None:
         sealed = self._sealed.get(key, _MISSING)
@@ -116,9 +102,6 @@ class HeapListTable(HeapTable):
             return None if sealed is None else sealed[0][: sealed[1]]
         found = self._committed.get(key)
         return None if found is None else found[:]
-
-    def images(self, keys: Sequence[Key], most_bytes: int) -> list[Any]:
-        return sized(map(self.image, keys), most_bytes)
 
     def image_answer(self, descriptor: StateDescriptor, dump: Callable[[Any], bytes], image: list[bytes]) -> bytes:
         return list_answer(descriptor, image)
@@ -141,6 +124,3 @@ class HeapListTable(HeapTable):
                 elements = unpack_elements(stored)
                 committed.setdefault(key, []).extend(elements)
                 live.setdefault(key, []).extend(map(self._load, elements))
-
-    def is_empty(self) -> bool:
-        return not (self.live or self._before or self._sealed)

@@ -10,9 +10,10 @@ from typing import Any
 
 from qstate.backends.admission import admit_map, admit_map_key, none_refused
 from qstate.backends.answers import map_answer
-from qstate.backends.change_blocks import ChangeBlock, blocks_of
+from qstate.backends.change_blocks import ChangeBlock
 from qstate.backends.contract import Change, ChangeOp
-from qstate.backends.heap.table import HeapState, HeapTable, sized
+from qstate.backends.heap.containers import HeapContainerTable
+from qstate.backends.heap.table import HeapState
 from qstate.descriptors import StateDescriptor
 from qstate.keys import Key, KeyGroupRange, Namespace, decode_keys, encode_key
 
@@ -29,12 +30,11 @@ class _WholeMap(set[Key]):
         pass
 
 
-class HeapMapTable(HeapTable):
+class HeapMapTable(HeapContainerTable):
     """Map states. `_before` has the map keys that were written since S."""
 
     def __init__(self, state: HeapState, namespace: Namespace) -> None:
         super().__init__(state, namespace)
-        self.get = self.live.get
         self._before: dict[Key, set[Key]] = {}
         self._committed: dict[Key, dict[Key, bytes]] = {}
         self._staged: dict[Key, dict[Key, bytes | None]] = {}
@@ -85,14 +85,6 @@ class HeapMapTable(HeapTable):
     def map_items(self, key: Key) -> Sequence[tuple[Key, Any]]:
         found = self.live.get(key)
         return list(found.items()) if found else []
-
-    def _touch(self, key: Key, marks: set[Key]) -> None:
-        if not self._before:
-            self.state.touched(self)
-        self._before[key] = marks
-
-    def blocks(self) -> Iterator[ChangeBlock]:
-        return blocks_of(self._changes())
 
     def _changes(self) -> Iterator[Change]:
         self._staged = {}
@@ -146,24 +138,15 @@ class HeapMapTable(HeapTable):
             return {**dict.fromkeys(staged), **found}
         return {map_key: found.get(map_key) for map_key in staged}
 
-    def finalize(self) -> None:
-        self._sealed = {}
-
     def rollback(self) -> None:
         for key in self._before:
             self.live.pop(key, None)
         for key, entries in self._committed.items():
             self.live[key] = {map_key: self._load(data) for map_key, data in entries.items()}
 
-    def forget_epoch(self) -> None:
-        self._before, self._staged = {}, {}
-
     def image(self, key: Key) -> dict[Key, bytes] | None:
         merged: dict[Key, bytes | None] = {**self._committed.get(key, {}), **self._sealed.get(key, {})}
         return {map_key: data for map_key, data in merged.items() if data is not None} or None
-
-    def images(self, keys: Sequence[Key], most_bytes: int) -> list[Any]:
-        return sized(map(self.image, keys), most_bytes)
 
     def image_answer(self, descriptor: StateDescriptor, dump: Callable[[Any], bytes], image: dict[Key, bytes]) -> bytes:
         return map_answer(descriptor, {encode_key(map_key): data for map_key, data in image.items()})
@@ -198,6 +181,3 @@ class HeapMapTable(HeapTable):
                 found.pop(map_key, None)
                 if not found:
                     layer.pop(key, None)
-
-    def is_empty(self) -> bool:
-        return not (self.live or self._before or self._sealed)
