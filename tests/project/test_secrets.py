@@ -16,11 +16,11 @@ from qstate.config import JobConfig
 from qstate.errors import ConfigError
 from qstate.protocol import Hello
 from qstate.protocol.limits import MAX_TOKEN
-from qstate.runtime.client.link import LinkSettings
 from qstate.runtime.client.sync_client import QueryableStateClient
 from qstate.runtime.control.addresses import Bootstrap
 from qstate.runtime.control.auth_token import with_token
 from qstate.runtime.relay.relay import JobTicket
+from qstate.runtime.routing.pipelined_connection import ConnectionSettings
 from qstate.runtime.serving.endpoint import EndpointOptions
 from qstate.runtime.serving.query_ports import endpoint_options
 from qstate.spark.command_lines import is_on_a_command_line
@@ -36,7 +36,7 @@ HOLDERS: list[object] = [
     RelayTask(TICKET, "uid", "declaration", 1, ("key",)),
     EndpointOptions(token=SECRET.encode()),
     endpoint_options(CONFIG, "proxy", "127.0.0.1"),
-    LinkSettings(SECRET.encode()),
+    ConnectionSettings(SECRET.encode()),
     Hello((1,), SECRET.encode(), "client"),
 ]
 

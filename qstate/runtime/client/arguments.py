@@ -16,9 +16,9 @@ from qstate.errors import ConfigError, Detail
 from qstate.keys import Key, Namespace
 from qstate.protocol.limits import MAX_NAME, MAX_TOKEN, Limits
 from qstate.runtime.client.failover import Endpoints
-from qstate.runtime.client.link import LinkSettings
 from qstate.runtime.client.query import COMMITTED, LIVE, NO_OPTIONS, Query
 from qstate.runtime.client.state_cache import StateCache
+from qstate.runtime.routing.pipelined_connection import ConnectionSettings
 from qstate.serializers import Serializer
 from qstate.views import serializers_by_name
 
@@ -83,7 +83,7 @@ def endpoints_of(
     return Endpoints([StateCache(address, direct=direct, serializers=known), *elsewhere])
 
 
-def link_settings(token: str | bytes | None, max_frame: int) -> LinkSettings:
+def link_settings(token: str | bytes | None, max_frame: int) -> ConnectionSettings:
     """Return the settings of a client's connections. Raises `ConfigError` for values that no server accepts."""
     if token is not None and not isinstance(token, str | bytes):
         raise ConfigError(f"token must be text or bytes, got {type(token).__name__}")
@@ -95,7 +95,7 @@ def link_settings(token: str | bytes | None, max_frame: int) -> LinkSettings:
     if type(max_frame) is not int:
         raise ConfigError(f"max_frame must be a number of bytes, got {max_frame!r}")
     Limits(max_frame=max_frame)
-    return LinkSettings(data, "qstate-python", max_frame)
+    return ConnectionSettings(data, "qstate-python", max_frame)
 
 
 def check_timeout(timeout_s: float) -> float:

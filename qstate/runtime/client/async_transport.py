@@ -15,17 +15,18 @@ from random import Random
 from typing import cast
 
 from qstate.errors import ClosedError
-from qstate.runtime.client.link import Link, LinkSettings, LinkState, LinkTable
+from qstate.runtime.client.link import LinkTable
 from qstate.runtime.client.operations import Operation
 from qstate.runtime.client.state_cache import AddressBook, StateCache
+from qstate.runtime.routing.pipelined_connection import ConnectionSettings, Phase, PipelinedConnection
 
 __all__ = ["AsyncLinks"]
 
 
-class AsyncLink(Link, asyncio.Protocol):
+class AsyncLink(PipelinedConnection, asyncio.Protocol):
     """A link that is an asyncio protocol."""
 
-    def __init__(self, host: str, port: int, settings: LinkSettings, book: AddressBook) -> None:
+    def __init__(self, host: str, port: int, settings: ConnectionSettings, book: AddressBook) -> None:
         super().__init__(host, port, settings, book, time.monotonic())
         self._transport: asyncio.Transport | None = None
         self._arrivals = select.poll()
@@ -47,7 +48,7 @@ class AsyncLink(Link, asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._arrivals.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
-        if self.state is LinkState.LOST:
+        if self.phase is Phase.LOST:
             self._transport.abort()
             return
         self.opened()
@@ -86,7 +87,7 @@ class AsyncLink(Link, asyncio.Protocol):
 class AsyncLinks(LinkTable[AsyncLink]):
     """All links of one asyncio client."""
 
-    def __init__(self, caches: Sequence[StateCache], settings: LinkSettings, random: Random) -> None:
+    def __init__(self, caches: Sequence[StateCache], settings: ConnectionSettings, random: Random) -> None:
         super().__init__(caches, settings, random)
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None

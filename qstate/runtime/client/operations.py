@@ -21,12 +21,20 @@ from qstate.protocol.limits import MAX_DEADLINE_MS
 from qstate.runtime.client.query import Query
 from qstate.runtime.client.state_cache import CachedState, StateCache
 from qstate.runtime.routing.location import LocationTable
-from qstate.runtime.routing.routed_get import ANY_NUMBER, PLAIN, Answer, Ask, Command, LookUp, Refuse, RoutedGet
+from qstate.runtime.routing.routed_get import (
+    ANY_NUMBER,
+    LOOK_UP,
+    PLAIN,
+    Answer,
+    Ask,
+    Command,
+    LookUp,
+    Refuse,
+    RoutedGet,
+)
 
 __all__ = ["CallOperation", "GetOperation", "LearnOperation", "Limits", "Links", "Operation", "RoutedOperation"]
 
-#: The part number of a look-up; `RoutedGet` counts its parts from 1.
-LOOK_UP = 0
 #: The share of the time left that a peer does not get, so that its own "deadline exceeded", which has more details,
 #: arrives before the client's.
 DEADLINE_MARGIN = 0.05

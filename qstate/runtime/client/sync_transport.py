@@ -23,9 +23,10 @@ from random import Random
 from typing import Any
 
 from qstate.errors import ClosedError
-from qstate.runtime.client.link import Link, LinkSettings, LinkTable
+from qstate.runtime.client.link import LinkTable
 from qstate.runtime.client.operations import Operation
 from qstate.runtime.client.state_cache import StateCache
+from qstate.runtime.routing.pipelined_connection import ConnectionSettings, PipelinedConnection
 
 __all__ = ["SyncLinks"]
 
@@ -43,10 +44,10 @@ _READ, _WRITE = select.POLLIN, select.POLLOUT
 _READABLE = select.POLLIN | select.POLLHUP | select.POLLERR
 
 
-class SyncLink(Link):
+class SyncLink(PipelinedConnection):
     """A link over a non-blocking socket that the leader polls."""
 
-    def __init__(self, links: SyncLinks, host: str, port: int, settings: LinkSettings) -> None:
+    def __init__(self, links: SyncLinks, host: str, port: int, settings: ConnectionSettings) -> None:
         super().__init__(host, port, settings, links.book, time.monotonic())
         self._links = links
         self._addresses: list[tuple[Any, ...]] = []
@@ -185,7 +186,7 @@ class SyncLink(Link):
 class SyncLinks(LinkTable[SyncLink]):
     """All links of one synchronous client, and the threads that wait on them."""
 
-    def __init__(self, caches: Sequence[StateCache], settings: LinkSettings, random: Random) -> None:
+    def __init__(self, caches: Sequence[StateCache], settings: ConnectionSettings, random: Random) -> None:
         super().__init__(caches, settings, random)
         self.lock = threading.Lock()
         #: The links with more than `HIGH_WATER_BYTES` unsent.

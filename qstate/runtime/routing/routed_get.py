@@ -40,10 +40,24 @@ from qstate.keys import Key, check_key
 from qstate.protocol import NO_EPOCH
 from qstate.runtime.routing.location import UNSOUND_KEY, LocationTable, Owner
 
-__all__ = ["ANY_NUMBER", "PLAIN", "Answer", "Ask", "Command", "LookUp", "Refuse", "Result", "RoutedGet", "backoff_s"]
+__all__ = [
+    "ANY_NUMBER",
+    "LOOK_UP",
+    "PLAIN",
+    "Answer",
+    "Ask",
+    "Command",
+    "LookUp",
+    "Refuse",
+    "Result",
+    "RoutedGet",
+    "backoff_s",
+]
 
 FIRST_BACKOFF_S = 0.005
 LONGEST_BACKOFF_S = 0.200
+#: The part number of a look-up; `RoutedGet` counts its parts from 1.
+LOOK_UP = 0
 #: The pause before the one further try of a proxy that was never reached.
 LAST_TRY_S = 0.200
 

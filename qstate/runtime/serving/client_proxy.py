@@ -35,7 +35,7 @@ from qstate.runtime.routing.routed_get import Answer as Routed
 from qstate.runtime.routing.routed_get import Ask, Command, LookUp, RoutedGet
 from qstate.runtime.serving.endpoint import Call, Endpoint, EndpointOptions
 from qstate.runtime.serving.location_cache import LocationCache, Reply
-from qstate.runtime.serving.owner_connection import Forward, OwnerConnection
+from qstate.runtime.serving.owner_connection import OwnerConnection
 from qstate.runtime.serving.state_server import StateServer
 
 __all__ = ["ClientProxy"]
@@ -244,21 +244,24 @@ class _Router:
         connection = self._owner_connections.get(address)
         if connection is not None:
             connection.notice_end()
-        if connection is None or connection.lost:
+        if connection is None or not connection.takes_requests:
             options = self._options
             connection = self._owner_connections[address] = OwnerConnection(
-                self.reactor,
-                self._pool,
-                address,
-                token=options.token,
-                max_frame=options.max_frame,
-                on_unusable=self._connection_unusable,
+                self.reactor, self._pool, address, token=options.token, max_frame=options.max_frame, peers=self
             )
+            connection.connect()
         return connection
 
-    def _connection_unusable(self, connection: OwnerConnection) -> None:
-        if self._owner_connections.get(connection.address) is connection:
-            del self._owner_connections[connection.address]
+    # `Peers`: the oracle says where the owners are, so nothing is kept of those that were reached.
+
+    def is_new(self, host: str, port: int) -> bool:
+        return False
+
+    def reached(self, host: str, port: int) -> None:
+        """Nothing to do."""
+
+    def ended(self, host: str, port: int) -> None:
+        self._owner_connections.pop((host, port), None)
 
 
 class _ProxiedGet:
@@ -278,7 +281,8 @@ class _ProxiedGet:
         )
         self._timer: Timer | None = None
         self._wake_at = 0.0
-        self._asked: dict[int, tuple[OwnerConnection, Forward]] = {}
+        #: By part: the connection over which it was asked, until its outcome is known.
+        self._asked: dict[int, OwnerConnection] = {}
 
     def start(self, refresh: Callable[[str, str, Reply], None] | None) -> None:
         """`refresh` looks the location up if the known one is outdated."""
@@ -288,20 +292,44 @@ class _ProxiedGet:
             refresh(*self._names, self._found)
         self._do(commands)
 
-    def on_values(self, part: int, values: Values) -> None:
-        self._asked.pop(part, None)
-        self._do(self._routed.on_values(part, values.epochs, values.results, self._now()))
+    @property
+    def finished(self) -> bool:
+        return self._routed.finished
 
-    def on_failure(self, part: int, code: int, details: Mapping[str, Detail]) -> None:
-        self._asked.pop(part, None)
-        self._do(self._routed.on_failure(part, code, details, self._now()))
+    def request(self, request_id: int, command: Ask | LookUp, now: float) -> Get:
+        assert isinstance(command, Ask)
+        request, left_ms = self._request, max(0, int((self._call.deadline - now) * 1000))
+        return Get(request_id, left_ms, command.owner.state_id, request.namespace, request.options, command.keys)
 
-    def on_lost(self, part: int) -> None:
-        asked = self._asked.pop(part, None)
-        details: dict[str, Detail] = {}
-        if asked is not None:
-            details["host"], details["port"] = asked[0].address
-        self._do(self._routed.on_unreached(part, details, self._now()))
+    def on_answer(self, part: int, message: Answer, now: float) -> None:
+        if isinstance(message, Values):
+            self._asked.pop(part, None)
+            if not self.finished:
+                self._do(self._routed.on_values(part, message.epochs, message.results, now))
+        elif isinstance(message, Failure):
+            self.on_lost(part, message.code, message.details, now)
+
+    def on_lost(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> None:
+        self._asked.pop(part, None)
+        if not self.finished:
+            self._do(self._routed.on_failure(part, code, details, now))
+
+    def on_unsent(
+        self, part: int, code: int, details: Mapping[str, Detail], now: float, *, hopeless: bool = False
+    ) -> None:
+        # Where the oracle says that the owner is, something else may listen until the oracle knows better.
+        if code == FailureCode.UNAVAILABLE or details.get("greeted") is False:
+            self._asked.pop(part, None)
+            if not self.finished:
+                self._do(self._routed.on_unreached(part, details, now))
+        else:
+            self.on_lost(part, code, details, now)
+
+    def on_unsendable(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> None:
+        self.on_lost(part, code, details, now)
+
+    def on_outdated(self, part: int, now: float) -> None:
+        raise AssertionError("a proxy asks owners by state id, which stands for one description")
 
     def _now(self) -> float:
         return self._router.reactor.clock()
@@ -345,19 +373,9 @@ class _ProxiedGet:
             self._set_timer()
 
     def _ask(self, ask: Ask) -> None:
-        owner, request = ask.owner, self._request
-        connection = self._router.owner_connection(owner.host, owner.port)
-        forward = Forward(
-            self,
-            ask.part,
-            state_id=owner.state_id,
-            namespace=request.namespace,
-            options=request.options,
-            keys=ask.keys,
-            deadline=self._call.deadline,
-        )
-        self._asked[ask.part] = connection, forward
-        connection.forward(forward)
+        connection = self._router.owner_connection(ask.owner.host, ask.owner.port)
+        self._asked[ask.part] = connection
+        connection.send(self, ask, self._now())
 
     def _set_timer(self) -> None:
         wake_at = self._routed.wake_at
@@ -378,8 +396,8 @@ class _ProxiedGet:
         else:
             self._router.end(self._call)
         asked, self._asked = self._asked, {}
-        for connection, forward in asked.values():
-            connection.give_up(forward)
+        for connection in asked.values():
+            connection.gave_up(self, self._now())
 
 
 class _Waiting:

@@ -1,0 +1,287 @@
+"""One connection to a proxy or a state server that carries many requests at a time, without its socket.
+
+Rules of this module: a connection knows which requester waits for which answer on it, and notifies the requesters when
+the connection breaks. It reads no clock and moves no bytes: the synchronous client, the asyncio client and the proxy
+each give it a transport. It decides nothing about failures: `routed_get` does.
+
+    CONNECTING  requests are queued       -> opened(), then the peer's Welcome
+    READY       requests are sent at once
+    SILENT      takes no more requests; sent requests may still be answered, until no requester waits for one
+    LOST        closed; every waiting requester has been notified: make another connection
+
+A sent request without an answer when the connection breaks may be what broke it. It fails with UNAVAILABLE and is not
+sent again. A queued request may be sent over another connection.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from qstate.errors import Detail, FailureCode, LocalProtocolError, QueryError
+from qstate.protocol import (
+    Answer,
+    BrokenConnection,
+    ClientConnection,
+    Failure,
+    Location,
+    Request,
+    Welcome,
+)
+from qstate.protocol.limits import DEFAULT_MAX_FRAME
+from qstate.runtime.routing.routed_get import LOOK_UP, Ask, LookUp
+
+__all__ = ["ConnectionSettings", "Peers", "Phase", "PipelinedConnection", "Requester"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSettings:
+    """The settings of every connection of a client or a proxy. Proxies and state servers get the same token.
+
+    A peer counts as dead when a request is unanswered at its deadline and the peer has sent nothing for `silence_s`.
+    """
+
+    token: bytes | None = field(default=None, repr=False)
+    client: str = ""
+    max_frame: int = DEFAULT_MAX_FRAME
+    silence_s: float = 1.0
+
+
+class Requester(Protocol):
+    """Sends the requests of one `RoutedGet`. For each request it gets one call of an `on_` method, at most."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether it needs no answer any more."""
+
+    def request(self, request_id: int, command: Ask | LookUp, now: float) -> Request:
+        """The message for a command."""
+
+    def on_answer(self, part: int, message: Answer, now: float) -> None:
+        """The peer answered the request of a part."""
+
+    def on_lost(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> None:
+        """The connection was lost after the part had been sent over it; the code says why."""
+
+    def on_unsent(
+        self, part: int, code: int, details: Mapping[str, Detail], now: float, *, hopeless: bool = False
+    ) -> None:
+        """The part could not be sent; the code says why. `hopeless`: its peer refused and never was reached."""
+
+    def on_outdated(self, part: int, now: float) -> None:
+        """The connection has ended that described the state: the part was not sent, or its answer does not count."""
+
+    def on_unsendable(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> None:
+        """The protocol cannot encode the request of the part."""
+
+
+class Peers(Protocol):
+    """What is known of the peers at addresses, beyond one connection."""
+
+    def is_new(self, host: str, port: int) -> bool:
+        """Whether this is the address of a proxy that was never reached."""
+
+    def reached(self, host: str, port: int) -> None:
+        """The peer at the address has sent a Welcome."""
+
+    def ended(self, host: str, port: int) -> None:
+        """The connection to the address has ended, or gets no more requests."""
+
+
+class Phase(Enum):
+    """The phases of a connection, in order; it never returns to an earlier one."""
+
+    CONNECTING = "connecting"
+    READY = "ready"
+    SILENT = "silent"
+    LOST = "lost"
+
+
+class PipelinedConnection(ABC):
+    """A connection and the requesters that wait for an answer on it. Not thread-safe."""
+
+    def __init__(self, host: str, port: int, settings: ConnectionSettings, peers: Peers, now: float) -> None:
+        self.host = host
+        self.port = port
+        self.phase = Phase.CONNECTING
+        self._peers = peers
+        self._silence_s = settings.silence_s
+        self._is_open = False
+        self._wire = ClientConnection(token=settings.token, client=settings.client, max_frame=settings.max_frame)
+        #: By request id: the requester, its part, and when the request was sent.
+        self._pending: dict[int, tuple[Requester, int, float]] = {}
+        self._queued: list[tuple[Requester, Ask | LookUp]] = []
+        self._heard_at = now
+
+    @abstractmethod
+    def connect(self) -> None:
+        """Start to connect; `opened` or `refused` follows, perhaps later."""
+
+    @abstractmethod
+    def notice_end(self) -> None:
+        """When no answer is pending but something has arrived, lose it: it can only be the connection's end."""
+
+    @abstractmethod
+    def _write(self, data: bytes) -> None:
+        """Send bytes, now or as soon as the socket takes them. Must not block."""
+
+    @abstractmethod
+    def _abort(self) -> None:
+        """Close the transport without waiting. May be called more than once."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether a request may be sent now and no answer is pending."""
+        return self.phase is Phase.READY and not self._pending
+
+    @property
+    def takes_requests(self) -> bool:
+        """Whether the connection takes requests, to send them now or once it is ready."""
+        return self.phase is Phase.READY or self.phase is Phase.CONNECTING
+
+    def send(self, requester: Requester, command: Ask | LookUp, now: float) -> None:
+        """Send the requester's request, now or once the connection is ready."""
+        wire = self._wire
+        if self.phase is not Phase.READY or wire.closed:
+            # Closed: the bytes that are being parsed end the connection; `lost` follows at once.
+            self._queued.append((requester, command))
+            return
+        request_id = wire.next_id()
+        part = command.part if type(command) is Ask else LOOK_UP
+        try:
+            data = wire.send(requester.request(request_id, command, now))
+        except LocalProtocolError as exc:
+            cause = exc.__cause__
+            details = cause.details if isinstance(cause, QueryError) else {"reason": str(exc)}
+            requester.on_unsendable(part, exc.code, details, now)
+            return
+        self._pending[request_id] = (requester, part, now)
+        self._write(data)
+
+    def opened(self) -> None:
+        """The transport is connected: begin the handshake."""
+        self._is_open = True
+        self._write(self._wire.start())
+
+    def received(self, data: bytes, now: float) -> None:
+        """Take bytes from the peer."""
+        self._heard_at = now
+        broken: BrokenConnection | None = None
+        try:
+            events = self._wire.receive(data)
+        except BrokenConnection as exc:
+            events, broken = list(exc.events), exc  # type: ignore[arg-type]
+        pending = self._pending
+        for message in events:
+            if type(message) is Welcome:
+                self._ready(now)
+            elif message.id:  # type: ignore[union-attr]
+                entry = pending.pop(message.id, None)  # type: ignore[union-attr]
+                if entry is None:
+                    continue
+                if type(message) is Location and self.phase is Phase.SILENT:
+                    entry[0].on_outdated(entry[1], now)
+                else:
+                    entry[0].on_answer(entry[1], message, now)  # type: ignore[arg-type]
+            elif type(message) is Failure:
+                self._dismissed(message, now)
+        if broken is not None:
+            self._broken(broken, now)
+        elif self.phase is Phase.SILENT:
+            self._close_unless_awaited(now)
+
+    def lost(self, code: int, details: Mapping[str, Detail], now: float) -> None:
+        """The connection has ended: close it and fail the requesters that wait. Only the first call counts."""
+        if self.phase is Phase.LOST:
+            return
+        hopeless = not self._is_open and self._peers.is_new(self.host, self.port)
+        if self.takes_requests:
+            self._peers.ended(self.host, self.port)
+        self.phase = Phase.LOST
+        self._wire.close()
+        self._abort()
+        sent, queued = list(self._pending.values()), list(self._queued)
+        self._pending.clear()
+        self._queued.clear()
+        for requester, part, _ in sent:
+            requester.on_lost(part, code, details, now)
+        for requester, command in queued:
+            part = command.part if type(command) is Ask else LOOK_UP
+            requester.on_unsent(part, code, details, now, hopeless=hopeless)
+
+    def unreachable(self, reason: str, now: float) -> None:
+        """`lost`, because the transport failed or the peer closed the connection."""
+        self.lost(FailureCode.UNAVAILABLE, {"host": self.host, "port": self.port, "reason": reason}, now)
+
+    def refused(self, error: OSError, now: float) -> None:
+        """`lost`, because the connection could not be made."""
+        # The name service's errors have a text of their own. For a socket's errors `strerror` gives the same text
+        # whether the socket module or asyncio raised them.
+        number = error.errno or 0
+        reason = os.strerror(number) if number > 0 else error.strerror or str(error)
+        details: dict[str, Detail] = {"host": self.host, "port": self.port, "reason": reason, "connected": False}
+        self.lost(FailureCode.UNAVAILABLE, details, now)
+
+    def stalls(self, requester: object) -> Mapping[str, Detail]:
+        """The reason why the requester's request is still queued here, as details; empty when it is not."""
+        if not any(other is requester for other, _ in self._queued):
+            return {}
+        reason = "connected, and no Welcome has come: is it a client proxy?" if self._is_open else "not connected yet"
+        return {"host": self.host, "port": self.port, "reason": reason}
+
+    def gave_up(self, requester: object, now: float) -> None:
+        """The requester's deadline has passed. A peer that has been silent for `silence_s` gets no more requests.
+
+        Silence counts from this request, or from an earlier one that was given up: otherwise a client with short
+        deadlines would never find a dead peer. Other sent requests wait until their own deadlines: the peer may only be
+        slow.
+        """
+        waiting = [(other, max(self._heard_at, sent)) for other, _, sent in self._pending.values()]
+        waiting += [(other, self._heard_at) for other, _ in self._queued]
+        if any(other is requester for other, _ in waiting):
+            silent_since = min(since for other, since in waiting if other is requester or other.finished)
+            if now - silent_since >= self._silence_s:
+                self._give_up(now)
+            elif self.phase is Phase.SILENT:
+                self._close_unless_awaited(now)
+
+    def _give_up(self, now: float) -> None:
+        if self.phase is Phase.READY:
+            self.phase = Phase.SILENT
+            self._peers.ended(self.host, self.port)
+        if self.phase is Phase.SILENT:
+            self._close_unless_awaited(now)
+        else:
+            self.unreachable("no answer", now)
+
+    def _close_unless_awaited(self, now: float) -> None:
+        if all(requester.finished for requester, _, _ in self._pending.values()):
+            self.unreachable("no answer", now)
+
+    def _ready(self, now: float) -> None:
+        self.phase = Phase.READY
+        self._peers.reached(self.host, self.port)
+        queued, self._queued = self._queued, []
+        for requester, command in queued:
+            if not requester.finished:
+                self.send(requester, command, now)
+
+    def _dismissed(self, failure: Failure, now: float) -> None:
+        """The peer ends the connection. Once it is ready, its code says nothing about the requests in flight."""
+        if self.phase is Phase.CONNECTING or failure.code in (FailureCode.SHUTTING_DOWN, FailureCode.OVERLOADED):
+            self.lost(failure.code, failure.details, now)
+        else:
+            self.unreachable(f"the peer ended the connection with failure code {int(failure.code)}", now)
+
+    def _broken(self, broken: BrokenConnection, now: float) -> None:
+        details: dict[str, Detail] = {"host": self.host, "port": self.port, "reason": str(broken)}
+        if self.phase is Phase.CONNECTING:
+            # The peer does not speak the protocol: trying again would not help.
+            foreign = broken.code is not FailureCode.VERSION_MISMATCH
+            self.lost(FailureCode.VERSION_MISMATCH, {**details, "greeted": False} if foreign else details, now)
+        else:
+            self.lost(FailureCode.UNAVAILABLE, details, now)
