@@ -20,6 +20,7 @@ from typing import IO, Any
 import psutil
 
 from qstate.runtime.client.sync_client import QueryableStateClient
+from qstate.runtime.control.processes import await_ends
 from tests.chaos.driver import JOB
 from tests.chaos.faults import OWN_ACTIONS, PLAN_VARIABLE, Action, Fault, Place, Plan
 from tests.chaos.schedule import Life, Scenario
@@ -62,7 +63,7 @@ class Monkey:
         for process in left:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(left, timeout=END_TIMEOUT_S)
+        await_ends(left, END_TIMEOUT_S)
 
     def run(self, timeout_s: float) -> tuple[str, int]:
         """Carry the schedule out until all input is through; gives the address of a proxy."""
@@ -122,7 +123,7 @@ class Monkey:
         left = [*self._driver.descendants, *self._processes()]
         self._driver.process.stdin.close()
         assert self._driver.process.wait(60) == 0, self._driver.log_tail()
-        _, alive = psutil.wait_procs(left, timeout=END_TIMEOUT_S)
+        alive = await_ends(left, END_TIMEOUT_S)
         assert [process.cmdline() for process in alive] == []
 
     # -- what the monkey does ---------------------------------------------------------------------------------
@@ -141,7 +142,7 @@ class Monkey:
         if self._driver is not None:
             started = self._driver.descendants
             self._driver.process.wait(END_TIMEOUT_S)
-            _, alive = psutil.wait_procs(started, timeout=END_TIMEOUT_S)
+            alive = await_ends(started, END_TIMEOUT_S)
             assert alive == []
             self._driver.close()
 
@@ -238,7 +239,7 @@ class Monkey:
         driver.suspend()
         try:
             self._plan.let_go(fault)
-            _, alive = psutil.wait_procs([task_manager], timeout=END_TIMEOUT_S)
+            alive = await_ends([task_manager], END_TIMEOUT_S)
             assert alive == []
         finally:
             driver.resume()

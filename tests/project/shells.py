@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psutil
 
+from qstate.runtime.control.processes import await_ends
 from tests.project.documentation import ROOT, Block, Page
 
 TIMEOUT_S = 120.0
@@ -97,7 +98,7 @@ class Shells:
         processes = [psutil.Process(started.pid), *psutil.Process(started.pid).children(recursive=True)]
         os.killpg(started.pid, signal.SIGINT)
         started.wait(TIMEOUT_S)
-        _, alive = psutil.wait_procs(processes, TIMEOUT_S)
+        alive = await_ends(processes, TIMEOUT_S)
         assert not alive
 
     def close(self) -> None:

@@ -31,6 +31,7 @@ from tests.spark.functions_under_test import Total, wait_for_go
 from tests.spark.generated import amounts
 from tests.spark.streams import LOCAL, run_to_end, start_spark
 from qstate.spark import Job
+from qstate.runtime.control.processes import await_ends
 
 work, backend = Path(sys.argv[1]), sys.argv[2]
 session = start_spark(LOCAL)
@@ -61,7 +62,7 @@ def kill(process: subprocess.Popen[str]) -> None:
     started = psutil.Process(process.pid).children(recursive=True)
     process.kill()
     process.communicate()
-    _, alive = psutil.wait_procs(started, timeout=20)
+    alive = await_ends(started, 20)
     assert alive == []
 
 

@@ -21,6 +21,7 @@ from tests.spark.functions_under_test import Total
 from tests.spark.generated import amounts
 from tests.spark.streams import LOCAL, FileStream, run_to_end, start_spark
 from qstate.spark import Job
+from qstate.runtime.control.processes import await_ends
 
 work = Path(sys.argv[1])
 session = start_spark(LOCAL)
@@ -52,7 +53,7 @@ def test_no_process_outlives_a_killed_driver(tmp_path: Path) -> None:
     finally:
         driver.kill()
         driver.communicate()
-    _, alive = psutil.wait_procs(started, timeout=10)
+    alive = await_ends(started, 10)
     assert [process.cmdline() for process in alive] == []
 
 

@@ -30,6 +30,7 @@ from qstate.line_limit import report_withheld
 from qstate.runtime.control.addresses import Bootstrap, RestoredSubtask, TaskManagerAddress, host_id
 from qstate.runtime.control.authentication import new_secret
 from qstate.runtime.control.launch import StartedTaskManager, start_task_manager
+from qstate.runtime.control.processes import await_ends, runs
 from qstate.runtime.control.rpc import RpcListener, RpcPeer
 from qstate.runtime.control.statistics import ProcessStatistics
 from qstate.runtime.job.assignments import Assignments
@@ -209,12 +210,12 @@ class JobManager:
             if process.pid not in self._expected:  # lost before, but its process still runs
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
-        _, stuck = psutil.wait_procs(processes, timeout=max(1.0, deadline - time.monotonic()))
+        stuck = await_ends(processes, max(1.0, deadline - time.monotonic()))
         for process in stuck:
             log.warning("task manager process %d did not end within %.0f s and is killed", process.pid, STOP_TIMEOUT_S)
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(stuck, timeout=KILL_TIMEOUT_S)  # a killed process takes a moment to end
+        await_ends(stuck, KILL_TIMEOUT_S)  # a killed process takes a moment to end
         for started in starting:
             started.log.close()
             try:
@@ -311,7 +312,7 @@ class JobManager:
                     self._restart(index)
                 late = now - self.config.lease_s
                 silent = [self._peers[index] for index, beat in self._beats.items() if beat < late]
-                self._processes = [process for process in self._processes if process.is_running()]
+                self._processes = [process for process in self._processes if runs(process)]
             for peer in silent:
                 log.warning("a task manager missed its lease of %.1f s", self.config.lease_s)
                 peer.close()

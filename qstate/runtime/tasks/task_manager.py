@@ -32,6 +32,7 @@ from qstate.line_limit import report_withheld
 from qstate.operators.user_traceback import described, with_user_traceback
 from qstate.runtime.control.addresses import Bootstrap, TaskManagerAddress, host_id
 from qstate.runtime.control.process_log import ProcessLog
+from qstate.runtime.control.processes import runs
 from qstate.runtime.control.rpc import RpcListener, RpcPeer, connect
 from qstate.runtime.control.scratch_directory import ScratchDirectory
 from qstate.runtime.control.statistics import ProcessStatistics, process_statistics, request_statistics
@@ -147,7 +148,7 @@ class TaskManager:
         executor = _process(bootstrap.executor_pid)
         interval_s = min(WATCH_INTERVAL_S, bootstrap.config.lease_s / 4)
         while not self._end.wait(interval_s):
-            if executor is not None and not executor.is_running():
+            if executor is not None and not runs(executor):
                 self.end(f"executor process {bootstrap.executor_pid} is gone")
                 break
             try:

@@ -18,6 +18,7 @@ import pytest
 from qstate.config import JobConfig
 from qstate.errors import FencedError, JobError
 from qstate.operators.functions import KeyedProcessFunction
+from qstate.runtime.control.processes import await_ends
 from qstate.runtime.tasks import subtask, watchdog
 from qstate.runtime.tasks.watchdog import Watchdog
 from tests.operators.running import Calls, batch, heap, operator_of
@@ -60,8 +61,8 @@ def test_a_timeout_fails_the_epoch_and_nothing_sealed_is_lost(job_of: JobOf, tmp
         r"\nRow: Row\(key='mischief', amount=7\)\nIt is at:\n  File .*more than element_timeout_s allows \(0.5 s\)",
     ):
         job.epoch(1, rows_batch(("a", 1), ("mischief", 7)))
-    psutil.wait_procs([psutil.Process(hung.pid)] if psutil.pid_exists(hung.pid) else [], timeout=15)
-    assert not psutil.pid_exists(hung.pid)
+    hung_process = [psutil.Process(hung.pid)] if psutil.pid_exists(hung.pid) else []
+    assert await_ends(hung_process, 15.0) == []
     assert job.totals("a", "b", "mischief") == {"a": 1, "b": 2, "mischief": None}
     assert job.epoch(1, rows_batch(("a", 1), ("mischief", 7))) == [("a", 2), ("mischief", 7)]
     assert job.task_manager().incarnation > hung.incarnation
