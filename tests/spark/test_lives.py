@@ -14,6 +14,7 @@ from pyspark.errors import StreamingQueryException
 
 from qstate.errors import ConfigError
 from qstate.runtime.client.sync_client import QueryableStateClient
+from qstate.runtime.control.processes import await_ends
 from tests.spark.functions_under_test import Total, wait_for_go
 from tests.spark.generated import amounts, totals
 from tests.spark.state_checks import assert_totals
@@ -31,7 +32,6 @@ from tests.spark.functions_under_test import Total, wait_for_go
 from tests.spark.generated import amounts
 from tests.spark.streams import LOCAL, run_to_end, start_spark
 from qstate.spark import Job
-from qstate.runtime.control.processes import await_ends
 
 work, backend = Path(sys.argv[1]), sys.argv[2]
 session = start_spark(LOCAL)

@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
+from qstate.runtime.control.processes import await_ends
 from tests.spark.functions_under_test import Total
 from tests.spark.generated import amounts
 from tests.spark.streams import run_to_end, until
@@ -21,7 +22,6 @@ from tests.spark.functions_under_test import Total
 from tests.spark.generated import amounts
 from tests.spark.streams import LOCAL, FileStream, run_to_end, start_spark
 from qstate.spark import Job
-from qstate.runtime.control.processes import await_ends
 
 work = Path(sys.argv[1])
 session = start_spark(LOCAL)
