@@ -116,9 +116,8 @@ class Operation(ABC):
     def result(self) -> list[Any]:
         """The result of each key, in their order. Raises the error of the first key that has one."""
         found = self.results()
-        for entry in found:
-            if isinstance(entry, QStateError):
-                raise entry
+        if any(issubclass(kind, QStateError) for kind in set(map(type, found))):
+            raise next(entry for entry in found if isinstance(entry, QStateError))
         return found
 
     def fail(self, error: QStateError) -> None:

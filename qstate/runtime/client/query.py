@@ -6,7 +6,7 @@ Rules of this module: a value. `arguments` makes it of what the caller passed; t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from qstate.errors import Detail
 from qstate.keys import Key, Namespace, check_key
@@ -20,8 +20,7 @@ COMMITTED = "committed"
 NO_OPTIONS: Mapping[str, Detail] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+class Query(NamedTuple):
     """A state, and how to read it. The keys and the deadline are apart: a query is asked again for some of its keys.
 
     `options` is what the request says about isolation and demands.
