@@ -34,7 +34,7 @@ from qstate.errors import (
 )
 from qstate.keys import key_group
 from qstate.protocol import Get, Locate
-from qstate.runtime.client import failover_plan
+from qstate.runtime.client import failover_plan, operations
 from qstate.runtime.client.failover_plan import ATTEMPT_TIMEOUT_S
 from tests.runtime.client.peer import Peer
 from tests.runtime.client.real_job import KEYS, MAX_PARALLELISM, Asked, Job
@@ -147,9 +147,10 @@ def test_the_job_is_asked_again_when_it_is_back(
 def test_only_the_keys_of_a_lost_owner_come_from_the_standby(
     make: Callable[..., Any], job: Job, standby: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The job has a long timeout, because late answers would come from the standby, too."""
+    """The job has a long timeout and a wide margin, because late answers would come from the standby, too."""
     monkeypatch.setattr(failover_plan, "ATTEMPT_TIMEOUT_S", PATIENCE_S)
     monkeypatch.setattr(failover_plan, "SHORT_ATTEMPT_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(operations, "LONGEST_MARGIN_S", 3.0)
     with make(job.proxy.address, standby.proxy.address) as client:
         assert epoch_of(client) == JOBS
         job.subtasks[0].close()
