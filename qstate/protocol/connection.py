@@ -12,8 +12,8 @@ closes the socket after a close notice or a `BrokenConnection`.
                                              Failure(0)                            CLOSED
     CLOSED      nothing                      nothing; further input is ignored     CLOSED
 
-Threads: only one thread at a time may call `receive`. Others may call `send`, `abandon` and `next_id` meanwhile (each
-operation on a shared container is atomic). Each send must reach the socket whole; their order does not matter.
+Threads: only one thread at a time may call `receive`. Others may call `send` and `next_id` meanwhile (each operation
+on a shared container is atomic). Each send must reach the socket whole; their order does not matter.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ from qstate.protocol.limits import (
     Limits,
 )
 from qstate.protocol.messages import (
-    NO_EPOCH,
     Describe,
     Description,
     Failure,
@@ -120,33 +119,20 @@ _REQUESTS = (Get, Locate, Describe, Ping)
 _ANSWERS = (Values, Location, Description, Pong, Failure)
 
 
-class _Expected:
-    """The expected answer of a request. `wanted` is False once it is abandoned; `least` is the demanded epoch."""
-
-    __slots__ = ("answer", "least", "size", "wanted")
-
-    def __init__(self, answer: type, size: int, least: int = NO_EPOCH) -> None:
-        self.answer = answer
-        self.size = size
-        self.least = least
-        self.wanted = True
-
-    def check(self, message: Answer) -> None:
-        if type(message) is not self.answer:
-            raise RemoteProtocolError(f"{type(message).__name__} for a request that takes {self.answer.__name__}")
-        if not isinstance(message, Values):
-            return
-        if len(message.results) != self.size:
-            raise RemoteProtocolError(f"{len(message.results)} results for {self.size} keys")
-        if self.least != NO_EPOCH:
-            for epoch, result in zip(message.epochs, message.results, strict=True):
-                if epoch < self.least and not isinstance(result, int):
-                    raise RemoteProtocolError(f"a result of epoch {epoch}, where min_epoch is {self.least}")
-
-
-def _expected_of(get: Get) -> _Expected:
-    least = get.options.get("min_epoch")
-    return _Expected(Values, len(get.keys), least if type(least) is int else NO_EPOCH)
+def check_answer(request: Request, answer: Answer) -> None:
+    """Raise `RemoteProtocolError` unless this is an answer to the request."""
+    expected = _ANSWER_OF[type(request)]
+    if type(answer) is not expected:
+        raise RemoteProtocolError(f"{type(answer).__name__} for a request that takes {expected.__name__}")
+    if not isinstance(request, Get) or not isinstance(answer, Values):
+        return
+    if len(answer.results) != len(request.keys):
+        raise RemoteProtocolError(f"{len(answer.results)} results for {len(request.keys)} keys")
+    least = request.options.get("min_epoch")
+    if type(least) is int:
+        for epoch, result in zip(answer.epochs, answer.results, strict=True):
+            if epoch < least and not isinstance(result, int):
+                raise RemoteProtocolError(f"a result of epoch {epoch}, where min_epoch is {least}")
 
 
 class ClientConnection:
@@ -166,7 +152,7 @@ class ClientConnection:
         self._reader = FrameReader(min(max_frame, HANDSHAKE_MAX_FRAME))
         self._ids = count(1)
         # The requests without an answer. An abandoned one stays, because its id is in use until its answer comes.
-        self._waiting: dict[int, _Expected] = {}
+        self._waiting: dict[int, Request] = {}
         self._opening = b""
         self.state = ConnectionState.HANDSHAKE
         self.welcome: Welcome | None = None
@@ -182,8 +168,8 @@ class ClientConnection:
 
     @property
     def waiting(self) -> tuple[int, ...]:
-        """The ids of requests that were sent and are neither answered nor abandoned."""
-        return tuple(number for number, expected in list(self._waiting.items()) if expected.wanted)
+        """The ids of requests that were sent and are not answered."""
+        return tuple(self._waiting)
 
     def start(self) -> bytes:
         """The bytes that open the connection."""
@@ -203,20 +189,12 @@ class ClientConnection:
         """The bytes of a request. Raises `LocalProtocolError`, without effect, when the request is not allowed."""
         if self.state is not ConnectionState.OPEN:
             raise LocalProtocolError(f"a request needs an open connection, this one is {self.state.value}")
-        answer = _ANSWER_OF.get(type(request))
-        if answer is None:
+        if type(request) not in _ANSWER_OF:
             raise LocalProtocolError(f"a client does not send {type(request).__name__}")
         data = frame(encode(request, self._limits))
-        expected = _expected_of(request) if type(request) is Get else _Expected(answer, 0)
-        if self._waiting.setdefault(request.id, expected) is not expected:
+        if self._waiting.setdefault(request.id, request) is not request:
             raise LocalProtocolError(f"request id {request.id} is in use")
         return data
-
-    def abandon(self, request_id: int) -> None:
-        """Give up a request: its answer will cause no event. Unknown ids are ignored."""
-        expected = self._waiting.get(request_id)
-        if expected is not None:
-            expected.wanted = False
 
     def receive(self, data: bytes | bytearray | memoryview) -> list[ClientEvent]:
         """The events of incoming bytes. Raises `BrokenConnection` when the server broke the protocol."""
@@ -272,15 +250,14 @@ class ClientConnection:
             self.state = ConnectionState.CLOSED
             events.append(message)
             return
-        expected = self._waiting.get(number)
-        if expected is None:
+        request = self._waiting.get(number)
+        if request is None:
             raise RemoteProtocolError(f"{type(message).__name__} for request {number}, which is not waiting")
         if type(message) is not Failure:
-            expected.check(message)
+            check_answer(request, message)
         # Only after the checks: the request of a broken answer must stay among those that `close` returns.
         self._waiting.pop(number, None)
-        if expected.wanted:
-            events.append(message)
+        events.append(message)
 
 
 class ServerConnection:

@@ -8,8 +8,8 @@ from typing import Any
 from qstate.client import QueryableStateClient
 from qstate.protocol import ClientConnection
 from qstate.protocol.limits import Limits
-from qstate.runtime.client.link import Link
 from qstate.runtime.client.sync_transport import SyncLink
+from qstate.runtime.routing.pipelined_connection import PipelinedConnection
 from qstate_conformance.client import frames
 from qstate_conformance.client.python_driver import PythonDriver
 from tests.defects.clients.seeds import defect
@@ -47,7 +47,7 @@ def has_one_id_for_all() -> None:
 
 @defect("deadlines.a_late_answer_is_dropped_and_its_id_not_used_again")
 def uses_an_id_again_after_its_deadline() -> None:
-    send = Link.send
+    send = PipelinedConnection.send
 
     def forget(link: Any) -> None:
         late = [number for number, (operation, _, _) in link._pending.items() if operation.finished]
@@ -60,12 +60,12 @@ def uses_an_id_again_after_its_deadline() -> None:
         forget(self)
         send(self, operation, command, now)
 
-    Link.send = send_anew  # type: ignore[method-assign]
+    PipelinedConnection.send = send_anew  # type: ignore[method-assign]
 
 
 @defect("deadlines.a_late_answer_does_not_end_the_connection")
 def frees_an_id_at_its_deadline() -> None:
-    received = Link.received
+    received = PipelinedConnection.received
 
     def receive(self: Any, data: bytes, now: float) -> None:
         for number in [number for number, (operation, _, _) in self._pending.items() if operation.finished]:
@@ -73,7 +73,7 @@ def frees_an_id_at_its_deadline() -> None:
             del self._wire._waiting[number]
         received(self, data, now)
 
-    Link.received = receive  # type: ignore[method-assign]
+    PipelinedConnection.received = receive  # type: ignore[method-assign]
 
 
 @defect("messages.no_frame_is_larger_than_the_welcome_allows")

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from qstate.protocol import ClientConnection, Failure, connection
-from qstate.runtime.client.link import SILENCE_S, Link, LinkState
 from qstate.runtime.client.operations import GetOperation
 from qstate.runtime.client.state_cache import StateCache
 from qstate.runtime.client.sync_transport import SyncLink, SyncLinks
+from qstate.runtime.routing.pipelined_connection import Phase, PipelinedConnection
 from qstate_conformance.client.python_async_driver import PythonAsyncDriver
 from tests.defects.clients.seeds import defect
 
@@ -20,7 +20,7 @@ def never_reconnects() -> None:
     send = SyncLinks.send
 
     def send_once(self: Any, operation: Any, command: Any, now: float) -> None:
-        lost = [link for link in self._links.values() if link.state is LinkState.LOST]
+        lost = [link for link in self._links.values() if link.phase is Phase.LOST]
         if lost:
             operation.on_lost(getattr(command, "part", 0), 20, {}, now)
         else:
@@ -31,13 +31,13 @@ def never_reconnects() -> None:
 
 @defect("connections.a_request_under_which_the_connection_ends_is_unavailable_and_not_sent_again")
 def leaves_requests_of_a_lost_connection_waiting() -> None:
-    lost = Link.lost
+    lost = PipelinedConnection.lost
 
     def lose(self: Any, code: int, details: Any, now: float) -> None:
         self._pending.clear()
         lost(self, code, details, now)
 
-    Link.lost = lose  # type: ignore[method-assign]
+    PipelinedConnection.lost = lose  # type: ignore[method-assign]
 
 
 @defect("connections.a_server_that_goes_away_or_is_too_busy_is_told_as_that")
@@ -54,7 +54,7 @@ def takes_answers_after_the_end() -> None:
 
 @defect("connections.a_connection_with_a_failure_of_its_own_is_not_used_again")
 def goes_on_after_the_end() -> None:
-    received = Link.received
+    received = PipelinedConnection.received
 
     def receive(self: Any, data: bytes, now: float) -> None:
         if data[5:7] == b"\x0a\x00":  # a Failure of id 0
@@ -66,7 +66,7 @@ def goes_on_after_the_end() -> None:
             return
         received(self, data, now)
 
-    Link.received = receive  # type: ignore[method-assign]
+    PipelinedConnection.received = receive  # type: ignore[method-assign]
 
 
 @defect("connections.close_leaves_no_connection")
@@ -87,7 +87,7 @@ def waits_for_the_welcome_without_a_limit() -> None:
     wait = SyncLinks.wait
 
     def wait_for_welcome(self: Any, operation: Any, until: float) -> bool:
-        while any(link.state is LinkState.CONNECTING for link in self._links.values()):
+        while any(link.phase is Phase.CONNECTING for link in self._links.values()):
             self._lead(10.0)
         return wait(self, operation, until)
 
@@ -96,7 +96,7 @@ def waits_for_the_welcome_without_a_limit() -> None:
 
 def _gives_up_after(connections: int, counts: Callable[[Any], bool]) -> None:
     """A client that makes no more connections when so many of those that count are lost."""
-    send, lost = SyncLinks.send, Link.lost
+    send, lost = SyncLinks.send, PipelinedConnection.lost
     gone: Counter[Any] = Counter()
 
     def count(self: Any, code: int, details: Any, now: float) -> None:
@@ -104,39 +104,39 @@ def _gives_up_after(connections: int, counts: Callable[[Any], bool]) -> None:
         lost(self, code, details, now)
 
     def send_at_most(self: Any, operation: Any, command: Any, now: float, proxy: Any = None) -> None:
-        if gone[self] >= connections and any(link.state is LinkState.LOST for link in self._links.values()):
+        if gone[self] >= connections and any(link.phase is Phase.LOST for link in self._links.values()):
             operation.on_lost(getattr(command, "part", 0), 20, {}, now)
         else:
             send(self, operation, command, now, proxy)
 
-    Link.lost = count  # type: ignore[method-assign]
+    PipelinedConnection.lost = count  # type: ignore[method-assign]
     SyncLinks.send = send_at_most  # type: ignore[method-assign]
 
 
 @defect("connections.a_client_connects_again_as_often_as_it_has_to")
 def reconnects_twenty_times() -> None:
-    _gives_up_after(20, lambda link: link.state is LinkState.READY)
+    _gives_up_after(20, lambda link: link.phase is Phase.READY)
 
 
 @defect("connections.a_server_that_turned_a_client_away_often_is_tried_again")
 def gives_a_server_up_that_turned_it_away_twenty_times() -> None:
-    _gives_up_after(20, lambda link: link.state is LinkState.CONNECTING)
+    _gives_up_after(20, lambda link: link.phase is Phase.CONNECTING)
 
 
 @defect("connections.a_dead_connection_is_given_up")
 def keeps_dead_connections() -> None:
-    Link.gave_up = lambda self, operation, now: None  # type: ignore[method-assign]
+    PipelinedConnection.gave_up = lambda self, operation, now: None  # type: ignore[method-assign]
 
 
 @defect("connections.a_dead_connection_is_given_up")
 def gives_a_dead_connection_up_after_a_long_deadline_alone() -> None:
-    gave_up = Link.gave_up
+    gave_up = PipelinedConnection.gave_up
 
     def give_up(self: Any, operation: Any, now: float) -> None:
-        if any(other is operation and now - sent >= SILENCE_S for other, _, sent in self._pending.values()):
+        if any(other is operation and now - sent >= self._silence_s for other, _, sent in self._pending.values()):
             gave_up(self, operation, now)
 
-    Link.gave_up = give_up  # type: ignore[method-assign]
+    PipelinedConnection.gave_up = give_up  # type: ignore[method-assign]
 
 
 @defect("routing.a_dead_connection_to_an_owner_is_given_up")
@@ -149,7 +149,7 @@ def keeps_dead_connections_to_owners() -> None:
     SyncLinks.gave_up = give_up  # type: ignore[method-assign]
 
 
-def _sends_again_what_was_lost(link: type[Link]) -> None:
+def _sends_again_what_was_lost(link: type[PipelinedConnection]) -> None:
     lost = link.lost
 
     def lose(self: Any, code: int, details: Any, now: float) -> None:
@@ -164,22 +164,22 @@ def _sends_again_what_was_lost(link: type[Link]) -> None:
 
 @defect("connections.a_request_under_which_the_connection_ends_is_unavailable_and_not_sent_again")
 def sends_again_what_was_sent() -> None:
-    _sends_again_what_was_lost(Link)
+    _sends_again_what_was_lost(PipelinedConnection)
 
 
 @defect("connections.requests_in_flight_together_end_with_their_connection")
 def sends_again_what_was_sent_together() -> None:
-    _sends_again_what_was_lost(Link)
+    _sends_again_what_was_lost(PipelinedConnection)
 
 
 @defect("connections.a_request_under_which_the_connection_ends_is_unavailable_and_not_sent_again", PythonAsyncDriver)
 def sends_gets_again_that_travelled_together() -> None:
-    _sends_again_what_was_lost(Link)
+    _sends_again_what_was_lost(PipelinedConnection)
 
 
 @defect("routing.a_get_under_which_its_owner_dies_goes_to_no_other_owner")
 def asks_the_next_owner() -> None:
-    _sends_again_what_was_lost(Link)
+    _sends_again_what_was_lost(PipelinedConnection)
 
 
 @defect("connections.what_a_connection_told_of_a_state_ends_with_it")
