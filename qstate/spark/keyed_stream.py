@@ -165,6 +165,8 @@ class KeyedStream:
         descriptor = ValueStateDescriptor(state) if isinstance(state, str) else state
         if not isinstance(descriptor, ValueStateDescriptor | ReducingStateDescriptor):
             raise JobError(f"as_queryable_state takes a name, a value or a reducing descriptor, got {state!r}")
+        if not isinstance(combine, bool):
+            raise JobError(f"combine is True or False, got {combine!r}")
         if descriptor.queryable_name is None:
             descriptor = descriptor.queryable(descriptor.name)
         resolve = self._columns.resolve

@@ -96,7 +96,7 @@ def test_demands_are_made(proxy: str) -> None:
         "get", "nyc", "lastTemperature", "JFK", "--proxy", proxy, "--min-epoch", "0", "--max-staleness", "0.5"
     )
     assert (reached.returncode, reached.stdout) == (cli.SUCCESS, "71.06\n")
-    later = run("get", "nyc", "lastTemperature", "JFK", "--proxy", proxy, "--min-epoch", "99", "--timeout", "0.2")
+    later = run("get", "nyc", "lastTemperature", "JFK", "--proxy", proxy, "--min-epoch", "99", "--timeout", "1")
     assert_one_line_error(later, "earlier epoch than min_epoch", "min_epoch=99")
     assert_one_line_error(
         run("get", "nyc", "lastTemperature", "JFK", "--min-epoch", "-1", "--proxy", proxy), "min_epoch"

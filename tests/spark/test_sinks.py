@@ -71,3 +71,5 @@ def test_a_reducing_descriptor_cannot_be_combined_before_the_shuffle(spark: Any,
     descriptor = ReducingStateDescriptor("total", int, reduce_function=add)
     with pytest.raises(JobError, match="a reducing descriptor needs every row"):
         keyed.as_queryable_state(descriptor, uid="total", value="amount", combine=True)
+    with pytest.raises(JobError, match="combine is True or False, got 'yes'"):
+        keyed.as_queryable_state("total", uid="total", value="amount", combine="yes")
