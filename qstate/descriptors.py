@@ -109,7 +109,11 @@ class StateDescriptor:
         return self.serializer.name
 
     def queryable(self: Self, name: str) -> Self:
-        """The same descriptor, visible to queries as `name`."""
+        """The same descriptor, visible to queries as `name`. Raises `ConfigError` when it has a queryable name."""
+        if self.queryable_name is not None:
+            raise ConfigError(
+                f"state {self.name!r} is queryable as {self.queryable_name!r} already: one state has one queryable name"
+            )
         return replace(self, queryable_name=name)
 
     def dump_result(self, value: Any) -> bytes:
@@ -125,8 +129,15 @@ class StateDescriptor:
         return self.serializer.dump_all(values)
 
 
+@dataclass(frozen=True, kw_only=True)
 class ValueStateDescriptor(StateDescriptor):
-    """One value per key: `ValueStateDescriptor("lastTemp", float)`."""
+    """One value per key: `ValueStateDescriptor("lastTemp", float)`.
+
+    The function reads `default` for a key without a value: each time a new copy. The default is not stored, so a query
+    finds no value. It must have the declared type, or `get_state` raises `SerializationError`.
+    """
+
+    default: Any = None
 
     kind = StateKind.VALUE
 

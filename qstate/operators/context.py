@@ -22,10 +22,11 @@ from qstate.descriptors import (
     ValueStateDescriptor,
 )
 from qstate.errors import JobError
-from qstate.evolution.write_checks import WriteChecks
+from qstate.evolution.write_checks import WriteChecks, checked
 from qstate.keys import KeyGroupRange, Namespace
 from qstate.operators.handles import (
     AggregatingState,
+    DefaultingValueState,
     ElementContext,
     ListState,
     MapState,
@@ -93,8 +94,11 @@ class RuntimeContext:
         return self._subtask.parallelism
 
     def get_state(self, descriptor: ValueStateDescriptor) -> ValueState:
-        """The handle of a value state."""
-        return self._handle(ValueState, ValueStateDescriptor, descriptor)
+        """The handle of a value state. Raises `SerializationError` when its default does not have the declared type."""
+        if getattr(descriptor, "default", None) is None:
+            return self._handle(ValueState, ValueStateDescriptor, descriptor)
+        checked(descriptor).serializer.dumps(descriptor.default)
+        return self._handle(DefaultingValueState, ValueStateDescriptor, descriptor)
 
     def get_list_state(self, descriptor: ListStateDescriptor) -> ListState:
         """The handle of a list state."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from functools import lru_cache
 from typing import Any, NoReturn, TypeVar
 
@@ -30,6 +31,7 @@ from qstate.keys import Key, Namespace, check_key
 
 __all__ = [
     "AggregatingState",
+    "DefaultingValueState",
     "ElementContext",
     "ListState",
     "MapState",
@@ -130,6 +132,17 @@ class ValueState(StateHandle):
             self._delete(self._cursor.current_key)
         else:
             self._put(self._cursor.current_key, value)
+
+
+class DefaultingValueState(ValueState):
+    """A value state whose descriptor has a default."""
+
+    __slots__ = ()
+
+    def value(self) -> Any:
+        """The value, or a copy of the descriptor's default when there is none."""
+        found = self._get(self._cursor.current_key)
+        return deepcopy(self._descriptor.default) if found is None else found  # type: ignore[attr-defined]
 
 
 class ListState(StateHandle):

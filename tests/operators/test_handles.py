@@ -57,6 +57,39 @@ def test_new_state_is_empty(handles: Handles) -> None:
     assert handles.aggregating.get() is None
 
 
+def test_a_value_state_with_a_default_reads_it_where_there_is_no_value() -> None:
+    with heap() as backend:
+        context = RuntimeContext("job", "operator", SUBTASK, backend)
+        count = context.get_state(ValueStateDescriptor("count", int, default=0))
+        seen = context.get_state(ValueStateDescriptor("seen", list[str], default=["first"]))
+        context.element_context.current_key = "a"
+        assert count.value() == 0
+        count.update(count.value() + 5)
+        assert count.value() == 5
+        assert count.in_namespace("w").value() == 0
+        count.clear()
+        assert count.value() == 0
+        seen.value().append("lost")
+        assert seen.value() == ["first"], "each read gives a copy, and a default is not stored"
+        assert backend.table(ValueStateDescriptor("seen", list[str])).get("a") is None
+
+
+@pytest.mark.parametrize(
+    ("value_type", "default"), [(int, "0"), (float, True), (list[int], ["a"]), (object, object())], ids=repr
+)
+def test_a_default_of_another_type_is_refused_when_the_handle_is_made(value_type: Any, default: Any) -> None:
+    with heap() as backend:
+        context = RuntimeContext("job", "operator", SUBTASK, backend)
+        with pytest.raises(SerializationError):
+            context.get_state(ValueStateDescriptor("count", value_type, default=default))
+
+
+def test_a_state_has_one_queryable_name() -> None:
+    descriptor = ValueStateDescriptor("last", float).queryable("lastTemperature")
+    with pytest.raises(ConfigError, match="'last' is queryable as 'lastTemperature' already"):
+        descriptor.queryable("other")
+
+
 def test_value_updates_and_none_clears(handles: Handles) -> None:
     handles.value.update(0)
     assert handles.value.value() == 0

@@ -34,7 +34,7 @@ def _of_kind(kind: StateKind, name: str) -> StateDescriptor:
         return ReducingStateDescriptor(name, float, reduce_function=max)
     if kind is StateKind.AGGREGATING:
         return AggregatingStateDescriptor(name, dict, aggregate_function=Mean())
-    plain = {
+    plain: dict[StateKind, type[StateDescriptor]] = {
         StateKind.VALUE: ValueStateDescriptor,
         StateKind.LIST: ListStateDescriptor,
         StateKind.MAP: MapStateDescriptor,

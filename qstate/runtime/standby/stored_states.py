@@ -108,7 +108,10 @@ def _pass_through(schema: StateSchema) -> StateDescriptor:
         return ReducingStateDescriptor(schema.name, reduce_function=_never, **common)
     if schema.kind is StateKind.AGGREGATING:
         return AggregatingStateDescriptor(schema.name, aggregate_function=_NoFunction(), **common)
-    kinds = {StateKind.VALUE: ValueStateDescriptor, StateKind.LIST: ListStateDescriptor}
+    kinds: dict[StateKind, type[StateDescriptor]] = {
+        StateKind.VALUE: ValueStateDescriptor,
+        StateKind.LIST: ListStateDescriptor,
+    }
     return kinds[schema.kind](schema.name, **common)
 
 
