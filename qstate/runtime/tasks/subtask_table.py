@@ -111,16 +111,19 @@ class SubtaskTable:
             self._declarations[key] = token
             return subtask
 
-    def reopen(self, uid: str, index: int, broken: Subtask, restart: Restart) -> None:
-        """Close a broken subtask and open it again, so that its state can be queried.
-
-        A failure is logged; the next session then opens the subtask.
-        """
+    def withdraw(self, uid: str, index: int, broken: Subtask) -> None:
+        """Serve the state of a broken subtask no longer."""
         key = (uid, index)
         with self._opening:
             if self._subtasks.get(key) is broken:
                 del self._subtasks[key]
                 self._unpublish(key)
+
+    def reopen(self, uid: str, index: int, broken: Subtask, restart: Restart) -> None:
+        """Close a broken subtask that was withdrawn, and open it again, so that its state can be queried.
+
+        A failure is logged; the next session then opens the subtask.
+        """
         broken.close()
         try:
             self.open(uid, index, restart)

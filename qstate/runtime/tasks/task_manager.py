@@ -200,7 +200,11 @@ class TaskManager:
             subtask = self._subtasks.open(request.operator, request.subtask, restart, request.declaration)
             assert subtask is not None  # only a restart without a first epoch gives None
             begun = partial(self._job_manager.call, "begun", request.query, request.epoch)
-            subtask.run(request, channel, begun, committed=request.epoch <= final)
+            try:
+                subtask.run(request, channel, begun, committed=request.epoch <= final)
+            finally:
+                if subtask.broken:  # before the failure is sent: from then on, no query sees the failed epoch
+                    self._subtasks.withdraw(request.operator, request.subtask, subtask)
         except FencedError as exc:
             if exc.superseded:
                 self.end(str(exc))

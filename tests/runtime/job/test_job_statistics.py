@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.request import urlopen
 
+import psutil
 import pytest
 
 from qstate.errors import FailureCode, UnknownState
@@ -44,6 +45,7 @@ def test_a_task_manager_that_does_not_answer_is_named_as_unreachable(
     process = job.task_manager().pid
     os.kill(process, signal.SIGSTOP)
     try:
+        until(lambda: psutil.Process(process).status() == psutil.STATUS_STOPPED, "each of its threads has stopped")
         (found,) = job.manager.statistics()
     finally:
         os.kill(process, signal.SIGCONT)
