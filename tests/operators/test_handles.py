@@ -75,7 +75,9 @@ def test_a_value_state_with_a_default_reads_it_where_there_is_no_value() -> None
 
 
 @pytest.mark.parametrize(
-    ("value_type", "default"), [(int, "0"), (float, True), (list[int], ["a"]), (object, object())], ids=repr
+    ("value_type", "default"),
+    [(int, "0"), (float, True), (list[int], ["a"]), (object, object())],
+    ids=["text", "boolean", "list", "object"],
 )
 def test_a_default_of_another_type_is_refused_when_the_handle_is_made(value_type: Any, default: Any) -> None:
     with heap() as backend:
