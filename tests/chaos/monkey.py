@@ -20,7 +20,7 @@ from typing import IO, Any
 import psutil
 
 from qstate.runtime.client.sync_client import QueryableStateClient
-from qstate.runtime.control.processes import await_ends
+from qstate.runtime.control.processes import await_ends, runs
 from tests.chaos.driver import JOB
 from tests.chaos.faults import OWN_ACTIONS, PLAN_VARIABLE, Action, Fault, Place, Plan
 from tests.chaos.schedule import Life, Scenario
@@ -336,7 +336,7 @@ def _kill(process: psutil.Process) -> None:
     """kill -9, and wait until the system has ended it; a zombie has ended."""
     with suppress(psutil.NoSuchProcess):
         process.kill()
-    until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE, f"{process} ends")
+    until(lambda: not runs(process), f"{process} ends")
 
 
 def _cause(text: str) -> str:

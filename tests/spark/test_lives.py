@@ -14,7 +14,7 @@ from pyspark.errors import StreamingQueryException
 
 from qstate.errors import ConfigError
 from qstate.runtime.client.sync_client import QueryableStateClient
-from qstate.runtime.control.processes import await_ends
+from qstate.runtime.control.processes import await_ends, runs
 from tests.spark.functions_under_test import Total, wait_for_go
 from tests.spark.generated import amounts, totals
 from tests.spark.state_checks import assert_totals
@@ -142,7 +142,7 @@ def test_stopping_a_job_under_a_running_query_fails_that_query_and_leaves_nothin
         thread.start()
     for thread in stopping:
         thread.join(30)
-    assert [process for process in processes if process.is_running() and process.status() != "zombie"] == []
+    assert list(filter(runs, processes)) == []
     with pytest.raises(StreamingQueryException, match="has been stopped"):
         query.awaitTermination(60)
 

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from qstate.runtime.control.processes import await_ends
+from qstate.runtime.control.processes import await_ends, runs
 from tests.spark.functions_under_test import Total
 from tests.spark.generated import amounts
 from tests.spark.streams import run_to_end, until
@@ -80,8 +80,7 @@ def test_stop_ends_every_task_manager_and_removes_its_files(
 
 
 def alive(pid: int) -> bool:
-    """A zombie has ended; its parent, a Spark worker, has just not asked yet."""
     try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        return runs(psutil.Process(pid))
     except psutil.NoSuchProcess:
         return False

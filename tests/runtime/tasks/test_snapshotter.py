@@ -17,6 +17,7 @@ from qstate.backends.contract import Change, ChangeOp
 from qstate.checkpoint import EpochLog, LogIdentity
 from qstate.config import JobConfig
 from qstate.keys import encode_key
+from qstate.runtime.control.processes import runs
 from qstate.runtime.tasks.snapshotter import Snapshotter
 from tests.runtime.job.functions import Totals
 from tests.runtime.job.running_job import RunningJob, rows_batch, until
@@ -112,5 +113,5 @@ def test_killed_task_manager_leaves_no_snapshot_process(job_of: JobOf) -> None:
     manager = psutil.Process(job.task_manager().pid)
     children = manager.children()
     os.kill(manager.pid, signal.SIGKILL)
-    until(lambda: not any(child.is_running() and child.status() != "zombie" for child in children), "they end")
+    until(lambda: not any(map(runs, children)), "they end")
     assert job.epoch(2, rows_batch(("a", 1))) == [("a", 2)]
