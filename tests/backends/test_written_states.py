@@ -1,6 +1,6 @@
 """States that a job writes and never reads, as a queryable sink does: they are told by queries and commits alone.
 
-A backend may spare such a state what only a reading job needs, as the heap does; nobody may notice.
+A backend may spare such a state what only a reading job needs, as the heap does; no test may show a difference.
 """
 
 from __future__ import annotations

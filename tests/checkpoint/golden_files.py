@@ -1,7 +1,8 @@
 """The golden files of the checkpoint format: small directories, written from fixed inputs and kept as hexadecimal text.
 
-Made anew by `PYTHONPATH=. python tests/checkpoint/golden_files.py`. Do that when the format has changed, with a new
-format version, or when only the cut of blocks has, which every reader takes as it comes; else a difference is a fault.
+To make them again, run `PYTHONPATH=. python tests/checkpoint/golden_files.py`. Do that when the format has changed,
+with a new format version, or when only the cut of blocks has, which every reader takes as it comes; else a difference
+is a fault.
 """
 
 from __future__ import annotations
