@@ -23,6 +23,7 @@ from qstate.protocol.limits import MAX_MAP_ENTRIES, MAX_NAME, STATE_ID_BYTES, Li
 __all__ = [
     "FAULTS",
     "INTEGER_OPTIONS",
+    "MAX_INT64",
     "OPTIONS",
     "Reader",
     "check_integer",

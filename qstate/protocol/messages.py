@@ -18,6 +18,7 @@ from msgspec import Meta, Raw
 from qstate.errors import Detail, FailureCode, TooLarge
 from qstate.keys import MAX_PARALLELISM_LIMIT, Key, Namespace
 from qstate.protocol.fields import (
+    MAX_INT64,
     Reader,
     check_integer,
     check_name,
@@ -89,7 +90,7 @@ def _array(low: int, high: int, of: str) -> Meta:
 
 
 def _read_state(raw: Raw, limits: Limits) -> Mapping[str, Any]:
-    return _state(raw, "state")
+    return _checked_state(read_description(raw, "state"), "state")
 
 
 def _read_entries(raws: tuple[Raw, ...], limits: Limits) -> tuple[Mapping[str, Any], ...]:
@@ -107,10 +108,6 @@ def _entry(raw: Raw) -> Mapping[str, Any]:
         return _checked_state(entry, "entries")
     check_name(entry.get("job"), "entries.job")
     return entry
-
-
-def _state(raw: Raw, field: str) -> Mapping[str, Any]:
-    return _checked_state(read_description(raw, field), field)
 
 
 def _checked_state(state: Mapping[str, Any], field: str) -> Mapping[str, Any]:
@@ -172,7 +169,7 @@ class Values(NamedTuple):
 
     id: RequestId
     epochs: Annotated[
-        tuple[Annotated[int, Meta(ge=NO_EPOCH, le=(1 << 63) - 1)], ...],
+        tuple[Annotated[int, Meta(ge=NO_EPOCH, le=MAX_INT64)], ...],
         Meta(max_length=MAX_KEYS_LIMIT, description="array of integers from -1, one for each result"),
     ]
     results: Annotated[

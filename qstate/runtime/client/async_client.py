@@ -28,7 +28,7 @@ from qstate.runtime.client.arguments import (
     query_of,
 )
 from qstate.runtime.client.async_transport import AsyncLinks
-from qstate.runtime.client.batching import Batching, Target
+from qstate.runtime.client.batching import Batching, GetArguments
 from qstate.runtime.client.failover import Endpoints, call_operation, get_operation
 from qstate.runtime.client.operations import CallOperation, LearnOperation, Operation
 from qstate.runtime.client.query import LIVE, Query
@@ -146,12 +146,12 @@ class AsyncQueryableStateClient:
 
         Raises `ClosedError` and `ConfigError`; the future raises every other error of `get`.
         """
-        target = (job, state, namespace, isolation, timeout_s, min_epoch, max_staleness_s)
+        arguments = (job, state, namespace, isolation, timeout_s, min_epoch, max_staleness_s)
         known = self._links.states.find(job, state)
         if known is not None:
-            return self._batching.add(known, target, key)
-        query = self._batching.query_of(target)
-        return self._loop.create_task(self._first_get(query, target, key))
+            return self._batching.add(known, arguments, key)
+        query = self._batching.query_of(arguments)
+        return self._loop.create_task(self._first_get(query, arguments, key))
 
     async def get_many(
         self,
@@ -215,16 +215,16 @@ class AsyncQueryableStateClient:
     def _deadline(self, timeout_s: float | None) -> float:
         return time.monotonic() + (self._timeout_s if timeout_s is None else check_timeout(timeout_s))
 
-    async def _first_get(self, query: Query, target: Target, key: Key) -> Any:
+    async def _first_get(self, query: Query, arguments: GetArguments, key: Key) -> Any:
         """Get a value of a state that is not in the job's cache yet."""
         query.check_keys((key,))
-        deadline = self._deadline(target[4])
+        deadline = self._deadline(arguments[4])
         if not self._endpoints.may_answer(query):
             known = await self._learn(query, deadline)
-            return await self._batching.add(known, target, key, deadline)
+            return await self._batching.add(known, arguments, key, deadline)
         elsewhere = self._endpoints.find(query.job, query.state)
         if elsewhere is not None:
-            return await self._batching.add(elsewhere, target, key, deadline)
+            return await self._batching.add(elsewhere, arguments, key, deadline)
         # The first endpoint to answer describes the state, so this get cannot join a batch.
         found = await self._finish(get_operation(self._links, self._endpoints, query, (key,), deadline))
         return found[0]

@@ -27,7 +27,7 @@ from qstate.runtime.client.query import Query
 from qstate.runtime.client.state_cache import CachedState
 from qstate.runtime.routing.location import UNSOUND_KEY
 
-__all__ = ["Batching", "Target"]
+__all__ = ["Batching", "GetArguments"]
 
 #: The first batch of a turn is sent with this many keys, so that the server works while the client collects more: a
 #: third more gets a second with 64 in flight. The rest of the turn is one batch: with 256 in flight, batches of 32
@@ -37,7 +37,7 @@ __all__ = ["Batching", "Target"]
 FIRST_BATCH_KEYS = 32
 #: What the gets of a batch have in common, as the caller passed it: job, state, namespace, isolation, timeout, least
 #: epoch and staleness. It is made and hashed for each get, so it is a tuple; a batch has one `Query`, made of it.
-Target = tuple[str, str, Namespace, str, float | None, int | None, float | None]
+GetArguments = tuple[str, str, Namespace, str, float | None, int | None, float | None]
 #: The keys of one owner, and a future for each key.
 _Share = tuple[Sequence[Key], Sequence[asyncio.Future[Any]]]
 
@@ -71,45 +71,47 @@ class Batching:
         self._endpoints = endpoints
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
-        self._batches: dict[Target, _Batch] = {}
+        self._batches: dict[GetArguments, _Batch] = {}
         #: Whether this turn's first batch has been sent.
         self._sent_early = False
 
-    def query_of(self, target: Target) -> Query:
-        """The query of a target whose state is not known. Raises `ClosedError`, `ConfigError`."""
-        query = self._new_batch(target).query
+    def query_of(self, arguments: GetArguments) -> Query:
+        """The query of a get whose state is not known. Raises `ClosedError`, `ConfigError`."""
+        query = self._new_batch(arguments).query
         check_names(query.job, query.state)
         return query
 
-    def add(self, known: CachedState, target: Target, key: Key, deadline: float = math.inf) -> asyncio.Future[Any]:
+    def add(
+        self, known: CachedState, arguments: GetArguments, key: Key, deadline: float = math.inf
+    ) -> asyncio.Future[Any]:
         """Add a get of a known state to its batch of this turn. Raises `ClosedError`, `ConfigError`."""
         future = self._loop.create_future()
-        if type(key) is not known.key_class or target[2] is not None:
+        if type(key) is not known.key_class or arguments[2] is not None:
             try:
                 check_key(key)
-                check_key("" if target[2] is None else target[2])
+                check_key("" if arguments[2] is None else arguments[2])
             except WrongKeyType as exc:
                 future.set_exception(exc)
                 return future
             if not known.suits(key):
                 # Unless the state has changed meanwhile, the server refuses this key's whole request: send it alone.
-                alone = self._new_batch(target)
+                alone = self._new_batch(arguments)
                 alone.add(key, future, deadline)
                 self._send(alone)
                 return future
         try:
-            batch = self._batches.get(target)
+            batch = self._batches.get(arguments)
         except TypeError:
-            self._new_batch(target)  # its error names the argument that is not hashable
+            self._new_batch(arguments)  # its error names the argument that is not hashable
             raise
         if batch is None:
-            batch = self._batches[target] = self._new_batch(target)
+            batch = self._batches[arguments] = self._new_batch(arguments)
             if len(self._batches) == 1:
                 self._loop.call_soon(self.send_all)
         batch.add(key, future, deadline)
         if len(batch.keys) == FIRST_BATCH_KEYS and not self._sent_early and known.table.sole_owner is not None:
             self._sent_early = True
-            del self._batches[target]
+            del self._batches[arguments]
             self._send(batch)
         return future
 
@@ -120,10 +122,10 @@ class Batching:
         for batch in batches.values():
             self._send(batch)
 
-    def _new_batch(self, target: Target) -> _Batch:
+    def _new_batch(self, arguments: GetArguments) -> _Batch:
         if self._links.closed:
             raise ClosedError("the client is closed")
-        job, state, namespace, isolation, timeout_s, min_epoch, max_staleness_s = target
+        job, state, namespace, isolation, timeout_s, min_epoch, max_staleness_s = arguments
         query = query_of(job, state, namespace, isolation, min_epoch=min_epoch, max_staleness_s=max_staleness_s)
         return _Batch(query, self._timeout_s if timeout_s is None else check_timeout(timeout_s))
 

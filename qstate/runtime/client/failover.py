@@ -16,7 +16,7 @@ from qstate.errors import Detail, FailureCode, Overloaded, QStateError, QueryErr
 from qstate.keys import Key
 from qstate.protocol import Describe, Ping
 from qstate.runtime.client.failover_plan import Attempt, CircuitBreaker, FailoverPlan
-from qstate.runtime.client.operations import CallOperation, GetOperation, Limits, Links, Operation, RoutedOperation
+from qstate.runtime.client.operations import CallOperation, GetOperation, Links, Operation, RetryLimits, RoutedOperation
 from qstate.runtime.client.query import COMMITTED, Query
 from qstate.runtime.client.state_cache import CachedState, StateCache
 from qstate.runtime.routing.routed_get import Ask, LookUp
@@ -221,7 +221,7 @@ def get_operation(
 
     def attempt_of(attempt_links: Links, attempt: Attempt) -> GetOperation:
         asked = tuple(keys[position] for position in attempt.positions)
-        return _AttemptGet(attempt_links, query, asked, attempt.until, Limits(attempt.tries, ATTEMPT_MARGIN))
+        return _AttemptGet(attempt_links, query, asked, attempt.until, RetryLimits(attempt.tries, ATTEMPT_MARGIN))
 
     return Failover(links, endpoints, len(keys), deadline, attempt_of)
 
@@ -234,6 +234,6 @@ def call_operation(
         return CallOperation(links, request, deadline)
 
     def attempt_of(attempt_links: Links, attempt: Attempt) -> CallOperation:
-        return CallOperation(attempt_links, request, attempt.until, Limits(attempt.tries, ATTEMPT_MARGIN))
+        return CallOperation(attempt_links, request, attempt.until, RetryLimits(attempt.tries, ATTEMPT_MARGIN))
 
     return Failover(links, endpoints, 1, deadline, attempt_of)

@@ -33,7 +33,7 @@ from qstate.runtime.routing.routed_get import (
     RoutedGet,
 )
 
-__all__ = ["CallOperation", "GetOperation", "LearnOperation", "Limits", "Links", "Operation", "RoutedOperation"]
+__all__ = ["CallOperation", "GetOperation", "LearnOperation", "Links", "Operation", "RetryLimits", "RoutedOperation"]
 
 #: The share of the time left that a peer does not get, so that its own "deadline exceeded", which has more details,
 #: arrives before the client's.
@@ -41,7 +41,7 @@ DEADLINE_MARGIN = 0.05
 LONGEST_MARGIN_S = 0.050
 
 
-class Limits(NamedTuple):
+class RetryLimits(NamedTuple):
     """How long an operation tries: failure codes with the tries after which each is final, and the margin of time."""
 
     tries: Mapping[int, int] = ANY_NUMBER
@@ -50,7 +50,7 @@ class Limits(NamedTuple):
 
 
 #: It tries until its deadline.
-NO_LIMITS = Limits()
+NO_RETRY_LIMITS = RetryLimits()
 
 
 class Links(Protocol):
@@ -142,7 +142,7 @@ class RoutedOperation(Operation):
         keys: tuple[Any, ...],
         deadline: float,
         table: LocationTable | None,
-        limits: Limits,
+        limits: RetryLimits,
     ) -> None:
         super().__init__(links, deadline)
         self._keys = keys
@@ -291,7 +291,7 @@ class _StateOperation(RoutedOperation):
     __slots__ = ("_known", "_query")
 
     def __init__(
-        self, links: Links, query: Query, keys: tuple[Any, ...], deadline: float, limits: Limits = NO_LIMITS
+        self, links: Links, query: Query, keys: tuple[Any, ...], deadline: float, limits: RetryLimits = NO_RETRY_LIMITS
     ) -> None:
         self._query = query
         self._known: CachedState | None = links.states.find(query.job, query.state)
@@ -415,7 +415,7 @@ class CallOperation(RoutedOperation):
     __slots__ = ("_request", "_result", "_sent_at")
 
     def __init__(
-        self, links: Links, request: type[Ping] | Describe, deadline: float, limits: Limits = NO_LIMITS
+        self, links: Links, request: type[Ping] | Describe, deadline: float, limits: RetryLimits = NO_RETRY_LIMITS
     ) -> None:
         super().__init__(links, (None,), deadline, links.states.at_proxy("", {}), limits)
         self._request = request

@@ -21,7 +21,7 @@ from qstate.operators.steps import step_in
 from qstate.runtime.control.addresses import RestoredSubtask
 from qstate.runtime.relay.data_channel import SessionRequest, TaskChannel
 from qstate.runtime.serving.registry import StateInstance
-from qstate.runtime.tasks.subtask_epochs import Attempt, SubtaskEpochs
+from qstate.runtime.tasks.subtask_epochs import EpochAttempt, SubtaskEpochs
 from qstate.runtime.tasks.subtask_place import Restart, SubtaskPlace
 from qstate.runtime.tasks.subtask_restore import SubtaskParts, restore_subtask
 
@@ -96,7 +96,7 @@ class Subtask:
         """
         check_current = partial(self._check_current, request, channel)
         with self._turn(request, channel):
-            self._epochs.run(Attempt(request.epoch, request.attempt, channel, committed, begun, check_current))
+            self._epochs.run(EpochAttempt(request.epoch, request.attempt, channel, committed, begun, check_current))
 
     def finalize(self, epoch: int) -> None:
         """Spark has committed this epoch and all before: make them final now, or when the running session has ended."""

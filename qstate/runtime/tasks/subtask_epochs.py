@@ -33,13 +33,13 @@ from qstate.runtime.relay.data_channel import FrameKind, TaskChannel
 from qstate.runtime.tasks.session_input import read_rows, skip_rows
 from qstate.runtime.tasks.subtask_restore import SubtaskParts
 
-__all__ = ["Attempt", "SubtaskEpochs"]
+__all__ = ["EpochAttempt", "SubtaskEpochs"]
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class EpochAttempt:
     """One attempt of an epoch. `committed`: Spark has already committed the epoch, so it may only be replayed."""
 
     epoch: int
@@ -66,7 +66,7 @@ class SubtaskEpochs:
         #: The backend holds an epoch that is not durable: close this object and open another.
         self.broken = False
 
-    def run(self, attempt: Attempt) -> None:
+    def run(self, attempt: EpochAttempt) -> None:
         """Serve one attempt to its end. Raises what `Subtask.run` raises; the epoch is abandoned then."""
         place = self._parts.place
         replayed = ReplayedEpoch(
@@ -95,7 +95,7 @@ class SubtaskEpochs:
         self._parts.backend.finalize(epoch)
         self.uncommitted_since = None
 
-    def _decided(self, attempt: Attempt, replayed: ReplayedEpoch) -> Process | Replay:
+    def _decided(self, attempt: EpochAttempt, replayed: ReplayedEpoch) -> Process | Replay:
         """Whether to process or replay the epoch. Raises `JobError` when the state is newer, else as `attempts`."""
         epoch, sealed, found = attempt.epoch, self._attempts.sealed, self._parts.restored.sealed
         if found is not None and epoch < found:
@@ -105,7 +105,7 @@ class SubtaskEpochs:
             raise replayed.refused("its results are not stored any more")
         return self._attempts.open(epoch, attempt.number)
 
-    def _process(self, attempt: Attempt, decision: Process) -> None:
+    def _process(self, attempt: EpochAttempt, decision: Process) -> None:
         output: OutputSpool | None = None
         try:
             self._begin(attempt, decision)
@@ -119,7 +119,7 @@ class SubtaskEpochs:
             raise
         self._seal(attempt, changes, output, lists, identity)
 
-    def _begin(self, attempt: Attempt, decision: Process) -> None:
+    def _begin(self, attempt: EpochAttempt, decision: Process) -> None:
         parts = self._parts
         if decision.rollback:
             self._rollback()
@@ -134,7 +134,7 @@ class SubtaskEpochs:
         parts.backend.begin(attempt.epoch)
         self.uncommitted_since = None
 
-    def _send_results(self, attempt: Attempt, output: OutputSpool) -> EpochInput:
+    def _send_results(self, attempt: EpochAttempt, output: OutputSpool) -> EpochInput:
         """Process the rows as they arrive, and send and keep the results. Returns the identity of the rows."""
         operator = self._parts.operator
 
@@ -169,7 +169,7 @@ class SubtaskEpochs:
             )
         log.warning("%s; allow_skipped_epochs permits that", what)
 
-    def _replay(self, attempt: Attempt, replayed: ReplayedEpoch) -> None:
+    def _replay(self, attempt: EpochAttempt, replayed: ReplayedEpoch) -> None:
         spec, place = self._parts.spec, self._parts.place
         if self._sealed_by == (attempt.epoch, attempt.number):
             raise JobError(
@@ -182,7 +182,7 @@ class SubtaskEpochs:
         for frame in self._parts.log.output(attempt.epoch):
             attempt.channel.send(FrameKind.OUTPUT, frame)
 
-    def _abandon(self, attempt: Attempt, output: OutputSpool | None) -> None:
+    def _abandon(self, attempt: EpochAttempt, output: OutputSpool | None) -> None:
         """Return to the last sealed epoch now, because live queries must not see a failed epoch after its end."""
         end_forked_child(self._pid)  # the backend's files are its parent's
         try:
@@ -206,7 +206,7 @@ class SubtaskEpochs:
 
     def _seal(
         self,
-        attempt: Attempt,
+        attempt: EpochAttempt,
         changes: Iterable[Change],
         output: OutputSpool,
         lists: OperatorState,
