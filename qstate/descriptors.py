@@ -23,6 +23,7 @@ __all__ = [
     "ReducingStateDescriptor",
     "StateDescriptor",
     "StateKind",
+    "TimerDescriptor",
     "ValueStateDescriptor",
 ]
 
@@ -155,6 +156,13 @@ class MapStateDescriptor(StateDescriptor):
     map_key_type: type = str
 
     kind = StateKind.MAP
+
+
+class TimerDescriptor(MapStateDescriptor):
+    """The timers of an operator, in one time domain. They are stored as a map state: a key's map from time to True."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, bool, map_key_type=int)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,11 +7,11 @@ of 64 bits and tuples of them; True is refused because it equals 1 in Python.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from reprlib import repr as shown  # bounded: a key may be of any size
 from typing import Any
 
-from qstate.descriptors import StateDescriptor
+from qstate.descriptors import StateDescriptor, TimerDescriptor
 from qstate.errors import JobError, SerializationError, WrongKeyType
 from qstate.keys import Key, Namespace, check_key
 
@@ -21,6 +21,8 @@ __all__ = [
     "admit_map",
     "admit_map_key",
     "admit_pairs",
+    "admit_time",
+    "admit_timers",
     "admit_values",
     "none_refused",
     "refused_write",
@@ -32,11 +34,17 @@ _NONE = type(None)
 
 def admit_descriptor(descriptor: StateDescriptor, *, held: StateDescriptor) -> None:
     """Raise `JobError` when a state's name is used again with another kind (rule B2 of the contract)."""
-    if descriptor.kind is not held.kind:
+    if descriptor.kind is not held.kind or type(held) is TimerDescriptor is not type(descriptor):
         raise JobError(
             f"state {descriptor.name!r} is a {held.kind.value} state and cannot be a {descriptor.kind.value} state, "
             "too; give one of the two another name"
         )
+
+
+def admit_timers(descriptor: TimerDescriptor, states: Container[str]) -> None:
+    """Raise `JobError` when timers have the name of one of these states."""
+    if descriptor.name in states:
+        raise JobError(f"{descriptor.name!r} is a state and cannot be the name of timers, too; give them another name")
 
 
 def admit_map_key(key: Any) -> None:
@@ -64,6 +72,12 @@ def admit_pairs(keys: Sequence[Key], values: Sequence[Any]) -> None:
     admit_values(values)
     if len(keys) != len(values):
         raise ValueError(f"put_many got {len(keys)} keys for {len(values)} values")
+
+
+def admit_time(time: Any) -> None:
+    """Raise `SerializationError` unless a timer can have this time."""
+    if type(time) is not int or not -_INT64 <= time < _INT64:
+        raise SerializationError(f"the time of a timer is an integer of 64 bits, got {time!r}")
 
 
 def admit_list(value: Any) -> list[Any]:

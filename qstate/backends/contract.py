@@ -3,10 +3,11 @@
 Rules of this module: the server, the proxy and the operators know nothing else of a backend. It contains no storage.
 Every MUST has an id; each test of the conformance suite cites one.
 
-Three objects, and the threads that may use them:
+Four objects, and the threads that may use them:
 
     StateBackend   one per operator subtask; owns a key-group range      the operator's thread only
     StateTable     one state in one namespace; reads and writes by key   the operator's thread only
+    TimerQueue     the timers of one time domain, in order of time       the operator's thread only
     StateReader    answers queries with serialized values                any other thread
 
 The life of a backend, epoch by epoch (an epoch is one Spark micro-batch):
@@ -28,7 +29,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from qstate.descriptors import StateDescriptor
+from qstate.descriptors import StateDescriptor, TimerDescriptor
 from qstate.errors import FailureCode
 from qstate.keys import Key, KeyGroupRange, Namespace
 
@@ -44,6 +45,8 @@ __all__ = [
     "StateBackend",
     "StateReader",
     "StateTable",
+    "Timer",
+    "TimerQueue",
 ]
 
 #: The `most_bytes` of a read whose answer may be of any size.
@@ -203,6 +206,46 @@ class StateTable(ABC):
         return list((self.get(key) or {}).items())
 
 
+class Timer(NamedTuple):
+    """A timer: its time in milliseconds since 1970-01-01 UTC, and the namespace and key that it was registered for."""
+
+    time: int
+    namespace: Namespace
+    key: Key
+
+
+class TimerQueue(ABC):
+    """The timers of one time domain of a subtask, for all namespaces and keys. Only the operator's thread may use it.
+
+    Q1: `add` of a timer that the queue holds, and `remove` of one that it does not hold, MUST change nothing. Timers of
+        equal time, namespace and key are one timer.
+    Q2: `take` MUST return the earliest timers first, however they were added, and timers of one time in the order of
+        the encoded namespaces, then of the encoded keys. It MUST leave none out up to `upto`, unless `limit` ends it.
+    Q3: A timer that `take` returned is removed, as by `remove`.
+    Q4: `add`, `remove` and `take` MUST be covered by the next `commit` or undone by the next `rollback`. A timer that
+        was added and removed in one epoch MAY be a change of it (a `MAP_REMOVE`) only if it was there before.
+    Q5: A time MUST be any integer of 64 bits. Times outside raise `SerializationError`, and change nothing.
+    Q6: In changes, a timer is the entry of a map: `MAP_PUT` with the time as map key and True as value when it was
+        added, `MAP_REMOVE` when it was removed. `entries` and `restore` MUST use the same form.
+    """
+
+    @abstractmethod
+    def add(self, timer: Timer) -> None:
+        """Hold a timer. Raises `SerializationError` for a time or key that cannot be stored."""
+
+    @abstractmethod
+    def remove(self, timer: Timer) -> None:
+        """Hold the timer no longer, if it is held."""
+
+    @abstractmethod
+    def take(self, upto: int, limit: int) -> list[Timer]:
+        """Remove and return at most `limit` timers of a time up to and including `upto`, earliest first."""
+
+    @abstractmethod
+    def first(self) -> int | None:
+        """The time of the earliest timer, None when there is none."""
+
+
 class StateReader(ABC):
     """Answers queries from any thread, while the operator's thread writes.
 
@@ -266,7 +309,7 @@ class StateBackend(ABC):
         the other.
     B14: Restored state MUST be committed and final as of the given epoch, which is -1 for state from before epoch 0.
     B15: `restore` MUST raise `JobError` when the backend is not empty or has committed, and for a change of a state
-        that was not passed to `table`.
+        that was not passed to `table` or `timers`.
     B16: `table` MUST raise `WrongKeyType` for a namespace that cannot be a key.
     B17: With LARGER_THAN_MEMORY, memory MUST stay bounded while the state grows.
     B18: A process that was killed at any moment MUST NOT prevent a new instance from opening in another directory and
@@ -290,6 +333,13 @@ class StateBackend(ABC):
     @abstractmethod
     def table(self, descriptor: StateDescriptor, namespace: Namespace = None) -> StateTable:
         """The table of one state and namespace; each call returns the same object or an equal view."""
+
+    @abstractmethod
+    def timers(self, descriptor: TimerDescriptor) -> TimerQueue:
+        """The queue of the timers that are stored under the descriptor's name; each call returns the same object.
+
+        Raises `JobError` for the name of a state that `table` was asked for.
+        """
 
     @abstractmethod
     def begin(self, epoch: int) -> None:

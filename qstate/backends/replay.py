@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from qstate.backends.answers import unpack_elements
-from qstate.backends.contract import Change, ChangeOp, StateBackend, StateTable
-from qstate.descriptors import StateDescriptor, StateKind
+from qstate.backends.contract import Change, ChangeOp, StateBackend, StateTable, Timer, TimerQueue
+from qstate.descriptors import StateDescriptor, StateKind, TimerDescriptor
 from qstate.errors import JobError
 from qstate.keys import decode_key
 
@@ -34,11 +34,24 @@ def replay_epoch(
             descriptor = descriptors.get(change.state)
             if descriptor is None:
                 raise JobError(f"the changes of epoch {epoch} contain a state {change.state!r} without a descriptor")
-            _apply(backend.table(descriptor, decode_key(change.namespace)), descriptor, change)
+            if isinstance(descriptor, TimerDescriptor):
+                _apply_timer(backend.timers(descriptor), change)
+            else:
+                _apply(backend.table(descriptor, decode_key(change.namespace)), descriptor, change)
         deque(backend.commit(epoch), maxlen=0)
     except BaseException:
         backend.rollback()
         raise
+
+
+def _apply_timer(queue: TimerQueue, change: Change) -> None:
+    time: Any = decode_key(change.map_key)
+    key: Any = decode_key(change.key)
+    timer = Timer(time, decode_key(change.namespace), key)
+    if change.op is ChangeOp.MAP_PUT:
+        queue.add(timer)
+    else:
+        queue.remove(timer)
 
 
 def _apply(table: StateTable, descriptor: StateDescriptor, change: Change) -> None:

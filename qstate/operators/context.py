@@ -38,6 +38,9 @@ from qstate.operators.operator_lists import OperatorLists, OperatorListState
 
 __all__ = ["RuntimeContext", "Subtask"]
 
+#: The names of states that qstate keeps for itself begin with this.
+OWN_NAMES = "__qstate."
+
 Handle = TypeVar("Handle", bound=StateHandle)
 
 
@@ -175,6 +178,11 @@ class RuntimeContext:
             raise JobError(
                 f"operator {self._operator!r}: state {descriptor.name!r} was asked for after open(); "
                 "get the handle in open() and keep it"
+            )
+        if descriptor.name.startswith(OWN_NAMES):
+            raise JobError(
+                f"operator {self._operator!r}: a state cannot be named {descriptor.name!r}: names that begin with "
+                f"{OWN_NAMES!r} are qstate's own"
             )
         if descriptor.name in self._descriptors or descriptor.name in self._lists.names:
             raise JobError(f"operator {self._operator!r}: the function has two states named {descriptor.name!r}")

@@ -40,6 +40,19 @@ class KeyedFunction:
 class KeyedProcessFunction(KeyedFunction, ABC):
     """Processes one row at a time, with the state of that row's key."""
 
+    @property
+    def uses_timers(self) -> bool:
+        """Whether the function defines `on_timer`."""
+        return type(self).on_timer is not KeyedProcessFunction.on_timer
+
+    def on_timer(self, timestamp: int, context: ElementContext) -> Iterable[Any] | None:
+        """A timer of the current key is due; `timestamp` is its time. Returns output rows like `process_element`.
+
+        It may read and write the state of the key, and register and delete timers. `context.time_domain` and
+        `context.namespace` say which timer it is.
+        """
+        return None
+
     @abstractmethod
     def process_element(self, row: Any, context: ElementContext) -> Iterable[Any] | None:
         """Process one row; return the output rows, or None for none. May be a generator.

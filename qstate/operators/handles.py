@@ -28,6 +28,7 @@ from qstate.errors import JobError, SerializationError
 from qstate.evolution.value_checks import Misfit, Rule, rule_of
 from qstate.evolution.value_types import value_type_of
 from qstate.keys import Key, Namespace, check_key
+from qstate.operators.timers import NO_TIMERS, TimeDomain, TimerService
 
 __all__ = [
     "AggregatingState",
@@ -60,15 +61,35 @@ class _NoKey:
 
 
 class ElementContext:
-    """The second argument of `process_element`. Handles read the current key here; only the operator sets it."""
+    """The second argument of `process_element`: the key and the time of the row. Only the operator sets them.
 
-    __slots__ = ("current_key",)
+    Times are milliseconds since 1970-01-01 UTC. The watermark and the processing time are those of the epoch: the same
+    for all its rows and subtasks, and the same when the epoch is processed again.
+    """
+
+    __slots__ = ("current_key", "namespace", "processing_time", "time_domain", "timers", "timestamp", "watermark")
 
     #: The key of the row being processed: a bare value for one key column, a tuple for several.
     current_key: Any
+    #: The event time of the row. None if its event-time column is null, or the stream has no watermark. The row is late
+    #: if this is not above the watermark.
+    timestamp: int | None
+    #: The watermark of the epoch; None while no row has had an event time.
+    watermark: int | None
+    #: The time of the driver when the epoch began.
+    processing_time: int
+    #: Registers and deletes timers of the current key.
+    timers: TimerService
+    #: In `on_timer`, the namespace that the timer was registered in; else None.
+    namespace: Namespace
+    #: In `on_timer`, the time that the timer waited for; else None.
+    time_domain: TimeDomain | None
 
     def __init__(self) -> None:
         self.current_key = NO_KEY
+        self.timestamp = self.watermark = self.namespace = self.time_domain = None
+        self.processing_time = 0
+        self.timers = NO_TIMERS
 
 
 NO_KEY: Any = _NoKey()

@@ -3,8 +3,8 @@
 Rules of this module: rows in, state access, rows out. It knows Arrow, the function and the backend's tables; it must
 not know Spark or sockets. The caller begins, seals and rolls back epochs.
 
-    open() -> [restore the backend, fill the lists] -> per epoch: process(batch)* -> finish() -> ... -> close()
-                                          abandoned epoch: discard()
+    open() -> [restore the backend, fill the lists] -> per epoch: begin() -> process(batch)* -> finish() -> ...
+                                          abandoned epoch: discard()                                  -> close()
 
 A function may fork. A child process that returns from the function ends here (`qstate.forks`).
 
@@ -15,8 +15,9 @@ Rows are processed as they arrive, and their output is returned at once. With or
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
@@ -27,13 +28,25 @@ from qstate.descriptors import StateDescriptor
 from qstate.errors import ClosedError, JobError
 from qstate.forks import end_forked_child
 from qstate.keys import MAX_KEY_COLUMNS, ColumnType, Key
+from qstate.operators.clock import OperatorClock
 from qstate.operators.column_values import column_values
 from qstate.operators.context import RuntimeContext, Subtask
+from qstate.operators.epoch_time import EpochTime, EventTime, Reached
 from qstate.operators.functions import KeyedBatch, KeyedBatchFunction, KeyedFunction, KeyedProcessFunction
-from qstate.operators.handles import NO_KEY
+from qstate.operators.handles import NO_KEY, ElementContext
 from qstate.operators.key_columns import key_column_type, why_no_key
 from qstate.operators.operator_lists import OperatorLists
 from qstate.operators.rows import OutputRows, RowMaker
+from qstate.operators.timers import (
+    EVENT_TIME_TIMERS,
+    NO_FIRST_TIMERS,
+    PROCESSING_TIME_TIMERS,
+    FirstTimers,
+    NoEventTime,
+    TimeDomain,
+    Timers,
+    TimerService,
+)
 from qstate.operators.user_traceback import described
 
 __all__ = ["KeyedOperator", "OperatorSpec"]
@@ -43,13 +56,18 @@ OUTPUT_BATCH_ROWS = 10_000
 #: Rows of a sorted epoch that are converted to Python objects at a time.
 SORTED_BATCH_ROWS = 10_000
 
+#: A row with its key and its event time.
+_KeyedRow = tuple[Key, int | None, Any]
+#: `process_element` or `on_timer` of a function.
+_Call = Callable[[Any, ElementContext], Iterable[Any] | None]
+
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorSpec:
     """The definition of an operator: its uid, its function and its columns.
 
     A process function does not see the last `hidden_columns` columns of the input: they are keys and orders that are
-    not columns of its rows.
+    not columns of its rows. `event_time` says where the event time of a row is; None: the rows have none.
 
     Raises `JobError`, which names the operator and the column, for a spec that cannot work. The function is not copied,
     so every subtask unpickles a spec of its own.
@@ -64,6 +82,7 @@ class OperatorSpec:
     order_by: tuple[str, ...] = ()
     namespace_columns: tuple[str, ...] = ()
     hidden_columns: int = 0
+    event_time: EventTime | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.function, (KeyedProcessFunction, KeyedBatchFunction)):
@@ -80,6 +99,15 @@ class OperatorSpec:
         RowMaker(self.row_names)
         _ = self.key_types, self.namespace_types
         self._check_sortable()
+        if self.event_time is not None:
+            self._check_columns("event_time", [self.event_time.column])
+
+    @property
+    def keeps_time(self) -> bool:
+        """Whether the operator stores with each epoch how far its time has come."""
+        function = self.function
+        timers = isinstance(function, KeyedProcessFunction) and function.uses_timers
+        return timers or self.event_time is not None
 
     @property
     def row_names(self) -> list[str]:
@@ -137,12 +165,15 @@ class KeyedOperator:
         self._function = spec.function
         self._source = f"operator {spec.uid!r}, function {spec.function.display_name}"
         self._subtask = subtask.index
+        self._backend = backend
         self._context = RuntimeContext(spec.job, spec.uid, subtask, backend)
         self._cursor = self._context.element_context
+        self._clock = OperatorClock(spec.event_time, self._cursor)
         self._row_maker = RowMaker(spec.row_names)
         self._width = len(spec.row_names)
         self._output = OutputRows(spec.output_schema, self._source)
         self._held: list[pa.RecordBatch] = []
+        self._timers: Sequence[tuple[TimeDomain, Timers, Callable[[EpochTime], int | None]]] = ()
         self._descriptors: tuple[StateDescriptor, ...] = ()
         self._opened = False
         self._closed = False
@@ -176,7 +207,60 @@ class KeyedOperator:
         finally:
             end_forked_child(self._pid)
         self._descriptors = self._context.seal()
+        self._open_timers()
+        if self._timers:
+            self._descriptors += (EVENT_TIME_TIMERS, PROCESSING_TIME_TIMERS)
+        if self._spec.keeps_time:
+            self._clock.keep_in(self._context.operator_lists)
         self._opened = True
+
+    @property
+    def reached(self) -> Reached | None:
+        """How far the operator's time has come in this subtask, as of the epoch sealed last; None if it keeps none."""
+        return self._clock.reached
+
+    @property
+    def first_timers(self) -> FirstTimers:
+        """The times of the earliest timers in this subtask, as of the last commit."""
+        return FirstTimers(*(timers.first() for _, timers, _ in self._timers)) if self._timers else NO_FIRST_TIMERS
+
+    def begin(self, epoch: int, time: EpochTime) -> Iterator[pa.RecordBatch]:
+        """Begin an epoch: its time is that of all its rows. Fires the timers that are due.
+
+        The caller must exhaust the result, and processes the first batch afterwards. Raises `JobError` as `process`.
+        """
+        self._check_usable()
+        self._clock.begin(epoch, time)
+        if not self._timers:
+            return iter(())
+        self._context.check_writes()
+        assert isinstance(self._function, KeyedProcessFunction)
+        return self._run_rows(self._function.on_timer, self._due(time))
+
+    def _due(self, time: EpochTime) -> Iterator[_KeyedRow]:
+        """The timers that are due, in the form of rows; the time of a timer is both its row and its event time."""
+        cursor = self._cursor
+        try:
+            for domain, timers, of_epoch in self._timers:
+                cursor.time_domain = domain
+                for at, cursor.namespace, key in timers.due(of_epoch(time)):
+                    yield key, at, at
+        finally:
+            cursor.time_domain = cursor.namespace = None
+
+    def _open_timers(self) -> None:
+        """Give the function timers, if it uses them."""
+        function = self._function
+        if not (isinstance(function, KeyedProcessFunction) and function.uses_timers):
+            return
+        kind = Timers if self._spec.event_time is not None else NoEventTime
+        event_time = kind(self._backend.timers(EVENT_TIME_TIMERS))
+        processing_time = Timers(self._backend.timers(PROCESSING_TIME_TIMERS))
+        self._cursor.timers = TimerService(self._cursor, event_time, processing_time)
+        self._timers = (
+            (TimeDomain.EVENT_TIME, event_time, attrgetter("watermark")),
+            (TimeDomain.PROCESSING_TIME, processing_time, attrgetter("processing_time")),
+        )
 
     def process(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         """Process a batch of the input; with order_by columns, hold it for `finish` and return nothing.
@@ -187,6 +271,7 @@ class KeyedOperator:
         self._check_usable()
         self._check_batch(batch)
         self._context.check_writes()
+        self._clock.observe(batch)
         if self._spec.order_by:
             self._held.append(batch)
             return []
@@ -195,6 +280,7 @@ class KeyedOperator:
     def finish(self) -> Iterator[pa.RecordBatch]:
         """End the epoch's input: process the held rows, in order. The caller must exhaust the result."""
         self._check_usable()
+        self._clock.end()
         held, self._held = self._held, []
         if not held:
             return
@@ -206,8 +292,10 @@ class KeyedOperator:
             yield from self._run(batch)
 
     def discard(self) -> None:
-        """Drop the held rows of an abandoned epoch."""
+        """Drop the held rows of an abandoned epoch, and the timers that it has taken."""
         self._held.clear()
+        for _, timers, _ in self._timers:
+            timers.discard()
 
     def close(self) -> None:
         """Close the function, once."""
@@ -231,33 +319,29 @@ class KeyedOperator:
         columns = list(map(column_values, batch.columns))
         keys = _combined([columns[batch.schema.names.index(name)] for name in self._spec.key_columns])
         assert isinstance(self._function, KeyedProcessFunction)
-        return self._run_rows(self._function, keys, self._row_maker.rows(columns[: self._width]))
+        rows = self._row_maker.rows(columns[: self._width])
+        keyed_rows = zip(keys, self._clock.timestamps(batch), rows, strict=True)
+        return list(self._run_rows(self._function.process_element, keyed_rows))
 
-    def _run_rows(
-        self, function: KeyedProcessFunction, keys: Sequence[Key], rows: Iterable[Any]
-    ) -> list[pa.RecordBatch]:
-        batches: list[pa.RecordBatch] = []
+    def _run_rows(self, process: _Call, keyed_rows: Iterator[_KeyedRow]) -> Iterator[pa.RecordBatch]:
         found: list[Any] = []
-        keyed_rows = zip(keys, rows, strict=True)
         more = True
         while more:
-            more = self._fill(function, keyed_rows, found)
+            more = self._fill(process, keyed_rows, found)
             if found:
-                batches.append(self._output.batch(found))
+                yield self._output.batch(found)
                 found.clear()
-        return batches
 
-    def _fill(self, function: KeyedProcessFunction, keyed_rows: Iterator[tuple[Key, Any]], found: list[Any]) -> bool:
+    def _fill(self, process: _Call, keyed_rows: Iterator[_KeyedRow], found: list[Any]) -> bool:
         """Process rows until there is a batch of output (True) or no more input (False).
 
-        The hot loop: local names, and the key assigned by the `for` itself, save a tenth of its time.
+        The hot loop: local names, and the key and time assigned by the `for` itself, save a tenth of its time.
         """
         extend = found.extend
-        process = function.process_element
         cursor = self._cursor
         outputs: Any = None
         try:
-            for cursor.current_key, row in keyed_rows:
+            for cursor.current_key, cursor.timestamp, row in keyed_rows:
                 outputs = process(row, cursor)
                 if outputs is not None:
                     extend(outputs)
@@ -272,7 +356,7 @@ class KeyedOperator:
             raise self._fault(where, exc) from exc
         finally:
             end_forked_child(self._pid)
-            cursor.current_key = NO_KEY
+            cursor.current_key, cursor.timestamp = NO_KEY, None
         return False
 
     def _run_batch(self, function: KeyedBatchFunction, batch: pa.RecordBatch) -> list[pa.RecordBatch]:

@@ -45,9 +45,9 @@ class Step(NamedTuple):
     @property
     def row(self) -> str:
         """The row, shortened to a line or two; empty when there is none."""
-        if self.call != "process_element":
-            return ""
         row: Any = self.subject
+        if not hasattr(row, "_fields"):
+            return ""
         pairs = [f"{name}={shown(value)}" for name, value in zip(row._fields, row, strict=True)]
         more = ["..."] if len(pairs) > MOST_COLUMNS else []
         return f"Row({', '.join([*pairs[:MOST_COLUMNS], *more])})"
@@ -90,7 +90,7 @@ _Found = Callable[[Mapping[str, Any], "tuple[FrameType, ...]"], Step | None]
 def _element(names: Mapping[str, Any], frames: tuple[FrameType, ...]) -> Step | None:
     if "row" not in names:  # before the first row
         return None
-    return Step(names["self"], "process_element", names["cursor"].current_key, names["row"], frames)
+    return Step(names["self"], names["process"].__name__, names["cursor"].current_key, names["row"], frames)
 
 
 def _batch(names: Mapping[str, Any], frames: tuple[FrameType, ...]) -> Step | None:

@@ -1,21 +1,65 @@
-"""Carries a watermark through an operator, so that Spark's windows can follow one.
+"""The event time of a stream: finds its column, and carries a watermark through an operator.
 
-Rules of this module: it knows how Spark marks the columns that a watermark is defined on. Spark computes the watermark
-at `withWatermark`, for the whole query. Later operators need the mark on the column that they group by. The result of a
-Python function has no mark, so this module adds it.
+Rules of this module: it knows how Spark marks the columns that a watermark is defined on, and which operators a stream
+comes from. Spark computes its own watermark at `withWatermark`, for the whole query. Spark's later operators need the
+mark on the column that they group by. The result of a Python function has no mark, so this module adds it.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType, TimestampType
 
 from qstate.errors import JobError
+from qstate.operators.epoch_time import EventTime
 
-__all__ = ["with_watermark_of"]
+__all__ = ["event_time_of", "operator_name", "with_watermark_of"]
 
 #: The key in the metadata of a column with a watermark (EventTimeWatermark.delayKey).
 DELAY_KEY = "spark.watermarkDelayMs"
+
+
+def event_time_of(stream: DataFrame, mark: str) -> EventTime | None:
+    """Where the rows of a stream have their event time: in its one timestamp column with a watermark.
+
+    None if no column has one, or several have. `mark` is the name of the job's operators in Spark's plans.
+    """
+    marked = [
+        field for field in stream.schema if DELAY_KEY in field.metadata and isinstance(field.dataType, TimestampType)
+    ]
+    if len(marked) != 1:
+        return None
+    (field,) = marked
+    names = list(_origins(stream._jdf.queryExecution().analyzed(), mark))
+    follows = tuple(dict.fromkeys(_uid_of(name, mark) for name in names if name))
+    return EventTime(field.name, field.metadata[DELAY_KEY], follows, has_source="" in names)
+
+
+def operator_name(mark: str, uid: str) -> str:
+    """The name of an operator in Spark's plans, from which `event_time_of` gets the uid."""
+    return f"{mark}_{uid.encode().hex()}"
+
+
+def _uid_of(name: str, mark: str) -> str:
+    return bytes.fromhex(name.removeprefix(f"{mark}_").partition("(")[0]).decode()
+
+
+def _origins(plan: Any, mark: str) -> Iterator[str]:
+    """The plan's nearest operators of the job, by their names, and an empty text for each watermark outside them."""
+    if plan.nodeName() == "EventTimeWatermark":
+        yield ""
+    expressions = plan.expressions()
+    texts = [str(expressions.apply(index).toString()) for index in range(expressions.size())]
+    ours = next((text for text in texts if text.startswith(mark)), None)
+    if ours is not None:
+        yield ours
+        return
+    children = plan.children()
+    for index in range(children.size()):
+        yield from _origins(children.apply(index), mark)
 
 
 def with_watermark_of(stream: DataFrame, schema: StructType, column: str) -> StructType:

@@ -26,6 +26,7 @@ from qstate.descriptors import ReducingStateDescriptor, ValueStateDescriptor
 from qstate.errors import JobError
 from qstate.keys import ColumnType
 from qstate.operators.combine import LatestRowPerKey
+from qstate.operators.epoch_time import EventTime
 from qstate.operators.functions import FlatMapWithState, KeyedFunction, KeyedProcessFunction
 from qstate.operators.operator import OperatorSpec
 from qstate.operators.sinks import QueryableReducingSink, QueryableValueSink
@@ -34,7 +35,7 @@ from qstate.runtime.job.job_manager import JobManager
 from qstate.runtime.relay.input_digest import HASH_COLUMN, ROWS_COLUMN
 from qstate.runtime.relay.relay import JobTicket
 from qstate.spark.columns import ColumnsOrNames, OperatorColumns, StreamColumns
-from qstate.spark.event_time import with_watermark_of
+from qstate.spark.event_time import event_time_of, operator_name, with_watermark_of
 from qstate.spark.queries import StreamingQueries
 from qstate.spark.relay_task import SUBTASK_COLUMN, RelayTask
 from qstate.spark.row_hash import row_hash
@@ -107,7 +108,8 @@ class KeyedStream:
             schema = with_watermark_of(self._stream, schema, event_time_column)
         columns = OperatorColumns(self._columns, self._columns.with_new(self._keys))
         order = columns.add(self._columns.resolve("order_by", order_by))
-        return self._operator(function, schema, uid, columns, order_by=order)
+        event_time = event_time_of(self._stream, self._queries.mark)
+        return self._operator(function, schema, uid, columns, order_by=order, event_time=event_time)
 
     def flat_map_with_state(
         self,
@@ -201,6 +203,7 @@ class KeyedStream:
         order_by: tuple[str, ...],
         namespaces: tuple[str, ...] = (),
         latest_only: bool = False,
+        event_time: EventTime | None = None,
     ) -> DataFrame:
         if not isinstance(uid, str):
             raise JobError(f"a uid is text, got {uid!r}")
@@ -220,8 +223,9 @@ class KeyedStream:
             order_by=order_by,
             namespace_columns=namespaces,
             hidden_columns=columns.hidden,
+            event_time=event_time,
         )
-        declaration = Declaration(uuid4().hex, _pickled(spec))
+        declaration = Declaration(uuid4().hex, _pickled(spec), event_time, spec.keeps_time)
         # Hash before the shuffle: one projection for both columns takes half the time of two.
         placed = rows.withColumns(
             {
@@ -240,7 +244,7 @@ class KeyedStream:
         task = RelayTask(
             self._ticket, uid, declaration.token, self._manager.parallelism, columns.names, combined=latest_only
         )
-        task.__name__ = self._queries.mark
+        task.__name__ = operator_name(self._queries.mark, uid)
         result = placed.repartitionById(self._manager.parallelism, F.col(SUBTASK_COLUMN)).mapInArrow(task, schema)
         self._manager.declare(uid, declaration, self._queries.running())  # last, so that a failure changes nothing
         return result

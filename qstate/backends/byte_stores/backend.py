@@ -21,7 +21,7 @@ from time import monotonic
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
-from qstate.backends.admission import admit_descriptor
+from qstate.backends.admission import admit_descriptor, admit_timers
 from qstate.backends.answers import (
     accumulator_answer,
     bounded,
@@ -42,7 +42,16 @@ from qstate.backends.byte_stores.layout import (
 from qstate.backends.byte_stores.lists import ByteListTable
 from qstate.backends.byte_stores.maps import ByteMapTable
 from qstate.backends.byte_stores.store import ByteSnapshot, ByteStore
-from qstate.backends.byte_stores.table import BATCH_ENTRIES, Additions, Batch, ByteState, ByteTable, WriteClock
+from qstate.backends.byte_stores.table import (
+    BATCH_ENTRIES,
+    Additions,
+    Batch,
+    ByteState,
+    ByteTable,
+    EpochWrites,
+    WriteClock,
+)
+from qstate.backends.byte_stores.timers import ByteTimerQueue
 from qstate.backends.byte_stores.values import ByteValueTable
 from qstate.backends.change_blocks import ChangeBlock, blocks_of
 from qstate.backends.contract import (
@@ -57,7 +66,7 @@ from qstate.backends.contract import (
     StateBackend,
     StateReader,
 )
-from qstate.descriptors import StateDescriptor, StateKind
+from qstate.descriptors import StateDescriptor, StateKind, TimerDescriptor
 from qstate.errors import ClosedError, FailureCode, JobError
 from qstate.keys import Key, KeyGroupRange, Namespace, check_key, encode_key, key_encoder, key_grouper
 
@@ -134,7 +143,8 @@ class ByteStoreBackend(StateBackend):
         self._states: dict[str, ByteState] = {}
         # A table exists while it holds entries of the epoch (`_touched`) or a handle refers to it.
         self._tables: WeakValueDictionary[tuple[str, Namespace], ByteTable] = WeakValueDictionary()
-        self._touched: dict[ByteTable, None] = {}
+        self._timers: dict[str, ByteTimerQueue] = {}
+        self._touched: dict[EpochWrites, None] = {}
         self._running = NO_EPOCH
         self._closed = False
         self._lock = Lock()
@@ -152,6 +162,14 @@ class ByteStoreBackend(StateBackend):
         table = _TABLE_CLASSES[descriptor.kind](self._state(descriptor), namespace)
         self._tables[(descriptor.name, namespace)] = table
         return table
+
+    def timers(self, descriptor: TimerDescriptor) -> ByteTimerQueue:
+        self._check_open()
+        found = self._timers.get(descriptor.name)
+        if found is None:
+            admit_timers(descriptor, self._states)
+            found = self._timers[descriptor.name] = ByteTimerQueue(self._state(descriptor))
+        return found
 
     def _state(self, descriptor: StateDescriptor) -> ByteState:
         state = self._states.get(descriptor.name)
@@ -171,7 +189,7 @@ class ByteStoreBackend(StateBackend):
         admit_descriptor(descriptor, held=state.descriptor)
         return state
 
-    def _touch(self, table: ByteTable) -> None:
+    def _touch(self, table: EpochWrites) -> None:
         self._touched[table] = None
 
     def _look_at_the_clock(self) -> None:
@@ -260,7 +278,11 @@ class ByteStoreBackend(StateBackend):
                 raise JobError(f"the changes contain a state {wanted.state!r} that no function has declared")
             if state is None:
                 continue
-            if state.descriptor.kind in _SINGLE_ENTRY:
+            queue = self._timers.get(wanted.state)
+            if queue is not None:
+                for change in wanted.changes():
+                    queue.load(change, batch)
+            elif state.descriptor.kind in _SINGLE_ENTRY:
                 self._load(wanted, state, batch)
             else:
                 for change in wanted.changes():
@@ -307,6 +329,8 @@ class ByteStoreBackend(StateBackend):
             parsed = ((parse_entry_key(entry_key), data) for entry_key, data in found)
             for entry, values in groupby(parsed, lambda pair: pair[0][:4]):
                 yield from _entry_changes(states[entry[1]], values)
+            for queue in self._timers.values():
+                yield from queue.entries(shared.snapshot, key_groups)
         finally:
             shared.release()
 

@@ -15,6 +15,15 @@ order of their first use; it has no meaning outside the process. A MessagePack o
 encoding is a prefix of another, and none needs a length: the entries of one key are exactly those that begin with
 `group | state | namespace | key`.
 
+Timers are in a range of their own, in the order in which they are due:
+
+    0        2        4          12
+    +--------+--------+----------+-------------+-------------+--------+
+    | 0xffff | state  | time     | namespace   | key         | group  |
+    +--------+--------+----------+-------------+-------------+--------+
+              u16 BE   u64 BE     MessagePack   MessagePack   u16 BE
+                       (time + 2**63)
+
 The stored value is the serializer's bytes for value, reducing and aggregating states and for a map's entry. For an
 addition to a list it is a MessagePack array of bins, the elements' bytes.
 """
@@ -26,7 +35,19 @@ from typing import NamedTuple
 
 import msgpack
 
-__all__ = ["EntryKey", "group_bounds", "pack_sequence", "parse_entry_key", "prefix_of", "stop_of"]
+__all__ = [
+    "EntryKey",
+    "TimerKey",
+    "group_bounds",
+    "pack_sequence",
+    "parse_entry_key",
+    "parse_timer_key",
+    "prefix_of",
+    "prefix_of_timers",
+    "stop_of",
+    "stop_of_timers",
+    "timer_key",
+]
 
 _HEAD = Struct(">HH")
 _U16 = Struct(">H")
@@ -37,6 +58,11 @@ _PAST_ANY_SUB_KEY = b"\xff" * 9
 
 pack_sequence = _U64.pack
 
+#: In the place of a key group, which is below 2**15.
+_TIMERS = 0xFFFF
+_TIMER_HEAD = Struct(">HHQ")
+_FIRST_TIME = 1 << 63
+
 
 class EntryKey(NamedTuple):
     """The parts of a store key."""
@@ -46,6 +72,15 @@ class EntryKey(NamedTuple):
     namespace: bytes
     key: bytes
     sub_key: bytes
+
+
+class TimerKey(NamedTuple):
+    """The parts of the store key of a timer."""
+
+    time: int
+    namespace: bytes
+    key: bytes
+    group: int
 
 
 def prefix_of(group: int, state: int, namespace: bytes) -> bytes:
@@ -73,3 +108,33 @@ def parse_entry_key(entry_key: bytes) -> EntryKey:
     objects.skip()
     key_end = objects.tell()
     return EntryKey(group, state, rest[:namespace_end], rest[namespace_end:key_end], rest[key_end:])
+
+
+def timer_key(state: int, timer: TimerKey) -> bytes:
+    """The store key of a timer. Its time is a signed integer of 64 bits."""
+    head = _TIMER_HEAD.pack(_TIMERS, state, timer.time + _FIRST_TIME)
+    return head + timer.namespace + timer.key + _U16.pack(timer.group)
+
+
+def prefix_of_timers(state: int) -> bytes:
+    """The prefix of the store keys of a state's timers."""
+    return _HEAD.pack(_TIMERS, state)
+
+
+def stop_of_timers(state: int, upto: int = _FIRST_TIME - 1) -> bytes:
+    """The end (exclusive) of the store keys of a state's timers up to and including a time."""
+    if upto + 1 >= _FIRST_TIME:
+        return _TIMER_HEAD.pack(_TIMERS, state, 2 * _FIRST_TIME - 1) + b"\xff"
+    return _TIMER_HEAD.pack(_TIMERS, state, upto + 1 + _FIRST_TIME)
+
+
+def parse_timer_key(entry_key: bytes) -> TimerKey:
+    _, _, time = _TIMER_HEAD.unpack_from(entry_key)
+    rest = entry_key[_TIMER_HEAD.size : -_U16.size]
+    objects = msgpack.Unpacker(max_buffer_size=len(rest))
+    objects.feed(rest)
+    objects.skip()
+    namespace_end = objects.tell()
+    group: int
+    (group,) = _U16.unpack(entry_key[-_U16.size :])
+    return TimerKey(time - _FIRST_TIME, rest[:namespace_end], rest[namespace_end:], group)

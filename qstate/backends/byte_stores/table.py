@@ -14,7 +14,7 @@ was.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from qstate.descriptors import StateDescriptor
 from qstate.errors import SerializationError
 from qstate.keys import Key, Namespace
 
-__all__ = ["MISSING", "Additions", "Batch", "ByteState", "ByteTable", "WriteClock"]
+__all__ = ["MISSING", "Additions", "Batch", "ByteState", "ByteTable", "EpochWrites", "WriteClock"]
 
 MISSING: Any = object()
 
@@ -70,23 +70,12 @@ class ByteState(NamedTuple):
     store: ByteStore
     clock: WriteClock
     additions: Additions
-    #: Called with a table when it begins to hold entries until the next commit.
-    touched: Callable[[ByteTable], None]
+    #: Called with a table or queue when it begins to hold entries until the next commit.
+    touched: Callable[[EpochWrites], None]
 
 
-class ByteTable(StateTable):
-    """What the backend needs from a table of any kind."""
-
-    def __init__(self, state: ByteState, namespace: Namespace) -> None:
-        self.state = state
-        self.namespace = namespace
-        self._store = state.store
-        self._dump = state.dump
-        self._dump_all = state.descriptor.serializer.dump_all
-        self._load = state.descriptor.serializer.loads
-        self._clock = state.clock
-        self._encoded_namespace = state.encode(namespace)
-        self._prefixes: dict[int, bytes] = {}
+class EpochWrites(ABC):
+    """What the backend needs from a table of any kind, and from a queue of timers: the writes of the epoch."""
 
     @abstractmethod
     def flush(self) -> None:
@@ -115,6 +104,21 @@ class ByteTable(StateTable):
     @abstractmethod
     def revert(self, committed: ByteSnapshot) -> None:
         """Restore the snapshot's entries of all keys that this epoch changed in the store, and forget the epoch."""
+
+
+class ByteTable(EpochWrites, StateTable):
+    """What the tables of all kinds share."""
+
+    def __init__(self, state: ByteState, namespace: Namespace) -> None:
+        self.state = state
+        self.namespace = namespace
+        self._store = state.store
+        self._dump = state.dump
+        self._dump_all = state.descriptor.serializer.dump_all
+        self._load = state.descriptor.serializer.loads
+        self._clock = state.clock
+        self._encoded_namespace = state.encode(namespace)
+        self._prefixes: dict[int, bytes] = {}
 
     def prefix(self, group: int, encoded_key: bytes) -> bytes:
         """The store key of a value, or the prefix of the store keys of a list or map."""

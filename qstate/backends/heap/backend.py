@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 
 import msgpack
 
-from qstate.backends.admission import admit_descriptor
+from qstate.backends.admission import admit_descriptor, admit_timers
 from qstate.backends.answers import bounded, live_answer, too_large
 from qstate.backends.change_blocks import ChangeBlock, ChangeBlocks, blocks_of
 from qstate.backends.contract import (
@@ -37,9 +37,10 @@ from qstate.backends.contract import (
 from qstate.backends.heap.lists import HeapListTable
 from qstate.backends.heap.maps import HeapMapTable
 from qstate.backends.heap.table import IMMUTABLE, HeapState, HeapTable
+from qstate.backends.heap.timers import HeapTimers
 from qstate.backends.heap.values import HeapValueTable
 from qstate.backends.heap.write_ahead import WriteAheadTable
-from qstate.descriptors import StateDescriptor, StateKind
+from qstate.descriptors import StateDescriptor, StateKind, TimerDescriptor
 from qstate.errors import ClosedError, FailureCode, JobError, TooLarge
 from qstate.keys import Key, KeyGroupRange, Namespace, check_key, decode_key, key_encoder, key_grouper
 from qstate.serializers import MessagePackSerializer
@@ -82,6 +83,7 @@ class HeapBackend(StateBackend):
         # A table exists while it has entries (`_held`) or a handle refers to it: there may be ever new namespaces.
         self._tables: WeakValueDictionary[tuple[str, Namespace], HeapTable] = WeakValueDictionary()
         self._held: dict[HeapTable, None] = {}
+        self._timers: dict[str, HeapTimers] = {}
         self._touched: dict[HeapTable, None] = {}
         self._sealed: dict[HeapTable, None] = {}
         self._lock = Lock()
@@ -108,6 +110,14 @@ class HeapBackend(StateBackend):
         admit_descriptor(descriptor, held=state.descriptor)
         return state
 
+    def timers(self, descriptor: TimerDescriptor) -> HeapTimers:
+        self._check_open()
+        found = self._timers.get(descriptor.name)
+        if found is None:
+            admit_timers(descriptor, self._states)
+            found = self._timers[descriptor.name] = HeapTimers(descriptor, self._group_of, self._encode)
+        return found
+
     def _touch(self, table: HeapTable) -> None:
         self._touched[table] = self._held[table] = None
 
@@ -128,12 +138,16 @@ class HeapBackend(StateBackend):
         touched = list(self._touched)
         for table in touched:
             yield from table.blocks()
+        for queue in self._timers.values():
+            yield from blocks_of(queue.changes())
         with self._lock:
             for table in touched:
                 table.seal()
             self._sealed.update(self._touched)
             self._running = self._committed = epoch
         self._touched = {}
+        for queue in self._timers.values():
+            queue.seal()
 
     def finalize(self, epoch: int) -> None:
         self._check_open()
@@ -157,6 +171,8 @@ class HeapBackend(StateBackend):
                 table.forget_epoch()
         self._release(self._touched)
         self._touched = {}
+        for queue in self._timers.values():
+            queue.rollback()
         self._running = self._committed
 
     def _release(self, tables: Iterable[HeapTable]) -> None:
@@ -170,14 +186,19 @@ class HeapBackend(StateBackend):
 
     def restore(self, epoch: int, changes: Iterable[Change]) -> None:
         self._check_open()
-        if self._held or self._committed != NO_EPOCH:
+        filled = self._held or not all(queue.is_empty() for queue in self._timers.values())
+        if filled or self._committed != NO_EPOCH:
             raise JobError("only an empty backend can be restored")
         for block in blocks_of(changes):
             wanted = block.within(self._key_groups)
-            if wanted.keys:
+            if wanted.state in self._timers:
+                self._timers[wanted.state].load(wanted)
+            elif wanted.keys:
                 table = self._restored_table(wanted)
                 self._held[table] = None
                 table.load(wanted)
+        for queue in self._timers.values():
+            queue.loaded()
         self._release(list(self._held))
         self._running = self._committed = self._final = epoch
 
@@ -190,6 +211,8 @@ class HeapBackend(StateBackend):
         self._check_open()
         for table in list(self._held):
             yield from table.entries(key_groups)
+        for queue in self._timers.values():
+            yield from queue.entries(key_groups)
 
     def close(self) -> None:
         self._closed = True

@@ -35,6 +35,7 @@ from qstate.evolution import Converted, StateSchema, plan_evolution
 __all__ = [
     "LARGEST_OPERATOR_STATE",
     "OF_SUBTASK",
+    "TIME_LIST",
     "DeclaredLists",
     "Distribution",
     "OperatorList",
@@ -50,6 +51,10 @@ __all__ = [
 #: The most bytes that the elements of a subtask may have together. A footer is one block, which memory holds whole; the
 #: footer of a savepoint holds the lists of all subtasks, and an opening reads the footers of all files.
 LARGEST_OPERATOR_STATE = (LARGEST_BLOCK + 1) // 256
+
+#: The list of how far the time of an operator has come (`qstate.operators.clock`). It is no list of the function: an
+#: operator that keeps no time any more drops it.
+TIME_LIST = "__qstate.time"
 
 OF_SUBTASK, OF_EVERY_SUBTASK = "operator_state", "operator_states"
 
@@ -208,7 +213,7 @@ class DeclaredLists:
         for one in stored:
             if one.name in self.declared:
                 elements[one.name] += self._converted(one)
-            elif not self.allow_non_restored:
+            elif one.name != TIME_LIST and not self.allow_non_restored:
                 raise JobError(
                     f"operator {self.operator!r}: the stored operator state {one.name!r} belongs to no operator state "
                     f"of the function any more; ask for it in open() with {_METHODS[one.distribution]}() under that "

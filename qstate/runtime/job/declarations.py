@@ -11,16 +11,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from qstate.errors import JobError
+from qstate.operators.epoch_time import EventTime
 
 __all__ = ["Declaration", "Declarations"]
 
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """One declaration of an operator: its token, and the pickled `OperatorSpec`."""
+    """One declaration of an operator: its token, and the pickled `OperatorSpec` with what it says about time."""
 
     token: str
     spec: bytes
+    event_time: EventTime | None = None
+    keeps_time: bool = False
 
 
 class Declarations:

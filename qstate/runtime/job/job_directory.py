@@ -12,21 +12,25 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from qstate.checkpoint.manifest import JobManifest, read_final, write_final
-from qstate.checkpoint.sources.history import StoredOperator
+from qstate.checkpoint.log.operator_state import TIME_LIST, OperatorState
+from qstate.checkpoint.manifest import JobManifest, layout_places, read_final, write_final
+from qstate.checkpoint.sources.history import StoredOperator, existing_chain
 from qstate.checkpoint.sources.origins import open_source
 from qstate.checkpoint.sources.superseded_layouts import without_unused_layouts
 from qstate.checkpoint.storage.directory import Directory
 from qstate.checkpoint.storage.locations import absolute, open_directory
 from qstate.config import JobConfig
 from qstate.errors import CheckpointError, ConfigError, JobError
+from qstate.operators.epoch_time import Reached
 from qstate.runtime.control.scratch_directory import temporary_directory
 from qstate.runtime.job.directory_owner import take_ownership
+from qstate.runtime.job.epoch_clocks import StoredTime
 from qstate.runtime.job.layout_cleanup import OldLayouts
 from qstate.runtime.job.spark_location import check_apart, check_not_sparks
+from qstate.serializers import MessagePackSerializer
 from qstate.storage_faults import BY_CHECKPOINT_DIR, storage_fault
 
 __all__ = ["JobDirectory"]
@@ -126,6 +130,22 @@ class JobDirectory:
                 log.warning("%s", exc)
         self._old_layouts.epoch_is_final(self.manifest, self.operators_of(query), epoch)
 
+    def stored_time(self, operator: str, epoch: int) -> StoredTime:
+        """What the logs of this layout say about an operator's time as of an epoch. Raises `CheckpointError`.
+
+        A subtask without a log here has the time of all subtasks in the state that it begins with.
+        """
+        before: list[Reached] = []
+        sealed: list[Reached] = []
+        for place in layout_places(self._files, self.manifest, operator, self.manifest.layout):
+            chain = existing_chain(place) if place.files else None
+            if chain is None:
+                continue
+            before += _reached(chain.operator_state(epoch - 1))
+            if any(segment.epoch == epoch for segment in chain.segments):
+                sealed += _reached(chain.operator_state(epoch))
+        return StoredTime(Reached.of_all(before), Reached.of_all(sealed))
+
     def final(self, operator: str) -> int:
         """The newest epoch of an operator that is known to be committed, -1 for none."""
         return self._final.get(self._bound.get(operator, ""), -1)
@@ -207,6 +227,11 @@ class JobDirectory:
                 "the operator its uid back, create all operators before the first query is started, or set "
                 "allow_non_restored_state=True to continue without that state"
             )
+
+
+def _reached(state: OperatorState) -> Iterator[Reached]:
+    loads = MessagePackSerializer().loads
+    yield from (Reached(*loads(element)) for one in state if one.name == TIME_LIST for element in one.elements)
 
 
 def _check_not_sparks(files: Directory) -> None:

@@ -27,6 +27,7 @@ from qstate.checkpoint.storage.locations import absolute, is_url
 from qstate.config import JobConfig
 from qstate.errors import ClosedError, ConfigError, FencedError, JobError
 from qstate.line_limit import report_withheld
+from qstate.operators.epoch_time import EpochTime, Reached
 from qstate.runtime.control.addresses import Bootstrap, RestoredSubtask, TaskManagerAddress, host_id
 from qstate.runtime.control.authentication import new_secret
 from qstate.runtime.control.launch import StartedTaskManager, start_task_manager
@@ -35,6 +36,7 @@ from qstate.runtime.control.rpc import RpcListener, RpcPeer
 from qstate.runtime.control.statistics import ProcessStatistics
 from qstate.runtime.job.assignments import Assignments
 from qstate.runtime.job.declarations import Declaration, Declarations
+from qstate.runtime.job.epoch_clocks import EpochClocks
 from qstate.runtime.job.job_directory import JobDirectory
 from qstate.runtime.job.location_registry import LocationRegistry
 from qstate.runtime.job.replayed_epoch import older_than_state
@@ -97,6 +99,7 @@ class JobManager:
         self._pid = os.getpid()
         self._directory = JobDirectory(job, config, parallelism, location_of=location_of)
         self.checkpoint_dir = self._directory.path
+        self._clocks = EpochClocks(parallelism, self._directory.stored_time)
         try:
             self._listener = RpcListener((host, 0), self.secret, self._accepted)
         except BaseException as exc:
@@ -121,6 +124,7 @@ class JobManager:
         """
         with self._lock:
             self._declarations.declare(uid, declaration, self._directory.query_of(uid), running)
+            self._clocks.declare(uid, declaration.event_time, keeps_time=declaration.keeps_time)
 
     def has_operator(self, uid: str) -> bool:
         """Whether a uid is taken."""
@@ -233,6 +237,8 @@ class JobManager:
             "operator": self._operator,
             "bind_query": self._bind_query,
             "begun": self._begun,
+            "sealed": self._clocks.sealed,
+            "timers_are_due": self._clocks.timers_are_due,
             "register_states": self._register_states,
             "publish": self._publish,
             "restored": self._note_restored,
@@ -440,12 +446,13 @@ class JobManager:
             raise older_than_state(uid, epoch, self.checkpoint_dir, why)
         return final
 
-    def _begun(self, query: str, epoch: int) -> None:
-        """A subtask begins an epoch, which proves that the epoch before is committed.
+    def _begun(self, uid: str, query: str, epoch: int, reached: Reached | None) -> EpochTime:
+        """A subtask begins an epoch, which proves that the epoch before is committed. Returns the time of the epoch.
 
-        It is recorded here first, so that a restarted task manager never shows less than its predecessor did.
+        The proof is recorded here first, so that a restarted task manager never shows less than its predecessor did.
         """
         self._directory.finalize(query, epoch - 1)
+        return self._clocks.begin(uid, epoch, reached)
 
     def _register_states(self, uid: str, states: Sequence[Mapping[str, Any]]) -> None:
         with self._lock:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -21,7 +21,7 @@ from qstate.operators.steps import step_in
 from qstate.runtime.control.addresses import RestoredSubtask
 from qstate.runtime.relay.data_channel import SessionRequest, TaskChannel
 from qstate.runtime.serving.registry import StateInstance
-from qstate.runtime.tasks.subtask_epochs import EpochAttempt, SubtaskEpochs
+from qstate.runtime.tasks.subtask_epochs import EpochAttempt, EpochClock, SubtaskEpochs
 from qstate.runtime.tasks.subtask_place import Restart, SubtaskPlace
 from qstate.runtime.tasks.subtask_restore import SubtaskParts, restore_subtask
 
@@ -85,10 +85,8 @@ class Subtask:
             if descriptor.queryable_name is not None
         ]
 
-    def run(
-        self, request: SessionRequest, channel: TaskChannel, begun: Callable[[], object], *, committed: bool = False
-    ) -> None:
-        """Serve one session to its end; `begun` is called when the subtask begins the epoch.
+    def run(self, request: SessionRequest, channel: TaskChannel, clock: EpochClock, *, committed: bool = False) -> None:
+        """Serve one session to its end; `clock` has the time of the epoch.
 
         `committed`: Spark has already committed the epoch, so it may only be replayed.
         Raises `FencedError` for an attempt that is too old, `JobError` for an error that the user has to fix, and
@@ -96,7 +94,7 @@ class Subtask:
         """
         check_current = partial(self._check_current, request, channel)
         with self._turn(request, channel):
-            self._epochs.run(EpochAttempt(request.epoch, request.attempt, channel, committed, begun, check_current))
+            self._epochs.run(EpochAttempt(request.epoch, request.attempt, channel, committed, clock, check_current))
 
     def finalize(self, epoch: int) -> None:
         """Spark has committed this epoch and all before: make them final now, or when the running session has ended."""

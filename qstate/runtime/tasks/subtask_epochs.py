@@ -17,6 +17,7 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -28,14 +29,26 @@ from qstate.checkpoint.log.operator_state import OperatorState
 from qstate.checkpoint.sources.opening import convert_log
 from qstate.errors import FencedError, JobError, SerializationError
 from qstate.forks import end_forked_child
+from qstate.operators.epoch_time import EpochTime, Reached
+from qstate.operators.timers import FirstTimers
 from qstate.runtime.job.replayed_epoch import ReplayedEpoch, older_than_state
 from qstate.runtime.relay.data_channel import FrameKind, TaskChannel
 from qstate.runtime.tasks.session_input import read_rows, skip_rows
 from qstate.runtime.tasks.subtask_restore import SubtaskParts
 
-__all__ = ["EpochAttempt", "SubtaskEpochs"]
+__all__ = ["EpochAttempt", "EpochClock", "SubtaskEpochs"]
 
 log = logging.getLogger(__name__)
+
+
+class EpochClock(Protocol):
+    """The clock of an operator, for one attempt of an epoch: the job manager decides the time."""
+
+    def begin(self, reached: Reached | None) -> EpochTime:
+        """The subtask begins the epoch, and has reached this before (None: not stored). Returns the epoch's time."""
+
+    def sealed(self, reached: Reached, first_timers: FirstTimers) -> None:
+        """The subtask has sealed or replayed the epoch, has reached this, and these are its earliest timers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +59,7 @@ class EpochAttempt:
     number: int
     channel: TaskChannel
     committed: bool
-    #: Called when the subtask begins the epoch.
-    begun: Callable[[], object]
+    clock: EpochClock
     #: Raises `FencedError` when a newer attempt has cut this one off.
     check_current: Callable[[], None]
 
@@ -81,6 +93,9 @@ class SubtaskEpochs:
                 raise SerializationError(f"{self._parts.name}: {exc}") from exc
         else:
             self._replay(attempt, replayed)
+        reached = self._parts.operator.reached
+        if reached is not None:  # before SEALED is sent: the time of the next epoch follows from it
+            attempt.clock.sealed(reached, self._parts.operator.first_timers)
         attempt.channel.send(FrameKind.SEALED)
 
     def sealed_and_due(self, reported: int) -> int | None:
@@ -108,9 +123,9 @@ class SubtaskEpochs:
     def _process(self, attempt: EpochAttempt, decision: Process) -> None:
         output: OutputSpool | None = None
         try:
-            self._begin(attempt, decision)
+            epoch_time = self._begin(attempt, decision)
             output = self._parts.log.begin_output()
-            identity = self._send_results(attempt, output)
+            identity = self._send_results(attempt, epoch_time, output)
             attempt.check_current()
             lists = self._parts.operator.lists.packed()
             changes = self._parts.backend.commit(attempt.epoch)
@@ -119,7 +134,7 @@ class SubtaskEpochs:
             raise
         self._seal(attempt, changes, output, lists, identity)
 
-    def _begin(self, attempt: EpochAttempt, decision: Process) -> None:
+    def _begin(self, attempt: EpochAttempt, decision: Process) -> EpochTime:
         parts = self._parts
         if decision.rollback:
             self._rollback()
@@ -127,15 +142,17 @@ class SubtaskEpochs:
             self._skipped(attempt.epoch)
         if parts.log.unconverted:
             convert_log(parts.log, parts.declared)  # the epoch sealed last is committed now
-        attempt.begun()  # records the epoch before as final; only then may its results be dropped
+        # This records the epoch before as final; only then may its results be dropped.
+        epoch_time = attempt.clock.begin(parts.operator.reached)
         parts.log.drop_output(before_epoch=attempt.epoch)
         if self._attempts.sealed is not None and not decision.rollback:
             parts.snapshotter.epoch_is_final(self._attempts.sealed)
         parts.backend.begin(attempt.epoch)
         self.uncommitted_since = None
+        return epoch_time
 
-    def _send_results(self, attempt: EpochAttempt, output: OutputSpool) -> EpochInput:
-        """Process the rows as they arrive, and send and keep the results. Returns the identity of the rows."""
+    def _send_results(self, attempt: EpochAttempt, epoch_time: EpochTime, output: OutputSpool) -> EpochInput:
+        """Fire timers, process the rows as they arrive, send and keep the results. Returns the identity of the rows."""
         operator = self._parts.operator
 
         def send(results: Iterable[pa.RecordBatch]) -> None:
@@ -144,6 +161,7 @@ class SubtaskEpochs:
                 output.append(frame)
                 attempt.channel.send(FrameKind.OUTPUT, memoryview(frame))
 
+        send(operator.begin(attempt.epoch, epoch_time))
         identity = read_rows(
             attempt.channel,
             self._parts.spec.input_schema,

@@ -21,7 +21,6 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -29,6 +28,8 @@ import psutil
 
 from qstate.errors import FencedError, JobError, QStateError
 from qstate.line_limit import report_withheld
+from qstate.operators.epoch_time import EpochTime, Reached
+from qstate.operators.timers import FirstTimers
 from qstate.operators.user_traceback import described, with_user_traceback
 from qstate.runtime.control.addresses import Bootstrap, TaskManagerAddress, host_id
 from qstate.runtime.control.process_log import ProcessLog
@@ -199,9 +200,9 @@ class TaskManager:
             restart = Restart(max(final, request.epoch - 1), request.epoch)
             subtask = self._subtasks.open(request.operator, request.subtask, restart, request.declaration)
             assert subtask is not None  # only a restart without a first epoch gives None
-            begun = partial(self._job_manager.call, "begun", request.query, request.epoch)
+            clock = _JobClock(self._job_manager, request)
             try:
-                subtask.run(request, channel, begun, committed=request.epoch <= final)
+                subtask.run(request, channel, clock, committed=request.epoch <= final)
             finally:
                 if subtask.broken:  # before the failure is sent: from then on, no query sees the failed epoch
                     self._subtasks.withdraw(request.operator, request.subtask, subtask)
@@ -262,6 +263,22 @@ class TaskManager:
     def _advertised(self, address: tuple[str, int]) -> tuple[str, int]:
         host, port = address
         return (self._host if host in ("0.0.0.0", "::") else host), port
+
+
+class _JobClock:
+    """The clock of an operator in the job manager, for one session."""
+
+    def __init__(self, job_manager: RpcPeer, request: SessionRequest) -> None:
+        self._call = job_manager.call
+        self._request = request
+
+    def begin(self, reached: Reached | None) -> EpochTime:
+        request = self._request
+        time: EpochTime = self._call("begun", request.operator, request.query, request.epoch, reached)
+        return time
+
+    def sealed(self, reached: Reached, first_timers: FirstTimers) -> None:
+        self._call("sealed", self._request.operator, self._request.subtask, reached, first_timers)
 
 
 def _process(pid: int) -> psutil.Process | None:

@@ -1,0 +1,126 @@
+"""The heap's timers of one time domain: a set of timers and a binary heap in the order in which they are due.
+
+Rules of this module: only the operator's thread uses it, and it knows no epoch numbers. It keeps
+
+    held      the timers as of now, by (time, encoded namespace, encoded key)
+    queue     a binary heap of at least these; an entry that is not held is skipped when it comes first
+    before    for each timer that was written since the last commit, whether it was held then
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+from qstate.backends.admission import admit_time
+from qstate.backends.change_blocks import ChangeBlock
+from qstate.backends.contract import Change, ChangeOp, Timer, TimerQueue
+from qstate.descriptors import TimerDescriptor
+from qstate.keys import Key, KeyGroupRange, Namespace, decode_key, decode_keys
+
+__all__ = ["HeapTimers"]
+
+_Entry = tuple[int, bytes, bytes]
+
+
+class HeapTimers(TimerQueue):
+    """A queue whose timers are Python objects."""
+
+    def __init__(
+        self, descriptor: TimerDescriptor, group_of: Callable[[Key], int], encode: Callable[[Namespace], bytes]
+    ) -> None:
+        self._name = descriptor.name
+        self._data = descriptor.serializer.dumps(True)
+        self._group_of = group_of
+        self._encode = encode
+        self._held: dict[_Entry, Timer] = {}
+        self._queue: list[_Entry] = []
+        self._before: dict[_Entry, Timer | None] = {}
+
+    def add(self, timer: Timer) -> None:
+        entry = self._entry(timer)
+        if entry not in self._held:
+            self._before.setdefault(entry, None)
+            self._held[entry] = timer
+            heappush(self._queue, entry)
+
+    def remove(self, timer: Timer) -> None:
+        self._remove(self._entry(timer))
+
+    def take(self, upto: int, limit: int) -> list[Timer]:
+        taken: list[Timer] = []
+        queue = self._queue
+        while queue and queue[0][0] <= upto and len(taken) < limit:
+            found = self._remove(heappop(queue))
+            if found is not None:
+                taken.append(found)
+        return taken
+
+    def first(self) -> int | None:
+        queue = self._queue
+        while queue and queue[0] not in self._held:
+            heappop(queue)
+        return queue[0][0] if queue else None
+
+    def changes(self) -> Iterator[Change]:
+        """The changes of the running epoch. Nothing changes until `seal`."""
+        for (time, namespace, key), before in self._before.items():
+            found = self._held.get((time, namespace, key))
+            if (found is None) is not (before is None):
+                timer = found or before
+                assert timer is not None
+                op, data = (ChangeOp.MAP_REMOVE, b"") if found is None else (ChangeOp.MAP_PUT, self._data)
+                yield Change(op, self._name, self._group_of(timer.key), namespace, key, self._encode(time), data)
+
+    def seal(self) -> None:
+        """The running epoch, whose changes were read, is committed."""
+        self._before = {}
+
+    def rollback(self) -> None:
+        """Return to the timers of the last commit."""
+        for entry, timer in self._before.items():
+            if timer is None:
+                self._held.pop(entry, None)
+            elif entry not in self._held:
+                self._held[entry] = timer
+                heappush(self._queue, entry)
+        self._before = {}
+
+    def entries(self, groups: KeyGroupRange) -> Iterator[Change]:
+        """The committed timers of these key groups."""
+        committed = {**self._held, **self._before}
+        for (time, namespace, key), timer in committed.items():
+            if timer is not None and (group := self._group_of(timer.key)) in groups:
+                yield Change(ChangeOp.MAP_PUT, self._name, group, namespace, key, self._encode(time), self._data)
+
+    def load(self, block: ChangeBlock) -> None:
+        """Apply changes that are committed already."""
+        namespace = decode_key(block.namespace)
+        times: Sequence[Any] = decode_keys(block.map_keys or ())
+        keys: Sequence[Any] = decode_keys(block.keys)
+        for time, encoded, key in zip(times, block.keys, keys, strict=True):
+            entry = (time, block.namespace, encoded)
+            if block.op is ChangeOp.MAP_PUT:
+                self._held[entry] = Timer(time, namespace, key)
+            else:
+                self._held.pop(entry, None)
+
+    def loaded(self) -> None:
+        """All changes were loaded."""
+        self._queue = list(self._held)
+        heapify(self._queue)
+
+    def is_empty(self) -> bool:
+        """Whether there is neither a timer nor a write."""
+        return not (self._held or self._before)
+
+    def _remove(self, entry: _Entry) -> Timer | None:
+        found = self._held.pop(entry, None)
+        if found is not None:
+            self._before.setdefault(entry, found)
+        return found
+
+    def _entry(self, timer: Timer) -> _Entry:
+        admit_time(timer.time)
+        return timer.time, self._encode(timer.namespace), self._encode(timer.key)

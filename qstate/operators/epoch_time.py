@@ -1,0 +1,90 @@
+"""The time of an epoch, and how it follows from the rows of earlier epochs.
+
+Rules of this module: values and one rule without I/O. It knows no rows, no files and no clock.
+
+All times are milliseconds since 1970-01-01 UTC, as in Flink and in Spark's watermarks.
+
+    time of epoch n     decided once, before any subtask begins the epoch; stored with the epoch by each subtask;
+                        the same when the epoch is processed again
+    processing time     the clock of the driver when the first subtask begins the epoch
+    watermark           the greatest event time of the rows before epoch n, over all subtasks, less the delay.
+                        It never goes back. None until a row has had an event time
+
+**Operators in a row.** The rows that a later operator gets in epoch n come from the earlier operator's epoch n, and so
+from timers up to its watermark of epoch n. So the later operator's watermark of epoch n is the earlier operator's
+watermark of epoch n - 1: no timer fires before a row that the earlier operator may still send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+__all__ = ["EpochTime", "EventTime", "Reached", "next_watermark"]
+
+
+class EpochTime(NamedTuple):
+    """The time of an epoch, for all subtasks of an operator. `watermark` is None while there is none."""
+
+    watermark: int | None
+    processing_time: int
+
+
+@dataclass(frozen=True, slots=True)
+class EventTime:
+    """Where the event time of an operator's rows comes from.
+
+    `column` is the column of the input with the event time, `delay_ms` the delay of its watermark. `follows` are the
+    uids of the operators that the rows come from; `has_source` says whether rows also come from elsewhere.
+    """
+
+    column: str
+    delay_ms: int
+    follows: tuple[str, ...] = ()
+    has_source: bool = True
+
+
+class Reached(NamedTuple):
+    """How far the time of an operator has come, as of an epoch: of one subtask, or of all together.
+
+    `watermark` and `processing_time` are those of the epoch, `before` is the watermark of the epoch before it.
+    `greatest` is the greatest event time of a row up to the epoch, None for none.
+    """
+
+    epoch: int
+    before: int | None
+    watermark: int | None
+    processing_time: int
+    greatest: int | None
+
+    @classmethod
+    def of_all(cls, found: Iterable[Reached]) -> Reached | None:
+        """What several subtasks have reached together; None when there is none."""
+        reached = list(found)
+        if not reached:
+            return None
+        return cls(
+            max(one.epoch for one in reached),
+            _latest(one.before for one in reached),
+            _latest(one.watermark for one in reached),
+            max(one.processing_time for one in reached),
+            _latest(one.greatest for one in reached),
+        )
+
+
+def next_watermark(event_time: EventTime, reached: Reached | None, followed: Sequence[int | None]) -> int | None:
+    """The watermark of the epoch after those that all subtasks together have reached.
+
+    `followed` are the watermarks, in the epoch before, of those operators with event time that the rows come from.
+    """
+    bounds = list(followed)
+    if event_time.has_source or not followed:
+        greatest = None if reached is None else reached.greatest
+        bounds.append(None if greatest is None else greatest - event_time.delay_ms)
+    least = None if None in bounds else min((bound for bound in bounds if bound is not None), default=None)
+    return _latest((least, None if reached is None else reached.watermark))
+
+
+def _latest(times: Iterable[int | None]) -> int | None:
+    return max((time for time in times if time is not None), default=None)

@@ -1,0 +1,207 @@
+"""Timers of keys: registered by a function, and fired when the time of an epoch has reached them.
+
+Rules of this module: it knows the backend's queues, the current key and the time of the epoch. It does not know how a
+queue stores timers, nor how the operator emits rows.
+
+An epoch first fires the timers that its time makes due, then its rows are processed: the rows of an epoch come after
+its watermark, as in Flink. Event-time timers come before processing-time timers, and in each domain the earliest first.
+A timer that is registered while timers fire fires in the same epoch if it is due; one that a row registers fires in a
+later epoch.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from enum import Enum
+from typing import Any, NamedTuple, NoReturn
+
+from qstate.backends.contract import Timer, TimerQueue
+from qstate.descriptors import TimerDescriptor
+from qstate.errors import JobError
+from qstate.keys import Key, Namespace, check_key, encode_key
+
+__all__ = [
+    "EVENT_TIME_TIMERS",
+    "NO_FIRST_TIMERS",
+    "NO_TIMERS",
+    "PROCESSING_TIME_TIMERS",
+    "FirstTimers",
+    "NoEventTime",
+    "TimeDomain",
+    "TimerService",
+    "Timers",
+]
+
+EVENT_TIME_TIMERS = TimerDescriptor("__qstate.event_time_timers")
+PROCESSING_TIME_TIMERS = TimerDescriptor("__qstate.processing_time_timers")
+
+#: Timers that are taken from the queue at once.
+TAKEN_AT_ONCE = 10_000
+
+#: The place of a timer in the order of a queue.
+_Order = tuple[int, bytes, bytes]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+class TimeDomain(Enum):
+    """The time that a timer waits for."""
+
+    EVENT_TIME = "event_time"
+    PROCESSING_TIME = "processing_time"
+
+
+class FirstTimers(NamedTuple):
+    """The times of the earliest timers of a subtask, None where there is none."""
+
+    event_time: int | None
+    processing_time: int | None
+
+
+#: No timers at all.
+NO_FIRST_TIMERS = FirstTimers(None, None)
+
+
+class Timers:
+    """The timers of one time domain: those in the backend's queue, and those taken from it that have not fired yet."""
+
+    def __init__(self, queue: TimerQueue) -> None:
+        self._queue = queue
+        #: Taken and not fired yet, the earliest first, from `_at` on. Each with its place in the order of the queue.
+        self._taken: list[tuple[_Order, Timer]] = []
+        self._at = 0
+        #: The last time among them: the queue has all timers after it.
+        self._until: int | None = None
+
+    def add(self, timer: Timer) -> None:
+        """Register a timer."""
+        if self._until is None or timer.time > self._until or (place := self._place(timer)) is None:
+            self._queue.add(timer)
+        elif place == len(self._taken) or self._taken[place][1] != timer:
+            self._taken.insert(place, (_order(timer), timer))
+
+    def remove(self, timer: Timer) -> None:
+        """Delete a timer, if it is registered."""
+        if self._until is None or timer.time > self._until or (place := self._place(timer)) is None:
+            self._queue.remove(timer)
+        elif place < len(self._taken) and self._taken[place][1] == timer:
+            del self._taken[place]
+
+    def _place(self, timer: Timer) -> int | None:
+        """Where the timer is or belongs among those taken; None: it comes after all of them, so the queue has it."""
+        order = _order(timer)
+        if self._at == len(self._taken) or order > self._taken[-1][0]:
+            return None
+        return bisect_left(self._taken, (order,), self._at)
+
+    def due(self, upto: int | None) -> Iterator[Timer]:
+        """The timers up to and including a time, in their order; also those that are registered meanwhile."""
+        if upto is None:
+            return
+        while taken := self._queue.take(upto, TAKEN_AT_ONCE):
+            self._taken, self._at, self._until = [(_order(timer), timer) for timer in taken], 0, taken[-1].time
+            while self._at < len(self._taken):
+                self._at += 1
+                yield self._taken[self._at - 1][1]
+            self.discard()
+
+    def first(self) -> int | None:
+        """The time of the earliest timer."""
+        return self._queue.first()
+
+    def discard(self) -> None:
+        """Forget the timers that were taken. After a failure, the rollback of the backend brings them back."""
+        self._taken, self._at, self._until = [], 0, None
+
+
+class NoEventTime(Timers):
+    """The event-time timers of an operator whose rows have no event time."""
+
+    def add(self, timer: Timer) -> None:
+        raise JobError(
+            "an event-time timer never fires here, because the stream has no event time: call withWatermark() on the "
+            "stream before key_by, and keep one timestamp column with a watermark"
+        )
+
+
+class TimerService:
+    """Registers and deletes timers of the current key: `context.timers`.
+
+    A time is an integer, in milliseconds since 1970-01-01 UTC, or a datetime with a time zone. A key has one timer for
+    each time, time domain and namespace: to register it twice is the same as once. Raises `JobError` for another time,
+    or where there is no current key.
+    """
+
+    __slots__ = ("_cursor", "_event_time", "_namespace", "_processing_time")
+
+    def __init__(self, cursor: Any, event_time: Timers, processing_time: Timers, namespace: Namespace = None) -> None:
+        self._cursor = cursor
+        self._event_time = event_time
+        self._processing_time = processing_time
+        self._namespace = namespace
+
+    def in_namespace(self, namespace: Namespace) -> TimerService:
+        """The timers of another namespace, such as a window. None is the namespace of `context.timers`."""
+        if namespace is not None:
+            check_key(namespace)
+        return TimerService(self._cursor, self._event_time, self._processing_time, namespace)
+
+    def register_event_time(self, time: int | datetime) -> None:
+        """Have `on_timer` called for the current key once the watermark has reached this time."""
+        timer = self._timer(time)
+        self._event_time.add(timer)
+
+    def register_processing_time(self, time: int | datetime) -> None:
+        """Have `on_timer` called for the current key once the processing time has reached this time."""
+        timer = self._timer(time)
+        self._processing_time.add(timer)
+
+    def delete_event_time(self, time: int | datetime) -> None:
+        """Delete the current key's event-time timer of this time, if it is registered."""
+        timer = self._timer(time)
+        self._event_time.remove(timer)
+
+    def delete_processing_time(self, time: int | datetime) -> None:
+        """Delete the current key's processing-time timer of this time, if it is registered."""
+        timer = self._timer(time)
+        self._processing_time.remove(timer)
+
+    def _timer(self, time: int | datetime) -> Timer:
+        key: Key = self._cursor.current_key
+        hash(key)  # raises `JobError` where there is no current key
+        return Timer(time if type(time) is int else _milliseconds(time), self._namespace, key)
+
+
+class _NoTimers(TimerService):
+    """`context.timers` of a function without `on_timer`."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        """It has neither a key nor queues."""
+
+    def _timer(self, time: int | datetime) -> NoReturn:
+        raise JobError("a function that uses context.timers must define on_timer(self, timestamp, context)")
+
+    def in_namespace(self, namespace: Namespace) -> TimerService:
+        return self
+
+
+NO_TIMERS: TimerService = _NoTimers()
+
+
+def _milliseconds(time: Any) -> int:
+    if type(time) is bool or not isinstance(time, int | datetime):
+        raise JobError(f"the time of a timer is milliseconds as an int, or a datetime with a time zone, got {time!r}")
+    if isinstance(time, int):
+        return int(time)
+    if time.tzinfo is None:
+        raise JobError(f"the time of a timer needs a time zone, as datetime.now(timezone.utc) has, got {time!r}")
+    return (time - _EPOCH) // _MILLISECOND
+
+
+def _order(timer: Timer) -> _Order:
+    return timer.time, encode_key(timer.namespace), encode_key(timer.key)
