@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from xxhash import xxh64_intdigest
 
 from qstate.config import JobConfig
+from qstate.operators.epoch_time import EventTime
 from qstate.operators.functions import KeyedFunction
 from qstate.operators.operator import OperatorSpec
 from qstate.private_files import own_directory
@@ -42,8 +43,16 @@ OUTPUT = pa.schema([("key", pa.string()), ("total", pa.int64())])
 class RunningJob:
     """One job of one operator `it`. The test does Spark's part (epochs, attempts, tasks)."""
 
-    def __init__(self, function: KeyedFunction, *, input_schema: pa.Schema = INPUT, **settings: Any) -> None:
+    def __init__(
+        self,
+        function: KeyedFunction,
+        *,
+        input_schema: pa.Schema = INPUT,
+        event_time: EventTime | None = None,
+        **settings: Any,
+    ) -> None:
         self._input_schema = input_schema
+        self._event_time = event_time
         self.config = JobConfig(
             **{
                 "parallelism": 1,
@@ -69,8 +78,9 @@ class RunningJob:
             key_columns=("key",),
             input_schema=self._input_schema,
             output_schema=OUTPUT,
+            event_time=self._event_time,
         )
-        declaration = Declaration(uuid4().hex, pickle.dumps(spec))
+        declaration = Declaration(uuid4().hex, pickle.dumps(spec), self._event_time, spec.keeps_time)
         self.manager.declare(uid, declaration, running)
         self.declarations[uid] = declaration.token
 
