@@ -105,9 +105,12 @@ class OperatorSpec:
     @property
     def keeps_time(self) -> bool:
         """Whether the operator stores with each epoch how far its time has come."""
-        function = self.function
-        timers = isinstance(function, KeyedProcessFunction) and function.uses_timers
-        return timers or self.event_time is not None
+        return self.uses_timers or self.event_time is not None
+
+    @property
+    def uses_timers(self) -> bool:
+        """Whether the function has timers."""
+        return isinstance(self.function, KeyedProcessFunction) and self.function.uses_timers
 
     @property
     def row_names(self) -> list[str]:
@@ -250,8 +253,7 @@ class KeyedOperator:
 
     def _open_timers(self) -> None:
         """Give the function timers, if it uses them."""
-        function = self._function
-        if not (isinstance(function, KeyedProcessFunction) and function.uses_timers):
+        if not self._spec.uses_timers:
             return
         kind = Timers if self._spec.event_time is not None else NoEventTime
         event_time = kind(self._backend.timers(EVENT_TIME_TIMERS))

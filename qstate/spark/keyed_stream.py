@@ -3,8 +3,8 @@
 Rules of this module: it builds query plans and operator specs, in the driver. The relay does all work after the
 shuffle. As many of the user's errors as possible are found here, before the query starts.
 
-    DataFrame -> key group, row hash (Spark SQL) -> repartitionById(parallelism, subtask) -> mapInArrow(relay)
-              -> DataFrame
+    DataFrame -> key group, row hash (Spark SQL) -> [union with ticks, for timers]
+              -> repartitionById(parallelism, subtask) -> mapInArrow(relay) -> DataFrame
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from qstate.spark.queries import StreamingQueries
 from qstate.spark.relay_task import SUBTASK_COLUMN, RelayTask
 from qstate.spark.row_hash import row_hash
 from qstate.spark.sink import QueryableStateStream
+from qstate.spark.ticks import ticks_of
 
 __all__ = ["KeyedStream"]
 
@@ -234,6 +235,8 @@ class KeyedStream:
                 HASH_COLUMN: row_hash(rows.schema),
             }
         )
+        if spec.uses_timers:
+            placed = placed.unionByName(self._ticks(uid, declaration.token, placed))
         if latest_only:
             latest = LatestRowPerKey(
                 columns.plan_names(dict.fromkeys((*keys, *namespaces))),
@@ -248,6 +251,12 @@ class KeyedStream:
         result = placed.repartitionById(self._manager.parallelism, F.col(SUBTASK_COLUMN)).mapInArrow(task, schema)
         self._manager.declare(uid, declaration, self._queries.running())  # last, so that a failure changes nothing
         return result
+
+    def _ticks(self, uid: str, token: str, placed: DataFrame) -> DataFrame:
+        """The ticks of an operator as rows of its input: null but for the subtask, which is the first one."""
+        ticks = ticks_of(self._stream.sparkSession, self._ticket, uid, f"qstate_ticks_{token}")
+        columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in placed.schema]
+        return ticks.select(*columns).withColumn(SUBTASK_COLUMN, F.lit(0).cast("int"))
 
     def _derived_uid(self, function: KeyedFunction) -> str:
         """A uid for an operator without one. It is the same in each run of a program, whichever query starts first."""

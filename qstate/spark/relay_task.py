@@ -56,7 +56,8 @@ class RelayTask:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
             request = self._request()
-            checked = (self._checked(batch, request.subtask) for batch in batches if batch.num_rows)
+            rows = map(self._without_ticks, batches)
+            checked = (self._checked(batch, request.subtask) for batch in rows if batch.num_rows)
             first = next(checked, None)  # fails on misplaced rows before a session is open
             yield from relay(self._ticket, request, chain([] if first is None else [first], checked))
         except QStateError:
@@ -78,6 +79,11 @@ class RelayTask:
             raise self._misplaced(f"task {subtask} of {self._parallelism}")
         attempt = context.taskAttemptId()
         return SessionRequest(self._operator, subtask, int(epoch), attempt, query, self._declaration)
+
+    def _without_ticks(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch without ticks (`qstate.spark.ticks`): only they have no hash."""
+        hashes = batch.column(batch.num_columns - 1)
+        return batch.filter(hashes.is_valid()) if hashes.null_count else batch
 
     def _checked(self, batch: pa.RecordBatch, subtask: int) -> pa.RecordBatch:
         """The batch under the operator's names, without the subtask column, whose value must be this subtask.
