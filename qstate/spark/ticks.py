@@ -20,6 +20,14 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from qstate.runtime.control.rpc import RpcPeer, connect
 from qstate.runtime.relay.relay import JobTicket
 
+try:
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+except ImportError:  # PySpark before 4.2: a query with a Python source reads all that is available in one micro-batch
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """Stands for the class of newer versions."""
+
+
 __all__ = ["ticks_of"]
 
 #: The one field of an offset: the time of the newest tick in milliseconds, which only rises.
@@ -46,14 +54,22 @@ def ticks_of(spark: SparkSession, ticket: JobTicket, uid: str, name: str) -> Dat
     return spark.readStream.format(name).load()
 
 
-class TickReader(DataSourceStreamReader):
-    """Asks the job manager whether timers of an operator are due."""
+class TickReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
+    """Asks the job manager whether timers of an operator are due.
+
+    A query of what is available (`trigger(availableNow=True)`) ends: it fires the timers that its rows make due, and
+    those whose processing time had come when it began.
+    """
 
     def __init__(self, ticket: JobTicket, uid: str) -> None:
         self._ticket = ticket
         self._uid = uid
         self._job_manager: RpcPeer | None = None
         self._ticked_ms = 0
+        self._available_ms: int | None = None
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._available_ms = int(time.time() * 1000)
 
     def initialOffset(self) -> dict[str, int]:
         return {OFFSET: 0}
@@ -79,5 +95,5 @@ class TickReader(DataSourceStreamReader):
     def _timers_are_due(self) -> bool:
         if self._job_manager is None:
             self._job_manager = RpcPeer(connect(*self._ticket.job_manager, self._ticket.secret), {}).start()
-        due: bool = self._job_manager.call("timers_are_due", self._uid)
+        due: bool = self._job_manager.call("timers_are_due", self._uid, self._available_ms)
         return due

@@ -6,8 +6,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
-from datetime import timedelta
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,9 @@ from qstate.descriptors import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
+from qstate.operators.context import RuntimeContext
 from qstate.operators.functions import KeyedProcessFunction
+from qstate.operators.handles import ElementContext
 from tests.functions import Mean, add
 
 
@@ -173,3 +175,44 @@ class Passes(KeyedProcessFunction):
 
     def process_element(self, row: Any, context: Any) -> Any:
         yield row.key, row.at + self._moved, row.n
+
+
+class Gaps(KeyedProcessFunction):
+    """Emits (key, time, rows) when a key has had no row for some seconds of event time."""
+
+    def __init__(self, seconds: int) -> None:
+        self._gap_ms = seconds * 1000
+
+    def open(self, context: RuntimeContext) -> None:
+        self.rows = context.get_reducing_state(ReducingStateDescriptor("rows", int, reduce_function=add))
+        self.until = context.get_state(ValueStateDescriptor("until", int))
+
+    def process_element(self, row: Any, context: ElementContext) -> None:
+        assert context.timestamp is not None
+        before, until = self.until.value(), context.timestamp + self._gap_ms
+        if before is None or before < until:
+            if before is not None:
+                context.timers.delete_event_time(before)
+            context.timers.register_event_time(until)
+            self.until.update(until)
+        self.rows.add(1)
+
+    def on_timer(self, timestamp: int, context: ElementContext) -> Iterator[Any]:
+        yield context.current_key, datetime.fromtimestamp(timestamp / 1000, timezone.utc), self.rows.get()
+        self.rows.clear()
+        self.until.clear()
+
+
+class Deadlines(KeyedProcessFunction):
+    """Emits (key, time, milliseconds) some milliseconds of processing time after a row."""
+
+    def __init__(self, wait_ms: int) -> None:
+        self._wait_ms = wait_ms
+
+    def process_element(self, row: Any, context: ElementContext) -> None:
+        context.timers.register_processing_time(context.processing_time + self._wait_ms)
+
+    def on_timer(self, timestamp: int, context: ElementContext) -> Iterator[Any]:
+        registered = timestamp - self._wait_ms
+        at = datetime.fromtimestamp(registered / 1000, timezone.utc)
+        yield context.current_key, at, context.processing_time - registered

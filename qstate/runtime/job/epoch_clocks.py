@@ -98,9 +98,10 @@ class EpochClocks:
             clock.reached = _together(clock.reached, reached)
             clock.first_timers[subtask] = first_timers
 
-    def timers_are_due(self, uid: str) -> bool:
+    def timers_are_due(self, uid: str, now_ms: int | None = None) -> bool:
         """Whether another epoch would fire timers of an operator, or bring it nearer to that.
 
+        `now_ms` is the processing time that counts, None for the clock's.
         As long as it is not known what timers there are, because not every subtask has sealed an epoch in this driver,
         another epoch brings that.
         """
@@ -109,7 +110,7 @@ class EpochClocks:
             timers = list(clock.first_timers.values())
         if len(timers) < self._parallelism:
             return True
-        watermark, now = self._horizon(uid), self._now_ms()
+        watermark, now = self._horizon(uid), self._now_ms() if now_ms is None else now_ms
         return any(
             (first.processing_time is not None and first.processing_time <= now)
             or (first.event_time is not None and watermark is not None and first.event_time <= watermark)
