@@ -16,6 +16,7 @@ try:
         ReducingState,
         ValueState,
     )
+    from qstate.operators.timers import TimeDomain, TimerService
     from qstate.spark.job import Job
     from qstate.spark.keyed_stream import KeyedStream
     from qstate.spark.sink import QueryableStateStream
@@ -33,5 +34,7 @@ __all__ = [
     "QueryableStateStream",
     "ReducingState",
     "RuntimeContext",
+    "TimeDomain",
+    "TimerService",
     "ValueState",
 ]

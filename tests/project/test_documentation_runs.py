@@ -23,18 +23,19 @@ from qstate.errors import JobError, QueryError
 from qstate.spark import Job
 from tests.project.documentation import Block, Page, pages, run_program
 from tests.project.served_job import serve
-from tests.spark.streams import LOCAL, FileStream, start_spark
+from tests.spark.streams import LOCAL, FileStream, start_spark, until
 
 README = Page("README.md")
 QUERY = Page("docs/how-to/query-state.md")
 CHOOSE = Page("docs/how-to/choose-a-backend.md")
 LATEST_ROW = Page("docs/how-to/latest-row.md")
 EVENT_TIME = Page("docs/how-to/event-time.md")
+TIMERS = Page("docs/how-to/timers.md")
 NOTEBOOKS = Page("docs/how-to/notebooks.md")
 FASTAPI = Page("docs/how-to/fastapi.md")
 EMBED = Page("docs/how-to/embed-a-state-server.md")
 #: These need a session, a stream or a running job, or print what their page shows; the rest needs nothing.
-ACTED_OUT = {README, QUERY, CHOOSE, LATEST_ROW, EVENT_TIME, NOTEBOOKS, FASTAPI, EMBED}
+ACTED_OUT = {README, QUERY, CHOOSE, LATEST_ROW, EVENT_TIME, TIMERS, NOTEBOOKS, FASTAPI, EMBED}
 ALONE = [page for page in pages() if page.programs() and page not in ACTED_OUT]
 TIMEOUT_S = 60.0
 
@@ -100,6 +101,19 @@ def test_event_time(spark: Any, tmp_path: Path) -> None:
     batches = [[60.0, 95.0], [61.0, 62.0, 63.0, 70.0], [0.0]]
     assert _acted_out(EVENT_TIME, spark, tmp_path, batches, look) == ["", "", "61.0\n", ""]
     assert [tuple(row) for row in highest] == [(0, -34.0), (1, 35.0)]  # the watermark is 2:50
+
+
+@pytest.mark.spark
+def test_timers(spark: Any, tmp_path: Path) -> None:
+    found: list[Any] = []
+
+    def look(namespace: dict[str, Any]) -> None:
+        until(lambda: spark.table("maxima").count() == 2, "the hours before the watermark, 2:50, are reported")
+        until(lambda: spark.table("silent").count() == 1, "the sensor is silent")
+        found.extend(spark.table("maxima").selectExpr("hour(hour)", "highest").orderBy("hour").collect())
+
+    assert _acted_out(TIMERS, spark, tmp_path, [[60.0, 71.0, 64.0, 66.0]], look) == ["", "", ""]
+    assert [tuple(row) for row in found] == [(0, 60.0), (1, 71.0)]
 
 
 @pytest.mark.spark
