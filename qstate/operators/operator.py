@@ -264,6 +264,11 @@ class KeyedOperator:
             (TimeDomain.PROCESSING_TIME, processing_time, attrgetter("processing_time")),
         )
 
+    def keys_of(self, batch: pa.RecordBatch) -> list[Key]:
+        """The key of each row of the input. Raises `JobError` for null keys and other columns."""
+        self._check_batch(batch)
+        return _combined([column_values(batch.column(name)) for name in self._spec.key_columns])
+
     def process(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         """Process a batch of the input; with order_by columns, hold it for `finish` and return nothing.
 

@@ -167,6 +167,11 @@ class JobDirectory:
         return list(self._bound)
 
     @property
+    def files(self) -> Directory:
+        """The directory itself."""
+        return self._files
+
+    @property
     def owner_token(self) -> str:
         """The token that task managers check the owner of the directory with (`directory_owner.check_owner`)."""
         return self._owner.token

@@ -29,14 +29,22 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from struct import Struct
-from typing import Any
+from typing import Any, Protocol
 
 from qstate.errors import FencedError, QStateError
 from qstate.forks import end_forked_child
 from qstate.runtime.control.addresses import TaskManagerAddress
 from qstate.runtime.control.authentication import authenticate_opened, receive_exactly
 
-__all__ = ["Frame", "FrameKind", "RelayChannel", "SessionRequest", "TaskChannel", "open_channel"]
+__all__ = [
+    "Frame",
+    "FrameKind",
+    "RelayChannel",
+    "SessionChannel",
+    "SessionRequest",
+    "TaskChannel",
+    "open_channel",
+]
 
 _HEADER = Struct(">QB")
 CONNECT_TIMEOUT_S = 5.0
@@ -80,6 +88,19 @@ class SessionRequest:
     attempt: int
     query: str
     declaration: str
+
+
+class SessionChannel(Protocol):
+    """What the processing of a session needs of its channel."""
+
+    def receive(self) -> Frame:
+        """The next frame. Raises `ConnectionError` when there will be none."""
+
+    def quiet(self) -> bool:
+        """Whether no data has arrived, so that `receive` would wait."""
+
+    def send(self, kind: FrameKind, payload: bytes | memoryview = b"") -> None:
+        """Send a frame. Raises `OSError`."""
 
 
 class TaskChannel:

@@ -12,14 +12,14 @@ import pyarrow as pa
 
 from qstate.checkpoint.log.epoch_input import EpochInput
 from qstate.errors import JobError
-from qstate.runtime.relay.data_channel import FrameKind, TaskChannel
+from qstate.runtime.relay.data_channel import FrameKind, SessionChannel
 from qstate.runtime.relay.input_digest import received_input
 
 __all__ = ["read_rows", "skip_rows"]
 
 
 def read_rows(
-    channel: TaskChannel,
+    channel: SessionChannel,
     schema: pa.Schema,
     *,
     waiting: Callable[[], object],
@@ -44,7 +44,7 @@ def read_rows(
             raise JobError(f"a relay sent {frame.kind.name}, expected rows or END")
 
 
-def skip_rows(channel: TaskChannel, schema: pa.Schema) -> EpochInput:
+def skip_rows(channel: SessionChannel, schema: pa.Schema) -> EpochInput:
     """Read to the end without decoding the rows. Returns their identity."""
     while (frame := channel.receive()).kind is not FrameKind.END:
         pass

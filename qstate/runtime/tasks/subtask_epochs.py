@@ -32,7 +32,7 @@ from qstate.forks import end_forked_child
 from qstate.operators.epoch_time import EpochTime, Reached
 from qstate.operators.timers import FirstTimers
 from qstate.runtime.job.replayed_epoch import ReplayedEpoch, older_than_state
-from qstate.runtime.relay.data_channel import FrameKind, TaskChannel
+from qstate.runtime.relay.data_channel import FrameKind, SessionChannel
 from qstate.runtime.tasks.session_input import read_rows, skip_rows
 from qstate.runtime.tasks.subtask_restore import SubtaskParts
 
@@ -57,7 +57,7 @@ class EpochAttempt:
 
     epoch: int
     number: int
-    channel: TaskChannel
+    channel: SessionChannel
     committed: bool
     clock: EpochClock
     #: Raises `FencedError` when a newer attempt has cut this one off.

@@ -1,0 +1,182 @@
+"""The harness: runs one function on rows and times that a test chooses, and looks into its state.
+
+Rules of this module: it is the face that tests use. `subtasks` runs the epochs.
+"""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+from pyspark import cloudpickle
+
+from qstate.backends.contract import Timer
+from qstate.config import JobConfig
+from qstate.descriptors import StateDescriptor
+from qstate.errors import ConfigError, JobError
+from qstate.keys import Key, Namespace, decode_key
+from qstate.operators.epoch_time import EventTime
+from qstate.operators.functions import KeyedFunction
+from qstate.operators.operator import OperatorSpec
+from qstate.operators.timers import EVENT_TIME_TIMERS, PROCESSING_TIME_TIMERS, TimeDomain
+from qstate.runtime.control.scratch_directory import temporary_directory
+from qstate.testing.rows import Columns, batch_of, schema_of
+from qstate.testing.subtasks import HarnessClock, HarnessSubtasks
+
+__all__ = ["FunctionHarness"]
+
+JOB, UID = "harness", "function"
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+class FunctionHarness:
+    """Runs a function without Spark, in this process. Use it as a context manager.
+
+    Each call of `process`, `advance_watermark` and `advance_processing_time` is one epoch: due timers fire, the rows
+    are processed, the state is committed and stored as in a job. Errors of the function are raised as `JobError`, as
+    they would stop the query; the epoch is rolled back then.
+
+    `input` and `output` are the columns of the rows, as a mapping of names to `str`, `int`, `float`, `bool`, `bytes`,
+    `date`, `datetime` or types of Arrow, or as a schema of Arrow. `key_by` names the key columns, `order_by` the
+    columns that rows of an epoch are sorted by. `event_time` names the column with the event time, and `delay` is the
+    delay of its watermark. `settings` are those of a job, such as `backend` and `parallelism`.
+
+    The function is pickled for each subtask, as in a job. `checkpoint` is where the state is kept: a harness over the
+    directory of a closed one continues with its state, also with another backend or parallelism, or a changed function.
+
+    Raises `ConfigError` and `JobError` for what a job would refuse.
+    """
+
+    def __init__(
+        self,
+        function: KeyedFunction,
+        *,
+        input: Columns,
+        output: Columns,
+        key_by: str | Sequence[str],
+        order_by: str | Sequence[str] = (),
+        event_time: str | None = None,
+        delay: timedelta = timedelta(0),
+        processing_time: int | datetime = 0,
+        checkpoint: str | Path | None = None,
+        **settings: Any,
+    ) -> None:
+        self._temporary = temporary_directory("qstate-harness-")
+        try:
+            self._input = schema_of("input", input)
+            spec = OperatorSpec(
+                uid=UID,
+                job=JOB,
+                function=function,
+                key_columns=_names(key_by),
+                input_schema=self._input,
+                output_schema=schema_of("output", output),
+                order_by=_names(order_by),
+                event_time=None if event_time is None else EventTime(event_time, delay // _MILLISECOND),
+            )
+            directory = str(self._temporary / "checkpoint" if checkpoint is None else checkpoint)
+            config = JobConfig(**{"parallelism": 1, "snapshot_interval": 0, **settings, "checkpoint_dir": directory})
+            self._clock = HarnessClock(spec, _milliseconds(processing_time))
+            self._subtasks = HarnessSubtasks(_copies(spec), config, self._temporary)
+        except BaseException:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            raise
+        for operator in self._subtasks.operators:
+            self._clock.restored(operator.reached)
+
+    # -- what a job does
+
+    def process(self, *rows: Any) -> list[tuple[Any, ...]]:
+        """Run an epoch with these rows: tuples in the order of the columns, or dicts. Returns the rows emitted."""
+        return self._subtasks.run(batch_of(rows, self._input), self._clock)
+
+    def advance_watermark(self, time: int | datetime) -> list[tuple[Any, ...]]:
+        """Run an epoch without rows whose watermark is this time, or a later one that earlier rows have reached."""
+        self._clock.watermark = max(_milliseconds(time), self._clock.watermark or _milliseconds(time))
+        return self.process()
+
+    def advance_processing_time(self, time: int | datetime) -> list[tuple[Any, ...]]:
+        """Run an epoch without rows whose processing time is this time."""
+        self._clock.processing_time = max(_milliseconds(time), self._clock.processing_time)
+        return self.process()
+
+    def fail(self, *rows: Any) -> None:
+        """Run an epoch with these rows that fails after the function has processed them: it is rolled back."""
+        self._subtasks.fail(batch_of(rows, self._input), self._clock)
+
+    # -- what a test looks at
+
+    @property
+    def watermark(self) -> int | None:
+        """The watermark of the last epoch, in milliseconds; None while there is none."""
+        return self._clock.watermark
+
+    @property
+    def processing_time(self) -> int:
+        """The processing time of the next epoch, in milliseconds."""
+        return self._clock.processing_time
+
+    def state(self, name: str, key: Key, namespace: Namespace = None) -> Any:
+        """The stored value of a key: a list for a list state, a dict for a map state, None without a value.
+
+        Raises `JobError` for a name that the function has not declared.
+        """
+        return self._subtasks.backend_of(key).table(self._descriptor(name), namespace).get(key)
+
+    def timers(self, domain: TimeDomain = TimeDomain.EVENT_TIME) -> list[Timer]:
+        """All timers of a time domain, the earliest first."""
+        descriptor = EVENT_TIME_TIMERS if domain is TimeDomain.EVENT_TIME else PROCESSING_TIME_TIMERS
+        found: list[Any] = [
+            (decode_key(one.map_key), decode_key(one.namespace), decode_key(one.key))
+            for one in self._subtasks.entries(descriptor.name)
+        ]
+        return [Timer(*one) for one in sorted(found, key=lambda one: one[0])]
+
+    def close(self) -> None:
+        """Close the function, as when a job is stopped. Idempotent."""
+        self._subtasks.close()
+        shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def __enter__(self) -> FunctionHarness:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _descriptor(self, name: str) -> StateDescriptor:
+        descriptors = {one.name: one for one in self._subtasks.operators[0].descriptors}
+        if name not in descriptors:
+            raise JobError(f"the function has no state {name!r}; it has {', '.join(map(repr, sorted(descriptors)))}")
+        return descriptors[name]
+
+
+def _copies(spec: OperatorSpec) -> Callable[[], OperatorSpec]:
+    """A maker of copies, from the pickle that a job would send to its task managers."""
+    try:
+        pickled: bytes = cloudpickle.dumps(spec)  # type: ignore[no-untyped-call]  # untyped in PySpark
+    except Exception as exc:  # pickling runs code of all objects that the function refers to
+        name = type(spec.function).__name__
+        raise JobError(f"{name} cannot be pickled: {exc}; create connections, locks and the like in open()") from exc
+
+    def copy() -> OperatorSpec:
+        copied: OperatorSpec = pickle.loads(pickled)
+        return copied
+
+    return copy
+
+
+def _names(columns: str | Sequence[str]) -> tuple[str, ...]:
+    return (columns,) if isinstance(columns, str) else tuple(columns)
+
+
+def _milliseconds(time: int | datetime) -> int:
+    if isinstance(time, datetime):
+        if time.tzinfo is None:
+            raise ConfigError(f"a time is milliseconds, or a datetime with a time zone, got {time!r}")
+        return (time - _EPOCH) // _MILLISECOND
+    return time

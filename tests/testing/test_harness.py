@@ -1,0 +1,209 @@
+"""The harness for tests of functions: what a job would do, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from qstate.backends.contract import Timer
+from qstate.descriptors import ListStateDescriptor, MapStateDescriptor, ReducingStateDescriptor, ValueStateDescriptor
+from qstate.errors import ConfigError, JobError
+from qstate.operators.functions import KeyedProcessFunction
+from qstate.operators.timers import TimeDomain
+from qstate.testing import FunctionHarness
+from tests.functions import add
+
+READING = {"sensor": str, "time": datetime, "temperature": float}
+ALERT = {"sensor": str, "before": float, "now": float}
+START = datetime(2020, 1, 1, tzinfo=timezone.utc)
+
+
+class TemperatureAlert(KeyedProcessFunction):
+    def open(self, context: Any) -> None:
+        self.last = context.get_state(ValueStateDescriptor("last", float))
+
+    def process_element(self, row: Any, context: Any) -> Iterator[Any]:
+        before = self.last.value()
+        self.last.update(row.temperature)
+        if before is not None and row.temperature > 1.5 * before:
+            yield row.sensor, before, row.temperature
+
+
+def at(seconds: int) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def ms(seconds: int) -> int:
+    return int(at(seconds).timestamp() * 1000)
+
+
+def alerts(**changed: Any) -> FunctionHarness:
+    return FunctionHarness(TemperatureAlert(), **{"input": READING, "output": ALERT, "key_by": "sensor", **changed})
+
+
+def test_function_gets_rows_and_its_results_and_state_are_seen() -> None:
+    with alerts() as harness:
+        assert harness.process(("JFK", at(0), 10.0), {"sensor": "LGA", "time": at(0), "temperature": 4.0}) == []
+        assert harness.process(("JFK", at(1), 16.0), ("JFK", at(2), 17.0)) == [("JFK", 10.0, 16.0)]
+        assert (harness.state("last", "JFK"), harness.state("last", "LGA"), harness.state("last", "EWR")) == (
+            17.0,
+            4.0,
+            None,
+        )
+
+
+def test_rows_of_an_epoch_are_sorted() -> None:
+    with alerts(order_by="time") as harness:
+        assert harness.process(("JFK", at(2), 16.0), ("JFK", at(1), 10.0)) == [("JFK", 10.0, 16.0)]
+
+
+def test_failed_epoch_is_rolled_back() -> None:
+    with alerts(parallelism=2) as harness:
+        harness.process(*((key, at(0), 10.0) for key in "abcdef"))
+        harness.fail(*((key, at(0), 90.0) for key in "abcdef"))
+        assert [harness.state("last", key) for key in "abcdef"] == [10.0] * 6
+        assert harness.process(("a", at(1), 16.0)) == [("a", 10.0, 16.0)]
+
+
+def test_error_of_the_function_names_it_and_leaves_the_state() -> None:
+    class Fails(TemperatureAlert):
+        def process_element(self, row: Any, context: Any) -> Any:
+            self.last.update(row.temperature)
+            if row.temperature < 0:
+                raise ValueError("below zero")
+
+    with FunctionHarness(Fails(), input=READING, output=ALERT, key_by="sensor") as harness:
+        harness.process(("JFK", at(0), 10.0))
+        with pytest.raises(JobError, match=r"Fails, key 'JFK': ValueError: below zero"):
+            harness.process(("JFK", at(1), -1.0))
+        assert harness.state("last", "JFK") == 10.0
+        harness.process(("JFK", at(1), 11.0))
+        assert harness.state("last", "JFK") == 11.0
+
+
+def test_value_that_cannot_be_stored_fails_the_epoch_and_the_next_one_goes_on() -> None:
+    class Wrong(TemperatureAlert):
+        def process_element(self, row: Any, context: Any) -> None:
+            self.last.update("warm" if row.temperature > 100 else row.temperature)
+
+    with FunctionHarness(Wrong(), input=READING, output=ALERT, key_by="sensor") as harness:
+        harness.process(("JFK", at(0), 10.0))
+        with pytest.raises(Exception, match="last"):
+            harness.process(("JFK", at(1), 101.0))
+        harness.process(("LGA", at(1), 11.0))
+        assert (harness.state("last", "JFK"), harness.state("last", "LGA")) == (10.0, 11.0)
+
+
+class Silence(KeyedProcessFunction):
+    """Counts the rows of a key, and emits the count when 10 s of event time, or 5 s of the clock, have passed."""
+
+    def open(self, context: Any) -> None:
+        self.rows = context.get_reducing_state(ReducingStateDescriptor("rows", int, reduce_function=add))
+
+    def process_element(self, row: Any, context: Any) -> None:
+        self.rows.add(1)
+        context.timers.register_event_time(row.time + timedelta(seconds=10))
+        context.timers.in_namespace("clock").register_processing_time(context.processing_time + 5000)
+
+    def on_timer(self, timestamp: int, context: Any) -> Iterator[Any]:
+        yield context.current_key, context.time_domain.value, context.namespace or "", self.rows.get()
+
+
+def silence(**changed: Any) -> FunctionHarness:
+    output = {"sensor": str, "domain": str, "namespace": str, "rows": int}
+    return FunctionHarness(
+        Silence(),
+        **{"input": READING, "output": output, "key_by": "sensor", "event_time": "time", **changed},
+    )
+
+
+def test_time_moves_as_the_test_says_and_timers_fire() -> None:
+    with silence(processing_time=at(0)) as harness:
+        assert harness.process(("JFK", at(0), 1.0)) == []
+        assert harness.timers() == [Timer(ms(10), None, "JFK")]
+        assert harness.timers(TimeDomain.PROCESSING_TIME) == [Timer(ms(5), "clock", "JFK")]
+        assert harness.advance_watermark(at(9)) == []
+        assert harness.advance_watermark(at(10)) == [("JFK", "event_time", "", 1)]
+        assert harness.advance_processing_time(at(5)) == [("JFK", "processing_time", "clock", 1)]
+        assert harness.timers() == harness.timers(TimeDomain.PROCESSING_TIME) == []
+        assert (harness.watermark, harness.processing_time) == (ms(10), ms(5))
+
+
+def test_rows_move_the_watermark_less_the_delay() -> None:
+    with silence(delay=timedelta(seconds=3)) as harness:
+        harness.process(("JFK", at(0), 1.0), ("LGA", at(13), 1.0))
+        assert harness.process() == [("JFK", "event_time", "", 1)]
+        assert harness.watermark == ms(10)
+
+
+def test_failed_epoch_leaves_its_timers_to_the_next_one() -> None:
+    with silence() as harness:
+        harness.process(("JFK", at(0), 1.0), ("LGA", at(10), 1.0))
+        harness.fail(("EWR", at(99), 1.0))
+        assert harness.process() == [("JFK", "event_time", "", 1)]
+        assert harness.process() == []
+
+
+@pytest.mark.parametrize(("parallelism", "backend"), [(1, "rocksdb"), (2, "heap"), (5, "rocksdb")])
+def test_another_harness_continues_with_the_state(tmp_path: Path, parallelism: int, backend: str) -> None:
+    with silence(checkpoint=tmp_path / "state", parallelism=2) as harness:
+        harness.process(*((key, at(0), 1.0) for key in "abcdef"), ("late", at(7), 1.0))
+    with silence(checkpoint=tmp_path / "state", parallelism=parallelism, backend=backend) as harness:
+        assert sorted(harness.advance_watermark(at(10))) == [(key, "event_time", "", 1) for key in "abcdef"]
+        assert harness.state("rows", "late") == 1
+
+
+def test_containers_are_seen_as_containers() -> None:
+    class Containers(KeyedProcessFunction):
+        def open(self, context: Any) -> None:
+            self.all = context.get_list_state(ListStateDescriptor("all", float))
+            self.by_day = context.get_map_state(MapStateDescriptor("byDay", float))
+
+        def process_element(self, row: Any, context: Any) -> None:
+            self.all.add(row.temperature)
+            self.by_day.put(str(row.time.date()), row.temperature)
+
+    with FunctionHarness(Containers(), input=READING, output=ALERT, key_by="sensor", backend="rocksdb") as harness:
+        harness.process(("JFK", at(0), 1.0), ("JFK", at(1), 2.0))
+        assert harness.state("all", "JFK") == [1.0, 2.0]
+        assert harness.state("byDay", "JFK") == {"2020-01-01": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda harness: harness.process(("JFK", at(0))), "a tuple of 3 values"),
+        (lambda harness: harness.process({"sensor": "JFK", "where": 1}), "unknown columns"),
+        (lambda harness: harness.process(("JFK", "noon", 1.0)), "do not have the columns"),
+        (lambda harness: harness.state("first", "JFK"), "no state 'first'; it has 'last'"),
+        (lambda harness: harness.advance_watermark(datetime(2020, 1, 1)), "with a time zone"),
+    ],
+)
+def test_wrong_calls_say_what_is_wrong(call: Any, message: str) -> None:
+    with alerts() as harness, pytest.raises((ConfigError, JobError), match=message):
+        call(harness)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"input": {"sensor": list}}, "column 'sensor' has the type"),
+        ({"input": {}}, "types of the columns by name"),
+        ({"key_by": "airport"}, "key_columns names 'airport'"),
+        ({"backend": "redis"}, "redis"),
+    ],
+)
+def test_what_a_job_refuses_is_refused_and_leaves_nothing(changed: Any, message: str) -> None:
+    with pytest.raises((ConfigError, JobError), match=message):
+        alerts(**changed)
+
+
+def test_columns_may_be_a_schema_of_arrow() -> None:
+    schema = pa.schema([("sensor", pa.string()), ("time", pa.timestamp("us", "UTC")), ("temperature", pa.float64())])
+    with alerts(input=schema) as harness:
+        assert harness.process(("JFK", at(0), 1.0)) == []
