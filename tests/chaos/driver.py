@@ -15,10 +15,11 @@ from typing import Any
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from qstate.spark import Job
 from tests.chaos.faults import PLAN_VARIABLE, Place, Plan
-from tests.chaos.functions import ALERTS, EndOfTask, Ledger
+from tests.chaos.functions import ALERTS, DELAY_MS, EndOfTask, Ledger
 from tests.chaos.inputs import SCHEMA
 from tests.spark.streams import REPOSITORY
 
@@ -48,6 +49,7 @@ def main() -> None:
     )
     threading.Thread(target=_report_task_managers, args=(job, work / "task-managers.json"), daemon=True).start()
     stream = session.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(work / "input"))
+    stream = stream.withColumn("time", F.timestamp_millis("at")).withWatermark("time", f"{DELAY_MS} milliseconds")
     alerts = job.key_by(stream, "key").process(Ledger(), ALERTS, uid="ledger", order_by="at")
     _run(alerts.mapInArrow(EndOfTask(), ALERTS), settings["sink"], work, plan)
     (work / "alerts.json").write_text(json.dumps(_alerts(session, work)))

@@ -22,7 +22,7 @@ from tests.chaos.faults import Place, Plan
 from tests.functions import Mean, add
 from tests.spark.streams import until
 
-__all__ = ["ALERTS", "EndOfTask", "FailsOnCue", "Ledger", "RunningTotal"]
+__all__ = ["ALERTS", "DELAY_MS", "EndOfTask", "FailsOnCue", "Ledger", "RunningTotal"]
 
 ALERTS = "key string, at bigint, total bigint"
 
@@ -34,10 +34,18 @@ KEPT = 5
 VISITS_THAT_REMOVE = 4
 #: Every amount that this divides clears the list.
 CLEARING = 13
+#: An amount that the first divides registers a timer; another that the second divides deletes the key's last one.
+REGISTERING, DELETING = 3, 7
+#: The event time of a row is its number, in milliseconds. Timers wait for about half an epoch of the generated rows.
+TIMER_MS, DELAY_MS = 300, 50
 
 
 class Ledger(KeyedProcessFunction):
-    """Keeps a state of each kind of (key, label, amount, at) rows; alerts when an amount is above the one before."""
+    """Keeps a state of each kind of (key, label, amount, at) rows; alerts when an amount is above the one before.
+
+    Some rows register a timer or delete the key's last one. A timer that fires is counted, and alerts with its negative
+    time.
+    """
 
     def open(self, context: Any) -> None:
         self.last = context.get_state(ValueStateDescriptor("last", dict).queryable("lastRow"))
@@ -49,6 +57,8 @@ class Ledger(KeyedProcessFunction):
         self.mean = context.get_aggregating_state(
             AggregatingStateDescriptor("mean", list, aggregate_function=Mean()).queryable("meanAmount")
         )
+        self.fired = context.get_state(ValueStateDescriptor("fired", int, default=0).queryable("firedTimers"))
+        self.timer = context.get_state(ValueStateDescriptor("timer", int))
         self.plan = Plan.of_environment()
         self.rows = self.plan.rows
 
@@ -69,8 +79,17 @@ class Ledger(KeyedProcessFunction):
             self.plan.at(Place.ROW, row=row.at)
         self.total.add(row.amount)
         self.mean.add(row.amount)
+        if row.amount % REGISTERING == 0:
+            context.timers.register_event_time(context.timestamp + TIMER_MS)
+            self.timer.update(context.timestamp + TIMER_MS)
+        elif row.amount % DELETING == 0 and self.timer.value() is not None:
+            context.timers.delete_event_time(self.timer.value())
         if before is not None and row.amount > before["amount"]:
             yield row.key, row.at, self.total.get()
+
+    def on_timer(self, timestamp: int, context: Any) -> Iterator[tuple[Any, ...]]:
+        self.fired.update(self.fired.value() + 1)
+        yield context.current_key, -timestamp, self.total.get()
 
 
 class EndOfTask:

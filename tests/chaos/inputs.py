@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from qstate.demo.data import prepare
-from tests.chaos.functions import CLEARING, KEPT, VISITS_THAT_REMOVE
+from tests.chaos.functions import CLEARING, DELAY_MS, DELETING, KEPT, REGISTERING, TIMER_MS, VISITS_THAT_REMOVE
 from tests.spark.generated import amounts
 
 __all__ = ["SCHEMA", "Expectation", "expectation", "flights", "generated", "write_input"]
 
 SCHEMA = "key string, label string, amount bigint, at bigint"
 
+#: A query that is started again may run an epoch without rows, which shows what timers there are.
+MOST_EPOCHS_WITHOUT_ROWS = 50
 #: The file source takes files in the order of their modification times.
 FIRST_FILE_TIME_S = 1_700_000_000
 
@@ -58,6 +61,24 @@ class _Held:
     visits: Counter[str] = field(default_factory=Counter)
     total: int = 0
     count: int = 0
+    timers: set[int] = field(default_factory=set)
+    last_timer: int | None = None
+    fired: int = 0
+
+    def fire(self, watermark: int) -> Iterator[int]:
+        """The timers that the watermark has reached."""
+        due = sorted(timer for timer in self.timers if timer <= watermark)
+        self.timers.difference_update(due)
+        self.fired += len(due)
+        yield from due
+
+    def note_timers(self, amount: int, at: int) -> None:
+        """What a row does to the timers."""
+        if amount % REGISTERING == 0:
+            self.last_timer = at + TIMER_MS
+            self.timers.add(self.last_timer)
+        elif amount % DELETING == 0 and self.last_timer is not None:
+            self.timers.discard(self.last_timer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +99,12 @@ def expectation(tables: list[pa.Table]) -> Expectation:
     held: dict[str, _Held] = {}
     totals: list[dict[str, int]] = []
     alerts = []
-    for table in tables:
-        for row in table.to_pylist():
+    watermark = -DELAY_MS
+    for table in [*tables, None]:  # the last epoch has no rows: it fires the timers that are due in the end
+        alerts += [(key, -at, one.total) for key, one in held.items() for at in one.fire(watermark)]
+        rows = [] if table is None else table.to_pylist()
+        watermark = max((row["at"] - DELAY_MS for row in rows), default=watermark)
+        for row in rows:
             one = held.setdefault(row["key"], _Held())
             one.total += row["amount"]
             one.count += 1
@@ -90,12 +115,15 @@ def expectation(tables: list[pa.Table]) -> Expectation:
             one.visits[row["label"]] += 1
             if one.visits[row["label"]] == VISITS_THAT_REMOVE:
                 del one.visits[row["label"]]
+            one.note_timers(row["amount"], row["at"])
         totals.append({key: one.total for key, one in held.items()})
+    totals += totals[-1:] * MOST_EPOCHS_WITHOUT_ROWS
     states: dict[str, dict[str, Any]] = {
         "lastRow": {key: one.last for key, one in held.items()},
         "recentAmounts": {key: one.recent for key, one in held.items()},
         "visitsByLabel": {key: dict(one.visits) for key, one in held.items()},
         "totalAmount": {key: one.total for key, one in held.items()},
         "meanAmount": {key: one.total / one.count for key, one in held.items()},
+        "firedTimers": {key: one.fired or None for key, one in held.items()},
     }
     return Expectation(states, totals, sorted(alerts))

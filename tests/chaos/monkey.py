@@ -100,7 +100,7 @@ class Monkey:
         with QueryableStateClient(*address, timeout_s=60.0) as client:
             views = {
                 state: client.get_many(JOB, state, keys, isolation=isolation)
-                for state in ("lastRow", "recentAmounts", "visitsByLabel", "totalAmount", "meanAmount")
+                for state in ("lastRow", "recentAmounts", "visitsByLabel", "totalAmount", "meanAmount", "firedTimers")
             }
         return {
             "lastRow": {key: view.value() for key, view in views["lastRow"].items()},
@@ -110,6 +110,7 @@ class Monkey:
             },
             "totalAmount": {key: view.get() for key, view in views["totalAmount"].items()},
             "meanAmount": {key: view.get() for key, view in views["meanAmount"].items()},
+            "firedTimers": {key: None if view is None else view.value() for key, view in views["firedTimers"].items()},
         }
 
     def alerts(self) -> list[tuple[str, int, int]]:
