@@ -197,11 +197,13 @@ class Job:
     def savepoint(self, path: str | Path) -> Savepoint:
         """Write a savepoint of the running job, as of the last committed epoch, into a new or empty directory.
 
+        That is the last epoch of a query that has ended (`awaitTermination`).
         `path` may also be a URL. The job continues meanwhile. Raises `CheckpointError` before the first epoch is
         committed, and when the directory is not empty or cannot be written. Files that a failure leaves behind are not
         a savepoint.
         """
         self._check_running()
+        self._queries.await_reports()
         options = self.config.checkpoint_storage_options
         source = open_source(str(self._manager.checkpoint_dir), options)
         return write_savepoint(source, open_directory(absolute(path), options))

@@ -5,13 +5,20 @@ Rules of this module: it asks Spark each time. A stopped session has no queries.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from uuid import uuid4
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 __all__ = ["StreamingQueries"]
+
+log = logging.getLogger(__name__)
+
+#: Other listeners of the program may be slow.
+REPORTS_TIMEOUT_S = 10.0
 
 
 class StreamingQueries:
@@ -41,6 +48,17 @@ class StreamingQueries:
             if str(query.id) == query_id:
                 return str(query._jsq.streamingQuery().resolvedCheckpointRoot())  # not part of PySpark's API
         return None
+
+    def await_reports(self) -> None:
+        """Wait until Spark has reported all micro-batches that it has committed so far, at most `REPORTS_TIMEOUT_S`."""
+        for session in self._sessions:
+            context = session.sparkContext._jsc
+            if context is None:
+                continue
+            try:
+                context.sc().listenerBus().waitUntilEmpty(int(REPORTS_TIMEOUT_S * 1000))  # not part of PySpark's API
+            except Py4JJavaError as exc:
+                log.warning("Spark's listeners are behind, so the last epochs may be missing: %s", exc.java_exception)
 
     def _active(self) -> Iterator[StreamingQuery]:
         for session in self._sessions:

@@ -1,0 +1,98 @@
+"""The programs under `examples/temperature` print what they show."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spark.streams import REPOSITORY
+
+DIRECTORY = REPOSITORY / "examples" / "temperature"
+OUTPUTS = {
+    "alert": """
+        attic 00:00:31 23.0 43.1
+        kitchen 00:00:45 34.4 64.5
+    """,
+    "flat_map": """
+        attic 00:00:31 23.0 43.1
+        kitchen 00:00:45 34.4 64.5
+    """,
+    "high_readings": """
+        two subtasks:
+        attic 0 1
+        cellar 0 1
+        kitchen 1 11
+        ten subtasks, which begin with a tenth of the list each:
+        attic 0 3
+        cellar 4 1
+        kitchen 5 12
+    """,
+    "self_cleaning": """
+        attic cleared
+        attic has no temperature
+        cellar has 30.9
+        kitchen has 35.9
+    """,
+    "configuration": """
+        attic 20.0
+        cellar 25.0
+        kitchen 30.0
+        kitchen 45.7
+        attic 43.1
+        kitchen 64.5
+        backend rocksdb
+        snapshot_interval 50
+        retained_snapshots 3
+        max_parallelism 720
+        epochs stored: 3
+    """,
+    "queryable": """
+                 00:00:00 00:00:10 00:00:20 00:00:30 00:00:40 00:00:50
+        attic        20.9     21.9     22.9     43.1     24.9     25.9
+        cellar       25.9     26.9     27.9     28.9     29.9     30.9
+        kitchen      45.7     31.9     32.9     33.9     64.5     35.9
+    """,
+}
+
+
+def printed(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> list[str]:
+    """The lines that a program prints, run as a script beside a session that is there already."""
+    monkeypatch.syspath_prepend(DIRECTORY)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    capsys.readouterr()
+    try:
+        runpy.run_path(str(DIRECTORY / f"{name}.py"), run_name="__main__")
+    finally:
+        for module in ("readings", "dashboard"):
+            sys.modules.pop(module, None)
+    return [line.split() for line in capsys.readouterr().out.strip().splitlines()]
+
+
+def expected(name: str) -> list[list[str]]:
+    return [line.split() for line in OUTPUTS[name].strip().splitlines()]
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_program_prints_what_it_shows(spark: Any, name: str, capsys: Any, monkeypatch: Any, tmp_path: Path) -> None:
+    assert printed(name, capsys, monkeypatch, tmp_path) == expected(name)
+
+
+@pytest.mark.parametrize("name", [name for name in OUTPUTS if name not in ("configuration", "flat_map")])
+def test_program_prints_the_same_on_rocksdb_and_a_cluster(
+    cluster_spark: Any, name: str, capsys: Any, monkeypatch: Any, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("QSTATE_EXAMPLE_BACKEND", "rocksdb")
+    assert printed(name, capsys, monkeypatch, tmp_path) == expected(name)
+
+
+def test_every_program_is_in_the_table_of_the_page() -> None:
+    page = (DIRECTORY / "README.md").read_text()
+    programs = {path.stem for path in DIRECTORY.glob("*.py")} - {"readings"}
+    assert {name for name in programs if f"{name}.py" in page} == programs == {*OUTPUTS, "dashboard"}
