@@ -47,7 +47,7 @@ def _arrow_type(which: str, name: str, kind: Any) -> pa.DataType:
 
 
 def batch_of(rows: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
-    """Rows (tuples in the order of the columns, or dicts) as a batch. Raises `ConfigError` for one that does not fit."""
+    """Rows, as tuples in the order of the columns or as dicts, as a batch. Raises `ConfigError` if one does not fit."""
     plain = [row if isinstance(row, Mapping) else _named(row, schema) for row in rows]
     for row in plain:
         if unknown := set(row) - set(schema.names):
