@@ -131,6 +131,14 @@ def test_another_driver_gives_a_half_sealed_epoch_the_time_that_it_had(alarms: J
     assert again.epoch(2, subtask=1) == [(other, 12), (other, 205)]
 
 
+def test_another_driver_gives_a_half_sealed_epoch_the_processing_time_that_it_had(job_of: JobOf) -> None:
+    job = job_of(Deadlines(), parallelism=2)
+    ((_, decided),) = job.epoch(0, rows_of_keys(of_subtask(0)))
+    job.stop()
+    again = job_of(Deadlines(), parallelism=2)
+    assert again.epoch(0, rows_of_keys(of_subtask(1)), subtask=1) == [(of_subtask(1), decided)]
+
+
 @pytest.mark.parametrize("parallelism", [1, 3, 5])
 def test_timers_and_watermark_move_to_another_parallelism(alarms: JobOf, parallelism: int) -> None:
     one, other = of_subtask(0), of_subtask(1)
