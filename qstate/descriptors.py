@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from qstate.errors import ConfigError
 from qstate.serializers import MessagePackSerializer, Serializer, serializer_for
+from qstate.ttl import StateTtl
 
 __all__ = [
     "AggregateFunction",
@@ -23,6 +24,7 @@ __all__ = [
     "ReducingStateDescriptor",
     "StateDescriptor",
     "StateKind",
+    "StateTtl",
     "TimerDescriptor",
     "ValueStateDescriptor",
 ]
@@ -79,6 +81,9 @@ class StateDescriptor:
     the values. If it cannot, increase `schema_version` and give a `migration`. It is called once for each stored value
     (element, map value, accumulator), with the old value (a record as a dict of its fields) and the schema version that
     it was stored with, and returns the new value.
+
+    With `ttl`, the values of the state expire. A program may add, change or remove it: values that were stored without
+    one count as written when the state is opened with it.
     """
 
     kind: ClassVar[StateKind]
@@ -89,6 +94,7 @@ class StateDescriptor:
     queryable_name: str | None = None
     schema_version: int = 1
     migration: Callable[[Any, int], Any] | None = field(default=None, compare=False)
+    ttl: StateTtl | None = None
 
     def __post_init__(self) -> None:
         for what, name in (("state name", self.name), ("queryable name", self.queryable_name)):
@@ -103,6 +109,10 @@ class StateDescriptor:
                 raise ConfigError(f"state {self.name!r}: {what} must be an integer of at least 1, got {version!r}")
         if self.migration is not None and not callable(self.migration):
             raise ConfigError(f"state {self.name!r}: migration must be callable, got {self.migration!r}")
+        if self.ttl is not None and not isinstance(self.ttl, StateTtl):
+            raise ConfigError(
+                f"state {self.name!r}: ttl must be a StateTtl, as in ttl=StateTtl(timedelta(hours=1)), got {self.ttl!r}"
+            )
 
     @property
     def query_serializer_name(self) -> str:

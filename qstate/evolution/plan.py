@@ -10,12 +10,16 @@ rules, in this order:
     an older stored schema version         the descriptor's migration, if it has one, takes the place of the
                                            rules for types
     an older stored serializer version     the values are read by `loads_version` and rewritten
+    a time-to-live is added                the values get a time: they count as written when the state is opened
+    a time-to-live is removed              the values lose their times; those that have expired by then are left out
+    another duration                       no conversion: values are stored with the times of their writes
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import time_ns
 from typing import Any
 
 from qstate.descriptors import StateDescriptor, StateKind
@@ -25,6 +29,7 @@ from qstate.evolution.schema import StateSchema
 from qstate.evolution.value_checks import Misfit
 from qstate.evolution.value_types import DictType, RecordType, ValueType
 from qstate.serializers import MessagePackSerializer, RecordSerializer, Serializer
+from qstate.ttl import is_expired, time_of, timed, untimed
 
 __all__ = ["Converted", "Evolution", "Unchanged", "plan_evolution"]
 
@@ -42,34 +47,71 @@ class Converted:
     """The stored bytes must be rewritten, each value by itself: a value, a list's element, a map's value.
 
     `convert` raises `SerializationError` for a value that does not fit, and whatever the user's migration or
-    serializer raises. It may be used by several threads at once if these may.
+    serializer raises. It may be used by several threads at once if these may. A value that is `expired` is left out
+    instead.
     """
 
     kind: StateKind
     convert: Callable[[bytes], bytes]
+    expired: Callable[[bytes], bool] = lambda data: False
 
 
 Evolution = Unchanged | Converted
 
 
-def plan_evolution(stored: StateSchema, descriptor: StateDescriptor) -> Evolution:
+def plan_evolution(stored: StateSchema, descriptor: StateDescriptor, *, now_ms: int | None = None) -> Evolution:
     """The conversion that a stored state needs before the descriptor's program can use it.
+
+    `now_ms` is when the state is opened, in milliseconds since 1970-01-01 UTC (None: now). It matters only if a
+    time-to-live is added or removed.
 
     Raises `JobError` when there is none: it names the state, the reason, both schemas and what to do.
     """
     wanted = StateSchema.of(descriptor)
     try:
         _check_frame(stored, wanted)
-        step = _step(stored, wanted, descriptor)
-        if step is None and stored.serializer_version == wanted.serializer_version:
-            return Unchanged()
-        read = _reader(descriptor.serializer, stored.serializer_version)
+        convert = _value_converter(stored, wanted, descriptor)
     except Refusal as exc:
         raise JobError(
             f"state {descriptor.name!r} cannot be used as it was stored: {exc}. Stored: {stored}. Wanted: {wanted}. "
             "No state was changed and no row was processed"
         ) from None
-    return Converted(wanted.kind, _converter(read, step, descriptor.serializer))
+    return _with_times(stored, wanted, convert, time_ns() // 1_000_000 if now_ms is None else now_ms)
+
+
+def _value_converter(
+    stored: StateSchema, wanted: StateSchema, descriptor: StateDescriptor
+) -> Callable[[bytes], bytes] | None:
+    """The conversion of the serializer's bytes, None if they need none. Raises `Refusal`."""
+    step = _step(stored, wanted, descriptor)
+    if step is None and stored.serializer_version == wanted.serializer_version:
+        return None
+    return _converter(_reader(descriptor.serializer, stored.serializer_version), step, descriptor.serializer)
+
+
+def _with_times(
+    stored: StateSchema, wanted: StateSchema, convert: Callable[[bytes], bytes] | None, now_ms: int
+) -> Evolution:
+    """The conversion of the stored values, of which either schema may say that they have times."""
+    of_value = convert or _same
+    if stored.ttl_ms is None and wanted.ttl_ms is not None:
+        return Converted(wanted.kind, lambda data: timed(now_ms, of_value(data)))
+    if stored.ttl_ms is not None and wanted.ttl_ms is None:
+        duration_ms = stored.ttl_ms
+        return Converted(
+            wanted.kind,
+            lambda data: of_value(untimed(data)),
+            lambda data: is_expired(time_of(data), duration_ms, now_ms),
+        )
+    if convert is None:
+        return Unchanged()
+    if stored.ttl_ms is None:
+        return Converted(wanted.kind, convert)
+    return Converted(wanted.kind, lambda data: timed(time_of(data), of_value(untimed(data))))
+
+
+def _same(data: bytes) -> bytes:
+    return data
 
 
 _NEW_NAME = "declare it as it was, or declare the new state under another name"

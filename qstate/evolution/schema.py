@@ -6,6 +6,8 @@ schema is a map of
     name, kind, queryable_name (or None), serializer, serializer_version, schema_version,
     value_type, map_key_type (None but for a map): types, see `qstate.evolution.value_types`
     needs_function: whether queries of the state need the job's own code, for an aggregating state's result
+    ttl_ms: how long a value counts, only for a state with a time-to-live: its values are stored with their times, see
+        `qstate.ttl`
 
 A reader without the job's code answers queries by kind, queryable name and serializer.
 """
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from reprlib import repr as shown  # bounded: what is shown may come from anywhere
 from typing import Any
 
@@ -36,6 +39,7 @@ class StateSchema:
     map_key_type: ValueType | None = None
     serializer_version: int = 1
     schema_version: int = 1
+    ttl_ms: int | None = None
 
     @classmethod
     def of(cls, descriptor: StateDescriptor) -> StateSchema:
@@ -50,6 +54,7 @@ class StateSchema:
             map_key_type=key_type,
             serializer_version=descriptor.serializer.version,
             schema_version=descriptor.schema_version,
+            ttl_ms=None if descriptor.ttl is None else descriptor.ttl.duration_ms,
         )
 
     @classmethod
@@ -71,8 +76,9 @@ class StateSchema:
             serializer=_field(plain, "serializer", _is_name, _A_NAME),
             queryable_name=queryable_name,
             map_key_type=None if key_type is None else type_from_plain(key_type),
-            serializer_version=_field(plain, "serializer_version", _is_version, _A_VERSION),
-            schema_version=_field(plain, "schema_version", _is_version, _A_VERSION),
+            serializer_version=_field(plain, "serializer_version", _is_positive, _POSITIVE),
+            schema_version=_field(plain, "schema_version", _is_positive, _POSITIVE),
+            ttl_ms=None if plain.get("ttl_ms") is None else _field(plain, "ttl_ms", _is_positive, _POSITIVE),
         )
 
     @property
@@ -82,7 +88,7 @@ class StateSchema:
 
     def to_plain(self) -> dict[str, Any]:
         """Plain data that MessagePack and JSON can hold."""
-        return {
+        plain = {
             "name": self.name,
             "kind": self.kind.value,
             "queryable_name": self.queryable_name,
@@ -93,18 +99,20 @@ class StateSchema:
             "map_key_type": None if self.map_key_type is None else self.map_key_type.to_plain(),
             "needs_function": self.needs_function,
         }
+        return plain if self.ttl_ms is None else {**plain, "ttl_ms": self.ttl_ms}
 
     def __str__(self) -> str:
         types = str(self.value_type) if self.map_key_type is None else f"{self.map_key_type} to {self.value_type}"
+        ttl = "" if self.ttl_ms is None else f", time-to-live {timedelta(milliseconds=self.ttl_ms)}"
         return (
             f"{self.kind.value} state of {types}, schema_version {self.schema_version}, "
-            f"serializer {self.serializer!r} version {self.serializer_version}"
+            f"serializer {self.serializer!r} version {self.serializer_version}{ttl}"
         )
 
 
 _KINDS = tuple(kind.value for kind in StateKind)
 _A_NAME = "a text of at least one character"
-_A_VERSION = "an integer of at least 1"
+_POSITIVE = "an integer of at least 1"
 
 
 def _field(plain: Mapping[Any, Any], name: str, check: Callable[[Any], bool], expected: str) -> Any:
@@ -118,7 +126,7 @@ def _is_name(found: Any) -> bool:
     return type(found) is str and found != ""
 
 
-def _is_version(found: Any) -> bool:
+def _is_positive(found: Any) -> bool:
     return type(found) is int and found >= 1
 
 

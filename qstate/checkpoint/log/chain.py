@@ -267,8 +267,13 @@ class Chain:
 
 
 def data_schema(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a state's schema that describes its data. The queryable name may change without the data."""
-    return {name: value for name, value in plain.items() if name != "queryable_name"}
+    """The part of a state's schema that describes its data.
+
+    The queryable name may change without the data, and so may the duration of a time-to-live: only whether there is one
+    decides whether the values are stored with times.
+    """
+    described = {name: value for name, value in plain.items() if name != "queryable_name"}
+    return described if plain.get("ttl_ms") is None else {**described, "ttl_ms": True}
 
 
 def header_of(

@@ -19,11 +19,12 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import time_ns
 from typing import Any
 
 from qstate.backends.contract import Change
 from qstate.checkpoint.log.chain import NO_EPOCH, Chain, LogIdentity, Part, Snapshot, States, data_schema, read_chain
-from qstate.checkpoint.log.conversion import converted
+from qstate.checkpoint.log.conversion import converted, without_emptied
 from qstate.checkpoint.log.epoch_log import EpochLog
 from qstate.checkpoint.log.file_facts import readable
 from qstate.checkpoint.log.merge import merged_parts
@@ -68,6 +69,8 @@ class DeclaredStates:
         self._key_types = [kind.value for kind in key_types]
         self._allow_non_restored = allow_non_restored
         self._lists = DeclaredLists(operator, {}, allow_non_restored) if lists is None else lists
+        #: When the states are opened: values that get a time count as written then, however often they are read.
+        self._opened_at_ms = time_ns() // 1_000_000
         #: The declared schemas as plain data, as in the files.
         self.schemas: States = tuple(
             {**StateSchema.of(descriptor).to_plain(), "key_types": self._key_types} for descriptor in descriptors
@@ -81,7 +84,7 @@ class DeclaredStates:
             descriptor = self._descriptors.get(schema.name)
             if descriptor is not None:
                 self._check_keys(schema.name, plain.get("key_types"))
-                plans[schema.name] = plan_evolution(schema, descriptor)
+                plans[schema.name] = plan_evolution(schema, descriptor, now_ms=self._opened_at_ms)
             elif not self._allow_non_restored:
                 raise JobError(
                     f"operator {self._operator!r}: the stored state {schema.name!r} ({schema}) belongs to no state of "
@@ -96,11 +99,13 @@ class DeclaredStates:
         return any(own.get(plain.get("name")) != data_schema(plain) for plain in stored)
 
     def prepare(self, parts: Iterable[Part]) -> Iterator[Part]:
-        """The parts of a history, converted to the declared schemas."""
-        for part in parts:
+        """The parts of a history, from its beginning on, converted to the declared schemas."""
+        for number, part in enumerate(parts):
             changes: Iterable[Change] = part.changes
             if self.differ_from(part.states):
                 changes = _planned(changes, self.plans(part.states))
+                if part.ascending and number == 0:  # the whole snapshot, below which there is nothing to replace
+                    changes = without_emptied(changes)
             yield part._replace(changes=changes, states=self.schemas)
 
     def lists(self, stored: OperatorState) -> OperatorState:
