@@ -23,7 +23,7 @@ None is not a value: a table has a value for a key or it has none.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -47,7 +47,11 @@ __all__ = [
     "StateTable",
     "Timer",
     "TimerQueue",
+    "Wanted",
 ]
+
+#: A test of an entry's data, as in `Change`.
+Wanted = Callable[[bytes], bool]
 
 #: The `most_bytes` of a read whose answer may be of any size.
 UNBOUNDED = (1 << 63) - 1
@@ -158,6 +162,10 @@ class StateTable(ABC):
         could not be read back unchanged; the backend need not check that itself.
     T12: Restored values MUST be read and kept unchanged, even if the serializer would refuse to write them: a program
         may have declared its types, or had them enforced, only after the state was stored.
+
+    T13: The values of a state with a time-to-live are pairs (time, value), which the serializer of the descriptor
+        (`qstate.backends.expiry.stored_form`) writes together. A backend MUST keep them as it keeps any value: no
+        commit, rollback or restore changes a time, and a value that differs only in its time is another value.
 
     A table needs three methods. The list and map operations have defaults that rewrite the whole value; a backend that
     can append or address entries overrides them.
@@ -319,6 +327,11 @@ class StateBackend(ABC):
     B20: The resources of a backend (memory, disk, open files, threads) MUST be bounded by its state and by the writes
         of its last epochs, however many epochs, writes and reads came before.
 
+    B21: `walk` MUST visit, once, every entry of the given states and key groups that is committed from its beginning to
+        its end, as of one of the commits in between; it MAY visit entries that come or go meanwhile. The caller MAY
+        read it in small pieces, with writes, commits and rollbacks between them. Apart from the default, each piece
+        MUST take time and memory by its own size, and an unread rest MUST hold no resource of an earlier epoch.
+
     A third party with an ordered key-value store subclasses `qstate.backends.ByteStore` instead of this class.
     """
 
@@ -392,6 +405,19 @@ class StateBackend(ABC):
     @abstractmethod
     def entries(self, key_groups: KeyGroupRange) -> Iterator[Change]:
         """The last committed state of these key groups as PUT and MAP_PUT changes, each entry once, in any order."""
+
+    def walk(self, wanted: Mapping[str, Wanted], key_groups: KeyGroupRange) -> Iterator[Change | None]:
+        """Visit the committed entries of some states, for a caller that reads a few of them in each epoch.
+
+        `wanted` has the states by name, each with a test of an entry's `data`. For each entry the result has the
+        change, as in `entries`, if its data is wanted, else None. Of entries that are not wanted it may make nothing.
+
+        The default reads the entries of a key group at once, each group by itself.
+        """
+        for group in range(key_groups.start, key_groups.stop):
+            for change in list(self.entries(KeyGroupRange(group, group + 1))):
+                if change.state in wanted:
+                    yield change if wanted[change.state](change.data) else None
 
     @abstractmethod
     def close(self) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, repeat
+from itertools import repeat
 from operator import itemgetter
 from threading import Lock
 from time import monotonic
@@ -27,18 +27,11 @@ from qstate.backends.answers import (
     bounded,
     list_answer,
     map_answer,
-    pack_elements,
     too_large,
     unpack_elements,
 )
-from qstate.backends.byte_stores.layout import (
-    EntryKey,
-    group_bounds,
-    pack_sequence,
-    parse_entry_key,
-    prefix_of,
-    stop_of,
-)
+from qstate.backends.byte_stores.entries import changes_between, page_of
+from qstate.backends.byte_stores.layout import group_bounds, pack_sequence, prefix_of, stop_of
 from qstate.backends.byte_stores.lists import ByteListTable
 from qstate.backends.byte_stores.maps import ByteMapTable
 from qstate.backends.byte_stores.store import ByteSnapshot, ByteStore
@@ -65,6 +58,7 @@ from qstate.backends.contract import (
     ReadResult,
     StateBackend,
     StateReader,
+    Wanted,
 )
 from qstate.descriptors import StateDescriptor, StateKind, TimerDescriptor
 from qstate.errors import ClosedError, FailureCode, JobError
@@ -325,14 +319,25 @@ class ByteStoreBackend(StateBackend):
         states = {state.ordinal: state.descriptor for state in self._states.values()}
         shared = self._committed.hold()
         try:
-            found = shared.snapshot.scan(*group_bounds(key_groups.start, key_groups.stop))
-            parsed = ((parse_entry_key(entry_key), data) for entry_key, data in found)
-            for entry, values in groupby(parsed, lambda pair: pair[0][:4]):
-                yield from _entry_changes(states[entry[1]], values)
+            yield from changes_between(shared.snapshot, states, *group_bounds(key_groups.start, key_groups.stop))
             for queue in self._timers.values():
                 yield from queue.entries(shared.snapshot, key_groups)
         finally:
             shared.release()
+
+    def walk(self, wanted: Mapping[str, Wanted], key_groups: KeyGroupRange) -> Iterator[Change | None]:
+        states = {state.ordinal: state.descriptor for name, state in self._states.items() if name in wanted}
+        start: bytes | None
+        start, stop = group_bounds(key_groups.start, key_groups.stop)
+        while start is not None:
+            self._check_open()
+            shared = self._committed.hold()
+            try:
+                page, start = page_of(shared.snapshot, states, start, stop)
+            finally:
+                shared.release()
+            for entry in page:
+                yield entry.change() if wanted[entry.descriptor.name](entry.data) else None
 
     def close(self) -> None:
         if self._closed:
@@ -458,15 +463,3 @@ def _result(
         # Stored bytes do not change while they are read, so the aggregate function or the serializer has failed.
         _LOG.exception("state %r: a result cannot be computed", descriptor.name)
         return FailureCode.INTERNAL
-
-
-def _entry_changes(descriptor: StateDescriptor, values: Iterable[tuple[EntryKey, bytes]]) -> Iterator[Change]:
-    """The changes that build one key's value from its store entries."""
-    if descriptor.kind is StateKind.LIST:
-        found = list(values)
-        elements = [data for _, addition in found for data in unpack_elements(addition)]
-        values = [(found[0][0], pack_elements(elements))]
-    is_map = descriptor.kind is StateKind.MAP
-    for entry, data in values:
-        op, map_key = (ChangeOp.MAP_PUT, entry.sub_key) if is_map else (ChangeOp.PUT, b"")
-        yield Change(op, descriptor.name, entry.group, entry.namespace, entry.key, map_key, data)

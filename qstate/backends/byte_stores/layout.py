@@ -38,6 +38,7 @@ import msgpack
 __all__ = [
     "EntryKey",
     "TimerKey",
+    "group_and_state",
     "group_bounds",
     "pack_sequence",
     "parse_entry_key",
@@ -47,6 +48,7 @@ __all__ = [
     "stop_of",
     "stop_of_timers",
     "timer_key",
+    "without_sequence",
 ]
 
 _HEAD = Struct(">HH")
@@ -91,6 +93,17 @@ def prefix_of(group: int, state: int, namespace: bytes) -> bytes:
 def stop_of(prefix: bytes) -> bytes:
     """The end (exclusive) of the entries of one key; `prefix` is their common part, from group to key."""
     return prefix + _PAST_ANY_SUB_KEY
+
+
+def group_and_state(entry_key: bytes) -> tuple[int, int]:
+    """The first two parts of a store key."""
+    group, state = _HEAD.unpack_from(entry_key)
+    return group, state
+
+
+def without_sequence(entry_key: bytes) -> bytes:
+    """The common part of the store keys of a list's additions, from that of one of them."""
+    return entry_key[: -_U64.size]
 
 
 def group_bounds(start: int, stop: int) -> tuple[bytes, bytes]:

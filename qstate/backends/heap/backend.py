@@ -13,7 +13,7 @@ value it read, which may be torn, or with `CONCURRENT_MODIFICATION`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import countOf
 from threading import Lock
 from typing import Any, ClassVar
@@ -33,6 +33,7 @@ from qstate.backends.contract import (
     ReadResult,
     StateBackend,
     StateReader,
+    Wanted,
 )
 from qstate.backends.heap.lists import HeapListTable
 from qstate.backends.heap.maps import HeapMapTable
@@ -213,6 +214,13 @@ class HeapBackend(StateBackend):
             yield from table.entries(key_groups)
         for queue in self._timers.values():
             yield from queue.entries(key_groups)
+
+    def walk(self, wanted: Mapping[str, Wanted], key_groups: KeyGroupRange) -> Iterator[Change | None]:
+        self._check_open()
+        for table in list(self._held):
+            name = table.state.descriptor.name
+            if name in wanted:
+                yield from table.walk(key_groups, wanted[name])
 
     def close(self) -> None:
         self._closed = True

@@ -16,7 +16,7 @@ from qstate.backends.contract import Change, ChangeOp
 from qstate.backends.heap.containers import HeapContainerTable
 from qstate.backends.heap.table import HeapState
 from qstate.descriptors import StateDescriptor
-from qstate.keys import Key, KeyGroupRange, Namespace, decode_keys
+from qstate.keys import Key, Namespace, decode_keys
 
 __all__ = ["HeapListTable"]
 
@@ -106,11 +106,12 @@ class HeapListTable(HeapContainerTable):
     def image_answer(self, descriptor: StateDescriptor, dump: Callable[[Any], bytes], image: list[bytes]) -> bytes:
         return list_answer(descriptor, image)
 
-    def entries(self, groups: KeyGroupRange) -> Iterator[Change]:
-        for key, elements in list(self._committed.items()):
-            group = self._group_of(key)
-            if group in groups:
-                yield self.change(ChangeOp.PUT, group, self._encode(key), pack_elements(elements))
+    def committed_keys(self) -> list[Key]:
+        return list(self._committed)
+
+    def committed_data(self, key: Key) -> bytes | None:
+        elements = self._committed.get(key)
+        return None if elements is None else pack_elements(elements)
 
     def load(self, block: ChangeBlock) -> None:
         live, committed, adds = self.live, self._committed, block.op is ChangeOp.LIST_ADD

@@ -11,7 +11,7 @@ from typing import Any
 from qstate.backends.admission import admit_map, admit_map_key, none_refused
 from qstate.backends.answers import map_answer
 from qstate.backends.change_blocks import ChangeBlock
-from qstate.backends.contract import Change, ChangeOp
+from qstate.backends.contract import Change, ChangeOp, Wanted
 from qstate.backends.heap.containers import HeapContainerTable
 from qstate.backends.heap.table import HeapState
 from qstate.descriptors import StateDescriptor
@@ -158,6 +158,21 @@ class HeapMapTable(HeapContainerTable):
                 encoded = self._encode(key)
                 for map_key, data in found.items():
                     yield self.change(ChangeOp.MAP_PUT, group, encoded, data, self._encode(map_key))
+
+    def walk(self, groups: KeyGroupRange, wanted: Wanted) -> Iterator[Change | None]:
+        for key in self.committed_keys():
+            group, encoded = self._group_of(key), self._encode(key)
+            for map_key in list(self._committed.get(key, _NOTHING)):
+                data = self._committed.get(key, _NOTHING).get(map_key)  # there may be a commit between two entries
+                if data is not None:
+                    found = group in groups and wanted(data)
+                    yield self.change(ChangeOp.MAP_PUT, group, encoded, data, self._encode(map_key)) if found else None
+
+    def committed_keys(self) -> list[Key]:
+        return list(self._committed)
+
+    def committed_data(self, key: Key) -> bytes | None:
+        raise AssertionError("a map has no PUT")
 
     def load(self, block: ChangeBlock) -> None:
         live, committed = self.live, self._committed

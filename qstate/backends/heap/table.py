@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 from qstate.backends.admission import refused_write
 from qstate.backends.answers import too_large
 from qstate.backends.change_blocks import ChangeBlock
-from qstate.backends.contract import Change, ChangeOp, StateTable
+from qstate.backends.contract import Change, ChangeOp, StateTable, Wanted
 from qstate.descriptors import StateDescriptor
 from qstate.errors import SerializationError
 from qstate.keys import Key, KeyGroupRange, Namespace
@@ -142,9 +142,30 @@ class HeapTable(StateTable):
     def image_answer(self, descriptor: StateDescriptor, dump: Callable[[Any], bytes], image: Any) -> bytes:
         """The query answer of an image that is not None; needs no lock."""
 
-    @abstractmethod
     def entries(self, groups: KeyGroupRange) -> Iterator[Change]:
         """The committed state of these key groups, as changes."""
+        for key in self.committed_keys():
+            group = self._group_of(key)
+            data = self.committed_data(key) if group in groups else None
+            if data is not None:
+                yield self.change(ChangeOp.PUT, group, self._encode(key), data)
+
+    def walk(self, groups: KeyGroupRange, wanted: Wanted) -> Iterator[Change | None]:
+        """See `StateBackend.walk`. A dict has no position to continue from, so a walk keeps a copy of the keys."""
+        for key in self.committed_keys():
+            data = self.committed_data(key)
+            if data is not None:
+                # The key group last: to compute it costs more than the rest.
+                found = wanted(data) and (group := self._group_of(key)) in groups
+                yield self.change(ChangeOp.PUT, group, self._encode(key), data) if found else None
+
+    @abstractmethod
+    def committed_keys(self) -> list[Key]:
+        """A copy of the keys that may have a committed value."""
+
+    @abstractmethod
+    def committed_data(self, key: Key) -> bytes | None:
+        """The data of a PUT of the committed value, None without one. Not for maps, which have no PUT."""
 
     @abstractmethod
     def load(self, block: ChangeBlock) -> None:

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, TypeVar
 from qstate.backends.admission import admit_pairs, none_refused
 from qstate.backends.answers import accumulator_answer
 from qstate.backends.change_blocks import FIRST_COUNT, ChangeBlock, next_count
-from qstate.backends.contract import Change, ChangeOp
+from qstate.backends.contract import ChangeOp
 from qstate.backends.heap.table import IMMUTABLE, HeapState, HeapTable
 from qstate.descriptors import StateDescriptor
-from qstate.keys import Key, KeyGroupRange, Namespace, decode_keys
+from qstate.keys import Key, Namespace, decode_keys
 
 __all__ = ["HeapValueTable", "Image"]
 
@@ -173,18 +173,15 @@ class HeapValueTable(HeapTable):
     def image_answer(self, descriptor: StateDescriptor, dump: Callable[[Any], bytes], image: Image) -> bytes:
         return dump(image.value) if image.data is None else accumulator_answer(descriptor, dump, image.data)
 
-    def entries(self, groups: KeyGroupRange) -> Iterator[Change]:
-        for key in [*self.live, *(key for key in self._before if key not in self.live)]:
-            group = self._group_of(key)
-            if group not in groups:
-                continue
-            data = self._committed.get(key)
-            if data is None:
-                value = self._before[key] if key in self._before else self.live.get(key)
-                if value is None:
-                    continue
-                data = self._dump(value)
-            yield self.change(ChangeOp.PUT, group, self._encode(key), data)
+    def committed_keys(self) -> list[Key]:
+        return [*self.live, *(key for key in self._before if key not in self.live)]
+
+    def committed_data(self, key: Key) -> bytes | None:
+        data = self._committed.get(key)
+        if data is None:
+            value = self._before[key] if key in self._before else self.live.get(key)
+            data = None if value is None else self._dump(value)
+        return data
 
     def load(self, block: ChangeBlock) -> None:
         live, committed = self.live, self._committed

@@ -18,10 +18,9 @@ from typing import Any
 
 from qstate.backends.admission import admit_pairs
 from qstate.backends.change_blocks import ChangeBlock
-from qstate.backends.contract import Change
 from qstate.backends.heap.table import IMMUTABLE, HeapState, find_all
 from qstate.backends.heap.values import HeapValueTable, Image
-from qstate.keys import Key, KeyGroupRange, Namespace
+from qstate.keys import Key, Namespace
 
 __all__ = ["WriteAheadTable"]
 
@@ -122,9 +121,9 @@ class WriteAheadTable(HeapValueTable):
         settled = self._settling.get(key)
         return super().image(key) if settled is None else Image(None, settled)
 
-    def entries(self, groups: KeyGroupRange) -> Iterator[Change]:
+    def committed_keys(self) -> list[Key]:
         self._catch_up()
-        return super().entries(groups)
+        return super().committed_keys()
 
     def is_empty(self) -> bool:
         return super().is_empty() and not (self._ahead or self._sealed_ahead)
