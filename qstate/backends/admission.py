@@ -33,7 +33,15 @@ _NONE = type(None)
 
 
 def admit_descriptor(descriptor: StateDescriptor, *, held: StateDescriptor) -> None:
-    """Raise `JobError` when a state's name is used again with another kind (rule B2 of the contract)."""
+    """Raise `JobError` when a state's name is used again with another kind (rule B2 of the contract).
+
+    Also for a descriptor that says how values expire, which is the caller's matter: see `qstate.backends.expiry`.
+    """
+    if descriptor.ttl is not None:
+        raise JobError(
+            f"state {descriptor.name!r} has a time-to-live, of which backends know nothing: give the backend "
+            "qstate.backends.expiry.stored_form(descriptor)"
+        )
     if descriptor.kind is not held.kind or type(held) is TimerDescriptor is not type(descriptor):
         raise JobError(
             f"state {descriptor.name!r} is a {held.kind.value} state and cannot be a {descriptor.kind.value} state, "

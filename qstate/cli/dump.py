@@ -18,6 +18,7 @@ from qstate.checkpoint.sources.entries import (
     Element,
     Entry,
     by_name,
+    current_changes,
     elements_of,
     packed_element,
     packed_entry,
@@ -76,7 +77,8 @@ def _dump_entries(
         return
     schemas = by_name(states_as_of(source, stored, arguments.epoch))
     with readable(f"operator {stored.uid!r} in {source.location}"):
-        for change in read_changes(source, stored, epoch=arguments.epoch, key_groups=groups):
+        changes = read_changes(source, stored, epoch=arguments.epoch, key_groups=groups)
+        for change in current_changes(changes, schemas):
             if arguments.state in (None, change.state):
                 sys.stdout.buffer.write(packed_entry(stored.uid, change, schemas.get(change.state, {})))
 

@@ -21,6 +21,7 @@ from qstate.descriptors import StateKind
 from qstate.errors import DamagedCheckpoint
 from qstate.keys import ColumnType, KeyGroupRange, check_key, decode_key, decode_keys, key_encoder, key_grouper
 from qstate.serializers import MessagePackSerializer
+from qstate.ttl import time_of, untimed
 
 __all__ = ["ContentCheck", "check_list_elements"]
 
@@ -112,6 +113,8 @@ class ContentCheck:
         data: Sequence[bytes] = [b""] * len(block.keys) if block.data is None else block.data
         if schema["kind"] == StateKind.LIST.value:
             data = [element for elements in data for element in _elements(elements)]
+        if schema.get("ttl_ms") is not None:
+            data = [untimed(value) for value in data if time_of(value) >= 0]  # raises for a value without a time
         if schema["serializer"] == MessagePackSerializer.name:
             for value in data:  # not joined into one array: two invalid values may be valid together
                 _loads(value)

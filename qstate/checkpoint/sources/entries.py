@@ -2,7 +2,7 @@
 
 Rules of this module: changes of the neutral dump in, entries out, one at a time and in the same order. It decodes
 without the job's code: all keys, and the values of the default serializer. It must not know where the changes come
-from.
+from. Of a state with a time-to-live it shows what has not expired by this machine's clock.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from qstate.backends.answers import unpack_elements
+from qstate.backends.answers import pack_elements, unpack_elements
 from qstate.backends.contract import Change
+from qstate.backends.expiry import current_elements, current_value, wall_clock_ms
 from qstate.checkpoint.log.chain import NO_EPOCH, States
 from qstate.checkpoint.log.file_facts import readable
 from qstate.checkpoint.log.operator_state import OperatorList, OperatorState
@@ -27,6 +28,7 @@ __all__ = [
     "Element",
     "Entry",
     "by_name",
+    "current_changes",
     "elements_of",
     "packed_element",
     "packed_entry",
@@ -100,18 +102,34 @@ def _entries(
     location: str, operator: str, changes: Iterable[Change], schemas: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[Entry]:
     with readable(f"operator {operator!r} in {location}"):
-        for change in changes:
+        for change in current_changes(changes, schemas):
             yield _entry(operator, change, schemas.get(change.state, {}))
 
 
 def read_changes(
     source: StateSource, stored: StoredOperator, *, epoch: int | None = None, key_groups: KeyGroupRange | None = None
 ) -> Iterator[Change]:
-    """The entries that `read_entries` decodes, as stored: PUT and MAP_PUT changes."""
+    """The entries that `read_entries` decodes, as stored: PUT and MAP_PUT changes, also of what has expired."""
     groups = key_groups or KeyGroupRange(0, source.max_parallelism)
     wanted = _epoch(source, stored, epoch, groups)
     form = in_one_form(states_as_of(source, stored, epoch), source.location, newest=wanted >= stored.epoch)
     return source.state(stored.uid, groups, wanted, form)
+
+
+def current_changes(changes: Iterable[Change], schemas: Mapping[str, Mapping[str, Any]]) -> Iterator[Change]:
+    """The changes that `read_changes` gives, of what has not expired, as those of states without a time-to-live."""
+    now_ms = wall_clock_ms()
+    for change in changes:
+        schema = schemas.get(change.state, {})
+        duration_ms = schema.get("ttl_ms")
+        data: bytes | None = change.data
+        if duration_ms is not None and schema.get("kind") == StateKind.LIST.value:
+            elements = current_elements(unpack_elements(change.data), duration_ms, now_ms)
+            data = pack_elements(elements) if elements else None
+        elif duration_ms is not None:
+            data = current_value(change.data, duration_ms, now_ms)
+        if data is not None:
+            yield change if duration_ms is None else change._replace(data=data)
 
 
 def states_as_of(source: StateSource, stored: StoredOperator, epoch: int | None) -> States:
@@ -167,7 +185,7 @@ def by_name(states: States) -> dict[str, Mapping[str, Any]]:
 
 
 def packed_entry(operator: str, change: Change, schema: Mapping[str, Any]) -> bytes:
-    """An entry as a MessagePack map, with the stored bytes spliced in if they are MessagePack.
+    """An entry of `current_changes` as a MessagePack map, with the stored bytes spliced in if they are MessagePack.
 
     Its keys are operator, state, namespace, key, group, map_key (only for a map) and `value`. Another serializer than
     the default one has `bytes` in place of `value`. Both are an array for a list.

@@ -15,6 +15,7 @@ from secrets import token_bytes
 from typing import Any, Protocol
 
 from qstate.backends.contract import Capability, Isolation, StateReader
+from qstate.backends.expiry import current_reader
 from qstate.descriptors import MapStateDescriptor, StateDescriptor
 from qstate.errors import ConfigError
 from qstate.keys import (
@@ -71,7 +72,7 @@ class StateInstance:
     restored: bool = False
     #: Whether this instance owns every key group; then no key has to be hashed.
     owns_all: bool = field(init=False, repr=False, compare=False)
-    #: `readers` by the isolation's name on the wire.
+    #: `readers` by the isolation's name on the wire. They show nothing that has expired.
     readers_by_name: Mapping[str, StateReader] = field(init=False, repr=False, compare=False)
     #: Gives the key group of a valid key.
     group_of: Callable[[Key], int] = field(init=False, repr=False, compare=False)
@@ -93,10 +94,14 @@ class StateInstance:
                 f"state {name!r} has a committed reader, but its backend does not declare COMMITTED_READS"
             )
         object.__setattr__(self, "owns_all", len(self.key_groups) == self.max_parallelism)
-        by_name = {isolation.value: reader for isolation, reader in self.readers.items()}
+        by_name = {isolation.value: self._current(isolation, reader) for isolation, reader in self.readers.items()}
         object.__setattr__(self, "readers_by_name", by_name)
         object.__setattr__(self, "key_class", key_class(self.key_types))
         object.__setattr__(self, "group_of", key_grouper(self.max_parallelism))
+
+    def _current(self, isolation: Isolation, reader: StateReader) -> StateReader:
+        may_tear = isolation is Isolation.LIVE and Capability.SNAPSHOT_READS not in self.capabilities
+        return current_reader(self.descriptor, reader, may_tear=may_tear)
 
     @property
     def name(self) -> str:

@@ -13,13 +13,14 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from qstate.backends.catalog import open_backend
 from qstate.backends.contract import Change, Isolation, StateBackend
+from qstate.backends.expiry import stored_form
 from qstate.backends.replay import replay_epoch
-from qstate.checkpoint.log.chain import NO_EPOCH, Part, States
+from qstate.checkpoint.log.chain import NO_EPOCH, Part, States, data_schema
 from qstate.checkpoint.log.file_facts import readable
 from qstate.checkpoint.manifest import JobManifest
 from qstate.checkpoint.sources.following import FollowedOperator
@@ -78,7 +79,7 @@ class Generation:
         self._filled = False
         self._settings = settings
         self._max_parallelism = max_parallelism
-        self._held = {state.name: state.descriptor for state in states if state.refusal is None}
+        self._held = {state.name: stored_form(state.descriptor) for state in states if state.refusal is None}
         self._forms = {state.name: state.form for state in states if state.refusal is None}
         self._shares: list[_Share] = []
         self._directory = temporary_directory("standby-", settings.scratch_directory)
@@ -176,7 +177,8 @@ class Generation:
     def _check_forms(self, states: States) -> None:
         for plain in states:
             form = self._forms.get(plain.get("name", ""))
-            if form is not None and replace(StateSchema.from_plain(plain), queryable_name=None) != form:
+            stored = StateSchema.from_plain(plain).to_plain()
+            if form is not None and data_schema(stored) != data_schema(form.to_plain()):
                 raise CheckpointError(
                     f"state {form.name!r} is stored in two forms, because its job is converting it; it is served when "
                     "the job has committed an epoch"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 from qstate.backends.contract import UNBOUNDED, ReadResult, StateReader
@@ -23,6 +24,7 @@ from qstate.descriptors import (
     ReducingStateDescriptor,
     StateDescriptor,
     StateKind,
+    StateTtl,
     ValueStateDescriptor,
 )
 from qstate.errors import CheckpointError, ClosedError, JobError, UnknownStateId, UnsupportedQuery
@@ -81,6 +83,8 @@ def _stored(schema: StateSchema, key_types: tuple[ColumnType, ...], given: Seque
         names = (schema.name, descriptor.queryable_name and schema.queryable_name)
         if (descriptor.name, descriptor.queryable_name) == names:
             own = replace(descriptor, queryable_name=schema.queryable_name)
+            if own.ttl is not None and schema.ttl_ms is not None:  # the job's duration, if it has changed, counts
+                own = replace(own, ttl=StateTtl(timedelta(milliseconds=schema.ttl_ms)))
             return StoredState(own, key_types, form, _misfit(form, own))
     return StoredState(_pass_through(schema), key_types, form, _NEEDS_FUNCTION)
 
@@ -99,6 +103,7 @@ def _pass_through(schema: StateSchema) -> StateDescriptor:
         "value_type": _type_text(schema.value_type),
         "serializer": _serializer(schema.serializer),
         "queryable_name": schema.queryable_name,
+        "ttl": None if schema.ttl_ms is None else StateTtl(timedelta(milliseconds=schema.ttl_ms)),
     }
     if schema.kind is StateKind.MAP:
         assert schema.map_key_type is not None  # `from_plain` checks it
