@@ -131,6 +131,11 @@ class JobConfig:
         "when Spark repeats a sealed epoch with other rows, drop the rows and continue with the stored results, "
         "instead of stopping the query",
     )
+    ttl_sweep_entries: int = _option(
+        1000,
+        "entries of states with a time-to-live that a subtask visits at the end of an epoch, to remove expired ones, "
+        "besides two for each value written; 0: none, an expired entry stays stored until the function reads it",
+    )
     element_warning_s: float = _option(
         60.0,
         "the task manager logs a row, a batch or an open() that takes longer, with the Python stack, and again "
@@ -215,6 +220,7 @@ _ABOVE_ZERO = [
     "switch_interval_s",
 ]
 _AT_LEAST_ZERO = [
+    "ttl_sweep_entries",
     "element_warning_s",
     "element_timeout_s",
     "snapshot_interval",

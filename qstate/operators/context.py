@@ -12,6 +12,7 @@ from functools import partial
 from typing import TypeVar
 
 from qstate.backends.contract import StateBackend, StateTable
+from qstate.backends.expiry import stored_form
 from qstate.checkpoint.log.operator_state import Distribution
 from qstate.descriptors import (
     AggregatingStateDescriptor,
@@ -24,6 +25,7 @@ from qstate.descriptors import (
 from qstate.errors import JobError
 from qstate.evolution.write_checks import WriteChecks, checked
 from qstate.keys import KeyGroupRange, Namespace
+from qstate.operators.expiry_sweep import ExpiringState, ExpirySweep, WriteCount
 from qstate.operators.handles import (
     AggregatingState,
     DefaultingValueState,
@@ -35,6 +37,7 @@ from qstate.operators.handles import (
     ValueState,
 )
 from qstate.operators.operator_lists import OperatorLists, OperatorListState
+from qstate.operators.ttl_tables import ttl_table
 
 __all__ = ["RuntimeContext", "Subtask"]
 
@@ -71,6 +74,8 @@ class RuntimeContext:
         self._subtask = subtask
         self._backend = backend
         self._descriptors: dict[str, StateDescriptor] = {}
+        self._expiring: dict[str, ExpiringState] = {}
+        self._timed_writes = WriteCount()
         self._cursor = ElementContext()
         self._checks = WriteChecks()
         self._lists = OperatorLists(operator, f"operator {operator!r} subtask {subtask.index}", self._checks)
@@ -136,7 +141,12 @@ class RuntimeContext:
         Use only keys of the current batch: other keys may belong to other subtasks.
         """
         self._declare(descriptor)
-        return partial(self._backend.table, self._checks.of(descriptor))
+        if descriptor.ttl is None:
+            return partial(self._backend.table, self._checks.of(descriptor))
+        stored = partial(self._backend.table, stored_form(self._checks.of(descriptor)))
+        name, duration_ms = descriptor.name, descriptor.ttl.duration_ms
+        self._expiring[name] = ExpiringState(name, descriptor.kind, duration_ms, stored)
+        return lambda namespace: ttl_table(stored(namespace), descriptor, self._cursor, self._timed_writes)
 
     @property
     def element_context(self) -> ElementContext:
@@ -147,6 +157,14 @@ class RuntimeContext:
     def operator_lists(self) -> OperatorLists:
         """For the operator: the lists that the function has declared."""
         return self._lists
+
+    def expiry_sweep(self, most: int) -> ExpirySweep:
+        """For the operator: the removal of expired values of the states that the function declares.
+
+        `most`: the number of entries to visit in an epoch without writes.
+        """
+        groups = self._subtask.key_groups
+        return ExpirySweep(self._backend, groups, self._expiring, most=most, writes=self._timed_writes)
 
     def check_writes(self) -> None:
         """For the operator: from now on, values of writes are checked against their declared types."""
@@ -169,6 +187,11 @@ class RuntimeContext:
             raise JobError(
                 f"operator {self._operator!r}: operator state {descriptor.name!r} cannot be queried, it belongs to no "
                 f"key; leave the queryable name {descriptor.queryable_name!r} out, or use keyed state"
+            )
+        if descriptor.ttl is not None:
+            raise JobError(
+                f"operator {self._operator!r}: operator state {descriptor.name!r} has a time-to-live, which only keyed "
+                "state can have; leave ttl out, or use keyed state"
             )
         self._check_name(descriptor)
         return self._lists.declare(descriptor, distribution)

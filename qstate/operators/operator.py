@@ -163,7 +163,10 @@ class OperatorSpec:
 class KeyedOperator:
     """One subtask of an operator. All methods run on the caller's thread, which is the backend's writer."""
 
-    def __init__(self, spec: OperatorSpec, subtask: Subtask, backend: StateBackend) -> None:
+    def __init__(
+        self, spec: OperatorSpec, subtask: Subtask, backend: StateBackend, *, ttl_sweep_entries: int = 0
+    ) -> None:
+        """`ttl_sweep_entries`: how many entries with a time-to-live an epoch visits at least, to remove the expired."""
         self._spec = spec
         self._function = spec.function
         self._source = f"operator {spec.uid!r}, function {spec.function.display_name}"
@@ -178,6 +181,7 @@ class KeyedOperator:
         self._held: list[pa.RecordBatch] = []
         self._timers: Sequence[tuple[TimeDomain, Timers, Callable[[EpochTime], int | None]]] = ()
         self._descriptors: tuple[StateDescriptor, ...] = ()
+        self._sweep = self._context.expiry_sweep(ttl_sweep_entries)
         self._opened = False
         self._closed = False
         self._pid = os.getpid()
@@ -285,9 +289,16 @@ class KeyedOperator:
         return self._run(batch)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """End the epoch's input: process the held rows, in order. The caller must exhaust the result."""
+        """End the epoch's input: process the held rows, in order, and then remove expired state.
+
+        The caller must exhaust the result.
+        """
         self._check_usable()
         self._clock.end()
+        yield from self._sorted_rows()
+        self._sweep.run(self._cursor.processing_time)
+
+    def _sorted_rows(self) -> Iterator[pa.RecordBatch]:
         held, self._held = self._held, []
         if not held:
             return
@@ -303,6 +314,7 @@ class KeyedOperator:
         self._held.clear()
         for _, timers, _ in self._timers:
             timers.discard()
+        self._sweep.discard()
 
     def close(self) -> None:
         """Close the function, once."""

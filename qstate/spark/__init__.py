@@ -6,6 +6,7 @@ Rules of this module: names only. Its import raises `InstallationError` without 
 from qstate.installation import missing_package
 
 try:
+    from qstate.descriptors import StateTtl
     from qstate.operators.context import RuntimeContext
     from qstate.operators.functions import KeyedProcessFunction
     from qstate.operators.handles import (
@@ -34,6 +35,7 @@ __all__ = [
     "QueryableStateStream",
     "ReducingState",
     "RuntimeContext",
+    "StateTtl",
     "TimeDomain",
     "TimerService",
     "ValueState",

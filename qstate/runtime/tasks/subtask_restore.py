@@ -16,6 +16,7 @@ from pathlib import Path
 from qstate.backends.catalog import open_backend
 from qstate.backends.change_blocks import chained
 from qstate.backends.contract import StateBackend
+from qstate.backends.expiry import stored_form
 from qstate.backends.replay import replay_epoch
 from qstate.checkpoint.log.chain import Snapshot
 from qstate.checkpoint.log.epoch_log import EpochLog
@@ -141,7 +142,7 @@ def _open_operator(spec: OperatorSpec, place: SubtaskPlace, directory: Path, res
         options=config.backend_options,
     )
     resources.callback(backend.close)
-    operator = KeyedOperator(spec, place.operator_subtask, backend)
+    operator = KeyedOperator(spec, place.operator_subtask, backend, ttl_sweep_entries=config.ttl_sweep_entries)
     operator.open()
     resources.callback(_close_operator, operator, place)
     declared = DeclaredStates(
@@ -203,7 +204,7 @@ def _fill(
         opened.backend.restore(committed[-1].epoch, chained(part.changes for part in committed))
     opened.operator.lists.fill(opened.declared.lists(epoch_log.operator_state()))
     if pending is not None:
-        descriptors = {descriptor.name: descriptor for descriptor in opened.operator.descriptors}
+        descriptors = {descriptor.name: stored_form(descriptor) for descriptor in opened.operator.descriptors}
         replay_epoch(opened.backend, descriptors, pending.epoch, pending.changes)
     report = None
     if newest is not None:
