@@ -14,11 +14,11 @@ from qstate_conformance.outcomes import Verdict
 from qstate_conformance.plan import Plan
 from qstate_conformance.run import run
 from qstate_conformance.subjects import backend_subject
-from tests.defects.backends import age, epochs, lives, mistyped, readers, restores, scale, tables
+from tests.defects.backends import age, epochs, expiry, lives, mistyped, readers, restores, scale, tables
 from tests.suite_command import outcome_of
 from tests.unshrunk import UNSHRUNK
 
-_MODULES: tuple[ModuleType, ...] = (tables, mistyped, epochs, restores, readers, lives, scale, age)
+_MODULES: tuple[ModuleType, ...] = (tables, mistyped, epochs, restores, readers, lives, scale, age, expiry)
 #: subject -> the law that catches it
 DEFECTS: dict[str, str] = {
     f"{module.__name__}:{name}": found.caught_by

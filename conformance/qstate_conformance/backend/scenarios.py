@@ -153,6 +153,7 @@ def after_close(subject: BackendSubject, directory: Path) -> None:
         "table": lambda: backend.table(VALUE), "reader": lambda: backend.reader(Isolation.LIVE),
         "restore": lambda: backend.restore(3, []),
         "entries": lambda: list(backend.entries(ALL)),
+        "walk": lambda: list(backend.walk({VALUE.name: bool}, ALL)),
     }  # fmt: skip
     of_tables: dict[str, Callable[[], Any]] = {"publish": backend.publish}
     for name, table in tables.items():
