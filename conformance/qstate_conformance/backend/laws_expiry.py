@@ -186,9 +186,10 @@ def test_entries_have_the_times(subject: BackendSubject, descriptor: StateDescri
         backend.begin(0)
         backend.table(stored_form(descriptor)).put("k", _timed(descriptor, 1, -1_000_000))
         sealed(backend, 0)
-        for found in (list(backend.entries(ALL)), list(backend.walk(dict.fromkeys(_NAMES, _every), ALL))):
-            assert len(found) == 1
-            data = unpack_elements(found[0].data)[0] if descriptor.kind is StateKind.LIST else found[0].data
+        for found in (backend.entries(ALL), backend.walk(dict.fromkeys(_NAMES, _every), ALL)):
+            (change,) = found
+            assert change is not None
+            data = unpack_elements(change.data)[0] if descriptor.kind is StateKind.LIST else change.data
             assert time_of(data) == _START - 1_000_000
 
 
@@ -244,7 +245,7 @@ def test_a_walk_gives_what_is_wanted_and_counts_the_rest(subject: BackendSubject
         sealed(backend, 0)
         for descriptor in (VALUE, LIST, MAP):
             (first, *others) = [change for change in backend.entries(ALL) if change.state == descriptor.name]
-            found = list(backend.walk({descriptor.name: lambda data, first=first: data == first.data}, ALL))
+            found = list(backend.walk({descriptor.name: first.data.__eq__}, ALL))
             assert [change for change in found if change is not None] == [first]
             assert found.count(None) == len(others)
 
