@@ -158,6 +158,11 @@ class RuntimeContext:
         """For the operator: the lists that the function has declared."""
         return self._lists
 
+    @property
+    def keeps_time(self) -> bool:
+        """For the operator: whether what the function sees depends on the time of the epoch."""
+        return bool(self._expiring)
+
     def expiry_sweep(self, most: int) -> ExpirySweep:
         """For the operator: the removal of expired values of the states that the function declares.
 

@@ -217,7 +217,7 @@ class KeyedOperator:
         self._open_timers()
         if self._timers:
             self._descriptors += (EVENT_TIME_TIMERS, PROCESSING_TIME_TIMERS)
-        if self._spec.keeps_time:
+        if self._spec.keeps_time or self._context.keeps_time:
             self._clock.keep_in(self._context.operator_lists)
         self._opened = True
 

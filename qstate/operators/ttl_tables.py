@@ -20,7 +20,7 @@ from qstate.operators.expiry_sweep import WriteCount
 from qstate.operators.handles import ElementContext
 from qstate.ttl import StateTtl, is_expired
 
-__all__ = ["ttl_table"]
+__all__ = ["current_contents", "ttl_table"]
 
 
 def ttl_table(
@@ -30,6 +30,23 @@ def ttl_table(
     assert descriptor.ttl is not None
     classes: dict[StateKind, type[_TtlTable]] = {StateKind.LIST: _TtlListTable, StateKind.MAP: _TtlMapTable}
     return classes.get(descriptor.kind, _TtlValueTable)(inner, descriptor.ttl, context, writes)
+
+
+def current_contents(descriptor: StateDescriptor, found: Any, now_ms: int) -> Any:
+    """What is current of the contents that a backend holds for a key of a state with a time-to-live; None for nothing.
+
+    It reads and changes no state.
+    """
+    assert descriptor.ttl is not None
+    duration_ms = descriptor.ttl.duration_ms
+    if found is None:
+        return None
+    if descriptor.kind is StateKind.LIST:
+        return [value for time_ms, value in found if not is_expired(time_ms, duration_ms, now_ms)] or None
+    if descriptor.kind is StateKind.MAP:
+        items = found.items()
+        return {name: value for name, (time_ms, value) in items if not is_expired(time_ms, duration_ms, now_ms)} or None
+    return None if is_expired(found[0], duration_ms, now_ms) else found[1]
 
 
 class _TtlTable(StateTable):

@@ -15,6 +15,7 @@ from typing import Any
 from pyspark import cloudpickle
 
 from qstate.backends.contract import Timer
+from qstate.backends.expiry import stored_form
 from qstate.config import JobConfig
 from qstate.descriptors import StateDescriptor
 from qstate.errors import ConfigError, JobError
@@ -23,6 +24,7 @@ from qstate.operators.epoch_time import EventTime
 from qstate.operators.functions import KeyedFunction
 from qstate.operators.operator import OperatorSpec
 from qstate.operators.timers import EVENT_TIME_TIMERS, PROCESSING_TIME_TIMERS, TimeDomain
+from qstate.operators.ttl_tables import current_contents
 from qstate.runtime.control.scratch_directory import temporary_directory
 from qstate.testing.rows import Columns, batch_of, schema_of
 from qstate.testing.subtasks import HarnessClock, HarnessSubtasks
@@ -124,9 +126,13 @@ class FunctionHarness:
     def state(self, name: str, key: Key, namespace: Namespace = None) -> Any:
         """The stored value of a key: a list for a list state, a dict for a map state, None without a value.
 
+        Of a state with a time-to-live it is what has not expired at the processing time.
+
         Raises `JobError` for a name that the function has not declared.
         """
-        return self._subtasks.backend_of(key).table(self._descriptor(name), namespace).get(key)
+        descriptor = self._descriptor(name)
+        found = self._subtasks.backend_of(key).table(stored_form(descriptor), namespace).get(key)
+        return found if descriptor.ttl is None else current_contents(descriptor, found, self.processing_time)
 
     def timers(self, domain: TimeDomain = TimeDomain.EVENT_TIME) -> list[Timer]:
         """All timers of a time domain, the earliest first."""

@@ -72,7 +72,7 @@ class EpochClocks:
         self._lock = threading.Lock()
 
     def declare(self, uid: str, event_time: EventTime | None, *, keeps_time: bool) -> None:
-        """Add an operator, or replace its declaration. `keeps_time`: its subtasks store what they reach."""
+        """Add an operator, or replace its declaration. `keeps_time`: its subtasks certainly store what they reach."""
         with self._lock:
             found = self._clocks.get(uid)
             if found is None or (found.event_time, found.keeps_time) != (event_time, keeps_time):
@@ -84,7 +84,7 @@ class EpochClocks:
             clock = self._clocks[uid]
         with clock.lock:
             if clock.epoch != epoch:
-                if clock.epoch < 0 and clock.keeps_time:
+                if clock.epoch < 0 and (clock.keeps_time or reached is not None):
                     self._begin_with_stored(uid, clock, epoch, reached)
                 if clock.epoch != epoch:
                     self._decide(clock, epoch)

@@ -81,6 +81,12 @@ def test_operator_without_event_time_has_no_watermark_and_reads_no_logs() -> Non
     assert made.begin("it", 3, None) == EpochTime(None, 5)
 
 
+def test_operator_whose_subtask_has_stored_its_time_continues_from_the_logs() -> None:
+    made = EpochClocks(2, lambda uid, epoch: StoredTime(before=reached(4, None)), lambda: 5)
+    made.declare("it", None, keeps_time=False)
+    assert made.begin("it", 5, reached(4, None)) == EpochTime(None, 7), "the clock of this driver is behind"
+
+
 def test_later_operator_has_the_watermark_that_the_earlier_one_had_an_epoch_before() -> None:
     made = clocks(first=BY_TIME, second=EventTime("at", 10, ("first",), has_source=False))
     expected = [None, None, 40, 60]
