@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -14,7 +14,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from qstate.backends import Isolation, StateBackend, open_backend
+from qstate.backends import UNBOUNDED, Isolation, ReadResult, StateBackend, StateReader, open_backend
 from qstate.backends.expiry import current_reader, stored_form
 from qstate.descriptors import (
     AggregatingStateDescriptor,
@@ -27,9 +27,11 @@ from qstate.descriptors import (
     ValueStateDescriptor,
 )
 from qstate.errors import ConfigError, FailureCode, JobError, TooLarge
-from qstate.operators import RuntimeContext
+from qstate.keys import Key, Namespace
+from qstate.operators import KeyedBatch, QueryableReducingSink, QueryableValueSink, RuntimeContext
+from qstate.ttl import timed
 from tests.functions import Mean, add
-from tests.operators.running import SUBTASK
+from tests.operators.running import SUBTASK, batch
 
 TTL = StateTtl(timedelta(milliseconds=100))
 REFRESHED = replace(TTL, refresh="on_read_and_write")
@@ -286,6 +288,40 @@ def test_an_answer_may_be_as_large_as_one_of_a_state_without_a_ttl(backend: Stat
     with pytest.raises(TooLarge) as refused:
         reader.get(descriptor, None, ["a"], size - 1)
     assert refused.value.details["limit"] == size - 1
+
+
+class Torn(StateReader):
+    """A reader that met a value while it was changing: an array of two items that has one."""
+
+    def get(
+        self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
+    ) -> ReadResult:
+        return ReadResult(3, [timed(START, b"\x92\x01")])
+
+
+def test_an_answer_that_may_be_torn_is_checked() -> None:
+    descriptor = ValueStateDescriptor("value", ttl=TTL)
+    for may_tear, expected in ((True, FailureCode.CONCURRENT_MODIFICATION), (False, b"\x92\x01")):
+        reader = current_reader(descriptor, Torn(), may_tear=may_tear, clock=lambda: START)
+        assert reader.get(descriptor, None, ["a"]) == (3, [expected])
+
+
+def test_a_queryable_sink_may_have_a_ttl(backend: StateBackend) -> None:
+    latest = ValueStateDescriptor("latest", float, ttl=TTL).queryable("latest")
+    most = ReducingStateDescriptor("most", float, reduce_function=max, ttl=TTL).queryable("most")
+    backend.begin(0)
+    for sink, expected in ((QueryableValueSink(latest, ["temp"]), 3.0), (QueryableReducingSink(most, ["temp"]), 7.0)):
+        context = RuntimeContext("job", "operator", SUBTASK, backend)
+        sink.open(context)
+        descriptor = context.seal()[0]
+        reader = current_reader(descriptor, backend.reader(Isolation.LIVE), clock=lambda: START + 99)
+        for after_ms, temperatures in ((0, [9.0]), (100, [7.0, 3.0])):
+            context.element_context.processing_time = START + after_ms
+            rows = batch([("a", temperature, 0) for temperature in temperatures])
+            assert sink.process_batch(KeyedBatch(["a"] * len(temperatures), None, rows)) is None
+        backend.publish()
+        (found,) = reader.get(descriptor, None, ["a"]).values
+        assert found == msgpack.packb(expected), "the first value had expired before the others came"
 
 
 @pytest.mark.parametrize(

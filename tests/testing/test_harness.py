@@ -11,7 +11,13 @@ import pyarrow as pa
 import pytest
 
 from qstate.backends.contract import Timer
-from qstate.descriptors import ListStateDescriptor, MapStateDescriptor, ReducingStateDescriptor, ValueStateDescriptor
+from qstate.descriptors import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateTtl,
+    ValueStateDescriptor,
+)
 from qstate.errors import ConfigError, JobError
 from qstate.operators.functions import KeyedProcessFunction
 from qstate.operators.timers import TimeDomain
@@ -32,6 +38,34 @@ class TemperatureAlert(KeyedProcessFunction):
         self.last.update(row.temperature)
         if before is not None and row.temperature > 1.5 * before:
             yield row.sensor, before, row.temperature
+
+
+class Kinds(KeyedProcessFunction):
+    def open(self, context: Any) -> None:
+        ttl = StateTtl(timedelta(seconds=10))
+        self.value = context.get_state(ValueStateDescriptor("value", float, ttl=ttl))
+        self.list = context.get_list_state(ListStateDescriptor("list", float, ttl=ttl))
+        self.map = context.get_map_state(MapStateDescriptor("map", float, ttl=ttl))
+
+    def process_element(self, row: Any, context: Any) -> None:
+        self.value.update(row.temperature)
+        self.list.add(row.temperature)
+        self.map.put(str(row.temperature), row.temperature)
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_state_is_what_has_not_expired(backend: str) -> None:
+    with FunctionHarness(Kinds(), input=READING, output=ALERT, key_by="sensor", backend=backend) as harness:
+        harness.process(("JFK", START, 1.0))
+        harness.advance_processing_time(6_000)
+        harness.process(("JFK", START, 2.0))
+        states = ("value", "list", "map")
+        assert [harness.state(name, "JFK") for name in states] == [2.0, [1.0, 2.0], {"1.0": 1.0, "2.0": 2.0}]
+        harness.advance_processing_time(10_000)
+        assert [harness.state(name, "JFK") for name in states] == [2.0, [2.0], {"2.0": 2.0}]
+        harness.advance_processing_time(16_000)
+        assert [harness.state(name, "JFK") for name in states] == [None] * 3
+        assert [harness.state(name, "LGA") for name in states] == [None] * 3
 
 
 def at(seconds: int) -> datetime:

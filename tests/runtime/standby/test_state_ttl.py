@@ -6,12 +6,16 @@ test waits: a program with another time-to-live continues with the state.
 
 from __future__ import annotations
 
+import io
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import pytest
 
 from qstate.checkpoint import open_source, read_entries, verify, write_savepoint
@@ -95,12 +99,25 @@ def asked(address: tuple[str, int], *isolations: str, at_least: int = 0) -> list
 
 def dumped(root: Path) -> dict[str, Any]:
     """What offline reading finds for key "a", in the form of `asked`, but for the accumulator of the mean."""
+    return of_key_a((one.state, one.key, one.map_key, one.value) for one in read_entries(open_source(str(root)), "it"))
+
+
+def printed(root: Path) -> dict[str, Any]:
+    """What the command prints as MessagePack, in the form of `dumped`."""
+    command = [sys.executable, "-m", "qstate.cli.main", "checkpoint", "dump", str(root), "--format", "msgpack"]
+    answer = subprocess.run(command, capture_output=True, timeout=60, check=True)
+    found = msgpack.Unpacker(io.BytesIO(answer.stdout), strict_map_key=False)
+    entries = (one for one in found if "key" in one)  # not the operator state, in which the time is kept
+    return of_key_a((one["state"], one["key"], one.get("map_key"), one["value"]) for one in entries)
+
+
+def of_key_a(entries: Iterable[tuple[str, Any, Any, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for entry in read_entries(open_source(str(root)), "it"):
-        if entry.key == "a" and entry.map_key is None:
-            found[entry.state] = entry.value
-        elif entry.key == "a":
-            found.setdefault(entry.state, {})[entry.map_key] = entry.value
+    for state, key, map_key, value in entries:
+        if key == "a" and map_key is None:
+            found[state] = value
+        elif key == "a":
+            found.setdefault(state, {})[map_key] = value
     return found
 
 
@@ -115,18 +132,21 @@ def stored_times(root: Path) -> list[int]:
 def test_nobody_sees_what_has_expired(job_of: JobOf, standby_of: StandbyOf, tmp_path: Path, backend: str) -> None:
     root, descriptors = tmp_path / "checkpoint", [mean(StateTtl(HOUR))]
     job = job_of(EveryKind(HOUR), backend=backend)
-    assert [epoch(job, 0, ("a", 1)), epoch(job, 1, ("a", 5))] == [[("a", 1)], [("a", 2)]]
+    assert epoch(job, 0, ("a", 1)) == [("a", 1)]
     standby = standby_of(descriptors=descriptors, backend=backend)
+    assert epoch(job, 1, ("a", 5)) == [("a", 2)]
+    reached(standby, 1)
+    assert standby.status().fills == 1, "it has followed the job"
     assert asked(job.manager.wait_for_proxy(20.0), "live", "committed", at_least=1) == [FIVE, FIVE]
     assert asked(standby.address, "committed") == [FIVE]
-    assert dumped(root) == {**FIVE, "mean": [6.0, 2]}
+    assert dumped(root) == printed(root) == {**FIVE, "mean": [6.0, 2]}
     job.stop()
     job = job_of(EveryKind(MOMENT), backend=backend, ttl_sweep_entries=0)
     epoch(job, 2, ("b", 1))
     assert asked(job.manager.wait_for_proxy(20.0), "live", "committed", at_least=1) == [NOTHING, NOTHING]
     reached(standby, 2)
     assert asked(standby.address, "committed") == [NOTHING]
-    assert dumped(root) == {}
+    assert dumped(root) == printed(root) == {}
     assert len(stored_times(root)) > 0, "still stored"
     assert [found.damage for found in verify(str(root)) if found.damage] == [], "the times are no damage"
     assert epoch(job, 3, ("a", 7)) == [("a", 1)]
@@ -170,13 +190,30 @@ def test_a_ttl_may_be_added_to_stored_state_and_removed_again(job_of: JobOf, tmp
     assert epoch(job, 6, ("a", 9)) == [("a", 3)]
 
 
-@BACKENDS
-def test_what_has_expired_does_not_come_back_without_the_ttl(job_of: JobOf, tmp_path: Path, backend: str) -> None:
-    job = job_of(EveryKind(MOMENT), backend=backend, ttl_sweep_entries=0)
+@pytest.mark.parametrize(("backend", "snapshots"), [("heap", 0), ("heap", 1), ("rocksdb", 1)])
+def test_what_has_expired_does_not_come_back_without_the_ttl(
+    job_of: JobOf, tmp_path: Path, backend: str, snapshots: int
+) -> None:
+    job = job_of(EveryKind(MOMENT), backend=backend, ttl_sweep_entries=0, snapshot_interval=snapshots)
     for number in range(3):
         epoch(job, number, ("a", number), ("b", number))
+        job.wait_for_snapshots()
     job.stop()
     job = job_of(EveryKind(None), backend=backend)
     assert epoch(job, 3, ("b", 7)) == [("b", 1)]
     assert asked(job.manager.wait_for_proxy(20.0), "live", "committed", at_least=2) == [NOTHING, NOTHING]
     assert dumped(tmp_path / "checkpoint") == {}
+
+
+@BACKENDS
+def test_an_epoch_that_was_not_committed_keeps_its_times(job_of: JobOf, tmp_path: Path, backend: str) -> None:
+    job = job_of(EveryKind(HOUR), backend=backend)
+    epoch(job, 0, ("a", 1))
+    assert job.epoch(1, rows_batch(("a", 5))) == [("a", 2)]
+    before = stored_times(tmp_path / "checkpoint")
+    job.stop()
+    job = job_of(EveryKind(HOUR), backend=backend)
+    assert epoch(job, 1, ("a", 5)) == [("a", 2)], "the stored results"
+    assert asked(job.manager.wait_for_proxy(20.0), "live", "committed", at_least=1) == [FIVE, FIVE]
+    assert epoch(job, 2, ("b", 1)) == [("b", 1)]
+    assert min(stored_times(tmp_path / "checkpoint")) == min(before)
