@@ -276,6 +276,17 @@ def test_an_aggregate_function_is_not_asked_for_the_result_of_an_expired_accumul
         assert found is expected or (expected and isinstance(found, FailureCode))
 
 
+def test_a_clock_that_steps_back_during_a_read_shows_no_result_that_was_not_made(backend: StateBackend) -> None:
+    state = Expiring(backend)
+    fill(state)
+    backend.publish()
+    descriptor = state.states[StateKind.AGGREGATING]
+    times = iter([START + 100, START + 99])
+    reader = current_reader(descriptor, backend.reader(Isolation.LIVE), clock=lambda: next(times))
+    assert reader.get(descriptor, None, ["a"]).values == [None]
+    assert list(times) == [], "both clocks were read"
+
+
 def test_an_answer_may_be_as_large_as_one_of_a_state_without_a_ttl(backend: StateBackend) -> None:
     state = Expiring(backend)
     state.list.update(range(100))

@@ -50,7 +50,8 @@ class StateInstance:
       KEY_GROUP_NOT_OWNED.
     - `capabilities`: the backend's, for the clients to see.
     - `readers`: a reader for each isolation that a query may ask for, `backend.reader(...)`. The server calls it on its
-      threads. After the backend is closed the reader may raise `ClosedError`, and such a get fails with INTERNAL.
+      threads. After the backend is closed the reader may raise `ClosedError`, and such a get fails with INTERNAL. For a
+      state with a time-to-live the backend has its stored form (`qstate.backends.expiry`).
     - `behind_since`: since when a committed view may be behind. A live view of a running job is always current.
     - `restored`: whether the backend began with committed state; only then does a committed view of epoch -1 show
       anything. Otherwise such a get fails with NO_COMMITTED_EPOCH.
