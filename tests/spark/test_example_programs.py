@@ -1,4 +1,4 @@
-"""The programs under `examples/temperature` print what they show."""
+"""The programs under `examples/temperature` and `examples/golden_signals` print what they show."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from tests.spark.streams import REPOSITORY
 
 DIRECTORY = REPOSITORY / "examples" / "temperature"
+GOLDEN_SIGNALS = REPOSITORY / "examples" / "golden_signals" / "golden_signals.py"
 OUTPUTS = {
     "alert": """
         attic 00:00:31 23.0 43.1
@@ -60,15 +61,15 @@ OUTPUTS = {
 
 
 def printed(
-    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    program: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> list[str]:
     """The lines that a program prints, run as a script beside a session that is there already."""
-    monkeypatch.syspath_prepend(DIRECTORY)
+    monkeypatch.syspath_prepend(program.parent)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     capsys.readouterr()
     try:
-        runpy.run_path(str(DIRECTORY / f"{name}.py"), run_name="__main__")
+        runpy.run_path(str(program), run_name="__main__")
     finally:
         for module in ("readings", "dashboard"):
             sys.modules.pop(module, None)
@@ -81,7 +82,7 @@ def expected(name: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_program_prints_what_it_shows(spark: Any, name: str, capsys: Any, monkeypatch: Any, tmp_path: Path) -> None:
-    assert printed(name, capsys, monkeypatch, tmp_path) == expected(name)
+    assert printed(DIRECTORY / f"{name}.py", capsys, monkeypatch, tmp_path) == expected(name)
 
 
 @pytest.mark.parametrize("name", [name for name in OUTPUTS if name not in ("configuration", "flat_map")])
@@ -89,7 +90,22 @@ def test_program_prints_the_same_on_rocksdb_and_a_cluster(
     cluster_spark: Any, name: str, capsys: Any, monkeypatch: Any, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("QSTATE_EXAMPLE_BACKEND", "rocksdb")
-    assert printed(name, capsys, monkeypatch, tmp_path) == expected(name)
+    assert printed(DIRECTORY / f"{name}.py", capsys, monkeypatch, tmp_path) == expected(name)
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_golden_signals_are_served_until_they_expire(
+    spark: Any, backend: str, capsys: Any, monkeypatch: Any, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("QSTATE_EXAMPLE_BACKEND", backend)
+    *signals, last = printed(GOLDEN_SIGNALS, capsys, monkeypatch, tmp_path)
+    assert [" ".join(words) for words in signals] == [
+        f"00:0{minute} {service} {{'requests': 60, 'errors': {errors}, 'p50_ms': 50, 'p99_ms': 500}}"
+        for minute in range(3)
+        for service in ("checkout", "search")
+        for errors in [0.1 if (minute, service) == (1, "checkout") else 0.0]
+    ]
+    assert " ".join(last) == "checkout has no incident any more"
 
 
 def test_every_program_is_in_the_table_of_the_page() -> None:
