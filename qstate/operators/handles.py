@@ -67,7 +67,16 @@ class ElementContext:
     for all its rows and subtasks, and the same when the epoch is processed again.
     """
 
-    __slots__ = ("current_key", "namespace", "processing_time", "time_domain", "timers", "timestamp", "watermark")
+    __slots__ = (
+        "current_key",
+        "namespace",
+        "processing_time",
+        "send",
+        "time_domain",
+        "timers",
+        "timestamp",
+        "watermark",
+    )
 
     #: The key of the row being processed: a bare value for one key column, a tuple for several.
     current_key: Any
@@ -84,12 +93,27 @@ class ElementContext:
     namespace: Namespace
     #: In `on_timer`, the time that the timer waited for; else None.
     time_domain: TimeDomain | None
+    #: What `output` calls.
+    send: Callable[[str, Any], None]
 
     def __init__(self) -> None:
         self.current_key = NO_KEY
         self.timestamp = self.watermark = self.namespace = self.time_domain = None
         self.processing_time = 0
         self.timers = NO_TIMERS
+        self.send = _no_side_outputs
+
+    def output(self, name: str, row: Any) -> None:
+        """Send a row to a side output. Its form is that of the rows that the function returns.
+
+        Raises `JobError` for a name that `side_outputs` of the operator does not declare, and outside of
+        `process_element` and `on_timer`. A row that does not have the columns of the output fails the epoch later.
+        """
+        self.send(name, row)
+
+
+def _no_side_outputs(name: str, row: Any) -> NoReturn:
+    raise JobError(f"no side output is called {name!r}: the operator is declared without side_outputs")
 
 
 NO_KEY: Any = _NoKey()

@@ -15,8 +15,8 @@ Rows are processed as they arrive, and their output is returned at once. With or
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
@@ -37,6 +37,7 @@ from qstate.operators.handles import NO_KEY, ElementContext
 from qstate.operators.key_columns import key_column_type, why_no_key
 from qstate.operators.operator_lists import OperatorLists
 from qstate.operators.rows import OutputRows, RowMaker
+from qstate.operators.side_outputs import SideOutputs, check_names, united_schema
 from qstate.operators.timers import (
     EVENT_TIME_TIMERS,
     NO_FIRST_TIMERS,
@@ -68,6 +69,7 @@ class OperatorSpec:
 
     A process function does not see the last `hidden_columns` columns of the input: they are keys and orders that are
     not columns of its rows. `event_time` says where the event time of a row is; None: the rows have none.
+    `side_outputs` has the schemas of the side outputs by their names.
 
     Raises `JobError`, which names the operator and the column, for a spec that cannot work. The function is not copied,
     so every subtask unpickles a spec of its own.
@@ -83,6 +85,7 @@ class OperatorSpec:
     namespace_columns: tuple[str, ...] = ()
     hidden_columns: int = 0
     event_time: EventTime | None = None
+    side_outputs: Mapping[str, pa.Schema] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.function, (KeyedProcessFunction, KeyedBatchFunction)):
@@ -101,6 +104,17 @@ class OperatorSpec:
         self._check_sortable()
         if self.event_time is not None:
             self._check_columns("event_time", [self.event_time.column])
+        check_names(self.side_outputs, f"operator {self.uid!r}")
+        if self.side_outputs and not isinstance(self.function, KeyedProcessFunction):
+            raise JobError(f"operator {self.uid!r}: side outputs are for functions that process one row at a time")
+
+    @property
+    def result_schema(self) -> pa.Schema:
+        """The schema of the operator's results: the output schema, or one struct for each output if there are several.
+
+        `qstate.operators.side_outputs` describes the latter.
+        """
+        return united_schema(self.output_schema, self.side_outputs) if self.side_outputs else self.output_schema
 
     @property
     def keeps_time(self) -> bool:
@@ -177,7 +191,8 @@ class KeyedOperator:
         self._clock = OperatorClock(spec.event_time, self._cursor)
         self._row_maker = RowMaker(spec.row_names)
         self._width = len(spec.row_names)
-        self._output = OutputRows(spec.output_schema, self._source)
+        self._side_outputs = self._open_side_outputs()
+        self._output = self._side_outputs or OutputRows(spec.output_schema, self._source)
         self._held: list[pa.RecordBatch] = []
         self._timers: Sequence[tuple[TimeDomain, Timers, Callable[[EpochTime], int | None]]] = ()
         self._descriptors: tuple[StateDescriptor, ...] = ()
@@ -254,6 +269,15 @@ class KeyedOperator:
                     yield key, at, at
         finally:
             cursor.time_domain = cursor.namespace = None
+
+    def _open_side_outputs(self) -> SideOutputs | None:
+        """Give the function its side outputs, if it has any."""
+        spec = self._spec
+        if not spec.side_outputs:
+            return None
+        outputs = SideOutputs(spec.output_schema, spec.side_outputs, self._source, self._cursor)
+        self._cursor.send = outputs.send
+        return outputs
 
     def _open_timers(self) -> None:
         """Give the function timers, if it uses them."""
@@ -344,6 +368,8 @@ class KeyedOperator:
 
     def _run_rows(self, process: _Call, keyed_rows: Iterator[_KeyedRow]) -> Iterator[pa.RecordBatch]:
         found: list[Any] = []
+        if self._side_outputs is not None:
+            process = self._side_outputs.collecting(process)
         more = True
         while more:
             more = self._fill(process, keyed_rows, found)

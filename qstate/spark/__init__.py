@@ -20,6 +20,7 @@ try:
     from qstate.operators.timers import TimeDomain, TimerService
     from qstate.spark.job import Job
     from qstate.spark.keyed_stream import KeyedStream
+    from qstate.spark.outputs import output_of, write_each
     from qstate.spark.sink import QueryableStateStream
 except ModuleNotFoundError as exc:
     raise missing_package("qstate.spark", "spark", exc) from exc
@@ -39,4 +40,6 @@ __all__ = [
     "TimeDomain",
     "TimerService",
     "ValueState",
+    "output_of",
+    "write_each",
 ]

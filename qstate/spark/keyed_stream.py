@@ -10,8 +10,9 @@ shuffle. As many of the user's errors as possible are found here, before the que
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, count
+from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
@@ -29,6 +30,7 @@ from qstate.operators.combine import LatestRowPerKey
 from qstate.operators.epoch_time import EventTime
 from qstate.operators.functions import FlatMapWithState, KeyedFunction, KeyedProcessFunction
 from qstate.operators.operator import OperatorSpec
+from qstate.operators.side_outputs import MAIN
 from qstate.operators.sinks import QueryableReducingSink, QueryableValueSink
 from qstate.runtime.job.declarations import Declaration
 from qstate.runtime.job.job_manager import JobManager
@@ -46,6 +48,7 @@ __all__ = ["KeyedStream"]
 
 #: mapInArrow refuses a result without columns. So the result of a sink has one column, and no rows.
 _NOTHING = StructType([StructField("nothing", LongType())])
+_NO_SIDES: Mapping[str, Any] = MappingProxyType({})
 _EXAMPLE = "'sensor string, alert double'"
 
 
@@ -79,6 +82,7 @@ class KeyedStream:
         uid: str = "",
         order_by: ColumnsOrNames = (),
         event_time_column: str = "",
+        side_outputs: Mapping[str, str | StructType] = _NO_SIDES,
     ) -> DataFrame:
         """Run a function on every row, with keyed state. The result is an ordinary streaming DataFrame.
 
@@ -96,21 +100,29 @@ class KeyedStream:
         `key_by`), for Spark's windows, joins and deduplication after the operator. Rows whose time in that column is
         older than the watermark are late there. Without it the result has no watermark.
 
-        Raises `JobError` for an unknown column, a uid whose query runs, a function that cannot be pickled, or an
-        `event_time_column` without a watermark.
+        `side_outputs` has the schemas of the side outputs by their names, for `context.output(name, row)`. The result
+        then has one struct column for each output: `main`, with the columns of `output_schema`, and the side outputs.
+        In each row exactly one of them is not null. `write_each` writes all outputs in one query, and `output_of` gives
+        one of them. `event_time_column` is a column of `main`, and `output_of(result, "main")` has the watermark.
+
+        Raises `JobError` for an unknown column, a uid whose query runs, a function that cannot be pickled, an
+        `event_time_column` without a watermark, or a side output whose name or schema cannot be.
         """
         _check_no_class("process()", function)
         if not isinstance(function, KeyedProcessFunction):
             raise JobError(f"process() needs a KeyedProcessFunction, got {function!r}")
         if not isinstance(event_time_column, str):
             raise JobError(f"event_time_column takes the name of a column of output_schema, got {event_time_column!r}")
-        schema = _parsed_schema(output_schema)
+        if not isinstance(side_outputs, Mapping):
+            raise JobError(f"side_outputs takes the schemas of the side outputs by name, got {side_outputs!r}")
+        schema = _parsed_schema("output_schema", output_schema)
+        sides = {name: _parsed_schema(f"side output {name!r}", side) for name, side in side_outputs.items()}
         if event_time_column:
             schema = with_watermark_of(self._stream, schema, event_time_column)
         columns = OperatorColumns(self._columns, self._columns.with_new(self._keys))
         order = columns.add(self._columns.resolve("order_by", order_by))
         event_time = event_time_of(self._stream, self._queries.mark)
-        return self._operator(function, schema, uid, columns, order_by=order, event_time=event_time)
+        return self._operator(function, schema, uid, columns, order_by=order, sides=sides, event_time=event_time)
 
     def flat_map_with_state(
         self,
@@ -205,6 +217,7 @@ class KeyedStream:
         namespaces: tuple[str, ...] = (),
         latest_only: bool = False,
         event_time: EventTime | None = None,
+        sides: Mapping[str, StructType] = _NO_SIDES,
     ) -> DataFrame:
         if not isinstance(uid, str):
             raise JobError(f"a uid is text, got {uid!r}")
@@ -225,6 +238,7 @@ class KeyedStream:
             namespace_columns=namespaces,
             hidden_columns=columns.hidden,
             event_time=event_time,
+            side_outputs={name: to_arrow_schema(side, timezone=timezone) for name, side in sides.items()},
         )
         declaration = Declaration(uuid4().hex, _pickled(spec), event_time, spec.keeps_time)
         # Hash before the shuffle: one projection for both columns takes half the time of two.
@@ -248,7 +262,8 @@ class KeyedStream:
             self._ticket, uid, declaration.token, self._manager.parallelism, columns.names, combined=latest_only
         )
         task.__name__ = operator_name(self._queries.mark, uid)
-        result = placed.repartitionById(self._manager.parallelism, F.col(SUBTASK_COLUMN)).mapInArrow(task, schema)
+        result = placed.repartitionById(self._manager.parallelism, F.col(SUBTASK_COLUMN))
+        result = result.mapInArrow(task, _result_schema(schema, sides))
         self._manager.declare(uid, declaration, self._queries.running())  # last, so that a failure changes nothing
         return result
 
@@ -290,14 +305,20 @@ def _check_no_class(caller: str, function: object) -> None:
         raise JobError(f"{caller} needs a function object, got the class: write {function.__name__}(...)")
 
 
-def _parsed_schema(schema: str | StructType) -> StructType:
+def _result_schema(main: StructType, sides: Mapping[str, StructType]) -> StructType:
+    """The result's schema, as `OperatorSpec.result_schema`. Columns of the structs keep their metadata: watermarks."""
+    outputs = {MAIN: main, **sides}
+    return StructType([StructField(name, schema) for name, schema in outputs.items()]) if sides else main
+
+
+def _parsed_schema(what: str, schema: str | StructType) -> StructType:
     try:
         parsed = StructType.fromDDL(schema) if isinstance(schema, str) else schema
     except ParseException as exc:
         reason = next(filter(None, str(exc).splitlines()), "")
-        raise JobError(f"output_schema cannot be read: {schema!r} ({reason}); expected is {_EXAMPLE}") from exc
+        raise JobError(f"{what} cannot be read: {schema!r} ({reason}); expected is {_EXAMPLE}") from exc
     if not isinstance(parsed, StructType) or not parsed.fields:
-        raise JobError(f"output_schema needs at least one column, as in {_EXAMPLE}; got {schema!r}")
+        raise JobError(f"{what} needs at least one column, as in {_EXAMPLE}; got {schema!r}")
     return parsed
 
 

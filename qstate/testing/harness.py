@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import pickle
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pyspark import cloudpickle
@@ -23,6 +24,7 @@ from qstate.keys import Key, Namespace, decode_key
 from qstate.operators.epoch_time import EventTime
 from qstate.operators.functions import KeyedFunction
 from qstate.operators.operator import OperatorSpec
+from qstate.operators.side_outputs import MAIN
 from qstate.operators.timers import EVENT_TIME_TIMERS, PROCESSING_TIME_TIMERS, TimeDomain
 from qstate.operators.ttl_tables import current_contents
 from qstate.runtime.control.scratch_directory import temporary_directory
@@ -34,6 +36,7 @@ __all__ = ["FunctionHarness"]
 JOB, UID = "harness", "function"
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MILLISECOND = timedelta(milliseconds=1)
+_NO_SIDES: Mapping[str, Columns] = MappingProxyType({})
 
 
 class FunctionHarness:
@@ -46,7 +49,8 @@ class FunctionHarness:
     `input` and `output` are the columns of the rows, as a mapping of names to `str`, `int`, `float`, `bool`, `bytes`,
     `date`, `datetime` or types of Arrow, or as a schema of Arrow. `key_by` names the key columns, `order_by` the
     columns that rows of an epoch are sorted by. `event_time` names the column with the event time, and `delay` is the
-    delay of its watermark. `settings` are those of a job, such as `backend` and `parallelism`.
+    delay of its watermark. `side_outputs` has the columns of the side outputs by their names. `settings` are those of a
+    job, such as `backend` and `parallelism`.
 
     The function is pickled for each subtask, as in a job. `checkpoint` is where the state is kept: a harness over the
     directory of a closed one continues with its state, also with another backend or parallelism, or a changed function.
@@ -65,6 +69,7 @@ class FunctionHarness:
         event_time: str | None = None,
         delay: timedelta = timedelta(0),
         processing_time: int | datetime = 0,
+        side_outputs: Mapping[str, Columns] = _NO_SIDES,
         checkpoint: str | Path | None = None,
         **settings: Any,
     ) -> None:
@@ -80,7 +85,10 @@ class FunctionHarness:
                 output_schema=schema_of("output", output),
                 order_by=_names(order_by),
                 event_time=None if event_time is None else EventTime(event_time, delay // _MILLISECOND),
+                side_outputs={name: schema_of(f"side output {name!r}", one) for name, one in side_outputs.items()},
             )
+            self._outputs = spec.result_schema.names if side_outputs else []
+            self._emitted: dict[str, list[tuple[Any, ...]]] = {}
             directory = str(self._temporary / "checkpoint" if checkpoint is None else checkpoint)
             config = JobConfig(**{"parallelism": 1, "snapshot_interval": 0, **settings, "checkpoint_dir": directory})
             self._clock = HarnessClock(spec, _milliseconds(processing_time))
@@ -94,8 +102,17 @@ class FunctionHarness:
     # -- what a job does
 
     def process(self, *rows: Any) -> list[tuple[Any, ...]]:
-        """Run an epoch with these rows: tuples in the order of the columns, or dicts. Returns the rows emitted."""
-        return self._subtasks.run(batch_of(rows, self._input), self._clock)
+        """Run an epoch with these rows: tuples in the order of the columns, or dicts. Returns the rows emitted.
+
+        Rows of side outputs are not among them: see `side_output`.
+        """
+        self._emitted = {}
+        found = self._subtasks.run(batch_of(rows, self._input), self._clock)
+        if not self._outputs:
+            return found
+        for number, name in enumerate(self._outputs):
+            self._emitted[name] = [tuple(row[number].values()) for row in found if row[number] is not None]
+        return self._emitted[MAIN]
 
     def advance_watermark(self, time: int | datetime) -> list[tuple[Any, ...]]:
         """Run an epoch without rows whose watermark is this time, or a later one that earlier rows have reached."""
@@ -109,6 +126,7 @@ class FunctionHarness:
 
     def fail(self, *rows: Any) -> None:
         """Run an epoch with these rows that fails after the function has processed them: it is rolled back."""
+        self._emitted = {}
         self._subtasks.fail(batch_of(rows, self._input), self._clock)
 
     # -- what a test looks at
@@ -133,6 +151,15 @@ class FunctionHarness:
         descriptor = self._descriptor(name)
         found = self._subtasks.backend_of(key).table(stored_form(descriptor), namespace).get(key)
         return found if descriptor.ttl is None else current_contents(descriptor, found, self.processing_time)
+
+    def side_output(self, name: str) -> list[tuple[Any, ...]]:
+        """The rows that the last epoch has sent to a side output; none if it has failed.
+
+        Raises `JobError` for a name that is not in `side_outputs`.
+        """
+        if name == MAIN or name not in self._outputs:
+            raise JobError(f"no side output is called {name!r}; there are {self._outputs[1:]}")
+        return self._emitted.get(name, [])
 
     def timers(self, domain: TimeDomain = TimeDomain.EVENT_TIME) -> list[Timer]:
         """All timers of a time domain, the earliest first."""

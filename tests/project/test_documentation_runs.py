@@ -31,11 +31,12 @@ CHOOSE = Page("docs/how-to/choose-a-backend.md")
 LATEST_ROW = Page("docs/how-to/latest-row.md")
 EVENT_TIME = Page("docs/how-to/event-time.md")
 TIMERS = Page("docs/how-to/timers.md")
+SIDE_OUTPUTS = Page("docs/how-to/side-outputs.md")
 NOTEBOOKS = Page("docs/how-to/notebooks.md")
 FASTAPI = Page("docs/how-to/fastapi.md")
 EMBED = Page("docs/how-to/embed-a-state-server.md")
 #: These need a session, a stream or a running job, or print what their page shows; the rest needs nothing.
-ACTED_OUT = {README, QUERY, CHOOSE, LATEST_ROW, EVENT_TIME, TIMERS, NOTEBOOKS, FASTAPI, EMBED}
+ACTED_OUT = {README, QUERY, CHOOSE, LATEST_ROW, EVENT_TIME, TIMERS, SIDE_OUTPUTS, NOTEBOOKS, FASTAPI, EMBED}
 ALONE = [page for page in pages() if page.programs() and page not in ACTED_OUT]
 TIMEOUT_S = 60.0
 
@@ -114,6 +115,21 @@ def test_timers(spark: Any, tmp_path: Path) -> None:
 
     assert _acted_out(TIMERS, spark, tmp_path, [[60.0, 71.0, 64.0, 66.0]], look) == ["", "", ""]
     assert [tuple(row) for row in found] == [(0, 60.0), (1, 71.0)]
+
+
+@pytest.mark.spark
+def test_side_outputs(spark: Any, tmp_path: Path) -> None:
+    found: list[Any] = []
+
+    def look(namespace: dict[str, Any]) -> None:
+        namespace["query"].processAllAvailable()
+        for table in ("on_time", "late"):
+            found.append(spark.table(table).count())
+            spark.sql(f"DROP TABLE {table}")
+
+    batches = [[60.0, 71.0, 64.0, 66.0], [59.0]]
+    assert _acted_out(SIDE_OUTPUTS, spark, tmp_path, batches, look) == ["", "", ""]
+    assert found == [4, 1]  # the watermark is 2:50
 
 
 @pytest.mark.spark

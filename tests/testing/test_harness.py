@@ -241,3 +241,42 @@ def test_columns_may_be_a_schema_of_arrow() -> None:
     schema = pa.schema([("sensor", pa.string()), ("time", pa.timestamp("us", "UTC")), ("temperature", pa.float64())])
     with alerts(input=schema) as harness:
         assert harness.process(("JFK", at(0), 1.0)) == []
+
+
+class LateReadings(KeyedProcessFunction):
+    """Sends late readings to a side output, and when its timer fires, the key."""
+
+    def process_element(self, row: Any, context: Any) -> Iterator[Any]:
+        if context.watermark is not None and context.timestamp <= context.watermark:
+            context.output("late", (row.sensor, row.temperature))
+        else:
+            context.timers.register_event_time(row.time + timedelta(seconds=5))
+            yield row.sensor, row.temperature
+
+    def on_timer(self, timestamp: int, context: Any) -> None:
+        context.output("silent", {"sensor": context.current_key})
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_side_outputs_have_the_rows_of_the_last_epoch(parallelism: int) -> None:
+    with FunctionHarness(
+        LateReadings(),
+        input=READING,
+        output={"sensor": str, "temperature": float},
+        side_outputs={"late": {"sensor": str, "temperature": float}, "silent": {"sensor": str}},
+        key_by="sensor",
+        event_time="time",
+        parallelism=parallelism,
+    ) as harness:
+        assert harness.side_output("late") == []
+        assert harness.process(("JFK", at(10), 1.0)) == [("JFK", 1.0)]
+        assert harness.process(("JFK", at(9), 2.0), ("JFK", at(8), 3.0)) == []
+        assert harness.side_output("late") == [("JFK", 2.0), ("JFK", 3.0)]
+        assert harness.advance_watermark(at(15)) == []
+        assert (harness.side_output("late"), harness.side_output("silent")) == ([], [("JFK",)])
+        harness.process(("JFK", at(1), 4.0))
+        harness.fail(("JFK", at(1), 5.0))
+        assert harness.side_output("late") == []
+        for unknown in ("main", "later"):
+            with pytest.raises(JobError, match=r"there are \['late', 'silent'\]"):
+                harness.side_output(unknown)

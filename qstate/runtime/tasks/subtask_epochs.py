@@ -85,7 +85,7 @@ class SubtaskEpochs:
             self._parts.spec.uid, place.subtask, attempt.epoch, place.checkpoint_dir.path, attempt.committed
         )
         decision = self._decided(attempt, replayed)
-        attempt.channel.send(FrameKind.SCHEMA, self._parts.spec.output_schema.serialize())
+        attempt.channel.send(FrameKind.SCHEMA, self._parts.spec.result_schema.serialize())
         if isinstance(decision, Process):
             try:
                 self._process(attempt, decision)
