@@ -18,14 +18,12 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Sequence
 from random import Random
 from typing import Any
 
 from qstate.errors import ClosedError
-from qstate.runtime.client.link import LinkTable
-from qstate.runtime.client.operations import Operation
-from qstate.runtime.client.state_cache import StateCache
+from qstate.runtime.client.operations import Links, Operation
+from qstate.runtime.client.state_cache import Endpoints
 from qstate.runtime.routing.pipelined_connection import ConnectionSettings, PipelinedConnection
 
 __all__ = ["SyncLinks"]
@@ -48,7 +46,7 @@ class SyncLink(PipelinedConnection):
     """A link over a non-blocking socket that the leader polls."""
 
     def __init__(self, links: SyncLinks, host: str, port: int, settings: ConnectionSettings) -> None:
-        super().__init__(host, port, settings, links.book, time.monotonic())
+        super().__init__(host, port, settings, links.endpoints, time.monotonic())
         self._links = links
         self._addresses: list[tuple[Any, ...]] = []
         self._sock: socket.socket | None = None
@@ -57,7 +55,7 @@ class SyncLink(PipelinedConnection):
         # A poll of this socket alone takes 0.7 us, a read without data 3.
         self._arrivals = select.poll()
 
-    def connect(self) -> None:
+    def _connect(self) -> None:
         # Resolving a host name may block.
         try:
             self._addresses = list(socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM))
@@ -183,11 +181,11 @@ class SyncLink(PipelinedConnection):
         self.opened()
 
 
-class SyncLinks(LinkTable[SyncLink]):
+class SyncLinks(Links[SyncLink]):
     """All links of one synchronous client, and the threads that wait on them."""
 
-    def __init__(self, caches: Sequence[StateCache], settings: ConnectionSettings, random: Random) -> None:
-        super().__init__(caches, settings, random)
+    def __init__(self, endpoints: Endpoints, settings: ConnectionSettings, random: Random) -> None:
+        super().__init__(endpoints, settings, random)
         self.lock = threading.Lock()
         #: The links with more than `HIGH_WATER_BYTES` unsent.
         self.congested: set[SyncLink] = set()
@@ -279,19 +277,17 @@ class SyncLinks(LinkTable[SyncLink]):
     def _new_link(self, host: str, port: int) -> SyncLink:
         return SyncLink(self, host, port, self._settings)
 
-    def finished(self, operation: Operation) -> None:
+    def on_finished(self, operation: Operation) -> None:
         """Wake the threads that wait for the operation."""
         self._live.discard(operation)
-        if operation.waiters:
-            self._wake(operation)
+        self._wake(operation)
         now = time.monotonic()
         if now >= operation.deadline:
             self.gave_up(operation, now)
 
-    def progressed(self, operation: Operation) -> None:
+    def on_progress(self, operation: Operation) -> None:
         """Wake the threads that wait for the operation: its `wake_at` may have changed."""
-        if operation.waiters:
-            self._wake(operation)
+        self._wake(operation)
 
     def watch(self, sock: socket.socket, events: int, link: SyncLink) -> None:
         """Have the leader poll the socket for these events."""

@@ -31,19 +31,18 @@ answers then have another form, so every key with a value is asked for again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
 from qstate.errors import ERROR_CLASSES, Detail, FailureCode, Retry, WrongKeyType
 from qstate.keys import Key, check_key
-from qstate.protocol import NO_EPOCH
+from qstate.protocol.messages import NO_EPOCH, PLAIN
 from qstate.runtime.routing.location import UNSOUND_KEY, LocationTable, Owner
 
 __all__ = [
     "ANY_NUMBER",
     "LOOK_UP",
-    "PLAIN",
     "Answer",
     "Ask",
     "Command",
@@ -52,6 +51,7 @@ __all__ = [
     "Result",
     "RoutedGet",
     "backoff_s",
+    "retry_after_s",
 ]
 
 FIRST_BACKOFF_S = 0.005
@@ -63,9 +63,6 @@ LAST_TRY_S = 0.200
 
 #: Bytes: the serialized value. None: not found. An int: the failure code.
 Result = bytes | int | None
-
-#: The types of results that are not failures.
-PLAIN = frozenset({bytes, type(None)})
 
 #: The `tries` of a get without limits: it retries as long as a retry may help.
 ANY_NUMBER: Mapping[int, int] = {}
@@ -167,6 +164,7 @@ class RoutedGet:
         "finished",
         "hopeless",
         "unreached",
+        "wake_at",
     )
 
     def __init__(
@@ -200,14 +198,14 @@ class RoutedGet:
         self.unreached: set[int] = set()
         #: Whether a proxy refused the connection and never was reached: waiting does not help.
         self.hopeless = False
+        #: When `on_time` is due next; each event may change it.
+        self.wake_at = deadline
         self.finished = False
 
     @property
-    def wake_at(self) -> float:
-        """When `on_time` is due next; each event may change it."""
-        if not self._waiting:
-            return self._deadline
-        return min(self._deadline, min(waiting.due for waiting in self._waiting))
+    def open_parts(self) -> Collection[int]:
+        """The parts that were asked for and whose outcome is not known."""
+        return self._open.keys()
 
     def start(self, now: float) -> list[Command]:
         """The first commands."""
@@ -240,7 +238,9 @@ class RoutedGet:
         return self._ending()
 
     def on_failure(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> list[Command]:
-        """The owner refused a part as a whole."""
+        """The owner refused a part as a whole, or the `LookUp` failed."""
+        if part == LOOK_UP:
+            return self.on_lookup_failed(code, details, now)
         asked = self._take(part)
         if asked is None:
             return []
@@ -251,18 +251,17 @@ class RoutedGet:
 
     def on_unsendable(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> list[Command]:
         """The protocol cannot encode the part. Halve it until the bad keys are alone: nothing was sent."""
-        asked = self._take(part)
-        if asked is None:
-            return []
-        if len(asked.positions) > 1:
-            return self._halves(asked)
-        self._fail(asked, _Failed(code, details), now)
-        return self._ending()
+        if len(self._open[part].positions if part in self._open else ()) > 1:
+            asked = self._take(part)
+            return [] if asked is None else self._halves(asked)
+        return self.on_failure(part, code, details, now)
 
     def on_unreached(
         self, part: int, details: Mapping[str, Detail], now: float, *, hopeless: bool = False
     ) -> list[Command]:
         """The owner was not reached, so the part was not sent. `hopeless`: it refused and never was reached."""
+        if part == LOOK_UP:
+            return self.on_lookup_unreached(details, now, hopeless=hopeless)
         asked = self._take(part)
         if asked is None:
             return []
@@ -272,12 +271,14 @@ class RoutedGet:
 
     def on_outdated(self, part: int, now: float) -> list[Command]:
         """The part was not sent, because the connection has ended that described the state."""
+        if part == LOOK_UP:
+            return [LookUp(None)]
         asked = self._take(part)
         if asked is None:
             return []
         again = asked._replace(attempt=asked.attempt + 1)
         if asked.attempt:
-            self._waiting.append(_Waiting(now + backoff_s(asked.attempt, self._random), again, look_up=True))
+            self._wait(_Waiting(now + backoff_s(asked.attempt, self._random), again, look_up=True))
             return []
         self._locating.append(again)
         return [LookUp(self._table)] if len(self._locating) == 1 else []
@@ -326,6 +327,7 @@ class RoutedGet:
         due = [waiting for waiting in self._waiting if waiting.due <= now]
         if due:
             self._waiting = [waiting for waiting in self._waiting if waiting.due > now]
+            self._wait()
         commands: list[Command] = []
         for waiting in due:
             commands += self._try_again(waiting, now)
@@ -342,6 +344,7 @@ class RoutedGet:
         positions = [position for position in range(len(self._keys)) if position not in failed]
         self._open.clear()
         self._waiting.clear()
+        self._wait()
         self._unanswered = len(positions)
         return [_Part(positions, 1, self._table, None)] if positions else []
 
@@ -422,7 +425,7 @@ class RoutedGet:
             self._details[code] = details
         due = now + (backoff_s(part.attempt, self._random) if pause_s is None else pause_s)
         if code == FailureCode.OVERLOADED:
-            due = max(due, now + _retry_after_s(details))
+            due = max(due, now + retry_after_s(details))
         final = part.attempt + 1 >= self._tries[code] if code in self._tries else retry is Retry.FATAL
         if final or due >= self._deadline:
             # The failure before the deadline says more than DEADLINE_EXCEEDED.
@@ -434,7 +437,11 @@ class RoutedGet:
                 self.unreached.update(part.positions)
             return
         again = part._replace(attempt=part.attempt + 1, failure=code)
-        self._waiting.append(_Waiting(due, again, retry is Retry.LOOK_UP_AGAIN))
+        self._wait(_Waiting(due, again, retry is Retry.LOOK_UP_AGAIN))
+
+    def _wait(self, *more: _Waiting) -> None:
+        self._waiting += more
+        self.wake_at = min([self._deadline, *(waiting.due for waiting in self._waiting)])
 
     def _settle(self, positions: Sequence[int], code: int) -> None:
         self._make_room()
@@ -468,17 +475,11 @@ class RoutedGet:
         return self._most_bytes < 0
 
     def _refuse(self, code: int, details: Mapping[str, Detail]) -> list[Command]:
-        self._end()
+        self.finished = True
         return [Refuse(code, details)]
 
-    def _end(self) -> None:
-        self.finished = True
-        self._open.clear()
-        self._locating.clear()
-        self._waiting.clear()
-
     def _finish(self) -> list[Command]:
-        self._end()
+        self.finished = True
         results = self._results
         first = results[0] if results else None
         if isinstance(first, int) and results.count(first) == len(results):
@@ -497,6 +498,7 @@ def _not_reached(part: _Part, details: Mapping[str, Detail], hopeless: bool) -> 
     return _Failed(FailureCode.UNAVAILABLE, {**details, "tries": part.attempt + 1}, Retry.FATAL)
 
 
-def _retry_after_s(details: Mapping[str, Detail]) -> float:
+def retry_after_s(details: Mapping[str, Detail]) -> float:
+    """The pause that an overloaded peer asks for. The peer may leave the detail out, or send any type."""
     wait_ms = details.get("retry_after_ms")
     return wait_ms / 1000 if isinstance(wait_ms, int | float) and not isinstance(wait_ms, bool) and wait_ms > 0 else 0.0
