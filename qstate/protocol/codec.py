@@ -66,11 +66,13 @@ class _Start(Struct, array_like=True):
 class Plan(NamedTuple):
     """How the payloads of one form are written and read.
 
-    `prefix` precedes the message's fields. `wire` is the type that the library decodes, `readers` are the functions for
-    fields of this type, `expected` what an error says about them.
+    `has_id`: the message has the payload's id; those of the handshake have none. `prefix` precedes the message's
+    fields. `wire` is the type that the library decodes, `readers` are the functions for fields of this type, `expected`
+    what an error says about them.
     """
 
     form: Form
+    has_id: bool
     prefix: tuple[int, ...]
     wire: type[Struct]
     readers: tuple[tuple[int, Callable[[Any, Limits], Any]], ...]
@@ -97,6 +99,7 @@ def plan_of(form: Form) -> Plan:
     described = {name: mark for name, hint in types.items() for mark in get_args(hint) if isinstance(mark, Meta)}
     return Plan(
         form,
+        has_id,
         (form.number,) if has_id else (form.number, 0),
         wire,
         tuple((list(types).index(name), mark.read) for name, mark in readers.items()),
@@ -107,6 +110,8 @@ def plan_of(form: Form) -> Plan:
 #: By the class of the message.
 PLANS = {form.message: plan_of(form) for form in FORMS}
 _NUMBERS = {form.number: form.message for form in FORMS}
+#: The class of a named tuple has a `__new__` in Python; the tuple's own takes a fraction of its time.
+_NEW = tuple.__new__
 _pack = msgspec.msgpack.Encoder().encode
 _start_of = msgspec.msgpack.Decoder(_Start).decode
 #: Where an error of the library says it is: the index in the payload's array.
@@ -156,17 +161,19 @@ def decode(payload: bytes, limits: Limits = DEFAULT_LIMITS, takes: tuple[type, .
         wire = decoder_of(takes)(payload)
     except (*FAULTS, RecursionError) as exc:
         raise _fault(payload, takes, exc) from None
-    form, prefix, _, readers, _ = PLANS[wire.of]
+    kind = wire.of
+    plan = PLANS[kind]
     fields = astuple(wire)
     try:
-        if readers:
+        if plan.readers:
             found = [*fields]
-            for index, read in readers:
+            for index, read in plan.readers:
                 found[index] = read(fields[index], limits)
             fields = tuple(found)
-        message: Message = tuple.__new__(form.message, fields[len(prefix) - 1 :])
-        if form.check is not None:
-            form.check(message, limits)
+        message: Message = _NEW(kind, fields if plan.has_id else fields[1:])
+        check = plan.form.check
+        if check is not None:
+            check(message, limits)
     except QueryError as exc:
         raise _refused(fields[0], exc.code, exc.details) from None
     return message

@@ -79,6 +79,9 @@ class ConnectionState(Enum):
     CLOSED = "closed"
 
 
+_OPEN, _CLOSED = ConnectionState.OPEN, ConnectionState.CLOSED
+
+
 class Opened(NamedTuple):
     """Server: the handshake succeeded. Write `reply` (the Welcome) before anything else."""
 
@@ -204,7 +207,7 @@ class ClientConnection(_Connection):
 
     def send(self, request: Request) -> bytes:
         """The bytes of a request. Raises `LocalProtocolError`, without effect, when the request is not allowed."""
-        if self.state is not ConnectionState.OPEN:
+        if self.state is not _OPEN:
             raise LocalProtocolError(f"a request needs an open connection, this one is {self.state.value}")
         if type(request) not in _ANSWER_OF:
             raise LocalProtocolError(f"a client does not send {type(request).__name__}")
@@ -216,17 +219,17 @@ class ClientConnection(_Connection):
     def receive(self, data: bytes | bytearray | memoryview) -> list[ClientEvent]:
         """The events of incoming bytes. Raises `BrokenConnection` when the server broke the protocol."""
         events: list[ClientEvent] = []
-        if self.closed:
+        if self.state is _CLOSED:
             return events
         if self.state is ConnectionState.HANDSHAKE:
             self._opening = (self._opening + bytes(data[:OPENING_BYTES]))[:OPENING_BYTES]
         try:
             for payload in self._reader.feed(data):
-                if self.state is ConnectionState.OPEN:
+                if self.state is _OPEN:
                     self._on_answer(decode(payload, self._limits), events)
                 else:
                     self._on_handshake(decode(payload, self._limits, (Welcome, Failure)), events)
-                if self.closed:
+                if self.state is _CLOSED:
                     break
         except RemoteProtocolError as exc:
             greeted, self.state = self.welcome is not None, ConnectionState.CLOSED
@@ -302,11 +305,11 @@ class ServerConnection(_Connection):
         With `most`, at most so many events: the other bytes stay buffered for the next call.
         """
         events: list[ServerEvent] = []
-        if self.closed:
+        if self.state is _CLOSED:
             return events
         try:
             for payload in islice(self._reader.feed(data), most):
-                if self.state is ConnectionState.OPEN:
+                if self.state is _OPEN:
                     events.append(self._request(payload))
                 else:
                     events.append(self._handshake(payload))
@@ -320,7 +323,7 @@ class ServerConnection(_Connection):
         Raises `LocalProtocolError`, without effect, when no request waits for the answer, when it has the wrong type or
         size, or when its frame would be over the limit (code `TOO_LARGE`). The request then still waits for an answer.
         """
-        if self.closed:
+        if self.state is _CLOSED:
             raise LocalProtocolError("the connection is closed")
         if type(answer) not in _ANSWERS:
             raise LocalProtocolError(f"a server does not send {type(answer).__name__}")

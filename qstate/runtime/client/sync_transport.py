@@ -74,7 +74,7 @@ class SyncLink(PipelinedConnection):
             return
         if events & _WRITE:
             self._flush(sock)
-        if events & _READABLE and self._sock is not None:
+        if events & _READABLE:
             self.read()
 
     def notice_end(self) -> None:
@@ -231,7 +231,8 @@ class SyncLinks(Links[SyncLink]):
                     self._lead(timeout_s)
             return True
         finally:
-            self._pass_the_lead()
+            if self._waiters:
+                self._pass_the_lead()
 
     def look(self, operation: Operation) -> bool:
         """Poll the sockets without waiting; returns whether the operation is finished. Call with the lock."""
@@ -280,14 +281,16 @@ class SyncLinks(Links[SyncLink]):
     def on_finished(self, operation: Operation) -> None:
         """Wake the threads that wait for the operation."""
         self._live.discard(operation)
-        self._wake(operation)
+        if operation.waiters:
+            self._wake(operation)
         now = time.monotonic()
         if now >= operation.deadline:
             self.gave_up(operation, now)
 
     def on_progress(self, operation: Operation) -> None:
         """Wake the threads that wait for the operation: its `wake_at` may have changed."""
-        self._wake(operation)
+        if operation.waiters:
+            self._wake(operation)
 
     def watch(self, sock: socket.socket, events: int, link: SyncLink) -> None:
         """Have the leader poll the socket for these events."""

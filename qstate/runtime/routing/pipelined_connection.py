@@ -28,6 +28,7 @@ from qstate.protocol import (
     Answer,
     BrokenConnection,
     ClientConnection,
+    ConnectionState,
     Failure,
     Location,
     Request,
@@ -63,11 +64,8 @@ class Requester(ABC):
     __slots__ = ()
 
     _routed: RoutedGet
-
-    @property
-    @abstractmethod
-    def finished(self) -> bool:
-        """Whether it needs no answer any more."""
+    #: Whether it needs no answer any more.
+    finished: bool
 
     @abstractmethod
     def request(self, request_id: int, command: Ask | LookUp, now: float) -> Request:
@@ -165,6 +163,10 @@ class Phase(Enum):
     LOST = "lost"
 
 
+_READY = Phase.READY
+_CLOSED = ConnectionState.CLOSED
+
+
 class PipelinedConnection(ABC):
     """A connection and the requesters that wait for an answer on it. Not thread-safe."""
 
@@ -172,6 +174,8 @@ class PipelinedConnection(ABC):
         self.host = host
         self.port = port
         self.phase = Phase.NEW
+        #: Whether the connection takes requests, to send them now or once it is ready.
+        self.takes_requests = True
         self._peers = peers
         self._silence_s = settings.silence_s
         self._is_open = False
@@ -187,7 +191,7 @@ class PipelinedConnection(ABC):
 
     @abstractmethod
     def notice_end(self) -> None:
-        """When no answer is pending but something has arrived, lose it: it can only be the connection's end."""
+        """When it is idle but something has arrived, lose it: that can only be the connection's end."""
 
     @abstractmethod
     def _write(self, data: bytes) -> None:
@@ -200,17 +204,12 @@ class PipelinedConnection(ABC):
     @property
     def idle(self) -> bool:
         """Whether a request may be sent now and no answer is pending."""
-        return self.phase is Phase.READY and not self._pending
-
-    @property
-    def takes_requests(self) -> bool:
-        """Whether the connection takes requests, to send them now or once it is ready."""
-        return self.phase is not Phase.SILENT and self.phase is not Phase.LOST
+        return self.phase is _READY and not self._pending
 
     def send(self, requester: Requester, command: Ask | LookUp, now: float) -> None:
         """Send the requester's request, now or once the connection is ready. The first request connects."""
         wire = self._wire
-        if self.phase is not Phase.READY or wire.closed:
+        if self.phase is not _READY or wire.state is _CLOSED:
             # Closed: the bytes that are being parsed end the connection; `lost` follows at once.
             self._queued.append((requester, command))
             if self.phase is Phase.NEW:
@@ -268,7 +267,7 @@ class PipelinedConnection(ABC):
         hopeless = not self._is_open and self._peers.is_new(self.host, self.port)
         if self.takes_requests:
             self._peers.ended(self.host, self.port)
-        self.phase = Phase.LOST
+        self.phase, self.takes_requests = Phase.LOST, False
         self._wire.close()
         self._abort()
         sent, queued = list(self._pending.values()), list(self._queued)
@@ -318,7 +317,7 @@ class PipelinedConnection(ABC):
 
     def _give_up(self, now: float) -> None:
         if self.phase is Phase.READY:
-            self.phase = Phase.SILENT
+            self.phase, self.takes_requests = Phase.SILENT, False
             self._peers.ended(self.host, self.port)
         if self.phase is Phase.SILENT:
             self._close_unless_awaited(now)

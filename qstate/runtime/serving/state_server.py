@@ -150,8 +150,7 @@ def _read_each_once(
     reader: StateReader, instance: StateInstance, request: Get, keys: Sequence[Key], most_bytes: int
 ) -> ReadResult:
     """The reader's answer. Of equal keys only one is read, and its value is used for each of them."""
-    marks = _marks(keys)
-    if len(keys) == 1 or len(set(marks)) == len(marks):
+    if len(keys) == 1 or len(set(marks := _marks(keys))) == len(marks):
         return reader.get(instance.descriptor, request.namespace, keys, most_bytes)
     once = dict(zip(marks, keys, strict=True))
     epoch, values = reader.get(instance.descriptor, request.namespace, list(once.values()), most_bytes)
