@@ -296,17 +296,21 @@ class _StateOperation(RoutedOperation):
             super()._look_up(command, now)
         else:
             # Another operation has looked it up in the meantime.
-            self._known = known
-            self._run(self._routed.on_located(known.table, now), now)
+            self._found(known, now)
 
     def _on_other_answer(self, part: int, message: WireAnswer, now: float) -> None:
         assert type(message) is Location
         try:
-            self._known = self._states.learn(self._query.job, self._query.state, message)
+            known = self._states.learn(self._query.job, self._query.state, message)
         except SerializationError as exc:
             self.fail(exc)
         else:
-            self._run(self._routed.on_located(self._known.table, now), now)
+            self._found(known, now)
+
+    def _found(self, known: CachedState, now: float) -> None:
+        """The state is known now."""
+        self._known = known
+        self._run(self._routed.on_located(known.table, now), now)
 
     def _refused(self, refusal: Refuse) -> None:
         super()._refused(refusal)
@@ -331,15 +335,10 @@ class LearnOperation(_StateOperation):
         assert self._known is not None
         return [self._known]
 
-    def _on_other_answer(self, part: int, message: WireAnswer, now: float) -> None:
-        assert type(message) is Location
-        try:
-            self._known = self._states.learn(self._query.job, self._query.state, message)
-        except SerializationError as exc:
-            self.fail(exc)
-        else:
-            # The location is the result: the owners are not asked for anything.
-            self._finish()
+    def _found(self, known: CachedState, now: float) -> None:
+        # The location is the result: the owners are not asked for anything.
+        self._known = known
+        self._finish()
 
 
 class GetOperation(_StateOperation):

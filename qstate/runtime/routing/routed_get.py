@@ -5,7 +5,7 @@ jitter from a generator it is given, so plain calls can test each decision. The 
 commands and report the outcome as events:
 
     start ----------------> Ask(part, owner, keys)  -> on_values(part), on_failure(part), on_unreached(part)
-    on_time(at wake_at) --> LookUp(stale)           -> on_located, on_lookup_failed, on_lookup_unreached
+    on_time(at wake_at) --> LookUp(stale)           -> on_located, on_failure(LOOK_UP), on_unreached(LOOK_UP)
                             Answer / Refuse         the last command; later events are ignored
 
 What happens to a key, by its latest answer:
@@ -241,9 +241,10 @@ class RoutedGet:
         return self._ending()
 
     def on_failure(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> list[Command]:
-        """The owner refused a part as a whole, or the `LookUp` failed."""
+        """The owner refused a part as a whole, or the `LookUp` failed. It is tried again unless the code is fatal."""
         if part == LOOK_UP:
-            return self.on_lookup_failed(code, details, now)
+            again = None if _RETRY.get(code, Retry.FATAL) is Retry.FATAL else Retry.LOOK_UP_AGAIN
+            return self._without_location([(each, _Failed(code, details, again)) for each in self._locating], now)
         asked = self._take(part)
         if asked is None:
             return []
@@ -262,9 +263,11 @@ class RoutedGet:
     def on_unreached(
         self, part: int, details: Mapping[str, Detail], now: float, *, hopeless: bool = False
     ) -> list[Command]:
-        """The owner was not reached, so the part was not sent. `hopeless`: it refused and never was reached."""
+        """The peer was not reached, so the part was not sent. `hopeless`: it refused and never was reached."""
         if part == LOOK_UP:
-            return self.on_lookup_unreached(details, now, hopeless=hopeless)
+            self.hopeless |= hopeless
+            waiting = [each._replace(owner=None) for each in self._locating]
+            return self._without_location([(each, _not_reached(each, details, hopeless)) for each in waiting], now)
         asked = self._take(part)
         if asked is None:
             return []
@@ -295,21 +298,6 @@ class RoutedGet:
         if self._has_new_description(table):
             parts = self._all_but_failed()
         return self._ending([command for part in parts for command in self._route(part, now)])
-
-    def on_lookup_failed(self, code: int, details: Mapping[str, Detail], now: float) -> list[Command]:
-        """A `LookUp` failed. It is tried again unless the code is fatal."""
-        failed = _Failed(code, details)
-        if _RETRY.get(code, Retry.FATAL) is not Retry.FATAL:
-            failed = failed._replace(retry=Retry.LOOK_UP_AGAIN)
-        return self._without_location([(part, failed) for part in self._locating], now)
-
-    def on_lookup_unreached(
-        self, details: Mapping[str, Detail], now: float, *, hopeless: bool = False
-    ) -> list[Command]:
-        """The peer for a `LookUp` was not reached. `hopeless`: it refused and never was reached."""
-        self.hopeless |= hopeless
-        asked = [(part, _not_reached(part._replace(owner=None), details, hopeless)) for part in self._locating]
-        return self._without_location(asked, now)
 
     def _without_location(self, failed: list[tuple[_Part, _Failed]], now: float) -> list[Command]:
         self._locating = []

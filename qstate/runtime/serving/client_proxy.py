@@ -20,6 +20,7 @@ decides.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -190,11 +191,10 @@ class _Router:
         get.start(self.locations.refresh if outdated else None)
 
     def locate(self, call: Call, request: Locate) -> None:
-        waiting = _Waiting(self, call, request.job)
-        self.locations.refresh(request.job, request.state, waiting.located)
+        self.locations.refresh(request.job, request.state, _Waiting(self, call, request.job).found)
 
     def describe(self, call: Call, job: str) -> None:
-        self.locations.describe(job, _Waiting(self, call, job).described)
+        self.locations.describe(job, _Waiting(self, call, job).found)
 
     def is_consistent(self, call: Call, names: tuple[str, str], state: Mapping[str, Any]) -> bool:
         """Whether an answer agrees with the state's description that the client got over its connection. Any thread.
@@ -365,28 +365,18 @@ class _Waiting:
         self._done = False
         self._timer = router.reactor.call_later(call.deadline - router.reactor.clock(), self._late)
 
-    def located(self, found: LocationTable | QueryError) -> None:
-        """The oracle's answer to a locate. Any thread."""
-        if isinstance(found, LocationTable):
-            self._finish_soon(found.message(self._call.request.id), found.state)
-        else:
-            self._fail(found)
-
-    def described(self, found: Sequence[Mapping[str, Any]] | QueryError) -> None:
-        """The oracle's answer to a describe. Any thread."""
+    def found(self, found: LocationTable | Sequence[Mapping[str, Any]] | QueryError) -> None:
+        """The oracle's answer. Any thread."""
+        number, finish_soon = self._call.request.id, partial(self._router.reactor.call_soon, self._finish)
         if isinstance(found, QueryError):
-            self._fail(found)
+            finish_soon(Failure(number, found.code, found.details))
+        elif isinstance(found, LocationTable):
+            finish_soon(found.message(number), found.state)
         else:
-            self._finish_soon(Description(self._call.request.id, tuple(found)), *found)
-
-    def _fail(self, error: QueryError) -> None:
-        self._finish_soon(Failure(self._call.request.id, error.code, error.details))
+            finish_soon(Description(number, tuple(found)), *found)
 
     def _late(self) -> None:
         self._finish(Failure(self._call.request.id, FailureCode.DEADLINE_EXCEEDED, {}))
-
-    def _finish_soon(self, answer: Answer, *states: Mapping[str, Any]) -> None:
-        self._router.reactor.call_soon(self._finish, answer, *states)
 
     def _finish(self, answer: Answer, *states: Mapping[str, Any]) -> None:
         if self._done:

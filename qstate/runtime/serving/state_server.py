@@ -31,6 +31,8 @@ from qstate.runtime.serving.registry import StateInstance, StateRegistry
 
 __all__ = ["StateServer"]
 
+# An enum computes its attributes in Python.
+_LIVE, _COMMITTED = Isolation.LIVE.value, Isolation.COMMITTED.value
 #: For so few keys even a set whose hashes all collide is fast.
 _FEW = 256
 
@@ -113,18 +115,13 @@ class StateServer(EndpointOwner):
                 check_key(key, instance.key_types)
         if request.namespace is not None:
             check_key(request.namespace)
-        reader = _reader_of(instance, request)
+        isolation = request.options.get("isolation", _LIVE)
+        reader = instance.readers_by_name.get(isolation)  # type: ignore[arg-type]
+        if reader is None:
+            raise UnsupportedQuery(isolation=isolation, reason="the state's backend does not declare it")
         if instance.owns_all:
             return _values_of(request, *_read(reader, instance, request, request.keys, self._most_bytes))
         return _owned_values(request, instance, reader, self._most_bytes)
-
-
-def _reader_of(instance: StateInstance, request: Get) -> StateReader:
-    wanted = str(request.options.get("isolation", "live")) if request.options else "live"
-    reader = instance.readers_by_name.get(wanted)
-    if reader is None:
-        raise UnsupportedQuery(isolation=wanted, reason="the state's backend does not declare it")
-    return reader
 
 
 def _read(
@@ -132,7 +129,7 @@ def _read(
 ) -> ReadResult:
     """The reader's answer. Raises `TooLarge` before more than `most_bytes` and one value are in memory."""
     options = request.options
-    committed = bool(options) and options.get("isolation") == Isolation.COMMITTED.value
+    committed = bool(options) and options.get("isolation") == _COMMITTED
     if committed and "max_staleness_ms" in options:
         _check_staleness(instance, options)
     try:

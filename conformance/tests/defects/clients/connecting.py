@@ -195,11 +195,11 @@ def remembers_states_in_the_asyncio_client() -> None:
 
 @defect("connections.a_get_that_goes_on_over_another_connection_is_read_by_what_that_one_told")
 def reads_by_what_the_first_connection_told() -> None:
-    on_location = GetOperation._on_location
+    found = GetOperation._found
 
-    def locate(self: Any, message: Any, now: float) -> None:
-        known = self._known
-        on_location(self, message, now)
-        self._known = known or self._known
+    def locate(self: Any, known: Any, now: float) -> None:
+        before = self._known
+        found(self, known, now)
+        self._known = before or self._known
 
-    GetOperation._on_location = locate  # type: ignore[method-assign]
+    GetOperation._found = locate  # type: ignore[method-assign]
