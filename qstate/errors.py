@@ -185,8 +185,11 @@ class QueryError(QStateError):
     """A query failed. `code` says why, `details` holds the typed facts that came with the code."""
 
     code: ClassVar[FailureCode]
-    retry: ClassVar[Retry] = Retry.FATAL
+    retry: ClassVar[Retry]
     template: ClassVar[str]
+
+    def __init_subclass__(cls, *, code: FailureCode, retry: Retry = Retry.FATAL) -> None:
+        cls.code, cls.retry = code, retry
 
     def __init__(self, **details: Detail) -> None:
         self.details: Mapping[str, Detail] = details
@@ -209,122 +212,99 @@ def _rebuild(error_class: type[QueryError], details: dict[str, Detail]) -> Query
     return error_class(**details)
 
 
-class UnknownJob(QueryError):
+class UnknownJob(QueryError, code=FailureCode.UNKNOWN_JOB):
     """No job of that name is served here."""
 
-    code = FailureCode.UNKNOWN_JOB
     template = "no job of that name is served here; list the jobs to see which are"
 
 
-class UnknownState(QueryError):
+class UnknownState(QueryError, code=FailureCode.UNKNOWN_STATE):
     """The job has no queryable state of that name, or not yet: states appear when their function is opened."""
 
-    code = FailureCode.UNKNOWN_STATE
     template = "the job has no queryable state of that name (states appear when the job's first epoch starts)"
 
 
-class UnknownKeyGroupLocation(QueryError):
+class UnknownKeyGroupLocation(QueryError, code=FailureCode.UNKNOWN_KEY_GROUP_LOCATION, retry=Retry.LOOK_UP_AGAIN):
     """The state exists, but no task manager owns the key's group at the moment, such as during a restart."""
 
-    code = FailureCode.UNKNOWN_KEY_GROUP_LOCATION
-    retry = Retry.LOOK_UP_AGAIN
     template = "no task manager owns the key's key group at the moment; it may be restarting"
 
 
-class UnknownStateId(QueryError):
+class UnknownStateId(QueryError, code=FailureCode.UNKNOWN_STATE_ID, retry=Retry.LOOK_UP_AGAIN):
     """The server holds no state of that id, or not any more: it moved or was restored under a new id."""
 
-    code = FailureCode.UNKNOWN_STATE_ID
-    retry = Retry.LOOK_UP_AGAIN
     template = "the server holds no state of that id; it moved or was restored under a new one"
 
 
-class KeyGroupNotOwned(QueryError):
+class KeyGroupNotOwned(QueryError, code=FailureCode.KEY_GROUP_NOT_OWNED, retry=Retry.LOOK_UP_AGAIN):
     """The server holds the state, but not the key group of that key."""
 
-    code = FailureCode.KEY_GROUP_NOT_OWNED
-    retry = Retry.LOOK_UP_AGAIN
     template = "the server does not own the key's key group"
 
 
-class KeyNotFound(QueryError):
+class KeyNotFound(QueryError, code=FailureCode.KEY_NOT_FOUND):
     """The state holds nothing for that key and namespace: a result, not a fault."""
 
-    code = FailureCode.KEY_NOT_FOUND
     template = "the state holds nothing for that key"
 
 
-class WrongKeyType(QueryError):
+class WrongKeyType(QueryError, code=FailureCode.WRONG_KEY_TYPE):
     """The key or namespace does not have the types that the stream is keyed by."""
 
-    code = FailureCode.WRONG_KEY_TYPE
     template = "the key does not have the types that the stream is keyed by"
 
 
-class Restoring(QueryError):
+class Restoring(QueryError, code=FailureCode.RESTORING, retry=Retry.RETRY_HERE):
     """The owner is restoring the state; it will answer soon."""
 
-    code = FailureCode.RESTORING
-    retry = Retry.RETRY_HERE
     template = "the state is being restored"
 
 
-class ShuttingDown(QueryError):
+class ShuttingDown(QueryError, code=FailureCode.SHUTTING_DOWN, retry=Retry.LOOK_UP_AGAIN):
     """The server is shutting down; another one will serve the state, if any."""
 
-    code = FailureCode.SHUTTING_DOWN
-    retry = Retry.LOOK_UP_AGAIN
     template = "the server is shutting down"
 
 
-class Overloaded(QueryError):
+class Overloaded(QueryError, code=FailureCode.OVERLOADED, retry=Retry.RETRY_HERE):
     """The server's queue is full. `details['retry_after_ms']` says when to retry."""
 
-    code = FailureCode.OVERLOADED
-    retry = Retry.RETRY_HERE
     template = "the server has more requests than it can queue; slow down and retry"
 
 
-class DeadlineExceeded(QueryError):
+class DeadlineExceeded(QueryError, code=FailureCode.DEADLINE_EXCEEDED):
     """The deadline passed before an answer arrived; the server may or may not have executed the request."""
 
-    code = FailureCode.DEADLINE_EXCEEDED
     template = "no answer within the request's deadline"
 
 
-class ConcurrentModification(QueryError):
+class ConcurrentModification(QueryError, code=FailureCode.CONCURRENT_MODIFICATION, retry=Retry.RETRY_HERE):
     """The value changed while a copy-free backend was reading it."""
 
-    code = FailureCode.CONCURRENT_MODIFICATION
-    retry = Retry.RETRY_HERE
     template = "the value changed while it was being read (a copy-free backend's documented hazard); retry"
 
 
-class UnsupportedQuery(QueryError):
+class UnsupportedQuery(QueryError, code=FailureCode.UNSUPPORTED):
     """The state's backend, or the server, does not support the request."""
 
-    code = FailureCode.UNSUPPORTED
     template = "the server or the state's backend does not support that"
 
 
-class MalformedRequest(QueryError):
+class MalformedRequest(QueryError, code=FailureCode.MALFORMED):
     """The request's frame is valid, its content is not. The connection stays open."""
 
-    code = FailureCode.MALFORMED
     template = "the request does not have the form that the protocol reference gives"
 
 
-class TooLarge(QueryError):
+class TooLarge(QueryError, code=FailureCode.TOO_LARGE):
     """A frame, a key, or an answer is larger than the limit."""
 
-    code = FailureCode.TOO_LARGE
     template = "larger than the limit"
 
 
-class VersionMismatch(QueryError):
+class VersionMismatch(QueryError, code=FailureCode.VERSION_MISMATCH):
     """Client and server share no version of the protocol."""
 
-    code = FailureCode.VERSION_MISMATCH
     template = "client and server share no version of the protocol; upgrade the older one"
 
     def _sentence(self) -> str:
@@ -337,31 +317,27 @@ class VersionMismatch(QueryError):
         )
 
 
-class Unauthenticated(QueryError):
+class Unauthenticated(QueryError, code=FailureCode.UNAUTHENTICATED):
     """The server requires a token, and the client sent none or a wrong one."""
 
-    code = FailureCode.UNAUTHENTICATED
     template = "the server requires a valid token"
 
 
-class Forbidden(QueryError):
+class Forbidden(QueryError, code=FailureCode.FORBIDDEN):
     """The token is valid but does not permit the request."""
 
-    code = FailureCode.FORBIDDEN
     template = "the token does not permit this"
 
 
-class InternalFailure(QueryError):
+class InternalFailure(QueryError, code=FailureCode.INTERNAL):
     """The server failed unexpectedly; its log has the cause."""
 
-    code = FailureCode.INTERNAL
     template = "the server failed internally; its log has the cause"
 
 
-class Unavailable(QueryError):
+class Unavailable(QueryError, code=FailureCode.UNAVAILABLE):
     """The peer could not be reached, or the connection broke during the request. The client does not send it again."""
 
-    code = FailureCode.UNAVAILABLE
     template = "the peer could not be reached, or the connection broke during the request"
 
     def _sentence(self) -> str:
@@ -375,27 +351,21 @@ class Unavailable(QueryError):
         )
 
 
-class EpochNotReached(QueryError):
+class EpochNotReached(QueryError, code=FailureCode.EPOCH_NOT_REACHED, retry=Retry.RETRY_HERE):
     """The node serves an earlier epoch than the query demands with `min_epoch`."""
 
-    code = FailureCode.EPOCH_NOT_REACHED
-    retry = Retry.RETRY_HERE
     template = "the node serves an earlier epoch than min_epoch; wait for the epoch, or demand less"
 
 
-class TooStale(QueryError):
+class TooStale(QueryError, code=FailureCode.TOO_STALE, retry=Retry.RETRY_HERE):
     """The node may lack commits that are older than the query's `max_staleness_s`."""
 
-    code = FailureCode.TOO_STALE
-    retry = Retry.RETRY_HERE
     template = "the node may lack commits that are older than the query's max_staleness_s; retry, or allow more"
 
 
-class NoCommittedEpoch(QueryError):
+class NoCommittedEpoch(QueryError, code=FailureCode.NO_COMMITTED_EPOCH, retry=Retry.RETRY_HERE):
     """The query asks for committed state, and no epoch is committed yet: the job's first epoch is not final."""
 
-    code = FailureCode.NO_COMMITTED_EPOCH
-    retry = Retry.RETRY_HERE
     template = "no epoch has been committed yet that the node could answer from; wait for the job's first, or ask live"
 
 

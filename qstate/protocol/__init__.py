@@ -4,7 +4,7 @@ Rules of this package: bytes in, events out. No sockets, no threads, no clock. d
 the specification.
 """
 
-from qstate.protocol.codec import BadContent, decode, encode
+from qstate.protocol.codec import BadContent, FrameReader, decode, encode, frame
 from qstate.protocol.connection import (
     Answer,
     BadRequest,
@@ -17,7 +17,6 @@ from qstate.protocol.connection import (
     ServerConnection,
     ServerEvent,
 )
-from qstate.protocol.framing import FrameReader, frame
 from qstate.protocol.limits import (
     DEFAULT_LIMITS,
     DEFAULT_MAX_FRAME,

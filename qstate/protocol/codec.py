@@ -1,4 +1,4 @@
-"""Messages as MessagePack: `encode` and `decode`.
+"""Messages as bytes: `encode` and `decode` for one payload of MessagePack, `frame` and `FrameReader` for a stream.
 
 Rules of this module: it turns a message into a payload and back by the annotations of its fields (messages.py). A
 payload is one MessagePack array: `[type, id, field, ...]`. msgspec decodes it and checks types and bounds on the way,
@@ -6,12 +6,21 @@ so it builds nothing beyond them. `encode` reads back what it wrote: no message 
 
 Decoding any bytes gives a message, `BadContent` (the payload has a valid id but bad content: that request fails) or
 another `RemoteProtocolError` (it has no valid id: the connection must close), and nothing else.
+
+A frame says where a payload ends. A length over the limit is refused as soon as its four bytes have arrived, before
+any of the body is kept.
+
+    0        4                    4 + length
+    +--------+--------------------+
+    | length | payload            |     length: unsigned, 32 bits, big-endian, of the payload alone
+    +--------+--------------------+
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+import struct
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_type_hints
 
@@ -29,10 +38,13 @@ from qstate.errors import (
     query_error,
 )
 from qstate.protocol.fields import FAULTS, Reader
-from qstate.protocol.limits import DEFAULT_LIMITS, MAX_ID, Limits
+from qstate.protocol.limits import DEFAULT_LIMITS, DEFAULT_MAX_FRAME, MAX_FRAME_LIMIT, MAX_ID, Limits
 from qstate.protocol.messages import FORMS, Form, Get, Message
 
-__all__ = ["PLANS", "BadContent", "Plan", "decode", "decoder_of", "encode", "plan_of"]
+__all__ = ["PLANS", "BadContent", "FrameReader", "Plan", "decode", "decoder_of", "encode", "frame", "plan_of"]
+
+_LENGTH = struct.Struct(">I")
+HEADER_BYTES = _LENGTH.size
 
 
 class BadContent(RemoteProtocolError):
@@ -54,11 +66,13 @@ class _Start(Struct, array_like=True):
 class Plan(NamedTuple):
     """How the payloads of one form are written and read.
 
-    `prefix` precedes the message's fields. `wire` is the type that the library decodes, `readers` are the functions for
-    fields of this type, `expected` what an error says about them.
+    `has_id`: the message has the payload's id; those of the handshake have none. `prefix` precedes the message's
+    fields. `wire` is the type that the library decodes, `readers` are the functions for fields of this type, `expected`
+    what an error says about them.
     """
 
     form: Form
+    has_id: bool
     prefix: tuple[int, ...]
     wire: type[Struct]
     readers: tuple[tuple[int, Callable[[Any, Limits], Any]], ...]
@@ -85,6 +99,7 @@ def plan_of(form: Form) -> Plan:
     described = {name: mark for name, hint in types.items() for mark in get_args(hint) if isinstance(mark, Meta)}
     return Plan(
         form,
+        has_id,
         (form.number,) if has_id else (form.number, 0),
         wire,
         tuple((list(types).index(name), mark.read) for name, mark in readers.items()),
@@ -95,6 +110,8 @@ def plan_of(form: Form) -> Plan:
 #: By the class of the message.
 PLANS = {form.message: plan_of(form) for form in FORMS}
 _NUMBERS = {form.number: form.message for form in FORMS}
+#: The class of a named tuple has a `__new__` in Python; the tuple's own takes a fraction of its time.
+_NEW = tuple.__new__
 _pack = msgspec.msgpack.Encoder().encode
 _start_of = msgspec.msgpack.Decoder(_Start).decode
 #: Where an error of the library says it is: the index in the payload's array.
@@ -144,16 +161,19 @@ def decode(payload: bytes, limits: Limits = DEFAULT_LIMITS, takes: tuple[type, .
         wire = decoder_of(takes)(payload)
     except (*FAULTS, RecursionError) as exc:
         raise _fault(payload, takes, exc) from None
-    form, prefix, _, readers, _ = PLANS[wire.of]
+    kind = wire.of
+    plan = PLANS[kind]
     fields = astuple(wire)
     try:
-        if readers:
+        if plan.readers:
             found = [*fields]
-            for index, read in readers:
+            for index, read in plan.readers:
                 found[index] = read(fields[index], limits)
             fields = tuple(found)
-        message: Message = tuple.__new__(form.message, fields[len(prefix) - 1 :])
-        form.check(message, limits)
+        message: Message = _NEW(kind, fields if plan.has_id else fields[1:])
+        check = plan.form.check
+        if check is not None:
+            check(message, limits)
     except QueryError as exc:
         raise _refused(fields[0], exc.code, exc.details) from None
     return message
@@ -193,3 +213,65 @@ def _refused(request_id: int, code: FailureCode, details: Mapping[str, Detail]) 
     if request_id == 0:
         return RemoteProtocolError(f"message about the connection: {code.name.lower()} {dict(details)}")
     return BadContent(request_id, code, details)
+
+
+def frame(payload: bytes) -> bytes:
+    """The payload with its length in front."""
+    if len(payload) > MAX_FRAME_LIMIT:
+        raise LocalProtocolError(f"a payload of {len(payload)} bytes has no frame", FailureCode.TOO_LARGE)
+    return _LENGTH.pack(len(payload)) + payload
+
+
+class FrameReader:
+    """Cuts incoming bytes, however they are split, into payloads.
+
+    `max_frame` may be changed between frames. After `RemoteProtocolError` the next frame's
+    start is unknown: every later `feed` raises again.
+    """
+
+    def __init__(self, max_frame: int = DEFAULT_MAX_FRAME) -> None:
+        self.max_frame = max_frame
+        self._data: bytes | bytearray = b""
+        self._start = 0
+
+    def feed(self, data: bytes | bytearray | memoryview) -> Iterator[bytes]:
+        """Add bytes and iterate over the payloads that are complete now.
+
+        `feed` adds the bytes at once, and the iterator cuts one payload at a time. Payloads that are left come with the
+        next `feed`. The iterator raises `RemoteProtocolError` at a length over `max_frame`.
+        """
+        rest = len(self._data) - self._start
+        if not rest:
+            # The common case, whole frames in one read: cut them out of the caller's bytes directly.
+            self._data = data if type(data) is bytes else bytes(data)
+        elif type(self._data) is bytearray:
+            # Both are cheap: a bytearray drops a prefix by moving its start, and grows geometrically.
+            del self._data[: self._start]
+            self._data += data
+        else:
+            self._data = bytearray(memoryview(self._data)[self._start :])
+            self._data += data
+        self._start = 0
+        return self._payloads()
+
+    @property
+    def buffered(self) -> int:
+        """How many bytes belong to no payload yet."""
+        return len(self._data) - self._start
+
+    def _payloads(self) -> Iterator[bytes]:
+        while len(self._data) - self._start >= HEADER_BYTES:
+            data, body = self._data, self._start + HEADER_BYTES
+            (length,) = _LENGTH.unpack_from(data, self._start)
+            if length > self.max_frame:
+                raise RemoteProtocolError(
+                    f"a frame of {length} bytes is over the limit of {self.max_frame}", FailureCode.TOO_LARGE
+                )
+            end = body + length
+            if len(data) < end:
+                return
+            self._start = end
+            yield data[body:end] if type(data) is bytes else bytes(memoryview(data)[body:end])
+        if self._start == len(self._data):
+            # No bytes are left: free the buffer, which may have held a frame of megabytes.
+            self._data, self._start = b"", 0

@@ -23,12 +23,10 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from itertools import count, islice
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from qstate.errors import Detail, FailureCode, LocalProtocolError, ProtocolError, RemoteProtocolError
-from qstate.protocol.codec import BadContent, decode, encode
-from qstate.protocol.foreign import OPENING_BYTES, protocol_of
-from qstate.protocol.framing import FrameReader, frame
+from qstate.protocol.codec import BadContent, FrameReader, decode, encode, frame
 from qstate.protocol.limits import (
     DEFAULT_MAX_FRAME,
     DEFAULT_MAX_KEYS,
@@ -65,6 +63,10 @@ __all__ = [
     "ServerEvent",
 ]
 
+#: How many first bytes of a stream a guess at a foreign protocol needs. Only messages of errors have the guess.
+OPENING_BYTES = 16
+_FOREIGN = {b"HTTP": "HTTP", b"\x15\x03": "TLS", b"SSH-": "SSH", b"-ERR": "Redis's protocol", b"220 ": "FTP or SMTP"}
+
 Request: TypeAlias = Get | Locate | Describe | Ping
 Answer: TypeAlias = Values | Location | Description | Pong | Failure
 
@@ -75,6 +77,9 @@ class ConnectionState(Enum):
     HANDSHAKE = "handshake"
     OPEN = "open"
     CLOSED = "closed"
+
+
+_OPEN, _CLOSED = ConnectionState.OPEN, ConnectionState.CLOSED
 
 
 class Opened(NamedTuple):
@@ -135,7 +140,31 @@ def check_answer(request: Request, answer: Answer) -> None:
                 raise RemoteProtocolError(f"a result of epoch {epoch}, where min_epoch is {least}")
 
 
-class ClientConnection:
+class _Connection:
+    """What both sides have in common. `_waiting` has what each request without an answer waits for, by its id."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, Any] = {}
+        self.state = ConnectionState.HANDSHAKE
+
+    @property
+    def closed(self) -> bool:
+        return self.state is ConnectionState.CLOSED
+
+    @property
+    def waiting(self) -> tuple[int, ...]:
+        """The ids of valid requests without an answer."""
+        return tuple(self._waiting)
+
+    def close(self) -> tuple[int, ...]:
+        """End the connection: nothing more is sent or received. Returns the ids of requests without an answer."""
+        self.state = ConnectionState.CLOSED
+        left = self.waiting
+        self._waiting.clear()
+        return left
+
+
+class ClientConnection(_Connection):
     """The client's side. Write `start()` first, then wait for the Welcome event before sending requests."""
 
     def __init__(
@@ -146,30 +175,21 @@ class ClientConnection:
         versions: tuple[int, ...] = PROTOCOL_VERSIONS,
         max_frame: int = DEFAULT_MAX_FRAME,
     ) -> None:
+        super().__init__()
         self._hello = Hello(versions, token, client)
         self._own_max_frame = max_frame
         self._limits = Limits(max_frame=max_frame)
         self._reader = FrameReader(min(max_frame, HANDSHAKE_MAX_FRAME))
         self._ids = count(1)
-        # The requests without an answer. An abandoned one stays, because its id is in use until its answer comes.
+        # The requests. An abandoned one stays, because its id is in use until its answer comes.
         self._waiting: dict[int, Request] = {}
         self._opening = b""
-        self.state = ConnectionState.HANDSHAKE
         self.welcome: Welcome | None = None
 
     @property
     def limits(self) -> Limits:
         """The limits of requests: the server's once its Welcome has come."""
         return self._limits
-
-    @property
-    def closed(self) -> bool:
-        return self.state is ConnectionState.CLOSED
-
-    @property
-    def waiting(self) -> tuple[int, ...]:
-        """The ids of requests that were sent and are not answered."""
-        return tuple(self._waiting)
 
     def start(self) -> bytes:
         """The bytes that open the connection."""
@@ -187,7 +207,7 @@ class ClientConnection:
 
     def send(self, request: Request) -> bytes:
         """The bytes of a request. Raises `LocalProtocolError`, without effect, when the request is not allowed."""
-        if self.state is not ConnectionState.OPEN:
+        if self.state is not _OPEN:
             raise LocalProtocolError(f"a request needs an open connection, this one is {self.state.value}")
         if type(request) not in _ANSWER_OF:
             raise LocalProtocolError(f"a client does not send {type(request).__name__}")
@@ -199,31 +219,24 @@ class ClientConnection:
     def receive(self, data: bytes | bytearray | memoryview) -> list[ClientEvent]:
         """The events of incoming bytes. Raises `BrokenConnection` when the server broke the protocol."""
         events: list[ClientEvent] = []
-        if self.closed:
+        if self.state is _CLOSED:
             return events
         if self.state is ConnectionState.HANDSHAKE:
             self._opening = (self._opening + bytes(data[:OPENING_BYTES]))[:OPENING_BYTES]
         try:
             for payload in self._reader.feed(data):
-                if self.state is ConnectionState.OPEN:
+                if self.state is _OPEN:
                     self._on_answer(decode(payload, self._limits), events)
                 else:
                     self._on_handshake(decode(payload, self._limits, (Welcome, Failure)), events)
-                if self.closed:
+                if self.state is _CLOSED:
                     break
         except RemoteProtocolError as exc:
             greeted, self.state = self.welcome is not None, ConnectionState.CLOSED
-            foreign = None if greeted else protocol_of(self._opening)
+            foreign = None if greeted else next((_FOREIGN[it] for it in _FOREIGN if self._opening.startswith(it)), None)
             why = f"the peer speaks {foreign}, not qstate's protocol" if foreign else str(exc)
             raise BrokenConnection(why, exc.code, events) from exc
         return events
-
-    def close(self) -> tuple[int, ...]:
-        """End the connection: nothing more is sent or received. Returns the ids of requests without an answer."""
-        self.state = ConnectionState.CLOSED
-        left = self.waiting
-        self._waiting.clear()
-        return left
 
     def _on_handshake(self, message: Message, events: list[ClientEvent]) -> None:
         if type(message) is Failure and message.id == 0:
@@ -260,7 +273,7 @@ class ClientConnection:
         events.append(message)
 
 
-class ServerConnection:
+class ServerConnection(_Connection):
     """The server's side. Answer every request event and every BadRequest once, with `send`."""
 
     def __init__(
@@ -273,27 +286,18 @@ class ServerConnection:
         max_frame: int = DEFAULT_MAX_FRAME,
         max_keys: int = DEFAULT_MAX_KEYS,
     ) -> None:
+        super().__init__()
         self._server = server
         self._features = features
         self._token = token
         self._versions = versions
         self._limits = Limits(max_frame, max_keys)
         self._reader = FrameReader(HANDSHAKE_MAX_FRAME)
-        # The requests without an answer: the class of the answer and the number of results.
+        # The class of the answer and the number of results.
         self._waiting: dict[int, tuple[type, int]] = {}
         # The ids of unanswered BadRequest events. They are kept apart, because a second request with the id of an
         # unanswered one is such an event.
         self._refused: deque[int] = deque()
-        self.state = ConnectionState.HANDSHAKE
-
-    @property
-    def closed(self) -> bool:
-        return self.state is ConnectionState.CLOSED
-
-    @property
-    def waiting(self) -> tuple[int, ...]:
-        """The ids of valid requests without an answer."""
-        return tuple(self._waiting)
 
     def receive(self, data: bytes | bytearray | memoryview, most: int | None = None) -> list[ServerEvent]:
         """The events of incoming bytes. Raises `BrokenConnection`, with the close notice to write, when it must close.
@@ -301,11 +305,11 @@ class ServerConnection:
         With `most`, at most so many events: the other bytes stay buffered for the next call.
         """
         events: list[ServerEvent] = []
-        if self.closed:
+        if self.state is _CLOSED:
             return events
         try:
             for payload in islice(self._reader.feed(data), most):
-                if self.state is ConnectionState.OPEN:
+                if self.state is _OPEN:
                     events.append(self._request(payload))
                 else:
                     events.append(self._handshake(payload))
@@ -319,7 +323,7 @@ class ServerConnection:
         Raises `LocalProtocolError`, without effect, when no request waits for the answer, when it has the wrong type or
         size, or when its frame would be over the limit (code `TOO_LARGE`). The request then still waits for an answer.
         """
-        if self.closed:
+        if self.state is _CLOSED:
             raise LocalProtocolError("the connection is closed")
         if type(answer) not in _ANSWERS:
             raise LocalProtocolError(f"a server does not send {type(answer).__name__}")
@@ -338,13 +342,6 @@ class ServerConnection:
         if self._waiting.pop(number, None) is None:
             raise LocalProtocolError(f"request {number} was answered twice")
         return data
-
-    def close(self) -> tuple[int, ...]:
-        """End the connection: nothing more is sent or received. Returns the ids of requests without an answer."""
-        self.state = ConnectionState.CLOSED
-        left = self.waiting
-        self._waiting.clear()
-        return left
 
     def _request(self, payload: bytes) -> ServerEvent:
         try:

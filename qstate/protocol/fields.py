@@ -45,7 +45,7 @@ INTEGER_OPTIONS = frozenset({"max_staleness_ms", "min_epoch"})
 MAX_INT64 = (1 << 63) - 1
 #: MessagePack integers reach from -2**63 to 2**64 - 1, those of a bigint only to 2**63 - 1.
 _Int64 = Annotated[int, Meta(ge=-MAX_INT64 - 1, le=MAX_INT64)]
-_NIL, _EMPTY_MAP = 0xC0, 0x80
+_NIL, _EMPTY_MAP, _ONE = 0xC0, 0x80, 0x91
 
 
 class Reader(NamedTuple):
@@ -141,11 +141,15 @@ def read_keys(raw: Raw, limits: Limits) -> tuple[Key, ...]:
     Nearly always all keys have the types of the first, so one call of the library reads them.
     """
     view = memoryview(raw)
-    count, start = _header(view, _ARRAYS, "keys", f"array of 1..{limits.max_keys}")
-    if not count:
-        raise malformed("keys", f"array of 1..{limits.max_keys}")
-    if count > limits.max_keys:
-        raise TooLarge(field="keys", limit=limits.max_keys)
+    most = limits.max_keys
+    if view[0] == _ONE:
+        start = 1
+    else:
+        count, start = _header(view, _ARRAYS, "keys", f"array of 1..{most}")
+        if not count:
+            raise malformed("keys", f"array of 1..{most}")
+        if count > most:
+            raise TooLarge(field="keys", limit=most)
     try:
         decode = _KEYS_OF.get(view[start])
         if decode is None:
@@ -177,7 +181,9 @@ def _keys_of_columns(types: tuple[Any, ...]) -> Callable[[Any], Any]:
 
 def read_options(raw: Raw, limits: Limits) -> Mapping[str, Detail]:
     """Known options with known values. A server must not ignore an option that it does not know."""
-    options = {} if memoryview(raw)[0] == _EMPTY_MAP else read_scalars(raw, "options")
+    if memoryview(raw)[0] == _EMPTY_MAP:
+        return {}
+    options = read_scalars(raw, "options")
     for name, value in options.items():
         if name in INTEGER_OPTIONS:
             if type(value) is not int or value < 0:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from msgspec import Meta, Raw
 
-from qstate.errors import Detail, FailureCode, TooLarge
+from qstate.errors import Detail, TooLarge
 from qstate.keys import MAX_PARALLELISM_LIMIT, Key, Namespace
 from qstate.protocol.fields import (
     MAX_INT64,
@@ -50,6 +50,7 @@ from qstate.protocol.limits import (
 __all__ = [
     "FORMS",
     "NO_EPOCH",
+    "PLAIN",
     "Describe",
     "Description",
     "Failure",
@@ -73,6 +74,8 @@ Target: TypeAlias = tuple[str, str] | bytes
 Owned: TypeAlias = tuple[int, int, str, int, bytes]
 #: The epoch of a key whose result is a failure.
 NO_EPOCH = -1
+#: The types of results that are not failures.
+PLAIN = frozenset({bytes, type(None)})
 #: The largest failure code. A newer peer may use codes that this version does not know.
 _MAX_CODE = 65_535
 
@@ -179,7 +182,7 @@ class Values(NamedTuple):
 
     def with_failures_marked(self) -> Values:
         """The same answer, in which each failure has epoch -1."""
-        if int not in map(type, self.results) and FailureCode not in map(type, self.results):
+        if PLAIN.issuperset(map(type, self.results)):
             return self
         epochs = (
             NO_EPOCH if isinstance(result, int) else epoch
@@ -256,7 +259,7 @@ def _check_values(message: Values, limits: Limits) -> None:
         raise TooLarge(field="results", limit=limits.max_keys)
     if len(epochs) != len(results):
         raise malformed("epochs", f"array of {len(results)}, one for each result")
-    if int in set(map(type, results)):
+    if not PLAIN.issuperset(map(type, results)):
         for result, epoch in zip(results, epochs, strict=True):
             if type(result) is int and (not 0 < result <= _MAX_CODE or epoch != NO_EPOCH):
                 raise malformed("results", f"failure code 1..{_MAX_CODE} with epoch {NO_EPOCH}")
@@ -275,29 +278,25 @@ def _check_location(message: Location, limits: Limits) -> None:
         free = stop
 
 
-def _check_nothing(message: Message, limits: Limits) -> None:
-    """The types of the fields say everything."""
-
-
 class Form(NamedTuple):
-    """A message on the wire: its type number, its class, and the rule that concerns several of its fields."""
+    """A message on the wire: its type number, its class, and the rule that concerns several of its fields, if any."""
 
     number: int
     message: type[Any]
-    check: Callable[[Any, Limits], None]
+    check: Callable[[Any, Limits], None] | None = None
 
 
 #: The type numbers on the wire. They never change.
 FORMS = (
-    Form(0, Hello, _check_nothing),
-    Form(1, Welcome, _check_nothing),
-    Form(2, Get, _check_nothing),
+    Form(0, Hello),
+    Form(1, Welcome),
+    Form(2, Get),
     Form(3, Values, _check_values),
-    Form(4, Locate, _check_nothing),
+    Form(4, Locate),
     Form(5, Location, _check_location),
-    Form(6, Describe, _check_nothing),
-    Form(7, Description, _check_nothing),
-    Form(8, Ping, _check_nothing),
-    Form(9, Pong, _check_nothing),
-    Form(10, Failure, _check_nothing),
+    Form(6, Describe),
+    Form(7, Description),
+    Form(8, Ping),
+    Form(9, Pong),
+    Form(10, Failure),
 )

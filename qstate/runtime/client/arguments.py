@@ -15,9 +15,8 @@ from typing import Any
 from qstate.errors import ConfigError, Detail
 from qstate.keys import Key, Namespace
 from qstate.protocol.limits import MAX_NAME, MAX_TOKEN, Limits
-from qstate.runtime.client.failover import Endpoints
 from qstate.runtime.client.query import COMMITTED, LIVE, NO_OPTIONS, Query
-from qstate.runtime.client.state_cache import StateCache
+from qstate.runtime.client.state_cache import Endpoints, StateCache
 from qstate.runtime.routing.pipelined_connection import ConnectionSettings
 from qstate.serializers import Serializer
 from qstate.views import serializers_by_name

@@ -29,8 +29,8 @@ from qstate.runtime.client.arguments import (
 )
 from qstate.runtime.client.async_transport import AsyncLinks
 from qstate.runtime.client.batching import Batching, GetArguments
-from qstate.runtime.client.failover import Endpoints, call_operation, get_operation
-from qstate.runtime.client.operations import CallOperation, LearnOperation, Operation
+from qstate.runtime.client.failover import call_operation, failover_get
+from qstate.runtime.client.operations import CallOperation, GetOperation, LearnOperation, Operation
 from qstate.runtime.client.query import LIVE, Query
 from qstate.runtime.client.state_cache import CachedState
 from qstate.serializers import Serializer
@@ -57,12 +57,11 @@ class AsyncQueryableStateClient:
             "running event loop; without asyncio, use QueryableStateClient(host, port)"
         )
 
-    def _open(self, links: AsyncLinks, timeout_s: float, endpoints: Endpoints) -> None:
+    def _open(self, links: AsyncLinks, timeout_s: float) -> None:
         self._links = links
-        self._endpoints = endpoints
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
-        self._batching = Batching(links, endpoints, timeout_s)
+        self._batching = Batching(links, timeout_s)
         self._learning: dict[tuple[str, str], LearnOperation] = {}
 
     @classmethod
@@ -86,11 +85,11 @@ class AsyncQueryableStateClient:
         """
         check_timeout(timeout_s)
         endpoints = endpoints_of((host, port), direct, serializers, fallback)
-        links = AsyncLinks(endpoints.caches, link_settings(token, max_frame), random or Random())
+        links = AsyncLinks(endpoints, link_settings(token, max_frame), random or Random())
         client = cls.__new__(cls)
-        client._open(links, timeout_s, endpoints)
+        client._open(links, timeout_s)
         try:
-            await client._finish(call_operation(links, endpoints, Ping, client._deadline(None)))
+            await client._finish(call_operation(links, Ping, client._deadline(None)))
         except BaseException:
             await client.close()
             raise
@@ -177,7 +176,8 @@ class AsyncQueryableStateClient:
             # For a known state, encoding the request checks its keys.
             check_names(job, state)
             query.check_keys(asked)
-        found = await self._finish(get_operation(self._links, self._endpoints, query, asked, deadline))
+        get = failover_get if self._links.endpoints.may_answer(query) else GetOperation
+        found = await self._finish(get(self._links, query, asked, deadline))
         return dict(zip(asked, found, strict=True))
 
     async def jobs(self, *, timeout_s: float | None = None) -> list[str]:
@@ -192,8 +192,8 @@ class AsyncQueryableStateClient:
         Asks the fallbacks when the job does not answer.
         """
         check_name("job", job)
-        deadline = self._deadline(timeout_s)
-        (entries,) = await self._finish(call_operation(self._links, self._endpoints, Describe(0, 0, job), deadline))
+        call = call_operation(self._links, Describe(0, 0, job), self._deadline(timeout_s))
+        (entries,) = await self._finish(call)
         return list(entries)
 
     async def ping(self, *, timeout_s: float | None = None) -> float:
@@ -219,14 +219,14 @@ class AsyncQueryableStateClient:
         """Get a value of a state that is not in the job's cache yet."""
         query.check_keys((key,))
         deadline = self._deadline(arguments[4])
-        if not self._endpoints.may_answer(query):
+        if not self._links.endpoints.may_answer(query):
             known = await self._learn(query, deadline)
             return await self._batching.add(known, arguments, key, deadline)
-        elsewhere = self._endpoints.find(query.job, query.state)
+        elsewhere = self._links.endpoints.find(query.job, query.state)
         if elsewhere is not None:
             return await self._batching.add(elsewhere, arguments, key, deadline)
         # The first endpoint to answer describes the state, so this get cannot join a batch.
-        found = await self._finish(get_operation(self._links, self._endpoints, query, (key,), deadline))
+        found = await self._finish(failover_get(self._links, query, (key,), deadline))
         return found[0]
 
     async def _finish(self, operation: Operation) -> list[Any]:

@@ -10,14 +10,12 @@ from __future__ import annotations
 import asyncio
 import select
 import time
-from collections.abc import Sequence
 from random import Random
 from typing import cast
 
 from qstate.errors import ClosedError
-from qstate.runtime.client.link import LinkTable
-from qstate.runtime.client.operations import Operation
-from qstate.runtime.client.state_cache import AddressBook, StateCache
+from qstate.runtime.client.operations import Links, Operation
+from qstate.runtime.client.state_cache import Endpoints
 from qstate.runtime.routing.pipelined_connection import ConnectionSettings, Phase, PipelinedConnection
 
 __all__ = ["AsyncLinks"]
@@ -26,20 +24,20 @@ __all__ = ["AsyncLinks"]
 class AsyncLink(PipelinedConnection, asyncio.Protocol):
     """A link that is an asyncio protocol."""
 
-    def __init__(self, host: str, port: int, settings: ConnectionSettings, book: AddressBook) -> None:
-        super().__init__(host, port, settings, book, time.monotonic())
+    def __init__(self, host: str, port: int, settings: ConnectionSettings, endpoints: Endpoints) -> None:
+        super().__init__(host, port, settings, endpoints, time.monotonic())
         self._transport: asyncio.Transport | None = None
         self._arrivals = select.poll()
         self._connecting: asyncio.Task[None] | None = None
         #: Done when the transport is closed, or could not be made.
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def connect(self) -> None:
-        self._connecting = asyncio.get_running_loop().create_task(self._connect())
+    def _connect(self) -> None:
+        self._connecting = asyncio.get_running_loop().create_task(self._make_transport())
         # A callback, because a task that is cancelled before its first step runs no code of its own.
         self._connecting.add_done_callback(self._connect_ended)
 
-    async def _connect(self) -> None:
+    async def _make_transport(self) -> None:
         try:
             await asyncio.get_running_loop().create_connection(lambda: self, self.host, self.port)
         except (OSError, UnicodeError) as exc:
@@ -82,13 +80,15 @@ class AsyncLink(PipelinedConnection, asyncio.Protocol):
             self._transport.abort()
         elif self._connecting is not None:
             self._connecting.cancel()
+        else:
+            self._end()
 
 
-class AsyncLinks(LinkTable[AsyncLink]):
+class AsyncLinks(Links[AsyncLink]):
     """All links of one asyncio client."""
 
-    def __init__(self, caches: Sequence[StateCache], settings: ConnectionSettings, random: Random) -> None:
-        super().__init__(caches, settings, random)
+    def __init__(self, endpoints: Endpoints, settings: ConnectionSettings, random: Random) -> None:
+        super().__init__(endpoints, settings, random)
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -118,7 +118,7 @@ class AsyncLinks(LinkTable[AsyncLink]):
         if self.open:
             await asyncio.wait([link.gone for link in self.open])
 
-    def finished(self, operation: Operation) -> None:
+    def on_finished(self, operation: Operation) -> None:
         """Call the operation's waiters."""
         self._live.discard(operation)
         for notify in operation.waiters:
@@ -128,14 +128,14 @@ class AsyncLinks(LinkTable[AsyncLink]):
         if now >= operation.deadline:
             self.gave_up(operation, now)
 
-    def progressed(self, operation: Operation) -> None:
+    def on_progress(self, operation: Operation) -> None:
         """Set the timer to the operation's `wake_at` if that comes first."""
         wake_at = operation.wake_at
         if self._timer is None or wake_at < self._timer_at:
             self._set_timer(wake_at)
 
     def _new_link(self, host: str, port: int) -> AsyncLink:
-        link = AsyncLink(host, port, self._settings, self.book)
+        link = AsyncLink(host, port, self._settings, self.endpoints)
         link.gone.add_done_callback(lambda _: self.open.discard(link))
         return link
 

@@ -21,8 +21,8 @@ from qstate.errors import ClosedError, QStateError, WrongKeyType
 from qstate.keys import Key, Namespace, check_key
 from qstate.runtime.client.arguments import check_names, check_timeout, query_of
 from qstate.runtime.client.async_transport import AsyncLinks
-from qstate.runtime.client.failover import Endpoints, get_operation
-from qstate.runtime.client.operations import Operation
+from qstate.runtime.client.failover import failover_get
+from qstate.runtime.client.operations import GetOperation, Operation
 from qstate.runtime.client.query import Query
 from qstate.runtime.client.state_cache import CachedState
 from qstate.runtime.routing.location import UNSOUND_KEY
@@ -66,9 +66,8 @@ class _Batch:
 class Batching:
     """The batches of one client. Use it in the loop's thread."""
 
-    def __init__(self, links: AsyncLinks, endpoints: Endpoints, timeout_s: float) -> None:
+    def __init__(self, links: AsyncLinks, timeout_s: float) -> None:
         self._links = links
-        self._endpoints = endpoints
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
         self._batches: dict[GetArguments, _Batch] = {}
@@ -131,8 +130,9 @@ class Batching:
 
     def _send(self, batch: _Batch) -> None:
         deadline = min(batch.deadline, time.monotonic() + batch.timeout_s)
+        get = failover_get if self._links.endpoints.may_answer(batch.query) else GetOperation
         for keys, futures in self._shares(batch):
-            operation = get_operation(self._links, self._endpoints, batch.query, tuple(keys), deadline)
+            operation = get(self._links, batch.query, tuple(keys), deadline)
             operation.waiters.append(partial(_deliver, operation, futures))
             self._links.start(operation)
 
@@ -140,7 +140,7 @@ class Batching:
         """The gets by owner, so that no get waits for the owner of another key, nor for its restart."""
         keys, futures = batch.keys, batch.futures
         known = self._links.states.find(batch.query.job, batch.query.state)
-        if known is None or known.table.sole_owner is not None or self._endpoints.may_answer(batch.query):
+        if known is None or known.table.sole_owner is not None or self._links.endpoints.may_answer(batch.query):
             return [(keys, futures)]
         try:
             shares = known.table.split(keys)

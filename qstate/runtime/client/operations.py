@@ -1,9 +1,9 @@
 """The operations of a client: each is one call, from its first request to its result or error.
 
 Rules of this module: no sockets, no threads, no asyncio. A `RoutedOperation` carries out the commands of its
-`RoutedGet` over `Links`, which the synchronous and the asyncio client each implement, and turns the last command into a
-result or an error. There is one class for each thing that a client asks; `failover` runs several of them for one call.
-Operations are not thread-safe: the links let one thread at a time in.
+`RoutedGet` over `Links`, to which the synchronous and the asyncio client each add sockets, and turns the last command
+into a result or an error. There is one class for each thing that a client asks; `failover` runs several of them for one
+call. Operations are not thread-safe: the links let one thread at a time in.
 """
 
 from __future__ import annotations
@@ -12,28 +12,37 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from random import Random
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from qstate.errors import Detail, FailureCode, QStateError, QueryError, SerializationError, WrongKeyType, query_error
 from qstate.protocol import Answer as WireAnswer
-from qstate.protocol import Describe, Description, Failure, Get, Locate, Location, Ping, Request, Values
+from qstate.protocol import Describe, Description, Get, Locate, Location, Ping, Request
 from qstate.protocol.limits import MAX_DEADLINE_MS
+from qstate.protocol.messages import PLAIN
 from qstate.runtime.client.query import Query
-from qstate.runtime.client.state_cache import CachedState, StateCache
+from qstate.runtime.client.state_cache import CachedState, Endpoints, StateCache
 from qstate.runtime.routing.location import LocationTable
+from qstate.runtime.routing.pipelined_connection import ConnectionSettings, PipelinedConnection, Requester
 from qstate.runtime.routing.routed_get import (
     ANY_NUMBER,
     LOOK_UP,
-    PLAIN,
     Answer,
     Ask,
-    Command,
     LookUp,
     Refuse,
     RoutedGet,
 )
 
-__all__ = ["CallOperation", "GetOperation", "LearnOperation", "Links", "Operation", "RetryLimits", "RoutedOperation"]
+__all__ = [
+    "CallOperation",
+    "GetOperation",
+    "LearnOperation",
+    "Links",
+    "Observer",
+    "Operation",
+    "RoutedOperation",
+    "Terms",
+]
 
 #: The share of the time left that a peer does not get, so that its own "deadline exceeded", which has more details,
 #: arrives before the client's.
@@ -41,44 +50,78 @@ DEADLINE_MARGIN = 0.05
 LONGEST_MARGIN_S = 0.050
 
 
-class RetryLimits(NamedTuple):
-    """How long an operation tries: failure codes with the tries after which each is final, and the margin of time."""
+SomeLink = TypeVar("SomeLink", bound=PipelinedConnection)
 
+
+class Observer(Protocol):
+    """Is notified of an operation: the client's links, or the failover that the operation is an attempt of."""
+
+    def on_finished(self, operation: Operation) -> None:
+        """The operation has finished. Called once."""
+
+    def on_progress(self, operation: Operation) -> None:
+        """The operation continues; its `wake_at` may have changed."""
+
+
+class Terms(NamedTuple):
+    """What an operation works with: its observer, its endpoint's state cache, and how long it tries.
+
+    `tries` has, by failure code, the number of tries after which the code is final. `margin`: see `DEADLINE_MARGIN`.
+    """
+
+    observer: Observer
+    states: StateCache
     tries: Mapping[int, int] = ANY_NUMBER
-    #: See `DEADLINE_MARGIN`.
     margin: float = DEADLINE_MARGIN
 
 
-#: It tries until its deadline.
-NO_RETRY_LIMITS = RetryLimits()
+class Links(ABC, Generic[SomeLink]):
+    """The connections of one client. A link is a `PipelinedConnection`; each client adds its own kind of socket."""
 
+    def __init__(self, endpoints: Endpoints, settings: ConnectionSettings, random: Random) -> None:
+        self.endpoints = endpoints
+        self.states = endpoints.caches[0]
+        #: The terms of operations that are no attempts of a failover.
+        self.terms = Terms(self, self.states)
+        self.random = random
+        self._settings = settings
+        #: By address: the link that new requests are sent over.
+        self._links: dict[tuple[str, int], SomeLink] = {}
+        #: Every link whose transport may still be open, including silent and lost ones.
+        self.open: set[SomeLink] = set()
+        #: The operations that have not finished.
+        self._live: set[Operation] = set()
 
-class Links(Protocol):
-    """The connections of a client, for its operations."""
+    @abstractmethod
+    def _new_link(self, host: str, port: int) -> SomeLink:
+        """A link that does not connect yet."""
 
-    states: StateCache
-    random: Random
+    @abstractmethod
+    def on_finished(self, operation: Operation) -> None:
+        """See `Observer`."""
 
-    def send(
-        self, operation: RoutedOperation, command: Ask | LookUp, now: float, proxy: tuple[str, int] | None = None
-    ) -> None:
-        """Send the operation's request for a command: to its owner, or for a look-up to `proxy` or the client's proxy.
+    @abstractmethod
+    def on_progress(self, operation: Operation) -> None:
+        """See `Observer`."""
 
-        The links call `on_answer`, `on_lost`, `on_unsent` or `on_unsendable` with the outcome, perhaps before this
-        returns. They call `on_outdated` instead when the connection has ended that described the state.
-        """
-
-    def finished(self, operation: Operation) -> None:
-        """The operation has finished. Called once."""
+    def link_to(self, address: tuple[str, int]) -> SomeLink:
+        """The link to a peer, made if necessary. An idle link whose connection has ended is replaced."""
+        link = self._links.get(address)
+        if link is not None:
+            link.notice_end()
+        if link is None or not link.takes_requests:
+            link = self._links[address] = self._new_link(*address)
+            self.open.add(link)
+        return link
 
     def stalls(self, operation: Operation) -> Mapping[str, Detail]:
         """The reason why the operation's request has not been sent yet, as details; empty when it was sent."""
+        return next((found for link in self.open if (found := link.stalls(operation))), {})
 
     def gave_up(self, operation: Operation, now: float) -> None:
-        """The operation's deadline has passed without an answer: check whether its peers still respond."""
-
-    def progressed(self, operation: Operation) -> None:
-        """The operation continues; its `wake_at` may have changed."""
+        """The operation's deadline has passed without an answer: stop using the peers that count as dead."""
+        for link in list(self.open):
+            link.gave_up(operation, now)
 
 
 class Operation(ABC):
@@ -87,10 +130,11 @@ class Operation(ABC):
     `deadline` and every `now` are seconds of `time.monotonic`. `waiters` belongs to the links.
     """
 
-    __slots__ = ("_links", "deadline", "error", "finished", "waiters")
+    __slots__ = ("_links", "_observer", "deadline", "error", "finished", "waiters")
 
-    def __init__(self, links: Links, deadline: float) -> None:
+    def __init__(self, links: Links[Any], observer: Observer, deadline: float) -> None:
         self._links = links
+        self._observer = observer
         self.deadline = deadline
         self.error: QStateError | None = None
         self.finished = False
@@ -116,8 +160,9 @@ class Operation(ABC):
     def result(self) -> list[Any]:
         """The result of each key, in their order. Raises the error of the first key that has one."""
         found = self.results()
-        if any(issubclass(kind, QStateError) for kind in set(map(type, found))):
-            raise next(entry for entry in found if isinstance(entry, QStateError))
+        for entry in found:
+            if isinstance(entry, QStateError):
+                raise entry
         return found
 
     def fail(self, error: QStateError) -> None:
@@ -128,31 +173,23 @@ class Operation(ABC):
 
     def _finish(self) -> None:
         self.finished = True
-        self._links.finished(self)
+        self._observer.on_finished(self)
 
 
-class RoutedOperation(Operation):
+class RoutedOperation(Operation, Requester):
     """An operation that sends requests, routed by a `RoutedGet`."""
 
-    __slots__ = ("_answer", "_keys", "_margin", "_routed")
+    __slots__ = ("_answer", "_keys", "_margin", "_routed", "_states")
 
     def __init__(
-        self,
-        links: Links,
-        keys: tuple[Any, ...],
-        deadline: float,
-        table: LocationTable | None,
-        limits: RetryLimits,
+        self, links: Links[Any], terms: Terms, keys: tuple[Any, ...], deadline: float, table: LocationTable | None
     ) -> None:
-        super().__init__(links, deadline)
+        super().__init__(links, terms.observer, deadline)
+        self._states = terms.states
+        self._margin = terms.margin
         self._keys = keys
-        self._margin = limits.margin
-        self._routed = RoutedGet(keys, deadline=deadline, random=links.random, table=table, tries=limits.tries)
+        self._routed = RoutedGet(keys, deadline=deadline, random=links.random, table=table, tries=terms.tries)
         self._answer: Answer | None = None
-
-    @abstractmethod
-    def request(self, request_id: int, command: Ask | LookUp, now: float) -> Request:
-        """The message for a command."""
 
     @property
     def codes(self) -> Sequence[int]:
@@ -192,68 +229,22 @@ class RoutedOperation(Operation):
     def on_time(self, now: float) -> None:
         self._run(self._routed.on_time(now), now)
 
-    def on_answer(self, part: int, message: WireAnswer, now: float) -> None:
-        """A peer answered the request of a part."""
-        if self.finished:
-            return
-        if type(message) is Values:
-            self._run(self._routed.on_values(part, message.epochs, message.results, now), now)
-        elif type(message) is Failure:
-            self._on_failure(part, message.code, message.details, now)
-        elif type(message) is Location:
-            self._on_location(message, now)
+    def _ask(self, command: Ask, now: float) -> None:
+        link = self._links.link_to(command.owner.address)
+        if self.is_current:
+            link.send(self, command, now)
         else:
-            self._on_other_answer(message, now)
-            self._run(self._routed.on_values(part, (0,), (b"",), now), now)
-
-    def on_lost(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> None:
-        """The connection was lost after the part had been sent over it; the code says why."""
-        if not self.finished:
-            self._on_failure(part, code, details, now)
-
-    def on_unsent(
-        self, part: int, code: int, details: Mapping[str, Detail], now: float, *, hopeless: bool = False
-    ) -> None:
-        """The part could not be sent; the code says why. `hopeless`: its peer refused and never was reached."""
-        if self.finished:
-            return
-        if code != FailureCode.UNAVAILABLE:
-            self._on_failure(part, code, details, now)
-        elif part == LOOK_UP:
-            self._run(self._routed.on_lookup_unreached(details, now, hopeless=hopeless), now)
-        else:
-            self._run(self._routed.on_unreached(part, details, now, hopeless=hopeless), now)
-
-    def on_outdated(self, part: int, now: float) -> None:
-        """The part was not sent, because the connection has ended that described the state."""
-        if self.finished:
-            return
-        if part == LOOK_UP:
-            self._links.send(self, LookUp(None), now)
-        else:
-            self._run(self._routed.on_outdated(part, now), now)
-
-    def on_unsendable(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> None:
-        """The protocol cannot encode the request of the part."""
-        if part == LOOK_UP:
-            self._run(self._routed.on_lookup_failed(code, details, now), now)
-        else:
-            self._run(self._routed.on_unsendable(part, code, details, now), now)
-
-    def _on_failure(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> None:
-        if part == LOOK_UP:
-            self._run(self._routed.on_lookup_failed(code, details, now), now)
-        else:
-            self._run(self._routed.on_failure(part, code, details, now), now)
-
-    def _on_location(self, message: Location, now: float) -> None:
-        raise NotImplementedError
-
-    def _on_other_answer(self, message: WireAnswer, now: float) -> None:
-        raise NotImplementedError
+            self.on_outdated(command.part, now)
 
     def _look_up(self, command: LookUp, now: float) -> None:
-        self._links.send(self, command, now)
+        self._links.link_to(self._states.proxy).send(self, command, now)
+
+    def _conclude(self, end: Answer | Refuse) -> None:
+        if type(end) is Answer:
+            self._answer = end
+        elif type(end) is Refuse:
+            self._refused(end)
+        self._finish()
 
     def _refused(self, refusal: Refuse) -> None:
         details = refusal.details
@@ -261,23 +252,8 @@ class RoutedOperation(Operation):
             details = self._links.stalls(self)
         self.error = query_error(refusal.code, details)
 
-    def _run(self, commands: list[Command], now: float) -> None:
-        for command in commands:
-            if self.finished:  # `send` may have failed at once
-                return
-            if type(command) is Ask:
-                self._links.send(self, command, now)
-            elif type(command) is LookUp:
-                self._look_up(command, now)
-            else:
-                if type(command) is Answer:
-                    self._answer = command
-                elif type(command) is Refuse:
-                    self._refused(command)
-                self._finish()
-                return
-        if not self.finished:
-            self._links.progressed(self)
+    def _on_progress(self) -> None:
+        self._observer.on_progress(self)
 
     def _ms_left(self, now: float) -> int:
         left = self.deadline - now
@@ -291,11 +267,12 @@ class _StateOperation(RoutedOperation):
     __slots__ = ("_known", "_query")
 
     def __init__(
-        self, links: Links, query: Query, keys: tuple[Any, ...], deadline: float, limits: RetryLimits = NO_RETRY_LIMITS
+        self, links: Links[Any], query: Query, keys: tuple[Any, ...], deadline: float, terms: Terms | None = None
     ) -> None:
+        terms = terms or links.terms
         self._query = query
-        self._known: CachedState | None = links.states.find(query.job, query.state)
-        super().__init__(links, keys, deadline, None if self._known is None else self._known.table, limits)
+        self._known: CachedState | None = terms.states.find(query.job, query.state)
+        super().__init__(links, terms, keys, deadline, None if self._known is None else self._known.table)
 
     @property
     def knows_owners(self) -> bool:
@@ -304,36 +281,41 @@ class _StateOperation(RoutedOperation):
     @property
     def is_current(self) -> bool:
         # A direct client asks by state id, which stands for one description of the state and never becomes outdated.
-        states = self._links.states
+        states = self._states
         return states.direct or self._known is None or states.find(self._query.job, self._query.state) is self._known
 
     def _locate(self, request_id: int, now: float) -> Locate:
         return Locate(request_id, self._ms_left(now), self._query.job, self._query.state)
 
     def _look_up(self, command: LookUp, now: float) -> None:
-        states = self._links.states
+        states = self._states
         if command.stale is not None:
             states.drop(self._query.job, self._query.state, command.stale)
         known = states.find(self._query.job, self._query.state)
         if known is None:
-            self._links.send(self, command, now)
+            super()._look_up(command, now)
         else:
             # Another operation has looked it up in the meantime.
-            self._known = known
-            self._run(self._routed.on_located(known.table, now), now)
+            self._found(known, now)
 
-    def _on_location(self, message: Location, now: float) -> None:
+    def _on_other_answer(self, part: int, message: WireAnswer, now: float) -> None:
+        assert type(message) is Location
         try:
-            self._known = self._links.states.learn(self._query.job, self._query.state, message)
+            known = self._states.learn(self._query.job, self._query.state, message)
         except SerializationError as exc:
             self.fail(exc)
         else:
-            self._run(self._routed.on_located(self._known.table, now), now)
+            self._found(known, now)
+
+    def _found(self, known: CachedState, now: float) -> None:
+        """The state is known now."""
+        self._known = known
+        self._run(self._routed.on_located(known.table, now), now)
 
     def _refused(self, refusal: Refuse) -> None:
         super()._refused(refusal)
         if refusal.code in (FailureCode.UNKNOWN_JOB, FailureCode.UNKNOWN_STATE):
-            self._links.states.drop(self._query.job, self._query.state)
+            self._states.drop(self._query.job, self._query.state)
 
 
 class LearnOperation(_StateOperation):
@@ -341,7 +323,7 @@ class LearnOperation(_StateOperation):
 
     __slots__ = ()
 
-    def __init__(self, links: Links, query: Query, deadline: float) -> None:
+    def __init__(self, links: Links[Any], query: Query, deadline: float) -> None:
         super().__init__(links, query, (None,), deadline)
 
     def request(self, request_id: int, command: Ask | LookUp, now: float) -> Request:
@@ -353,14 +335,10 @@ class LearnOperation(_StateOperation):
         assert self._known is not None
         return [self._known]
 
-    def _on_location(self, message: Location, now: float) -> None:
-        try:
-            self._known = self._links.states.learn(self._query.job, self._query.state, message)
-        except SerializationError as exc:
-            self.fail(exc)
-        else:
-            # The location is the result: the owners are not asked for anything.
-            self._finish()
+    def _found(self, known: CachedState, now: float) -> None:
+        # The location is the result: the owners are not asked for anything.
+        self._known = known
+        self._finish()
 
 
 class GetOperation(_StateOperation):
@@ -415,9 +393,10 @@ class CallOperation(RoutedOperation):
     __slots__ = ("_request", "_result", "_sent_at")
 
     def __init__(
-        self, links: Links, request: type[Ping] | Describe, deadline: float, limits: RetryLimits = NO_RETRY_LIMITS
+        self, links: Links[Any], request: type[Ping] | Describe, deadline: float, terms: Terms | None = None
     ) -> None:
-        super().__init__(links, (None,), deadline, links.states.at_proxy("", {}), limits)
+        terms = terms or links.terms
+        super().__init__(links, terms, (None,), deadline, terms.states.at_proxy("", {}))
         self._request = request
         self._result: Any = None
         self._sent_at = 0.0
@@ -434,7 +413,8 @@ class CallOperation(RoutedOperation):
         return [self._result]
 
     def _look_up(self, command: LookUp, now: float) -> None:
-        self._run(self._routed.on_located(self._links.states.at_proxy("", {}), now), now)
+        self._run(self._routed.on_located(self._states.at_proxy("", {}), now), now)
 
-    def _on_other_answer(self, message: WireAnswer, now: float) -> None:
+    def _on_other_answer(self, part: int, message: WireAnswer, now: float) -> None:
         self._result = message.entries if type(message) is Description else now - self._sent_at
+        self._run(self._routed.on_values(part, (0,), (b"",), now), now)

@@ -1,6 +1,6 @@
 """The state cache of a client: for each state, its location and its description.
 
-Rules of this module: a cache without I/O. The operations decide when an entry is stale. For a client that asks the
+Rules of this module: caches without I/O. The operations decide when an entry is stale. For a client that asks the
 proxy, the location of a state is a pseudo-table with the proxy as the owner of every key, so that clients with and
 without `direct` share the same routing.
 
@@ -18,11 +18,13 @@ from typing import Any
 from qstate.errors import WrongKeyType
 from qstate.keys import ColumnType, Key, KeyGroupRange, check_key, key_class
 from qstate.protocol import Location
+from qstate.runtime.client.failover_plan import CircuitBreaker
+from qstate.runtime.client.query import COMMITTED, Query
 from qstate.runtime.routing.location import LocationTable, Owner
 from qstate.serializers import Serializer
 from qstate.views import ViewMaker
 
-__all__ = ["AddressBook", "CachedState", "StateCache"]
+__all__ = ["CachedState", "Endpoints", "StateCache"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,18 +89,29 @@ class StateCache:
         return LocationTable(job, state, 1, (self._proxy,))
 
 
-class AddressBook:
-    """The proxies that a client may ask: the state caches of each, and whether the client ever reached it."""
+class Endpoints:
+    """The endpoints of one client: the job's own proxy, then its fallbacks.
+
+    Each has a state cache, and the job has a circuit breaker. Two endpoints may have the same address.
+    """
 
     def __init__(self, caches: Sequence[StateCache]) -> None:
-        self._caches: dict[tuple[str, int], list[StateCache]] = {}
-        for cache in caches:
-            self._caches.setdefault(cache.proxy, []).append(cache)
+        self.caches = caches
+        self.breaker = CircuitBreaker()
         self._reached: set[tuple[str, int]] = set()
+
+    def find(self, job: str, state: str) -> CachedState | None:
+        """The first cache's entry for a state, or None when no cache has one."""
+        return next((known for cache in self.caches if (known := cache.find(job, state)) is not None), None)
+
+    def may_answer(self, query: Query) -> bool:
+        """Whether fallbacks may answer the query instead of the job."""
+        return len(self.caches) > 1 and query.isolation == COMMITTED
 
     def is_new(self, host: str, port: int) -> bool:
         """Whether this is the address of a proxy that the client has never reached."""
-        return (host, port) in self._caches and (host, port) not in self._reached
+        known = any(cache.proxy == (host, port) for cache in self.caches)
+        return known and (host, port) not in self._reached
 
     def reached(self, host: str, port: int) -> None:
         """The peer at the address has sent a Welcome."""
@@ -106,8 +119,9 @@ class AddressBook:
 
     def ended(self, host: str, port: int) -> None:
         """The connection to the address has ended, or gets no more requests."""
-        for cache in self._caches.get((host, port), ()):
-            cache.forget()
+        for cache in self.caches:
+            if cache.proxy == (host, port):
+                cache.forget()
 
 
 def _column_types(state: Mapping[str, Any]) -> tuple[ColumnType, ...] | None:

@@ -25,8 +25,8 @@ from qstate.runtime.client.arguments import (
     link_settings,
     query_of,
 )
-from qstate.runtime.client.failover import call_operation, get_operation
-from qstate.runtime.client.operations import CallOperation, Operation
+from qstate.runtime.client.failover import call_operation, failover_get
+from qstate.runtime.client.operations import CallOperation, GetOperation, Operation
 from qstate.runtime.client.query import LIVE, Query
 from qstate.runtime.client.sync_transport import SyncLinks
 from qstate.serializers import Serializer
@@ -112,8 +112,8 @@ class QueryableStateClient:
         the jitter of retries. Raises `ConfigError`.
         """
         self._timeout_s = check_timeout(timeout_s)
-        self._endpoints = endpoints_of((host, port), direct, serializers, fallback)
-        self._links = SyncLinks(self._endpoints.caches, link_settings(token, max_frame), random or Random())
+        endpoints = endpoints_of((host, port), direct, serializers, fallback)
+        self._links = SyncLinks(endpoints, link_settings(token, max_frame), random or Random())
 
     def get(
         self,
@@ -137,7 +137,7 @@ class QueryableStateClient:
         Raises the `QueryError` of the failure, `SerializationError`, `ClosedError`, `ConfigError`.
         """
         query = query_of(job, state, namespace, isolation, min_epoch=min_epoch, max_staleness_s=max_staleness_s)
-        return self._finish(self._start_get(query, (key,), timeout_s))[0]
+        return self._finish(self._get(query, (key,), timeout_s))[0]
 
     def submit(
         self,
@@ -153,7 +153,10 @@ class QueryableStateClient:
     ) -> QueryFuture[Any]:
         """`get` without waiting: sends the request and returns a future of the view."""
         query = query_of(job, state, namespace, isolation, min_epoch=min_epoch, max_staleness_s=max_staleness_s)
-        return QueryFuture(self._links, self._start_get(query, (key,), timeout_s))
+        operation = self._get(query, (key,), timeout_s)
+        with self._links.lock:
+            self._links.start(operation)
+        return QueryFuture(self._links, operation)
 
     def get_many(
         self,
@@ -174,14 +177,12 @@ class QueryableStateClient:
         """
         asked = keys_of(keys)
         query = query_of(job, state, namespace, isolation, min_epoch=min_epoch, max_staleness_s=max_staleness_s)
-        found = self._finish(self._start_get(query, asked, timeout_s))
+        found = self._finish(self._get(query, asked, timeout_s))
         return dict(zip(asked, found, strict=True))
 
     def jobs(self, *, timeout_s: float | None = None) -> list[str]:
         """The names of the jobs that the proxy serves."""
-        (entries,) = self._finish(
-            self._start(CallOperation(self._links, Describe(0, 0, None), self._deadline(timeout_s)))
-        )
+        (entries,) = self._finish(CallOperation(self._links, Describe(0, 0, None), self._deadline(timeout_s)))
         return [entry["job"] for entry in entries]
 
     def states(self, job: str, *, timeout_s: float | None = None) -> list[Mapping[str, Any]]:
@@ -190,13 +191,13 @@ class QueryableStateClient:
         Asks the fallbacks when the job does not answer.
         """
         check_name("job", job)
-        request, deadline = Describe(0, 0, job), self._deadline(timeout_s)
-        (entries,) = self._finish(self._start(call_operation(self._links, self._endpoints, request, deadline)))
+        call = call_operation(self._links, Describe(0, 0, job), self._deadline(timeout_s))
+        (entries,) = self._finish(call)
         return list(entries)
 
     def ping(self, *, timeout_s: float | None = None) -> float:
         """The round trip to the proxy in seconds. Raises `Unavailable` or `DeadlineExceeded` without an answer."""
-        (took_s,) = self._finish(self._start(CallOperation(self._links, Ping, self._deadline(timeout_s))))
+        (took_s,) = self._finish(CallOperation(self._links, Ping, self._deadline(timeout_s)))
         return float(took_s)
 
     def close(self) -> None:
@@ -213,21 +214,19 @@ class QueryableStateClient:
     def _deadline(self, timeout_s: float | None) -> float:
         return time.monotonic() + (self._timeout_s if timeout_s is None else check_timeout(timeout_s))
 
-    def _start_get(self, query: Query, keys: tuple[Key, ...], timeout_s: float | None) -> Operation:
+    def _get(self, query: Query, keys: tuple[Key, ...], timeout_s: float | None) -> Operation:
         deadline = self._deadline(timeout_s)
         if self._links.states.find(query.job, query.state) is None:
             # For a known state, encoding the request checks its keys.
             check_names(query.job, query.state)
             query.check_keys(keys)
-        return self._start(get_operation(self._links, self._endpoints, query, keys, deadline))
-
-    def _start(self, operation: Operation) -> Operation:
-        with self._links.lock:
-            self._links.start(operation)
-        return operation
+        get = failover_get if self._links.endpoints.may_answer(query) else GetOperation
+        return get(self._links, query, keys, deadline)
 
     def _finish(self, operation: Operation) -> list[Any]:
-        """Wait until the operation is finished, at its deadline at the latest. Returns its result."""
-        with self._links.lock:
-            self._links.wait(operation, operation.deadline)
+        """Start the operation and wait until it is finished, at its deadline at the latest. Returns its result."""
+        links = self._links
+        with links.lock:
+            links.start(operation)
+            links.wait(operation, operation.deadline)
         return operation.result()

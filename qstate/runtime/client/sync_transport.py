@@ -18,14 +18,12 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Sequence
 from random import Random
 from typing import Any
 
 from qstate.errors import ClosedError
-from qstate.runtime.client.link import LinkTable
-from qstate.runtime.client.operations import Operation
-from qstate.runtime.client.state_cache import StateCache
+from qstate.runtime.client.operations import Links, Operation
+from qstate.runtime.client.state_cache import Endpoints
 from qstate.runtime.routing.pipelined_connection import ConnectionSettings, PipelinedConnection
 
 __all__ = ["SyncLinks"]
@@ -48,7 +46,7 @@ class SyncLink(PipelinedConnection):
     """A link over a non-blocking socket that the leader polls."""
 
     def __init__(self, links: SyncLinks, host: str, port: int, settings: ConnectionSettings) -> None:
-        super().__init__(host, port, settings, links.book, time.monotonic())
+        super().__init__(host, port, settings, links.endpoints, time.monotonic())
         self._links = links
         self._addresses: list[tuple[Any, ...]] = []
         self._sock: socket.socket | None = None
@@ -57,7 +55,7 @@ class SyncLink(PipelinedConnection):
         # A poll of this socket alone takes 0.7 us, a read without data 3.
         self._arrivals = select.poll()
 
-    def connect(self) -> None:
+    def _connect(self) -> None:
         # Resolving a host name may block.
         try:
             self._addresses = list(socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM))
@@ -76,7 +74,7 @@ class SyncLink(PipelinedConnection):
             return
         if events & _WRITE:
             self._flush(sock)
-        if events & _READABLE and self._sock is not None:
+        if events & _READABLE:
             self.read()
 
     def notice_end(self) -> None:
@@ -183,11 +181,11 @@ class SyncLink(PipelinedConnection):
         self.opened()
 
 
-class SyncLinks(LinkTable[SyncLink]):
+class SyncLinks(Links[SyncLink]):
     """All links of one synchronous client, and the threads that wait on them."""
 
-    def __init__(self, caches: Sequence[StateCache], settings: ConnectionSettings, random: Random) -> None:
-        super().__init__(caches, settings, random)
+    def __init__(self, endpoints: Endpoints, settings: ConnectionSettings, random: Random) -> None:
+        super().__init__(endpoints, settings, random)
         self.lock = threading.Lock()
         #: The links with more than `HIGH_WATER_BYTES` unsent.
         self.congested: set[SyncLink] = set()
@@ -233,7 +231,8 @@ class SyncLinks(LinkTable[SyncLink]):
                     self._lead(timeout_s)
             return True
         finally:
-            self._pass_the_lead()
+            if self._waiters:
+                self._pass_the_lead()
 
     def look(self, operation: Operation) -> bool:
         """Poll the sockets without waiting; returns whether the operation is finished. Call with the lock."""
@@ -279,7 +278,7 @@ class SyncLinks(LinkTable[SyncLink]):
     def _new_link(self, host: str, port: int) -> SyncLink:
         return SyncLink(self, host, port, self._settings)
 
-    def finished(self, operation: Operation) -> None:
+    def on_finished(self, operation: Operation) -> None:
         """Wake the threads that wait for the operation."""
         self._live.discard(operation)
         if operation.waiters:
@@ -288,7 +287,7 @@ class SyncLinks(LinkTable[SyncLink]):
         if now >= operation.deadline:
             self.gave_up(operation, now)
 
-    def progressed(self, operation: Operation) -> None:
+    def on_progress(self, operation: Operation) -> None:
         """Wake the threads that wait for the operation: its `wake_at` may have changed."""
         if operation.waiters:
             self._wake(operation)

@@ -16,50 +16,15 @@ import sys
 __all__ = ["EdgePoller"]
 
 #: One socket per wait: a thread may be busy with it for long, so another thread takes the next one.
-MAX_EVENTS = 1
-
-
-class EdgePoller:
-    """Any thread may call any method. `stop` ends all waits for good; call `close` after it."""
-
-    def __init__(self) -> None:
-        self._kernel = _Kernel()
-        self._stop_reader, self._stop_writer = socket.socketpair()
-        self._kernel.watch_always(self._stop_reader.fileno())
-
-    def arm(self, fd: int) -> None:
-        """Watch `fd`. If it is watched already and has input, report it to a waiting thread again."""
-        self._kernel.arm(fd)
-
-    def remove(self, fd: int) -> None:
-        """Stop watching `fd`. A thread that got it from `wait` before may still read it. Unknown ones are ignored."""
-        self._kernel.remove(fd)
-
-    def wait(self) -> list[tuple[int, bool]]:
-        """Wait for sockets with input. Returns each with whether its input has ended: the peer has closed, or the
-        connection is broken. After `stop` it returns at once."""
-        return self._kernel.wait()
-
-    def stop(self) -> None:
-        """End the waits of all threads, now and from now on: no thread reads the byte."""
-        self._stop_writer.send(b"\0")
-
-    def close(self) -> None:
-        """Free the descriptors, once no thread waits any more. Idempotent."""
-        self._stop_reader.close()
-        self._stop_writer.close()
-        self._kernel.close()
-
+_ONE = 1
 
 if sys.platform == "linux":
     _ARRIVED = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET
 
     class _Kernel:
-        def __init__(self) -> None:
+        def __init__(self, stop_fd: int) -> None:
             self._epoll = select.epoll()
-
-        def watch_always(self, fd: int) -> None:
-            self._epoll.register(fd, select.EPOLLIN)
+            self._epoll.register(stop_fd, select.EPOLLIN)
 
         def arm(self, fd: int) -> None:
             try:
@@ -73,8 +38,9 @@ if sys.platform == "linux":
             except FileNotFoundError:
                 return
 
-        def wait(self) -> list[tuple[int, bool]]:
-            return [(fd, events != select.EPOLLIN) for fd, events in self._epoll.poll(None, MAX_EVENTS)]
+        def wait(self) -> tuple[int, bool]:
+            ((fd, events),) = self._epoll.poll(None, _ONE)
+            return fd, events != select.EPOLLIN
 
         def close(self) -> None:
             self._epoll.close()
@@ -82,11 +48,9 @@ if sys.platform == "linux":
 else:
 
     class _Kernel:
-        def __init__(self) -> None:
+        def __init__(self, stop_fd: int) -> None:
             self._kqueue = select.kqueue()
-
-        def watch_always(self, fd: int) -> None:
-            self._change(fd, select.KQ_EV_ADD)
+            self._change(stop_fd, select.KQ_EV_ADD)
 
         def arm(self, fd: int) -> None:
             self._change(fd, select.KQ_EV_ADD | select.KQ_EV_CLEAR)
@@ -97,12 +61,36 @@ else:
             except FileNotFoundError:
                 return
 
-        def wait(self) -> list[tuple[int, bool]]:
-            events = self._kqueue.control(None, MAX_EVENTS, None)
-            return [(event.ident, bool(event.flags & select.KQ_EV_EOF)) for event in events]
+        def wait(self) -> tuple[int, bool]:
+            (event,) = self._kqueue.control(None, _ONE, None)
+            return event.ident, bool(event.flags & select.KQ_EV_EOF)
 
         def close(self) -> None:
             self._kqueue.close()
 
         def _change(self, fd: int, flags: int) -> None:
             self._kqueue.control([select.kevent(fd, select.KQ_FILTER_READ, flags)], 0)
+
+
+class EdgePoller(_Kernel):
+    """Any thread may call any method. `stop` ends all waits for good; call `close` after it.
+
+    - `arm(fd)` watches `fd`. If it is watched already and has input, it is reported to a waiting thread again.
+    - `remove(fd)` stops watching. A thread that got `fd` from `wait` before may still read it. It ignores unknown ones.
+    - `wait()` waits for a socket with input, and returns it with whether its input has ended: the peer has closed, or
+      the connection is broken. After `stop` it returns at once.
+    """
+
+    def __init__(self) -> None:
+        self._stop_reader, self._stop_writer = socket.socketpair()
+        super().__init__(self._stop_reader.fileno())
+
+    def stop(self) -> None:
+        """End the waits of all threads, now and from now on: no thread reads the byte."""
+        self._stop_writer.send(b"\0")
+
+    def close(self) -> None:
+        """Free the descriptors, once no thread waits any more. Idempotent."""
+        self._stop_reader.close()
+        self._stop_writer.close()
+        super().close()

@@ -134,7 +134,7 @@ class PooledChannel(Channel):
             return False
         if self._input_ended and self.state is ChannelState.OPEN:
             return False
-        return not self.is_congested()
+        return len(self._unsent) <= self._high_water or not self.is_congested()
 
     def is_congested(self) -> bool:
         """Whether the peer should read before more is sent. Any thread."""

@@ -115,10 +115,10 @@ class ReadingPool:
     def _serve(self) -> None:
         connections, poller = self._connections, self._poller
         while not self._stopped:
-            for fd, ended in poller.wait():
-                connection = connections.get(fd)
-                if connection is not None:
-                    connection.read_ready(ended)
+            fd, ended = poller.wait()
+            connection = connections.get(fd)
+            if connection is not None:
+                connection.read_ready(ended)
             if self._pending() and self.take_permit():
                 self._work()
         # The last thread closes the poller, because `stop` does not wait for a thread that executes forever.

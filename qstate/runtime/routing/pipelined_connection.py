@@ -4,6 +4,7 @@ Rules of this module: a connection knows which requester waits for which answer 
 the connection breaks. It reads no clock and moves no bytes: the synchronous client, the asyncio client and the proxy
 each give it a transport. It decides nothing about failures: `routed_get` does.
 
+    NEW         the first request connects
     CONNECTING  requests are queued       -> opened(), then the peer's Welcome
     READY       requests are sent at once
     SILENT      takes no more requests; sent requests may still be answered, until no requester waits for one
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
@@ -27,13 +28,16 @@ from qstate.protocol import (
     Answer,
     BrokenConnection,
     ClientConnection,
+    ConnectionState,
     Failure,
     Location,
     Request,
+    Values,
     Welcome,
 )
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
-from qstate.runtime.routing.routed_get import LOOK_UP, Ask, LookUp
+from qstate.runtime.routing.routed_get import LOOK_UP, Ask, Command, LookUp, Refuse, RoutedGet
+from qstate.runtime.routing.routed_get import Answer as Routed
 
 __all__ = ["ConnectionSettings", "Peers", "Phase", "PipelinedConnection", "Requester"]
 
@@ -51,32 +55,89 @@ class ConnectionSettings:
     silence_s: float = 1.0
 
 
-class Requester(Protocol):
-    """Sends the requests of one `RoutedGet`. For each request it gets one call of an `on_` method, at most."""
+class Requester(ABC):
+    """Carries out the commands of one `RoutedGet`, and reports to it what becomes of its requests.
 
-    @property
-    def finished(self) -> bool:
-        """Whether it needs no answer any more."""
+    A connection calls at most one `on_` method for each request.
+    """
 
+    __slots__ = ()
+
+    _routed: RoutedGet
+    #: Whether it needs no answer any more.
+    finished: bool
+
+    @abstractmethod
     def request(self, request_id: int, command: Ask | LookUp, now: float) -> Request:
         """The message for a command."""
 
     def on_answer(self, part: int, message: Answer, now: float) -> None:
         """The peer answered the request of a part."""
+        if self.finished:
+            return
+        if type(message) is Values:
+            self._run(self._routed.on_values(part, message.epochs, message.results, now), now)
+        elif type(message) is Failure:
+            self._run(self._routed.on_failure(part, message.code, message.details, now), now)
+        else:
+            self._on_other_answer(part, message, now)
 
     def on_lost(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> None:
         """The connection was lost after the part had been sent over it; the code says why."""
+        if not self.finished:
+            self._run(self._routed.on_failure(part, code, details, now), now)
 
     def on_unsent(
         self, part: int, code: int, details: Mapping[str, Detail], now: float, *, hopeless: bool = False
     ) -> None:
         """The part could not be sent; the code says why. `hopeless`: its peer refused and never was reached."""
+        if code != FailureCode.UNAVAILABLE:
+            self.on_lost(part, code, details, now)
+        elif not self.finished:
+            self._run(self._routed.on_unreached(part, details, now, hopeless=hopeless), now)
 
     def on_outdated(self, part: int, now: float) -> None:
         """The connection has ended that described the state: the part was not sent, or its answer does not count."""
+        if not self.finished:
+            self._run(self._routed.on_outdated(part, now), now)
 
     def on_unsendable(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> None:
         """The protocol cannot encode the request of the part."""
+        self._run(self._routed.on_unsendable(part, code, details, now), now)
+
+    def _run(self, commands: Sequence[Command], now: float) -> None:
+        """Carry out the commands."""
+        for command in commands:
+            if self.finished:  # a send may have failed at once
+                return
+            if type(command) is Ask:
+                self._ask(command, now)
+            elif type(command) is LookUp:
+                self._look_up(command, now)
+            else:
+                self._conclude(command)  # type: ignore[arg-type]
+        if not self.finished:
+            self._on_progress()
+
+    def _on_other_answer(self, part: int, message: Answer, now: float) -> None:
+        """The peer answered with a message that is neither Values nor Failure."""
+        raise AssertionError(f"{type(message).__name__} for a get")
+
+    @abstractmethod
+    def _ask(self, command: Ask, now: float) -> None:
+        """Send the request to the owner."""
+
+    @abstractmethod
+    def _look_up(self, command: LookUp, now: float) -> None:
+        """Find the location; `RoutedGet.on_located` or a failure follows."""
+
+    @abstractmethod
+    def _conclude(self, end: Routed | Refuse) -> None:
+        """Finish with the last command."""
+
+    @abstractmethod
+    def _on_progress(self) -> None:
+        """The commands were carried out, and it is not finished. `RoutedGet.wake_at` may have changed."""
 
 
 class Peers(Protocol):
@@ -95,10 +156,15 @@ class Peers(Protocol):
 class Phase(Enum):
     """The phases of a connection, in order; it never returns to an earlier one."""
 
+    NEW = "new"
     CONNECTING = "connecting"
     READY = "ready"
     SILENT = "silent"
     LOST = "lost"
+
+
+_READY = Phase.READY
+_CLOSED = ConnectionState.CLOSED
 
 
 class PipelinedConnection(ABC):
@@ -107,7 +173,9 @@ class PipelinedConnection(ABC):
     def __init__(self, host: str, port: int, settings: ConnectionSettings, peers: Peers, now: float) -> None:
         self.host = host
         self.port = port
-        self.phase = Phase.CONNECTING
+        self.phase = Phase.NEW
+        #: Whether the connection takes requests, to send them now or once it is ready.
+        self.takes_requests = True
         self._peers = peers
         self._silence_s = settings.silence_s
         self._is_open = False
@@ -118,12 +186,12 @@ class PipelinedConnection(ABC):
         self._heard_at = now
 
     @abstractmethod
-    def connect(self) -> None:
+    def _connect(self) -> None:
         """Start to connect; `opened` or `refused` follows, perhaps later."""
 
     @abstractmethod
     def notice_end(self) -> None:
-        """When no answer is pending but something has arrived, lose it: it can only be the connection's end."""
+        """When it is idle but something has arrived, lose it: that can only be the connection's end."""
 
     @abstractmethod
     def _write(self, data: bytes) -> None:
@@ -136,19 +204,17 @@ class PipelinedConnection(ABC):
     @property
     def idle(self) -> bool:
         """Whether a request may be sent now and no answer is pending."""
-        return self.phase is Phase.READY and not self._pending
-
-    @property
-    def takes_requests(self) -> bool:
-        """Whether the connection takes requests, to send them now or once it is ready."""
-        return self.phase is Phase.READY or self.phase is Phase.CONNECTING
+        return self.phase is _READY and not self._pending
 
     def send(self, requester: Requester, command: Ask | LookUp, now: float) -> None:
-        """Send the requester's request, now or once the connection is ready."""
+        """Send the requester's request, now or once the connection is ready. The first request connects."""
         wire = self._wire
-        if self.phase is not Phase.READY or wire.closed:
+        if self.phase is not _READY or wire.state is _CLOSED:
             # Closed: the bytes that are being parsed end the connection; `lost` follows at once.
             self._queued.append((requester, command))
+            if self.phase is Phase.NEW:
+                self.phase = Phase.CONNECTING
+                self._connect()
             return
         request_id = wire.next_id()
         part = command.part if type(command) is Ask else LOOK_UP
@@ -201,7 +267,7 @@ class PipelinedConnection(ABC):
         hopeless = not self._is_open and self._peers.is_new(self.host, self.port)
         if self.takes_requests:
             self._peers.ended(self.host, self.port)
-        self.phase = Phase.LOST
+        self.phase, self.takes_requests = Phase.LOST, False
         self._wire.close()
         self._abort()
         sent, queued = list(self._pending.values()), list(self._queued)
@@ -251,7 +317,7 @@ class PipelinedConnection(ABC):
 
     def _give_up(self, now: float) -> None:
         if self.phase is Phase.READY:
-            self.phase = Phase.SILENT
+            self.phase, self.takes_requests = Phase.SILENT, False
             self._peers.ended(self.host, self.port)
         if self.phase is Phase.SILENT:
             self._close_unless_awaited(now)

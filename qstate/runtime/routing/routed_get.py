@@ -5,7 +5,7 @@ jitter from a generator it is given, so plain calls can test each decision. The 
 commands and report the outcome as events:
 
     start ----------------> Ask(part, owner, keys)  -> on_values(part), on_failure(part), on_unreached(part)
-    on_time(at wake_at) --> LookUp(stale)           -> on_located, on_lookup_failed, on_lookup_unreached
+    on_time(at wake_at) --> LookUp(stale)           -> on_located, on_failure(LOOK_UP), on_unreached(LOOK_UP)
                             Answer / Refuse         the last command; later events are ignored
 
 What happens to a key, by its latest answer:
@@ -31,19 +31,18 @@ answers then have another form, so every key with a value is asked for again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
 from qstate.errors import ERROR_CLASSES, Detail, FailureCode, Retry, WrongKeyType
 from qstate.keys import Key, check_key
-from qstate.protocol import NO_EPOCH
+from qstate.protocol.messages import NO_EPOCH, PLAIN
 from qstate.runtime.routing.location import UNSOUND_KEY, LocationTable, Owner
 
 __all__ = [
     "ANY_NUMBER",
     "LOOK_UP",
-    "PLAIN",
     "Answer",
     "Ask",
     "Command",
@@ -52,6 +51,7 @@ __all__ = [
     "Result",
     "RoutedGet",
     "backoff_s",
+    "retry_after_s",
 ]
 
 FIRST_BACKOFF_S = 0.005
@@ -64,11 +64,11 @@ LAST_TRY_S = 0.200
 #: Bytes: the serialized value. None: not found. An int: the failure code.
 Result = bytes | int | None
 
-#: The types of results that are not failures.
-PLAIN = frozenset({bytes, type(None)})
-
 #: The `tries` of a get without limits: it retries as long as a retry may help.
 ANY_NUMBER: Mapping[int, int] = {}
+
+#: Makes a named tuple in a third of the time of the class's own `__new__`, which is a Python function.
+_NEW = tuple.__new__
 
 _RETRY: Mapping[int, Retry] = {int(code): error.retry for code, error in ERROR_CLASSES.items()}
 
@@ -167,6 +167,7 @@ class RoutedGet:
         "finished",
         "hopeless",
         "unreached",
+        "wake_at",
     )
 
     def __init__(
@@ -200,32 +201,32 @@ class RoutedGet:
         self.unreached: set[int] = set()
         #: Whether a proxy refused the connection and never was reached: waiting does not help.
         self.hopeless = False
+        #: When `on_time` is due next; each event may change it.
+        self.wake_at = deadline
         self.finished = False
 
     @property
-    def wake_at(self) -> float:
-        """When `on_time` is due next; each event may change it."""
-        if not self._waiting:
-            return self._deadline
-        return min(self._deadline, min(waiting.due for waiting in self._waiting))
+    def open_parts(self) -> Collection[int]:
+        """The parts that were asked for and whose outcome is not known."""
+        return self._open.keys()
 
     def start(self, now: float) -> list[Command]:
         """The first commands."""
         if not self._keys:
             return self._finish()
-        everything = _Part(range(len(self._keys)), 0, self._table, None)
+        everything = _NEW(_Part, (range(len(self._keys)), 0, self._table, None, 0))
         if now >= self._deadline:
             self._settle(everything.positions, FailureCode.DEADLINE_EXCEEDED)
             return self._ending()
         if self._table is None:
             self._locating.append(everything)
             return [LookUp(None)]
-        return self._ending(self._route(everything, now))
+        return self._route(everything, now) or self._ending()
 
     def on_values(self, part: int, epochs: Sequence[int], results: Sequence[Result], now: float) -> list[Command]:
         """The owner answered each key of a part."""
-        asked = self._take(part)
-        if asked is None:
+        asked = self._open.pop(part, None)
+        if asked is None or self.finished:
             return []
         if len(results) != len(asked.positions) or len(epochs) != len(results):
             reason = {"reason": "the answer has another number of keys than the request"}
@@ -233,14 +234,17 @@ class RoutedGet:
             return self._ending()
         if len(results) == self._unanswered == len(self._keys) and PLAIN.issuperset(map(type, results)):
             self.finished = True
-            return [Answer(tuple(epochs), tuple(results))]
+            return [_NEW(Answer, (tuple(epochs), tuple(results)))]
         if self._is_too_large(results):
             return self._refuse(FailureCode.TOO_LARGE, {"field": "answer"})
         self._merge(asked, epochs, results, now)
         return self._ending()
 
     def on_failure(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> list[Command]:
-        """The owner refused a part as a whole."""
+        """The owner refused a part as a whole, or the `LookUp` failed. It is tried again unless the code is fatal."""
+        if part == LOOK_UP:
+            again = None if _RETRY.get(code, Retry.FATAL) is Retry.FATAL else Retry.LOOK_UP_AGAIN
+            return self._without_location([(each, _Failed(code, details, again)) for each in self._locating], now)
         asked = self._take(part)
         if asked is None:
             return []
@@ -251,18 +255,19 @@ class RoutedGet:
 
     def on_unsendable(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> list[Command]:
         """The protocol cannot encode the part. Halve it until the bad keys are alone: nothing was sent."""
-        asked = self._take(part)
-        if asked is None:
-            return []
-        if len(asked.positions) > 1:
-            return self._halves(asked)
-        self._fail(asked, _Failed(code, details), now)
-        return self._ending()
+        if len(self._open[part].positions if part in self._open else ()) > 1:
+            asked = self._take(part)
+            return [] if asked is None else self._halves(asked)
+        return self.on_failure(part, code, details, now)
 
     def on_unreached(
         self, part: int, details: Mapping[str, Detail], now: float, *, hopeless: bool = False
     ) -> list[Command]:
-        """The owner was not reached, so the part was not sent. `hopeless`: it refused and never was reached."""
+        """The peer was not reached, so the part was not sent. `hopeless`: it refused and never was reached."""
+        if part == LOOK_UP:
+            self.hopeless |= hopeless
+            waiting = [each._replace(owner=None) for each in self._locating]
+            return self._without_location([(each, _not_reached(each, details, hopeless)) for each in waiting], now)
         asked = self._take(part)
         if asked is None:
             return []
@@ -272,12 +277,14 @@ class RoutedGet:
 
     def on_outdated(self, part: int, now: float) -> list[Command]:
         """The part was not sent, because the connection has ended that described the state."""
+        if part == LOOK_UP:
+            return [LookUp(None)]
         asked = self._take(part)
         if asked is None:
             return []
         again = asked._replace(attempt=asked.attempt + 1)
         if asked.attempt:
-            self._waiting.append(_Waiting(now + backoff_s(asked.attempt, self._random), again, look_up=True))
+            self._wait(_Waiting(now + backoff_s(asked.attempt, self._random), again, look_up=True))
             return []
         self._locating.append(again)
         return [LookUp(self._table)] if len(self._locating) == 1 else []
@@ -291,21 +298,6 @@ class RoutedGet:
         if self._has_new_description(table):
             parts = self._all_but_failed()
         return self._ending([command for part in parts for command in self._route(part, now)])
-
-    def on_lookup_failed(self, code: int, details: Mapping[str, Detail], now: float) -> list[Command]:
-        """A `LookUp` failed. It is tried again unless the code is fatal."""
-        failed = _Failed(code, details)
-        if _RETRY.get(code, Retry.FATAL) is not Retry.FATAL:
-            failed = failed._replace(retry=Retry.LOOK_UP_AGAIN)
-        return self._without_location([(part, failed) for part in self._locating], now)
-
-    def on_lookup_unreached(
-        self, details: Mapping[str, Detail], now: float, *, hopeless: bool = False
-    ) -> list[Command]:
-        """The peer for a `LookUp` was not reached. `hopeless`: it refused and never was reached."""
-        self.hopeless |= hopeless
-        asked = [(part, _not_reached(part._replace(owner=None), details, hopeless)) for part in self._locating]
-        return self._without_location(asked, now)
 
     def _without_location(self, failed: list[tuple[_Part, _Failed]], now: float) -> list[Command]:
         self._locating = []
@@ -326,6 +318,7 @@ class RoutedGet:
         due = [waiting for waiting in self._waiting if waiting.due <= now]
         if due:
             self._waiting = [waiting for waiting in self._waiting if waiting.due > now]
+            self._wait()
         commands: list[Command] = []
         for waiting in due:
             commands += self._try_again(waiting, now)
@@ -342,6 +335,7 @@ class RoutedGet:
         positions = [position for position in range(len(self._keys)) if position not in failed]
         self._open.clear()
         self._waiting.clear()
+        self._wait()
         self._unanswered = len(positions)
         return [_Part(positions, 1, self._table, None)] if positions else []
 
@@ -384,11 +378,11 @@ class RoutedGet:
     def _ask(self, part: _Part, positions: Sequence[int], table: LocationTable | None, owner: Owner) -> Ask:
         """Ask the owner for keys of the part."""
         self._parts += 1
-        self._open[self._parts] = _Part(positions, part.attempt, table, owner, part.failure)
+        self._open[self._parts] = _NEW(_Part, (positions, part.attempt, table, owner, part.failure))
         keys = self._keys
         if len(positions) != len(keys):
             keys = tuple(keys[position] for position in positions)
-        return Ask(self._parts, owner, keys)
+        return _NEW(Ask, (self._parts, owner, keys))
 
     def _halves(self, part: _Part) -> list[Command]:
         assert part.owner is not None
@@ -422,7 +416,7 @@ class RoutedGet:
             self._details[code] = details
         due = now + (backoff_s(part.attempt, self._random) if pause_s is None else pause_s)
         if code == FailureCode.OVERLOADED:
-            due = max(due, now + _retry_after_s(details))
+            due = max(due, now + retry_after_s(details))
         final = part.attempt + 1 >= self._tries[code] if code in self._tries else retry is Retry.FATAL
         if final or due >= self._deadline:
             # The failure before the deadline says more than DEADLINE_EXCEEDED.
@@ -434,7 +428,11 @@ class RoutedGet:
                 self.unreached.update(part.positions)
             return
         again = part._replace(attempt=part.attempt + 1, failure=code)
-        self._waiting.append(_Waiting(due, again, retry is Retry.LOOK_UP_AGAIN))
+        self._wait(_Waiting(due, again, retry is Retry.LOOK_UP_AGAIN))
+
+    def _wait(self, *more: _Waiting) -> None:
+        self._waiting += more
+        self.wake_at = min([self._deadline, *(waiting.due for waiting in self._waiting)])
 
     def _settle(self, positions: Sequence[int], code: int) -> None:
         self._make_room()
@@ -468,17 +466,11 @@ class RoutedGet:
         return self._most_bytes < 0
 
     def _refuse(self, code: int, details: Mapping[str, Detail]) -> list[Command]:
-        self._end()
+        self.finished = True
         return [Refuse(code, details)]
 
-    def _end(self) -> None:
-        self.finished = True
-        self._open.clear()
-        self._locating.clear()
-        self._waiting.clear()
-
     def _finish(self) -> list[Command]:
-        self._end()
+        self.finished = True
         results = self._results
         first = results[0] if results else None
         if isinstance(first, int) and results.count(first) == len(results):
@@ -497,6 +489,7 @@ def _not_reached(part: _Part, details: Mapping[str, Detail], hopeless: bool) -> 
     return _Failed(FailureCode.UNAVAILABLE, {**details, "tries": part.attempt + 1}, Retry.FATAL)
 
 
-def _retry_after_s(details: Mapping[str, Detail]) -> float:
+def retry_after_s(details: Mapping[str, Detail]) -> float:
+    """The pause that an overloaded peer asks for. The peer may leave the detail out, or send any type."""
     wait_ms = details.get("retry_after_ms")
     return wait_ms / 1000 if isinstance(wait_ms, int | float) and not isinstance(wait_ms, bool) and wait_ms > 0 else 0.0

@@ -20,20 +20,23 @@ decides.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
 from qstate.errors import Detail, FailureCode, QueryError, Retry, UnknownJob, UnsupportedQuery, WrongKeyType
 from qstate.keys import Key
 from qstate.protocol import Answer, Description, Failure, Get, Locate, Values
+from qstate.protocol.messages import PLAIN
 from qstate.runtime.control.statistics import RequestStatistics
 from qstate.runtime.net.channel import LINGER_S
 from qstate.runtime.net.reactor import Reactor, Timer
 from qstate.runtime.net.worker_pool import WorkerPool
 from qstate.runtime.routing.location import UNSOUND_KEY, LocationOracle, LocationTable, Owner
+from qstate.runtime.routing.pipelined_connection import Requester
+from qstate.runtime.routing.routed_get import LOOK_UP, Ask, LookUp, Refuse, RoutedGet
 from qstate.runtime.routing.routed_get import Answer as Routed
-from qstate.runtime.routing.routed_get import Ask, Command, LookUp, RoutedGet
-from qstate.runtime.serving.endpoint import Call, Endpoint, EndpointOptions
+from qstate.runtime.serving.endpoint import Call, Endpoint, EndpointOptions, EndpointOwner
 from qstate.runtime.serving.location_cache import LocationCache, Reply
 from qstate.runtime.serving.owner_connection import OwnerConnection
 from qstate.runtime.serving.state_server import StateServer
@@ -44,13 +47,13 @@ __all__ = ["ClientProxy"]
 _DESCRIBED_SINCE = "described since"
 
 
-class ClientProxy:
+class ClientProxy(EndpointOwner):
     """Answers gets by job and state, locate and describe, for every job that has a location oracle.
 
     A job without one is UNKNOWN_JOB.
 
     Any thread may call any method. As a context manager it starts and shuts down; else shut it down, also when it was
-    never started. `start` works once.
+    never started. `start` works once. A shutdown does not wait for an oracle that has not answered.
     """
 
     def __init__(
@@ -74,25 +77,8 @@ class ClientProxy:
         self._router = _Router(self._endpoint.reactor, self._pool, self._locations, options)
 
     def start(self) -> None:
-        """Listen and serve, on threads of its own.
-
-        Raises `ConfigError` when it cannot listen on the address or no port is free; the proxy is shut down then.
-        Raises `ClosedError` when it was started or shut down before.
-        """
-        self._endpoint.start()
+        super().start()
         self._pool.start()
-
-    def __enter__(self) -> ClientProxy:
-        self.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.shutdown()
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """The host and port that it listens on. Raises `ClosedError` before `start`."""
-        return self._endpoint.address
 
     def set_location_oracle(self, job: str, oracle: LocationOracle | None) -> None:
         """Serve a job through this oracle from now on; with None, stop serving it.
@@ -107,12 +93,7 @@ class ClientProxy:
         return self._locations.oracle(job)
 
     def shutdown(self, timeout_s: float = 5.0) -> None:
-        """Stop serving and free the port, the connections and the threads. Idempotent.
-
-        Requests in flight may finish for `timeout_s` seconds; new ones fail with SHUTTING_DOWN. It returns soon after
-        the timeout even if an oracle has not answered yet.
-        """
-        self._endpoint.shutdown(timeout_s)
+        super().shutdown(timeout_s)
         self._pool.stop(min(timeout_s, 1.0))
 
     def handle(self, call: Call) -> Answer | None:
@@ -151,9 +132,7 @@ class ClientProxy:
             if error.retry is Retry.FATAL:
                 raise
             return None
-        if values is None or not {bytes, type(None)}.issuperset(map(type, values.results)):
-            return None
-        return values
+        return values if values is not None and PLAIN.issuperset(map(type, values.results)) else None
 
 
 def _owner_of_all(table: LocationTable, keys: Sequence[Key]) -> Owner | None:
@@ -212,11 +191,10 @@ class _Router:
         get.start(self.locations.refresh if outdated else None)
 
     def locate(self, call: Call, request: Locate) -> None:
-        waiting = _Waiting(self, call, request.job)
-        self.locations.refresh(request.job, request.state, waiting.located)
+        self.locations.refresh(request.job, request.state, _Waiting(self, call, request.job).found)
 
     def describe(self, call: Call, job: str) -> None:
-        self.locations.describe(job, _Waiting(self, call, job).described)
+        self.locations.describe(job, _Waiting(self, call, job).found)
 
     def is_consistent(self, call: Call, names: tuple[str, str], state: Mapping[str, Any]) -> bool:
         """Whether an answer agrees with the state's description that the client got over its connection. Any thread.
@@ -249,7 +227,6 @@ class _Router:
             connection = self._owner_connections[address] = OwnerConnection(
                 self.reactor, self._pool, address, token=options.token, max_frame=options.max_frame, peers=self
             )
-            connection.connect()
         return connection
 
     # `Peers`: the oracle says where the owners are, so nothing is kept of those that were reached.
@@ -264,10 +241,10 @@ class _Router:
         self._owner_connections.pop((host, port), None)
 
 
-class _ProxiedGet:
+class _ProxiedGet(Requester):
     """One get: passes the events to its `RoutedGet` and carries out the commands."""
 
-    __slots__ = ("_asked", "_call", "_names", "_request", "_routed", "_router", "_timer", "_wake_at")
+    __slots__ = ("_asked", "_call", "_names", "_request", "_routed", "_router", "_timer", "_wake_at", "finished")
 
     def __init__(
         self, router: _Router, call: Call, request: Get, names: tuple[str, str], *, table: LocationTable | None
@@ -281,55 +258,33 @@ class _ProxiedGet:
         )
         self._timer: Timer | None = None
         self._wake_at = 0.0
-        #: By part: the connection over which it was asked, until its outcome is known.
+        #: By part: the connection over which it was asked.
         self._asked: dict[int, OwnerConnection] = {}
+        self.finished = False
 
     def start(self, refresh: Callable[[str, str, Reply], None] | None) -> None:
         """`refresh` looks the location up if the known one is outdated."""
-        commands = self._routed.start(self._now())
+        now = self._now()
+        commands = self._routed.start(now)
         if refresh is not None and commands == [LookUp(None)]:
             commands = []
             refresh(*self._names, self._found)
-        self._do(commands)
-
-    @property
-    def finished(self) -> bool:
-        return self._routed.finished
+        self._run(commands, now)
 
     def request(self, request_id: int, command: Ask | LookUp, now: float) -> Get:
         assert isinstance(command, Ask)
         request, left_ms = self._request, max(0, int((self._call.deadline - now) * 1000))
         return Get(request_id, left_ms, command.owner.state_id, request.namespace, request.options, command.keys)
 
-    def on_answer(self, part: int, message: Answer, now: float) -> None:
-        if isinstance(message, Values):
-            self._asked.pop(part, None)
-            if not self.finished:
-                self._do(self._routed.on_values(part, message.epochs, message.results, now))
-        elif isinstance(message, Failure):
-            self.on_lost(part, message.code, message.details, now)
-
-    def on_lost(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> None:
-        self._asked.pop(part, None)
-        if not self.finished:
-            self._do(self._routed.on_failure(part, code, details, now))
-
     def on_unsent(
         self, part: int, code: int, details: Mapping[str, Detail], now: float, *, hopeless: bool = False
     ) -> None:
         # Where the oracle says that the owner is, something else may listen until the oracle knows better.
-        if code == FailureCode.UNAVAILABLE or details.get("greeted") is False:
-            self._asked.pop(part, None)
-            if not self.finished:
-                self._do(self._routed.on_unreached(part, details, now))
-        else:
-            self.on_lost(part, code, details, now)
+        unreached = FailureCode.UNAVAILABLE if details.get("greeted") is False else code
+        super().on_unsent(part, unreached, details, now, hopeless=hopeless)
 
     def on_unsendable(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> None:
         self.on_lost(part, code, details, now)
-
-    def on_outdated(self, part: int, now: float) -> None:
-        raise AssertionError("a proxy asks owners by state id, which stands for one description")
 
     def _now(self) -> float:
         return self._router.reactor.clock()
@@ -340,16 +295,17 @@ class _ProxiedGet:
             # The client has gone, so a retry is useless.
             self._finish(Failure(self._request.id, FailureCode.DEADLINE_EXCEEDED, {}))
             return
-        self._do(self._routed.on_time(self._now()))
+        now = self._now()
+        self._run(self._routed.on_time(now), now)
 
     def _found(self, found: LocationTable | QueryError) -> None:
         self._router.reactor.call_soon(self._located, found)
 
     def _located(self, found: LocationTable | QueryError) -> None:
-        if self._routed.finished:
+        if self.finished:
             return
         if isinstance(found, QueryError):
-            self._do(self._routed.on_lookup_failed(found.code, found.details, self._now()))
+            self.on_lost(LOOK_UP, found.code, found.details, self._now())
             return
         error = _misfit(found, self._request.keys)
         if not self._router.is_consistent(self._call, self._names, found.state):
@@ -357,27 +313,24 @@ class _ProxiedGet:
         elif error is not None:
             self._finish(Failure(self._request.id, error.code, error.details))
         else:
-            self._do(self._routed.on_located(found, self._now()))
+            now = self._now()
+            self._run(self._routed.on_located(found, now), now)
 
-    def _do(self, commands: Sequence[Command]) -> None:
-        for command in commands:
-            if isinstance(command, Ask):
-                self._ask(command)
-            elif isinstance(command, Routed):
-                self._finish(Values(self._request.id, command.epochs, command.results))
-            elif isinstance(command, LookUp):
-                self._router.locations.look_up(*self._names, command.stale, self._found)
-            else:
-                self._finish(Failure(self._request.id, command.code, command.details))
-        if not self._routed.finished:
-            self._set_timer()
+    def _ask(self, command: Ask, now: float) -> None:
+        connection = self._router.owner_connection(command.owner.host, command.owner.port)
+        self._asked[command.part] = connection
+        connection.send(self, command, now)
 
-    def _ask(self, ask: Ask) -> None:
-        connection = self._router.owner_connection(ask.owner.host, ask.owner.port)
-        self._asked[ask.part] = connection
-        connection.send(self, ask, self._now())
+    def _look_up(self, command: LookUp, now: float) -> None:
+        self._router.locations.look_up(*self._names, command.stale, self._found)
 
-    def _set_timer(self) -> None:
+    def _conclude(self, end: Routed | Refuse) -> None:
+        if isinstance(end, Routed):
+            self._finish(Values(self._request.id, end.epochs, end.results))
+        else:
+            self._finish(Failure(self._request.id, end.code, end.details))
+
+    def _on_progress(self) -> None:
         wake_at = self._routed.wake_at
         if self._timer is not None:
             if wake_at == self._wake_at:
@@ -388,16 +341,16 @@ class _ProxiedGet:
 
     def _finish(self, answer: Answer | None) -> None:
         """Send the answer; without one, end the connection. Answers of owners that come later are ignored."""
-        self._routed.finished = True
+        self.finished = self._routed.finished = True
         if self._timer is not None:
             self._timer.cancel()
         if answer is not None:
             self._call.answer(answer)
         else:
             self._router.end(self._call)
-        asked, self._asked = self._asked, {}
-        for connection in asked.values():
-            connection.gave_up(self, self._now())
+        for part, connection in self._asked.items():
+            if part in self._routed.open_parts:
+                connection.gave_up(self, self._now())
 
 
 class _Waiting:
@@ -412,28 +365,18 @@ class _Waiting:
         self._done = False
         self._timer = router.reactor.call_later(call.deadline - router.reactor.clock(), self._late)
 
-    def located(self, found: LocationTable | QueryError) -> None:
-        """The oracle's answer to a locate. Any thread."""
-        if isinstance(found, LocationTable):
-            self._finish_soon(found.message(self._call.request.id), found.state)
-        else:
-            self._fail(found)
-
-    def described(self, found: Sequence[Mapping[str, Any]] | QueryError) -> None:
-        """The oracle's answer to a describe. Any thread."""
+    def found(self, found: LocationTable | Sequence[Mapping[str, Any]] | QueryError) -> None:
+        """The oracle's answer. Any thread."""
+        number, finish_soon = self._call.request.id, partial(self._router.reactor.call_soon, self._finish)
         if isinstance(found, QueryError):
-            self._fail(found)
+            finish_soon(Failure(number, found.code, found.details))
+        elif isinstance(found, LocationTable):
+            finish_soon(found.message(number), found.state)
         else:
-            self._finish_soon(Description(self._call.request.id, tuple(found)), *found)
-
-    def _fail(self, error: QueryError) -> None:
-        self._finish_soon(Failure(self._call.request.id, error.code, error.details))
+            finish_soon(Description(number, tuple(found)), *found)
 
     def _late(self) -> None:
         self._finish(Failure(self._call.request.id, FailureCode.DEADLINE_EXCEEDED, {}))
-
-    def _finish_soon(self, answer: Answer, *states: Mapping[str, Any]) -> None:
-        self._router.reactor.call_soon(self._finish, answer, *states)
 
     def _finish(self, answer: Answer, *states: Mapping[str, Any]) -> None:
         if self._done:

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from qstate.errors import ClosedError, ConfigError, FailureCode, QueryError
 from qstate.line_limit import limited
@@ -53,7 +53,7 @@ from qstate.runtime.net.reading_pool import ReadingPool
 from qstate.runtime.serving.client_connection import AcceptedConnection, Call
 from qstate.runtime.serving.turns import TURN_BYTES, Turns
 
-__all__ = ["Call", "Endpoint", "EndpointOptions", "Service"]
+__all__ = ["Call", "Endpoint", "EndpointOptions", "EndpointOwner", "Service"]
 
 log = limited(logging.getLogger(__name__))
 
@@ -408,6 +408,43 @@ class Endpoint:
     def _retry_after_ms(self) -> int:
         """About as long as the next request has been waiting: by then the queue has advanced."""
         return max(RETRY_AFTER_MS, min(int(self._turns.waited_s() * 1000), LONGEST_RETRY_AFTER_MS))
+
+
+SomeOwner = TypeVar("SomeOwner", bound="EndpointOwner")
+
+
+class EndpointOwner:
+    """What the state server and the client proxy have in common: each has an endpoint, and starts it."""
+
+    _endpoint: Endpoint
+
+    def start(self) -> None:
+        """Listen and serve, on threads of its own.
+
+        Raises `ConfigError` when it cannot listen on the address or no port is free; it is shut down then. Raises
+        `ClosedError` when it was started or shut down before.
+        """
+        self._endpoint.start()
+
+    def __enter__(self: SomeOwner) -> SomeOwner:
+        self.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.shutdown()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """The host and port that it listens on. Raises `ClosedError` before `start`."""
+        return self._endpoint.address
+
+    def shutdown(self, timeout_s: float = 5.0) -> None:
+        """Stop serving and free the port, the connections and the threads. Idempotent.
+
+        Requests in flight may finish for `timeout_s` seconds; new ones fail with SHUTTING_DOWN. It returns soon after
+        the timeout, whatever a request does.
+        """
+        self._endpoint.shutdown(timeout_s)
 
 
 def _longest_idle(connections: Iterable[AcceptedConnection], now: float) -> AcceptedConnection | None:

@@ -51,7 +51,7 @@ class OwnerConnection(PipelinedConnection):
         self._timeout: Timer | None = None
         self._untried: list[Any] = []
 
-    def connect(self) -> None:
+    def _connect(self) -> None:
         self._timeout = self._reactor.call_later(CONNECT_TIMEOUT_S, self._connect_late)
         try:
             self._resolve(socket.AI_NUMERICHOST)

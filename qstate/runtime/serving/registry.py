@@ -18,16 +18,7 @@ from qstate.backends.contract import Capability, Isolation, StateReader
 from qstate.backends.expiry import current_reader
 from qstate.descriptors import MapStateDescriptor, StateDescriptor
 from qstate.errors import ConfigError
-from qstate.keys import (
-    ColumnType,
-    Key,
-    KeyGroupRange,
-    all_of_class,
-    check_key,
-    check_max_parallelism,
-    key_class,
-    key_grouper,
-)
+from qstate.keys import ColumnType, Key, KeyGroupRange, check_max_parallelism, key_class, key_grouper
 from qstate.protocol import STATE_ID_BYTES
 
 __all__ = ["StateInstance", "StateListener", "StateRegistry", "known_to_be_current"]
@@ -125,14 +116,6 @@ class StateInstance:
         if isinstance(descriptor, MapStateDescriptor):
             description["map_key_type"] = _type_text(descriptor.map_key_type)
         return description
-
-    def check_keys(self, keys: Sequence[Key]) -> None:
-        """Raise `WrongKeyType` unless every key (at least one) has the types that the stream is keyed by."""
-        # Check all keys at C speed. Only if that fails check key by key, for the details of the error.
-        if self.key_class is not None and all_of_class(keys, self.key_class):
-            return
-        for key in keys:
-            check_key(key, self.key_types)
 
 
 class StateListener(Protocol):

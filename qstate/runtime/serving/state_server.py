@@ -23,23 +23,26 @@ from qstate.errors import (
     UnsupportedOperation,
     UnsupportedQuery,
 )
-from qstate.keys import Key, check_key, key_encoder
+from qstate.keys import Key, all_of_class, check_key, key_encoder
 from qstate.protocol import NO_EPOCH, Answer, Get, Values
 from qstate.runtime.control.statistics import RequestStatistics, contained
-from qstate.runtime.serving.endpoint import Call, Endpoint, EndpointOptions
+from qstate.runtime.serving.endpoint import Call, Endpoint, EndpointOptions, EndpointOwner
 from qstate.runtime.serving.registry import StateInstance, StateRegistry
 
 __all__ = ["StateServer"]
 
+# An enum computes its attributes in Python.
+_LIVE, _COMMITTED = Isolation.LIVE.value, Isolation.COMMITTED.value
 #: For so few keys even a set whose hashes all collide is fast.
 _FEW = 256
 
 
-class StateServer:
+class StateServer(EndpointOwner):
     """Serves the states of a registry by state id. Any thread may call any method.
 
     A registry may have several servers, and change while they serve. As a context manager it starts and shuts down;
-    else shut it down, also when it was never started. `start` works once.
+    else shut it down, also when it was never started. `start` works once. A shutdown does not change the registry:
+    close the backends afterwards. A reader that is still reading then ends by itself, and its answer is dropped.
 
     The failure of a whole get:
 
@@ -71,35 +74,6 @@ class StateServer:
         self._statistics = contained(statistics)
         self._endpoint = Endpoint("Queryable State Server", options, self, statistics=self._statistics)
 
-    def start(self) -> None:
-        """Listen and serve, on threads of its own.
-
-        Raises `ConfigError` when it cannot listen on the address or no port is free; the server is shut down then.
-        Raises `ClosedError` when it was started or shut down before.
-        """
-        self._endpoint.start()
-
-    def __enter__(self) -> StateServer:
-        self.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.shutdown()
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """The host and port that it listens on. Raises `ClosedError` before `start`."""
-        return self._endpoint.address
-
-    def shutdown(self, timeout_s: float = 5.0) -> None:
-        """Stop serving and free the port, the connections and the threads. Idempotent.
-
-        Requests in flight may finish for `timeout_s` seconds; new ones fail with SHUTTING_DOWN. It returns soon after
-        the timeout even if a reader is still reading: that thread ends when the reader returns, and its answer is
-        dropped. The registry is not changed. Close the backends afterwards.
-        """
-        self._endpoint.shutdown(timeout_s)
-
     def handle(self, call: Call) -> Answer | None:
         request = call.request
         if type(request) is not Get:
@@ -107,7 +81,10 @@ class StateServer:
         target = request.target
         if type(target) is not bytes:
             raise UnsupportedQuery(target="job and state", reason="ask a proxy")
-        return self._values(request, target)
+        instance = self._registry.lookup(target)
+        if instance is None:
+            raise UnknownStateId(state_id=target.hex())
+        return self._values(request, instance)
 
     def answer_in_process(self, request: Get, state_id: bytes) -> Values | None:
         """The answer to a get of this state id without a socket, for the proxy in the same process.
@@ -115,12 +92,13 @@ class StateServer:
         None when this server does not serve the id. It runs on the calling thread, which must be allowed to wait for
         state access. Raises the `QueryError` that the get fails with.
         """
-        if not self._endpoint.serving or self._registry.lookup(state_id) is None:
+        instance = self._registry.lookup(state_id)
+        if instance is None or not self._endpoint.serving:
             return None
         started_at = time.monotonic()
         self._statistics.report_request(len(request.keys))
         try:
-            values = self._values(request, state_id)
+            values = self._values(request, instance)
         except QueryError as error:
             self._statistics.report_failed_request(error.code)
             raise
@@ -130,25 +108,20 @@ class StateServer:
         self._statistics.report_successful_request(time.monotonic() - started_at)
         return values
 
-    def _values(self, request: Get, state_id: bytes) -> Values:
-        instance = self._registry.lookup(state_id)
-        if instance is None:
-            raise UnknownStateId(state_id=state_id.hex())
-        instance.check_keys(request.keys)
+    def _values(self, request: Get, instance: StateInstance) -> Values:
+        # Check all keys at C speed. Only if that fails check key by key, for the details of the error.
+        if instance.key_class is None or not all_of_class(request.keys, instance.key_class):
+            for key in request.keys:
+                check_key(key, instance.key_types)
         if request.namespace is not None:
             check_key(request.namespace)
-        reader = _reader_of(instance, request)
+        isolation = request.options.get("isolation", _LIVE)
+        reader = instance.readers_by_name.get(isolation)  # type: ignore[arg-type]
+        if reader is None:
+            raise UnsupportedQuery(isolation=isolation, reason="the state's backend does not declare it")
         if instance.owns_all:
             return _values_of(request, *_read(reader, instance, request, request.keys, self._most_bytes))
         return _owned_values(request, instance, reader, self._most_bytes)
-
-
-def _reader_of(instance: StateInstance, request: Get) -> StateReader:
-    wanted = str(request.options.get("isolation", "live")) if request.options else "live"
-    reader = instance.readers_by_name.get(wanted)
-    if reader is None:
-        raise UnsupportedQuery(isolation=wanted, reason="the state's backend does not declare it")
-    return reader
 
 
 def _read(
@@ -156,7 +129,7 @@ def _read(
 ) -> ReadResult:
     """The reader's answer. Raises `TooLarge` before more than `most_bytes` and one value are in memory."""
     options = request.options
-    committed = bool(options) and options.get("isolation") == Isolation.COMMITTED.value
+    committed = bool(options) and options.get("isolation") == _COMMITTED
     if committed and "max_staleness_ms" in options:
         _check_staleness(instance, options)
     try:
@@ -174,8 +147,7 @@ def _read_each_once(
     reader: StateReader, instance: StateInstance, request: Get, keys: Sequence[Key], most_bytes: int
 ) -> ReadResult:
     """The reader's answer. Of equal keys only one is read, and its value is used for each of them."""
-    marks = _marks(keys)
-    if len(marks) == 1 or len(set(marks)) == len(marks):
+    if len(keys) == 1 or len(set(marks := _marks(keys))) == len(marks):
         return reader.get(instance.descriptor, request.namespace, keys, most_bytes)
     once = dict(zip(marks, keys, strict=True))
     epoch, values = reader.get(instance.descriptor, request.namespace, list(once.values()), most_bytes)

@@ -10,7 +10,7 @@ import pytest
 from qstate.errors import FailureCode, Retry
 from qstate.keys import KeyGroupRange
 from qstate.runtime.routing.location import LocationTable, Owner
-from qstate.runtime.routing.routed_get import LAST_TRY_S, Answer, Ask, LookUp, Refuse, RoutedGet, backoff_s
+from qstate.runtime.routing.routed_get import LAST_TRY_S, LOOK_UP, Answer, Ask, LookUp, Refuse, RoutedGet, backoff_s
 from tests.runtime.routing.gets import (
     GAP,
     KEYS,
@@ -142,7 +142,7 @@ def test_a_proxy_that_cannot_be_reached_is_tried_until_the_deadline() -> None:
     now, stale = get.wake_at, AT_PROXY
     while not get.finished:
         assert get.on_time(now) == [LookUp(stale)]
-        get.on_lookup_unreached({"reason": "refused"}, now)
+        get.on_unreached(LOOK_UP, {"reason": "refused"}, now)
         now, stale = get.wake_at, None
     assert get.finished
     assert get.unreached == {0}
@@ -156,10 +156,10 @@ def test_a_proxy_that_was_never_reached_is_tried_once_more(known: LocationTable 
         (ask,) = asked(commands)
         assert get.on_unreached(ask.part, {}, 1.0, hopeless=True) == []
     else:
-        assert get.on_lookup_unreached({}, 1.0, hopeless=True) == []
+        assert get.on_unreached(LOOK_UP, {}, 1.0, hopeless=True) == []
     assert get.wake_at == 1.0 + LAST_TRY_S
     assert get.on_time(get.wake_at) == [LookUp(known)]
-    refusal = get.on_lookup_unreached({"reason": "refused"}, 1.3, hopeless=True)
+    refusal = get.on_unreached(LOOK_UP, {"reason": "refused"}, 1.3, hopeless=True)
     assert refusal == [Refuse(FailureCode.UNAVAILABLE, {"reason": "refused", "tries": 2})]
     assert get.hopeless
     assert get.unreached == {0}
@@ -277,14 +277,14 @@ def test_a_gap_that_stays_ends_as_unknown_key_group_location() -> None:
 def test_a_fatal_look_up_refuses_the_get(code: FailureCode) -> None:
     get = routed(known=None)
     get.start(0.0)
-    assert get.on_lookup_failed(code, {"job": "job"}, 0.1) == [Refuse(code, {"job": "job"})]
+    assert get.on_failure(LOOK_UP, code, {"job": "job"}, 0.1) == [Refuse(code, {"job": "job"})]
 
 
 @pytest.mark.parametrize("code", RETRY_HERE + LOOK_UP_AGAIN)
 def test_a_look_up_that_may_succeed_is_tried_again(code: FailureCode) -> None:
     get = routed(known=None)
     get.start(0.0)
-    assert get.on_lookup_failed(code, {}, 0.1) == []
+    assert get.on_failure(LOOK_UP, code, {}, 0.1) == []
     assert 0.1 < get.wake_at <= 0.105
     assert get.on_time(get.wake_at) == [LookUp(None)]
     assert len(asked(get.on_located(TWO, 0.2))) == 2

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from qstate.errors import FailureCode
 from qstate.keys import key_group
 from qstate.runtime.routing.location import LocationTable
-from qstate.runtime.routing.routed_get import Answer, Ask, Command, LookUp, Refuse, RoutedGet
+from qstate.runtime.routing.routed_get import LOOK_UP, Answer, Ask, Command, LookUp, Refuse, RoutedGet
 from tests.runtime.routing.gets import (
     GAP,
     KEYS,
@@ -125,7 +125,7 @@ def test_a_key_whose_owner_says_that_the_time_is_over_keeps_its_failure() -> Non
 def test_a_lookup_that_is_tried_again_at_the_deadline_keeps_its_failure() -> None:
     get = routed(known=None, deadline=2.0)
     get.start(0.0)
-    get.on_lookup_unreached({"host": "h"}, 1.0)
+    get.on_unreached(LOOK_UP, {"host": "h"}, 1.0)
     assert get.on_time(get.wake_at) == [LookUp(None)]
     assert get.on_time(2.0) == [Refuse(FailureCode.UNAVAILABLE, {"host": "h"})]
     assert get.unreached == set(range(len(KEYS)))
@@ -186,7 +186,7 @@ def test_events_after_the_end_are_ignored(late: str) -> None:
         "unreached": lambda: get.on_unreached(ask.part, {}, 0.0),
         "outdated": lambda: get.on_outdated(ask.part, 0.0),
         "located": lambda: get.on_located(TWO, 0.0),
-        "lookup failed": lambda: get.on_lookup_failed(FailureCode.UNKNOWN_JOB, {}, 0.0),
+        "lookup failed": lambda: get.on_failure(LOOK_UP, FailureCode.UNKNOWN_JOB, {}, 0.0),
         "time": lambda: get.on_time(100.0),
     }
     assert events[late]() == []
@@ -242,9 +242,9 @@ def test_whatever_happens_each_get_ends_once_by_its_deadline_with_one_result_per
         elif event == "another":
             note(get.on_located(LocationTable("job", {"name": random.choice("abc")}, MAX_PARALLELISM, TWO.owners), now))
         elif event == "no proxy":
-            note(get.on_lookup_unreached({}, now, hopeless=random.choice([True, False])))
+            note(get.on_unreached(LOOK_UP, {}, now, hopeless=random.choice([True, False])))
         elif event == "lookup":
-            note(get.on_lookup_failed(random.choice([FailureCode.UNAVAILABLE, FailureCode.UNKNOWN_JOB]), {}, now))
+            note(get.on_failure(LOOK_UP, random.choice([FailureCode.UNAVAILABLE, FailureCode.UNKNOWN_JOB]), {}, now))
         elif event == "time" or ask is None:
             note(get.on_time(now))
         elif event == "values":

@@ -6,8 +6,7 @@ from typing import Any, ClassVar
 
 from qstate.client import QueryableStateClient
 from qstate.errors import SerializationError
-from qstate.protocol import ClientConnection, Get, Values, Welcome, connection, messages
-from qstate.protocol.framing import FrameReader
+from qstate.protocol import ClientConnection, FrameReader, Get, Values, Welcome, connection, messages
 from qstate.runtime.client import batching
 from qstate.runtime.routing.pipelined_connection import PipelinedConnection
 from qstate.views import ViewMaker

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from qstate.protocol import ClientConnection, Failure, connection
-from qstate.runtime.client.operations import GetOperation
+from qstate.runtime.client.operations import GetOperation, RoutedOperation
 from qstate.runtime.client.state_cache import StateCache
 from qstate.runtime.client.sync_transport import SyncLink, SyncLinks
 from qstate.runtime.routing.pipelined_connection import Phase, PipelinedConnection
@@ -17,16 +17,16 @@ from tests.defects.clients.seeds import defect
 
 @defect("connections.a_connection_that_was_closed_while_idle_is_made_again")
 def never_reconnects() -> None:
-    send = SyncLinks.send
+    send = RoutedOperation._send
 
-    def send_once(self: Any, operation: Any, command: Any, now: float) -> None:
-        lost = [link for link in self._links.values() if link.phase is Phase.LOST]
+    def send_once(self: Any, command: Any, now: float) -> None:
+        lost = [link for link in self._links._links.values() if link.phase is Phase.LOST]
         if lost:
-            operation.on_lost(getattr(command, "part", 0), 20, {}, now)
+            self.on_lost(getattr(command, "part", 0), 20, {}, now)
         else:
-            send(self, operation, command, now)
+            send(self, command, now)
 
-    SyncLinks.send = send_once  # type: ignore[method-assign]
+    RoutedOperation._send = send_once  # type: ignore[method-assign]
 
 
 @defect("connections.a_request_under_which_the_connection_ends_is_unavailable_and_not_sent_again")
@@ -96,21 +96,22 @@ def waits_for_the_welcome_without_a_limit() -> None:
 
 def _gives_up_after(connections: int, counts: Callable[[Any], bool]) -> None:
     """A client that makes no more connections when so many of those that count are lost."""
-    send, lost = SyncLinks.send, PipelinedConnection.lost
+    send, lost = RoutedOperation._send, PipelinedConnection.lost
     gone: Counter[Any] = Counter()
 
     def count(self: Any, code: int, details: Any, now: float) -> None:
         gone[self._links] += counts(self)
         lost(self, code, details, now)
 
-    def send_at_most(self: Any, operation: Any, command: Any, now: float, proxy: Any = None) -> None:
-        if gone[self] >= connections and any(link.phase is Phase.LOST for link in self._links.values()):
-            operation.on_lost(getattr(command, "part", 0), 20, {}, now)
+    def send_at_most(self: Any, command: Any, now: float) -> None:
+        links = self._links
+        if gone[links] >= connections and any(link.phase is Phase.LOST for link in links._links.values()):
+            self.on_lost(getattr(command, "part", 0), 20, {}, now)
         else:
-            send(self, operation, command, now, proxy)
+            send(self, command, now)
 
     PipelinedConnection.lost = count  # type: ignore[method-assign]
-    SyncLinks.send = send_at_most  # type: ignore[method-assign]
+    RoutedOperation._send = send_at_most  # type: ignore[method-assign]
 
 
 @defect("connections.a_client_connects_again_as_often_as_it_has_to")
@@ -194,11 +195,11 @@ def remembers_states_in_the_asyncio_client() -> None:
 
 @defect("connections.a_get_that_goes_on_over_another_connection_is_read_by_what_that_one_told")
 def reads_by_what_the_first_connection_told() -> None:
-    on_location = GetOperation._on_location
+    found = GetOperation._found
 
-    def locate(self: Any, message: Any, now: float) -> None:
-        known = self._known
-        on_location(self, message, now)
-        self._known = known or self._known
+    def locate(self: Any, known: Any, now: float) -> None:
+        before = self._known
+        found(self, known, now)
+        self._known = before or self._known
 
-    GetOperation._on_location = locate  # type: ignore[method-assign]
+    GetOperation._found = locate  # type: ignore[method-assign]
