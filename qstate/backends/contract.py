@@ -140,9 +140,12 @@ class StateTable(ABC):
     """The entries of one state in one namespace, by key. Only the operator's thread may use it.
 
     T1: `get` after `put` MUST return an equal value of equal types, as the descriptor's serializer reads it back, in
-        this epoch and in every later one, until `delete`, another `put` or a rollback.
+        this epoch and in every later one, until `delete`, another `put` or a rollback. So a function sees no difference
+        between a backend that keeps the object and one that keeps its bytes.
     T2: `get` MUST return None for a key that has no value.
     T3: The entries of different namespaces, states and keys MUST NOT be confused, however long or similar these are.
+        The keys of one table have the same types. Namespaces and map keys may have different ones: namespaces that
+        equal each other in Python, such as True and 1, are different (`qstate.keys.key_identity`).
     T4: A value that was passed to `put` belongs to the backend: the caller may mutate it only if it puts it again.
         A value that `get` returned may be the stored object itself; the same holds for it.
     T5: An empty list and an empty map MUST read as no value (None from `get`).

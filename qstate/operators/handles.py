@@ -4,7 +4,8 @@ Rules of this module: a handle knows the backend's table and the current key; it
 values, nor its operator. A function calls handles for every row, so each handle binds the table's methods when it is
 made, and adds only one attribute look-up and one call to the backend's own cost.
 
-None is not a value. `ValueState.update(None)` clears, as in Flink; all other methods raise `JobError` for None.
+None is not a value. `ValueState.update(None)` clears, as in Flink; all other methods raise `JobError` for None. What a
+handle writes has the form that is read back (`qstate.evolution.admission`): a NumPy scalar becomes a Python number.
 
 A handle may return the stored object itself: treat it as read-only, or change it and put it again.
 """
@@ -25,10 +26,11 @@ from qstate.descriptors import (
     StateDescriptor,
 )
 from qstate.errors import JobError, SerializationError
+from qstate.evolution.admission import admission_of
 from qstate.evolution.value_checks import Misfit, Rule, rule_of
-from qstate.evolution.value_types import value_type_of
 from qstate.keys import Key, Namespace, check_key
 from qstate.operators.timers import NO_TIMERS, TimeDomain, TimerService
+from qstate.value_types import value_type_of
 
 __all__ = [
     "AggregatingState",
@@ -46,6 +48,7 @@ __all__ = [
 Tables = Callable[[Namespace], StateTable]
 Self = TypeVar("Self", bound="StateHandle")
 
+_NONE = type(None)
 #: Handles that `in_namespace` caches. A new handle costs about a microsecond, and there may be many namespaces.
 KEPT_NAMESPACES = 256
 
@@ -98,7 +101,7 @@ NO_KEY: Any = _NoKey()
 class StateHandle(ABC):
     """One state of the current key, in one namespace."""
 
-    __slots__ = ("_cursor", "_delete", "_descriptor", "_kept", "_tables")
+    __slots__ = ("_admit", "_cursor", "_delete", "_descriptor", "_kept", "_tables", "_unchanged")
 
     def __init__(
         self, descriptor: StateDescriptor, cursor: ElementContext, tables: Tables, namespace: Namespace = None
@@ -106,7 +109,8 @@ class StateHandle(ABC):
         self._descriptor = descriptor
         self._cursor = cursor
         self._tables = tables
-        self._kept: dict[Namespace, Any] = {}
+        self._kept: dict[Any, Any] = {}
+        self._unchanged, self._admit = admission_of(descriptor.value_type)
         table = tables(namespace)
         self._delete = table.delete
         self._bind(table)
@@ -152,7 +156,7 @@ class ValueState(StateHandle):
         if value is None:
             self._delete(self._cursor.current_key)
         else:
-            self._put(self._cursor.current_key, value)
+            self._put(self._cursor.current_key, value if type(value) in self._unchanged else self._admit(value))
 
 
 class DefaultingValueState(ValueState):
@@ -184,7 +188,7 @@ class ListState(StateHandle):
         """Add one element at the end."""
         if value is None:
             self._refuse_none("add()")
-        self._add(self._cursor.current_key, (value,))
+        self._add(self._cursor.current_key, (value if type(value) in self._unchanged else self._admit(value),))
 
     def add_all(self, values: Iterable[Any]) -> None:
         """Add elements at the end, in their order."""
@@ -204,10 +208,10 @@ class ListState(StateHandle):
         if values is None:
             self._refuse_none(operation)
         copied = list(values)  # the table keeps this list, and the caller may change its own
-        for value in copied:
-            if value is None:
-                self._refuse_none(operation)
-        return copied
+        kinds = set(map(type, copied))
+        if _NONE in kinds:
+            self._refuse_none(operation)
+        return copied if kinds <= self._unchanged else list(map(self._admit, copied))
 
 
 class MapState(StateHandle):
@@ -234,7 +238,9 @@ class MapState(StateHandle):
             self._refuse_none("put()")
         if type(map_key) not in self._key_classes:
             self._check_map_key(map_key)
-        self._map_put(self._cursor.current_key, map_key, value)
+        self._map_put(
+            self._cursor.current_key, map_key, value if type(value) in self._unchanged else self._admit(value)
+        )
 
     def put_all(self, entries: Mapping[Any, Any]) -> None:
         """Set the values of several entries. Raises as `put`, before any entry is set."""
@@ -245,7 +251,7 @@ class MapState(StateHandle):
                 self._check_map_key(map_key)
         key = self._cursor.current_key
         for map_key, value in entries.items():
-            self._map_put(key, map_key, value)
+            self._map_put(key, map_key, value if type(value) in self._unchanged else self._admit(value))
 
     def remove(self, map_key: Key) -> None:
         """Remove an entry, if it exists."""
@@ -303,7 +309,7 @@ class ReducingState(StateHandle):
             value = self._reduce(old, value)
             if value is None:
                 raise JobError(f"state {self._descriptor.name!r}: the reduce function returned None")
-        self._put(key, value)
+        self._put(key, value if type(value) in self._unchanged else self._admit(value))
 
 
 class AggregatingState(StateHandle):
@@ -333,7 +339,7 @@ class AggregatingState(StateHandle):
         accumulator = self._function.add(value, accumulator)
         if accumulator is None:
             raise JobError(f"state {self._descriptor.name!r}: the aggregate function's add() returned None")
-        self._put(key, accumulator)
+        self._put(key, accumulator if type(accumulator) in self._unchanged else self._admit(accumulator))
 
 
 @lru_cache(maxsize=256)

@@ -14,6 +14,7 @@ from decimal import Decimal
 from functools import partial
 from itertools import count
 from typing import Any
+from uuid import UUID
 
 import msgpack
 
@@ -172,6 +173,10 @@ def reported(value: Any) -> Any:
         return {"$date": value.isoformat()}
     if isinstance(value, Decimal):
         return {"$decimal": str(value)}
+    if isinstance(value, UUID):
+        return {"$ext": [5, value.hex]}
+    if isinstance(value, timedelta):
+        return {"$ext": [6, str(value // timedelta(microseconds=1)).encode().hex()]}
     if isinstance(value, float):
         return value if math.isfinite(value) else {"$float": str(value)}
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > SAFE_INTEGER:

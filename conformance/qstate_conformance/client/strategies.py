@@ -72,7 +72,9 @@ extensions = (
     | st.dates().map(lambda day: Ext(3, day.isoformat().encode()))
     | st.decimals(allow_nan=False, allow_infinity=False).map(lambda number: Ext(4, str(number).encode()))
     | st.datetimes().map(_timestamp)
-    | st.builds(Ext, st.integers(5, 127), st.binary(max_size=20))
+    | st.uuids().map(lambda found: Ext(5, found.bytes))
+    | st.timedeltas().map(lambda found: Ext(6, str(found // datetime.timedelta(microseconds=1)).encode()))
+    | st.builds(Ext, st.integers(7, 127), st.binary(max_size=20))
 )
 
 #: Every MessagePack value, with extension types at any depth.
