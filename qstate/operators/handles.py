@@ -28,7 +28,7 @@ from qstate.descriptors import (
 from qstate.errors import JobError, SerializationError
 from qstate.evolution.admission import admission_of
 from qstate.evolution.value_checks import Misfit, Rule, rule_of
-from qstate.keys import Key, Namespace, check_key
+from qstate.keys import Key, Namespace, check_key, key_identity
 from qstate.operators.timers import NO_TIMERS, TimeDomain, TimerService
 from qstate.value_types import value_type_of
 
@@ -123,11 +123,12 @@ class StateHandle(ABC):
         """The same state in another namespace, such as a window. None is the void namespace, that of a new handle."""
         if namespace is not None:
             check_key(namespace)
-        handle: Self | None = self._kept.get(namespace)
+        place = key_identity(namespace)
+        handle: Self | None = self._kept.get(place)
         if handle is None:
             if len(self._kept) >= KEPT_NAMESPACES:
                 self._kept.clear()
-            handle = self._kept[namespace] = type(self)(self._descriptor, self._cursor, self._tables, namespace)
+            handle = self._kept[place] = type(self)(self._descriptor, self._cursor, self._tables, namespace)
         return handle
 
     def clear(self) -> None:

@@ -11,13 +11,23 @@ from typing import Any
 
 import msgpack
 
+from qstate_conformance.packing import Ext, column_extension
+
 __all__ = ["array_of", "elements_of", "map_of", "pack", "pairs_of", "unpack"]
 
 
 def pack(value: Any) -> bytes:
     """A value in its shortest form."""
-    packed: bytes = msgpack.packb(value, use_bin_type=True)
+    packed: bytes = msgpack.packb(value, strict_types=True, default=_other)
     return packed
+
+
+def _other(value: Any) -> Any:
+    """Tuples as arrays, and extension types."""
+    if isinstance(value, tuple) and not isinstance(value, Ext):
+        return list(value)
+    extension = value if isinstance(value, Ext) else column_extension(value)
+    return msgpack.ExtType(extension.code, extension.payload)
 
 
 def unpack(data: bytes) -> Any:
