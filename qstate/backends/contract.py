@@ -153,7 +153,8 @@ class StateTable(ABC):
         the next `rollback`.
     T7: `put_many` MUST do what `put` of each pair does, in their order: of equal keys the last one counts.
     T8: `list_add` MUST keep the list's elements and their order and add the new ones at the end, each element once.
-        The order is the job's: `get`, answers, changes, entries and restored backends of any kind MUST have it.
+        The order is the job's: `get`, `list_items`, answers, changes, entries and restored backends of any kind MUST
+        have it. A result of `list_items` MUST NOT change through later writes, a commit or a rollback.
     T9: `map_put` and `map_remove` MUST change their entry and no other; `map_get` and `map_items` MUST agree with
         `get`. A result of `map_items` MUST NOT change through later writes, a commit or a rollback. A map has no
         order: a backend MAY return its entries, in reads, answers, changes and `entries`, in any order.
@@ -165,6 +166,8 @@ class StateTable(ABC):
         could not be read back unchanged; the backend need not check that itself.
     T12: Restored values MUST be read and kept unchanged, even if the serializer would refuse to write them: a program
         may have declared its types, or had them enforced, only after the state was stored.
+    T13: With LARGER_THAN_MEMORY, memory MUST stay bounded while the results of `map_items` and `list_items` are read,
+        however large the map or the list is.
 
     T13: The values of a state with a time-to-live are pairs (time, value), which the serializer of the descriptor
         (`qstate.backends.expiry.stored_form`) writes together. A backend MUST keep them as it keeps any value: no
@@ -196,6 +199,10 @@ class StateTable(ABC):
         found = self.get(key)
         self.put(key, [*found, *values] if found else list(values))
 
+    def list_items(self, key: Key) -> Iterator[Any]:
+        """The elements of the key's list as they are now, one by one; later writes do not change the result."""
+        return iter(list(self.get(key) or ()))
+
     def map_get(self, key: Key, map_key: Key) -> Any:
         """The value of one entry of the key's map, or None."""
         found = self.get(key)
@@ -212,9 +219,10 @@ class StateTable(ABC):
             rest = {name: value for name, value in found.items() if name != map_key}
             self.put(key, rest) if rest else self.delete(key)
 
-    def map_items(self, key: Key) -> Sequence[tuple[Key, Any]]:
-        """The entries of the key's map as they are now, in any order; later writes do not change the result."""
-        return list((self.get(key) or {}).items())
+    def map_items(self, key: Key) -> Iterator[tuple[Key, Any]]:
+        """The entries of the key's map as they are now, one by one, in any order; later writes do not change the
+        result. Raises `SerializationError` for an earlier write whose value does not fit."""
+        return iter(list((self.get(key) or {}).items()))
 
 
 class Timer(NamedTuple):

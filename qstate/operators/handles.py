@@ -13,9 +13,10 @@ A handle may return the stored object itself: treat it as read-only, or change i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, NoReturn, TypeVar
 
 from qstate.backends.contract import StateTable
@@ -49,6 +50,7 @@ Tables = Callable[[Namespace], StateTable]
 Self = TypeVar("Self", bound="StateHandle")
 
 _NONE = type(None)
+_FIRST, _SECOND = itemgetter(0), itemgetter(1)
 #: Handles that `in_namespace` caches. A new handle costs about a microsecond, and there may be many namespaces.
 KEPT_NAMESPACES = 256
 
@@ -174,16 +176,24 @@ class DefaultingValueState(ValueState):
 class ListState(StateHandle):
     """A list per key. An empty list and no list are the same."""
 
-    __slots__ = ("_add", "_get", "_put")
+    __slots__ = ("_add", "_get", "_items", "_put")
 
     def _bind(self, table: StateTable) -> None:
         self._get = table.get
         self._put = table.put
         self._add = table.list_add
+        self._items = table.list_items
 
     def get(self) -> list[Any]:
         """The elements in the order they were added; an empty list when there are none."""
         return self._get(self._cursor.current_key) or []
+
+    def elements(self) -> Iterator[Any]:
+        """The elements one by one, in their order: on RocksDB, a list that is larger than memory.
+
+        It gives the elements as they are now: what is written while it is read does not show. To be read once.
+        """
+        return self._items(self._cursor.current_key)
 
     def add(self, value: Any) -> None:
         """Add one element at the end."""
@@ -216,7 +226,11 @@ class ListState(StateHandle):
 
 
 class MapState(StateHandle):
-    """A map per key. An empty map and no map are the same."""
+    """A map per key. An empty map and no map are the same.
+
+    `entries`, `keys` and `values` give the map as it is when they are called, one entry at a time: on RocksDB, a map
+    that is larger than memory. What is written while they are read does not show. Each result is to be read once.
+    """
 
     __slots__ = ("_items", "_key_classes", "_key_rule", "_map_get", "_map_put", "_map_remove")
 
@@ -262,21 +276,21 @@ class MapState(StateHandle):
         """Whether there is an entry."""
         return self._map_get(self._cursor.current_key, map_key) is not None
 
-    def entries(self) -> Sequence[tuple[Any, Any]]:
+    def entries(self) -> Iterator[tuple[Any, Any]]:
         """The current entries, in no particular order."""
         return self._items(self._cursor.current_key)
 
-    def keys(self) -> list[Any]:
+    def keys(self) -> Iterator[Any]:
         """The current map keys, in no particular order."""
-        return [map_key for map_key, _ in self._items(self._cursor.current_key)]
+        return map(_FIRST, self._items(self._cursor.current_key))
 
-    def values(self) -> list[Any]:
+    def values(self) -> Iterator[Any]:
         """The current values, in no particular order."""
-        return [value for _, value in self._items(self._cursor.current_key)]
+        return map(_SECOND, self._items(self._cursor.current_key))
 
     def is_empty(self) -> bool:
         """Whether there is no entry."""
-        return not self._items(self._cursor.current_key)
+        return next(self._items(self._cursor.current_key), None) is None
 
     def _check_map_key(self, map_key: Any) -> None:
         try:

@@ -53,7 +53,7 @@ def test_new_state_is_empty(handles: Handles) -> None:
     assert handles.value.value() is None
     assert handles.list.get() == []
     assert handles.map.is_empty()
-    assert list(handles.map.entries()) == handles.map.keys() == handles.map.values() == []
+    assert [*handles.map.entries(), *handles.map.keys(), *handles.map.values(), *handles.list.elements()] == []
     assert handles.map.get("x") is None and not handles.map.contains("x")
     assert handles.reducing.get() is None
     assert handles.aggregating.get() is None

@@ -97,6 +97,8 @@ def check_tables(backend: StateBackend, model: Model, places: Iterable[Place]) -
         table, expected = backend.table(STATES[name], namespace), model.get(place)
         found = table.get(key)
         check_same(found, expected, place)
+        if STATES[name].kind is StateKind.LIST:
+            check_same(list(table.list_items(key)), expected or [], f"list_items of {place}")
         if STATES[name].kind is StateKind.MAP:
             items = dict(table.map_items(key))
             check_same(items, expected or {}, f"map_items of {place}")

@@ -32,7 +32,7 @@ from qstate.backends.answers import (
 )
 from qstate.backends.byte_stores.entries import changes_between, page_of
 from qstate.backends.byte_stores.layout import group_bounds, pack_sequence, prefix_of, stop_of
-from qstate.backends.byte_stores.lists import ByteListTable
+from qstate.backends.byte_stores.lists import ByteListTable, additions_of
 from qstate.backends.byte_stores.maps import ByteMapTable
 from qstate.backends.byte_stores.store import ByteSnapshot, ByteStore
 from qstate.backends.byte_stores.table import (
@@ -311,7 +311,8 @@ class ByteStoreBackend(StateBackend):
             self._write(batch)
             batch.update(dict.fromkeys(entry_key for entry_key, _ in self._store.scan(prefix, stop_of(prefix))))
         if change.op is ChangeOp.PUT or change.op is ChangeOp.LIST_ADD:
-            batch[prefix + pack_sequence(self._additions.next())] = change.data
+            for addition in additions_of(change.data):
+                batch[prefix + pack_sequence(self._additions.next())] = addition
         elif change.op is not ChangeOp.DELETE:
             batch[prefix + change.map_key] = change.data if change.op is ChangeOp.MAP_PUT else None
 
