@@ -18,7 +18,7 @@ FIRST_MIB, LAST_MIB = 160, 416
 MOST_GROWTH = 0.35
 
 
-@law("T13", "B17")
+@law("T13", "B17", "S6")
 def test_memory_stays_bounded_while_a_large_map_and_list_are_read(subject: BackendSubject) -> None:
     """Reading a map of 160 MiB and a list of 160 MiB one by one takes no more than a third of one of them."""
     if Capability.LARGER_THAN_MEMORY not in subject.capabilities:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import pytest
@@ -378,9 +379,9 @@ def test_list_items_outlive_the_list(subject: BackendSubject, end: str, size: in
             items = iter(table.list_items("k"))
             seen = [next(items)]
             ends: dict[str, Callable[[], object]] = {
-                "put": lambda table=table: table.put("k", ["new"]),
-                "delete": lambda table=table: table.delete("k"),
-                "commit": lambda holder=holder: sealed(holder, 1),
+                "put": partial(table.put, "k", ["new"]),
+                "delete": partial(table.delete, "k"),
+                "commit": partial(sealed, holder, 1),
                 "rollback": holder.rollback,
             }
             ends[end]()

@@ -116,9 +116,9 @@ def _near_columns(column: Column) -> set[Column]:
     if isinstance(column, Decimal):
         return {-column, column + Decimal("0.01"), column - Decimal("0.01")}
     if isinstance(column, datetime):
-        return {column + timedelta(microseconds=1), column - timedelta(microseconds=1), column + timedelta(hours=1)}
+        return {column + timedelta(microseconds=1), column + timedelta(hours=1), column.replace(year=2001)}
     if isinstance(column, date):
-        return {column + timedelta(days=1), column - timedelta(days=1)}
+        return {column + timedelta(days=1), column + timedelta(days=7)}
     near = {column ^ (1 << bit) for bit in range(63)} | {-column, ~column, column + 1, column - 1}
     return {number for number in near if -(1 << 63) <= number < 1 << 63}
 

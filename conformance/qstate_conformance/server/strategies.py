@@ -30,6 +30,7 @@ _COLUMNS: dict[str, st.SearchStrategy[Any]] = {
     "date": st.dates(),
     "timestamp": st.datetimes(timezones=st.just(timezone.utc)),
     "decimal(38,2)": st.integers(1 - 10**38, 10**38 - 1).map(lambda cents: Decimal(f"{cents}E-2")),
+    "decimal(38,1)": st.integers(1 - 10**38, 10**38 - 1).map(lambda tenths: Decimal(f"{tenths}E-1")),
 }
 _COLUMN = st.one_of(*_COLUMNS.values())
 
