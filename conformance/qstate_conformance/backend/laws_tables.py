@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -332,7 +333,7 @@ def test_the_items_of_a_large_map_agree_with_it(subject: BackendSubject, known: 
                 table.map_remove("k", number)
             check_same(dict(table.map_items("k")), found)
             seen = {}
-            for map_key, value in table.map_items("k"):
+            for map_key, value in islice(table.map_items("k"), len(found) + 1):
                 seen[map_key] = value
                 table.map_put("k", map_key, "later")
                 table.map_put("k", ("added", len(seen)), 1)
@@ -356,7 +357,7 @@ def test_list_items_are_the_list_as_it_was(
             backend.begin(1)
         table.list_add("k", deepcopy(added))
         seen = []
-        for element in table.list_items("k"):
+        for element in islice(table.list_items("k"), len(start) + len(added) + 1):
             seen.append(element)
             table.list_add("k", ["later"])
         check_same(seen, [*start, *added])

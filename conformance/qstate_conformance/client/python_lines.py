@@ -19,6 +19,7 @@ from uuid import UUID
 import msgpack
 
 from qstate.errors import ClosedError, ConfigError, QueryError, SerializationError, UnsupportedOperation
+from qstate.keys import decode_extension
 from qstate.serializers import Serializer
 from qstate.views import ReadOnlyListState, ReadOnlyMapState, ReadOnlyState, ReadOnlyValueState
 
@@ -146,6 +147,9 @@ def key_of(tagged: Any) -> Any:
         ((tag, value),) = tagged.items()
         if tag == "$map":
             return {key_of(key): key_of(entry) for key, entry in value}
+        if tag == "$ext":
+            code, payload = value[0], bytes.fromhex(value[1])
+            return decode_extension(b"\xc7" + bytes((len(payload), code % 256)) + payload)
         return _UNTAG[tag](value)
     return tagged
 
