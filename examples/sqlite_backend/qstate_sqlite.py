@@ -41,6 +41,11 @@ class Connection:
         found = self.run("SELECT value FROM entries WHERE key = ?", key)
         return found[0][0] if found else None
 
+    def page(self, start: bytes, stop: bytes) -> list[tuple[bytes, bytes]]:
+        """The first entries of a range."""
+        page = f"SELECT key, value FROM entries WHERE key >= ? AND key < ? ORDER BY key LIMIT {PAGE}"
+        return self.run(page, start, stop)
+
     def close(self) -> None:
         with self._lock:
             self._closed = True
@@ -65,11 +70,6 @@ class SQLiteSnapshot(Connection, ByteSnapshot):
                 self._connection.execute("COMMIT")
                 task()
                 self._take_view()
-
-    def page(self, start: bytes, stop: bytes) -> list[tuple[bytes, bytes]]:
-        """The first entries of a range."""
-        page = f"SELECT key, value FROM entries WHERE key >= ? AND key < ? ORDER BY key LIMIT {PAGE}"
-        return self.run(page, start, stop)
 
     def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         while found := self.page(start, stop):

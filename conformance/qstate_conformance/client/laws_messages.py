@@ -48,7 +48,7 @@ def _states(key: Any) -> list[dict[str, Any]]:
 
 @law(
     *("P-FRAME-1", "P-MSG-1", "P-MSG-2", "P-MSG-3", "P-MSG-5", "P-MSG-6", "P-MSG-7", "P-MSG-8", "P-MSG-9"),
-    *("P-REQ-1", "P-KEY-1", "P-KEY-2", "P-KEY-5"),
+    *("P-REQ-1", "P-KEY-1", "P-KEY-2", "P-KEY-5", "P-KEY-6"),
 )
 @examples(0.5)
 @given(job=names, key=keys, namespace=st.none() | keys, committed=st.booleans())
