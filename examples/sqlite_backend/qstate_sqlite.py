@@ -16,7 +16,7 @@ from qstate.backends import (
 from qstate.errors import ClosedError
 
 #: Entries that are read at once.
-PAGE = 1000
+PAGE = 200
 
 
 class Connection:

@@ -17,7 +17,7 @@ from typing import Any
 
 from qstate.cli.tables import table
 from qstate.client import QueryableStateClient
-from qstate.errors import ConfigError, UnknownState, WrongKeyType
+from qstate.errors import ConfigError, UnknownState
 from qstate.keys import Column, ColumnType, Key, Namespace, check_column, check_key
 from qstate.runtime.client.arguments import check_name, demands
 
@@ -171,7 +171,7 @@ def _parse_column(text: str, kind: ColumnType) -> Column:
         column: Column = parse(text)
         if check_column(column) is kind:
             return column
-    except (ValueError, KeyError, ArithmeticError, WrongKeyType):
+    except (ValueError, KeyError, ArithmeticError):
         pass
     raise ConfigError(f"the key column is of type {kind.value}: write it as {form}, not {text!r}")
 

@@ -1,7 +1,7 @@
 """List states over a byte store: each addition is an entry of its own, so appending reads nothing.
 
 Rules of this module: as in `table`. `list_items` reads a large list as `map_items` reads a large map, so an entry
-of the store holds at most `MOST_ELEMENTS` elements. An increasing sequence number orders the entries of a key, so the
+of the store holds at most `MOST_BYTES`. An increasing sequence number orders the entries of a key, so the
 entries of the running epoch are those above the number of the last commit.
 """
 
@@ -21,16 +21,23 @@ from qstate.keys import Key, Namespace
 
 __all__ = ["ByteListTable", "additions_of"]
 
-#: The most elements in one entry of the store.
-MOST_ELEMENTS = 1024
+#: The most bytes in one entry of the store, unless a single element is larger.
+MOST_BYTES = 1 << 16
 
 
 def additions_of(data: bytes) -> list[bytes]:
     """The entries of the store that hold the packed elements of one change."""
-    if len(data) <= 2 * MOST_ELEMENTS:  # an element takes two bytes or more
+    if len(data) <= MOST_BYTES:
         return [data]
-    elements = unpack_elements(data)
-    return [pack_elements(elements[at : at + MOST_ELEMENTS]) for at in range(0, len(elements), MOST_ELEMENTS)]
+    parts: list[list[bytes]] = [[]]
+    left = MOST_BYTES
+    for element in unpack_elements(data):
+        left -= len(element)
+        if left < 0 and parts[-1]:
+            parts.append([])
+            left = MOST_BYTES - len(element)
+        parts[-1].append(element)
+    return list(map(pack_elements, parts))
 
 
 _addition = itemgetter(1)
