@@ -179,7 +179,7 @@ def test_a_key_of_another_type_is_read_from_its_text(kind: str, text: str, key: 
     ],
 )
 def test_a_text_that_does_not_fit_its_column_is_refused_with_its_form(kind: str, text: str) -> None:
-    with pytest.raises(ConfigError, match="the key column is of type .*: write it as"):
+    with pytest.raises(ConfigError, match=r"the key column is of type .*: write it as"):
         parse_key([text], [ColumnType(kind)])
 
 
