@@ -162,7 +162,7 @@ HANDLES = {
     "reducing": ReducingState,
     "aggregating": AggregatingState,
 }
-READING_HANDLE = {"value", "get", "contains", "entries", "keys", "values", "is_empty", "in_namespace"}
+READING_HANDLE = {"value", "get", "contains", "elements", "entries", "keys", "values", "is_empty", "in_namespace"}
 #: What the job's handles have and does not read is a mutator.
 STATE_MUTATORS = {
     kind: sorted(name for name in dir(handle) if not name.startswith("_") and name not in READING_HANDLE)
