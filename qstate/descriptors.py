@@ -74,8 +74,9 @@ class StateDescriptor:
     state, element of a list, value of a map, and accumulator of an aggregating state.
 
     `value_type` is a class or a generic such as `list[int]` or `float | None`: the type of a value, of a list's
-    element, of a map's value, of an accumulator. It decides the default serializer. A function must write values of
-    that type, or the commit raises `SerializationError`; `object` admits any value that can be read back unchanged.
+    element, of a map's value, of an accumulator. It decides the default serializer; without a `serializer`, a type
+    that qstate cannot store raises `ConfigError`, which names the field. A function must write values of that type, or
+    the commit raises `SerializationError`; `object` admits any value that can be read back unchanged.
 
     The type is stored with the state. A program that declares another type gets the state only if qstate can convert
     the values. If it cannot, increase `schema_version` and give a `migration`. It is called once for each stored value
@@ -101,7 +102,7 @@ class StateDescriptor:
             if name is not None and (not isinstance(name, str) or not 1 <= len(name) <= 255):
                 raise ConfigError(f"a {what} is a text of 1 to 255 characters, got {name!r}")
         if self.serializer is None:
-            object.__setattr__(self, "serializer", serializer_for(self.value_type))
+            object.__setattr__(self, "serializer", self._default_serializer())
         elif not isinstance(self.serializer, Serializer):
             raise ConfigError(f"state {self.name!r}: serializer must be a qstate Serializer, got {self.serializer!r}")
         for what, version in (("schema_version", self.schema_version), ("serializer.version", self.serializer.version)):
@@ -113,6 +114,12 @@ class StateDescriptor:
             raise ConfigError(
                 f"state {self.name!r}: ttl must be a StateTtl, as in ttl=StateTtl(timedelta(hours=1)), got {self.ttl!r}"
             )
+
+    def _default_serializer(self) -> Serializer:
+        try:
+            return serializer_for(self.value_type)
+        except ConfigError as exc:
+            raise ConfigError(f"state {self.name!r}: {exc}") from None
 
     @property
     def query_serializer_name(self) -> str:

@@ -9,36 +9,40 @@ their payload:
     ext  2  ISO 8601 text              datetime without a time zone
     ext  3  ISO 8601 text              date
     ext  4  decimal text               Decimal
+    ext  5  16 bytes                   UUID
+    ext  6  decimal text               timedelta, in microseconds
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, Field, fields, is_dataclass
-from datetime import date, datetime
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import is_dataclass
+from datetime import date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from functools import partial
-from inspect import signature
 from reprlib import repr as shown  # bounded: a value may be of any size and depth
 from struct import Struct
 from typing import Any, ClassVar
+from uuid import UUID
 
 import msgpack
 
-from qstate.errors import ConfigError, SerializationError
+from qstate.errors import SerializationError
+from qstate.extension_types import DATE_EXT, DATETIME_EXT, DECIMAL_EXT, TIMEDELTA_EXT, TUPLE_EXT, UUID_EXT
+from qstate.value_forms import form_of
+from qstate.value_types import value_type_of
 
 __all__ = [
     "MOST_TUPLES",
+    "DeclaredSerializer",
     "MessagePackSerializer",
-    "RecordSerializer",
     "Serializer",
-    "has_default",
     "serializer_for",
     "unpacker",
 ]
 
-TUPLE_EXT, DATETIME_EXT, DATE_EXT, DECIMAL_EXT = 1, 2, 3, 4
+_MICROSECOND = timedelta(microseconds=1)
 
 #: The deepest nesting of tuples that can be read. Each is a MessagePack of its own, for which the unpacker takes 42 KiB
 #: of the thread's stack: 190 levels crash a process whose stacks have 8 MiB.
@@ -95,7 +99,7 @@ class Serializer(ABC):
 
 
 class MessagePackSerializer(Serializer):
-    """Plain Python values as MessagePack: None, bool, int of 64 bits, float, str, bytes, list, dict, tuple, times."""
+    """Plain values as MessagePack: None, bool, int of 64 bits, float, str, bytes, list, dict, tuple, times, UUID."""
 
     name = "msgpack"
 
@@ -126,73 +130,60 @@ class MessagePackSerializer(Serializer):
         return _read_all(data)
 
 
-class RecordSerializer(MessagePackSerializer):
-    """A dataclass as a MessagePack map of its fields: without the class, a client reads it as a mapping.
+class DeclaredSerializer(MessagePackSerializer):
+    """Values of a declared type that is, or contains, a dataclass, a named tuple or an enum.
 
-    A field that is missing from the bytes gets its default; unknown fields are ignored.
+    A dataclass and a named tuple are written as a map of their fields, an enum as the name of its member: without the
+    class, a client reads these. A field that is missing from the bytes gets its default; unknown fields are ignored.
     """
 
-    def __init__(self, record: type) -> None:
-        self._record = record
-        self._names = tuple(field.name for field in fields(record))
-        self._required = {field.name for field in fields(record) if not has_default(field)}
+    def __init__(self, declared: Any) -> None:
+        self._declared = declared
+        self._set_form()
+
+    def _set_form(self) -> None:
+        form = form_of(value_type_of(self._declared))
+        self._form: Callable[[Any], Any] = _same if form is None else form.write
+        #: The value of a stored form: that of the bytes, as `MessagePackSerializer` reads them.
+        self.revived: Callable[[Any], Any] = _same if form is None else form.read
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: found for name, found in vars(self).items() if name not in ("_form", "revived")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._set_form()
 
     def dumps(self, value: Any) -> bytes:
-        return super().dumps(self._mapping(value))
+        return super().dumps(self._form(value))
 
     def dumper(self) -> Callable[[Any], bytes]:
-        if type(self).dumps is not RecordSerializer.dumps:
+        if type(self).dumps is not DeclaredSerializer.dumps:
             return self.dumps
-        pack, mapping = _packer(), self._mapping
-        return lambda value: pack(mapping(value))
+        pack, form = _packer(), self._form
+        return lambda value: pack(form(value))
 
     def dump_all(self, values: Iterable[Any]) -> list[bytes]:
-        if type(self).dumper is not RecordSerializer.dumper or type(self).dumps is not RecordSerializer.dumps:
+        if type(self).dumper is not DeclaredSerializer.dumper or type(self).dumps is not DeclaredSerializer.dumps:
             return super().dump_all(values)
-        found, names = list(values), self._names
-        if set(map(type, found)) - {self._record}:
-            return list(map(self.dumps, found))  # raises for the first value that is no record
-        return _pack_all([{name: getattr(value, name) for name in names} for value in found])
-
-    def _mapping(self, value: Any) -> dict[str, Any]:
-        if type(value) is not self._record:
-            raise SerializationError(f"expected a {self._record.__name__}, got {shown(value)}")
-        return {name: getattr(value, name) for name in self._names}
+        return _pack_all(map(self._form, values))
 
     def loads(self, data: bytes) -> Any:
-        found = super().loads(data)
-        if not isinstance(found, dict):
-            raise SerializationError(f"the bytes are not a {self._record.__name__}: got {shown(found)}")
-        return self.record(found)
+        return self.revived(super().loads(data))
 
     def load_all(self, data: Sequence[bytes]) -> list[Any]:
-        if type(self).loads is not RecordSerializer.loads:
+        if type(self).loads is not DeclaredSerializer.loads:
             return super().load_all(data)
-        found = _read_all(data)
-        if set(map(type, found)) != {dict}:
-            return super().load_all(data)  # raises for the first value that is no record
-        return list(map(self.record, found))
-
-    def record(self, found: Mapping[str, Any]) -> Any:
-        """The record of these fields. Raises `SerializationError` when a field without a default is missing."""
-        if not self._required <= found.keys():
-            raise SerializationError(f"the bytes are not a {self._record.__name__}: got {shown(found)}")
-        return self._record(**{name: found[name] for name in self._names if name in found})
+        return list(map(self.revived, _read_all(data)))
 
 
-def serializer_for(value_type: type) -> Serializer:
-    """The default serializer of a declared type: a record for a dataclass, plain MessagePack otherwise."""
-    if isinstance(value_type, type) and is_dataclass(value_type):
-        if any(not field.init for field in fields(value_type)):
-            raise ConfigError(f"{value_type.__name__} has fields outside __init__, so it cannot be read back")
-        try:
-            signature(value_type).bind(**{field.name: None for field in fields(value_type)})
-        except TypeError as exc:
-            raise ConfigError(
-                f"{value_type.__name__} cannot be made of its fields, so it cannot be read back: {exc}"
-            ) from None
-        return RecordSerializer(value_type)
-    return MessagePackSerializer()
+def _same(value: Any) -> Any:
+    return value
+
+
+def serializer_for(value_type: Any) -> Serializer:
+    """The default serializer of a declared type. Raises `ConfigError` for a type that it cannot store."""
+    return MessagePackSerializer() if form_of(value_type_of(value_type)) is None else DeclaredSerializer(value_type)
 
 
 def unpacker(**options: Any) -> Callable[[bytes], Any]:
@@ -228,7 +219,11 @@ def _extended(unpack: Callable[[bytes], Any], code: int, data: bytes) -> Any:
             return date.fromisoformat(data.decode())
         if code == DECIMAL_EXT:
             return Decimal(data.decode())
-    except (ValueError, InvalidOperation, TypeError, msgpack.UnpackException) as exc:
+        if code == UUID_EXT:
+            return UUID(bytes=data)
+        if code == TIMEDELTA_EXT:
+            return int(data) * _MICROSECOND
+    except (ValueError, OverflowError, InvalidOperation, TypeError, msgpack.UnpackException) as exc:
         raise SerializationError(f"extension type {code} has an unreadable payload") from exc
     return msgpack.ExtType(code, data)
 
@@ -275,14 +270,13 @@ def _extension(value: Any) -> msgpack.ExtType:
         return msgpack.ExtType(DATE_EXT, value.isoformat().encode())
     if kind is Decimal:
         return msgpack.ExtType(DECIMAL_EXT, str(value).encode())
-    if is_dataclass(kind):
-        raise SerializationError(
-            f"MessagePack has no form for a {kind.__name__}: a dataclass is taken only as the declared type itself; "
-            "inside other types give dataclasses.asdict(value), or give the descriptor a serializer"
-        )
+    if kind is UUID:
+        return msgpack.ExtType(UUID_EXT, value.bytes)
+    if kind is timedelta:
+        return msgpack.ExtType(TIMEDELTA_EXT, str(value // _MICROSECOND).encode())
+    advice = "declare it" if is_dataclass(kind) else "use plain values, declare a type that qstate stores"
     raise SerializationError(
-        f"MessagePack has no form for a {kind.__name__}; use plain values, a dataclass as the declared type itself, "
-        "or give the descriptor a serializer"
+        f"MessagePack has no form for a {kind.__name__}; {advice}, or give the descriptor a serializer"
     )
 
 
@@ -300,12 +294,3 @@ def _read_all(data: Sequence[bytes]) -> list[Any]:
     except SerializationError:  # read one by one, so that the error is that of the first bad value
         return list(map(_read, data))
     return found
-
-
-def has_default(field: Field[Any]) -> bool:
-    """Whether a field of a dataclass has a default.
-
-    A class that came by value, as cloudpickle sends those of a script or a notebook, has a `MISSING` of its own. So it
-    is known by its class.
-    """
-    return not (isinstance(field.default, type(MISSING)) and isinstance(field.default_factory, type(MISSING)))

@@ -14,7 +14,7 @@ plain MessagePack; with any other, each is a bin of the serializer's bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, ClassVar, NoReturn, TypeVar
@@ -284,6 +284,10 @@ class ReadOnlyListState(ReadOnlyState):
     def get(self) -> ReadOnlyList:
         """The elements, in order."""
         return self.contents()
+
+    def elements(self) -> Iterator[Any]:
+        """The elements one by one, in order."""
+        return iter(self.contents())
 
     @staticmethod
     def _unpack(data: bytes) -> Any:

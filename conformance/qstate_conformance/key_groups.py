@@ -6,10 +6,12 @@ Rules of this module: arithmetic only. XXH64 is written out, so that a wrong lib
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
 
 __all__ = ["Column", "Key", "group_of", "hash_of", "xxh64"]
 
-Column = str | bytes | int
+Column = str | bytes | int | bool | date | datetime | Decimal
 Key = Column | tuple[Column, ...]
 
 _MASK = (1 << 64) - 1
@@ -36,7 +38,20 @@ def hash_of(key: Key) -> int:
 def _hashed_bytes(column: Column) -> bytes:
     if isinstance(column, str):
         return column.encode()
-    return column if isinstance(column, bytes) else column.to_bytes(8, "little", signed=True)
+    if isinstance(column, bytes):
+        return column
+    if isinstance(column, bool):
+        return bytes((column, 0, 0, 0))
+    if isinstance(column, datetime):
+        microseconds = (column - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1)
+        return microseconds.to_bytes(8, "little", signed=True)
+    if isinstance(column, date):
+        return (column - date(1970, 1, 1)).days.to_bytes(4, "little", signed=True)
+    if isinstance(column, Decimal):
+        unscaled = int(f"{column:f}".replace(".", ""))
+        size = next(size for size in range(1, 17) if -(1 << 8 * size - 1) <= unscaled < 1 << 8 * size - 1)
+        return unscaled.to_bytes(size, "big", signed=True)
+    return column.to_bytes(8, "little", signed=True)
 
 
 def xxh64(data: bytes, seed: int) -> int:

@@ -5,15 +5,19 @@ what `msgpack` would pack, and two things that Python's own types cannot say:
 
     Pairs   a map, as a sequence of (key, value): keys may be arrays, and need not differ
     Ext     an extension type: its code and its payload
+
+A date, a datetime with a time zone and a Decimal have the form that they have in a key.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
 from typing import Any, NamedTuple, TypeAlias
 
-__all__ = ["Choose", "Ext", "Pairs", "pack", "shortest"]
+__all__ = ["Choose", "Ext", "Pairs", "column_extension", "extension_column", "pack", "shortest"]
 
 #: Which of so many forms, the shortest being number 0.
 Choose: TypeAlias = Callable[[int], int]
@@ -49,6 +53,8 @@ def pack(value: Any, choose: Choose = shortest) -> bytes:
         return _sized(value.encode("utf-8", "surrogatepass"), (0xA0, 32), (0xD9, 0xDA, 0xDB), choose)
     if isinstance(value, Ext):
         return _extension(value, choose)
+    if isinstance(value, date | Decimal):
+        return _extension(column_extension(value), choose)
     if isinstance(value, Pairs):
         body = b"".join(pack(part, choose) for entry in value.entries for part in entry)
         return _header(len(value.entries), (0x80, 16), (None, 0xDE, 0xDF), choose) + body
@@ -100,6 +106,28 @@ def _header(size: int, short: tuple[int, int] | None, codes: Sequence[int | None
 
 def _sized(data: bytes, short: tuple[int, int] | None, codes: Sequence[int], choose: Choose) -> bytes:
     return _header(len(data), short, codes, choose) + data
+
+
+def column_extension(column: date | datetime | Decimal) -> Ext:
+    """A date, a moment or a decimal as it is in a key."""
+    if isinstance(column, Decimal):
+        return Ext(4, f"{column:f}".encode())
+    if not isinstance(column, datetime):
+        return Ext(3, column.isoformat().encode())
+    seconds, rest = divmod(column - datetime(1970, 1, 1, tzinfo=timezone.utc), timedelta(seconds=1))
+    nanoseconds = rest.microseconds * 1000
+    if not 0 <= seconds < 1 << 34:
+        return Ext(-1, struct.pack(">Iq", nanoseconds, seconds))
+    if nanoseconds or seconds >> 32:
+        return Ext(-1, struct.pack(">Q", nanoseconds << 34 | seconds))
+    return Ext(-1, struct.pack(">I", seconds))
+
+
+def extension_column(code: int, payload: bytes) -> Any:
+    """The date or decimal of a key's extension type; MessagePack's own timestamps are the reader's matter."""
+    if code == 3:
+        return date.fromisoformat(payload.decode())
+    return Decimal(payload.decode()) if code == 4 else Ext(code, payload)
 
 
 def _extension(value: Ext, choose: Choose) -> bytes:

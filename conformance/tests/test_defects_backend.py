@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +20,8 @@ from tests.suite_command import outcome_of
 from tests.unshrunk import UNSHRUNK
 
 _MODULES: tuple[ModuleType, ...] = (tables, mistyped, epochs, restores, readers, lives, scale, age, expiry)
+if find_spec("rocksdict"):
+    _MODULES += (import_module("tests.defects.backends.larger"),)
 #: subject -> the law that catches it
 DEFECTS: dict[str, str] = {
     f"{module.__name__}:{name}": found.caught_by

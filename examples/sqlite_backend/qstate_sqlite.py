@@ -15,6 +15,9 @@ from qstate.backends import (
 )
 from qstate.errors import ClosedError
 
+#: Entries that are read at once.
+PAGE = 200
+
 
 class Connection:
     """A connection that any thread may use, one at a time."""
@@ -37,6 +40,11 @@ class Connection:
     def get(self, key: bytes) -> bytes | None:
         found = self.run("SELECT value FROM entries WHERE key = ?", key)
         return found[0][0] if found else None
+
+    def page(self, start: bytes, stop: bytes) -> list[tuple[bytes, bytes]]:
+        """The first entries of a range."""
+        page = f"SELECT key, value FROM entries WHERE key >= ? AND key < ? ORDER BY key LIMIT {PAGE}"
+        return self.run(page, start, stop)
 
     def close(self) -> None:
         with self._lock:
@@ -64,9 +72,7 @@ class SQLiteSnapshot(Connection, ByteSnapshot):
                 self._take_view()
 
     def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        # A page at a time, because the whole state is scanned when a snapshot of it is taken.
-        page = "SELECT key, value FROM entries WHERE key >= ? AND key < ? ORDER BY key LIMIT 1000"
-        while found := self.run(page, start, stop):
+        while found := self.page(start, stop):
             yield from found
             start = found[-1][0] + b"\0"
 
@@ -95,9 +101,16 @@ class SQLiteStore(Connection, ByteStore):
             self._connection.execute("COMMIT")
 
     def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        # All at once: pages would see what is written between them. These are the entries of one key.
-        found = self.run("SELECT key, value FROM entries WHERE key >= ? AND key < ? ORDER BY key", start, stop)
-        return iter(found)
+        found = self.page(start, stop)
+        return iter(found) if len(found) < PAGE else self._scan_many(start, stop)
+
+    def _scan_many(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        # Pages of the store itself would see what is written between them.
+        snapshot = SQLiteSnapshot(*self._parameters)
+        try:
+            yield from snapshot.scan(start, stop)
+        finally:
+            snapshot.close()
 
     def snapshot(self) -> ByteSnapshot:
         self._newest = SQLiteSnapshot(*self._parameters)

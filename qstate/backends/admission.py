@@ -1,8 +1,8 @@
 """The checks that every backend makes on values and map keys before it stores them, in the operator's thread.
 
 Rules of this module: it refuses values that no backend could return unchanged, at the cost of a type test or two.
-None is the absence of a value, so it cannot be one. Map keys are those of `qstate.keys`: text, bytes, integers
-of 64 bits and tuples of them; True is refused because it equals 1 in Python.
+None is the absence of a value, so it cannot be one. Map keys are those of `qstate.keys`, without booleans and decimals:
+the keys of one map may have different types, and in Python True and Decimal("1.0") equal 1.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from qstate.descriptors import StateDescriptor, TimerDescriptor
 from qstate.errors import JobError, SerializationError, WrongKeyType
-from qstate.keys import Key, Namespace, check_key
+from qstate.keys import Key, Namespace, check_key, key_identity
 
 __all__ = [
     "admit_descriptor",
@@ -62,9 +62,12 @@ def admit_map_key(key: Any) -> None:
         return
     try:
         check_key(key)
+        if key_identity(key) is not key:
+            raise WrongKeyType(expected="no boolean and no decimal", got=kind.__name__)
     except WrongKeyType as exc:
         raise SerializationError(
-            f"a map key is text, bytes, an integer of 64 bits or a tuple of them, got {key!r} of {kind.__name__}"
+            "a map key is text, bytes, an integer of 64 bits, a date, a datetime with a time zone or a tuple of them, "
+            f"got {key!r} of {kind.__name__}"
         ) from exc
 
 

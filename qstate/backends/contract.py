@@ -140,9 +140,12 @@ class StateTable(ABC):
     """The entries of one state in one namespace, by key. Only the operator's thread may use it.
 
     T1: `get` after `put` MUST return an equal value of equal types, as the descriptor's serializer reads it back, in
-        this epoch and in every later one, until `delete`, another `put` or a rollback.
+        this epoch and in every later one, until `delete`, another `put` or a rollback. So a function sees no difference
+        between a backend that keeps the object and one that keeps its bytes.
     T2: `get` MUST return None for a key that has no value.
     T3: The entries of different namespaces, states and keys MUST NOT be confused, however long or similar these are.
+        The keys of one table have the same types. Namespaces and map keys may have different ones: namespaces that
+        equal each other in Python, such as True and 1, are different (`qstate.keys.key_identity`).
     T4: A value that was passed to `put` belongs to the backend: the caller may mutate it only if it puts it again.
         A value that `get` returned may be the stored object itself; the same holds for it.
     T5: An empty list and an empty map MUST read as no value (None from `get`).
@@ -150,7 +153,8 @@ class StateTable(ABC):
         the next `rollback`.
     T7: `put_many` MUST do what `put` of each pair does, in their order: of equal keys the last one counts.
     T8: `list_add` MUST keep the list's elements and their order and add the new ones at the end, each element once.
-        The order is the job's: `get`, answers, changes, entries and restored backends of any kind MUST have it.
+        The order is the job's: `get`, `list_items`, answers, changes, entries and restored backends of any kind MUST
+        have it. A result of `list_items` MUST NOT change through later writes, a commit or a rollback.
     T9: `map_put` and `map_remove` MUST change their entry and no other; `map_get` and `map_items` MUST agree with
         `get`. A result of `map_items` MUST NOT change through later writes, a commit or a rollback. A map has no
         order: a backend MAY return its entries, in reads, answers, changes and `entries`, in any order.
@@ -162,6 +166,8 @@ class StateTable(ABC):
         could not be read back unchanged; the backend need not check that itself.
     T12: Restored values MUST be read and kept unchanged, even if the serializer would refuse to write them: a program
         may have declared its types, or had them enforced, only after the state was stored.
+    T13: With LARGER_THAN_MEMORY, memory MUST stay bounded while the results of `map_items` and `list_items` are read,
+        however large the map or the list is.
 
     T13: The values of a state with a time-to-live are pairs (time, value), which the serializer of the descriptor
         (`qstate.backends.expiry.stored_form`) writes together. A backend MUST keep them as it keeps any value: no
@@ -193,6 +199,10 @@ class StateTable(ABC):
         found = self.get(key)
         self.put(key, [*found, *values] if found else list(values))
 
+    def list_items(self, key: Key) -> Iterator[Any]:
+        """The elements of the key's list as they are now, one by one; later writes do not change the result."""
+        return iter(list(self.get(key) or ()))
+
     def map_get(self, key: Key, map_key: Key) -> Any:
         """The value of one entry of the key's map, or None."""
         found = self.get(key)
@@ -209,9 +219,10 @@ class StateTable(ABC):
             rest = {name: value for name, value in found.items() if name != map_key}
             self.put(key, rest) if rest else self.delete(key)
 
-    def map_items(self, key: Key) -> Sequence[tuple[Key, Any]]:
-        """The entries of the key's map as they are now, in any order; later writes do not change the result."""
-        return list((self.get(key) or {}).items())
+    def map_items(self, key: Key) -> Iterator[tuple[Key, Any]]:
+        """The entries of the key's map as they are now, one by one, in any order; later writes do not change the
+        result. Raises `SerializationError` for an earlier write whose value does not fit."""
+        return iter(list((self.get(key) or {}).items()))
 
 
 class Timer(NamedTuple):

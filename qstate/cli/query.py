@@ -10,14 +10,15 @@ import argparse
 import json
 import os
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
-from datetime import date
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal
 from typing import Any
 
 from qstate.cli.tables import table
 from qstate.client import QueryableStateClient
 from qstate.errors import ConfigError, UnknownState
-from qstate.keys import ColumnType, Key, Namespace, check_key
+from qstate.keys import Column, ColumnType, Key, Namespace, check_column, check_key
 from qstate.runtime.client.arguments import check_name, demands
 
 __all__ = ["add_query_commands", "parse_key", "parse_namespace", "printable"]
@@ -147,9 +148,10 @@ def _key_types(client: QueryableStateClient, job: str, state: str) -> list[Colum
     try:
         return [ColumnType(name) for name in names]
     except ValueError:
-        known = ", ".join(kind.value for kind in ColumnType)
+        known = ", ".join(kind.value for kind in _FORMS)
         raise ConfigError(
-            f"the state's key types are {', '.join(names)}, this version of qstate knows {known}: use a newer version"
+            f"the state's key types are {', '.join(names)}, this version of qstate knows {known} and decimals: "
+            "use a newer version"
         ) from None
 
 
@@ -163,29 +165,75 @@ def parse_key(texts: Sequence[str], types: Sequence[ColumnType]) -> Key:
     return key
 
 
-def _parse_column(text: str, kind: ColumnType) -> str | bytes | int:
+def _parse_column(text: str, kind: ColumnType) -> Column:
+    parse, form = _FORMS.get(kind, (_parse_decimal(kind), f"a number of type {kind.value}"))
     try:
-        if kind is ColumnType.BIGINT:
-            return int(text)
-        if kind is ColumnType.BINARY:
-            return bytes.fromhex(text)
-    except ValueError:
-        form = "a whole number" if kind is ColumnType.BIGINT else "hexadecimal digits"
-        raise ConfigError(f"the key column is of type {kind.value}: write it as {form}, not {text!r}") from None
-    return text
+        column: Column = parse(text)
+        if check_column(column) is kind:
+            return column
+    except (ValueError, KeyError, ArithmeticError):
+        pass
+    raise ConfigError(f"the key column is of type {kind.value}: write it as {form}, not {text!r}")
+
+
+def _parse_moment(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))  # Python 3.10 does not read Z
+
+
+def _parse_decimal(kind: ColumnType) -> Callable[[str], Decimal]:
+    def parse(text: str) -> Decimal:
+        found = Decimal(text)
+        return next((one for one in _with_decimals(found) if check_column(one) is kind), found)
+
+    return parse
+
+
+def _with_decimals(number: Decimal) -> Iterator[Decimal]:
+    """The number with each possible number of decimals: 1.5 is the key 1.50 of a column with two decimals."""
+    sign, digits, exponent = number.as_tuple()
+    for more in range(39):
+        if isinstance(exponent, int) and -38 <= exponent - more <= 0 and len(digits) + more <= 38:
+            yield Decimal((sign, (*digits, *[0] * more), exponent - more))
+
+
+#: How a column of a type is read from text, and how its form is called.
+_FORMS: dict[ColumnType, tuple[Callable[[str], Any], str]] = {
+    ColumnType.STRING: (str, "text"),
+    ColumnType.BIGINT: (int, "a whole number"),
+    ColumnType.BINARY: (bytes.fromhex, "hexadecimal digits"),
+    ColumnType.BOOLEAN: ({"true": True, "false": False}.__getitem__, "true or false"),
+    ColumnType.DATE: (date.fromisoformat, "a date such as 2020-12-31"),
+    ColumnType.TIMESTAMP: (_parse_moment, "a moment with its time zone, such as 2020-12-31T23:59:59+00:00"),
+}
+#: The names of values in a namespace that JSON lacks.
+_TAGS: dict[str, Callable[[str], Any]] = {"date": date.fromisoformat, "timestamp": _parse_moment, "decimal": Decimal}
 
 
 def parse_namespace(text: str | None) -> Namespace:
-    """Parse a namespace: JSON (a number, text, a list for several columns); any other text is the namespace itself."""
+    """Parse a namespace: JSON (a number, text, a list for several columns); any other text is the namespace itself.
+
+    `{"date": ...}`, `{"timestamp": ...}` and `{"decimal": ...}` stand for values that JSON lacks.
+    """
     if text is None:
         return None
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return text
-    namespace = tuple(value) if isinstance(value, list) else value
+    namespace: Namespace = tuple(map(_untagged, value)) if isinstance(value, list) else _untagged(value)
     check_key(namespace)
     return namespace
+
+
+def _untagged(value: Any) -> Any:
+    if not isinstance(value, dict) or len(value) != 1:
+        return value
+    ((tag, text),) = value.items()
+    try:
+        return _TAGS[tag](text)
+    except (KeyError, TypeError, ValueError, ArithmeticError):
+        tags = ", ".join(f'{{"{known}": ...}}' for known in _TAGS)
+        raise ConfigError(f"a namespace cannot be {value!r:.80}: it may contain text, numbers and {tags}") from None
 
 
 def printable(value: Any) -> Any:

@@ -10,6 +10,9 @@ values, so a field that is declared as float may hold an int; it keeps the int u
     object             T                    each value is checked; a T stays unchanged (an int becomes a float)
     dict               a record             as object: each value is checked
     a record           dict[str, T]         field by field: a record is stored as a dict
+    an enum            str                  none: an enum is stored as the name of its member
+    an enum, str       an enum              none if it has all members; otherwise each name is checked
+    a class            a type of that name  none: the class is known in more detail than before
     a record           a record             field by field; added ones need a default, dropped ones are removed
     containers         of the same kind     item by item
     T | U              V                    T and U must both be able to become V
@@ -19,14 +22,15 @@ values, so a field that is declared as float may hold an int; it keeps the int u
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from qstate.evolution.value_checks import Misfit
-from qstate.evolution.value_types import (
+from qstate.value_forms import with_fields
+from qstate.value_types import (
     OBJECT,
     ClassType,
     DictType,
+    EnumType,
     ListType,
     RecordField,
     RecordType,
@@ -78,6 +82,14 @@ def conversion_between(stored: ValueType, wanted: ValueType) -> Conversion | Non
             return _by_field(steps) if any(steps.values()) else None
         case RecordType(), RecordType():
             return _fields_between(stored, wanted)
+        case EnumType(), EnumType() if set(stored.members) <= set(wanted.members):
+            return None
+        case ((EnumType() | ScalarType("str")), EnumType()):
+            return admission_to(wanted)
+        case EnumType(), ScalarType("str"):
+            return None
+        case ClassType(), (RecordType() | EnumType() | ScalarType()) if stored.name == wanted.name:
+            return None
     raise Refusal(f"{stored} cannot become {wanted}")
 
 
@@ -108,6 +120,8 @@ def admission_to(wanted: ValueType, *, widen: bool = True) -> Conversion:
             required = tuple(field.name for field in wanted.fields if not field.default)
             steps = {field.name: _part(field.type, widen) for field in wanted.fields}
             return _checked(_record_check(wanted.name, required), _by_field(steps))
+        case EnumType():
+            return _member_check(wanted)
         case ClassType():
             return _named(wanted.name)
     raise AssertionError(wanted)
@@ -220,6 +234,19 @@ def _record_check(name: str, required: tuple[str, ...]) -> Conversion:
     return check
 
 
+def _member_check(wanted: EnumType) -> Conversion:
+    members = frozenset(wanted.members)
+
+    def check(value: Any) -> Any:
+        # The name of a member; or the member, which a serializer of the user's own or a migration may give.
+        name = value if type(value) is str else _named(wanted.name)(value).name
+        if name not in members:
+            raise Misfit(f"a {wanted.name}: {', '.join(wanted.members)}", value)
+        return value
+
+    return check
+
+
 def _checked(check: Conversion, rest: Conversion | None) -> Conversion:
     return check if rest is None else lambda value: rest(check(value))
 
@@ -270,7 +297,7 @@ def _by_field(steps: Mapping[str, Conversion | None]) -> Conversion:
                 if name in value
             }
         changed = {name: _at(name, step, getattr(value, name)) for name, step in steps.items() if step is not None}
-        return replace(value, **changed)
+        return with_fields(value, changed)
 
     return convert
 

@@ -27,9 +27,9 @@ from qstate.errors import JobError, SerializationError
 from qstate.evolution.conversions import Conversion, Refusal, admission_to, conversion_between
 from qstate.evolution.schema import StateSchema
 from qstate.evolution.value_checks import Misfit
-from qstate.evolution.value_types import DictType, RecordType, ValueType
-from qstate.serializers import MessagePackSerializer, RecordSerializer, Serializer
+from qstate.serializers import DeclaredSerializer, MessagePackSerializer, Serializer
 from qstate.ttl import is_expired, time_of, timed, untimed
+from qstate.value_types import DictType, EnumType, RecordType, ScalarType, ValueType
 
 __all__ = ["Converted", "Evolution", "Unchanged", "plan_evolution"]
 
@@ -114,6 +114,7 @@ def _same(data: bytes) -> bytes:
     return data
 
 
+_SAME_FORM: tuple[set[type[ValueType]], ...] = ({DictType, RecordType}, {ScalarType, EnumType})
 _NEW_NAME = "declare it as it was, or declare the new state under another name"
 _MIGRATE = (
     "declare it as it was, give the descriptor a higher schema_version and a migration that makes new values of the "
@@ -153,9 +154,9 @@ def _step(stored: StateSchema, wanted: StateSchema, descriptor: StateDescriptor)
     if stored.schema_version < wanted.schema_version and descriptor.migration is not None:
         return _migration(descriptor.migration, stored.schema_version, wanted.value_type)
     try:
-        # Only the default serializer stores a record as a dict.
+        # Only the default serializer stores a record as a dict, and an enum as text.
         kinds = {type(stored.value_type), type(wanted.value_type)}
-        if kinds == {DictType, RecordType} and wanted.serializer != MessagePackSerializer.name:
+        if kinds in _SAME_FORM and wanted.serializer != MessagePackSerializer.name:
             raise Refusal(f"{stored.value_type} cannot become {wanted.value_type}")
         return conversion_between(stored.value_type, wanted.value_type)
     except Refusal as exc:
@@ -175,7 +176,7 @@ def _migration(migrate: Callable[[Any, int], Any], version: int, wanted: ValueTy
 
 
 def _reader(serializer: Serializer, version: int) -> Callable[[bytes], Any]:
-    """The function that reads stored bytes; with the default serializer, it returns a record as the stored dict."""
+    """The function that reads stored bytes; with the default serializer, it returns the stored forms of values."""
     if version != serializer.version:
         if type(serializer).loads_version is Serializer.loads_version:
             raise Refusal(
@@ -183,7 +184,7 @@ def _reader(serializer: Serializer, version: int) -> Callable[[bytes], Any]:
                 f"of version {version}; add it, or run the program that stored them"
             )
         return lambda data: serializer.loads_version(data, version)
-    if type(serializer).loads is RecordSerializer.loads:
+    if type(serializer).loads is DeclaredSerializer.loads:
         return MessagePackSerializer().loads
     return serializer.loads
 
@@ -197,8 +198,8 @@ def _converter(
             found = value if step is None else step(value)
         except Misfit as exc:
             raise SerializationError(f"the stored value {value!r:.80} does not fit: {exc}") from None
-        if isinstance(serializer, RecordSerializer) and isinstance(found, dict):
-            found = serializer.record(found)
+        if isinstance(serializer, DeclaredSerializer):
+            found = serializer.revived(found)
         return serializer.dumps(found)
 
     return convert

@@ -4,7 +4,7 @@ Rules of this module: descriptors in, plain data and text out. As plain data, in
 schema is a map of
 
     name, kind, queryable_name (or None), serializer, serializer_version, schema_version,
-    value_type, map_key_type (None but for a map): types, see `qstate.evolution.value_types`
+    value_type, map_key_type (None but for a map): types, see `qstate.value_types`
     needs_function: whether queries of the state need the job's own code, for an aggregating state's result
     ttl_ms: how long a value counts, only for a state with a time-to-live: its values are stored with their times, see
         `qstate.ttl`
@@ -22,7 +22,7 @@ from typing import Any
 
 from qstate.descriptors import MapStateDescriptor, StateDescriptor, StateKind
 from qstate.errors import CheckpointError
-from qstate.evolution.value_types import ValueType, type_from_plain, value_type_of
+from qstate.value_types import ValueType, type_from_plain, value_type_of
 
 __all__ = ["StateSchema"]
 

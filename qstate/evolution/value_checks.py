@@ -8,14 +8,14 @@ read back:
     a scalar          values of exactly that class: float admits no int, int no bool, and neither admits NumPy's
     T | U             the values of T and of U
     list, dict, tuple exactly these classes, with items of the declared type
-    a dataclass       its objects, if each field has its declared type; within a value also a dict of its fields, which
-                      is all that `msgpack` can write there
+    a record          objects of the dataclass or named tuple, if each field has its declared type
+    an enum           its members
     another class     objects of a class of that name, or derived from one
     object            anything. With the serializer `msgpack`: any plain value
 
 A plain value is one that MessagePack reads back with equal parts of equal classes: None, bool, int, float, str, bytes,
-date, Decimal, a datetime in UTC or without a time zone, and lists, dicts and tuples of these, nested at most `DEEPEST`
-deep.
+date, timedelta, Decimal, UUID, a datetime in UTC or without a time zone, and lists, dicts and tuples of these, nested
+at most `DEEPEST` deep.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ from enum import Enum
 from operator import attrgetter
 from reprlib import repr as shown  # bounded: what is shown may be of any size and depth
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from qstate.errors import SerializationError
-from qstate.evolution.value_types import (
+from qstate.value_types import (
     ClassType,
     DictType,
+    EnumType,
     ListType,
     RecordType,
     ScalarType,
@@ -47,8 +49,11 @@ __all__ = ["PLAIN", "Misfit", "Rule", "rule_of"]
 #: The deepest nesting of lists, dicts and tuples in a plain value, and of tuples in tuples.
 DEEPEST, DEEPEST_TUPLES = 128, 32
 
-_PLAIN_SCALARS: frozenset[type] = frozenset((type(None), bool, int, float, str, bytes, date, Decimal))
-_PLAIN_TEXT = "a plain value (None, bool, int, float, str, bytes, date, datetime, Decimal, or lists, dicts, tuples)"
+_PLAIN_SCALARS: frozenset[type] = frozenset((type(None), bool, int, float, str, bytes, date, timedelta, Decimal, UUID))
+_PLAIN_TEXT = (
+    "a plain value (None, bool, int, float, str, bytes, date, datetime, timedelta, Decimal, UUID, "
+    "or lists, dicts, tuples)"
+)
 _are_scalars = _PLAIN_SCALARS.issuperset
 _NO_OFFSET = timedelta(0)
 
@@ -94,6 +99,9 @@ def rule_of(declared: ValueType, anything: Rule | None) -> Rule | None:
             return _union(str(declared), [rule_of(kind, anything) for kind in declared.alternatives])
         case RecordType():
             return _record(declared, {field.name: rule_of(field.type, anything) for field in declared.fields})
+        case EnumType():
+            assert declared.python_class is not None  # a declared type has its class
+            return Rule(frozenset((declared.python_class,)), _refusal(declared.name))
         case ClassType():
             return _named(declared.name, anything)
     raise AssertionError(declared)
@@ -184,24 +192,18 @@ def _union(expected: str, alternatives: list[Rule | None]) -> Rule | None:
 
 def _record(declared: RecordType, fields: dict[str, Rule | None]) -> Rule:
     of_class = _named(declared.name, None).check
-    required = [field.name for field in declared.fields if not field.default]
     # Fast path: each field has the one class that is declared. The getter returns a tuple only for two or more fields.
     classes = [next(iter(rule.exact), None) if rule is not None else None for rule in fields.values()]
     get = attrgetter(*fields) if len(fields) > 1 else None
 
     def check(value: Any) -> None:
         if type(value) is dict:
-            missing = [name for name in required if name not in value]
-            if missing:
-                raise Misfit(f"{declared.name} with {', '.join(map(repr, missing))}", value)
-            found = {name: value[name] for name in fields if name in value}
-        else:
-            of_class(value)
-            if get is not None and list(map(type, get(value))) == classes:
-                return
-            found = {name: getattr(value, name) for name in fields}
-        for name, part in found.items():
-            _part(name, fields[name], part)
+            raise Misfit(declared.name, value, f"give {declared.name}(**value)")
+        of_class(value)
+        if get is not None and list(map(type, get(value))) == classes:
+            return
+        for name, rule in fields.items():
+            _part(name, rule, getattr(value, name))
 
     return Rule(frozenset(), check)
 
@@ -283,7 +285,7 @@ def _advice(expected: str, value: Any) -> str:
     if hasattr(value, "tolist"):  # NumPy's scalars and arrays, and similar classes
         return "give value.tolist()"
     if isinstance(value, Enum):
-        return "give value.value"
+        return "give value.value, or declare its class"
     if isinstance(value, set | frozenset):
         return "give list(value)"
     if expected == "float" and type(value) is int:
@@ -291,10 +293,12 @@ def _advice(expected: str, value: Any) -> str:
     if expected == "int" and type(value) is bool:
         return "give int(value), or declare bool"
     for base in (str, int, float, bytes, list, dict, tuple):
+        if hasattr(value, "_fields"):
+            return "give tuple(value), or declare its class"
         if isinstance(value, base) and type(value) is not base and type(value) is not bool:
             return f"give {base.__name__}(value)"
     if is_dataclass(value):
-        return "declare its class as the state's type, or give dataclasses.asdict(value)"
+        return "declare its class, or give dataclasses.asdict(value)"
     if type(value) is datetime or type(value) in _PLAIN_SCALARS or type(value) in (list, dict, tuple):
         return "write what is declared, or declare what is written"
     return "give a plain value, or give the descriptor a serializer"

@@ -14,13 +14,13 @@ from typing import Any
 from qstate.descriptors import StateDescriptor
 from qstate.errors import SerializationError
 from qstate.evolution.value_checks import PLAIN, Misfit, Rule, rule_of
-from qstate.evolution.value_types import OBJECT, ValueType, value_type_of
-from qstate.serializers import MessagePackSerializer, RecordSerializer, Serializer
+from qstate.serializers import DeclaredSerializer, MessagePackSerializer, Serializer
+from qstate.value_types import OBJECT, ValueType, value_type_of
 
 __all__ = ["CheckedSerializer", "WriteChecks", "checked"]
 
 #: The `dumps` of the default serializers. A serializer that overrides it has its own rules.
-_DEFAULT_FORMS = (MessagePackSerializer.dumps, RecordSerializer.dumps)
+_DEFAULT_FORMS = (MessagePackSerializer.dumps, DeclaredSerializer.dumps)
 
 
 class WriteChecks:

@@ -4,7 +4,8 @@ Rules of this module: a handle knows the backend's table and the current key; it
 values, nor its operator. A function calls handles for every row, so each handle binds the table's methods when it is
 made, and adds only one attribute look-up and one call to the backend's own cost.
 
-None is not a value. `ValueState.update(None)` clears, as in Flink; all other methods raise `JobError` for None.
+None is not a value. `ValueState.update(None)` clears, as in Flink; all other methods raise `JobError` for None. What a
+handle writes has the form that is read back (`qstate.evolution.admission`): a NumPy scalar becomes a Python number.
 
 A handle may return the stored object itself: treat it as read-only, or change it and put it again.
 """
@@ -12,9 +13,10 @@ A handle may return the stored object itself: treat it as read-only, or change i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, NoReturn, TypeVar
 
 from qstate.backends.contract import StateTable
@@ -25,10 +27,11 @@ from qstate.descriptors import (
     StateDescriptor,
 )
 from qstate.errors import JobError, SerializationError
+from qstate.evolution.admission import admission_of
 from qstate.evolution.value_checks import Misfit, Rule, rule_of
-from qstate.evolution.value_types import value_type_of
-from qstate.keys import Key, Namespace, check_key
+from qstate.keys import Key, Namespace, check_key, key_identity
 from qstate.operators.timers import NO_TIMERS, TimeDomain, TimerService
+from qstate.value_types import value_type_of
 
 __all__ = [
     "AggregatingState",
@@ -46,6 +49,8 @@ __all__ = [
 Tables = Callable[[Namespace], StateTable]
 Self = TypeVar("Self", bound="StateHandle")
 
+_NONE = type(None)
+_FIRST, _SECOND = itemgetter(0), itemgetter(1)
 #: Handles that `in_namespace` caches. A new handle costs about a microsecond, and there may be many namespaces.
 KEPT_NAMESPACES = 256
 
@@ -122,7 +127,7 @@ NO_KEY: Any = _NoKey()
 class StateHandle(ABC):
     """One state of the current key, in one namespace."""
 
-    __slots__ = ("_cursor", "_delete", "_descriptor", "_kept", "_tables")
+    __slots__ = ("_admit", "_cursor", "_delete", "_descriptor", "_kept", "_tables", "_unchanged")
 
     def __init__(
         self, descriptor: StateDescriptor, cursor: ElementContext, tables: Tables, namespace: Namespace = None
@@ -130,7 +135,8 @@ class StateHandle(ABC):
         self._descriptor = descriptor
         self._cursor = cursor
         self._tables = tables
-        self._kept: dict[Namespace, Any] = {}
+        self._kept: dict[Any, Any] = {}
+        self._unchanged, self._admit = admission_of(descriptor.value_type)
         table = tables(namespace)
         self._delete = table.delete
         self._bind(table)
@@ -143,11 +149,12 @@ class StateHandle(ABC):
         """The same state in another namespace, such as a window. None is the void namespace, that of a new handle."""
         if namespace is not None:
             check_key(namespace)
-        handle: Self | None = self._kept.get(namespace)
+        place = key_identity(namespace)
+        handle: Self | None = self._kept.get(place)
         if handle is None:
             if len(self._kept) >= KEPT_NAMESPACES:
                 self._kept.clear()
-            handle = self._kept[namespace] = type(self)(self._descriptor, self._cursor, self._tables, namespace)
+            handle = self._kept[place] = type(self)(self._descriptor, self._cursor, self._tables, namespace)
         return handle
 
     def clear(self) -> None:
@@ -176,7 +183,7 @@ class ValueState(StateHandle):
         if value is None:
             self._delete(self._cursor.current_key)
         else:
-            self._put(self._cursor.current_key, value)
+            self._put(self._cursor.current_key, value if type(value) in self._unchanged else self._admit(value))
 
 
 class DefaultingValueState(ValueState):
@@ -193,22 +200,30 @@ class DefaultingValueState(ValueState):
 class ListState(StateHandle):
     """A list per key. An empty list and no list are the same."""
 
-    __slots__ = ("_add", "_get", "_put")
+    __slots__ = ("_add", "_get", "_items", "_put")
 
     def _bind(self, table: StateTable) -> None:
         self._get = table.get
         self._put = table.put
         self._add = table.list_add
+        self._items = table.list_items
 
     def get(self) -> list[Any]:
         """The elements in the order they were added; an empty list when there are none."""
         return self._get(self._cursor.current_key) or []
 
+    def elements(self) -> Iterator[Any]:
+        """The elements one by one, in their order: on RocksDB, a list that is larger than memory.
+
+        It gives the elements as they are now: what is written while it is read does not show. To be read once.
+        """
+        return self._items(self._cursor.current_key)
+
     def add(self, value: Any) -> None:
         """Add one element at the end."""
         if value is None:
             self._refuse_none("add()")
-        self._add(self._cursor.current_key, (value,))
+        self._add(self._cursor.current_key, (value if type(value) in self._unchanged else self._admit(value),))
 
     def add_all(self, values: Iterable[Any]) -> None:
         """Add elements at the end, in their order."""
@@ -228,14 +243,18 @@ class ListState(StateHandle):
         if values is None:
             self._refuse_none(operation)
         copied = list(values)  # the table keeps this list, and the caller may change its own
-        for value in copied:
-            if value is None:
-                self._refuse_none(operation)
-        return copied
+        kinds = set(map(type, copied))
+        if _NONE in kinds:
+            self._refuse_none(operation)
+        return copied if kinds <= self._unchanged else list(map(self._admit, copied))
 
 
 class MapState(StateHandle):
-    """A map per key. An empty map and no map are the same."""
+    """A map per key. An empty map and no map are the same.
+
+    `entries`, `keys` and `values` give the map as it is when they are called, one entry at a time: on RocksDB, a map
+    that is larger than memory. What is written while they are read does not show. Each result is to be read once.
+    """
 
     __slots__ = ("_items", "_key_classes", "_key_rule", "_map_get", "_map_put", "_map_remove")
 
@@ -258,7 +277,9 @@ class MapState(StateHandle):
             self._refuse_none("put()")
         if type(map_key) not in self._key_classes:
             self._check_map_key(map_key)
-        self._map_put(self._cursor.current_key, map_key, value)
+        self._map_put(
+            self._cursor.current_key, map_key, value if type(value) in self._unchanged else self._admit(value)
+        )
 
     def put_all(self, entries: Mapping[Any, Any]) -> None:
         """Set the values of several entries. Raises as `put`, before any entry is set."""
@@ -269,7 +290,7 @@ class MapState(StateHandle):
                 self._check_map_key(map_key)
         key = self._cursor.current_key
         for map_key, value in entries.items():
-            self._map_put(key, map_key, value)
+            self._map_put(key, map_key, value if type(value) in self._unchanged else self._admit(value))
 
     def remove(self, map_key: Key) -> None:
         """Remove an entry, if it exists."""
@@ -279,21 +300,21 @@ class MapState(StateHandle):
         """Whether there is an entry."""
         return self._map_get(self._cursor.current_key, map_key) is not None
 
-    def entries(self) -> Sequence[tuple[Any, Any]]:
+    def entries(self) -> Iterator[tuple[Any, Any]]:
         """The current entries, in no particular order."""
         return self._items(self._cursor.current_key)
 
-    def keys(self) -> list[Any]:
+    def keys(self) -> Iterator[Any]:
         """The current map keys, in no particular order."""
-        return [map_key for map_key, _ in self._items(self._cursor.current_key)]
+        return map(_FIRST, self._items(self._cursor.current_key))
 
-    def values(self) -> list[Any]:
+    def values(self) -> Iterator[Any]:
         """The current values, in no particular order."""
-        return [value for _, value in self._items(self._cursor.current_key)]
+        return map(_SECOND, self._items(self._cursor.current_key))
 
     def is_empty(self) -> bool:
         """Whether there is no entry."""
-        return not self._items(self._cursor.current_key)
+        return next(self._items(self._cursor.current_key), None) is None
 
     def _check_map_key(self, map_key: Any) -> None:
         try:
@@ -327,7 +348,7 @@ class ReducingState(StateHandle):
             value = self._reduce(old, value)
             if value is None:
                 raise JobError(f"state {self._descriptor.name!r}: the reduce function returned None")
-        self._put(key, value)
+        self._put(key, value if type(value) in self._unchanged else self._admit(value))
 
 
 class AggregatingState(StateHandle):
@@ -357,7 +378,7 @@ class AggregatingState(StateHandle):
         accumulator = self._function.add(value, accumulator)
         if accumulator is None:
             raise JobError(f"state {self._descriptor.name!r}: the aggregate function's add() returned None")
-        self._put(key, accumulator)
+        self._put(key, accumulator if type(accumulator) in self._unchanged else self._admit(accumulator))
 
 
 @lru_cache(maxsize=256)

@@ -20,6 +20,9 @@ _KEYS: tuple[tuple[Callable[[pa.DataType], bool], ColumnType], ...] = (
     (pa.types.is_binary, ColumnType.BINARY),
     (pa.types.is_large_binary, ColumnType.BINARY),
     (pa.types.is_signed_integer, ColumnType.BIGINT),
+    (pa.types.is_boolean, ColumnType.BOOLEAN),
+    (pa.types.is_date32, ColumnType.DATE),
+    (lambda kind: pa.types.is_timestamp(kind) and kind.tz is not None, ColumnType.TIMESTAMP),
 )
 
 #: The test for a type, its name in Spark, why it cannot be a key, and the remedy.
@@ -31,28 +34,10 @@ _OTHERS: tuple[tuple[Callable[[pa.DataType], bool], str, str, str], ...] = (
         "cast it to bigint, which cuts fractions off, or to string",
     ),
     (
-        pa.types.is_boolean,
-        "boolean",
-        "in Python, True equals 1 and False equals 0, so a client's key would be ambiguous",
-        'cast it to string ("true", "false") or to int',
-    ),
-    (
-        pa.types.is_date,
-        "date",
-        "clients in other languages have no common form of a date",
-        'cast it to string ("2020-12-31"), or take the number of its day, F.unix_date(column)',
-    ),
-    (
         pa.types.is_timestamp,
-        "timestamp",
-        "clients in other languages have no common form of a moment, and time zones differ",
-        "take F.unix_micros(column), or a text of your choice with F.date_format(column, ...)",
-    ),
-    (
-        pa.types.is_decimal,
-        "",
-        "equal numbers are written in several ways (1.0 and 1.00)",
-        "cast it to string, or to bigint where it has no fractions",
+        "timestamp_ntz",
+        "a timestamp without a time zone names no moment",
+        "cast it to timestamp, which takes it as of the session's time zone",
     ),
     (
         pa.types.is_struct,
@@ -67,6 +52,8 @@ _OTHERS: tuple[tuple[Callable[[pa.DataType], bool], str, str, str], ...] = (
 
 def key_column_type(kind: pa.DataType) -> ColumnType | None:
     """The column type of keys, None for a type that cannot be one."""
+    if pa.types.is_decimal128(kind):
+        return ColumnType.decimal(kind.scale) if kind.scale >= 0 else None
     return next((found for belongs, found in _KEYS if belongs(kind)), None)
 
 
@@ -74,9 +61,8 @@ def why_no_key(kind: pa.DataType) -> str:
     """Why a type cannot be a key, and the remedy. The end of a sentence whose subject is the column."""
     for belongs, name, reason, remedy in _OTHERS:
         if belongs(kind):
-            return f"is {name or _spark_name(kind)}, which cannot be a key: {reason}; {remedy}"
-    return f"is {kind}, which cannot be a key: keys are strings, binaries and integers; cast it to string"
-
-
-def _spark_name(kind: pa.DataType) -> str:
-    return f"decimal({kind.precision},{kind.scale})" if pa.types.is_decimal(kind) else str(kind)
+            return f"is {name or kind}, which cannot be a key: {reason}; {remedy}"
+    return (
+        f"is {kind}, which cannot be a key: keys are strings, binaries, integers, decimals, booleans, dates and "
+        "timestamps; cast it to string"
+    )

@@ -16,6 +16,7 @@ from qstate.checkpoint.log.operator_state import DeclaredLists, Distribution, Op
 from qstate.descriptors import ListStateDescriptor
 from qstate.errors import JobError, SerializationError
 from qstate.evolution import StateSchema
+from qstate.evolution.admission import admission_of
 from qstate.evolution.write_checks import WriteChecks
 from qstate.operators.user_traceback import described
 from qstate.serializers import Serializer
@@ -26,10 +27,11 @@ __all__ = ["OperatorListState", "OperatorLists"]
 class OperatorListState:
     """A list of the subtask, independent of the current key. Usable after `open` has returned."""
 
-    __slots__ = ("_elements", "_name")
+    __slots__ = ("_admit", "_elements", "_name")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, value_type: Any) -> None:
         self._name = name
+        self._admit = admission_of(value_type).admit
         self._elements: list[Any] | None = None
 
     def get(self) -> list[Any]:
@@ -68,7 +70,7 @@ class OperatorListState:
     def _checked(self, value: Any, operation: str) -> Any:
         if value is None:
             raise JobError(f"operator state {self._name!r}: {operation} got None, which is not a value")
-        return value
+        return self._admit(value)
 
 
 class OperatorLists:
@@ -95,7 +97,7 @@ class OperatorLists:
         self._declared[descriptor.name] = (descriptor, distribution)
         self._schemas[descriptor.name] = StateSchema.of(descriptor).to_plain()
         self._serializers[descriptor.name] = self._checks.of(descriptor).serializer
-        handle = self._handles[descriptor.name] = OperatorListState(descriptor.name)
+        handle = self._handles[descriptor.name] = OperatorListState(descriptor.name, descriptor.value_type)
         return handle
 
     def declared(self, *, allow_non_restored: bool) -> DeclaredLists:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields, is_dataclass
 from itertools import repeat
 from typing import Any
 
@@ -26,7 +25,8 @@ from qstate.operators.context import RuntimeContext
 from qstate.operators.functions import KeyedBatch, KeyedBatchFunction
 from qstate.operators.handles import Tables
 from qstate.operators.user_traceback import described
-from qstate.serializers import has_default
+from qstate.serializers import DeclaredSerializer
+from qstate.value_types import RecordType, value_type_of
 
 __all__ = ["QueryableReducingSink", "QueryableStateSink", "QueryableValueSink"]
 
@@ -39,7 +39,12 @@ class QueryableStateSink(KeyedBatchFunction):
             raise JobError(f"state {descriptor.name!r} of a queryable sink needs a queryable name")
         if not value_columns:
             raise JobError(f"queryable state {descriptor.queryable_name!r}: no column is left to be the value")
-        _check_record(descriptor, value_columns)
+        declared = value_type_of(descriptor.value_type)
+        #: The class of the values if the columns are its fields.
+        self._record: Any = None
+        if isinstance(declared, RecordType):
+            _check_record(descriptor.name, declared, value_columns)
+            self._record = declared.python_class
         self._descriptor = descriptor
         self._value_columns = tuple(value_columns)
         self._tables: Tables
@@ -67,14 +72,14 @@ class QueryableStateSink(KeyedBatchFunction):
 
     def _values(self, rows: pa.RecordBatch) -> Sequence[Any]:
         columns = [column_values(rows.column(name)) for name in self._value_columns]
-        kind: type = self._descriptor.value_type
-        if is_dataclass(kind):
-            names = self._value_columns
-            return [kind(**dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
-        if len(columns) == 1:
-            return columns[0]
-        # dict(zip(names, row)) for each row, without Python code per row.
-        return list(map(dict, map(zip, repeat(self._value_columns), zip(*columns, strict=True))))
+        found: list[Any] = columns[0]
+        if len(columns) > 1 or self._record is not None:
+            # dict(zip(names, row)) for each row, without Python code per row.
+            found = list(map(dict, map(zip, repeat(self._value_columns), zip(*columns, strict=True))))
+        serializer = self._descriptor.serializer
+        if isinstance(serializer, DeclaredSerializer):
+            return [None if value is None else serializer.revived(value) for value in found]
+        return [self._record(**value) for value in found] if self._record is not None else found
 
 
 class QueryableValueSink(QueryableStateSink):
@@ -146,16 +151,13 @@ def _by_namespace(
         yield namespace, own_keys, own_values
 
 
-def _check_record(descriptor: StateDescriptor, value_columns: Sequence[str]) -> None:
-    record: type = descriptor.value_type
-    if not is_dataclass(record):
-        return
-    names = {field.name for field in fields(record) if field.init}
-    required = [field.name for field in fields(record) if not has_default(field)]
+def _check_record(state: str, record: RecordType, value_columns: Sequence[str]) -> None:
+    names = {field.name for field in record.fields}
+    required = [field.name for field in record.fields if not field.default]
     unknown = [name for name in value_columns if name not in names]
     missing = [name for name in required if name not in value_columns]
     if unknown or missing:
         raise JobError(
-            f"state {descriptor.name!r}: the value columns {', '.join(value_columns)} do not fill {record.__name__}; "
+            f"state {state!r}: the value columns {', '.join(value_columns)} do not fill {record.name}; "
             f"columns without a field: {unknown}, fields without a column: {missing}"
         )

@@ -9,7 +9,7 @@ A read removes the expired values that it finds; a state that shows expired valu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from qstate.backends.admission import admit_list, admit_map, admit_values, none_refused
@@ -151,9 +151,18 @@ class _TtlMapTable(_TtlTable):
     def map_remove(self, key: Key, map_key: Key) -> None:
         self._inner.map_remove(key, map_key)
 
-    def map_items(self, key: Key) -> Sequence[tuple[Key, Any]]:
-        found = self._inner.map_items(key)
-        return [(map_key, pair[1]) for map_key, pair in found if self._sees(key, map_key, *pair)]
+    def map_items(self, key: Key) -> Iterator[tuple[Key, Any]]:
+        return self._seen(key, self._inner.map_items(key))
+
+    def _seen(self, key: Key, found: Iterator[tuple[Key, Any]]) -> Iterator[tuple[Key, Any]]:
+        for map_key, (written_ms, value) in found:
+            current = self._inner.map_get(key, map_key)
+            if current is not None and current[0] == written_ms:
+                if self._sees(key, map_key, written_ms, value):
+                    yield map_key, value
+            elif self._shows_expired or not self._is_expired(written_ms):
+                # The function has written or removed the entry since the call: that must stay.
+                yield map_key, value
 
     def _sees(self, key: Key, map_key: Key, written_ms: int, value: Any) -> bool:
         """Whether the function sees an entry that it reads."""

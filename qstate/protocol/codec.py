@@ -25,7 +25,7 @@ from functools import lru_cache
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_type_hints
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Raw, Struct
 from msgspec.structs import astuple
 
 from qstate.errors import (
@@ -37,6 +37,7 @@ from qstate.errors import (
     WrongKeyType,
     query_error,
 )
+from qstate.keys import encode_key
 from qstate.protocol.fields import FAULTS, Reader
 from qstate.protocol.limits import DEFAULT_LIMITS, DEFAULT_MAX_FRAME, MAX_FRAME_LIMIT, MAX_ID, Limits
 from qstate.protocol.messages import FORMS, Form, Get, Message
@@ -129,6 +130,28 @@ def encode(message: Message, limits: Limits = DEFAULT_LIMITS) -> bytes:
     plan = PLANS.get(type(message))
     if plan is None:
         raise LocalProtocolError(f"{name} is not a message of the protocol")
+    payload, found = _encoded(plan, message, limits)
+    if type(message) is Get and found != message:
+        # The library writes dates and decimals as text.
+        payload, found = _encoded(plan, _with_raw_keys(message), limits)
+        if found != message:
+            # MessagePack writes a list as it writes a tuple.
+            unhashable = WrongKeyType(expected="a tuple of columns, no list")
+            raise LocalProtocolError(f"{name}: {unhashable}", unhashable.code) from unhashable
+    return payload
+
+
+def _with_raw_keys(message: Get) -> Any:
+    try:
+        keys = tuple(Raw(encode_key(key)) for key in message.keys)
+        return message._replace(keys=keys, namespace=Raw(encode_key(message.namespace)))
+    except (ValueError, TypeError, OverflowError) as exc:
+        raise LocalProtocolError(f"Get: MessagePack cannot carry its keys: {exc}") from exc
+
+
+def _encoded(plan: Plan, message: Message, limits: Limits) -> tuple[bytes, Message]:
+    """The payload, and the message that the peer reads."""
+    name = type(message).__name__
     try:
         payload = _pack(plan.prefix + message)
     except (ValueError, TypeError, OverflowError) as exc:
@@ -139,17 +162,12 @@ def encode(message: Message, limits: Limits = DEFAULT_LIMITS) -> bytes:
             f"{name} of {len(payload)} bytes is over the limit of {limits.max_frame}", FailureCode.TOO_LARGE
         )
     try:
-        found = decode(payload, limits)
+        return payload, decode(payload, limits)
     except BadContent as exc:
         error = query_error(exc.code, exc.details)
         raise LocalProtocolError(f"{name}: {error}", exc.code) from error
     except RemoteProtocolError as exc:
         raise LocalProtocolError(f"{name}: field='id', expected='integer 1..{MAX_ID}'") from exc
-    if type(message) is Get and found != message:
-        # MessagePack writes a list as it writes a tuple.
-        unhashable = WrongKeyType(expected="a tuple of columns, no list")
-        raise LocalProtocolError(f"{name}: {unhashable}", unhashable.code) from unhashable
-    return payload
 
 
 def decode(payload: bytes, limits: Limits = DEFAULT_LIMITS, takes: tuple[type, ...] | None = None) -> Message:

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta, Raw
 
 from qstate.errors import Detail, MalformedRequest, TooLarge, UnsupportedQuery, WrongKeyType
-from qstate.keys import MAX_KEY_COLUMNS, Key, Namespace
+from qstate.keys import MAX_KEY_COLUMNS, Column, Key, Namespace, decode_extension
 from qstate.protocol.limits import MAX_MAP_ENTRIES, MAX_NAME, STATE_ID_BYTES, Limits
 
 __all__ = [
@@ -59,27 +59,38 @@ def _decoder(kind: Any) -> Callable[[Any], Any]:
     return msgspec.msgpack.Decoder(kind).decode
 
 
+def _extension_column(data: Any) -> Column:
+    return decode_extension(bytes(data))
+
+
 #: What the library raises for bytes that are not of a type.
 FAULTS = (msgspec.DecodeError, UnicodeDecodeError)
 _TEXTS = (*range(0xA0, 0xC0), 0xD9, 0xDA, 0xDB)
 _BINARIES = (0xC4, 0xC5, 0xC6)
 _INTEGERS = (*range(0x80), *range(0xCC, 0xD4), *range(0xE0, 0x100))
-#: The type of a key's column, by the first byte of its MessagePack form.
+_BOOLEANS = (0xC2, 0xC3)
+#: Of extension types: those of dates, timestamps and decimals.
+_EXTENSIONS = (0xC7, 0xC8, 0xC9, *range(0xD4, 0xD9))
+#: The type of a key's column, by the first byte of its MessagePack form. The library knows no type of an extension.
 _COLUMN_TYPE: dict[int, Any] = {
     **dict.fromkeys(_TEXTS, str),
     **dict.fromkeys(_BINARIES, bytes),
     **dict.fromkeys(_INTEGERS, _Int64),
+    **dict.fromkeys(_BOOLEANS, bool),
 }
 #: The decoders of a column, and of keys of one column.
-_COLUMN_OF = {
+_COLUMN_OF: dict[int, Callable[[Any], Any]] = {
     **dict.fromkeys(_TEXTS, _decoder(str)),
     **dict.fromkeys(_BINARIES, _decoder(bytes)),
     **dict.fromkeys(_INTEGERS, _decoder(_Int64)),
+    **dict.fromkeys(_BOOLEANS, _decoder(bool)),
+    **dict.fromkeys(_EXTENSIONS, _extension_column),
 }
 _KEYS_OF = {
     **dict.fromkeys(_TEXTS, _decoder(tuple[str, ...])),
     **dict.fromkeys(_BINARIES, _decoder(tuple[bytes, ...])),
     **dict.fromkeys(_INTEGERS, _decoder(tuple[_Int64, ...])),
+    **dict.fromkeys(_BOOLEANS, _decoder(tuple[bool, ...])),
 }
 _ARRAYS = frozenset((*range(0x90, 0xA0), 0xDC, 0xDD))
 _MAPS = frozenset((*range(0x80, 0x90), 0xDE, 0xDF))
@@ -168,9 +179,11 @@ def _read_key(data: Any, where: Mapping[str, Detail]) -> Key:
         return decode(data) if decode else tuple(_COLUMN_OF[memoryview(column)[0]](column) for column in _columns(data))
     except UnicodeDecodeError:
         raise malformed("message", "text in UTF-8") from None
-    except (KeyError, msgspec.DecodeError):
+    except (KeyError, msgspec.DecodeError, WrongKeyType):
         raise WrongKeyType(
-            **where, expected=f"string, binary or integer of 64 bits, or an array of 2..{MAX_KEY_COLUMNS} of them"
+            **where,
+            expected="string, binary, integer of 64 bits, boolean, date, timestamp or decimal, "
+            f"or an array of 2..{MAX_KEY_COLUMNS} of them",
         ) from None
 
 

@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from qstate.errors import JobError
+from qstate.spark.row_hash import quoted
 
 __all__ = ["ColumnsOrNames", "OperatorColumns", "StreamColumn", "StreamColumns"]
 
@@ -62,6 +63,20 @@ class StreamColumns:
             raise JobError(f"{role} takes column names and Columns, got {columns!r}")
         given = [columns] if isinstance(columns, str | Column) else list(columns)
         return [self._resolved(role, column) for column in given]
+
+    def without_structs(self, role: str, columns: Sequence[StreamColumn]) -> list[StreamColumn]:
+        """The columns, with the fields of a struct in its place; `role` as in `resolve`."""
+        found: list[StreamColumn] = []
+        for column in columns:
+            source = column.source
+            expression = F.col(quoted(column.name)) if isinstance(source, int) else source
+            kind = self.stream.select(expression).schema.fields[0].dataType
+            if isinstance(kind, StructType):
+                fields = [self._resolved(role, expression.getField(name)) for name in kind.names]
+                found += self.without_structs(role, fields)
+            else:
+                found.append(column)
+        return found
 
     def with_new(self, columns: Sequence[StreamColumn]) -> list[StreamColumn]:
         """All columns of the stream, then those of these expressions whose names are unique."""

@@ -166,9 +166,9 @@ class KeyedStream:
         `state` is the queryable name, or a value descriptor (the last value is kept), or a reducing descriptor
         (values are combined). A descriptor without a queryable name is queryable by its own name. `value`
         names the column to store, or several to store as a map from name to value; by default all but the key
-        and namespace columns. `namespace` names the column(s) that separate values of one key, such as
-        `F.unix_timestamp("window.start")`. `order_by` is that of `process`. All of them take names and expressions
-        like `key_by`.
+        and namespace columns. `namespace` names the column(s) that separate values of one key, such as Spark's
+        `window`: a struct stands for its fields, so a namespace is the tuple of the window's start and end.
+        `order_by` is that of `process`. All of them take names and expressions like `key_by`.
 
         `combine` makes each task drop a key's older rows before the shuffle: faster when each key occurs many times in
         a micro-batch, slower when most keys occur once. It keeps the last value only, so a reducing descriptor does not
@@ -191,7 +191,7 @@ class KeyedStream:
         ]
         columns = OperatorColumns(self._columns, values)
         order = columns.add(resolve("order_by", order_by))
-        namespaces = columns.add(spaces)
+        namespaces = columns.add(self._columns.without_structs("namespace", spaces))
         sink: KeyedFunction
         if isinstance(descriptor, ReducingStateDescriptor):
             if combine:
@@ -287,12 +287,12 @@ class KeyedStream:
         return uid
 
     def _subtask_column(self, names: Sequence[str], key_types: Sequence[ColumnType]) -> Column:
-        """`subtask_of(key_group)` in Spark SQL. Integers are widened first, as in `qstate.keys`.
+        """`subtask_of(key_group)` in Spark SQL. Integers and decimals are widened first, as in `qstate.keys`.
 
         The division is exact enough in doubles: the dividend is below 2**30 and the divisor below 2**15.
         """
         columns = [
-            F.col(name).cast("bigint") if kind is ColumnType.BIGINT else F.col(name)
+            F.col(name).cast(kind.value) if kind.widened else F.col(name)
             for name, kind in zip(names, key_types, strict=True)
         ]
         groups = self._manager.config.max_parallelism

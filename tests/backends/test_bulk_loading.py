@@ -18,7 +18,7 @@ from qstate.backends.contract import Change, ChangeOp, StateBackend
 from qstate.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from qstate.errors import SerializationError
 from qstate.keys import KeyGroupRange, decode_keys, encode_key, key_group
-from qstate.serializers import MessagePackSerializer, RecordSerializer
+from qstate.serializers import DeclaredSerializer, MessagePackSerializer
 
 VOID = encode_key(None)
 ANY = ValueStateDescriptor("any")
@@ -52,14 +52,14 @@ def test_values_loaded_together_are_the_values(values: list[Any]) -> None:
 
 
 def test_records_loaded_together_take_their_defaults() -> None:
-    data = [*RecordSerializer(Reading).dump_all([Reading(1, "F")]), MessagePackSerializer().dumps({"at": 2})]
-    assert RecordSerializer(Reading).load_all(data) == [Reading(1, "F"), Reading(2)]
-    assert RecordSerializer(Reading).load_all([]) == []
+    data = [*DeclaredSerializer(Reading).dump_all([Reading(1, "F")]), MessagePackSerializer().dumps({"at": 2})]
+    assert DeclaredSerializer(Reading).load_all(data) == [Reading(1, "F"), Reading(2)]
+    assert DeclaredSerializer(Reading).load_all([]) == []
 
 
 @pytest.mark.parametrize("bad", [b"\xc1", b"\x92\x01", MessagePackSerializer().dumps(3)])
 def test_bytes_that_are_no_record_are_told_as_by_loads(bad: bytes) -> None:
-    serializer = RecordSerializer(Reading)
+    serializer = DeclaredSerializer(Reading)
     good = serializer.dumps(Reading(1))
     with pytest.raises(SerializationError) as one:
         serializer.loads(bad)
@@ -72,7 +72,7 @@ def test_a_serializer_that_reads_in_its_own_way_is_asked() -> None:
         def loads(self, data: bytes) -> Any:
             return 2 * super().loads(data)
 
-    class Later(RecordSerializer):
+    class Later(DeclaredSerializer):
         def loads(self, data: bytes) -> Any:
             found = super().loads(data)
             return Reading(found.at + 1)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from qstate.cli import main as cli
 from qstate.cli.query import parse_key, parse_namespace, printable
 from qstate.errors import ConfigError, WrongKeyType
-from qstate.keys import ColumnType
+from qstate.keys import ColumnType, check_key
 from tests.cli.test_command_line import assert_one_line_error, run
 from tests.project.served_job import CONTENTS, serve
 
@@ -149,6 +149,47 @@ def test_every_key_can_be_written(text: str, number: int, data: bytes) -> None:
     types = [ColumnType.STRING, ColumnType.BIGINT, ColumnType.BINARY]
     assert parse_key([text, str(number), data.hex()], types) == (text, number, data)
     assert parse_key([text], types[:1]) == text
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "key"),
+    [
+        ("boolean", "true", True),
+        ("date", "2013-07-18", date(2013, 7, 18)),
+        ("timestamp", "2013-07-18T05:00:00Z", datetime(2013, 7, 18, 5, tzinfo=timezone.utc)),
+        ("timestamp", "2013-07-18T06:00:00.5+01:00", datetime(2013, 7, 18, 5, 0, 0, 500_000, timezone.utc)),
+        ("decimal(38,2)", "1.5", Decimal("1.50")),
+        ("decimal(38,0)", "-7", Decimal(-7)),
+    ],
+)
+def test_a_key_of_another_type_is_read_from_its_text(kind: str, text: str, key: Any) -> None:
+    found = parse_key([text], [ColumnType(kind)])
+    assert found == key
+    check_key(found, [ColumnType(kind)])
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("boolean", "1"),
+        ("date", "18.7.2013"),
+        ("timestamp", "noon"),
+        ("decimal(38,2)", "1.555"),
+        ("decimal(38,2)", "x"),
+    ],
+)
+def test_a_text_that_does_not_fit_its_column_is_refused_with_its_form(kind: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=r"the key column is of type .*: write it as"):
+        parse_key([text], [ColumnType(kind)])
+
+
+def test_a_namespace_may_have_dates_moments_and_decimals() -> None:
+    text = '[{"date": "2013-07-18"}, {"timestamp": "2013-07-18T05:00:00Z"}, {"decimal": "1.50"}, true]'
+    moment = datetime(2013, 7, 18, 5, tzinfo=timezone.utc)
+    assert parse_namespace(text) == (date(2013, 7, 18), moment, Decimal("1.50"), True)
+    for wrong in ('{"date": 5}', '{"day": "2013-07-18"}', '{"date": "today"}'):
+        with pytest.raises(ConfigError, match="a namespace cannot be"):
+            parse_namespace(wrong)
 
 
 def test_number_beyond_64_bits_is_not_a_key() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Iterator
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 from hypothesis import strategies as st
 
@@ -35,7 +36,9 @@ _SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     bytes: st.binary(max_size=5),
     date: st.dates(),
     datetime: st.datetimes().map(lambda found: found.replace(fold=0)),  # which ISO 8601 has no form for
+    timedelta: st.timedeltas(),
     Decimal: st.decimals(allow_nan=False),
+    UUID: st.uuids(),
 }
 scalar_annotations: st.SearchStrategy[Any] = st.sampled_from(list(_SCALARS))
 _key_annotations = st.sampled_from([str, int, bytes])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field, make_dataclass
-from datetime import date, datetime
-from typing import Any
+from datetime import date, datetime, timedelta
+from typing import Any, NamedTuple
 
 import msgpack
 import pytest
@@ -23,7 +24,7 @@ from qstate.descriptors import (
 )
 from qstate.errors import JobError, SerializationError
 from qstate.evolution import Converted, StateSchema, Unchanged, plan_evolution
-from qstate.serializers import MessagePackSerializer, RecordSerializer, Serializer
+from qstate.serializers import DeclaredSerializer, MessagePackSerializer, Serializer
 from tests.evolution.declared import (
     annotations,
     conforms,
@@ -418,6 +419,66 @@ def test_values_of_an_undeclared_type_are_taken_if_they_fit(wanted: Any, data: s
         assert repr(found) == repr(value)
 
 
+class Narrow(enum.Enum):
+    LOW = 1
+    HIGH = 2
+
+
+Wide = enum.Enum("Wide", ["MIDDLE", "LOW", "HIGH"])  # type: ignore[misc]  # the type has its own name
+
+
+class Pair(NamedTuple):
+    a: int
+    b: str = ""
+
+
+WITHIN = record(("pair", Pair), ("kind", Narrow))
+FORMS: dict[str, tuple[Any, Any, Any, Any, bool]] = {
+    "an enum with more members": (Narrow, Wide, Narrow.LOW, Wide.LOW, False),  # type: ignore[attr-defined]
+    "an enum with fewer members": (Wide, Narrow, Wide.LOW, Narrow.LOW, True),  # type: ignore[attr-defined]
+    "an enum to text": (Narrow, str, Narrow.HIGH, "HIGH", False),
+    "text to an enum": (str, Narrow, "HIGH", Narrow.HIGH, True),
+    "a named tuple to a dataclass": (Pair, OLD, Pair(5, "x"), OLD(5, "x"), False),
+    "a dataclass to a named tuple": (OLD, Pair, OLD(5, "x"), Pair(5, "x"), False),
+    "fields of a named tuple": (record(("a", int)), record(("a", float)), None, None, True),
+    "anything to records": (object, list[Pair], [{"a": 5}], [Pair(5)], True),
+    "nested": (
+        list[WITHIN],  # type: ignore[valid-type]
+        list[record(("pair", record(("a", float), ("c", int, 7))), ("kind", Wide))],  # type: ignore[misc]
+        [WITHIN(Pair(5, "x"), Narrow.LOW)],
+        None,
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_records_and_enums_at_any_depth_are_taken_over(name: str) -> None:
+    stored, wanted, value, expected, rewrites = FORMS[name]
+    found, rewritten = taken_over(stored, wanted, stored(5) if value is None else value)
+    assert rewritten is rewrites
+    if expected is not None:
+        assert repr(found) == repr(expected)
+    elif name == "nested":
+        assert repr(found) == "[Reading(pair=Reading(a=5.0, c=7), kind=<Wide.LOW: 2>)]"
+    else:
+        assert repr(found) == "Reading(a=5.0)"
+
+
+def test_the_name_of_a_member_that_is_gone_fails_the_restore() -> None:
+    with pytest.raises(SerializationError, match="expected a Narrow: LOW, HIGH, got 'MIDDLE'"):
+        taken_over(Wide, Narrow, Wide.MIDDLE)  # type: ignore[attr-defined]
+    with pytest.raises(JobError, match="int cannot become Narrow"):
+        taken_over(int, Narrow, 1)
+
+
+def test_a_class_that_was_stored_by_its_name_may_be_known_in_detail_now() -> None:
+    """A serializer of the user's own stored such classes before qstate knew their members and fields."""
+    for name, wanted in (("Narrow", Narrow), ("Pair", Pair), ("timedelta", timedelta)):
+        before = StateSchema.of(own(Old(), wanted)).to_plain() | {"value_type": {"class": name}}
+        assert plan_evolution(StateSchema.from_plain(before), own(Old(), wanted)) == Unchanged()
+
+
 names = st.sampled_from("abcdef")
 numbers = st.integers(-9, 9)
 
@@ -445,7 +506,7 @@ def test_records_keep_what_both_have(declared: dict[str, Any], added: dict[str, 
 
 
 def test_custom_record_serializer_reads_its_own_bytes() -> None:
-    class Backwards(RecordSerializer):
+    class Backwards(DeclaredSerializer):
         name = "backwards"
 
         def dumps(self, value: Any) -> bytes:

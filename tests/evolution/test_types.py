@@ -8,10 +8,11 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from decimal import Decimal
-from enum import Enum
+from enum import Enum, Flag
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, NewType, Optional, TypedDict, TypeVar
+from uuid import UUID
 
 import msgpack
 import pytest
@@ -30,8 +31,8 @@ from qstate.descriptors import (
 )
 from qstate.errors import CheckpointError, ConfigError
 from qstate.evolution import StateSchema
-from qstate.evolution.value_types import MAX_DEPTH, type_from_plain, value_type_of
 from qstate.serializers import MessagePackSerializer
+from qstate.value_types import MAX_DEPTH, type_from_plain, value_type_of
 from tests.evolution.declared import annotations
 
 
@@ -72,6 +73,10 @@ class Node:
 
 class Colour(Enum):
     RED = 1
+
+
+class Permissions(Flag):
+    READ = 1
 
 
 class Pair(NamedTuple):
@@ -117,7 +122,10 @@ TYPES: list[tuple[Any, str]] = [
     (Mapping, "object"),
     (Options, "dict[str, object]"),
     (Colour, "Colour"),
-    (Pair, "Pair"),
+    (Pair, "Pair(one: int)"),
+    (timedelta, "timedelta"),
+    (UUID, "UUID"),
+    (Permissions, "Permissions"),
     (Place, "Place(latitude: float, longitude: float)"),
     (
         Flight,
@@ -157,7 +165,12 @@ def test_plain_data_of_a_record_is_as_the_module_says() -> None:
         ],
     }
     assert value_type_of(dict[str, tuple[int, Colour]]).to_plain() == {
-        "dict": ["str", {"tuple": ["int", {"class": "Colour"}]}]
+        "dict": ["str", {"tuple": ["int", {"enum": "Colour", "members": ["RED"]}]}]
+    }
+    assert value_type_of(Permissions).to_plain() == {"class": "Permissions"}
+    assert value_type_of(Pair).to_plain() == {
+        "record": "Pair",
+        "fields": [{"name": "one", "type": "int", "default": False}],
     }
     assert value_type_of(tuple[int, ...]).to_plain() == {"tuple_of": "int"}
 
@@ -282,7 +295,22 @@ plain_data = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(["list", "dict", "tuple", "tuple_of", "union", "record", "fields", "class", "name", "type"])
+            st.sampled_from(
+                [
+                    "list",
+                    "dict",
+                    "tuple",
+                    "tuple_of",
+                    "union",
+                    "record",
+                    "fields",
+                    "enum",
+                    "members",
+                    "class",
+                    "name",
+                    "type",
+                ]
+            )
             | st.integers(0, 1),
             inner,
             max_size=3,
@@ -334,6 +362,7 @@ UNSOUND: dict[str, Any] = {
     "unknown generic": {**SOUND, "value_type": {"set": "int"}},
     "dict of one type": {**SOUND, "value_type": {"dict": ["int"]}},
     "union of one type": {**SOUND, "value_type": {"union": ["int"]}},
+    "a member that is no text": {**SOUND, "value_type": {"enum": "E", "members": [1]}},
     "a field twice": {**SOUND, "value_type": {"record": "R", "fields": [FIELD, FIELD]}},
     "a field without a type": {**SOUND, "value_type": {"record": "R", "fields": [{"name": "a", "default": True}]}},
     "a field with half a default": {**SOUND, "value_type": {"record": "R", "fields": [{**FIELD, "default": 1}]}},

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from qstate.descriptors import ListStateDescriptor, ValueStateDescriptor
 from qstate.errors import ConfigError, SerializationError
 from qstate.evolution.value_checks import DEEPEST, DEEPEST_TUPLES, PLAIN, Misfit, rule_of
-from qstate.evolution.value_types import value_type_of
 from qstate.evolution.write_checks import WriteChecks, checked
 from qstate.serializers import MessagePackSerializer, Serializer
+from qstate.value_types import value_type_of
 from tests.evolution.declared import annotations, conforms, values_of
 
 
@@ -73,12 +73,11 @@ STRANGE: dict[str, tuple[Any, str]] = {
     "named tuple": (Pair(1, 2), r"give tuple\(value\)"),
     "set": ({1}, r"give list\(value\)"),
     "frozen set": (frozenset({1}), r"give list\(value\)"),
-    "dataclass": (Place(1.0), "declare its class as the state's type"),
+    "dataclass": (Place(1.0), "declare its class, or give dataclasses.asdict"),
     "offset": (datetime(2013, 1, 1, tzinfo=timezone(timedelta(hours=5))), r"give value.astimezone\(timezone.utc\)"),
     "zone": (datetime(2013, 1, 1, tzinfo=ZoneInfo("Europe/London")), r"give value.astimezone\(timezone.utc\)"),
     "MessagePack's timestamp": (msgpack.Timestamp(1), "give a plain value"),
     "MessagePack's extension": (msgpack.ExtType(1, b"\x90"), r"give tuple\(value\)"),
-    "timedelta": (timedelta(1), "give a plain value"),
     "complex": (1j, "give a plain value"),
     "object": (object(), "give a plain value"),
 }
@@ -120,8 +119,7 @@ def test_value_that_would_be_read_as_another_is_refused_with_a_remedy(name: str,
 @pytest.mark.parametrize("name", STRANGE)
 def test_declared_type_refuses_such_a_value_too(name: str) -> None:
     value, _ = STRANGE[name]
-    declared = [float, int, str, bytes, dict, list, tuple, datetime, type(value), type(value) | None]
-    for kind in (kind for kind in declared if kind is not Place):
+    for kind in (float, int, str, bytes, dict, list, tuple, datetime):
         with pytest.raises(SerializationError):
             checked(ValueStateDescriptor("s", kind)).serializer.dumps(value)
 
@@ -143,7 +141,9 @@ def test_declared_type_refuses_such_a_value_too(name: str) -> None:
         (tuple[int, str], (1, 2), r"at \[1\]: expected str, got 2"),
         (tuple[int, str], (1,), r"expected tuple\[int, str\], got \(1,\)"),
         (Place, Place("x"), r"at \['latitude'\]: expected float, got 'x'"),  # type: ignore[arg-type]
-        (Place, {"latitude": 1.0}, "expected a Place, got"),
+        (Place, {"latitude": 1.0}, r"expected Place, got .* of type dict; give Place\(\*\*value\)"),
+        (list[Place], [{"latitude": 1.0}], r"at \[0\]: expected Place, got .* of type dict; give Place\(\*\*value\)"),
+        (Colour, 1, "expected Colour, got 1 of type int"),
         (Flight, Flight(1, datetime(2013, 1, 1), delays=[1.0, 2]), r"at \['delays'\]\[1\]: expected float, got 2"),
         (Flight, Flight(1, datetime(2013, 1, 1), gate=b"B"), r"at \['gate'\]: expected str \| None"),  # type: ignore[arg-type]
     ],
@@ -157,39 +157,9 @@ def test_a_dataclass_is_taken_with_what_its_fields_declare() -> None:
     serializer = checked(ValueStateDescriptor("s", Flight)).serializer
     for flight in (
         Flight(1, datetime(2013, 1, 1)),
-        Flight(1, datetime(2013, 1, 1, tzinfo=timezone.utc), "B7", [1.0, 2.0]),
+        Flight(1, datetime(2013, 1, 1, tzinfo=timezone.utc), "B7", [1.0, 2.0], Place(1.5, "JFK")),
     ):
         assert serializer.loads(serializer.dumps(flight)) == flight
-    nested = Flight(1, datetime(2013, 1, 1), origin={"latitude": 1.5})  # type: ignore[arg-type]  # as it is stored
-    assert serializer.loads(serializer.dumps(nested)).origin == {"latitude": 1.5}
-
-
-@dataclass
-class Stop:
-    name: str
-
-
-@dataclass
-class Trip:
-    first: Stop
-
-
-@pytest.mark.parametrize(
-    ("declared", "objects", "dicts"),
-    [
-        (list[Stop], [Stop("a")], [{"name": "a"}]),
-        (dict[str, Stop], {"x": Stop("a")}, {"x": {"name": "a"}}),
-        (Stop | None, Stop("a"), {"name": "a"}),
-        (Trip, Trip(Stop("a")), Trip({"name": "a"})),  # type: ignore[arg-type]  # as it is stored
-    ],
-)
-def test_a_dataclass_inside_another_type_is_taken_as_a_dict(declared: Any, objects: Any, dicts: Any) -> None:
-    serializer = checked(ValueStateDescriptor("s", declared)).serializer
-    with pytest.raises(
-        SerializationError, match=r"no form for a Stop: a dataclass .* as the declared type itself.*asdict\(value\)"
-    ):
-        serializer.dumps(objects)
-    assert serializer.loads(serializer.dumps(dicts)) == dicts
 
 
 def test_every_way_of_writing_is_checked_and_reading_is_not() -> None:
@@ -319,5 +289,5 @@ class Made:
 
 @pytest.mark.parametrize("record", [Scaled, Made])
 def test_a_dataclass_that_cannot_be_made_of_its_fields_is_refused_before_it_is_stored(record: type) -> None:
-    with pytest.raises(ConfigError, match=f"{record.__name__} cannot be made of its fields"):
+    with pytest.raises(ConfigError, match=f"state 's': {record.__name__}: .* cannot be made of its fields"):
         ValueStateDescriptor("s", record)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -51,7 +53,7 @@ def test_new_state_is_empty(handles: Handles) -> None:
     assert handles.value.value() is None
     assert handles.list.get() == []
     assert handles.map.is_empty()
-    assert list(handles.map.entries()) == handles.map.keys() == handles.map.values() == []
+    assert [*handles.map.entries(), *handles.map.keys(), *handles.map.values(), *handles.list.elements()] == []
     assert handles.map.get("x") is None and not handles.map.contains("x")
     assert handles.reducing.get() is None
     assert handles.aggregating.get() is None
@@ -214,11 +216,25 @@ def test_namespaces_do_not_see_each_other(handles: Handles) -> None:
     assert handles.value.in_namespace(None).value() == handles.value.in_namespace(5).in_namespace(None).value() == 1
 
 
-@pytest.mark.parametrize("namespace", [1.0, True, (), (1,), ("a", None)])
+@pytest.mark.parametrize("namespace", [1.0, datetime(2013, 1, 1), (), (1,), ("a", None)])
 def test_unsound_namespace_is_refused_even_when_an_equal_one_is_known(handles: Handles, namespace: Any) -> None:
     handles.value.in_namespace(1).update(1)
     with pytest.raises(QueryError):
         handles.value.in_namespace(namespace)
+
+
+def test_namespaces_that_are_equal_in_python_are_told_apart(handles: Handles) -> None:
+    equal: list[Any] = [1, True, Decimal(1), Decimal("1.0"), ("a", 1), ("a", True), ("a", Decimal(1))]
+    for number, namespace in enumerate(equal):
+        handles.value.in_namespace(namespace).update(number)
+    assert [handles.value.in_namespace(namespace).value() for namespace in equal] == list(range(len(equal)))
+
+
+def test_a_moment_is_one_namespace_in_any_time_zone(handles: Handles) -> None:
+    noon = datetime(2013, 1, 1, 12, tzinfo=timezone.utc)
+    handles.value.in_namespace((noon, noon)).update(1)
+    elsewhere = noon.astimezone(timezone(timedelta(hours=9)))
+    assert handles.value.in_namespace((elsewhere, noon)).value() == 1
 
 
 def test_many_namespaces_keep_their_state(handles: Handles) -> None:

@@ -140,6 +140,18 @@ def test_a_query_sees_a_value_until_the_duration_has_passed(backend: StateBacken
             assert state.query(kind, 100, isolation) is None, (kind, isolation)
 
 
+def test_what_is_written_while_a_map_is_read_stays_and_does_not_show(backend: StateBackend) -> None:
+    """A read removes the expired entries that it finds, and not those that the function has written since."""
+    state = Expiring(backend)
+    state.at(0)
+    state.map.put_all({"x": 1, "y": 2})
+    state.at(1000)
+    entries = state.map.entries()
+    state.map.put_all({"x": 7, "y": 8})
+    assert dict(entries) == {}
+    assert dict(state.map.entries()) == {"x": 7, "y": 8}
+
+
 def test_lists_expire_element_by_element_and_maps_entry_by_entry(backend: StateBackend) -> None:
     state = Expiring(backend)
     fill(state)
@@ -149,7 +161,7 @@ def test_lists_expire_element_by_element_and_maps_entry_by_entry(backend: StateB
     state.at(100)
     assert state.list.get() == state.query(StateKind.LIST, 100) == [3]
     assert dict(state.map.entries()) == state.query(StateKind.MAP, 100) == {"x": 3}
-    assert state.map.keys() == ["x"] and state.map.values() == [3]
+    assert (list(state.map.keys()), list(state.map.values())) == (["x"], [3])
     state.at(160)
     assert state.list.get() == [] and state.map.is_empty()
 

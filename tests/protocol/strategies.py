@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timezone
+from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
@@ -33,7 +35,15 @@ deadlines = st.integers(0, MAX_DEADLINE_MS)
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=255)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 int64s = st.integers(-(2**63), 2**63 - 1)
-columns = texts | st.binary(max_size=20) | int64s
+columns = st.one_of(
+    texts,
+    st.binary(max_size=20),
+    int64s,
+    st.booleans(),
+    st.dates(),
+    st.datetimes(timezones=st.just(timezone.utc)),
+    st.integers(-(10**38) + 1, 10**38 - 1).map(lambda cents: Decimal(f"{cents}E-2")),
+)
 keys = columns | st.tuples(columns, columns) | st.tuples(columns, columns, columns)
 state_ids = st.binary(min_size=16, max_size=16)
 scalars = texts | int64s | st.floats(allow_nan=False, allow_infinity=False) | st.booleans() | st.none()

@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 import tracemalloc
+from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +172,7 @@ def test_a_field_outside_its_rule_is_refused_both_ways_and_named(message: Any, f
 
 @pytest.mark.parametrize(
     "key",
-    [None, True, 1.5, math.nan, 2**63, {}, (), ("a",), ("a", None), ("a", ("b", "c")), ("a", 2**63)],
+    [None, ("a", None, True), 1.5, math.nan, 2**63, {}, (), ("a",), ("a", None), ("a", ("b", "c")), ("a", 2**63)],
     ids=repr,
 )
 @pytest.mark.parametrize("others", [(), ("a",), (1,), (("a", 1),), (b"b", 1)], ids=repr)
@@ -184,12 +186,18 @@ def test_an_invalid_key_is_a_wrong_key_type_and_named_by_its_index(key: Any, oth
     assert remote.value.details["index"] == len(others)
 
 
-@pytest.mark.parametrize("namespace", [False, 1.0, (), ("a",), {}], ids=repr)
+@pytest.mark.parametrize("namespace", [msgpack.ExtType(3, b"today"), 1.0, (), ("a",), {}], ids=repr)
 def test_an_invalid_namespace_is_a_wrong_key_type(namespace: Any) -> None:
     with pytest.raises(BadContent) as caught:
         decode(msgpack.packb((2, *GET._replace(namespace=namespace))))
     assert caught.value.code is FailureCode.WRONG_KEY_TYPE
     assert caught.value.details["field"] == "namespace"
+
+
+def test_a_naive_datetime_and_a_decimal_without_a_value_cannot_be_sent() -> None:
+    for key in (datetime(2013, 1, 1), Decimal("NaN"), Decimal("1E+2"), ("a", datetime(2013, 1, 1))):
+        with pytest.raises(LocalProtocolError):
+            encode(GET._replace(keys=(key,)))
 
 
 def test_integers_below_64_bits_and_lone_surrogates_cannot_be_sent() -> None:
@@ -230,7 +238,7 @@ def test_an_unknown_type_is_unsupported_even_when_its_fields_cannot_be_read() ->
         b"\x97\x02\x07\x00\xc4\x10" + STATE_ID + b"\xc0\x82\xa1a\x01\xa1a\x02\x91\x01",
         b"\x97\x02\x07\x00\xc4\x10" + STATE_ID + b"\xc0\x81\x90\x02\x91\x01",
         msgpack.packb((2, *GET._replace(namespace=msgpack.ExtType(1, b"\x90")))),
-        msgpack.packb((2, *GET._replace(namespace=msgpack.Timestamp(1)))),
+        msgpack.packb((2, *GET._replace(namespace=msgpack.Timestamp(1, 1)))),
         msgpack.packb((2, *GET, "more")),
         msgpack.packb((2, *GET[:-1])),
         msgpack.packb((2, 7)),

@@ -169,7 +169,7 @@ def test_a_large_payload_that_is_too_short_or_too_long_is_broken(cut: int) -> No
         ((1,) * 65, FailureCode.WRONG_KEY_TYPE),
         ((1,) * 5000, FailureCode.WRONG_KEY_TYPE),
         (msgpack.ExtType(5, b"x"), FailureCode.WRONG_KEY_TYPE),
-        (msgpack.Timestamp(1), FailureCode.WRONG_KEY_TYPE),
+        (msgpack.Timestamp(1, 1), FailureCode.WRONG_KEY_TYPE),
     ],
     ids=repr,
 )

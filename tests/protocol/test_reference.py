@@ -28,6 +28,7 @@ from qstate.protocol import (
 )
 from qstate.protocol.fields import INTEGER_OPTIONS, OPTIONS
 from qstate.serializers import MessagePackSerializer
+from qstate_conformance.corpus import value_of
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/reference/protocol.md").read_text(encoding="utf-8")
@@ -38,19 +39,6 @@ RETRY_WORDS = {
     Retry.RETRY_HERE: "retry here",
     Retry.LOOK_UP_AGAIN: "look up again",
 }
-
-
-def value_of(found: Any) -> Any:
-    """The Python value of the corpus's JSON: arrays are tuples, `$hex` binary, `$integer` a large integer."""
-    if isinstance(found, list):
-        return tuple(value_of(item) for item in found)
-    if isinstance(found, dict):
-        if found.keys() == {"$hex"}:
-            return bytes.fromhex(found["$hex"])
-        if found.keys() == {"$integer"}:
-            return int(found["$integer"])
-        return {name: value_of(item) for name, item in found.items()}
-    return found
 
 
 def message_of(entry: dict[str, Any]) -> Any:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
 from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import functions as F
 
 from qstate.descriptors import ReducingStateDescriptor, ValueStateDescriptor
 from qstate.errors import JobError
@@ -73,3 +75,27 @@ def test_a_reducing_descriptor_cannot_be_combined_before_the_shuffle(spark: Any,
         keyed.as_queryable_state(descriptor, uid="total", value="amount", combine=True)
     with pytest.raises(JobError, match="combine is True or False, got 'yes'"):
         keyed.as_queryable_state("total", uid="total", value="amount", combine="yes")
+
+
+@pytest.mark.parametrize("combine", [False, True])
+def test_a_window_is_a_namespace_as_it_is(
+    combine: bool, spark: Any, stream_of: Any, job_of: Any, client_of: Any, tmp_path: Path
+) -> None:
+    """The namespace is the tuple of the window's start and end, in UTC, whatever the session's time zone is."""
+    five = datetime(2013, 7, 18, 5, tzinfo=timezone.utc)
+    moments = [five + timedelta(minutes=20 * number) for number in range(6)]
+    table = pa.table(
+        {"key": ["JFK", "EWR"] * 3, "time": pa.array(moments, pa.timestamp("us", "UTC")), "temp": range(6)}
+    )
+    job = job_of(spark)
+    rows = stream_of(spark, table).read().withColumn("window", F.window("time", "1 hour"))
+    stream = job.key_by(rows, "key").as_queryable_state(
+        "perHour", uid="perHour", namespace="window", value=["temp", "time"], order_by="time", combine=combine
+    )
+    stream.start(checkpoint_location=str(tmp_path / "c"), trigger={"availableNow": True}).awaitTermination()
+    client, hour = client_of(job), timedelta(hours=1)
+    for start, expected in ((five, {"JFK": 2, "EWR": 1}), (five + hour, {"JFK": 4, "EWR": 5})):
+        found = client.get_many("job", "perHour", ["JFK", "EWR"], namespace=(start, start + hour))
+        assert {key: view.value()["temp"] for key, view in found.items()} == expected
+        assert found["JFK"].value()["time"] == moments[expected["JFK"]]
+    assert client.get("job", "perHour", "JFK", namespace=(five, five)) is None

@@ -18,6 +18,7 @@ from qstate.keys import Key, Namespace
 from qstate.serializers import MessagePackSerializer
 from qstate_conformance.backend.model import Model, Place, check_same
 from qstate_conformance.backend.states import AGGREGATING, KINDS, STATES
+from qstate_conformance.packing import extension_column
 
 __all__ = ["all_places", "answered", "check_reads", "check_tables", "query", "query_one", "read_answer"]
 
@@ -28,7 +29,9 @@ def read_answer(descriptor: StateDescriptor, answer: bytes) -> Any:
         return MessagePackSerializer().loads(answer)
     if descriptor.kind not in (StateKind.LIST, StateKind.MAP):
         return descriptor.serializer.loads(answer)
-    unpacker = msgpack.Unpacker(use_list=False, strict_map_key=False, max_buffer_size=2**31 - 1)
+    unpacker = msgpack.Unpacker(
+        use_list=False, strict_map_key=False, max_buffer_size=2**31 - 1, timestamp=3, ext_hook=extension_column
+    )
     unpacker.feed(answer)
     if descriptor.kind is StateKind.LIST:
         found: Any = [_item(unpacker, descriptor, answer) for _ in range(unpacker.read_array_header())]
@@ -94,6 +97,8 @@ def check_tables(backend: StateBackend, model: Model, places: Iterable[Place]) -
         table, expected = backend.table(STATES[name], namespace), model.get(place)
         found = table.get(key)
         check_same(found, expected, place)
+        if STATES[name].kind is StateKind.LIST:
+            check_same(list(table.list_items(key)), expected or [], f"list_items of {place}")
         if STATES[name].kind is StateKind.MAP:
             items = dict(table.map_items(key))
             check_same(items, expected or {}, f"map_items of {place}")

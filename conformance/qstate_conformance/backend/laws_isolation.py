@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from qstate.backends import Isolation
 from qstate.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor, ValueStateDescriptor
-from qstate.keys import MAX_PARALLELISM_LIMIT, Key, KeyGroupRange, Namespace
-from qstate_conformance.backend.contents import check_reads, check_tables, query
+from qstate.keys import MAX_PARALLELISM_LIMIT, Key, KeyGroupRange, Namespace, encode_key
+from qstate_conformance.backend.contents import answered, check_reads, check_tables, query, query_one
 from qstate_conformance.backend.instances import Instances, opened, sealed
 from qstate_conformance.backend.model import Model, check_same
 from qstate_conformance.backend.replica import Replica
@@ -139,6 +143,68 @@ def test_namespaces_do_not_see_each_other(subject: BackendSubject, spaces: list[
                 found = [holder.table(descriptor, space).get(key) for space in spaces]
                 expected = [None, *(numbered(descriptor, number) for number in range(1, len(spaces)))]
                 check_same(found, expected, descriptor.name)
+
+
+@law("T3")
+def test_namespaces_that_are_equal_in_a_language_do_not_see_each_other(subject: BackendSubject) -> None:
+    """True, 1 and the decimals 1 and 1.0 are four namespaces, also as columns, in tables, queries and restored."""
+    ones: list[Any] = [1, True, Decimal(1), Decimal("1.0")]
+    spaces: list[Namespace] = [*ones, *(("a", one) for one in ones)]
+    with Instances(subject) as instances:
+        backend = instances.open()
+        backend.begin(0)
+        for descriptor in KINDS:
+            for number, space in enumerate(spaces):
+                backend.table(descriptor, space).put("k", numbered(descriptor, number))
+        changes = sealed(backend, 0)
+        for holder in (backend, instances.restored(0, changes)):
+            for descriptor in KINDS:
+                expected = [numbered(descriptor, number) for number in range(len(spaces))]
+                check_same([holder.table(descriptor, space).get("k") for space in spaces], expected)
+                found = [query_one(holder, Isolation.LIVE, descriptor, "k", space) for space in spaces]
+                check_same(found, [answered(contents, descriptor) for contents in expected])
+
+
+_NOON = datetime(2013, 7, 18, 12, tzinfo=timezone.utc)
+#: Keys of one column, and of several: those of one keyed stream have the same types.
+_TYPED_KEYS: dict[str, list[Key]] = {
+    "boolean": [True, False],
+    "date": [date(2013, 7, 18), date.min, date.max, date(1970, 1, 1)],
+    "timestamp": [_NOON, _NOON + timedelta(microseconds=1), datetime(1969, 12, 31, tzinfo=timezone.utc)],
+    "decimal": [Decimal("0.00"), Decimal("1.00"), Decimal("-1.00"), Decimal(f"{10**38 - 1}E-2")],
+    "several": [(True, _NOON, "a"), (False, _NOON, "a"), (True, _NOON + timedelta(hours=1), "a")],
+}
+
+
+@law("T1", "T3", "B10")
+@pytest.mark.parametrize("kind", _TYPED_KEYS)
+def test_keys_of_every_type_are_told_and_read(subject: BackendSubject, kind: str) -> None:
+    """Keys, and namespaces, of each type are in every read, in `entries` and after a restore; a moment in any zone."""
+    found = _TYPED_KEYS[kind]
+    with Instances(subject) as instances:
+        backend = instances.open()
+        backend.begin(0)
+        for number, key in enumerate(found):
+            for descriptor in KINDS:
+                backend.table(descriptor, found[0]).put(key, numbered(descriptor, number))
+        changes = sealed(backend, 0)
+        assert {change.key for change in changes} == set(map(encode_key, found))
+        entries = list(backend.entries(ALL))
+        for holder in (backend, instances.restored(0, changes), instances.restored(0, entries)):
+            for descriptor in KINDS:
+                expected = [numbered(descriptor, number) for number in range(len(found))]
+                for asked in (found, list(map(_elsewhere, found))):
+                    table = holder.table(descriptor, _elsewhere(found[0]))
+                    check_same([table.get(key) for key in asked], expected)
+                    _, answers = query(holder, Isolation.LIVE, descriptor, asked, found[0])
+                    check_same(answers, [answered(contents, descriptor) for contents in expected])
+
+
+def _elsewhere(key: Any) -> Any:
+    """The same key, with its moments in another time zone."""
+    if isinstance(key, tuple):
+        return tuple(map(_elsewhere, key))
+    return key.astimezone(timezone(timedelta(hours=9))) if isinstance(key, datetime) else key
 
 
 @law("T3", "B2")

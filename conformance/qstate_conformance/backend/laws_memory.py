@@ -5,6 +5,8 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import pytest
+
 from qstate.backends import Capability
 from qstate_conformance.backend.child import Child
 from qstate_conformance.laws import law
@@ -14,6 +16,21 @@ from qstate_conformance.subjects import BackendSubject
 FIRST_MIB, LAST_MIB = 160, 416
 #: A backend that holds everything needs more than a byte for a byte; one with bounded memory nearly nothing.
 MOST_GROWTH = 0.35
+
+
+@law("T13", "B17", "S6")
+def test_memory_stays_bounded_while_a_large_map_and_list_are_read(subject: BackendSubject) -> None:
+    """Reading a map of 160 MiB and a list of 160 MiB one by one takes no more than a third of one of them."""
+    if Capability.LARGER_THAN_MEMORY not in subject.capabilities:
+        pytest.skip(f"{subject.name} does not claim larger_than_memory")
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        Child(subject, "read_large", Path(scratch) / "own", {"mib": FIRST_MIB}) as child,
+    ):
+        filled, read = child.says(240.0), child.says(240.0)
+    assert read["entries"] == read["elements"] == filled["entries"]
+    memory = read["peak_mib"] - filled["peak_mib"]
+    assert memory <= MOST_GROWTH * FIRST_MIB, f"{memory:.0f} MiB more memory to read {FIRST_MIB} MiB twice"
 
 
 @law("B17", proves=[Capability.LARGER_THAN_MEMORY])

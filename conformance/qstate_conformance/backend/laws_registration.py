@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -78,7 +80,11 @@ def test_a_name_that_comes_again_with_another_kind_is_refused(
 
 
 @law("B16")
-@pytest.mark.parametrize("namespace", [1.5, True, (), ("a",), 2**63, ("a", None), ("a", 0.5), "\ud800"], ids=ascii)
+@pytest.mark.parametrize(
+    "namespace",
+    [1.5, datetime(2013, 1, 1), Decimal("1E-39"), (), ("a",), 2**63, ("a", None), ("a", 0.5), "\ud800"],
+    ids=ascii,
+)
 def test_a_namespace_that_cannot_be_a_key_is_refused(subject: BackendSubject, namespace: Any) -> None:
     """A namespace is a key or None. Anything else raises `WrongKeyType` and does not change the backend."""
     with opened(subject) as backend:

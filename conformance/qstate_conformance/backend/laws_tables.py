@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -16,7 +18,16 @@ from qstate_conformance.backend.contents import all_places, check_tables
 from qstate_conformance.backend.instances import Instances, opened, sealed
 from qstate_conformance.backend.model import Model, check_same
 from qstate_conformance.backend.states import FRAMED, KINDS, LIST, MAP, VALUE, numbered
-from qstate_conformance.backend.strategies import contents_of, key_lists, keys, map_keys, namespaces, programs, values
+from qstate_conformance.backend.strategies import (
+    contents_of,
+    elements,
+    key_lists,
+    keys,
+    map_keys,
+    namespaces,
+    programs,
+    values,
+)
 from qstate_conformance.backend.writes import Write, apply
 from qstate_conformance.laws import law
 from qstate_conformance.subjects import BackendSubject
@@ -266,11 +277,16 @@ def test_map_items_do_not_show_later_writes(subject: BackendSubject, start: dict
         check_same(seen, start)
 
 
+#: A container of many elements may be read in another way than one of a few.
+SIZES = [50, 3000]
+
+
 @law("T9")
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("end", ["put", "delete", "commit", "rollback"])
-def test_map_items_outlive_the_map(subject: BackendSubject, end: str) -> None:
+def test_map_items_outlive_the_map(subject: BackendSubject, end: str, size: int) -> None:
     """The result of `map_items` can be read to its end after a put, a delete, a commit or a rollback."""
-    start: dict[Key, int] = {f"m{number}": number for number in range(50)}
+    start: dict[Key, int] = {f"m{number}": number for number in range(size)}
     with opened(subject) as backend:
         table = backend.table(MAP)
         table.put("k", dict.fromkeys(start, -1))
@@ -289,6 +305,89 @@ def test_map_items_outlive_the_map(subject: BackendSubject, end: str) -> None:
         ends[end]()
         seen += items
         check_same(dict(seen), start)
+
+
+@law("T9")
+@pytest.mark.parametrize("known", [False, True], ids=["not read before", "read before"])
+def test_the_items_of_a_large_map_agree_with_it(subject: BackendSubject, known: bool) -> None:
+    """Committed, changed, added and removed entries of a large map are each in the result of `map_items`, as it is."""
+    expected: dict[Key, int] = dict.fromkeys(range(2000), 0)
+    with Instances(subject) as instances:
+        backend = instances.open()
+        backend.begin(0)
+        table = backend.table(MAP)
+        table.put("k", dict(expected))
+        table.put("other", {"o": 1})
+        changes = sealed(backend, 0)
+        for holder in (backend, instances.restored(0, changes)):
+            found = dict(expected)
+            holder.begin(1)
+            table = holder.table(MAP)
+            for number in range(0, 3000, 7):
+                if known:
+                    table.map_get("k", number)
+                found[number] = number
+                table.map_put("k", number, number)
+            for number in range(0, 2000, 5):
+                del found[number]
+                table.map_remove("k", number)
+            check_same(dict(table.map_items("k")), found)
+            seen = {}
+            for map_key, value in islice(table.map_items("k"), len(found) + 1):
+                seen[map_key] = value
+                table.map_put("k", map_key, "later")
+                table.map_put("k", ("added", len(seen)), 1)
+                table.map_remove("k", 1999 - len(seen))
+            check_same(seen, found)
+            check_same(dict(table.map_items("other")), {"o": 1})
+
+
+@law("T8")
+@given(start=elements, added=elements, committed=st.booleans())
+def test_list_items_are_the_list_as_it_was(
+    subject: BackendSubject, start: list[Any], added: list[Any], committed: bool
+) -> None:
+    """The result of `list_items` has the elements in their order, and none that is added while it is read."""
+    with opened(subject) as backend:
+        table = backend.table(LIST)
+        assert list(table.list_items("k")) == []
+        table.put("k", deepcopy(start))
+        if committed:
+            sealed(backend, 0)
+            backend.begin(1)
+        table.list_add("k", deepcopy(added))
+        seen = []
+        for element in islice(table.list_items("k"), len(start) + len(added) + 1):
+            seen.append(element)
+            table.list_add("k", ["later"])
+        check_same(seen, [*start, *added])
+        check_same(list(table.list_items("k")), [*start, *added, *(["later"] * len(seen))])
+
+
+@law("T8")
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("end", ["put", "delete", "commit", "rollback"])
+def test_list_items_outlive_the_list(subject: BackendSubject, end: str, size: int) -> None:
+    """The result of `list_items` can be read to its end after a put, a delete, a commit or a rollback."""
+    with Instances(subject) as instances:
+        backend = instances.open()
+        backend.begin(0)
+        backend.table(LIST).put("k", list(range(size)))
+        for holder in (backend, instances.restored(0, sealed(backend, 0))):
+            holder.begin(1)
+            table = holder.table(LIST)
+            table.list_add("k", [size])
+            items = iter(table.list_items("k"))
+            seen = [next(items)]
+            ends: dict[str, Callable[[], object]] = {
+                "put": partial(table.put, "k", ["new"]),
+                "delete": partial(table.delete, "k"),
+                "commit": partial(sealed, holder, 1),
+                "rollback": holder.rollback,
+            }
+            ends[end]()
+            seen += items
+            check_same(seen, list(range(size + 1)))
 
 
 @law("T1", "T2", "T6", "T8", "T9")

@@ -16,6 +16,7 @@ from qstate.descriptors import StateKind
 from qstate.keys import KeyGroupRange, key_group
 from qstate_conformance.backend.model import Model
 from qstate_conformance.backend.states import STATES
+from qstate_conformance.packing import extension_column, pack
 
 __all__ = ["Replica"]
 
@@ -56,11 +57,11 @@ class Replica:
         }.get(kind, {ChangeOp.PUT, ChangeOp.DELETE})
         assert op in allowed, f"a {kind.value} state has no {op}: {change}"
         key = _decoded(change.key)
-        assert msgpack.packb(key) == change.key, f"not the shortest encoding of a key: {change}"
-        assert msgpack.packb(_decoded(change.namespace)) == change.namespace, f"not an encoded namespace: {change}"
+        assert pack(key) == change.key, f"not the shortest encoding of a key: {change}"
+        assert pack(_decoded(change.namespace)) == change.namespace, f"not an encoded namespace: {change}"
         assert change.group == key_group(key, self._max_parallelism), f"not the key's group: {change}"
         if op in (ChangeOp.MAP_PUT, ChangeOp.MAP_REMOVE):
-            assert msgpack.packb(_decoded(change.map_key)) == change.map_key, f"not an encoded map key: {change}"
+            assert pack(_decoded(change.map_key)) == change.map_key, f"not an encoded map key: {change}"
         else:
             assert change.map_key == b"", f"a map key in a change that has none: {change}"
         if op in (ChangeOp.DELETE, ChangeOp.MAP_REMOVE):
@@ -94,7 +95,7 @@ class Replica:
 
 
 def _decoded(data: bytes) -> Any:
-    return msgpack.unpackb(data, use_list=False)
+    return msgpack.unpackb(data, use_list=False, timestamp=3, ext_hook=extension_column)
 
 
 def _elements(data: bytes) -> list[bytes]:

@@ -253,6 +253,27 @@ def grow(subject: BackendSubject, directory: Path, first_mib: int, last_mib: int
         say(missing=sum(table.get(key) is None for key in probe))
 
 
+def read_large(subject: BackendSubject, directory: Path, mib: int) -> None:
+    """Fill a map and a list, read both one by one; say how much there is, and the peak of memory before and after."""
+    random, size = Random(1), 32 * 1024
+    count = mib * 1024 * 1024 // size
+    with _open(subject, directory) as backend:
+        maps, lists = backend.table(MAP), backend.table(LIST)
+        for epoch, start in enumerate(range(0, count, 64)):
+            backend.begin(epoch)
+            for number in range(start, min(start + 64, count)):
+                maps.map_put("k", number, random.randbytes(size))
+                lists.list_add("k", [random.randbytes(size)])
+            for _ in backend.commit(epoch):
+                pass
+            backend.finalize(epoch)
+        backend.begin(count)
+        say(entries=count, peak_mib=_peak_mib())
+        entries = sum(len(value) == size for _, value in maps.map_items("k"))
+        elements = sum(len(element) == size for element in lists.list_items("k"))
+        say(entries=entries, elements=elements, peak_mib=_peak_mib())
+
+
 def age(subject: BackendSubject, directory: Path, epochs: int, samples: int) -> None:
     """Write a small state over for many epochs, in windows that come and go; say what is occupied, again and again."""
     random, written, size = Random(1), 0, 1024
@@ -358,7 +379,8 @@ def _child_processes() -> int:
 
 
 SCENARIOS: dict[str, Callable[..., None]] = {
-    function.__name__: function for function in (work, outside, after_close, lives, close_while_reading, grow, age)
+    function.__name__: function
+    for function in (work, outside, after_close, lives, close_while_reading, grow, read_large, age)
 }
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from datetime import date, datetime, timezone
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -26,15 +28,24 @@ from qstate_conformance.client.stage import (
     refuses_gets,
 )
 from qstate_conformance.client.strategies import bigints, texts
-from qstate_conformance.corpus import corpus
+from qstate_conformance.corpus import corpus, value_of
 from qstate_conformance.key_groups import group_of
 from qstate_conformance.laws import law
+from qstate_conformance.packing import column_extension
 from qstate_conformance.profiles import examples
 from qstate_conformance.subjects import ClientSubject
 
 OLD_ID, NEW_ID = bytes([1] * 16), bytes([2] * 16)
 #: Columns by the name of their type.
-COLUMNS: dict[str, st.SearchStrategy[Any]] = {"string": texts, "binary": st.binary(max_size=20), "bigint": bigints}
+COLUMNS: dict[str, st.SearchStrategy[Any]] = {
+    "string": texts,
+    "binary": st.binary(max_size=20),
+    "bigint": bigints,
+    "boolean": st.booleans(),
+    "date": st.dates(),
+    "timestamp": st.datetimes(timezones=st.just(timezone.utc)),
+    "decimal(38,2)": st.integers(1 - 10**38, 10**38 - 1).map(lambda cents: Decimal(f"{cents}E-2")),
+}
 #: The state id of the owner that has this number.
 IDS = [bytes([number] * 16) for number in range(10, 20)]
 
@@ -96,7 +107,7 @@ def test_each_key_is_asked_of_the_owner_of_its_group(
                 outcome = client.get(key)
                 assert outcome.found, f"{key!r} of the group {group_of(key, max_parallelism)} gives {outcome}"
         for index, (peer, (start, stop)) in enumerate(zip(peers, ranges, strict=True)):
-            expected = [key for key in wanted if start <= group_of(key, max_parallelism) < stop]
+            expected = [_sent(key) for key in wanted if start <= group_of(key, max_parallelism) < stop]
             assert [key for get in peer.gets for key in get.keys] == expected
             assert {get.target for get in peer.gets} <= {IDS[index]}
             assert peer.faults == []
@@ -107,7 +118,7 @@ def test_the_golden_keys_have_their_groups(subject: ClientSubject) -> None:
     """A client asks for every key of the golden corpus at the owner of its golden key group only."""
     needs(subject, "direct")
     for entry in corpus()["keys"]:
-        key = _untagged(entry["key"])
+        key = value_of(entry["key"])
         types = [_type_of(column) for column in (key if isinstance(key, tuple) else (key,))]
         for max_parallelism in (128, 1000):
             group = entry[f"group_of_{max_parallelism}"]
@@ -118,16 +129,18 @@ def test_the_golden_keys_have_their_groups(subject: ClientSubject) -> None:
             assert outcome.found, f"{entry['key']!r} is not looked for in group {group} of {max_parallelism}: {outcome}"
 
 
-def _untagged(value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(map(_untagged, value))
-    if isinstance(value, dict):
-        return bytes.fromhex(value["$hex"]) if "$hex" in value else int(value["$integer"])
-    return value
+def _sent(key: Any) -> Any:
+    """A key as a peer reads it."""
+    if isinstance(key, tuple):
+        return tuple(map(_sent, key))
+    return column_extension(key) if isinstance(key, date | Decimal) else key
 
 
 def _type_of(column: Any) -> str:
-    return {str: "string", bytes: "binary", int: "bigint"}[type(column)]
+    if isinstance(column, Decimal):
+        return f"decimal(38,{-int(column.as_tuple().exponent)})"
+    kinds = {str: "string", bytes: "binary", int: "bigint", bool: "boolean", date: "date", datetime: "timestamp"}
+    return kinds[type(column)]
 
 
 @law("P-ROUTE-1", "P-GET-1")

@@ -14,10 +14,12 @@ from decimal import Decimal
 from functools import partial
 from itertools import count
 from typing import Any
+from uuid import UUID
 
 import msgpack
 
 from qstate.errors import ClosedError, ConfigError, QueryError, SerializationError, UnsupportedOperation
+from qstate.keys import decode_extension
 from qstate.serializers import Serializer
 from qstate.views import ReadOnlyListState, ReadOnlyMapState, ReadOnlyState, ReadOnlyValueState
 
@@ -145,6 +147,9 @@ def key_of(tagged: Any) -> Any:
         ((tag, value),) = tagged.items()
         if tag == "$map":
             return {key_of(key): key_of(entry) for key, entry in value}
+        if tag == "$ext":
+            code, payload = value[0], bytes.fromhex(value[1])
+            return decode_extension(b"\xc7" + bytes((len(payload), code % 256)) + payload)
         return _UNTAG[tag](value)
     return tagged
 
@@ -172,6 +177,10 @@ def reported(value: Any) -> Any:
         return {"$date": value.isoformat()}
     if isinstance(value, Decimal):
         return {"$decimal": str(value)}
+    if isinstance(value, UUID):
+        return {"$ext": [5, value.hex]}
+    if isinstance(value, timedelta):
+        return {"$ext": [6, str(value // timedelta(microseconds=1)).encode().hex()]}
     if isinstance(value, float):
         return value if math.isfinite(value) else {"$float": str(value)}
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > SAFE_INTEGER:

@@ -7,6 +7,7 @@ the rule that it breaks. Requests are kept as they came, faulty or not: a law de
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -87,6 +88,7 @@ def read_payload(payload: bytes) -> tuple[Any, ...] | None:
         return None
     if not isinstance(found, tuple) or isinstance(found, Ext | Pairs) or len(found) < 2:
         return None
+    found = _without_timestamps(found)
     return found if _is_integer(found[0], 0, MAX_ID) and _is_integer(found[1], 0, MAX_ID) else None
 
 
@@ -101,7 +103,8 @@ def _faults(request: Request, limits: Limits | None) -> Iterator[str]:
     if name is None:
         yield f"a client sends no message of type {kind} (the table of messages)"
         return
-    if any(isinstance(part, Ext | msgpack.Timestamp) for part in _parts(elements)):
+    rest = (*elements[:4], elements[5]) if kind == GET and len(elements) > 6 else elements  # without keys and namespace
+    if any(isinstance(part, Ext) for part in _parts(rest)):
         yield f"P-MSG-9: {name} contains an extension type"
     size = SIZES[kind]
     if len(elements) < size or (kind != HELLO and len(elements) > size):
@@ -180,8 +183,34 @@ def _key_faults(key: Any, field: str) -> Iterator[str]:
     else:
         columns = (key,)
     for column in columns:
-        if not (isinstance(column, str | bytes) or _is_integer(column, -(1 << 63), (1 << 63) - 1)):
-            yield f"P-KEY-2: the column {column!r} of a {field} is no string, binary or bigint"
+        if isinstance(column, Ext):
+            yield from _extension_faults(column, field)
+        elif not (isinstance(column, str | bytes | bool) or _is_integer(column, -(1 << 63), (1 << 63) - 1)):
+            yield f"P-KEY-2: the column {column!r} of a {field} is no string, binary, bigint or boolean"
+
+
+def _extension_faults(column: Ext, field: str) -> Iterator[str]:
+    code, payload = column
+    if code == -1:
+        nanoseconds = msgpack.Timestamp.from_bytes(payload).nanoseconds
+        sound = nanoseconds % 1000 == 0
+    else:
+        sound = code in _TEXTS and re.fullmatch(_TEXTS[code], payload) is not None
+    if not sound:
+        yield f"P-KEY-6: the column {column!r} of a {field} is no date, timestamp or decimal"
+
+
+#: What a date and a decimal look like.
+_TEXTS = {3: rb"\d{4}-\d\d-\d\d", 4: rb"(?!-[0.]*$)-?(0|[1-9]\d*)(\.\d+)?"}
+
+
+def _without_timestamps(value: Any) -> Any:
+    """Timestamps as the extension type that they are."""
+    if isinstance(value, msgpack.Timestamp):
+        return Ext(-1, value.to_bytes())
+    if isinstance(value, Pairs):
+        return Pairs(tuple((key, _without_timestamps(entry)) for key, entry in value.entries))
+    return tuple(map(_without_timestamps, value)) if _is_array(value) else value
 
 
 def _pairs(entries: Any) -> Pairs:

@@ -7,12 +7,13 @@ writes. Keys of a map are drawn different in the sense of Python, where 1, 1.0 a
 from __future__ import annotations
 
 import datetime
+from decimal import Decimal
 from typing import Any
 
 import msgpack
 from hypothesis import strategies as st
 
-from qstate_conformance.packing import Ext, Pairs, pack
+from qstate_conformance.packing import Ext, Pairs, column_extension, pack
 
 __all__ = [
     "bigints",
@@ -32,7 +33,15 @@ NANOSECONDS = 1000
 #: A column of a key: text as it is (never normalized), binary, an integer of 64 bits with sign.
 bigints = st.integers(-(1 << 63), (1 << 63) - 1) | st.sampled_from([-(1 << 63), (1 << 63) - 1, 1 << 53, -1, 0])
 texts = st.text(max_size=20) | st.sampled_from(["", "Zürich", "Zu\u0308rich", "😀", "\x00", "JFK"])
-columns = texts | st.binary(max_size=20) | bigints
+plain_columns = texts | st.binary(max_size=20) | bigints
+#: Dates, timestamps and decimals are extension types, in the only form that a key may have.
+columns = (
+    plain_columns
+    | st.booleans()
+    | st.dates().map(column_extension)
+    | st.datetimes(timezones=st.just(datetime.timezone.utc)).map(column_extension)
+    | st.integers(1 - 10**38, 10**38 - 1).map(lambda cents: column_extension(Decimal(f"{cents}E-2")))
+)
 keys = columns | st.lists(columns, min_size=2, max_size=4).map(tuple)
 
 #: Names of jobs and states, counted in code points.
@@ -72,7 +81,9 @@ extensions = (
     | st.dates().map(lambda day: Ext(3, day.isoformat().encode()))
     | st.decimals(allow_nan=False, allow_infinity=False).map(lambda number: Ext(4, str(number).encode()))
     | st.datetimes().map(_timestamp)
-    | st.builds(Ext, st.integers(5, 127), st.binary(max_size=20))
+    | st.uuids().map(lambda found: Ext(5, found.bytes))
+    | st.timedeltas().map(lambda found: Ext(6, str(found // datetime.timedelta(microseconds=1)).encode()))
+    | st.builds(Ext, st.integers(7, 127), st.binary(max_size=20))
 )
 
 #: Every MessagePack value, with extension types at any depth.
@@ -88,7 +99,7 @@ maps_with_array_keys = _maps(
 )
 
 #: A map state: its keys are keys.
-map_states = _maps(columns | st.lists(columns, min_size=2, max_size=3), values)
+map_states = _maps(plain_columns | st.lists(plain_columns, min_size=2, max_size=3), values)
 
 #: What a message may have where anything is allowed (an element that a newer server appends): no extension types, and
 #: maps with names as keys.

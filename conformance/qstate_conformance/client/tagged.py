@@ -16,11 +16,13 @@ as a float, an extension type as its payload or as what it means) and strict in 
 from __future__ import annotations
 
 import math
+from datetime import date
+from decimal import Decimal
 from typing import Any
 
 import msgpack
 
-from qstate_conformance.packing import Ext, Pairs
+from qstate_conformance.packing import Ext, Pairs, column_extension
 
 __all__ = ["TAGS", "differs", "tagged"]
 
@@ -33,6 +35,8 @@ _TEXTS = {2: "$datetime", 3: "$date", 4: "$decimal"}
 
 def tagged(value: Any) -> Any:
     """The JSON of a value. Raises `TypeError` for what has none."""
+    if isinstance(value, date | Decimal):
+        value = column_extension(value)
     if isinstance(value, Ext):
         return {"$ext": [value.code, value.payload.hex()]}
     if isinstance(value, Pairs | dict):

@@ -6,6 +6,9 @@ Rules of this module: it reads `frames.json` and gives it as it is. Nothing in i
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -22,13 +25,26 @@ def corpus() -> dict[str, Any]:
 
 
 def value_of(found: Any) -> Any:
-    """The Python value of the corpus's JSON: arrays are tuples, `$hex` binary, `$integer` a large integer."""
+    """The Python value of the corpus's JSON: arrays are tuples, and its tags stand for what JSON lacks."""
     if isinstance(found, list):
         return tuple(value_of(item) for item in found)
     if isinstance(found, dict):
-        if found.keys() == {"$hex"}:
-            return bytes.fromhex(found["$hex"])
-        if found.keys() == {"$integer"}:
-            return int(found["$integer"])
+        for tag, read in _TAGS.items():
+            if found.keys() == {tag}:
+                return read(found[tag])
         return {name: value_of(item) for name, item in found.items()}
     return found
+
+
+def _moment(found: tuple[int, int]) -> datetime:
+    seconds, nanoseconds = found
+    return datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=seconds, microseconds=nanoseconds // 1000)
+
+
+_TAGS: dict[str, Callable[[Any], Any]] = {
+    "$hex": bytes.fromhex,
+    "$integer": int,
+    "$date": date.fromisoformat,
+    "$timestamp": _moment,
+    "$decimal": Decimal,
+}

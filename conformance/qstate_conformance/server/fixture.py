@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import date, datetime, timezone
+from decimal import Decimal
 from typing import Any, cast
 from zlib import crc32
 
@@ -42,6 +44,7 @@ __all__ = [
     "Limits",
     "State",
     "as_json",
+    "key_types_of",
     "key_with_owner",
     "state",
     "state_by_key_types",
@@ -164,7 +167,15 @@ def _candidates(what: str, key_types: tuple[str, ...]) -> Iterator[Key]:
     base = crc32(what.encode()) * 1000
     for number in range(1000):
         text = f"{what} {number}"
-        column: Mapping[str, Column] = {"string": text, "binary": text.encode(), "bigint": base + number}
+        column: Mapping[str, Column] = {
+            "string": text,
+            "binary": text.encode(),
+            "bigint": base + number,
+            "boolean": bool(number % 2),
+            "date": date.fromordinal(1 + (base + number) % 3_000_000),
+            "timestamp": datetime.fromtimestamp(base % 10**9 + number, timezone.utc),
+            "decimal(38,2)": Decimal(f"{base + number}E-2"),
+        }
         columns = tuple(column[kind] for kind in key_types)
         yield columns if len(columns) > 1 else columns[0]
 
@@ -188,7 +199,23 @@ def _reversed(text: str) -> bytes:
     return text.encode()[::-1]
 
 
-_TYPE_NAMES: Mapping[type, str] = {str: "string", bytes: "binary", int: "bigint"}
+_TYPE_NAMES: Mapping[type, str] = {
+    str: "string",
+    bytes: "binary",
+    int: "bigint",
+    bool: "boolean",
+    date: "date",
+    datetime: "timestamp",
+}
+
+
+def key_types_of(key: Key) -> tuple[str, ...]:
+    """The types of a key's columns."""
+    columns = key if isinstance(key, tuple) else (key,)
+    return tuple(
+        f"decimal(38,{-int(column.as_tuple().exponent)})" if isinstance(column, Decimal) else _TYPE_NAMES[type(column)]
+        for column in columns
+    )
 
 
 def _corpus_entries(*key_types: str) -> tuple[Entry, ...]:
@@ -196,8 +223,7 @@ def _corpus_entries(*key_types: str) -> tuple[Entry, ...]:
     found = []
     for number, item in enumerate(corpus()["keys"]):
         key = value_of(item["key"])
-        columns = key if isinstance(key, tuple) else (key,)
-        if tuple(_TYPE_NAMES[type(column)] for column in columns) == key_types:
+        if key_types_of(key) == key_types:
             found.append(Entry(key, pack(number)))
     return tuple(found)
 
@@ -213,7 +239,10 @@ def _placed(name: str) -> Key:
 
 
 _WINDOW = (1_356_998_400_000, 1_357_002_000_000)
+#: As Spark's windows are.
+_HOUR = (datetime(2013, 7, 18, 5, tzinfo=timezone.utc), datetime(2013, 7, 18, 6, tzinfo=timezone.utc))
 _TEXT, _NUMBER, _PLACE = ("string",), ("bigint",), ("string", "bigint")
+_MOMENT = ("boolean", "date", "timestamp", "decimal(38,2)")
 
 STATES: tuple[State, ...] = (
     State(
@@ -336,6 +365,18 @@ STATES: tuple[State, ...] = (
     State("Höhe über NN ✈", "value", ("binary",), _corpus_entries("binary")),
     State("byTwoTexts", "value", ("string", "string"), _corpus_entries("string", "string")),
     State("byTwoNumbers", "value", ("bigint", "bigint"), _corpus_entries("bigint", "bigint")),
+    State(
+        "byMoment",
+        "value",
+        _MOMENT,
+        (
+            *_corpus_entries(*_MOMENT),
+            *(Entry(entry.key, pack("in a window"), _HOUR) for entry in _corpus_entries(*_MOMENT)),
+            *(Entry(entry.key, pack("of a kind"), True) for entry in _corpus_entries(*_MOMENT)),
+            *(Entry(entry.key, pack("of a price"), Decimal("1.00")) for entry in _corpus_entries(*_MOMENT)),
+            *(Entry(entry.key, pack("of a number"), 1) for entry in _corpus_entries(*_MOMENT)),
+        ),
+    ),
     State("byThree", "value", ("binary", "bigint", "string"), _corpus_entries("binary", "bigint", "string")),
     State(
         "blobs",
@@ -374,9 +415,9 @@ def state(name: str) -> State:
     return next(found for found in STATES if found.name == name)
 
 
-def state_by_key_types(*key_types: str) -> State:
-    """The first state that is keyed by columns of these types."""
-    return next(found for found in STATES if found.key_types == key_types)
+def state_by_key_types(*key_types: str) -> State | None:
+    """The first state that is keyed by columns of these types, if there is one."""
+    return next((found for found in STATES if found.key_types == key_types), None)
 
 
 def as_json() -> str:
@@ -432,6 +473,10 @@ def _entry_as_json(found: State, entry: Entry | Before) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return {"$hex": value.hex()}
+    if isinstance(value, datetime):
+        return {"$timestamp": [int(value.timestamp()), value.microsecond * 1000]}
+    if isinstance(value, date | Decimal):
+        return {f"${type(value).__name__.lower()}": str(value)}
     if isinstance(value, int) and abs(value) >= 1 << 53:
         return {"$integer": str(value)}
     if isinstance(value, dict):

@@ -11,13 +11,27 @@ from typing import Any
 
 import msgpack
 
+from qstate_conformance import packing
+
 __all__ = ["array_of", "elements_of", "map_of", "pack", "pairs_of", "unpack"]
 
 
 def pack(value: Any) -> bytes:
-    """A value in its shortest form."""
-    packed: bytes = msgpack.packb(value, use_bin_type=True)
+    """A value in its shortest form. It may contain what `qstate_conformance.packing` packs."""
+    try:
+        packed: bytes = msgpack.packb(value, strict_types=True, default=_plain)
+    except TypeError:
+        return packing.pack(value)
     return packed
+
+
+def _plain(value: Any) -> Any:
+    """Tuples as arrays, members of enums as integers."""
+    if isinstance(value, int):
+        return int(value)
+    if type(value) is tuple:
+        return list(value)
+    raise TypeError
 
 
 def unpack(data: bytes) -> Any:

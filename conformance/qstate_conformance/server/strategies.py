@@ -6,12 +6,14 @@ Rules of this module: what is sound and what is not, by the protocol reference. 
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timezone
+from decimal import Decimal
 from typing import Any
 
 from hypothesis import strategies as st
 
 from qstate_conformance.key_groups import Key
-from qstate_conformance.packing import pack
+from qstate_conformance.packing import Ext, pack
 
 __all__ = ["cuts", "in_any_form", "keys_of", "names", "not_keys", "other_keys", "request_ids", "texts"]
 
@@ -20,18 +22,43 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
 request_ids = st.one_of(st.integers(1, 300), st.integers(1, (1 << 32) - 1))
 
-_COLUMNS: dict[str, st.SearchStrategy[Any]] = {"string": texts, "binary": st.binary(max_size=12), "bigint": _INT64}
+_COLUMNS: dict[str, st.SearchStrategy[Any]] = {
+    "string": texts,
+    "binary": st.binary(max_size=12),
+    "bigint": _INT64,
+    "boolean": st.booleans(),
+    "date": st.dates(),
+    "timestamp": st.datetimes(timezones=st.just(timezone.utc)),
+    "decimal(38,2)": st.integers(1 - 10**38, 10**38 - 1).map(lambda cents: Decimal(f"{cents}E-2")),
+    "decimal(38,1)": st.integers(1 - 10**38, 10**38 - 1).map(lambda tenths: Decimal(f"{tenths}E-1")),
+}
 _COLUMN = st.one_of(*_COLUMNS.values())
 
 #: What is no key at all.
 not_keys: st.SearchStrategy[Any] = st.one_of(
     st.none(),
-    st.booleans(),
+    st.sampled_from(
+        [
+            Ext(9, b"x"),
+            Ext(1, b"\x90"),
+            Ext(2, b"2013-07-18T00:00:00"),
+            Ext(3, b"2013-13-01"),
+            Ext(3, b"20130718"),
+            Ext(4, b"1.5e3"),
+            Ext(4, b"01.50"),
+            Ext(4, b"+1"),
+            Ext(4, b"-0.00"),
+            Ext(4, b"NaN"),
+            Ext(4, b"1" * 39),
+            Ext(-1, b"\x00\x00\x00\x01" + bytes(8)),
+            Ext(-1, b"\x00" * 5),
+        ]
+    ),
     st.floats(allow_nan=False, allow_infinity=False),
     st.just(()),
     st.tuples(_COLUMN),
     st.tuples(_COLUMN, st.none()),
-    st.tuples(_COLUMN, st.booleans(), _COLUMN),
+    st.tuples(_COLUMN, st.just(Ext(3, b"today")), _COLUMN),
     st.tuples(_COLUMN, st.tuples(_COLUMN, _COLUMN)),
     st.tuples(st.floats(allow_nan=False, allow_infinity=False), _COLUMN),
     st.integers(1 << 63, (1 << 64) - 1),

@@ -48,7 +48,8 @@ export class Client {
   /**
    * The view of the key's value, or null when the state holds nothing for the key.
    *
-   * A key is text, a Uint8Array, an integer (number or BigInt), or an array of these for several columns. Options:
+   * A key is text, a Uint8Array, a boolean, an integer (number or BigInt), an Extension of a date, timestamp or decimal
+   * as the protocol reference has it, or an array of these for several columns. Options:
    * `namespace`, `isolation` ("live" or "committed"), `minEpoch` (the answer is of this epoch or later),
    * `maxStalenessMs` (it lacks nothing that was committed longer ago) and `timeoutMs`. Raises QueryError,
    * InvalidArgument, UnreadableState, ClosedError.

@@ -110,6 +110,7 @@ function untagged(value) {
   if (value === null || typeof value !== "object") return value;
   if ("$hex" in value) return Buffer.from(value.$hex, "hex");
   if ("$integer" in value) return BigInt(value.$integer);
+  if ("$ext" in value) return new Extension(value.$ext[0], Buffer.from(value.$ext[1], "hex"));
   if ("$map" in value) return new Map(value.$map);
   return Number(value.$float);
 }

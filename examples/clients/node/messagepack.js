@@ -3,7 +3,7 @@
 // Writing is the library's. Reading is done here, because a client has to tell apart what the library's decoder folds
 // together: maps whose keys are not strings, floats that are whole from integers, and text that is not UTF-8.
 
-import { decodeTimestampToTimeSpec, encode as libraryEncode } from "@msgpack/msgpack";
+import { ExtData, decodeTimestampToTimeSpec, encode as libraryEncode } from "@msgpack/msgpack";
 
 const UTF8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 const DEEPEST = 1000;
@@ -48,6 +48,7 @@ export function encode(value) {
 // With `useBigInt64` the library writes numbers beyond 32 bits as floats, and every BigInt in nine bytes.
 function shortened(value) {
   if (Array.isArray(value)) return value.map(shortened);
+  if (value instanceof Extension) return new ExtData(value.code, value.data);
   if (value !== null && typeof value === "object" && Object.getPrototypeOf(value) === Object.prototype) {
     return Object.fromEntries(Object.entries(value).map(([name, entry]) => [name, shortened(entry)]));
   }

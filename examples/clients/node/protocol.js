@@ -4,7 +4,7 @@
 // are cited by their ids); one that breaks it raises BrokenProtocol, and the connection has to end (P-BROKEN-2).
 
 import { InvalidArgument, QueryError } from "./failures.js";
-import { Float, MessagePackError, decode, encode } from "./messagepack.js";
+import { Extension, Float, MessagePackError, decode, encode } from "./messagepack.js";
 
 export const [HELLO, WELCOME, GET, VALUES, LOCATE, LOCATION, DESCRIBE, DESCRIPTION, PING, PONG, FAILURE] =
   Array(11).keys();
@@ -14,6 +14,8 @@ export const BEFORE_THE_WELCOME = 65536;
 const MAX_UINT32 = 2 ** 32 - 1;
 const BIGINT_STOP = 2n ** 63n;
 const MAX_NAME = 255;
+/** A timestamp, and the texts of a date and of a decimal. */
+const KEY_EXTENSIONS = new Set([-1, 3, 4]);
 
 /** The server broke a rule of the protocol. */
 export class BrokenProtocol extends Error {}
@@ -57,9 +59,11 @@ export function checkKey(key) {
     const sound =
       (typeof column === "string" && column.isWellFormed()) ||
       column instanceof Uint8Array ||
+      typeof column === "boolean" ||
+      (column instanceof Extension && KEY_EXTENSIONS.has(column.code)) ||
       Number.isSafeInteger(column) ||
       (typeof column === "bigint" && column >= -BIGINT_STOP && column < BIGINT_STOP);
-    if (!sound) throw new InvalidArgument("a key's columns are text, Uint8Array, or integers of 64 bits");
+    if (!sound) throw new InvalidArgument("a key's columns are text, Uint8Array, booleans, integers of 64 bits, or Extensions of dates, timestamps and decimals");
   }
 }
 

@@ -32,7 +32,7 @@ from qstate.backends.answers import (
 )
 from qstate.backends.byte_stores.entries import changes_between, page_of
 from qstate.backends.byte_stores.layout import group_bounds, pack_sequence, prefix_of, stop_of
-from qstate.backends.byte_stores.lists import ByteListTable
+from qstate.backends.byte_stores.lists import ByteListTable, additions_of
 from qstate.backends.byte_stores.maps import ByteMapTable
 from qstate.backends.byte_stores.store import ByteSnapshot, ByteStore
 from qstate.backends.byte_stores.table import (
@@ -62,7 +62,7 @@ from qstate.backends.contract import (
 )
 from qstate.descriptors import StateDescriptor, StateKind, TimerDescriptor
 from qstate.errors import ClosedError, FailureCode, JobError
-from qstate.keys import Key, KeyGroupRange, Namespace, check_key, encode_key, key_encoder, key_grouper
+from qstate.keys import Key, KeyGroupRange, Namespace, check_key, encode_key, key_encoder, key_grouper, key_identity
 
 __all__ = ["ByteStoreBackend"]
 
@@ -136,7 +136,7 @@ class ByteStoreBackend(StateBackend):
         self._additions = Additions()
         self._states: dict[str, ByteState] = {}
         # A table exists while it holds entries of the epoch (`_touched`) or a handle refers to it.
-        self._tables: WeakValueDictionary[tuple[str, Namespace], ByteTable] = WeakValueDictionary()
+        self._tables: WeakValueDictionary[tuple[str, Any], ByteTable] = WeakValueDictionary()
         self._timers: dict[str, ByteTimerQueue] = {}
         self._touched: dict[EpochWrites, None] = {}
         self._running = NO_EPOCH
@@ -148,13 +148,14 @@ class ByteStoreBackend(StateBackend):
 
     def table(self, descriptor: StateDescriptor, namespace: Namespace = None) -> ByteTable:
         self._check_open()
-        found = self._tables.get((descriptor.name, namespace))
+        place = (descriptor.name, key_identity(namespace))
+        found = self._tables.get(place)
         if found is not None and found.state.descriptor.kind is descriptor.kind:
             return found
         if namespace is not None:
             check_key(namespace)
         table = _TABLE_CLASSES[descriptor.kind](self._state(descriptor), namespace)
-        self._tables[(descriptor.name, namespace)] = table
+        self._tables[place] = table
         return table
 
     def timers(self, descriptor: TimerDescriptor) -> ByteTimerQueue:
@@ -310,7 +311,8 @@ class ByteStoreBackend(StateBackend):
             self._write(batch)
             batch.update(dict.fromkeys(entry_key for entry_key, _ in self._store.scan(prefix, stop_of(prefix))))
         if change.op is ChangeOp.PUT or change.op is ChangeOp.LIST_ADD:
-            batch[prefix + pack_sequence(self._additions.next())] = change.data
+            for addition in additions_of(change.data):
+                batch[prefix + pack_sequence(self._additions.next())] = addition
         elif change.op is not ChangeOp.DELETE:
             batch[prefix + change.map_key] = change.data if change.op is ChangeOp.MAP_PUT else None
 

@@ -1,23 +1,46 @@
 """List states over a byte store: each addition is an entry of its own, so appending reads nothing.
 
-Rules of this module: as in `table`. An increasing sequence number orders the entries of a key, so the entries of the
-running epoch are those above the number of the last commit.
+Rules of this module: as in `table`. `list_items` reads a large list as `map_items` reads a large map, so an entry
+of the store holds at most `MOST_BYTES`. An increasing sequence number orders the entries of a key, so the
+entries of the running epoch are those above the number of the last commit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
 from typing import Any
 
 from qstate.backends.admission import admit_list, admit_values
 from qstate.backends.answers import pack_elements, unpack_elements
 from qstate.backends.byte_stores.layout import pack_sequence, stop_of
 from qstate.backends.byte_stores.store import ByteSnapshot
-from qstate.backends.byte_stores.table import BATCH_ENTRIES, Batch, ByteState, ByteTable
+from qstate.backends.byte_stores.table import BATCH_ENTRIES, SMALL, Batch, ByteState, ByteTable
 from qstate.backends.contract import Change, ChangeOp
 from qstate.keys import Key, Namespace
 
-__all__ = ["ByteListTable"]
+__all__ = ["ByteListTable", "additions_of"]
+
+#: The most bytes in one entry of the store, unless a single element is larger.
+MOST_BYTES = 1 << 16
+
+
+def additions_of(data: bytes) -> list[bytes]:
+    """The entries of the store that hold the packed elements of one change."""
+    if len(data) <= MOST_BYTES:
+        return [data]
+    parts: list[list[bytes]] = [[]]
+    left = MOST_BYTES
+    for element in unpack_elements(data):
+        left -= len(element)
+        if left < 0 and parts[-1]:
+            parts.append([])
+            left = MOST_BYTES - len(element)
+        parts[-1].append(element)
+    return list(map(pack_elements, parts))
+
+
+_addition = itemgetter(1)
 
 
 class _CachedList:
@@ -45,11 +68,33 @@ class ByteListTable(ByteTable):
         cached = self._cached(key)
         if cached.elements is None:
             prefix = self.locate(key)[2]
-            stored = self._store.scan(prefix, stop_of(prefix))
-            elements = [self._load(data) for _, addition in stored for data in unpack_elements(addition)]
-            cached.elements = elements + cached.added
-            self._clock.left -= len(elements)
+            self._complete(cached, map(_addition, self._store.scan(prefix, stop_of(prefix))))
         return cached.elements or None
+
+    def list_items(self, key: Key) -> Iterator[Any]:
+        cached = self._cached(key)
+        if cached.elements is None:
+            prefix = self.locate(key)[2]
+            first: list[bytes] = []
+            size = 0
+            for _, addition in self._store.scan(prefix, stop_of(prefix)):
+                first.append(addition)
+                size += len(unpack_elements(addition))
+                if size > SMALL:
+                    self.flush()
+                    return self._decoded(self.scan_now(prefix))
+            self._complete(cached, first)
+        return iter(list(cached.elements or ()))
+
+    def _complete(self, cached: _CachedList, additions: Iterable[bytes]) -> None:
+        """Cache all elements of a list."""
+        elements = [self._load(data) for addition in additions for data in unpack_elements(addition)]
+        cached.elements = elements + cached.added
+        self._clock.left -= len(elements)
+
+    def _decoded(self, found: Iterator[tuple[bytes, bytes]]) -> Iterator[Any]:
+        for _, addition in found:
+            yield from map(self._load, unpack_elements(addition))
 
     def put(self, key: Key, value: Any) -> None:
         elements = admit_list(value)
@@ -93,8 +138,8 @@ class ByteListTable(ByteTable):
             self._changed[key] = self._changed.get(key, False) or cached.rewritten
             if cached.rewritten:
                 batch.update(dict.fromkeys(entry_key for entry_key, _ in self._store.scan(prefix, stop_of(prefix))))
-            if elements:
-                batch[prefix + pack_sequence(self.state.additions.next())] = pack_elements(elements)
+            for addition in additions_of(pack_elements(elements)) if elements else ():
+                batch[prefix + pack_sequence(self.state.additions.next())] = addition
             cached.added, cached.rewritten = [], False
             self.write(batch, BATCH_ENTRIES)
         self.write(batch)

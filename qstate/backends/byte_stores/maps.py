@@ -1,17 +1,19 @@
 """Map states over a byte store: one entry per map key, read and written one by one.
 
-Rules of this module: as in `table`.
+Rules of this module: as in `table`. `map_items` keeps a small map in the cache. It reads a larger one from the store,
+an entry at a time, and does not cache it, so memory stays bounded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 from qstate.backends.admission import admit_map, admit_map_key, none_refused
 from qstate.backends.byte_stores.layout import stop_of
 from qstate.backends.byte_stores.store import ByteSnapshot
-from qstate.backends.byte_stores.table import BATCH_ENTRIES, MISSING, Batch, ByteState, ByteTable
+from qstate.backends.byte_stores.table import BATCH_ENTRIES, MISSING, SMALL, Batch, ByteState, ByteTable
 from qstate.backends.contract import Change, ChangeOp
 from qstate.keys import Key, Namespace, decode_key
 
@@ -31,6 +33,10 @@ class _CachedMap:
         self.rewritten = False
 
 
+def _entries(cached: _CachedMap) -> list[tuple[Key, Any]]:
+    return [(map_key, value) for map_key, value in cached.known.items() if value is not None]
+
+
 class ByteMapTable(ByteTable):
     """`_changed`: for each changed key the map keys that this epoch wrote to the store, None for a rewritten map."""
 
@@ -41,21 +47,38 @@ class ByteMapTable(ByteTable):
         self._changed: dict[Key, set[Key] | None] = {}
 
     def get(self, key: Key) -> Any:
-        return dict(self.map_items(key)) or None
-
-    def map_items(self, key: Key) -> Sequence[tuple[Key, Any]]:
         cached = self._cached(key)
         if not cached.complete:
             prefix = self.locate(key)[2]
-            stored: dict[Any, Any] = {}
-            for entry_key, data in self._store.scan(prefix, stop_of(prefix)):
-                map_key: Any = decode_key(entry_key[len(prefix) :])
-                # A known value may be newer, or the same object that user code holds.
-                stored[map_key] = None if map_key in cached.known else self._load(data)
-            cached.known = {**stored, **cached.known}
-            cached.complete = True
-            self._clock.left -= len(stored)
-        return [(map_key, value) for map_key, value in cached.known.items() if value is not None]
+            self._complete(cached, prefix, self._store.scan(prefix, stop_of(prefix)))
+        return dict(_entries(cached)) or None
+
+    def map_items(self, key: Key) -> Iterator[tuple[Key, Any]]:
+        cached = self._cached(key)
+        if not cached.complete:
+            prefix = self.locate(key)[2]
+            first = list(islice(self._store.scan(prefix, stop_of(prefix)), SMALL + 1))
+            if len(first) > SMALL:
+                self.flush()
+                return self._decoded(len(prefix), self.scan_now(prefix))
+            self._complete(cached, prefix, first)
+        return iter(_entries(cached))
+
+    def _complete(self, cached: _CachedMap, prefix: bytes, found: Iterable[tuple[bytes, bytes]]) -> None:
+        """Cache all entries of a map."""
+        stored: dict[Any, Any] = {}
+        for entry_key, data in found:
+            map_key: Any = decode_key(entry_key[len(prefix) :])
+            # A known value may be newer, or the same object that user code holds.
+            stored[map_key] = None if map_key in cached.known else self._load(data)
+        cached.known = {**stored, **cached.known}
+        cached.complete = True
+        self._clock.left -= len(stored)
+
+    def _decoded(self, start: int, found: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[Key, Any]]:
+        for entry_key, data in found:
+            map_key: Any = decode_key(entry_key[start:])
+            yield map_key, self._load(data)
 
     def put(self, key: Key, value: Any) -> None:
         entries = admit_map(value)

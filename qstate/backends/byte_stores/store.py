@@ -41,6 +41,7 @@ class ByteStore(ABC):
         MUST NOT crash the process, whichever thread calls.
     S5: Keys of any length up to a MiB, and values of any length, MUST be read back unchanged. Keys with different bytes
         MUST be different keys.
+    S6: A store that is larger than memory MUST read the entries of a `scan` in parts, also those of a snapshot.
     """
 
     @abstractmethod

@@ -16,22 +16,36 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any, NamedTuple
 
 from qstate.backends.admission import refused_write
-from qstate.backends.byte_stores.layout import prefix_of
+from qstate.backends.byte_stores.layout import prefix_of, stop_of
 from qstate.backends.byte_stores.store import ByteSnapshot, ByteStore
 from qstate.backends.contract import Change, ChangeOp, StateTable
 from qstate.descriptors import StateDescriptor
 from qstate.errors import SerializationError
 from qstate.keys import Key, Namespace
 
-__all__ = ["MISSING", "Additions", "Batch", "ByteState", "ByteTable", "EpochWrites", "WriteClock"]
+__all__ = [
+    "BATCH_ENTRIES",
+    "MISSING",
+    "SMALL",
+    "Additions",
+    "Batch",
+    "ByteState",
+    "ByteTable",
+    "EpochWrites",
+    "WriteClock",
+]
 
 MISSING: Any = object()
 
 #: A store may hold the interpreter's lock while it writes; a batch of this size takes about a millisecond.
 BATCH_ENTRIES = 1000
+
+#: The most entries or elements of a map or list that is read whole, and cached, by those who want them one by one.
+SMALL = 256
 
 Batch = dict[bytes, bytes | None]
 
@@ -135,6 +149,14 @@ class ByteTable(EpochWrites, StateTable):
         except Exception as exc:
             raise self.failure(key, exc) from exc
         return group, encoded, self.prefix(group, encoded)
+
+    def scan_now(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """The stored entries of one key, of which there are some, as they are now; read one by one.
+
+        The caller has flushed. The store decides at the latest with the first entry which moment it shows.
+        """
+        found = self._store.scan(prefix, stop_of(prefix))
+        return chain((next(found),), found)
 
     def dump(self, key: Key, value: Any, map_key: Key | None = None) -> bytes:
         try:

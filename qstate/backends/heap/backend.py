@@ -43,7 +43,7 @@ from qstate.backends.heap.values import HeapValueTable
 from qstate.backends.heap.write_ahead import WriteAheadTable
 from qstate.descriptors import StateDescriptor, StateKind, TimerDescriptor
 from qstate.errors import ClosedError, FailureCode, JobError, TooLarge
-from qstate.keys import Key, KeyGroupRange, Namespace, check_key, decode_key, key_encoder, key_grouper
+from qstate.keys import Key, KeyGroupRange, Namespace, check_key, decode_key, key_encoder, key_grouper, key_identity
 from qstate.serializers import MessagePackSerializer
 
 __all__ = ["HeapBackend"]
@@ -82,7 +82,7 @@ class HeapBackend(StateBackend):
         self._encode = key_encoder()
         self._states: dict[str, HeapState] = {}
         # A table exists while it has entries (`_held`) or a handle refers to it: there may be ever new namespaces.
-        self._tables: WeakValueDictionary[tuple[str, Namespace], HeapTable] = WeakValueDictionary()
+        self._tables: WeakValueDictionary[tuple[str, Any], HeapTable] = WeakValueDictionary()
         self._held: dict[HeapTable, None] = {}
         self._timers: dict[str, HeapTimers] = {}
         self._touched: dict[HeapTable, None] = {}
@@ -93,13 +93,14 @@ class HeapBackend(StateBackend):
 
     def table(self, descriptor: StateDescriptor, namespace: Namespace = None) -> HeapTable:
         self._check_open()
-        found = self._tables.get((descriptor.name, namespace))
+        place = (descriptor.name, key_identity(namespace))
+        found = self._tables.get(place)
         if found is not None and found.state.descriptor.kind is descriptor.kind:
             return found
         if namespace is not None:
             check_key(namespace)
         table = _TABLE_CLASSES[descriptor.kind](self._state(descriptor), namespace)
-        self._tables[(descriptor.name, namespace)] = table
+        self._tables[place] = table
         return table
 
     def _state(self, descriptor: StateDescriptor) -> HeapState:
@@ -236,7 +237,7 @@ class HeapBackend(StateBackend):
 
     def find(self, descriptor: StateDescriptor, namespace: Namespace) -> HeapTable | None:
         self._check_open()
-        return self._tables.get((descriptor.name, namespace))
+        return self._tables.get((descriptor.name, key_identity(namespace)))
 
     @property
     def running_epoch(self) -> int:

@@ -82,9 +82,9 @@ class HeapMapTable(HeapContainerTable):
         if not found:
             del self.live[key]
 
-    def map_items(self, key: Key) -> Sequence[tuple[Key, Any]]:
+    def map_items(self, key: Key) -> Iterator[tuple[Key, Any]]:
         found = self.live.get(key)
-        return list(found.items()) if found else []
+        return iter(list(found.items())) if found else iter(())
 
     def _changes(self) -> Iterator[Change]:
         self._staged = {}

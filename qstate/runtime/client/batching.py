@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from qstate.errors import ClosedError, QStateError, WrongKeyType
-from qstate.keys import Key, Namespace, check_key
+from qstate.keys import Key, Namespace, check_key, key_identity
 from qstate.runtime.client.arguments import check_names, check_timeout, query_of
 from qstate.runtime.client.async_transport import AsyncLinks
 from qstate.runtime.client.failover import failover_get
@@ -70,7 +70,7 @@ class Batching:
         self._links = links
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
-        self._batches: dict[GetArguments, _Batch] = {}
+        self._batches: dict[Any, _Batch] = {}
         #: Whether this turn's first batch has been sent.
         self._sent_early = False
 
@@ -98,19 +98,21 @@ class Batching:
                 alone.add(key, future, deadline)
                 self._send(alone)
                 return future
+        # In a dict, the namespace True equals 1.
+        place = arguments if arguments[2] is None else (arguments, key_identity(arguments[2]))
         try:
-            batch = self._batches.get(arguments)
+            batch = self._batches.get(place)
         except TypeError:
             self._new_batch(arguments)  # its error names the argument that is not hashable
             raise
         if batch is None:
-            batch = self._batches[arguments] = self._new_batch(arguments)
+            batch = self._batches[place] = self._new_batch(arguments)
             if len(self._batches) == 1:
                 self._loop.call_soon(self.send_all)
         batch.add(key, future, deadline)
         if len(batch.keys) == FIRST_BATCH_KEYS and not self._sent_early and known.table.sole_owner is not None:
             self._sent_early = True
-            del self._batches[arguments]
+            del self._batches[place]
             self._send(batch)
         return future
 

@@ -29,9 +29,9 @@ from qstate.descriptors import (
 )
 from qstate.errors import CheckpointError, ClosedError, JobError, UnknownStateId, UnsupportedQuery
 from qstate.evolution import StateSchema, Unchanged, plan_evolution
-from qstate.evolution.value_types import RecordType, ValueType
 from qstate.keys import ColumnType, Key, Namespace
 from qstate.serializers import Serializer
+from qstate.value_types import RecordType, ValueType
 
 __all__ = ["RefusingReader", "RetiringReader", "StoredState", "stored_states"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from decimal import Decimal
 from itertools import filterfalse
 from random import Random
 from typing import Any
@@ -45,6 +46,21 @@ def run(peer: Peer, direct: bool) -> Callable[[Scenario], None]:
 
 def gets(peer: Peer) -> list[Get]:
     return [request for request in peer.requests if isinstance(request, Get)]
+
+
+def test_namespaces_that_are_equal_in_python_are_asked_for_in_requests_of_their_own(
+    run: Callable[[Scenario], None], peer: Peer
+) -> None:
+    async def scenario(client: AsyncQueryableStateClient) -> None:
+        await client.get("job", "state", "warm")
+        await asyncio.gather(*(client.get("job", "state", "JFK", space) for space in (1, True, Decimal(1), 1)))
+
+    run(scenario)
+    assert [(repr(get.namespace), len(get.keys)) for get in gets(peer)[1:]] == [
+        ("1", 2),
+        ("True", 1),
+        ("Decimal('1')", 1),
+    ]
 
 
 def test_a_get_gives_a_view(run: Callable[[Scenario], None], peer: Peer, direct: bool) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from qstate.errors import ConfigError, SerializationError, UnsupportedOperation
 from qstate.operators.handles import AggregatingState, ListState, MapState, ReducingState, ValueState
-from qstate.serializers import MessagePackSerializer, RecordSerializer, Serializer
+from qstate.serializers import DeclaredSerializer, MessagePackSerializer, Serializer
 from qstate.views import (
     ReadOnlyAggregatingState,
     ReadOnlyDict,
@@ -162,7 +162,7 @@ HANDLES = {
     "reducing": ReducingState,
     "aggregating": AggregatingState,
 }
-READING_HANDLE = {"value", "get", "contains", "entries", "keys", "values", "is_empty", "in_namespace"}
+READING_HANDLE = {"value", "get", "contains", "elements", "entries", "keys", "values", "is_empty", "in_namespace"}
 #: What the job's handles have and does not read is a mutator.
 STATE_MUTATORS = {
     kind: sorted(name for name in dir(handle) if not name.startswith("_") and name not in READING_HANDLE)
@@ -251,7 +251,7 @@ def test_the_class_of_each_kind() -> None:
 
 
 def test_a_record_reads_as_a_read_only_dict() -> None:
-    view = view_of("value", RecordSerializer(Reading).dumps(Reading("JFK", [1.5])))
+    view = view_of("value", DeclaredSerializer(Reading).dumps(Reading("JFK", [1.5])))
     assert view.value() == {"airport": "JFK", "degrees": [1.5]}
     assert_frozen(view.value())
 

@@ -70,8 +70,8 @@ class _TalkativeTable(PlainTable):
             value = dict(shuffled(value.items()))
         super().put(key, value)
 
-    def map_items(self, key: Key) -> list[tuple[Key, Any]]:
-        return shuffled(super().map_items(key))
+    def map_items(self, key: Key) -> Iterator[tuple[Key, Any]]:
+        return iter(shuffled(list(super().map_items(key))))
 
 
 class TalkativeBackend(PlainBackend):

@@ -28,6 +28,19 @@ class TuplesBecomeLists(WithTables):
             return _without_tuples(found) if self.backend._running > 0 else found
 
 
+class RecordsBecomeDicts(WithTables):
+    """From the next epoch on, an object of a declared class reads as the plain data that is stored of it."""
+
+    caught_by = "backend.types.an_object_of_a_declared_type_reads_the_same_in_every_epoch"
+
+    class proxy(TableProxy):
+        def get(self, key: Key) -> Any:
+            found = super().get(key)
+            if found is None or self.backend._running < 1 or self.descriptor.kind is not StateKind.VALUE:
+                return found
+            return MessagePackSerializer().loads(self.descriptor.serializer.dumps(found))
+
+
 class PacksByItself(DictBackend):
     """The backend ignores a serializer named `msgpack` and writes plain MessagePack itself."""
 

@@ -8,9 +8,10 @@ from itertools import islice
 from typing import Any
 
 from qstate.backends import UNBOUNDED, BackendContext, ByteStore, Change, Isolation, ReadResult, StateReader
+from qstate.backends.byte_stores.layout import stop_of
 from qstate.descriptors import StateDescriptor
 from qstate.errors import JobError
-from qstate.keys import Key, KeyGroupRange, Namespace
+from qstate.keys import Key, KeyGroupRange, Namespace, decode_key
 from tests.defects.backends.epochs import Telling
 from tests.defects.backends.sound import (
     DictBackend,
@@ -241,6 +242,45 @@ class MapItemsInPages(WithTables):
             first = list(super().map_items(key))[:10]
             yield from first
             yield from list(self.inner.map_items(key))[10:]
+
+
+class ListItemsReadLate(WithTables):
+    """`list_items` reads each element by its place, when it is asked for."""
+
+    caught_by = "backend.tables.list_items_are_the_list_as_it_was"
+
+    class proxy(TableProxy):
+        def list_items(self, key: Key) -> Any:
+            place = 0
+            while place < len(found := self.inner.get(key) or []):
+                yield found[place]
+                place += 1
+
+
+class UnwrittenEntriesLeftOut(WithTables):
+    """`map_items` reads large maps from the last commit."""
+
+    caught_by = "backend.tables.the_items_of_a_large_map_agree_with_it"
+
+    class proxy(TableProxy):
+        def map_items(self, key: Key) -> Any:
+            found = dict(super().map_items(key))
+            if len(found) > 1000:
+                prefix = self.inner.locate(key)[2]
+                stored = self.backend._committed.snapshot.scan(prefix, stop_of(prefix))
+                found = {decode_key(entry[len(prefix) :]): self.inner._load(data) for entry, data in stored}
+            return iter(list(found.items()))
+
+
+class ListItemsOfTheNextEpoch(WithTables):
+    """`list_items` reads a thousand elements at a time, on demand."""
+
+    caught_by = "backend.tables.list_items_outlive_the_list"
+
+    class proxy(TableProxy):
+        def list_items(self, key: Key) -> Any:
+            yield from list(self.inner.list_items(key))[:1000]
+            yield from list(self.inner.list_items(key))[1000:]
 
 
 class RestoreKeepsOneGroupMore(DictBackend):

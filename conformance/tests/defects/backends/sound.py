@@ -117,8 +117,11 @@ class TableProxy(StateTable):
     def map_remove(self, key: Key, map_key: Key) -> None:
         self.inner.map_remove(key, map_key)
 
-    def map_items(self, key: Key) -> Sequence[tuple[Key, Any]]:
+    def map_items(self, key: Key) -> Iterator[tuple[Key, Any]]:
         return self.inner.map_items(key)
+
+    def list_items(self, key: Key) -> Iterator[Any]:
+        return self.inner.list_items(key)
 
 
 class ReaderProxy(StateReader):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from qstate.descriptors import StateDescriptor, StateKind
@@ -65,6 +66,29 @@ class NamespaceIgnored(DictBackend):
 
     def table(self, descriptor: StateDescriptor, namespace: Namespace = None) -> Any:
         return super().table(descriptor, None)
+
+
+class EqualNamespacesShared(DictBackend):
+    """Tables are kept in a dict by their namespaces, in which True is 1."""
+
+    caught_by = "backend.isolation.namespaces_that_are_equal_in_a_language_do_not_see_each_other"
+
+    def table(self, descriptor: StateDescriptor, namespace: Namespace = None) -> Any:
+        self.tables: dict[Any, Any] = getattr(self, "tables", {})
+        return self.tables.setdefault((descriptor.name, namespace), super().table(descriptor, namespace))
+
+
+class MomentsLoseTheirMicroseconds(WithTables):
+    """Keys are kept in whole seconds."""
+
+    caught_by = "backend.isolation.keys_of_every_type_are_told_and_read"
+
+    class proxy(TableProxy):
+        def get(self, key: Key) -> Any:
+            return super().get(key.replace(microsecond=0) if isinstance(key, datetime) else key)
+
+        def put(self, key: Key, value: Any) -> None:
+            super().put(key.replace(microsecond=0) if isinstance(key, datetime) else key, value)
 
 
 class StateNameFolded(DictBackend):

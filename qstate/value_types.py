@@ -1,38 +1,42 @@
-"""The types of a schema: the declared types of a state's values, as plain data.
+"""The declared types of a state's values, and their plain data, which is stored in a schema.
 
 Rules of this module: types in, plain data and text out. It must not know states, bytes or conversions. As plain data,
 in the header of a checkpoint file, a type is one of
 
-    "None" | "bool" | "int" | "float" | "str" | "bytes" | "date" | "datetime" | "Decimal"
+    "None" | "bool" | "int" | "float" | "str" | "bytes" | "date" | "datetime" | "timedelta" | "Decimal" | "UUID"
     "object"                                      anything: no declared type, or one that does not restrict values
     {"list": T}   {"dict": [K, V]}                T, K, V are types again
     {"tuple": [T, ...]}   {"tuple_of": T}         of exactly these items; of any number
     {"union": [T, ...]}                           one of them
-    {"record": name, "fields": [{"name": name, "type": T, "default": bool}, ...]}      a dataclass
+    {"record": name, "fields": [{"name": name, "type": T, "default": bool}, ...]}      a dataclass or a named tuple
+    {"enum": name, "members": [name, ...]}        an enum
     {"class": name}                               a class that only a serializer of the user's own can write
 """
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import types
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import Field, dataclass, fields, is_dataclass
-from datetime import date, datetime
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from datetime import date, datetime, timedelta
 from decimal import Decimal
+from enum import Enum, Flag
 from inspect import isabstract
 from reprlib import repr as shown  # bounded: what is shown may come from anywhere
-from typing import Annotated, Any, Literal, NewType
+from typing import Annotated, Any, ForwardRef, Literal, NewType
+from uuid import UUID
 
 from qstate.errors import CheckpointError
-from qstate.serializers import has_default
 
 __all__ = [
     "OBJECT",
     "ClassType",
     "DictType",
+    "EnumType",
     "ListType",
     "RecordField",
     "RecordType",
@@ -41,6 +45,7 @@ __all__ = [
     "TupleType",
     "UnionType",
     "ValueType",
+    "has_default",
     "type_from_plain",
     "value_type_of",
 ]
@@ -57,7 +62,9 @@ _SCALARS: dict[str, type] = {
     "bytes": bytes,
     "date": date,
     "datetime": datetime,
+    "timedelta": timedelta,
     "Decimal": Decimal,
+    "UUID": UUID,
     "object": object,
 }
 _NAME_OF = {kind: name for name, kind in _SCALARS.items()}
@@ -174,10 +181,14 @@ class RecordField:
 
 @dataclass(frozen=True, slots=True)
 class RecordType(ValueType):
-    """A dataclass. Its name is for people: a record may be renamed."""
+    """A dataclass or a named tuple. Its name is for people: a record may be renamed.
+
+    `python_class` is None in a type that was made of plain data.
+    """
 
     name: str
     fields: tuple[RecordField, ...]
+    python_class: type | None = dataclasses.field(default=None, compare=False, repr=False)
 
     def to_plain(self) -> Any:
         found = [{"name": field.name, "type": field.type.to_plain(), "default": field.default} for field in self.fields]
@@ -185,6 +196,21 @@ class RecordType(ValueType):
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(map(str, self.fields))})"
+
+
+@dataclass(frozen=True, slots=True)
+class EnumType(ValueType):
+    """An enum, with the names of its members. Its own name is for people. `python_class` as for a record."""
+
+    name: str
+    members: tuple[str, ...]
+    python_class: type[Enum] | None = dataclasses.field(default=None, compare=False, repr=False)
+
+    def to_plain(self) -> Any:
+        return {"enum": self.name, "members": list(self.members)}
+
+    def __str__(self) -> str:
+        return self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,8 +259,12 @@ def _type_of(declared: Any, within: tuple[Any, ...]) -> ValueType:
         return _generic(declared, (), within)
     if typing.is_typeddict(declared):
         return DictType(ScalarType("str"), OBJECT)
+    if issubclass(declared, Enum) and not issubclass(declared, Flag):  # a combination of flags has no name of its own
+        return EnumType(declared.__name__, tuple(member.name for member in declared), declared)
     if is_dataclass(declared):
         return _record(declared, within)
+    if issubclass(declared, tuple) and hasattr(declared, "_fields"):
+        return _named_tuple(declared, within)
     # In `typing`: Any, which is a class since Python 3.11.
     says_nothing = isabstract(declared) or declared.__module__ in ("collections.abc", "numbers", "typing")
     return OBJECT if says_nothing or getattr(declared, "_is_protocol", False) else ClassType(declared.__name__)
@@ -275,18 +305,37 @@ def _record(record: type, within: tuple[Any, ...]) -> ValueType:
             RecordField(field.name, _type_of(_annotation(record, field), within), has_default(field))
             for field in fields(record)
         ),
+        record,
+    )
+
+
+def _named_tuple(record: Any, within: tuple[Any, ...]) -> ValueType:
+    owner = next(base for base in record.__mro__ if "_fields" in vars(base))
+    types = vars(owner).get("__annotations__", {})
+    return RecordType(
+        record.__name__,
+        tuple(
+            RecordField(name, _type_of(_resolved(types.get(name, Any), owner), within), name in record._field_defaults)
+            for name in record._fields
+        ),
+        record,
     )
 
 
 def _annotation(record: type, field: Field[Any]) -> Any:
-    """A field's type; an annotation that is text and cannot be made out is `Any`."""
-    if not isinstance(field.type, str):
-        return field.type
     # The names are those of the module that first has the field: subclasses share its Field.
     owner = [base for base in record.__mro__ if _fields_of(base).get(field.name) is field][-1]
+    return _resolved(field.type, owner)
+
+
+def _resolved(annotation: Any, owner: type) -> Any:
+    """The type of a field of a class; an annotation that is text and cannot be made out is `Any`."""
+    text = annotation.__forward_arg__ if isinstance(annotation, ForwardRef) else annotation
+    if not isinstance(text, str):
+        return annotation
     names = {**_USUAL_NAMES, **getattr(sys.modules.get(owner.__module__), "__dict__", {})}
     try:
-        return eval(field.type, names, {owner.__name__: owner})
+        return eval(text, names, {owner.__name__: owner})
     except Exception:  # any code can stand in an annotation
         return Any
 
@@ -313,6 +362,8 @@ def _from_plain(plain: Any, depth: int) -> ValueType:
                 return _union(_from_plain(item, depth - 1) for item in items)
             case {"record": str(name), "fields": [*found]}:
                 return RecordType(name, _fields_from_plain(found, depth - 1))
+            case {"enum": str(name), "members": [*members]} if all(type(member) is str for member in members):
+                return EnumType(name, tuple(members))
             case {"class": str(name)}:
                 return ClassType(name)
     raise CheckpointError(
@@ -332,3 +383,12 @@ def _fields_from_plain(plain: list[Any], depth: int) -> tuple[RecordField, ...]:
                     "it is damaged"
                 )
     return tuple(found.values())
+
+
+def has_default(field: Field[Any]) -> bool:
+    """Whether a field of a dataclass has a default.
+
+    A class that came by value, as cloudpickle sends those of a script or a notebook, has a `MISSING` of its own. So it
+    is known by its class.
+    """
+    return not (isinstance(field.default, type(MISSING)) and isinstance(field.default_factory, type(MISSING)))
