@@ -6,8 +6,9 @@ schema is a map of
     name, kind, queryable_name (or None), serializer, serializer_version, schema_version,
     value_type, map_key_type (None but for a map): types, see `qstate.value_types`
     needs_function: whether queries of the state need the job's own code, for an aggregating state's result
-    ttl_ms: how long a value counts, only for a state with a time-to-live: its values are stored with their times, see
-        `qstate.ttl`
+    ttl_ms: how long a value counts, only for a state with a time-to-live. Its values are stored with their times (see
+        `qstate.ttl`), and `serializer` is "timed:" and the serializer's name. So a reader that knows no times takes the
+        values for those of a serializer that it does not know, and does not misread them
 
 A reader without the job's code answers queries by kind, queryable name and serializer.
 """
@@ -24,7 +25,7 @@ from qstate.descriptors import MapStateDescriptor, StateDescriptor, StateKind
 from qstate.errors import CheckpointError
 from qstate.value_types import ValueType, type_from_plain, value_type_of
 
-__all__ = ["StateSchema"]
+__all__ = ["StateSchema", "serializer_in"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +74,7 @@ class StateSchema:
             name=_field(plain, "name", _is_name, _A_NAME),
             kind=kind,
             value_type=type_from_plain(plain.get("value_type")),
-            serializer=_field(plain, "serializer", _is_name, _A_NAME),
+            serializer=serializer_in(plain),
             queryable_name=queryable_name,
             map_key_type=None if key_type is None else type_from_plain(key_type),
             serializer_version=_field(plain, "serializer_version", _is_positive, _POSITIVE),
@@ -99,7 +100,9 @@ class StateSchema:
             "map_key_type": None if self.map_key_type is None else self.map_key_type.to_plain(),
             "needs_function": self.needs_function,
         }
-        return plain if self.ttl_ms is None else {**plain, "ttl_ms": self.ttl_ms}
+        if self.ttl_ms is None:
+            return plain
+        return {**plain, "serializer": _TIMED + self.serializer, "ttl_ms": self.ttl_ms}
 
     def __str__(self) -> str:
         types = str(self.value_type) if self.map_key_type is None else f"{self.map_key_type} to {self.value_type}"
@@ -110,6 +113,22 @@ class StateSchema:
         )
 
 
+def serializer_in(plain: Mapping[Any, Any]) -> str:
+    """The name of the serializer in a schema as plain data, also of a state with a time-to-live.
+
+    Raises `CheckpointError` when there is none.
+    """
+    found: str = _field(plain, "serializer", _is_name, _A_NAME)
+    if plain.get("ttl_ms") is None:
+        return found
+    name = found.removeprefix(_TIMED)
+    if name in ("", found):
+        raise CheckpointError(f"the schema of a state with a time-to-live has the serializer {shown(found)}")
+    return name
+
+
+#: Before the serializer's name in the schema of a state with a time-to-live.
+_TIMED = "timed:"
 _KINDS = tuple(kind.value for kind in StateKind)
 _A_NAME = "a text of at least one character"
 _POSITIVE = "an integer of at least 1"

@@ -64,6 +64,7 @@ def test_a_schema_says_its_ttl_only_if_there_is_one() -> None:
     assert "ttl_ms" not in StateSchema.of(value(int, None)).to_plain()
     schema = StateSchema.of(value(int, SHORT))
     assert schema.to_plain()["ttl_ms"] == 100
+    assert schema.to_plain()["serializer"] == "timed:msgpack", "what knows no times does not take it for MessagePack"
     assert StateSchema.from_plain(schema.to_plain()) == schema
     assert str(schema).endswith(", time-to-live 0:00:00.100000")
 
@@ -72,6 +73,12 @@ def test_a_schema_says_its_ttl_only_if_there_is_one() -> None:
 def test_a_schema_with_another_ttl_is_refused(ttl_ms: Any) -> None:
     with pytest.raises(CheckpointError, match="ttl_ms"):
         StateSchema.from_plain({**StateSchema.of(value(int, SHORT)).to_plain(), "ttl_ms": ttl_ms})
+
+
+@pytest.mark.parametrize("serializer", ["msgpack", "timed:", 1])
+def test_a_schema_with_a_ttl_and_another_serializer_is_refused(serializer: Any) -> None:
+    with pytest.raises(CheckpointError, match="serializer"):
+        StateSchema.from_plain({**StateSchema.of(value(int, SHORT)).to_plain(), "serializer": serializer})
 
 
 def change(op: ChangeOp, state: str, data: bytes, map_key: bytes = b"") -> Change:

@@ -19,6 +19,7 @@ from qstate.checkpoint.log.file_facts import WHAT_TO_DO, readable
 from qstate.checkpoint.log.operator_state import OperatorState
 from qstate.descriptors import StateKind
 from qstate.errors import DamagedCheckpoint
+from qstate.evolution.schema import serializer_in
 from qstate.keys import ColumnType, KeyGroupRange, check_key, decode_key, decode_keys, key_encoder, key_grouper
 from qstate.serializers import MessagePackSerializer
 from qstate.ttl import time_of, untimed
@@ -115,7 +116,7 @@ class ContentCheck:
             data = [element for elements in data for element in _elements(elements)]
         if schema.get("ttl_ms") is not None:
             data = [untimed(value) for value in data if time_of(value) >= 0]  # raises for a value without a time
-        if schema["serializer"] == MessagePackSerializer.name:
+        if serializer_in(schema) == MessagePackSerializer.name:
             for value in data:  # not joined into one array: two invalid values may be valid together
                 _loads(value)
 

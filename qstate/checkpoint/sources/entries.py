@@ -21,6 +21,7 @@ from qstate.checkpoint.log.operator_state import OperatorList, OperatorState
 from qstate.checkpoint.sources.history import StateSource, StoredOperator, in_one_form
 from qstate.descriptors import StateKind
 from qstate.errors import CheckpointError
+from qstate.evolution.schema import serializer_in
 from qstate.keys import Key, KeyGroupRange, Namespace, check_key, decode_key
 from qstate.serializers import MessagePackSerializer
 
@@ -254,4 +255,4 @@ def _entry(operator: str, change: Change, schema: Mapping[str, Any]) -> Entry:
 
 
 def _is_msgpack(schema: Mapping[str, Any]) -> bool:
-    return schema.get("serializer") == MessagePackSerializer.name
+    return "serializer" in schema and serializer_in(schema) == MessagePackSerializer.name
