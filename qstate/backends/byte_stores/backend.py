@@ -46,7 +46,7 @@ from qstate.backends.byte_stores.table import (
 )
 from qstate.backends.byte_stores.timers import ByteTimerQueue
 from qstate.backends.byte_stores.values import ByteValueTable
-from qstate.backends.change_blocks import ChangeBlock, blocks_of
+from qstate.backends.change_blocks import ChangeBlock, ChangeBlocks, blocks_of
 from qstate.backends.contract import (
     UNBOUNDED,
     BackendContext,
@@ -214,15 +214,15 @@ class ByteStoreBackend(StateBackend):
         self.finalize(self._committed.epoch)
         self._running = epoch
 
-    def commit(self, epoch: int) -> Iterator[Change]:
+    def commit(self, epoch: int) -> ChangeBlocks:
         self._check_open()
         if epoch <= self._committed.epoch:
             raise JobError(f"epoch {epoch} cannot be committed: epoch {self._committed.epoch} is already")
-        return self._commit(epoch)
+        return ChangeBlocks(self._commit(epoch))
 
-    def _commit(self, epoch: int) -> Iterator[Change]:
+    def _commit(self, epoch: int) -> Iterator[ChangeBlock]:
         for table in list(self._touched):
-            yield from table.changes(self._committed.snapshot)
+            yield from blocks_of(table.changes(self._committed.snapshot))
         self._forget_tables()
         self._running = epoch
         self._additions.committed = self._additions.last

@@ -10,7 +10,7 @@ time.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = ["ByteSnapshot", "ByteStore"]
 
@@ -46,6 +46,10 @@ class ByteStore(ABC):
     @abstractmethod
     def get(self, key: bytes) -> bytes | None:
         """The value of a key, or None."""
+
+    def get_many(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
+        """`get` of each key, in their order."""
+        return list(map(self.get, keys))
 
     @abstractmethod
     def write(self, batch: Mapping[bytes, bytes | None]) -> None:

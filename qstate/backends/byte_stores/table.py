@@ -15,7 +15,7 @@ was.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from qstate.backends.admission import refused_write
@@ -82,8 +82,8 @@ class EpochWrites(ABC):
         """Write the unwritten values. Raises `SerializationError`; the store is unchanged then."""
 
     @abstractmethod
-    def changes(self, committed: ByteSnapshot) -> Iterator[Change]:
-        """Flush, and yield the changes of the epoch since the last committed snapshot."""
+    def changes(self, committed: ByteSnapshot) -> Iterable[Change]:
+        """Flush, and yield what the epoch changed since the last committed snapshot; `ChangeBlocks` are the fastest."""
 
     @abstractmethod
     def wrote(self) -> bool:
