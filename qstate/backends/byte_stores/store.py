@@ -41,6 +41,7 @@ class ByteStore(ABC):
         MUST NOT crash the process, whichever thread calls.
     S5: Keys of any length up to a MiB, and values of any length, MUST be read back unchanged. Keys with different bytes
         MUST be different keys.
+    S6: `get_many` MUST return what `get` of each key returns, in their order.
     """
 
     @abstractmethod

@@ -116,6 +116,7 @@ class ByteTable(EpochWrites, StateTable):
         self._dump = state.dump
         self._dump_all = state.descriptor.serializer.dump_all
         self._load = state.descriptor.serializer.loads
+        self._load_all = state.descriptor.serializer.load_all
         self._clock = state.clock
         self._encoded_namespace = state.encode(namespace)
         self._prefixes: dict[int, bytes] = {}

@@ -6,7 +6,7 @@ Rules of this module: as in `table`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any
 
 from qstate.backends.admission import admit_pairs, none_refused
@@ -50,6 +50,30 @@ class ByteValueTable(ByteTable):
         data = self._store.get(self.locate(key)[2])
         self._read[key] = value = None if data is None else self._load(data)
         return value
+
+    def get_many(self, keys: Sequence[Key]) -> Sequence[Any]:
+        found = self._cached(keys)
+        missing = list(dict.fromkeys(key for key, value in zip(keys, found, strict=True) if value is MISSING))
+        if not missing:
+            return found
+        if not self._read:
+            self.state.touched(self)
+        located = dict(zip(self._located(missing), missing, strict=True))
+        ordered = sorted(located)
+        data = self._store.get_many(ordered)
+        self._read.update(zip(map(located.__getitem__, ordered), self._loaded(data), strict=True))
+        found = self._cached(keys)
+        self.spend(len(missing))
+        return found
+
+    def _cached(self, keys: Sequence[Key]) -> list[Any]:
+        """The value of each key, `MISSING` if it has to be read."""
+        return list(map(self._unwritten.get, keys, map(self._read.get, keys, repeat(MISSING))))
+
+    def _loaded(self, data: Sequence[bytes | None]) -> Iterator[Any]:
+        """The values of these bytes, None for None."""
+        values = iter(self._load_all([found for found in data if found is not None]))
+        return (None if found is None else next(values) for found in data)
 
     def put(self, key: Key, value: Any) -> None:
         if value is None:

@@ -102,6 +102,9 @@ class HeapTable(StateTable):
         self._load_all = state.descriptor.serializer.load_all
         self._encoded_namespace = state.encode(namespace)
 
+    def get_many(self, keys: Sequence[Key]) -> Sequence[Any]:
+        return find_all(self.live, keys)
+
     def values(self, keys: Sequence[Key]) -> Sequence[Any]:
         """The live object, or None, of each key. Any thread."""
         return find_all(self.live, keys)

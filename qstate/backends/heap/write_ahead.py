@@ -47,6 +47,10 @@ class WriteAheadTable(HeapValueTable):
         self._read_by_key = True
         return self.live.get
 
+    def get_many(self, keys: Sequence[Key]) -> Sequence[Any]:
+        _ = self.get  # from now on, `live` has every write
+        return super().get_many(keys)
+
     def put_many(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         if not self._may_go_ahead(values):
             super().put_many(keys, values)
