@@ -6,10 +6,11 @@ Rules of this module: as in `table`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice, repeat
+from itertools import chain, islice, repeat
 from typing import Any
 
 from qstate.backends.admission import admit_pairs, none_refused
+from qstate.backends.answers import IMMUTABLE
 from qstate.backends.byte_stores.layout import groups_and_keys
 from qstate.backends.byte_stores.store import ByteSnapshot
 from qstate.backends.byte_stores.table import BATCH_ENTRIES, MISSING, Batch, ByteState, ByteTable
@@ -34,6 +35,8 @@ class ByteValueTable(ByteTable):
         self._unwritten: dict[Key, Any] = {}
         self._read: dict[Key, Any] = {}
         self._changed: set[bytes] = set()
+        #: Whether an unwritten value may change in place.
+        self._mutable = False
 
     def get(self, key: Key) -> Any:
         found = self._unwritten.get(key, MISSING)
@@ -88,6 +91,8 @@ class ByteValueTable(ByteTable):
         if not unwritten:
             self.state.touched(self)
         unwritten[key] = value
+        if type(value) not in IMMUTABLE:
+            self._mutable = True
         clock = self._clock
         clock.left -= 1
         if clock.left < 0:
@@ -95,15 +100,24 @@ class ByteValueTable(ByteTable):
 
     def put_many(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         admit_pairs(keys, values)
+        mutable = not IMMUTABLE.issuperset(map(type, values))
         pairs = zip(keys, values, strict=True)
         for _ in range(0, len(keys), _SLICE):
             if not self._unwritten:
                 self.state.touched(self)
             self._unwritten.update(islice(pairs, _SLICE))
+            self._mutable = self._mutable or mutable
             self.spend(_SLICE)
 
+    def shown(self, key: Key) -> Any:
+        value = self._unwritten.get(key, MISSING)
+        return value if type(value) in IMMUTABLE else MISSING
+
     def flush(self) -> None:
-        self._write_out()
+        if self._mutable:
+            unwritten = self._unwritten
+            self._write_out()
+            self._read.update(unwritten)
 
     def _write_out(self) -> Entries:
         """Write the unwritten values, in the order of the store's keys, which is fastest for most stores.
@@ -116,8 +130,7 @@ class ByteValueTable(ByteTable):
         ordered = iter(sorted(entries))
         while keys := list(islice(ordered, BATCH_ENTRIES)):
             self._store.write({key: entries[key] for key in keys})
-        self._read.update(self._unwritten)
-        self._unwritten = {}
+        self._unwritten, self._mutable = {}, False
         return entries
 
     def _located(self, keys: Iterable[Key]) -> list[bytes]:
@@ -145,10 +158,12 @@ class ByteValueTable(ByteTable):
         return ChangeBlocks(self._blocks(committed))
 
     def _blocks(self, committed: ByteSnapshot) -> Iterator[ChangeBlock]:
+        self._read = {}
         written = self._write_out()
         new, earlier = iter(written), iter(sorted(self._changed - written.keys()))
         count = FIRST_COUNT
         while True:
+            data: Sequence[bytes | None]
             if keys := list(islice(new, count)):
                 data = [written[key] for key in keys]
             elif keys := list(islice(earlier, count)):
@@ -179,13 +194,16 @@ class ByteValueTable(ByteTable):
         return bool(self._unwritten or self._changed)
 
     def forget(self) -> None:
-        self._unwritten, self._read, self._changed = {}, {}, set()
+        self._unwritten, self._read, self._changed, self._mutable = {}, {}, set(), False
 
     def shrink(self) -> None:
         self._read = {}
+        self._write_out()
 
     def size(self) -> int:
-        return len(self._unwritten) + len(self._read)
+        return (len(self._unwritten) + len(self._read)) * self.weigh(
+            chain(self._unwritten.values(), self._read.values())
+        )
 
     def revert(self, committed: ByteSnapshot) -> None:
         batch: Batch = {}

@@ -17,8 +17,9 @@ from itertools import islice
 from typing import Any
 
 from qstate.backends.admission import admit_pairs
+from qstate.backends.answers import IMMUTABLE
 from qstate.backends.change_blocks import ChangeBlock
-from qstate.backends.heap.table import IMMUTABLE, HeapState, find_all
+from qstate.backends.heap.table import HeapState, find_all
 from qstate.backends.heap.values import HeapValueTable, Image
 from qstate.keys import Key, Namespace
 
