@@ -18,7 +18,7 @@ from qstate.keys import Key, Namespace
 from qstate.operators.column_values import column_values
 from qstate.operators.handles import NO_KEY, ElementContext
 
-__all__ = ["KeyedBatch", "RowsByKey", "RowsOfKey", "combined_columns"]
+__all__ = ["KeyedBatch", "RowsByKey", "RowsOfKey", "combined"]
 
 
 class RowsOfKey(NamedTuple):
@@ -43,6 +43,8 @@ class KeyedBatch:
         self._cursor = cursor
         self._key_columns = keys
         self._namespace_columns = namespaces
+        #: The key at which a loop over `by_key()` is, or was left before its end. For errors.
+        self.key_of_loop: Any = NO_KEY
 
     @property
     def rows(self) -> pa.RecordBatch:
@@ -52,12 +54,12 @@ class KeyedBatch:
     @cached_property
     def keys(self) -> list[Key]:
         """The key of each row: a bare value for one key column, a tuple for several."""
-        return combined_columns(self._key_columns)
+        return combined(list(map(column_values, self._key_columns)))
 
     @cached_property
     def namespaces(self) -> list[Namespace] | None:
         """The namespace of each row, in the form of a key; None when the operator has no namespace columns."""
-        return combined_columns(self._namespace_columns) if self._namespace_columns else None
+        return combined(list(map(column_values, self._namespace_columns))) if self._namespace_columns else None
 
     def by_key(self) -> RowsByKey:
         """The rows in another order: those of a key are neighbours, and keep their order among themselves."""
@@ -65,15 +67,16 @@ class KeyedBatch:
         order = np.argsort(codes, kind="stable")
         return RowsByKey(self, order, _starts(codes[order]))
 
-    # For RowsByKey.
+    # For RowsByKey and the operator.
 
-    def columns_at(self, rows: npt.NDArray[Any]) -> tuple[list[Key], list[Namespace] | None]:
+    def at(self, rows: npt.NDArray[Any]) -> tuple[list[Key], list[Namespace] | None]:
         """The keys and namespaces of these rows."""
         wanted = pa.array(rows)
-        keys = combined_columns([column.take(wanted) for column in self._key_columns])
-        if not self._namespace_columns:
-            return keys, None
-        return keys, combined_columns([column.take(wanted) for column in self._namespace_columns])
+        keys, namespaces = (
+            [column_values(column.take(wanted)) for column in columns]
+            for columns in (self._key_columns, self._namespace_columns)
+        )
+        return combined(keys), combined(namespaces) if namespaces else None
 
     @property
     def cursor(self) -> ElementContext:
@@ -88,10 +91,10 @@ class RowsByKey:
     """
 
     def __init__(self, batch: KeyedBatch, order: npt.NDArray[np.int64], starts: npt.NDArray[np.int64]) -> None:
-        self._cursor = batch.cursor
+        self._batch = batch
         self._rows = batch.rows.take(pa.array(order))
         self._starts = starts
-        self._keys, self._namespaces = batch.columns_at(order[starts])
+        self._keys, self._namespaces = batch.at(order[starts])
 
     @property
     def rows(self) -> pa.RecordBatch:
@@ -122,21 +125,21 @@ class RowsByKey:
         return len(self._keys)
 
     def __iter__(self) -> Iterator[RowsOfKey]:
-        cursor, rows = self._cursor, self._rows
+        batch, cursor, rows = self._batch, self._batch.cursor, self._rows
         namespaces = self._namespaces or [None] * len(self._keys)
         stops = (self.last_rows + 1).tolist()
         try:
             for key, namespace, start, stop in zip(self._keys, namespaces, self._starts.tolist(), stops, strict=True):
-                cursor.current_key = key
+                cursor.current_key = batch.key_of_loop = key
                 yield RowsOfKey(key, namespace, rows.slice(start, stop - start))
+            batch.key_of_loop = NO_KEY
         finally:
             cursor.current_key = NO_KEY
 
 
-def combined_columns(columns: Sequence[pa.Array]) -> list[Any]:
+def combined(columns: Sequence[Sequence[Any]]) -> list[Any]:
     """Bare values for one column, tuples for several: the form of keys and namespaces."""
-    values = list(map(column_values, columns))
-    return values[0] if len(values) == 1 else list(zip(*values, strict=True))
+    return list(columns[0]) if len(columns) == 1 else list(zip(*columns, strict=True))
 
 
 def _codes(columns: Sequence[pa.Array]) -> npt.NDArray[np.int64]:

@@ -10,6 +10,7 @@ from itertools import compress
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from qstate.backends.contract import StateTable
@@ -22,8 +23,8 @@ __all__ = ["Part", "Tables", "Values", "fold", "gathered", "listed", "parts", "p
 
 #: A function from a namespace to the table that holds one state's entries in it.
 Tables = Callable[[Namespace], StateTable]
-#: Values of many keys: any sequence, an Arrow array or a NumPy array.
-Values = Sequence[Any] | pa.Array | pa.ChunkedArray | np.ndarray
+#: Values of many keys: any sequence, an Arrow array (which mypy does not know) or a NumPy array.
+Values = Sequence[Any] | npt.NDArray[Any]
 
 
 class Part(NamedTuple):
@@ -41,7 +42,8 @@ def listed(values: Values) -> Sequence[Any]:
     if isinstance(values, pa.Array | pa.ChunkedArray):
         chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
         return [value for chunk in chunks for value in column_values(chunk)]
-    return values.tolist() if isinstance(values, np.ndarray) else values
+    found: Sequence[Any] = values.tolist() if isinstance(values, np.ndarray) else values
+    return found
 
 
 def parts(

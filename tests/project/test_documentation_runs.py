@@ -31,11 +31,12 @@ CHOOSE = Page("docs/how-to/choose-a-backend.md")
 LATEST_ROW = Page("docs/how-to/latest-row.md")
 EVENT_TIME = Page("docs/how-to/event-time.md")
 TIMERS = Page("docs/how-to/timers.md")
+WHOLE_BATCHES = Page("docs/how-to/whole-batches.md")
 NOTEBOOKS = Page("docs/how-to/notebooks.md")
 FASTAPI = Page("docs/how-to/fastapi.md")
 EMBED = Page("docs/how-to/embed-a-state-server.md")
 #: These need a session, a stream or a running job, or print what their page shows; the rest needs nothing.
-ACTED_OUT = {README, QUERY, CHOOSE, LATEST_ROW, EVENT_TIME, TIMERS, NOTEBOOKS, FASTAPI, EMBED}
+ACTED_OUT = {README, QUERY, CHOOSE, LATEST_ROW, EVENT_TIME, TIMERS, WHOLE_BATCHES, NOTEBOOKS, FASTAPI, EMBED}
 ALONE = [page for page in pages() if page.programs() and page not in ACTED_OUT]
 TIMEOUT_S = 60.0
 
@@ -114,6 +115,18 @@ def test_timers(spark: Any, tmp_path: Path) -> None:
 
     assert _acted_out(TIMERS, spark, tmp_path, [[60.0, 71.0, 64.0, 66.0]], look) == ["", "", ""]
     assert [tuple(row) for row in found] == [(0, 60.0), (1, 71.0)]
+
+
+@pytest.mark.spark
+def test_whole_batches(spark: Any, tmp_path: Path) -> None:
+    alerts: list[Any] = []
+
+    def look(namespace: dict[str, Any]) -> None:
+        alerts.extend(spark.sql("SELECT * FROM alerts").collect())
+
+    printed = _acted_out(WHOLE_BATCHES, spark, tmp_path, [[60.0, 20.0, 41.0, 42.0], [85.0, 86.0]], look)
+    assert printed == ["", "86.0\n", "[Row(sensor='JFK', longest=2), Row(sensor='JFK', longest=4)]\n", ""]
+    assert [tuple(row) for row in alerts] == [("JFK", 20.0, 41.0), ("JFK", 42.0, 85.0)]
 
 
 @pytest.mark.spark
