@@ -27,6 +27,7 @@ from benchmarks import (
     sinks,
     snapshots_beside,
     table,
+    whole_batches,
 )
 from benchmarks.bench import Bench
 from benchmarks.results import Findings, Report
@@ -41,6 +42,7 @@ FAMILIES: dict[str, tuple[tuple[str, ...], Callable[[Bench], Findings]]] = {
     "growth of checkpoints": (("growth",), checkpoints.run_growth),
     "memory": (("p11",), memory.run),
     "pipelines": (("p1", "p2"), pipelines.run),
+    "whole batches": (("p14",), whole_batches.run),
     "sinks": (("p3",), sinks.run),
     "large batches": (("p2b",), pipelines.run_large),
     "interference": (("p7",), interference.run),

@@ -21,6 +21,7 @@ from benchmarks.micro_batches import FedQuery
 from benchmarks.optional_packages import missing
 from benchmarks.results import Comparison, Figure, Findings
 from benchmarks.rounds import interleaved
+from qstate.operators.functions import KeyedBatchFunction, KeyedProcessFunction
 from qstate.runtime.client.sync_client import QueryableStateClient
 from qstate.spark import Job
 
@@ -80,11 +81,13 @@ def run_large(bench: Bench) -> Findings:
 
 
 @contextmanager
-def alert_query(bench: Bench, job: Job, files: ReadingFiles) -> Iterator[FedQuery]:
-    """The job in qstate, running."""
+def alert_query(
+    bench: Bench, job: Job, files: ReadingFiles, function: KeyedProcessFunction | KeyedBatchFunction | None = None
+) -> Iterator[FedQuery]:
+    """The job in qstate, running; by rows, unless another function is given."""
 
     def start(stream: DataFrame, checkpoint: Path) -> StreamingQuery:
-        alerts = job.key_by(stream, "sensor").process(AlertFunction(), ALERTS_DDL, uid="alerts")
+        alerts = job.key_by(stream, "sensor").process(function or AlertFunction(), ALERTS_DDL, uid="alerts")
         return _into_noop(alerts, checkpoint)
 
     query = FedQuery(bench.spark, files, bench.directory(f"query-{job.name}"), start)

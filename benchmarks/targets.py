@@ -59,5 +59,7 @@ _ALL = (
     _at_most("P11", "resident memory of a task manager with rocksdb", 512, 256, "MiB"),
     _at_most("P12", "commit of as many changes, against among a tenth of the keys", 1.5, 1.2),
     _at_least("P13", "pipeline with a snapshot every few epochs, against without", 0.90, 0.97),
+    _at_least("P14 rows", "temperature alerts by whole batches, against row by row", 2, 3),
+    _at_least("P14 ceiling", "the same, against a mapInArrow that drops everything", 0.5, 0.8),
 )
 TARGETS = {target.id: target for target in _ALL}

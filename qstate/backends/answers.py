@@ -15,6 +15,8 @@ otherwise as a MessagePack bin.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date, datetime, timedelta
+from decimal import Decimal
 from itertools import chain
 from struct import Struct
 from typing import Any
@@ -27,6 +29,7 @@ from qstate.keys import encode_key
 from qstate.serializers import MessagePackSerializer
 
 __all__ = [
+    "IMMUTABLE",
     "accumulator_answer",
     "bounded",
     "list_answer",
@@ -38,6 +41,9 @@ __all__ = [
 ]
 
 Found = bytes | FailureCode | None
+
+#: Values of exactly these types cannot change in place: any thread may read them, and a reference is as good as a copy.
+IMMUTABLE = frozenset((type(None), bool, int, float, complex, str, bytes, Decimal, date, datetime, timedelta))
 
 _U16 = Struct(">BH")
 _U32 = Struct(">BI")

@@ -151,7 +151,8 @@ class StateTable(ABC):
     T5: An empty list and an empty map MUST read as no value (None from `get`).
     T6: `put`, `delete`, `list_add`, `map_put` and `map_remove` MUST be covered by the next `commit` or undone by
         the next `rollback`.
-    T7: `put_many` MUST do what `put` of each pair does, in their order: of equal keys the last one counts.
+    T7: `put_many` MUST do what `put` of each pair does, in their order: of equal keys the last one counts. `get_many`
+        MUST return what `get` of each key returns, in their order; a key may come several times.
     T8: `list_add` MUST keep the list's elements and their order and add the new ones at the end, each element once.
         The order is the job's: `get`, `list_items`, answers, changes, entries and restored backends of any kind MUST
         have it. A result of `list_items` MUST NOT change through later writes, a commit or a rollback.
@@ -188,6 +189,10 @@ class StateTable(ABC):
     @abstractmethod
     def delete(self, key: Key) -> None:
         """Remove the value of a key, if it has one."""
+
+    def get_many(self, keys: Sequence[Key]) -> Sequence[Any]:
+        """`get` for many keys: a value or None for each, in their order."""
+        return list(map(self.get, keys))
 
     def put_many(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """`put` for many keys; of equal keys the last one counts."""

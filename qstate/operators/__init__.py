@@ -3,7 +3,6 @@
 from qstate.operators.context import RuntimeContext, Subtask
 from qstate.operators.functions import (
     FlatMapWithState,
-    KeyedBatch,
     KeyedBatchFunction,
     KeyedFunction,
     KeyedProcessFunction,
@@ -17,6 +16,7 @@ from qstate.operators.handles import (
     StateHandle,
     ValueState,
 )
+from qstate.operators.keyed_batch import KeyedBatch, RowsByKey, RowsOfKey
 from qstate.operators.operator import KeyedOperator, OperatorSpec
 from qstate.operators.operator_lists import OperatorListState
 from qstate.operators.sinks import QueryableReducingSink, QueryableStateSink, QueryableValueSink
@@ -38,6 +38,8 @@ __all__ = [
     "QueryableStateSink",
     "QueryableValueSink",
     "ReducingState",
+    "RowsByKey",
+    "RowsOfKey",
     "RuntimeContext",
     "StateHandle",
     "Subtask",

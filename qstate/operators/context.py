@@ -6,12 +6,11 @@ backend; it does not know epochs, batches or queries.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from qstate.backends.contract import StateBackend, StateTable
+from qstate.backends.contract import StateBackend
 from qstate.backends.expiry import stored_form
 from qstate.checkpoint.log.operator_state import Distribution
 from qstate.descriptors import (
@@ -24,7 +23,7 @@ from qstate.descriptors import (
 )
 from qstate.errors import JobError
 from qstate.evolution.write_checks import WriteChecks, checked
-from qstate.keys import KeyGroupRange, Namespace
+from qstate.keys import KeyGroupRange
 from qstate.operators.expiry_sweep import ExpiringState, ExpirySweep, WriteCount
 from qstate.operators.handles import (
     AggregatingState,
@@ -36,6 +35,7 @@ from qstate.operators.handles import (
     StateHandle,
     ValueState,
 )
+from qstate.operators.many_keys import Tables
 from qstate.operators.operator_lists import OperatorLists, OperatorListState
 from qstate.operators.ttl_tables import ttl_table
 
@@ -135,19 +135,6 @@ class RuntimeContext:
         """A list of this subtask. After a change of parallelism or a restore, each subtask has the elements of all."""
         return self._operator_list(descriptor, Distribution.UNION)
 
-    def get_tables(self, descriptor: StateDescriptor) -> Callable[[Namespace], StateTable]:
-        """The tables of a state by namespace, for functions that process whole batches.
-
-        Use only keys of the current batch: other keys may belong to other subtasks.
-        """
-        self._declare(descriptor)
-        if descriptor.ttl is None:
-            return partial(self._backend.table, self._checks.of(descriptor))
-        stored = partial(self._backend.table, stored_form(self._checks.of(descriptor)))
-        name, duration_ms = descriptor.name, descriptor.ttl.duration_ms
-        self._expiring[name] = ExpiringState(name, descriptor.kind, duration_ms, stored)
-        return lambda namespace: ttl_table(stored(namespace), descriptor, self._cursor, self._timed_writes)
-
     @property
     def element_context(self) -> ElementContext:
         """The operator sets the current key here, and handles read it."""
@@ -183,7 +170,17 @@ class RuntimeContext:
     def _handle(self, handle: type[Handle], expected: type[StateDescriptor], descriptor: StateDescriptor) -> Handle:
         if not isinstance(descriptor, expected):
             raise JobError(f"operator {self._operator!r}: expected a {expected.__name__}, got {descriptor!r}")
-        return handle(descriptor, self._cursor, self.get_tables(descriptor))
+        return handle(descriptor, self._cursor, self._tables(descriptor))
+
+    def _tables(self, descriptor: StateDescriptor) -> Tables:
+        """Declare a state. Returns its tables by namespace."""
+        self._declare(descriptor)
+        if descriptor.ttl is None:
+            return partial(self._backend.table, self._checks.of(descriptor))
+        stored = partial(self._backend.table, stored_form(self._checks.of(descriptor)))
+        name, duration_ms = descriptor.name, descriptor.ttl.duration_ms
+        self._expiring[name] = ExpiringState(name, descriptor.kind, duration_ms, stored)
+        return lambda namespace: ttl_table(stored(namespace), descriptor, self._cursor, self._timed_writes)
 
     def _operator_list(self, descriptor: ListStateDescriptor, distribution: Distribution) -> OperatorListState:
         if not isinstance(descriptor, ListStateDescriptor):

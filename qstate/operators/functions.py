@@ -8,18 +8,18 @@ checkpointed, nor rolled back when an epoch is processed again.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import pyarrow as pa
 
 from qstate.descriptors import ValueStateDescriptor
 from qstate.errors import JobError
-from qstate.keys import Key, Namespace
 from qstate.operators.context import RuntimeContext
 from qstate.operators.handles import ElementContext, ValueState
+from qstate.operators.keyed_batch import KeyedBatch
 
-__all__ = ["FlatMapWithState", "KeyedBatch", "KeyedBatchFunction", "KeyedFunction", "KeyedProcessFunction"]
+__all__ = ["FlatMapWithState", "KeyedBatchFunction", "KeyedFunction", "KeyedProcessFunction"]
 
 
 class KeyedFunction:
@@ -64,20 +64,20 @@ class KeyedProcessFunction(KeyedFunction, ABC):
         """
 
 
-class KeyedBatch(NamedTuple):
-    """A batch of rows with their keys and, when the operator has namespace columns, their namespaces."""
-
-    keys: Sequence[Key]
-    namespaces: Sequence[Namespace] | None
-    rows: pa.RecordBatch
-
-
 class KeyedBatchFunction(KeyedFunction, ABC):
-    """Processes whole Arrow batches, for functions that need no Python per row."""
+    """Processes whole Arrow batches, for functions that need no Python code per row.
+
+    It gets its handles in `open` like any function, and reads and writes the state of many keys at once: `get_many`,
+    `put_many`, `add_many`, .... Name only keys of the batch: other keys may belong to other subtasks.
+    """
 
     @abstractmethod
-    def process_batch(self, batch: KeyedBatch) -> Iterable[pa.RecordBatch] | None:
-        """Process a batch; return batches of the output schema, or None for none."""
+    def process_batch(self, batch: KeyedBatch, context: ElementContext) -> Iterable[pa.RecordBatch] | None:
+        """Process a batch; return batches of the output schema, or None for none. May be a generator.
+
+        A batch has some of the epoch's rows, in the order in which they arrive. With `order_by`, the batches of an
+        epoch are in that order together. How many rows a batch has is unspecified: the result must not depend on it.
+        """
 
 
 class FlatMapWithState(KeyedProcessFunction):

@@ -8,12 +8,15 @@ None is not a value. `ValueState.update(None)` clears, as in Flink; all other me
 handle writes has the form that is read back (`qstate.evolution.admission`): a NumPy scalar becomes a Python number.
 
 A handle may return the stored object itself: treat it as read-only, or change it and put it again.
+
+A method whose name ends with `_many` takes the keys instead, for functions over whole batches. Where there is a current
+key it raises `JobError`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from functools import lru_cache
 from operator import itemgetter
@@ -30,6 +33,7 @@ from qstate.errors import JobError, SerializationError
 from qstate.evolution.admission import admission_of
 from qstate.evolution.value_checks import Misfit, Rule, rule_of
 from qstate.keys import Key, Namespace, check_key, key_identity
+from qstate.operators.many_keys import Part, Tables, Values, fold, gathered, listed, parts, put_or_delete
 from qstate.operators.timers import NO_TIMERS, TimeDomain, TimerService
 from qstate.value_types import value_type_of
 
@@ -41,12 +45,9 @@ __all__ = [
     "MapState",
     "ReducingState",
     "StateHandle",
-    "Tables",
     "ValueState",
 ]
 
-#: A function from a namespace to the table that holds one state's entries in it.
-Tables = Callable[[Namespace], StateTable]
 Self = TypeVar("Self", bound="StateHandle")
 
 _NONE = type(None)
@@ -59,7 +60,10 @@ class _NoKey:
     """The current key when there is none. Every table hashes its key first, so any use raises the error below."""
 
     def __hash__(self) -> NoReturn:
-        raise JobError("state was used where there is no current key; use it inside process_element only")
+        raise JobError(
+            "state was used where there is no current key; use it inside process_element, or in a loop over a batch's "
+            "by_key(); elsewhere in process_batch, name the keys, as in get_many(keys)"
+        )
 
     def __repr__(self) -> str:
         return "no current key"
@@ -127,7 +131,7 @@ NO_KEY: Any = _NoKey()
 class StateHandle(ABC):
     """One state of the current key, in one namespace."""
 
-    __slots__ = ("_admit", "_cursor", "_delete", "_descriptor", "_kept", "_tables", "_unchanged")
+    __slots__ = ("_admit", "_cursor", "_delete", "_descriptor", "_kept", "_namespace", "_tables", "_unchanged")
 
     def __init__(
         self, descriptor: StateDescriptor, cursor: ElementContext, tables: Tables, namespace: Namespace = None
@@ -135,6 +139,7 @@ class StateHandle(ABC):
         self._descriptor = descriptor
         self._cursor = cursor
         self._tables = tables
+        self._namespace = namespace
         self._kept: dict[Any, Any] = {}
         self._unchanged, self._admit = admission_of(descriptor.value_type)
         table = tables(namespace)
@@ -161,6 +166,52 @@ class StateHandle(ABC):
         """Remove the state of the current key."""
         self._delete(self._cursor.current_key)
 
+    def clear_many(self, keys: Sequence[Key], namespaces: Sequence[Namespace] | None = None) -> None:
+        """Remove the state of each key."""
+        for part in self._parts("clear_many()", keys, namespaces):
+            for key in part.keys:
+                part.table.delete(key)
+
+    def _parts(
+        self, operation: str, keys: Sequence[Key], namespaces: Sequence[Namespace] | None, *columns: Sequence[Any]
+    ) -> Iterator[Part]:
+        """The parts of a call by namespace. Raises `JobError` when the columns are not as long as the keys."""
+        if self._cursor.current_key is not NO_KEY:
+            raise JobError(
+                f"state {self._descriptor.name!r}: {operation} takes the keys of a whole batch, but there is a current "
+                f"key, {self._cursor.current_key!r}: use the methods without _many"
+            )
+        for column in columns if namespaces is None else (*columns, namespaces):
+            if len(column) != len(keys):
+                raise JobError(
+                    f"state {self._descriptor.name!r}: {operation} got {len(keys)} keys, and {len(column)} values, map "
+                    "keys or namespaces for them"
+                )
+        return parts(self._tables, self._namespace, namespaces, keys, *columns)
+
+    def _read_many(self, keys: Sequence[Key], namespaces: Sequence[Namespace] | None) -> list[Any]:
+        found = self._parts("get_many()", keys, namespaces)
+        return gathered(((part, part.table.get_many(part.keys)) for part in found), len(keys))
+
+    def _admitted(self, values: Values) -> Sequence[Any]:
+        """The values as plain objects, in the form that is read back; a None stays."""
+        found, unchanged, admit = listed(values), self._unchanged, self._admit
+        if unchanged.issuperset(map(type, found)):
+            return found
+        return [one if one is None or type(one) in unchanged else admit(one) for one in found]
+
+    def _stored(self, value: Any) -> Any:
+        """One computed value in the form that is read back; a None stays, and is refused later."""
+        return value if value is None or type(value) in self._unchanged else self._admit(value)
+
+    def _refuse_none_of(self, operation: str, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        # By type, because `None in values` would call the values' own `__eq__`.
+        for place, kind in enumerate(map(type, values)):
+            if kind is _NONE:
+                raise JobError(
+                    f"state {self._descriptor.name!r}, key {keys[place]!r}: {operation} got None, which is not a value"
+                )
+
     def _refuse_none(self, operation: str) -> NoReturn:
         raise JobError(f"state {self._descriptor.name!r}: {operation} got None, which is not a value")
 
@@ -168,15 +219,32 @@ class StateHandle(ABC):
 class ValueState(StateHandle):
     """One value per key."""
 
-    __slots__ = ("_get", "_put")
+    __slots__ = ("_get", "_put", "_table")
+    _get: Callable[[Key], Any]
 
     def _bind(self, table: StateTable) -> None:
-        self._get = table.get
+        self._table = table
         self._put = table.put
+
+    def __getattr__(self, name: str) -> Any:
+        """Bind `_get` when it is first used: a table of the heap that is never read by key writes batches faster."""
+        if name != "_get":
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        self._get = self._table.get
+        return self._get
 
     def value(self) -> Any:
         """The value, or None when there is none."""
         return self._get(self._cursor.current_key)
+
+    def get_many(self, keys: Sequence[Key], namespaces: Sequence[Namespace] | None = None) -> list[Any]:
+        """The value of each key, in their order; None for a key without one. A key may come several times."""
+        return self._read_many(keys, namespaces)
+
+    def put_many(self, keys: Sequence[Key], values: Values, namespaces: Sequence[Namespace] | None = None) -> None:
+        """Set the value of each key; None clears it. Of equal keys, the last one counts."""
+        for part in self._parts("put_many()", keys, namespaces, self._admitted(values)):
+            put_or_delete(part.table, part.keys, part.given[0])
 
     def update(self, value: Any) -> None:
         """Set the value; None clears it."""
@@ -193,7 +261,13 @@ class DefaultingValueState(ValueState):
 
     def value(self) -> Any:
         """The value, or a copy of the descriptor's default when there is none."""
-        found = self._get(self._cursor.current_key)
+        return self._with_default(self._get(self._cursor.current_key))
+
+    def get_many(self, keys: Sequence[Key], namespaces: Sequence[Namespace] | None = None) -> list[Any]:
+        """The value of each key, in their order; a copy of the descriptor's default for a key without one."""
+        return list(map(self._with_default, self._read_many(keys, namespaces)))
+
+    def _with_default(self, found: Any) -> Any:
         return deepcopy(self._descriptor.default) if found is None else found  # type: ignore[attr-defined]
 
 
@@ -238,6 +312,21 @@ class ListState(StateHandle):
             self._put(self._cursor.current_key, kept)
         else:
             self._delete(self._cursor.current_key)
+
+    def get_many(self, keys: Sequence[Key], namespaces: Sequence[Namespace] | None = None) -> list[list[Any]]:
+        """The elements of each key, in the order of the keys; an empty list for a key without any."""
+        return [found or [] for found in self._read_many(keys, namespaces)]
+
+    def add_many(self, keys: Sequence[Key], values: Values, namespaces: Sequence[Namespace] | None = None) -> None:
+        """Add one element for each key at the end of its list. A key may come several times."""
+        added = self._admitted(values)
+        self._refuse_none_of("add_many()", keys, added)
+        for part in self._parts("add_many()", keys, namespaces, added):
+            lists: dict[Key, list[Any]] = {}
+            for key, value in zip(part.keys, part.given[0], strict=True):
+                lists.setdefault(key, []).append(value)
+            for key, own in lists.items():
+                part.table.list_add(key, own)
 
     def _checked(self, values: Iterable[Any], operation: str) -> list[Any]:
         if values is None:
@@ -316,6 +405,32 @@ class MapState(StateHandle):
         """Whether there is no entry."""
         return next(self._items(self._cursor.current_key), None) is None
 
+    def get_many(
+        self, keys: Sequence[Key], map_keys: Sequence[Key], namespaces: Sequence[Namespace] | None = None
+    ) -> list[Any]:
+        """The value of one entry of each key's map, in the order of the keys; None when there is none."""
+        found = self._parts("get_many()", keys, namespaces, map_keys)
+        return gathered(((part, list(map(part.table.map_get, part.keys, *part.given))) for part in found), len(keys))
+
+    def put_many(
+        self, keys: Sequence[Key], map_keys: Values, values: Values, namespaces: Sequence[Namespace] | None = None
+    ) -> None:
+        """Set the value of one entry of each key's map. Of equal entries, the last one counts. Raises as `put_all`."""
+        names, new = listed(map_keys), self._admitted(values)
+        self._refuse_none_of("put_many()", keys, new)
+        for map_key in names:
+            if type(map_key) not in self._key_classes:
+                self._check_map_key(map_key)
+        for part in self._parts("put_many()", keys, namespaces, names, new):
+            for key, map_key, value in zip(part.keys, *part.given, strict=True):
+                part.table.map_put(key, map_key, value)
+
+    def remove_many(self, keys: Sequence[Key], map_keys: Values, namespaces: Sequence[Namespace] | None = None) -> None:
+        """Remove one entry of each key's map, if it exists."""
+        for part in self._parts("remove_many()", keys, namespaces, listed(map_keys)):
+            for key, map_key in zip(part.keys, *part.given, strict=True):
+                part.table.map_remove(key, map_key)
+
     def _check_map_key(self, map_key: Any) -> None:
         try:
             self._key_rule.check(map_key)
@@ -350,6 +465,22 @@ class ReducingState(StateHandle):
                 raise JobError(f"state {self._descriptor.name!r}: the reduce function returned None")
         self._put(key, value if type(value) in self._unchanged else self._admit(value))
 
+    def get_many(self, keys: Sequence[Key], namespaces: Sequence[Namespace] | None = None) -> list[Any]:
+        """The combined value of each key, in their order; None for a key to which nothing was added."""
+        return self._read_many(keys, namespaces)
+
+    def add_many(self, keys: Sequence[Key], values: Values, namespaces: Sequence[Namespace] | None = None) -> None:
+        """Combine one more value into the state of each key. Values of equal keys are combined in their order."""
+        added, reduce = listed(values), self._reduce
+        self._refuse_none_of("add_many()", keys, added)
+        for part in self._parts("add_many()", keys, namespaces, added):
+            fold(
+                part,
+                self._descriptor.name,
+                "the reduce function",
+                lambda old, value: self._stored(value if old is None else reduce(old, value)),
+            )
+
 
 class AggregatingState(StateHandle):
     """An accumulator per key, updated by `add` and read through the descriptor's aggregate function."""
@@ -379,6 +510,22 @@ class AggregatingState(StateHandle):
         if accumulator is None:
             raise JobError(f"state {self._descriptor.name!r}: the aggregate function's add() returned None")
         self._put(key, accumulator if type(accumulator) in self._unchanged else self._admit(accumulator))
+
+    def get_many(self, keys: Sequence[Key], namespaces: Sequence[Namespace] | None = None) -> list[Any]:
+        """The aggregate function's result for each key, in their order; None for a key to which nothing was added."""
+        result = self._function.get_result
+        return [None if one is None else result(one) for one in self._read_many(keys, namespaces)]
+
+    def add_many(self, keys: Sequence[Key], values: Values, namespaces: Sequence[Namespace] | None = None) -> None:
+        """Add one more value to the accumulator of each key. Values of equal keys are added in their order."""
+        added, function = listed(values), self._function
+
+        def combine(old: Any, value: Any) -> Any:
+            return self._stored(function.add(value, function.create_accumulator() if old is None else old))
+
+        self._refuse_none_of("add_many()", keys, added)
+        for part in self._parts("add_many()", keys, namespaces, added):
+            fold(part, self._descriptor.name, "the aggregate function's add()", combine)
 
 
 @lru_cache(maxsize=256)

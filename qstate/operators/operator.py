@@ -32,9 +32,10 @@ from qstate.operators.clock import OperatorClock
 from qstate.operators.column_values import column_values
 from qstate.operators.context import RuntimeContext, Subtask
 from qstate.operators.epoch_time import EpochTime, EventTime, Reached
-from qstate.operators.functions import KeyedBatch, KeyedBatchFunction, KeyedFunction, KeyedProcessFunction
+from qstate.operators.functions import KeyedBatchFunction, KeyedFunction, KeyedProcessFunction
 from qstate.operators.handles import NO_KEY, ElementContext
 from qstate.operators.key_columns import key_column_type, why_no_key
+from qstate.operators.keyed_batch import KeyedBatch, combined
 from qstate.operators.operator_lists import OperatorLists
 from qstate.operators.rows import OutputRows, RowMaker
 from qstate.operators.side_outputs import SideOutputs, check_names, united_schema
@@ -89,15 +90,18 @@ class OperatorSpec:
 
     def __post_init__(self) -> None:
         if not isinstance(self.function, (KeyedProcessFunction, KeyedBatchFunction)):
-            raise JobError(f"operator {self.uid!r}: the function must be a KeyedProcessFunction, got {self.function!r}")
+            raise JobError(
+                f"operator {self.uid!r}: the function must be a KeyedProcessFunction or a KeyedBatchFunction, got "
+                f"{self.function!r}"
+            )
         if not self.key_columns:
             raise JobError(f"operator {self.uid!r}: a keyed stream needs at least one key column")
         for what in ("key_columns", "order_by", "namespace_columns"):
             self._check_columns(what, getattr(self, what))
         if self.namespace_columns and not isinstance(self.function, KeyedBatchFunction):
             raise JobError(
-                f"operator {self.uid!r}: namespace columns are for queryable sinks; a process function chooses the "
-                "namespace itself, with in_namespace()"
+                f"operator {self.uid!r}: namespace columns are for queryable sinks and batch functions; a process "
+                "function chooses the namespace itself, with in_namespace()"
             )
         RowMaker(self.row_names)
         _ = self.key_types, self.namespace_types
@@ -295,7 +299,7 @@ class KeyedOperator:
     def keys_of(self, batch: pa.RecordBatch) -> list[Key]:
         """The key of each row of the input. Raises `JobError` for null keys and other columns."""
         self._check_batch(batch)
-        return _combined([column_values(batch.column(name)) for name in self._spec.key_columns])
+        return combined([column_values(batch.column(name)) for name in self._spec.key_columns])
 
     def process(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         """Process a batch of the input; with order_by columns, hold it for `finish` and return nothing.
@@ -360,7 +364,7 @@ class KeyedOperator:
         if isinstance(self._function, KeyedBatchFunction):
             return self._run_batch(self._function, batch)
         columns = list(map(column_values, batch.columns))
-        keys = _combined([columns[batch.schema.names.index(name)] for name in self._spec.key_columns])
+        keys = combined([columns[batch.schema.names.index(name)] for name in self._spec.key_columns])
         assert isinstance(self._function, KeyedProcessFunction)
         rows = self._row_maker.rows(columns[: self._width])
         keyed_rows = zip(keys, self._clock.timestamps(batch), rows, strict=True)
@@ -405,22 +409,20 @@ class KeyedOperator:
         return False
 
     def _run_batch(self, function: KeyedBatchFunction, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-        names = self._spec.namespace_columns
-        keys = _combined([column_values(batch.column(name)) for name in self._spec.key_columns])
-        namespaces = _combined([column_values(batch.column(name)) for name in names]) if names else None
+        keys, namespaces = (
+            list(map(batch.column, names)) for names in (self._spec.key_columns, self._spec.namespace_columns)
+        )
+        keyed = KeyedBatch(batch.select(range(self._width)), self._cursor, keys, namespaces)
         try:
-            outputs = list(function.process_batch(KeyedBatch(keys, namespaces, batch)) or ())
+            outputs = list(function.process_batch(keyed, self._cursor) or ())
         except Exception as exc:
-            raise self._fault(f"a batch of {batch.num_rows} rows", exc) from exc
+            key = "" if keyed.key_of_loop is NO_KEY else f", key {keyed.key_of_loop!r}"
+            raise self._fault(f"a batch of {batch.num_rows} rows{key}", exc) from exc
         finally:
             end_forked_child(self._pid)
-        for output in outputs:
-            if not (isinstance(output, pa.RecordBatch) and output.schema.equals(self._spec.output_schema)):
-                raise JobError(
-                    f"{self._source}: process_batch() gives record batches of the output schema "
-                    f"({', '.join(map(str, self._spec.output_schema))}), found {getattr(output, 'schema', output)!r}"
-                )
-        return outputs
+            self._cursor.current_key = NO_KEY
+        assert isinstance(self._output, OutputRows)  # the spec refuses side outputs
+        return list(map(self._output.checked, outputs))
 
     def _check_batch(self, batch: pa.RecordBatch) -> None:
         if batch.schema.names != self._spec.input_schema.names:
@@ -447,8 +449,3 @@ class KeyedOperator:
 def _sort_keys(names: Sequence[str]) -> list[tuple[Any, str]]:
     """Ascending by these columns. A plain name that begins with a dot would be read as a path."""
     return [(pc.field(name), "ascending") for name in names]
-
-
-def _combined(columns: list[list[Any]]) -> list[Any]:
-    """Bare values for one column, tuples for several: the form of keys and namespaces."""
-    return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))

@@ -88,6 +88,19 @@ class OutputRows:
         arrays = [self._array(field, values) for field, values in zip(self._schema, columns, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
+    def checked(self, batch: Any) -> pa.RecordBatch:
+        """A batch that a function made, with the declared schema. Raises `JobError` that names what does not fit."""
+        if not isinstance(batch, pa.RecordBatch):
+            raise JobError(f"{self._source}: expected Arrow record batches, found {_shown(batch)}")
+        names, kinds = batch.schema.names, batch.schema.types
+        if (names, kinds) != (self._schema.names, self._schema.types):
+            found = ", ".join(f"{name} {kind}" for name, kind in zip(names, kinds, strict=True))
+            raise JobError(f"{self._source}: output batches have the columns {self._columns()}; found {found}")
+        for field, column in zip(self._schema, batch.columns, strict=True):
+            if not field.nullable and column.null_count:
+                raise JobError(f"{self._source}: column {field.name!r} of an output batch must not be null")
+        return pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
+
     def _same_names(self, kind: type) -> bool:
         return issubclass(kind, tuple) and getattr(kind, "_fields", None) == self._names
 

@@ -1,7 +1,7 @@
 """The functions of the queryable state sink: a stream's latest or reduced value per key.
 
-Rules of this module: batches in, writes to state, no rows out. It knows tables and Arrow columns; it must not know how
-the state is queried.
+Rules of this module: batches in, writes to state, no rows out. They are functions as users write them: they know state
+handles and Arrow columns, and no tables. It must not know how the state is queried.
 
 The value of a row comes from the value columns: the bare value of one column, a dict by column name for several, or a
 record when the descriptor's value type is a dataclass with those fields.
@@ -10,21 +10,19 @@ record when the descriptor's value type is a dataclass with those fields.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
 
-from qstate.backends.contract import StateTable
 from qstate.descriptors import ReducingStateDescriptor, StateDescriptor, ValueStateDescriptor
 from qstate.errors import JobError
-from qstate.keys import Key, Namespace
 from qstate.operators.column_values import column_values
 from qstate.operators.context import RuntimeContext
-from qstate.operators.functions import KeyedBatch, KeyedBatchFunction
-from qstate.operators.handles import Tables
-from qstate.operators.user_traceback import described
+from qstate.operators.functions import KeyedBatchFunction
+from qstate.operators.handles import ElementContext
+from qstate.operators.keyed_batch import KeyedBatch
 from qstate.serializers import DeclaredSerializer
 from qstate.value_types import RecordType, value_type_of
 
@@ -47,19 +45,9 @@ class QueryableStateSink(KeyedBatchFunction):
             self._record = declared.python_class
         self._descriptor = descriptor
         self._value_columns = tuple(value_columns)
-        self._tables: Tables
 
-    def open(self, context: RuntimeContext) -> None:
-        self._tables = context.get_tables(self._descriptor)
-        self._tables(None)  # a restore needs every state declared, also when every row has a namespace
-
-    def process_batch(self, batch: KeyedBatch) -> Iterable[pa.RecordBatch] | None:
-        values = self._values(batch.rows)
-        if batch.namespaces is None:
-            self._store(self._tables(None), batch.keys, values)
-            return None
-        for namespace, keys, own_values in _by_namespace(batch.namespaces, batch.keys, values):
-            self._store(self._tables(namespace), keys, own_values)
+    def process_batch(self, batch: KeyedBatch, context: ElementContext) -> Iterable[pa.RecordBatch] | None:
+        self._store(batch, self._values(batch.rows))
         return None
 
     @property
@@ -67,8 +55,8 @@ class QueryableStateSink(KeyedBatchFunction):
         return f"{type(self).__name__}({self._descriptor.queryable_name})"
 
     @abstractmethod
-    def _store(self, table: StateTable, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        """Write values into one table, in their order."""
+    def _store(self, batch: KeyedBatch, values: Sequence[Any]) -> None:
+        """Write the values of a batch, in their order."""
 
     def _values(self, rows: pa.RecordBatch) -> Sequence[Any]:
         columns = [column_values(rows.column(name)) for name in self._value_columns]
@@ -85,6 +73,8 @@ class QueryableStateSink(KeyedBatchFunction):
 class QueryableValueSink(QueryableStateSink):
     """Stores the latest value of each key; a null clears it, like `ValueState.update(None)`."""
 
+    _descriptor: ValueStateDescriptor
+
     def __init__(self, descriptor: ValueStateDescriptor, value_columns: Sequence[str]) -> None:
         super().__init__(descriptor, value_columns)
 
@@ -93,62 +83,31 @@ class QueryableValueSink(QueryableStateSink):
         """A sink for values of any type, under a queryable name."""
         return cls(ValueStateDescriptor(name).queryable(name), value_columns)
 
-    def _store(self, table: StateTable, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        if None not in values:
-            table.put_many(keys, values)
-            return
-        latest = dict(zip(keys, values, strict=True))
-        kept = {key: value for key, value in latest.items() if value is not None}
-        table.put_many(list(kept), list(kept.values()))
-        for key, value in latest.items():
-            if value is None:
-                table.delete(key)
+    def open(self, context: RuntimeContext) -> None:
+        self._state = context.get_state(self._descriptor)
+
+    def _store(self, batch: KeyedBatch, values: Sequence[Any]) -> None:
+        self._state.put_many(batch.keys, values, batch.namespaces)
 
 
 class QueryableReducingSink(QueryableStateSink):
     """Combines the values of each key with the descriptor's reduce function, in the order of the rows."""
 
+    _descriptor: ReducingStateDescriptor
+
     def __init__(self, descriptor: ReducingStateDescriptor, value_columns: Sequence[str]) -> None:
         super().__init__(descriptor, value_columns)
-        self._reduce = descriptor.reduce_function
 
-    def _store(self, table: StateTable, keys: Sequence[Key], values: Sequence[Any]) -> None:
+    def open(self, context: RuntimeContext) -> None:
+        self._state = context.get_reducing_state(self._descriptor)
+
+    def _store(self, batch: KeyedBatch, values: Sequence[Any]) -> None:
         if None in values:
             raise JobError(
-                f"column {self._value_columns[0]!r} is null for key {keys[values.index(None)]!r}; a reducing state "
-                "cannot add a null: filter or fill the column before the sink"
+                f"column {self._value_columns[0]!r} is null for key {batch.keys[values.index(None)]!r}; a reducing "
+                "state cannot add a null: filter or fill the column before the sink"
             )
-        reduce = self._reduce
-        combined: dict[Key, Any] = {}
-        # One read and one write per key and batch, but still a fold from the left: the stored value comes first, so
-        # the reduce function need not be associative.
-        key: Any = None
-        try:
-            for key, value in zip(keys, values, strict=True):
-                old = combined.get(key)
-                if old is None:
-                    old = table.get(key)
-                combined[key] = value if old is None else reduce(old, value)
-        except Exception as exc:
-            raise JobError(f"the reduce function failed for key {key!r}: {described(exc)}") from exc
-        for key, value in combined.items():
-            if value is None:
-                raise JobError(f"the reduce function returned None for key {key!r}")
-        table.put_many(list(combined), list(combined.values()))
-
-
-def _by_namespace(
-    namespaces: Sequence[Namespace], keys: Sequence[Key], values: Sequence[Any]
-) -> Iterator[tuple[Namespace, list[Key], list[Any]]]:
-    groups: dict[Namespace, tuple[list[Key], list[Any]]] = {}
-    for namespace, key, value in zip(namespaces, keys, values, strict=True):
-        group = groups.get(namespace)
-        if group is None:
-            group = groups[namespace] = ([], [])
-        group[0].append(key)
-        group[1].append(value)
-    for namespace, (own_keys, own_values) in groups.items():
-        yield namespace, own_keys, own_values
+        self._state.add_many(batch.keys, values, batch.namespaces)
 
 
 def _check_record(state: str, record: RecordType, value_columns: Sequence[str]) -> None:

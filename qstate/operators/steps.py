@@ -94,7 +94,8 @@ def _element(names: Mapping[str, Any], frames: tuple[FrameType, ...]) -> Step | 
 
 
 def _batch(names: Mapping[str, Any], frames: tuple[FrameType, ...]) -> Step | None:
-    return Step(names["self"], "process_batch", NO_KEY, names["batch"], frames)
+    keyed = names.get("keyed")
+    return Step(names["self"], "process_batch", keyed.key_of_loop if keyed else NO_KEY, names["batch"], frames)
 
 
 def _call(name: str) -> _Found:

@@ -8,7 +8,7 @@ from qstate.installation import missing_package
 try:
     from qstate.descriptors import StateTtl
     from qstate.operators.context import RuntimeContext
-    from qstate.operators.functions import KeyedProcessFunction
+    from qstate.operators.functions import KeyedBatchFunction, KeyedProcessFunction
     from qstate.operators.handles import (
         AggregatingState,
         ElementContext,
@@ -17,6 +17,7 @@ try:
         ReducingState,
         ValueState,
     )
+    from qstate.operators.keyed_batch import KeyedBatch, RowsByKey, RowsOfKey
     from qstate.operators.timers import TimeDomain, TimerService
     from qstate.spark.job import Job
     from qstate.spark.keyed_stream import KeyedStream
@@ -29,12 +30,16 @@ __all__ = [
     "AggregatingState",
     "ElementContext",
     "Job",
+    "KeyedBatch",
+    "KeyedBatchFunction",
     "KeyedProcessFunction",
     "KeyedStream",
     "ListState",
     "MapState",
     "QueryableStateStream",
     "ReducingState",
+    "RowsByKey",
+    "RowsOfKey",
     "RuntimeContext",
     "StateTtl",
     "TimeDomain",

@@ -28,7 +28,7 @@ from qstate.errors import JobError
 from qstate.keys import ColumnType
 from qstate.operators.combine import LatestRowPerKey
 from qstate.operators.epoch_time import EventTime
-from qstate.operators.functions import FlatMapWithState, KeyedFunction, KeyedProcessFunction
+from qstate.operators.functions import FlatMapWithState, KeyedBatchFunction, KeyedFunction, KeyedProcessFunction
 from qstate.operators.operator import OperatorSpec
 from qstate.operators.side_outputs import MAIN
 from qstate.operators.sinks import QueryableReducingSink, QueryableValueSink
@@ -76,15 +76,18 @@ class KeyedStream:
 
     def process(
         self,
-        function: KeyedProcessFunction,
+        function: KeyedProcessFunction | KeyedBatchFunction,
         output_schema: str | StructType,
         *,
         uid: str = "",
         order_by: ColumnsOrNames = (),
+        namespace: ColumnsOrNames = (),
         event_time_column: str = "",
         side_outputs: Mapping[str, str | StructType] = _NO_SIDES,
     ) -> DataFrame:
-        """Run a function on every row, with keyed state. The result is an ordinary streaming DataFrame.
+        """Run a function on every row, or on whole Arrow batches of rows, with keyed state.
+
+        The result is an ordinary streaming DataFrame.
 
         `output_schema` is a DDL text or a StructType of the rows that the function yields. `uid` names the operator and
         its state, so keep it when the program changes. Without a uid, it is made from the names of the function and the
@@ -95,6 +98,9 @@ class KeyedStream:
         `order_by` names event-time columns, like the columns of `key_by`: in each epoch, the function gets the rows of
         a key in that order (nulls last). Without it their order within an epoch is unspecified, because Spark's shuffle
         does not keep it.
+
+        `namespace` is for batch functions: it names the column(s) of each row's namespace, like the columns of
+        `key_by`. Other functions choose the namespace with `in_namespace`.
 
         `event_time_column` names the column of the result that gets the stream's watermark (`withWatermark` before
         `key_by`), for Spark's windows, joins and deduplication after the operator. Rows whose time in that column is
@@ -109,8 +115,8 @@ class KeyedStream:
         `event_time_column` without a watermark, or a side output whose name or schema cannot be.
         """
         _check_no_class("process()", function)
-        if not isinstance(function, KeyedProcessFunction):
-            raise JobError(f"process() needs a KeyedProcessFunction, got {function!r}")
+        if not isinstance(function, KeyedProcessFunction | KeyedBatchFunction):
+            raise JobError(f"process() needs a KeyedProcessFunction or a KeyedBatchFunction, got {function!r}")
         if not isinstance(event_time_column, str):
             raise JobError(f"event_time_column takes the name of a column of output_schema, got {event_time_column!r}")
         if not isinstance(side_outputs, Mapping):
@@ -121,8 +127,11 @@ class KeyedStream:
             schema = with_watermark_of(self._stream, schema, event_time_column)
         columns = OperatorColumns(self._columns, self._columns.with_new(self._keys))
         order = columns.add(self._columns.resolve("order_by", order_by))
+        spaces = columns.add(self._columns.resolve("namespace", namespace))
         event_time = event_time_of(self._stream, self._queries.mark)
-        return self._operator(function, schema, uid, columns, order_by=order, sides=sides, event_time=event_time)
+        return self._operator(
+            function, schema, uid, columns, order_by=order, namespaces=spaces, event_time=event_time, sides=sides
+        )
 
     def flat_map_with_state(
         self,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from qstate.backends import BackendContext, StateBackend
+from qstate.backends import BackendContext, ByteStoreBackend, Isolation, StateBackend
 from qstate.backends.byte_stores.table import ByteTable
+from qstate.descriptors import StateDescriptor
+from qstate.errors import FailureCode
 from tests.backends.factories import ALL_GROUPS, MAX_PARALLELISM, MemoryBackend
 from tests.backends.states import LIST, MAP, VALUE, query
 
@@ -19,18 +22,72 @@ def open_memory(directory: Path, cache_entries: int, flush_interval_s: float) ->
 
 def test_writes_wait_for_publish_while_the_cache_has_room_and_time(tmp_path: Path) -> None:
     with open_memory(tmp_path, 1000, 3600.0) as backend:
-        backend.table(VALUE).put("k", 1)
+        backend.table(VALUE).put("k", [1])
         assert query(backend, VALUE, "k") is None
         backend.publish()
-        assert query(backend, VALUE, "k") == 1
+        assert query(backend, VALUE, "k") == [1]
+
+
+def test_values_that_cannot_change_in_place_show_at_once_and_wait_for_the_commit(tmp_path: Path) -> None:
+    with open_memory(tmp_path, 1000, 0.0) as backend:
+        table = backend.table(VALUE)
+        assert isinstance(backend, ByteStoreBackend)
+        store = backend.live_store()[1]
+        table.put("old", "text")
+        list(backend.commit(0))
+        written = len(list(store.scan(b"", b"\xff")))
+        backend.begin(1)
+        for number in range(600):  # the clock is checked every 256 operations
+            table.put(f"k{number}", number)
+        table.delete("old")
+        backend.publish()
+        assert [query(backend, VALUE, key) for key in ("k0", "k599", "old")] == [0, 599, None]
+        assert len(list(store.scan(b"", b"\xff"))) == written
+        backend.rollback()
+        assert [query(backend, VALUE, key) for key in ("k0", "old")] == [None, "text"]
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_one_value_that_can_change_has_all_written(tmp_path: Path, many: bool) -> None:
+    with open_memory(tmp_path, 100_000, 3600.0) as backend:
+        table = backend.table(VALUE)
+        pairs = [*((f"k{number}", number) for number in range(5000)), ("list", [1])]
+        if many:
+            table.put_many([key for key, _ in pairs], [value for _, value in pairs])
+        else:
+            for key, value in pairs:
+                table.put(key, value)
+        backend.publish()
+        assert (query(backend, VALUE, "k0"), query(backend, VALUE, "list")) == (0, [1])
+
+
+def test_an_unwritten_value_that_cannot_be_serialized_fails_its_key_alone(tmp_path: Path) -> None:
+    with open_memory(tmp_path, 1000, 3600.0) as backend:
+        backend.table(VALUE).put_many(["bad", "good"], [1 << 70, 1])
+        found = backend.reader(Isolation.LIVE).get(VALUE, None, ["bad", "good"])
+        assert found.values == [FailureCode.INTERNAL, b"\x01"]
+
+
+@pytest.mark.parametrize("descriptor", [VALUE, LIST, MAP], ids=lambda one: one.kind.value)
+def test_large_values_count_as_several(tmp_path: Path, descriptor: StateDescriptor) -> None:
+    """The cache may have an eighth more than its entries, and what came before the values' size was known."""
+    with open_memory(tmp_path, 100_000, 3600.0) as backend:
+        table = backend.table(descriptor)
+        assert isinstance(table, ByteTable)
+        value: Any = "x" * 1600
+        most = 0
+        for number in range(25_000):
+            table.put(f"k{number}", {VALUE: value, LIST: [value], MAP: {"m": value}}[descriptor])
+            most = max(most, number % 256 == 0 and table.size() // table.weight)
+        assert 1000 < most <= 10_000 * 2 + 600
 
 
 def test_writes_show_without_publish_once_the_interval_has_passed(tmp_path: Path) -> None:
     with open_memory(tmp_path, 1000, 0.0) as backend:
         table = backend.table(VALUE)
         for number in range(300):
-            table.put(f"k{number}", number)
-        assert query(backend, VALUE, "k0") == 0
+            table.put(f"k{number}", [number])
+        assert query(backend, VALUE, "k0") == [0]
 
 
 @pytest.mark.parametrize("operation", ["put", "put_many", "get", "list_add", "map_put", "map_get"])

@@ -162,14 +162,17 @@ def test_failing_reduce_function_names_the_key() -> None:
 
     descriptor = ReducingStateDescriptor("max", float, reduce_function=fail).queryable("max")
     with heap() as backend:
-        with pytest.raises(JobError, match=r"function QueryableReducingSink\(max\).*key 'a': ValueError: cannot"):
+        with pytest.raises(
+            JobError,
+            match=r"function QueryableReducingSink\(max\).*key 'a': the reduce function failed: ValueError: cannot",
+        ):
             feed(backend, QueryableReducingSink(descriptor, ["temp"]), [[("a", 0, 1.0, ""), ("a", 0, 2.0, "")]])
         assert stored(backend, descriptor) == {}
 
 
 def test_reduce_function_that_returns_none_names_the_key() -> None:
     descriptor = ReducingStateDescriptor("max", float, reduce_function=lambda old, new: None).queryable("max")
-    with heap() as backend, pytest.raises(JobError, match="the reduce function returned None for key 'a'"):
+    with heap() as backend, pytest.raises(JobError, match="key 'a': the reduce function returned None"):
         feed(backend, QueryableReducingSink(descriptor, ["temp"]), [[("a", 0, 1.0, ""), ("a", 0, 2.0, "")]])
 
 

@@ -340,9 +340,10 @@ def test_a_queryable_sink_may_have_a_ttl(backend: StateBackend) -> None:
         descriptor = context.seal()[0]
         reader = current_reader(descriptor, backend.reader(Isolation.LIVE), clock=lambda: START + 99)
         for after_ms, temperatures in ((0, [9.0]), (100, [7.0, 3.0])):
-            context.element_context.processing_time = START + after_ms
+            cursor = context.element_context
+            cursor.processing_time = START + after_ms
             rows = batch([("a", temperature, 0) for temperature in temperatures])
-            assert sink.process_batch(KeyedBatch(["a"] * len(temperatures), None, rows)) is None
+            assert sink.process_batch(KeyedBatch(rows, cursor, [rows.column("key")]), cursor) is None
         backend.publish()
         (found,) = reader.get(descriptor, None, ["a"]).values
         assert found == msgpack.packb(expected), "the first value had expired before the others came"

@@ -32,11 +32,24 @@ LATEST_ROW = Page("docs/how-to/latest-row.md")
 EVENT_TIME = Page("docs/how-to/event-time.md")
 TIMERS = Page("docs/how-to/timers.md")
 SIDE_OUTPUTS = Page("docs/how-to/side-outputs.md")
+WHOLE_BATCHES = Page("docs/how-to/whole-batches.md")
 NOTEBOOKS = Page("docs/how-to/notebooks.md")
 FASTAPI = Page("docs/how-to/fastapi.md")
 EMBED = Page("docs/how-to/embed-a-state-server.md")
 #: These need a session, a stream or a running job, or print what their page shows; the rest needs nothing.
-ACTED_OUT = {README, QUERY, CHOOSE, LATEST_ROW, EVENT_TIME, TIMERS, SIDE_OUTPUTS, NOTEBOOKS, FASTAPI, EMBED}
+ACTED_OUT = {
+    README,
+    QUERY,
+    CHOOSE,
+    LATEST_ROW,
+    EVENT_TIME,
+    TIMERS,
+    SIDE_OUTPUTS,
+    WHOLE_BATCHES,
+    NOTEBOOKS,
+    FASTAPI,
+    EMBED,
+}
 ALONE = [page for page in pages() if page.programs() and page not in ACTED_OUT]
 TIMEOUT_S = 60.0
 
@@ -130,6 +143,18 @@ def test_side_outputs(spark: Any, tmp_path: Path) -> None:
     batches = [[60.0, 71.0, 64.0, 66.0], [59.0]]
     assert _acted_out(SIDE_OUTPUTS, spark, tmp_path, batches, look) == ["", "", ""]
     assert found == [4, 1]  # the watermark is 2:50
+
+
+@pytest.mark.spark
+def test_whole_batches(spark: Any, tmp_path: Path) -> None:
+    alerts: list[Any] = []
+
+    def look(namespace: dict[str, Any]) -> None:
+        alerts.extend(spark.sql("SELECT * FROM alerts").collect())
+
+    printed = _acted_out(WHOLE_BATCHES, spark, tmp_path, [[60.0, 20.0, 41.0, 42.0], [85.0, 86.0]], look)
+    assert printed == ["", "86.0\n", "[Row(sensor='JFK', longest=2), Row(sensor='JFK', longest=4)]\n", ""]
+    assert [tuple(row) for row in alerts] == [("JFK", 20.0, 41.0), ("JFK", 42.0, 85.0)]
 
 
 @pytest.mark.spark

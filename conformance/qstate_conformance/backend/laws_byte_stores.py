@@ -92,6 +92,21 @@ def test_a_scan_gives_the_entries_between_its_bounds_in_order(
         snapshot.close()
 
 
+@law("S7")
+@given(batches=_batches, asked=st.lists(_keys, max_size=8))
+def test_get_many_is_get_of_each_key(
+    subject: BackendSubject, batches: list[Mapping[bytes, bytes | None]], asked: list[bytes]
+) -> None:
+    """`get_many` returns the value of each key, None for a missing one, in the order of the keys, repeated or not."""
+    with _store(subject) as store:
+        for batch in batches:
+            store.write(batch)
+        expected = _written(batches)
+        wanted = [*asked, *expected, *reversed(expected), *asked]
+        assert list(store.get_many(wanted)) == [expected.get(key) for key in wanted]
+        assert list(store.get_many([])) == []
+
+
 @law("S3")
 @given(batches=_batches, later=_batches)
 def test_a_snapshot_does_not_change(

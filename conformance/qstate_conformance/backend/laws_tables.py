@@ -186,6 +186,34 @@ def test_of_equal_keys_put_many_keeps_the_last(subject: BackendSubject, chosen: 
 
 
 @law("T7")
+@given(chosen=key_lists(1, 6), wanted=st.data(), descriptor=st.sampled_from(KINDS))
+def test_get_many_is_get_of_each_key(
+    subject: BackendSubject, chosen: list[Key], wanted: st.DataObject, descriptor: StateDescriptor
+) -> None:
+    """`get_many` returns what `get` does: committed, new, changed and deleted values, None, repeated keys, in order."""
+    asked = wanted.draw(st.lists(st.sampled_from([*chosen, "never written"]), max_size=12))
+    with opened(subject) as backend:
+        table = backend.table(descriptor)
+
+        def check(when: str) -> None:
+            check_same(list(table.get_many(asked)), [table.get(key) for key in asked], when)
+
+        check("before the first write")
+        for number, key in enumerate(chosen):
+            table.put(key, numbered(descriptor, number))
+        check("in the epoch that wrote them")
+        sealed(backend, 0)
+        backend.begin(1)
+        check("committed")
+        for key in chosen[::2]:
+            table.delete(key)
+        table.put_many(chosen[1::3], [numbered(descriptor, 50 + number) for number in range(len(chosen[1::3]))])
+        check("changed")
+        backend.rollback()
+        check("rolled back")
+
+
+@law("T7")
 def test_put_many_takes_many_keys_at_once(subject: BackendSubject) -> None:
     """A `put_many` of ten thousand keys, among them committed ones, arrives whole."""
     with opened(subject) as backend:

@@ -5,8 +5,9 @@ write entries. Only the operator's thread writes to the store. There are two sna
 rollback and `entries`) and that of the last final epoch (for committed reads). Live readers read the store itself.
 Several users share a snapshot, and the last one closes it: a reader may still use it when the operator has a newer one.
 
-Writes wait in the tables' cache until the commit, until `flush_interval_s` has passed, until the cache is full, or
-until the operator is about to wait for input (`publish`). Live reads lag behind by as much.
+Writes wait in the tables' cache until the commit or until the cache is full. Live readers read values there that cannot
+change in place. All others are written when `flush_interval_s` has passed, too, and when the operator is about to wait
+for input (`publish`): live reads of these lag behind by as much.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from qstate.backends.byte_stores.maps import ByteMapTable
 from qstate.backends.byte_stores.store import ByteSnapshot, ByteStore
 from qstate.backends.byte_stores.table import (
     BATCH_ENTRIES,
+    MISSING,
     Additions,
     Batch,
     ByteState,
@@ -46,7 +48,7 @@ from qstate.backends.byte_stores.table import (
 )
 from qstate.backends.byte_stores.timers import ByteTimerQueue
 from qstate.backends.byte_stores.values import ByteValueTable
-from qstate.backends.change_blocks import ChangeBlock, blocks_of
+from qstate.backends.change_blocks import ChangeBlock, ChangeBlocks, blocks_of
 from qstate.backends.contract import (
     UNBOUNDED,
     BackendContext,
@@ -72,6 +74,8 @@ _LOG = logging.getLogger(__name__)
 NO_EPOCH = -1
 #: Table operations between two checks of the clock and of the cache's size.
 _MOST_OPERATIONS = 256
+#: Table operations before the cache is counted first, while the size of values is unknown.
+_FIRST_LOOK = 10_000
 
 _entry_key_of = itemgetter(0)
 #: The most blocks of changes that a restore puts into one batch; a block has about a MiB if values are large.
@@ -114,8 +118,12 @@ class ByteStoreBackend(StateBackend):
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset({Capability.SNAPSHOT_READS, Capability.COMMITTED_READS})
     options: ClassVar[Mapping[str, BackendOption]] = {
-        "cache_entries": BackendOption(int, 100_000, "decoded values held in memory within an epoch", minimum=1),
-        "flush_interval_s": BackendOption(float, 0.5, "the longest time that a live read lags behind", minimum=0),
+        "cache_entries": BackendOption(
+            int, 1_000_000, "small values held in memory within an epoch; a larger one counts as several", minimum=1
+        ),
+        "flush_interval_s": BackendOption(
+            float, 0.5, "how long lists, maps and dicts may be hidden from live reads", minimum=0
+        ),
     }
 
     @abstractmethod
@@ -130,7 +138,7 @@ class ByteStoreBackend(StateBackend):
         self._cache_entries: int = settings["cache_entries"]
         self._flush_interval_s: float = settings["flush_interval_s"]
         self._flush_due = monotonic() + self._flush_interval_s
-        self._room = self._cache_entries
+        self._room = min(self._cache_entries, _FIRST_LOOK)
         self._operations = min(_MOST_OPERATIONS, self._cache_entries)
         self._clock = WriteClock(self._look_at_the_clock)
         self._additions = Additions()
@@ -193,12 +201,12 @@ class ByteStoreBackend(StateBackend):
         if self._room <= 0:
             held = sum(table.size() for table in self._touched)
             if held >= self._cache_entries:
-                self.publish()
                 for table in self._touched:
                     table.shrink()
                 held = 0
             # Counting costs time, so it is not repeated soon; the cache may become an eighth larger.
-            self._room = max(self._cache_entries - held, self._cache_entries // 8)
+            room = max(self._cache_entries - held, self._cache_entries // 8)
+            self._room = room // max((table.weight for table in self._touched), default=1)
         if monotonic() >= self._flush_due:
             self.publish()
 
@@ -215,15 +223,15 @@ class ByteStoreBackend(StateBackend):
         self.finalize(self._committed.epoch)
         self._running = epoch
 
-    def commit(self, epoch: int) -> Iterator[Change]:
+    def commit(self, epoch: int) -> ChangeBlocks:
         self._check_open()
         if epoch <= self._committed.epoch:
             raise JobError(f"epoch {epoch} cannot be committed: epoch {self._committed.epoch} is already")
-        return self._commit(epoch)
+        return ChangeBlocks(self._commit(epoch))
 
-    def _commit(self, epoch: int) -> Iterator[Change]:
+    def _commit(self, epoch: int) -> Iterator[ChangeBlock]:
         for table in list(self._touched):
-            yield from table.changes(self._committed.snapshot)
+            yield from blocks_of(table.changes(self._committed.snapshot))
         self._forget_tables()
         self._running = epoch
         self._additions.committed = self._additions.last
@@ -359,6 +367,9 @@ class ByteStoreBackend(StateBackend):
 
     # For the readers, from any thread.
 
+    def find(self, descriptor: StateDescriptor, namespace: Namespace) -> ByteTable | None:
+        return self._tables.get((descriptor.name, namespace))
+
     def live_store(self) -> tuple[int, ByteStore]:
         self._check_open()
         return self._running, self._store
@@ -379,7 +390,7 @@ class ByteStoreBackend(StateBackend):
 
 
 class _LiveReader(StateReader):
-    """Reads the entries that the tables have flushed."""
+    """Reads the entries that the tables have flushed, and before them the values that a table can show itself."""
 
     def __init__(self, backend: ByteStoreBackend) -> None:
         self._backend = backend
@@ -389,7 +400,10 @@ class _LiveReader(StateReader):
     ) -> ReadResult:
         epoch, store = self._backend.live_store()
         find = self._backend.prefix_finder(descriptor, namespace)
-        return ReadResult(epoch, _answers(find, store, descriptor, keys, most_bytes))
+        table = self._backend.find(descriptor, namespace)
+        if find is None or table is None or descriptor.kind not in _SINGLE_ENTRY:
+            return ReadResult(epoch, _answers(find, store, descriptor, keys, most_bytes))
+        return ReadResult(epoch, bounded(_newest(table, find, store, descriptor, keys), most_bytes))
 
 
 class _CommittedReader(StateReader):
@@ -428,6 +442,28 @@ def _answers(
         return bounded((_map(source, prefix, descriptor, most_bytes) for prefix in prefixes), most_bytes)
     dump = descriptor.result_dumper()
     return bounded((_result(source.get(prefix), descriptor, dump) for prefix in prefixes), most_bytes)
+
+
+def _newest(
+    table: ByteTable, find: Callable[[Key], bytes], store: ByteStore, descriptor: StateDescriptor, keys: Sequence[Key]
+) -> Iterator[bytes | FailureCode | None]:
+    """The newest answers for a state with one entry per key."""
+    dump = descriptor.result_dumper()
+    for key in keys:
+        value = table.shown(key)  # first: what the operator writes meanwhile is in the store afterwards
+        if value is MISSING:
+            found = store.get(find(key))
+            yield _result(found, descriptor, dump) if descriptor.kind is StateKind.AGGREGATING else found
+        else:
+            yield _answer(value, descriptor, dump)
+
+
+def _answer(value: Any, descriptor: StateDescriptor, dump: Callable[[Any], bytes]) -> bytes | FailureCode | None:
+    try:
+        return None if value is None else dump(value)
+    except Exception:
+        _LOG.exception("state %r: a value cannot be serialized", descriptor.name)
+        return FailureCode.INTERNAL
 
 
 def _list(

@@ -30,6 +30,7 @@ addition to a list it is a MessagePack array of bins, the elements' bytes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from struct import Struct
 from typing import NamedTuple
 
@@ -40,6 +41,7 @@ __all__ = [
     "TimerKey",
     "group_and_state",
     "group_bounds",
+    "groups_and_keys",
     "pack_sequence",
     "parse_entry_key",
     "parse_timer_key",
@@ -109,6 +111,14 @@ def without_sequence(entry_key: bytes) -> bytes:
 def group_bounds(start: int, stop: int) -> tuple[bytes, bytes]:
     """The range of the store that holds the key groups `start` to `stop` (exclusive)."""
     return _U16.pack(start), _U16.pack(stop)
+
+
+def groups_and_keys(entry_keys: Sequence[bytes], namespace: bytes) -> tuple[list[int], list[bytes]]:
+    """The groups and the encoded keys of entries without sub-keys, all in one (encoded) namespace."""
+    start = _HEAD.size + len(namespace)
+    return [entry_key[0] << 8 | entry_key[1] for entry_key in entry_keys], [
+        entry_key[start:] for entry_key in entry_keys
+    ]
 
 
 def parse_entry_key(entry_key: bytes) -> EntryKey:

@@ -166,10 +166,12 @@ class ByteListTable(ByteTable):
         self._cache, self._unwritten, self._changed = {}, {}, {}
 
     def shrink(self) -> None:
+        self.flush()
         self._cache = dict(self._unwritten)
 
     def size(self) -> int:
-        return sum(1 + len(cached.elements or ()) + len(cached.added) for cached in self._cache.values())
+        weight = self.weigh(one for cached in self._cache.values() for one in (cached.elements or cached.added))
+        return sum(1 + len(cached.elements or ()) + len(cached.added) for cached in self._cache.values()) * weight
 
     def revert(self, committed: ByteSnapshot) -> None:
         first_new = pack_sequence(self.state.additions.committed + 1)

@@ -181,10 +181,12 @@ class ByteMapTable(ByteTable):
         self._cache, self._unwritten, self._changed = {}, {}, {}
 
     def shrink(self) -> None:
+        self.flush()
         self._cache = dict(self._unwritten)
 
     def size(self) -> int:
-        return sum(1 + len(cached.known) for cached in self._cache.values())
+        weight = self.weigh(value for cached in self._cache.values() for value in cached.known.values())
+        return sum(1 + len(cached.known) for cached in self._cache.values()) * weight
 
     def revert(self, committed: ByteSnapshot) -> None:
         batch: Batch = {}

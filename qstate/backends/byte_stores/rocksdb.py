@@ -19,7 +19,7 @@ Properties of rocksdict 0.3.29 that were tested, and that this module needs:
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any, ClassVar
@@ -90,6 +90,13 @@ class RocksDBStore(ByteStore):
             return self._get(key)
         except Exception as exc:
             raise self._translated(exc) from exc
+
+    def get_many(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
+        try:
+            found: Any = self._database.get(list(keys))
+        except Exception as exc:
+            raise self._translated(exc) from exc
+        return found  # type: ignore[no-any-return]  # the stub has a default's type
 
     def write(self, batch: Mapping[bytes, bytes | None]) -> None:
         writes = rocksdict.WriteBatch(raw_mode=True)

@@ -10,7 +10,7 @@ time.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = ["ByteSnapshot", "ByteStore"]
 
@@ -42,11 +42,16 @@ class ByteStore(ABC):
     S5: Keys of any length up to a MiB, and values of any length, MUST be read back unchanged. Keys with different bytes
         MUST be different keys.
     S6: A store that is larger than memory MUST read the entries of a `scan` in parts, also those of a snapshot.
+    S7: `get_many` MUST return what `get` of each key returns, in their order.
     """
 
     @abstractmethod
     def get(self, key: bytes) -> bytes | None:
         """The value of a key, or None."""
+
+    def get_many(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
+        """`get` of each key, in their order."""
+        return list(map(self.get, keys))
 
     @abstractmethod
     def write(self, batch: Mapping[bytes, bytes | None]) -> None:

@@ -15,8 +15,8 @@ was.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from qstate.backends.admission import refused_write
@@ -40,6 +40,11 @@ __all__ = [
 ]
 
 MISSING: Any = object()
+
+#: A cached value counts once, and once more for as many bytes of its serialized form.
+WEIGHED_BYTES = 16
+#: How many values of a table are serialized to estimate the size of all.
+_SAMPLE = 16
 
 #: A store may hold the interpreter's lock while it writes; a batch of this size takes about a millisecond.
 BATCH_ENTRIES = 1000
@@ -91,13 +96,16 @@ class ByteState(NamedTuple):
 class EpochWrites(ABC):
     """What the backend needs from a table of any kind, and from a queue of timers: the writes of the epoch."""
 
-    @abstractmethod
-    def flush(self) -> None:
-        """Write the unwritten values. Raises `SerializationError`; the store is unchanged then."""
+    #: What a cached value counts at most in `size`.
+    weight = 1
 
     @abstractmethod
-    def changes(self, committed: ByteSnapshot) -> Iterator[Change]:
-        """Flush, and yield the changes of the epoch since the last committed snapshot."""
+    def flush(self) -> None:
+        """Write what live readers could not see otherwise. Raises `SerializationError`; the store is unchanged then."""
+
+    @abstractmethod
+    def changes(self, committed: ByteSnapshot) -> Iterable[Change]:
+        """Flush, and yield what the epoch changed since the last committed snapshot; `ChangeBlocks` are the fastest."""
 
     @abstractmethod
     def wrote(self) -> bool:
@@ -109,11 +117,11 @@ class EpochWrites(ABC):
 
     @abstractmethod
     def shrink(self) -> None:
-        """Drop the cached values that are also in the store."""
+        """Write the unwritten values, and drop all cached ones. Raises as `flush`."""
 
     @abstractmethod
     def size(self) -> int:
-        """The approximate number of cached values."""
+        """The approximate number of cached values; a large one counts as several (`WEIGHED_BYTES`)."""
 
     @abstractmethod
     def revert(self, committed: ByteSnapshot) -> None:
@@ -130,9 +138,28 @@ class ByteTable(EpochWrites, StateTable):
         self._dump = state.dump
         self._dump_all = state.descriptor.serializer.dump_all
         self._load = state.descriptor.serializer.loads
+        self._load_all = state.descriptor.serializer.load_all
         self._clock = state.clock
         self._encoded_namespace = state.encode(namespace)
         self._prefixes: dict[int, bytes] = {}
+
+    def weigh(self, values: Iterable[Any]) -> int:
+        """How much a cached value counts, from the first of them. Their size is known only when they are serialized."""
+        sample = [value for value in islice(values, _SAMPLE) if value is not None]
+        try:
+            sizes = list(map(len, self._dump_all(sample)))
+        except Exception:  # the commit will refuse a value
+            return self.weight
+        if sizes:
+            self.weight = 1 + sum(sizes) // len(sizes) // WEIGHED_BYTES
+        return self.weight
+
+    def shown(self, key: Key) -> Any:
+        """What live readers must read in place of the store's value: None for a removed one, `MISSING` for nothing.
+
+        Any thread may call it.
+        """
+        return MISSING
 
     def prefix(self, group: int, encoded_key: bytes) -> bytes:
         """The store key of a value, or the prefix of the store keys of a list or map."""

@@ -5,14 +5,17 @@ Rules of this module: as in `table`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice, repeat
 from typing import Any
 
 from qstate.backends.admission import admit_pairs, none_refused
+from qstate.backends.answers import IMMUTABLE
+from qstate.backends.byte_stores.layout import groups_and_keys
 from qstate.backends.byte_stores.store import ByteSnapshot
 from qstate.backends.byte_stores.table import BATCH_ENTRIES, MISSING, Batch, ByteState, ByteTable
-from qstate.backends.contract import Change, ChangeOp
+from qstate.backends.change_blocks import FIRST_COUNT, ChangeBlock, ChangeBlocks, next_count
+from qstate.backends.contract import ChangeOp
 from qstate.keys import Key, Namespace
 
 __all__ = ["ByteValueTable"]
@@ -20,15 +23,20 @@ __all__ = ["ByteValueTable"]
 #: Keys that `put_many` writes between two checks of the clock.
 _SLICE = 4096
 
+#: Store keys and their bytes, None for entries that are removed.
+Entries = dict[bytes, bytes | None]
+
 
 class ByteValueTable(ByteTable):
-    """`None` in `_unwritten` means removed, in `_read` that the store has no value."""
+    """`None` in `_unwritten` means removed, in `_read` that the store has no value. `_changed` has store keys."""
 
     def __init__(self, state: ByteState, namespace: Namespace) -> None:
         super().__init__(state, namespace)
         self._unwritten: dict[Key, Any] = {}
         self._read: dict[Key, Any] = {}
-        self._changed: dict[Key, None] = {}
+        self._changed: set[bytes] = set()
+        #: Whether an unwritten value may change in place.
+        self._mutable = False
 
     def get(self, key: Key) -> Any:
         found = self._unwritten.get(key, MISSING)
@@ -46,6 +54,30 @@ class ByteValueTable(ByteTable):
         self._read[key] = value = None if data is None else self._load(data)
         return value
 
+    def get_many(self, keys: Sequence[Key]) -> Sequence[Any]:
+        found = self._cached(keys)
+        missing = list(dict.fromkeys(key for key, value in zip(keys, found, strict=True) if value is MISSING))
+        if not missing:
+            return found
+        if not self._read:
+            self.state.touched(self)
+        located = dict(zip(self._located(missing), missing, strict=True))
+        ordered = sorted(located)
+        data = self._store.get_many(ordered)
+        self._read.update(zip(map(located.__getitem__, ordered), self._loaded(data), strict=True))
+        found = self._cached(keys)
+        self.spend(len(missing))
+        return found
+
+    def _cached(self, keys: Sequence[Key]) -> list[Any]:
+        """The value of each key, `MISSING` if it has to be read."""
+        return list(map(self._unwritten.get, keys, map(self._read.get, keys, repeat(MISSING))))
+
+    def _loaded(self, data: Sequence[bytes | None]) -> Iterator[Any]:
+        """The values of these bytes, None for None."""
+        values = iter(self._load_all([found for found in data if found is not None]))
+        return (None if found is None else next(values) for found in data)
+
     def put(self, key: Key, value: Any) -> None:
         if value is None:
             raise none_refused()
@@ -59,6 +91,8 @@ class ByteValueTable(ByteTable):
         if not unwritten:
             self.state.touched(self)
         unwritten[key] = value
+        if type(value) not in IMMUTABLE:
+            self._mutable = True
         clock = self._clock
         clock.left -= 1
         if clock.left < 0:
@@ -66,71 +100,114 @@ class ByteValueTable(ByteTable):
 
     def put_many(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         admit_pairs(keys, values)
+        mutable = not IMMUTABLE.issuperset(map(type, values))
         pairs = zip(keys, values, strict=True)
         for _ in range(0, len(keys), _SLICE):
             if not self._unwritten:
                 self.state.touched(self)
             self._unwritten.update(islice(pairs, _SLICE))
+            self._mutable = self._mutable or mutable
             self.spend(_SLICE)
 
+    def shown(self, key: Key) -> Any:
+        value = self._unwritten.get(key, MISSING)
+        return value if type(value) in IMMUTABLE else MISSING
+
     def flush(self) -> None:
-        self._write_out()
+        if self._mutable:
+            unwritten = self._unwritten
+            self._write_out()
+            self._read.update(unwritten)
 
-    def _write_out(self) -> list[tuple[Key, int, bytes, bytes, bytes | None]]:
-        """Write; returns (key, group, encoded key, store key, data or None) of each entry written."""
-        dumped = iter(self._dumped())
-        written = []
-        for key, value in self._unwritten.items():
-            written.append((key, *self.locate(key), None if value is None else next(dumped)))
-        self._changed.update(dict.fromkeys(self._unwritten))
-        batch: Batch = {}
-        for _, _, _, entry_key, data in written:
-            batch[entry_key] = data
-            self.write(batch, BATCH_ENTRIES)
-        self.write(batch)
-        self._read.update(self._unwritten)
-        self._unwritten = {}
-        return written
+    def _write_out(self) -> Entries:
+        """Write the unwritten values, in the order of the store's keys, which is fastest for most stores.
 
-    def _dumped(self) -> list[bytes]:
-        """The bytes of each unwritten value, without the removals."""
+        Returns the entries written.
+        """
+        data = self._dumped()
+        entries = dict(zip(self._located(self._unwritten), data, strict=True))
+        self._changed.update(entries)
+        ordered = iter(sorted(entries))
+        while keys := list(islice(ordered, BATCH_ENTRIES)):
+            self._store.write({key: entries[key] for key in keys})
+        self._unwritten, self._mutable = {}, False
+        return entries
+
+    def _located(self, keys: Iterable[Key]) -> list[bytes]:
+        """The store keys."""
         try:
-            return self._dump_all([value for value in self._unwritten.values() if value is not None])
+            groups, encoded = list(map(self.state.group_of, keys)), list(map(self.state.encode, keys))
+        except Exception:  # one by one, so that the error names the key
+            return [self.locate(key)[2] for key in keys]
+        return list(map(self.prefix, groups, encoded))
+
+    def _dumped(self) -> Iterator[bytes | None]:
+        """The bytes of each unwritten value, None for the removals."""
+        unwritten = self._unwritten
+        values = [value for value in unwritten.values() if value is not None]
+        try:
+            data = self._dump_all(values)
         except Exception:  # serialized one by one, so that the error names the key
-            return [self.dump(key, value) for key, value in self._unwritten.items() if value is not None]
+            data = [self.dump(key, value) for key, value in unwritten.items() if value is not None]
+        if len(data) == len(unwritten):
+            return iter(data)
+        dumped = iter(data)
+        return (None if value is None else next(dumped) for value in unwritten.values())
 
-    def changes(self, committed: ByteSnapshot) -> Iterator[Change]:
-        earlier = self._changed.keys() - self._unwritten.keys()
-        for _, group, encoded, entry_key, data in self._write_out():
-            yield from self._change_of(committed, group, encoded, entry_key, data)
-        for key in earlier:
-            group, encoded, entry_key = self.locate(key)
-            yield from self._change_of(committed, group, encoded, entry_key, self._store.get(entry_key))
+    def changes(self, committed: ByteSnapshot) -> ChangeBlocks:
+        return ChangeBlocks(self._blocks(committed))
 
-    def _change_of(
-        self, committed: ByteSnapshot, group: int, encoded: bytes, entry_key: bytes, data: bytes | None
-    ) -> Iterator[Change]:
-        if data is not None:
-            yield self.change(ChangeOp.PUT, group, encoded, data)
-        elif committed.get(entry_key) is not None:
-            yield self.change(ChangeOp.DELETE, group, encoded)
+    def _blocks(self, committed: ByteSnapshot) -> Iterator[ChangeBlock]:
+        self._read = {}
+        written = self._write_out()
+        new, earlier = iter(written), iter(sorted(self._changed - written.keys()))
+        count = FIRST_COUNT
+        while True:
+            data: Sequence[bytes | None]
+            if keys := list(islice(new, count)):
+                data = [written[key] for key in keys]
+            elif keys := list(islice(earlier, count)):
+                data = self._store.get_many(keys)
+            else:
+                return
+            yield from self._blocks_of(committed, keys, data)
+            count = next_count(len(keys), sum(map(len, filter(None, data))))
+
+    def _blocks_of(
+        self, committed: ByteSnapshot, keys: Sequence[bytes], data: Sequence[bytes | None]
+    ) -> Iterator[ChangeBlock]:
+        if None in data:
+            gone = [key for key, found in zip(keys, data, strict=True) if found is None]
+            keys = [key for key, found in zip(keys, data, strict=True) if found is not None]
+            data = [found for found in data if found is not None]
+            deleted = [key for key in gone if committed.get(key) is not None]
+            if deleted:
+                yield self._block(ChangeOp.DELETE, deleted)
+        if keys:
+            yield self._block(ChangeOp.PUT, keys, data)
+
+    def _block(self, op: ChangeOp, entry_keys: Sequence[bytes], data: Sequence[Any] | None = None) -> ChangeBlock:
+        groups, keys = groups_and_keys(entry_keys, self._encoded_namespace)
+        return ChangeBlock(op, self.state.descriptor.name, self._encoded_namespace, groups, keys, None, data)
 
     def wrote(self) -> bool:
         return bool(self._unwritten or self._changed)
 
     def forget(self) -> None:
-        self._unwritten, self._read, self._changed = {}, {}, {}
+        self._unwritten, self._read, self._changed, self._mutable = {}, {}, set(), False
 
     def shrink(self) -> None:
         self._read = {}
+        self._write_out()
 
     def size(self) -> int:
-        return len(self._unwritten) + len(self._read)
+        return (len(self._unwritten) + len(self._read)) * self.weigh(
+            chain(self._unwritten.values(), self._read.values())
+        )
 
     def revert(self, committed: ByteSnapshot) -> None:
         batch: Batch = {}
-        for key in self._changed:
-            entry_key = self.locate(key)[2]
+        for entry_key in sorted(self._changed):
             batch[entry_key] = committed.get(entry_key)
             self.write(batch, BATCH_ENTRIES)
         self.write(batch)

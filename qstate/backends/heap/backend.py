@@ -22,7 +22,7 @@ from weakref import WeakValueDictionary
 import msgpack
 
 from qstate.backends.admission import admit_descriptor, admit_timers
-from qstate.backends.answers import bounded, live_answer, too_large
+from qstate.backends.answers import IMMUTABLE, bounded, live_answer, too_large
 from qstate.backends.change_blocks import ChangeBlock, ChangeBlocks, blocks_of
 from qstate.backends.contract import (
     UNBOUNDED,
@@ -37,7 +37,7 @@ from qstate.backends.contract import (
 )
 from qstate.backends.heap.lists import HeapListTable
 from qstate.backends.heap.maps import HeapMapTable
-from qstate.backends.heap.table import IMMUTABLE, HeapState, HeapTable
+from qstate.backends.heap.table import HeapState, HeapTable
 from qstate.backends.heap.timers import HeapTimers
 from qstate.backends.heap.values import HeapValueTable
 from qstate.backends.heap.write_ahead import WriteAheadTable

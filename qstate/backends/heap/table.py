@@ -21,8 +21,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import date, datetime, timedelta
-from decimal import Decimal
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -36,10 +34,7 @@ from qstate.keys import Key, KeyGroupRange, Namespace
 
 _NEW = tuple.__new__
 
-__all__ = ["IMMUTABLE", "HeapState", "HeapTable", "find_all", "sized"]
-
-#: Values of exactly these types cannot change in place, so a reference is as good as a copy.
-IMMUTABLE = frozenset((type(None), bool, int, float, complex, str, bytes, Decimal, date, datetime, timedelta))
+__all__ = ["HeapState", "HeapTable", "find_all", "sized"]
 
 
 def find_all(live: dict[Key, Any], keys: Sequence[Key]) -> Sequence[Any]:
@@ -101,6 +96,9 @@ class HeapTable(StateTable):
         self._load = state.descriptor.serializer.loads
         self._load_all = state.descriptor.serializer.load_all
         self._encoded_namespace = state.encode(namespace)
+
+    def get_many(self, keys: Sequence[Key]) -> Sequence[Any]:
+        return find_all(self.live, keys)
 
     def values(self, keys: Sequence[Key]) -> Sequence[Any]:
         """The live object, or None, of each key. Any thread."""

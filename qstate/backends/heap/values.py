@@ -11,10 +11,10 @@ from itertools import compress, islice
 from typing import Any, NamedTuple, TypeVar
 
 from qstate.backends.admission import admit_pairs, none_refused
-from qstate.backends.answers import accumulator_answer
+from qstate.backends.answers import IMMUTABLE, accumulator_answer
 from qstate.backends.change_blocks import FIRST_COUNT, ChangeBlock, next_count
 from qstate.backends.contract import ChangeOp
-from qstate.backends.heap.table import IMMUTABLE, HeapState, HeapTable
+from qstate.backends.heap.table import HeapState, HeapTable
 from qstate.descriptors import StateDescriptor
 from qstate.keys import Key, Namespace, decode_keys
 

@@ -17,8 +17,9 @@ from itertools import islice
 from typing import Any
 
 from qstate.backends.admission import admit_pairs
+from qstate.backends.answers import IMMUTABLE
 from qstate.backends.change_blocks import ChangeBlock
-from qstate.backends.heap.table import IMMUTABLE, HeapState, find_all
+from qstate.backends.heap.table import HeapState, find_all
 from qstate.backends.heap.values import HeapValueTable, Image
 from qstate.keys import Key, Namespace
 
@@ -46,6 +47,10 @@ class WriteAheadTable(HeapValueTable):
         self._catch_up()
         self._read_by_key = True
         return self.live.get
+
+    def get_many(self, keys: Sequence[Key]) -> Sequence[Any]:
+        _ = self.get  # from now on, `live` has every write
+        return super().get_many(keys)
 
     def put_many(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         if not self._may_go_ahead(values):

@@ -14,7 +14,9 @@ import pytest
 from qstate.backends.contract import Isolation
 from qstate.checkpoint.manifest import JobManifest
 from qstate.config import JobConfig
+from qstate.operators.epoch_time import EpochTime, Reached
 from qstate.operators.operator import OperatorSpec
+from qstate.operators.timers import FirstTimers
 from qstate.runtime.control.addresses import Bootstrap
 from qstate.runtime.control.rpc import RpcPeer
 from qstate.runtime.job.declarations import Declaration
@@ -27,6 +29,16 @@ from tests.runtime.job.functions import Totals
 from tests.runtime.job.running_job import INPUT, JOB, OUTPUT, QUERY, end_of, rows_batch
 
 UID = "it"
+
+
+class StillClock:
+    """A clock of the job manager for epochs whose time does not matter."""
+
+    def begin(self, reached: Reached | None) -> EpochTime:
+        return EpochTime(None, 0)
+
+    def sealed(self, reached: Reached, first_timers: FirstTimers) -> None:
+        """Nothing follows from it."""
 
 
 class HeardAtSealed(TaskChannel):
@@ -88,7 +100,7 @@ class TaskManagerAlone:
             ):
                 assert not list(relay.exchange(kind, payload))
             request = SessionRequest(UID, 0, epoch, attempt, QUERY, "")
-            self.opened(self.subtasks, Restart(epoch - 1, epoch)).run(request, channel, lambda: None)
+            self.opened(self.subtasks, Restart(epoch - 1, epoch)).run(request, channel, StillClock())
         finally:
             relay.close()
             channel.close()

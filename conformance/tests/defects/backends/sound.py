@@ -102,6 +102,9 @@ class TableProxy(StateTable):
     def delete(self, key: Key) -> None:
         self.inner.delete(key)
 
+    def get_many(self, keys: Sequence[Key]) -> Sequence[Any]:
+        return self.inner.get_many(keys)
+
     def put_many(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         self.inner.put_many(keys, values)
 

@@ -8,11 +8,12 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from qstate.backends import BackendContext, ByteStore
 from qstate.descriptors import StateDescriptor, StateKind
 from qstate.errors import JobError
 from qstate.keys import Key, Namespace
 from qstate.serializers import MessagePackSerializer
-from tests.defects.backends.sound import DictBackend, TableProxy, WithTables
+from tests.defects.backends.sound import DictBackend, DictStore, TableProxy, WithTables
 
 _CONTAINERS = (StateKind.LIST, StateKind.MAP)
 
@@ -57,6 +58,48 @@ class StaleCache(WithTables):
         def put(self, key: Key, value: Any) -> None:
             super().put(key, value)
             self.cache[key] = value
+
+
+class RepeatedKeysReadOnce(WithTables):
+    """`get_many` has one value for each different key."""
+
+    caught_by = "backend.tables.get_many_is_get_of_each_key"
+
+    class proxy(TableProxy):
+        def get_many(self, keys: Sequence[Key]) -> Sequence[Any]:
+            return super().get_many(list(dict.fromkeys(keys)))
+
+
+class CommittedValuesRead(WithTables):
+    """`get_many` reads past the writes of the running epoch."""
+
+    caught_by = "backend.tables.get_many_is_get_of_each_key"
+
+    class proxy(TableProxy):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            self.written: set[Key] = set()
+
+        def get_many(self, keys: Sequence[Key]) -> Sequence[Any]:
+            return [None if key in self.written else self.get(key) for key in keys]
+
+        def put(self, key: Key, value: Any) -> None:
+            self.written.add(key)
+            super().put(key, value)
+
+
+class ValuesInTheStoresOrder(DictBackend):
+    """The byte store returns the values of many keys in the order of its keys."""
+
+    caught_by = "backend.byte_stores.get_many_is_get_of_each_key"
+
+    def open_store(self, context: BackendContext) -> ByteStore:
+        return SortedReads()
+
+
+class SortedReads(DictStore):
+    def get_many(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
+        return super().get_many(sorted(keys))
 
 
 class NamespaceIgnored(DictBackend):

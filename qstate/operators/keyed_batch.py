@@ -1,0 +1,161 @@
+"""A batch of rows with their keys, and its rows by key.
+
+Rules of this module: it knows Arrow columns and keys, and no state. The keys of a batch are made when they are first
+asked for: a function that takes the rows by key needs only those of the batch's different keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from qstate.keys import Key, Namespace
+from qstate.operators.column_values import column_values
+from qstate.operators.handles import NO_KEY, ElementContext
+
+__all__ = ["KeyedBatch", "RowsByKey", "RowsOfKey", "combined"]
+
+
+class RowsOfKey(NamedTuple):
+    """The rows of one key in a batch; with namespace columns, those of one key and namespace."""
+
+    key: Key
+    namespace: Namespace
+    rows: pa.RecordBatch
+
+
+class KeyedBatch:
+    """A batch of rows with their keys. Made by the operator."""
+
+    def __init__(
+        self,
+        rows: pa.RecordBatch,
+        cursor: ElementContext,
+        keys: Sequence[pa.Array],
+        namespaces: Sequence[pa.Array] = (),
+    ) -> None:
+        self._rows = rows
+        self._cursor = cursor
+        self._key_columns = keys
+        self._namespace_columns = namespaces
+        #: The key at which a loop over `by_key()` is, or was left before its end. For errors.
+        self.key_of_loop: Any = NO_KEY
+
+    @property
+    def rows(self) -> pa.RecordBatch:
+        """The rows, with the columns of the stream."""
+        return self._rows
+
+    @cached_property
+    def keys(self) -> list[Key]:
+        """The key of each row: a bare value for one key column, a tuple for several."""
+        return combined(list(map(column_values, self._key_columns)))
+
+    @cached_property
+    def namespaces(self) -> list[Namespace] | None:
+        """The namespace of each row, in the form of a key; None when the operator has no namespace columns."""
+        return combined(list(map(column_values, self._namespace_columns))) if self._namespace_columns else None
+
+    def by_key(self) -> RowsByKey:
+        """The rows in another order: those of a key are neighbours, and keep their order among themselves."""
+        codes = _codes([*self._key_columns, *self._namespace_columns])
+        order = np.argsort(codes, kind="stable")
+        return RowsByKey(self, order, _starts(codes[order]))
+
+    # For RowsByKey and the operator.
+
+    def at(self, rows: npt.NDArray[Any]) -> tuple[list[Key], list[Namespace] | None]:
+        """The keys and namespaces of these rows."""
+        wanted = pa.array(rows)
+        keys, namespaces = (
+            [column_values(column.take(wanted)) for column in columns]
+            for columns in (self._key_columns, self._namespace_columns)
+        )
+        return combined(keys), combined(namespaces) if namespaces else None
+
+    @property
+    def cursor(self) -> ElementContext:
+        return self._cursor
+
+
+class RowsByKey:
+    """The rows of a batch by key; with namespace columns, by key and namespace.
+
+    Iterate it for one key after the other. In the loop, state handles have the loop's key as their current key, as in
+    `process_element`. For work on all keys at once, take `rows`, `keys`, `first_rows` and `last_rows`.
+    """
+
+    def __init__(self, batch: KeyedBatch, order: npt.NDArray[np.int64], starts: npt.NDArray[np.int64]) -> None:
+        self._batch = batch
+        self._rows = batch.rows.take(pa.array(order))
+        self._starts = starts
+        self._keys, self._namespaces = batch.at(order[starts])
+
+    @property
+    def rows(self) -> pa.RecordBatch:
+        """The rows: those of a key are neighbours, and among themselves in the batch's order."""
+        return self._rows
+
+    @property
+    def keys(self) -> list[Key]:
+        """The different keys, in the order of their rows."""
+        return self._keys
+
+    @property
+    def namespaces(self) -> list[Namespace] | None:
+        """The namespace of each item of `keys`; None without namespace columns."""
+        return self._namespaces
+
+    @property
+    def first_rows(self) -> npt.NDArray[np.int64]:
+        """The index in `rows` of each key's first row."""
+        return self._starts
+
+    @property
+    def last_rows(self) -> npt.NDArray[np.int64]:
+        """The index in `rows` of each key's last row."""
+        return np.append(self._starts[1:], self._rows.num_rows) - 1
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __iter__(self) -> Iterator[RowsOfKey]:
+        batch, cursor, rows = self._batch, self._batch.cursor, self._rows
+        namespaces = self._namespaces or [None] * len(self._keys)
+        stops = (self.last_rows + 1).tolist()
+        try:
+            for key, namespace, start, stop in zip(self._keys, namespaces, self._starts.tolist(), stops, strict=True):
+                cursor.current_key = batch.key_of_loop = key
+                yield RowsOfKey(key, namespace, rows.slice(start, stop - start))
+            batch.key_of_loop = NO_KEY
+        finally:
+            cursor.current_key = NO_KEY
+
+
+def combined(columns: Sequence[Sequence[Any]]) -> list[Any]:
+    """Bare values for one column, tuples for several: the form of keys and namespaces."""
+    return list(columns[0]) if len(columns) == 1 else list(zip(*columns, strict=True))
+
+
+def _codes(columns: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
+    """A number for each row, equal for rows whose columns have equal values."""
+    codes: Any = None
+    for column in columns:
+        encoded = column.dictionary_encode()
+        own = encoded.indices.to_numpy()
+        if codes is None:
+            codes = own
+        else:
+            _, codes = np.unique(codes.astype(np.int64) * len(encoded.dictionary) + own, return_inverse=True)
+    found: npt.NDArray[np.int64] = codes
+    return found
+
+
+def _starts(ordered: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The index of each first item of equal neighbours."""
+    return np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))

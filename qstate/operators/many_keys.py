@@ -1,0 +1,107 @@
+"""Reads and writes of one state for many keys at once: what the `..._many` methods of the handles share.
+
+Rules of this module: it knows tables, keys and namespaces; it must not know batches, nor which kind of state it serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import compress
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from qstate.backends.contract import StateTable
+from qstate.errors import JobError
+from qstate.keys import Key, Namespace, key_identity
+from qstate.operators.column_values import column_values
+from qstate.operators.user_traceback import described
+
+__all__ = ["Part", "Tables", "Values", "fold", "gathered", "listed", "parts", "put_or_delete"]
+
+#: A function from a namespace to the table that holds one state's entries in it.
+Tables = Callable[[Namespace], StateTable]
+#: Values of many keys: any sequence, an Arrow array (which mypy does not know) or a NumPy array.
+Values = Sequence[Any] | npt.NDArray[Any]
+
+
+class Part(NamedTuple):
+    """The keys of one namespace among those of a call, with what was given for each."""
+
+    table: StateTable
+    #: The places of these keys among all keys of the call.
+    places: Sequence[int]
+    keys: Sequence[Key]
+    given: Sequence[Sequence[Any]]
+
+
+def listed(values: Values) -> Sequence[Any]:
+    """The values as plain Python objects."""
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
+        return [value for chunk in chunks for value in column_values(chunk)]
+    found: Sequence[Any] = values.tolist() if isinstance(values, np.ndarray) else values
+    return found
+
+
+def parts(
+    tables: Tables, namespace: Namespace, namespaces: Sequence[Namespace] | None, *columns: Sequence[Any]
+) -> Iterator[Part]:
+    """The parts of a call by namespace. The first of the columns has the keys; all are as long as it.
+
+    `namespaces` has the namespace of each key; if it is None, all are in `namespace`.
+    """
+    if namespaces is None:
+        yield Part(tables(namespace), range(len(columns[0])), columns[0], columns[1:])
+        return
+    places: dict[Any, tuple[Namespace, list[int]]] = {}
+    for place, one in enumerate(namespaces):
+        places.setdefault(key_identity(one), (one, []))[1].append(place)
+    for one, own in places.values():
+        keys, *given = ([column[place] for place in own] for column in columns)
+        yield Part(tables(one), own, keys, given)
+
+
+def gathered(found: Iterator[tuple[Part, Sequence[Any]]], count: int) -> list[Any]:
+    """What was read for each part, in the order of the call's keys."""
+    values: list[Any] = [None] * count
+    for part, own in found:
+        if len(own) == count:
+            return list(own)
+        for place, value in zip(part.places, own, strict=True):
+            values[place] = value
+    return values
+
+
+def put_or_delete(table: StateTable, keys: Sequence[Key], values: Sequence[Any]) -> None:
+    """`put_many`, where a None deletes. Of equal keys the last one counts."""
+    if None not in values:
+        table.put_many(keys, values)
+        return
+    latest = dict(zip(keys, values, strict=True))
+    kept = {key: value for key, value in latest.items() if value is not None}
+    table.put_many(list(kept), list(kept.values()))
+    for key in compress(latest, (value is None for value in latest.values())):
+        table.delete(key)
+
+
+def fold(part: Part, state: str, what: str, combine: Callable[[Any, Any], Any]) -> None:
+    """Combine the values of each key, in their order, into its stored value: `combine(stored value or None, value)`.
+
+    One read and one write per key, but still a fold from the left: the stored value comes first, so the function need
+    not be associative. `what` is the function's name in errors. After a failure, no value of the part is written.
+    """
+    keys = list(dict.fromkeys(part.keys))
+    folded = dict(zip(keys, part.table.get_many(keys), strict=True))
+    key: Any = None
+    try:
+        for key, value in zip(part.keys, part.given[0], strict=True):
+            folded[key] = combine(folded[key], value)
+    except Exception as exc:
+        raise JobError(f"state {state!r}, key {key!r}: {what} failed: {described(exc)}") from exc
+    for key, value in folded.items():
+        if value is None:
+            raise JobError(f"state {state!r}, key {key!r}: {what} returned None")
+    part.table.put_many(keys, list(folded.values()))
