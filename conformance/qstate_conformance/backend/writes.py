@@ -59,7 +59,7 @@ class Write(NamedTuple):
             for key, value in zip(*self.arguments, strict=True):
                 model.put((self.state, self.namespace, key), value)
         elif self.operation == "add":
-            model.map_put(self.place, *self.arguments, True)
+            model.map_put(self.place, self.arguments[0], True)
         elif self.operation == "remove":
             model.map_remove(self.place, *self.arguments)
         elif self.operation == "change_in_place":

@@ -43,7 +43,11 @@ class ByteTimerQueue(EpochWrites, TimerQueue):
         self._data = state.dump(True)
         self._start, self._stop = prefix_of_timers(state.ordinal), stop_of_timers(state.ordinal)
         self._lowest = self._lowest_after_commit = self._start
-        self.forget()
+        self._changed: dict[bytes, bool] = {}
+        self._added: list[bytes] = []
+        self._rest: Iterator[tuple[bytes, bytes]] | None = None
+        self._next = self._stop
+        self._written = False
 
     def add(self, timer: Timer) -> None:
         entry_key = self._entry_key(timer)
@@ -127,10 +131,8 @@ class ByteTimerQueue(EpochWrites, TimerQueue):
         """There is nothing to show to queries."""
 
     def forget(self) -> None:
-        self._changed: dict[bytes, bool] = {}
-        self._added: list[bytes] = []
-        self._rest: Iterator[tuple[bytes, bytes]] | None = None
-        self._next = self._stop
+        self._changed, self._added = {}, []
+        self._rest, self._next = None, self._stop
         self._written = False
         self._lowest = self._lowest_after_commit
 
