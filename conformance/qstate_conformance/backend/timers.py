@@ -1,6 +1,6 @@
 """The timers of a model and of a backend, in the order in which they are due.
 
-Rules of this module: the order is that of the contract (Q2), computed with MessagePack alone. In a model, the timers of
+Rules of this module: the order is that of the contract (Q2), computed with the suite's own MessagePack. In a model, the timers of
 a key are a dict from time to True.
 """
 
@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import msgpack
-
 from qstate.backends import StateBackend, Timer, TimerQueue
 from qstate.descriptors import TimerDescriptor
 from qstate_conformance.backend.model import Model, check_same
 from qstate_conformance.backend.states import TIMERS, TWIN_TIMERS
+from qstate_conformance.packing import pack
 
 __all__ = ["EVER", "check_first_timers", "check_timers", "in_order", "take_from_model", "taken", "timers_of"]
 
@@ -23,7 +22,7 @@ EVER = 2**63 - 1
 
 def in_order(timers: Iterable[Timer]) -> list[Timer]:
     """The timers as a queue gives them, each once."""
-    places = {(time, msgpack.packb(space), msgpack.packb(key)): Timer(time, space, key) for time, space, key in timers}
+    places = {(time, pack(space), pack(key)): Timer(time, space, key) for time, space, key in timers}
     return [places[place] for place in sorted(places)]
 
 
