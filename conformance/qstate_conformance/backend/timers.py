@@ -1,7 +1,7 @@
 """The timers of a model and of a backend, in the order in which they are due.
 
-Rules of this module: the order is that of the contract (Q2), computed with the suite's own MessagePack. In a model, the timers of
-a key are a dict from time to True.
+Rules of this module: the order is that of the contract (Q2), computed with the suite's own MessagePack. In a model, the
+timers of a key are a dict from time to True.
 """
 
 from __future__ import annotations
