@@ -20,6 +20,8 @@ from qstate.backends.contract import (
     StateBackend,
     StateReader,
     StateTable,
+    Timer,
+    TimerQueue,
 )
 from qstate.backends.heap.backend import HeapBackend
 
@@ -39,6 +41,8 @@ __all__ = [
     "StateBackend",
     "StateReader",
     "StateTable",
+    "Timer",
+    "TimerQueue",
     "backend_class",
     "backend_names",
     "check_backend",

@@ -255,7 +255,7 @@ class TimerQueue(ABC):
 
     @abstractmethod
     def add(self, timer: Timer) -> None:
-        """Hold a timer. Raises `SerializationError` for a time or key that cannot be stored."""
+        """Hold a timer. Raises `SerializationError` for a time that is not an integer of 64 bits."""
 
     @abstractmethod
     def remove(self, timer: Timer) -> None:

@@ -70,8 +70,8 @@ class Timers:
 
     def __init__(self, queue: TimerQueue) -> None:
         self._queue = queue
-        #: Taken and not fired yet, the earliest first, from `_at` on. Each with its place in the order of the queue.
-        self._taken: list[tuple[_Order, Timer]] = []
+        #: Taken and not fired yet, the earliest first, from `_at` on.
+        self._taken: list[Timer] = []
         self._at = 0
         #: The last time among them: the queue has all timers after it.
         self._until: int | None = None
@@ -80,32 +80,32 @@ class Timers:
         """Register a timer."""
         if self._until is None or timer.time > self._until or (place := self._place(timer)) is None:
             self._queue.add(timer)
-        elif place == len(self._taken) or self._taken[place][1] != timer:
-            self._taken.insert(place, (_order(timer), timer))
+        elif place == len(self._taken) or self._taken[place] != timer:
+            self._taken.insert(place, timer)
 
     def remove(self, timer: Timer) -> None:
         """Delete a timer, if it is registered."""
         if self._until is None or timer.time > self._until or (place := self._place(timer)) is None:
             self._queue.remove(timer)
-        elif place < len(self._taken) and self._taken[place][1] == timer:
+        elif place < len(self._taken) and self._taken[place] == timer:
             del self._taken[place]
 
     def _place(self, timer: Timer) -> int | None:
         """Where the timer is or belongs among those taken; None: it comes after all of them, so the queue has it."""
         order = _order(timer)
-        if self._at == len(self._taken) or order > self._taken[-1][0]:
+        if self._at == len(self._taken) or order > _order(self._taken[-1]):
             return None
-        return bisect_left(self._taken, (order,), self._at)
+        return bisect_left(self._taken, order, self._at, key=_order)
 
     def due(self, upto: int | None) -> Iterator[Timer]:
         """The timers up to and including a time, in their order; also those that are registered meanwhile."""
         if upto is None:
             return
         while taken := self._queue.take(upto, TAKEN_AT_ONCE):
-            self._taken, self._at, self._until = [(_order(timer), timer) for timer in taken], 0, taken[-1].time
+            self._taken, self._at, self._until = taken, 0, taken[-1].time
             while self._at < len(self._taken):
                 self._at += 1
-                yield self._taken[self._at - 1][1]
+                yield self._taken[self._at - 1]
             self.discard()
 
     def first(self) -> int | None:

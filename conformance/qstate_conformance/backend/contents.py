@@ -12,12 +12,13 @@ from typing import Any
 import msgpack
 
 from qstate.backends import Isolation, StateBackend
-from qstate.descriptors import StateDescriptor, StateKind
+from qstate.descriptors import StateDescriptor, StateKind, TimerDescriptor
 from qstate.errors import FailureCode
 from qstate.keys import Key, Namespace
 from qstate.serializers import MessagePackSerializer
 from qstate_conformance.backend.model import Model, Place, check_same
 from qstate_conformance.backend.states import AGGREGATING, KINDS, STATES
+from qstate_conformance.backend.timers import check_first_timers
 from qstate_conformance.packing import extension_column
 
 __all__ = ["all_places", "answered", "check_reads", "check_tables", "query", "query_one", "read_answer"]
@@ -91,9 +92,12 @@ def all_places(places: Iterable[Place]) -> list[Place]:
 
 
 def check_tables(backend: StateBackend, model: Model, places: Iterable[Place]) -> None:
-    """The tables hold what the model holds, at these places."""
+    """The tables hold what the model holds, at these places, and the earliest timers are the model's."""
+    check_first_timers(backend, model)
     for place in places:
         name, namespace, key = place
+        if isinstance(STATES[name], TimerDescriptor):
+            continue
         table, expected = backend.table(STATES[name], namespace), model.get(place)
         found = table.get(key)
         check_same(found, expected, place)
@@ -111,6 +115,8 @@ def check_reads(backend: StateBackend, isolation: Isolation, model: Model, place
     """A query of many keys answers what the model holds, at these places."""
     by_table: dict[tuple[str, type, Namespace], list[Key]] = {}
     for name, namespace, key in places:
+        if isinstance(STATES[name], TimerDescriptor):  # no query reads them
+            continue
         by_table.setdefault((name, type(namespace), namespace), []).append(key)
     for (name, _, namespace), keys in by_table.items():
         _, found = query(backend, isolation, STATES[name], keys, namespace)

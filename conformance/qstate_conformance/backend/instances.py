@@ -13,10 +13,10 @@ from pathlib import Path
 
 from qstate.backends import Change, StateBackend
 from qstate.keys import DEFAULT_MAX_PARALLELISM, KeyGroupRange
-from qstate_conformance.backend.states import STATES
+from qstate_conformance.backend.states import TABLES, TIMERS, TWIN_TIMERS
 from qstate_conformance.subjects import BackendSubject
 
-__all__ = ["Instances", "opened", "sealed"]
+__all__ = ["Instances", "declare", "opened", "sealed"]
 
 
 class Instances:
@@ -56,8 +56,7 @@ class Instances:
         subject = self.subject if of is None else of
         backend = subject.open(self.directory(), key_groups=groups, max_parallelism=max_parallelism)
         self._opened.append(backend)
-        for state in STATES.values():
-            backend.table(state)
+        declare(backend)
         return backend
 
     def restored(self, epoch: int, changes: Sequence[Change], key_groups: KeyGroupRange | None = None) -> StateBackend:
@@ -65,6 +64,14 @@ class Instances:
         backend = self.open(key_groups)
         backend.restore(epoch, changes)
         return backend
+
+
+def declare(backend: StateBackend) -> None:
+    """Ask for every state of `states.STATES`, so that the backend can be restored."""
+    for state in TABLES.values():
+        backend.table(state)
+    for timers in (TIMERS, TWIN_TIMERS):
+        backend.timers(timers)
 
 
 @contextmanager

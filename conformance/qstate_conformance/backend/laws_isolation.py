@@ -17,7 +17,7 @@ from qstate_conformance.backend.contents import answered, check_reads, check_tab
 from qstate_conformance.backend.instances import Instances, opened, sealed
 from qstate_conformance.backend.model import Model, check_same
 from qstate_conformance.backend.replica import Replica
-from qstate_conformance.backend.states import KINDS, LIST, MAP, STATES, TWIN, TWIN_LIST, TWIN_MAP, VALUE, numbered
+from qstate_conformance.backend.states import KINDS, LIST, MAP, TABLES, TWIN, TWIN_LIST, TWIN_MAP, VALUE, numbered
 from qstate_conformance.backend.strategies import key_lists, keys, map_keys, namespaces
 from qstate_conformance.backend.writes import Write, apply
 from qstate_conformance.laws import law
@@ -253,7 +253,7 @@ def test_states_do_not_see_each_other(
 
 
 @law("T3")
-@given(where=st.lists(st.tuples(st.sampled_from(sorted(STATES)), namespaces, keys), min_size=2, max_size=6))
+@given(where=st.lists(st.tuples(st.sampled_from(sorted(TABLES)), namespaces, keys), min_size=2, max_size=6))
 def test_states_namespaces_and_keys_together_do_not_collide(
     subject: BackendSubject, where: list[tuple[str, Namespace, Key]]
 ) -> None:
@@ -261,8 +261,8 @@ def test_states_namespaces_and_keys_together_do_not_collide(
     model = Model()
     with opened(subject) as backend:
         for number, place in enumerate(where):
-            contents = numbered(STATES[place[0]], number)
-            backend.table(STATES[place[0]], place[1]).put(place[2], contents)
+            contents = numbered(TABLES[place[0]], number)
+            backend.table(TABLES[place[0]], place[1]).put(place[2], contents)
             model.put(place, contents)
         check_tables(backend, model, where)
         sealed(backend, 0)

@@ -108,6 +108,8 @@ def test_use_after_close_is_refused(subject: BackendSubject) -> None:
     for name, outcome in found["tables"].items():
         allowed = {"ClosedError", "gave None", f"gave {held.get(name)}"}
         assert outcome in allowed, f"{name}: {outcome}"
+    for name, outcome in found["timers"].items():
+        assert outcome == "ClosedError" or outcome.startswith("gave "), f"{name}: {outcome}"
     for name, outcome in found["readers"].items():
         assert outcome in ("ClosedError", f"gave {found['answers'][name]!r}"), f"{name} reader: {outcome}"
 

@@ -12,14 +12,26 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from qstate.backends import Capability, Change, Isolation, StateBackend
+from qstate.backends import Capability, Change, Isolation, StateBackend, Timer
 from qstate.keys import Key, KeyGroupRange, Namespace, key_group
 from qstate_conformance.backend.contents import check_reads, check_tables, query
 from qstate_conformance.backend.instances import Instances
 from qstate_conformance.backend.model import Model, Place, check_same
 from qstate_conformance.backend.replica import Replica
-from qstate_conformance.backend.states import AGGREGATING, FRAMED_LIST, KINDS, LIST, MAP, REDUCING, TWIN, VALUE
-from qstate_conformance.backend.strategies import elements, values
+from qstate_conformance.backend.states import (
+    AGGREGATING,
+    FRAMED_LIST,
+    KINDS,
+    LIST,
+    MAP,
+    REDUCING,
+    TIMERS,
+    TWIN,
+    TWIN_TIMERS,
+    VALUE,
+)
+from qstate_conformance.backend.strategies import elements, times, values
+from qstate_conformance.backend.timers import check_timers, take_from_model
 from qstate_conformance.backend.writes import Write, apply
 from qstate_conformance.subjects import ALL, BackendSubject
 
@@ -34,6 +46,7 @@ _PLACES: list[Place] = [(state.name, space, key) for state in _STATES for space 
 
 _keys, _namespaces, _map_keys = st.sampled_from(_KEYS), st.sampled_from(_NAMESPACES), st.sampled_from(_MAP_KEYS)
 _value_states = st.sampled_from([VALUE.name, TWIN.name])
+_timers = st.sampled_from([TIMERS, TWIN_TIMERS])
 _list_states = st.sampled_from([LIST.name, FRAMED_LIST.name])
 
 
@@ -115,6 +128,17 @@ class BackendMachine(RuleBasedStateMachine):
     def put_a_map(self, namespace: Namespace, key: Key, entries: dict[Key, Any]) -> None:
         self._write("put", MAP.name, namespace, key, entries)
 
+    @precondition(lambda self: self.in_epoch)
+    @rule(timers=_timers, namespace=_namespaces, key=_keys, time=times, removed=st.booleans())
+    def add_or_remove_a_timer(self, timers: Any, namespace: Namespace, key: Key, time: int, removed: bool) -> None:
+        self._write("remove" if removed else "add", timers.name, namespace, key, time)
+
+    @precondition(lambda self: self.in_epoch)
+    @rule(timers=_timers, upto=times, limit=st.integers(1, 4))
+    def take_timers(self, timers: Any, upto: int, limit: int) -> None:
+        found: list[Timer] = self.backend.timers(timers).take(upto, limit)
+        check_same(found, take_from_model(self.running, upto, limit, timers))
+
     @rule()
     def publish(self) -> None:
         self.backend.publish()
@@ -154,6 +178,8 @@ class BackendMachine(RuleBasedStateMachine):
     def _spoil(self) -> None:
         tables = {state.name: state for state in _STATES}
         for name, namespace, key in self.running.entries:
+            if name not in tables:
+                continue
             found = self.backend.table(tables[name], namespace).get(key)
             if isinstance(found, list | dict):
                 found.clear()
@@ -180,6 +206,7 @@ class BackendMachine(RuleBasedStateMachine):
         for groups, half in zip(_ranges(other_cut), self._halves(other_cut, parts), strict=True):
             mine = {place: value for place, value in self.sealed.entries.items() if key_group(place[2], 128) in groups}
             check_tables(half, Model(mine), _PLACES)
+            check_timers(half, Model(mine), self.sealed_epoch + 1)
             half.close()
         for half in halves:
             half.close()

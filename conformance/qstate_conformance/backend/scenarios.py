@@ -19,13 +19,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from qstate.backends import Change, Isolation, StateBackend, StateReader
+from qstate.backends import Change, Isolation, StateBackend, StateReader, Timer
 from qstate.descriptors import ValueStateDescriptor
 from qstate.errors import ClosedError
 from qstate.keys import Key, Namespace
 from qstate_conformance.backend.change_file import ChangeFile
+from qstate_conformance.backend.instances import declare
 from qstate_conformance.backend.model import Model
-from qstate_conformance.backend.states import KINDS, LIST, MAP, STATES, VALUE, numbered
+from qstate_conformance.backend.states import KINDS, LIST, MAP, TIMERS, VALUE, numbered
 from qstate_conformance.backend.writes import Write, apply
 from qstate_conformance.subjects import ALL, BackendSubject, backend_subject
 
@@ -68,8 +69,7 @@ def writes_of_epoch(epoch: int) -> list[Write]:
 
 def _open(subject: BackendSubject, directory: Path) -> StateBackend:
     backend = subject.open(directory)
-    for state in STATES.values():
-        backend.table(state)
+    declare(backend)
     return backend
 
 
@@ -138,6 +138,8 @@ def after_close(subject: BackendSubject, directory: Path) -> None:
     tables = {descriptor.name: backend.table(descriptor) for descriptor in (VALUE, LIST, MAP)}
     for name, table in tables.items():
         table.put("k", {"m": 1} if name == MAP.name else [1])
+    queue, timer = backend.timers(TIMERS), Timer(1, None, "k")
+    queue.add(timer)
     list(backend.commit(0))
     backend.finalize(0)
     backend.begin(1)
@@ -150,7 +152,8 @@ def after_close(subject: BackendSubject, directory: Path) -> None:
     whole: dict[str, Callable[[], Any]] = {
         "begin": lambda: backend.begin(2), "commit": lambda: list(backend.commit(2)),
         "finalize": lambda: backend.finalize(0), "rollback": backend.rollback,
-        "table": lambda: backend.table(VALUE), "reader": lambda: backend.reader(Isolation.LIVE),
+        "table": lambda: backend.table(VALUE), "timers": lambda: backend.timers(TIMERS),
+        "reader": lambda: backend.reader(Isolation.LIVE),
         "restore": lambda: backend.restore(3, []),
         "entries": lambda: list(backend.entries(ALL)),
         "walk": lambda: list(backend.walk({VALUE.name: bool}, ALL)),
@@ -164,10 +167,15 @@ def after_close(subject: BackendSubject, directory: Path) -> None:
         of_tables[f"{name} delete"] = partial(table.delete, "j")
     of_tables["list_add"] = lambda: tables[LIST.name].list_add("j", [1])
     of_tables["map_put"] = lambda: tables[MAP.name].map_put("j", "m", 1)
+    queue_uses: dict[str, Callable[[], Any]] = {
+        "queue add": lambda: queue.add(timer._replace(time=2)), "queue remove": lambda: queue.remove(timer),
+        "queue take": lambda: queue.take(1, 1), "queue first": queue.first,
+    }  # fmt: skip
     of_readers = {name: partial(_answers, reader) for name, reader in readers.items()}
     say(
         backend={name: _outcome(name, use) for name, use in whole.items()},
         tables={name: _outcome(name, use) for name, use in of_tables.items()},
+        timers={name: _outcome(name, use) for name, use in queue_uses.items()},
         readers={name: _outcome(name, use) for name, use in of_readers.items()},
         answers=answers,
     )

@@ -1,4 +1,4 @@
-"""The states that the laws use: one of each kind, twins that differ in the name alone, and one with its own serializer.
+"""The states that the laws use: one of each kind, twins in all but the name, some with their own serializer, timers.
 
 Rules of this module: plain descriptors; no hypothesis, no backend.
 """
@@ -15,6 +15,7 @@ from qstate.descriptors import (
     ReducingStateDescriptor,
     StateDescriptor,
     StateKind,
+    TimerDescriptor,
     ValueStateDescriptor,
 )
 from qstate.errors import SerializationError
@@ -30,9 +31,12 @@ __all__ = [
     "MAP",
     "REDUCING",
     "STATES",
+    "TABLES",
+    "TIMERS",
     "TWIN",
     "TWIN_LIST",
     "TWIN_MAP",
+    "TWIN_TIMERS",
     "VALUE",
     "FramedSerializer",
     "Mean",
@@ -89,9 +93,16 @@ FRAMED = ValueStateDescriptor("framed", serializer=FramedSerializer())
 FRAMED_LIST = ListStateDescriptor("framed list", serializer=FramedSerializer())
 FRAMED_MAP = MapStateDescriptor("framed map", serializer=FramedSerializer())
 
-STATES: dict[str, StateDescriptor] = {
+#: The timers of two time domains.
+TIMERS = TimerDescriptor("timers")
+TWIN_TIMERS = TimerDescriptor("timers2")
+
+#: The states that have tables.
+TABLES: dict[str, StateDescriptor] = {
     state.name: state for state in (*KINDS, TWIN, TWIN_LIST, TWIN_MAP, FRAMED, FRAMED_LIST, FRAMED_MAP)
 }
+#: All of them: these, and the timers.
+STATES: dict[str, StateDescriptor] = TABLES | {timers.name: timers for timers in (TIMERS, TWIN_TIMERS)}
 
 
 def numbered(descriptor: StateDescriptor, number: int) -> Any:

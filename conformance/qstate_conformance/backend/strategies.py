@@ -15,7 +15,8 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
-from qstate.descriptors import StateKind
+from qstate.backends import Timer
+from qstate.descriptors import StateKind, TimerDescriptor
 from qstate.keys import MAX_PARALLELISM_LIMIT, Key, KeyGroupRange, Namespace
 from qstate_conformance.backend.states import STATES
 from qstate_conformance.backend.writes import Write
@@ -31,6 +32,8 @@ __all__ = [
     "namespaces",
     "parallelisms",
     "programs",
+    "timer_lists",
+    "times",
     "values",
 ]
 
@@ -126,8 +129,22 @@ contents_of: dict[StateKind, st.SearchStrategy[Any]] = {
     StateKind.AGGREGATING: _accumulators,
 }
 
+#: Times of timers: few, so that they meet, and around zero and the bounds of 64 bits and of a byte.
+times = st.one_of(
+    st.integers(-2, 2),
+    st.sampled_from([_LEAST, _LEAST + 1, -257, -256, 255, 256, _MOST - 1, _MOST]),
+    st.integers(_LEAST, _MOST),
+)
+
 #: Upper bounds of parallelism, with both ends.
 parallelisms = st.one_of(st.sampled_from([1, 2, 3, 127, 128, MAX_PARALLELISM_LIMIT]), st.integers(1, 1024))
+
+
+@st.composite
+def timer_lists(draw: st.DrawFn, most: int = 12) -> list[Timer]:
+    """Timers of few namespaces and keys, some of them the same."""
+    spaces, pool = _few(draw, namespaces, 3), _few(draw, keys, 4)
+    return draw(st.lists(st.builds(Timer, times, st.sampled_from(spaces), st.sampled_from(pool)), max_size=most))
 
 
 def key_lists(least: int = 1, most: int = 5) -> st.SearchStrategy[list[Key]]:
@@ -169,6 +186,8 @@ def _writes(
     def write(operation: str, *arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[Write]:
         return st.builds(Write, st.just(operation), st.just(state), space, key, st.tuples(*arguments))
 
+    if isinstance(STATES[state], TimerDescriptor):
+        return st.one_of(write("add", times), write("add", times), write("remove", times))
     return st.one_of(write("delete"), *_OF_KIND[STATES[state].kind](write, key, field))
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from copy import deepcopy
 from typing import Any, NamedTuple
 
-from qstate.backends import StateBackend, StateTable
-from qstate.descriptors import StateKind
+from qstate.backends import StateBackend, StateTable, Timer
+from qstate.descriptors import StateKind, TimerDescriptor
 from qstate.keys import Key, Namespace
 from qstate_conformance.backend.model import Model, Place
 from qstate_conformance.backend.states import STATES
@@ -21,7 +21,10 @@ _CONTAINERS = (StateKind.LIST, StateKind.MAP)
 
 
 class Write(NamedTuple):
-    """`operation` is a method of `StateTable`, or `change_in_place`: change what `get` gave, and put it again."""
+    """`operation` is a method of `StateTable`, or `change_in_place`: change what `get` gave, and put it again.
+
+    For timers it is `add` or `remove`; its argument is the time.
+    """
 
     operation: str
     state: str
@@ -34,6 +37,14 @@ class Write(NamedTuple):
         return self.state, self.namespace, self.key
 
     def to_backend(self, backend: StateBackend) -> None:
+        descriptor = STATES[self.state]
+        if isinstance(descriptor, TimerDescriptor):
+            (time,) = self.arguments
+            getattr(backend.timers(descriptor), self.operation)(Timer(time, self.namespace, self.key))
+        else:
+            self._to_table(backend)
+
+    def _to_table(self, backend: StateBackend) -> None:
         table = backend.table(STATES[self.state], self.namespace)
         arguments = deepcopy(self.arguments)  # what is put belongs to the backend
         if self.operation == "change_in_place":
@@ -47,6 +58,10 @@ class Write(NamedTuple):
         if self.operation == "put_many":
             for key, value in zip(*self.arguments, strict=True):
                 model.put((self.state, self.namespace, key), value)
+        elif self.operation == "add":
+            model.map_put(self.place, self.arguments[0], True)
+        elif self.operation == "remove":
+            model.map_remove(self.place, *self.arguments)
         elif self.operation == "change_in_place":
             found = deepcopy(model.get(self.place))
             if _changed(found, *self.arguments):

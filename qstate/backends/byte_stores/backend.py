@@ -171,7 +171,7 @@ class ByteStoreBackend(StateBackend):
         found = self._timers.get(descriptor.name)
         if found is None:
             admit_timers(descriptor, self._states)
-            found = self._timers[descriptor.name] = ByteTimerQueue(self._state(descriptor))
+            found = self._timers[descriptor.name] = ByteTimerQueue(self._state(descriptor), self._snapshot)
         return found
 
     def _state(self, descriptor: StateDescriptor) -> ByteState:
@@ -191,6 +191,9 @@ class ByteStoreBackend(StateBackend):
             self._states[descriptor.name] = state
         admit_descriptor(descriptor, held=state.descriptor)
         return state
+
+    def _snapshot(self) -> ByteSnapshot:
+        return self._committed.snapshot
 
     def _touch(self, table: EpochWrites) -> None:
         self._touched[table] = None

@@ -18,11 +18,13 @@ encoding is a prefix of another, and none needs a length: the entries of one key
 Timers are in a range of their own, in the order in which they are due:
 
     0        2        4          12
-    +--------+--------+----------+-------------+-------------+--------+
-    | 0xffff | state  | time     | namespace   | key         | group  |
-    +--------+--------+----------+-------------+-------------+--------+
-              u16 BE   u64 BE     MessagePack   MessagePack   u16 BE
+    +--------+--------+----------+-------------+-------------+----------------+--------+
+    | 0xffff | state  | time     | namespace   | key         | namespace size | group  |
+    +--------+--------+----------+-------------+-------------+----------------+--------+
+              u16 BE   u64 BE     MessagePack   MessagePack   u32 BE           u16 BE
                        (time + 2**63)
+
+The size and the group do not count in the order: no two timers have the same bytes before them.
 
 The stored value is the serializer's bytes for value, reducing and aggregating states and for a map's entry. For an
 addition to a list it is a MessagePack array of bins, the elements' bytes.
@@ -65,6 +67,7 @@ pack_sequence = _U64.pack
 #: In the place of a key group, which is below 2**15.
 _TIMERS = 0xFFFF
 _TIMER_HEAD = Struct(">HHQ")
+_TIMER_TAIL = Struct(">IH")
 _FIRST_TIME = 1 << 63
 
 
@@ -136,7 +139,7 @@ def parse_entry_key(entry_key: bytes) -> EntryKey:
 def timer_key(state: int, timer: TimerKey) -> bytes:
     """The store key of a timer. Its time is a signed integer of 64 bits."""
     head = _TIMER_HEAD.pack(_TIMERS, state, timer.time + _FIRST_TIME)
-    return head + timer.namespace + timer.key + _U16.pack(timer.group)
+    return head + timer.namespace + timer.key + _TIMER_TAIL.pack(len(timer.namespace), timer.group)
 
 
 def prefix_of_timers(state: int) -> bytes:
@@ -147,17 +150,13 @@ def prefix_of_timers(state: int) -> bytes:
 def stop_of_timers(state: int, upto: int = _FIRST_TIME - 1) -> bytes:
     """The end (exclusive) of the store keys of a state's timers up to and including a time."""
     if upto + 1 >= _FIRST_TIME:
-        return _TIMER_HEAD.pack(_TIMERS, state, 2 * _FIRST_TIME - 1) + b"\xff"
+        return prefix_of_timers(state + 1)
     return _TIMER_HEAD.pack(_TIMERS, state, upto + 1 + _FIRST_TIME)
 
 
 def parse_timer_key(entry_key: bytes) -> TimerKey:
     _, _, time = _TIMER_HEAD.unpack_from(entry_key)
-    rest = entry_key[_TIMER_HEAD.size : -_U16.size]
-    objects = msgpack.Unpacker(max_buffer_size=len(rest))
-    objects.feed(rest)
-    objects.skip()
-    namespace_end = objects.tell()
-    group: int
-    (group,) = _U16.unpack(entry_key[-_U16.size :])
-    return TimerKey(time - _FIRST_TIME, rest[:namespace_end], rest[namespace_end:], group)
+    tail = len(entry_key) - _TIMER_TAIL.size
+    namespace_size, group = _TIMER_TAIL.unpack_from(entry_key, tail)
+    middle = _TIMER_HEAD.size + namespace_size
+    return TimerKey(time - _FIRST_TIME, entry_key[_TIMER_HEAD.size : middle], entry_key[middle:tail], group)

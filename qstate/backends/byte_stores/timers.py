@@ -1,22 +1,24 @@
 """Timers over a byte store: one entry for each, in the order in which they are due.
 
 Rules of this module: as in `table`. The keys of timers are in a range of their own, after that of the key groups (see
-`layout`). Until the next commit, a queue keeps
+`layout`). No query reads timers, so the store has those of the last commit until the next one. Until then a queue keeps
 
-    unwritten   entries that are not in the store yet: added (True) or removed (False)
-    changed     the entries that this epoch wrote, each with whether it is held now
-    added       those of them that the epoch added first, so that it is not known whether the store held them before
+    changed   the entries that the epoch added (True), and the committed ones that it removed (False)
+    added     a binary heap of the entries that the epoch added; one that was removed again is skipped
+    next      the first committed entry that was not passed yet; `rest` has those after it
 
 A store may keep a mark of each removed entry for a while, and a scan that begins before them would pass them all again.
-So a scan begins at `lowest`: no entry before it is held.
+So a scan begins at `lowest`: no committed entry is before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from heapq import heappop, heappush
 from itertools import islice
+from typing import Any
 
-from qstate.backends.admission import admit_time, refused_write
+from qstate.backends.admission import admit_time
 from qstate.backends.byte_stores.layout import (
     TimerKey,
     parse_timer_key,
@@ -27,113 +29,128 @@ from qstate.backends.byte_stores.layout import (
 from qstate.backends.byte_stores.store import ByteSnapshot
 from qstate.backends.byte_stores.table import BATCH_ENTRIES, Batch, ByteState, EpochWrites
 from qstate.backends.contract import Change, ChangeOp, Timer, TimerQueue
-from qstate.keys import KeyGroupRange, decode_key
+from qstate.keys import KeyGroupRange, decode_key, decode_keys
 
 __all__ = ["ByteTimerQueue"]
 
 
 class ByteTimerQueue(EpochWrites, TimerQueue):
-    """The timers of one time domain."""
+    """The timers of one time domain. `committed` gives the snapshot of the last commit."""
 
-    def __init__(self, state: ByteState) -> None:
+    def __init__(self, state: ByteState, committed: Callable[[], ByteSnapshot]) -> None:
         self._state = state
-        self._store = state.store
+        self._committed = committed
         self._data = state.dump(True)
-        self._start = prefix_of_timers(state.ordinal)
-        self._lowest = self._lowest_committed = self._start
-        self._unwritten: dict[bytes, bool] = {}
+        self._start, self._stop = prefix_of_timers(state.ordinal), stop_of_timers(state.ordinal)
+        self._lowest = self._lowest_after_commit = self._start
         self._changed: dict[bytes, bool] = {}
-        self._added: set[bytes] = set()
+        self._added: list[bytes] = []
+        self._rest: Iterator[tuple[bytes, bytes]] | None = None
+        self._next = self._stop
+        self._written = False
 
     def add(self, timer: Timer) -> None:
         entry_key = self._entry_key(timer)
-        if entry_key not in self._changed:
-            self._added.add(entry_key)
-        self._write(entry_key, held=True)
-        self._lowest = min(self._lowest, entry_key)
+        if not self._changed.get(entry_key):
+            self._state.touched(self)
+            self._changed[entry_key] = True
+            heappush(self._added, entry_key)
 
     def remove(self, timer: Timer) -> None:
-        entry_key = self._entry_key(timer)
-        if self._holds(entry_key):
-            self._write(entry_key, held=False)
+        self._remove(self._entry_key(timer))
 
     def take(self, upto: int, limit: int) -> list[Timer]:
-        self.flush()
-        stop = stop_of_timers(self._state.ordinal, upto)
-        taken = [entry_key for entry_key, _ in islice(self._store.scan(self._lowest, stop), limit)]
-        for entry_key in taken:
-            self._write(entry_key, held=False)
-        self._lowest = taken[-1] if len(taken) == limit else stop
-        return [_timer(parse_timer_key(entry_key)) for entry_key in taken]
+        due = self._removed_until(stop_of_timers(self._state.ordinal, upto))
+        parts = list(map(parse_timer_key, islice(due, limit)))
+        namespaces: Any = decode_keys([part.namespace for part in parts])
+        keys: Any = decode_keys([part.key for part in parts])
+        return list(map(Timer, [part.time for part in parts], namespaces, keys))
 
     def first(self) -> int | None:
-        self.flush()
-        for entry_key, _ in self._store.scan(self._lowest, stop_of_timers(self._state.ordinal)):
-            self._lowest = entry_key
-            return parse_timer_key(entry_key).time
-        return None
+        entry_key = self._first()
+        return None if entry_key == self._stop else parse_timer_key(entry_key).time
 
-    def _write(self, entry_key: bytes, *, held: bool) -> None:
-        if not self._changed:
-            self._state.touched(self)
-        self._unwritten[entry_key] = self._changed[entry_key] = held
-        if len(self._unwritten) >= BATCH_ENTRIES:
-            self.flush()
+    def _removed_until(self, stop: bytes) -> Iterator[bytes]:
+        """Remove the entries before `stop`, the earliest first, each when it is asked for."""
+        while (entry_key := self._first()) < stop:
+            if entry_key == self._next:
+                self._changed[entry_key] = False
+            else:
+                self._remove(entry_key)
+            yield entry_key
 
-    def _holds(self, entry_key: bytes) -> bool:
+    def _remove(self, entry_key: bytes) -> None:
         held = self._changed.get(entry_key)
-        return self._store.get(entry_key) is not None if held is None else held
+        if held is False:
+            return
+        if self._committed().get(entry_key) is not None:
+            self._state.touched(self)
+            self._changed[entry_key] = False
+        elif held:
+            del self._changed[entry_key]
+
+    def _first(self) -> bytes:
+        """The entry of the earliest timer, `_stop` if there is none."""
+        changed, added = self._changed, self._added
+        if self._rest is None:
+            self._state.touched(self)
+            self._rest = self._committed().scan(self._lowest, self._stop)
+            self._pass()
+        while self._next in changed:
+            self._pass()
+        while added and not changed.get(added[0]):
+            heappop(added)
+        return min(self._next, added[0]) if added else self._next
+
+    def _pass(self) -> None:
+        assert self._rest is not None
+        self._next = next(self._rest, (self._stop, b""))[0]
 
     def _entry_key(self, timer: Timer) -> bytes:
         admit_time(timer.time)
-        try:
-            encode = self._state.encode
-            group, namespace, key = self._state.group_of(timer.key), encode(timer.namespace), encode(timer.key)
-        except Exception as exc:
-            raise refused_write(self._state.descriptor.name, timer.namespace, timer.key, exc) from exc
-        return timer_key(self._state.ordinal, TimerKey(timer.time, namespace, key, group))
-
-    def flush(self) -> None:
-        if self._unwritten:
-            self._store.write({key: self._data if held else None for key, held in self._unwritten.items()})
-            self._unwritten = {}
+        encode = self._state.encode
+        parts = TimerKey(timer.time, encode(timer.namespace), encode(timer.key), self._state.group_of(timer.key))
+        return timer_key(self._state.ordinal, parts)
 
     def changes(self, committed: ByteSnapshot) -> Iterator[Change]:
-        self.flush()
+        self._written = True
+        self._write({key: self._data if held else None for key, held in sorted(self._changed.items())})
+        self._lowest_after_commit = self._first()
         for entry_key, held in self._changed.items():
-            if held:
-                yield self._change(ChangeOp.MAP_PUT, entry_key)
-            elif entry_key not in self._added or committed.get(entry_key) is not None:
-                yield self._change(ChangeOp.MAP_REMOVE, entry_key)
+            yield self._change(ChangeOp.MAP_PUT if held else ChangeOp.MAP_REMOVE, entry_key)
+
+    def _write(self, batch: Mapping[bytes, bytes | None]) -> None:
+        entries = iter(batch.items())
+        while part := dict(islice(entries, BATCH_ENTRIES)):
+            self._state.store.write(part)
 
     def wrote(self) -> bool:
         return bool(self._changed)
 
+    def flush(self) -> None:
+        """There is nothing to show to queries."""
+
     def forget(self) -> None:
-        self._unwritten, self._changed, self._added = {}, {}, set()
-        self._lowest_committed = self._lowest
+        self._changed, self._added = {}, []
+        self._rest, self._next = None, self._stop
+        self._written = False
+        self._lowest = self._lowest_after_commit
 
     def shrink(self) -> None:
-        self.flush()
+        """Nothing is cached: all entries in memory are changes of the epoch."""
 
     def size(self) -> int:
-        return len(self._unwritten)
+        return 0
 
     def revert(self, committed: ByteSnapshot) -> None:
-        batch: Batch = {}
-        for number, entry_key in enumerate(self._changed):
-            batch[entry_key] = committed.get(entry_key)
-            if number % BATCH_ENTRIES == 0:
-                self._store.write(batch)
-                batch = {}
-        self._store.write(batch)
-        self._lowest = self._lowest_committed
+        if self._written:
+            self._write({entry_key: committed.get(entry_key) for entry_key in self._changed})
+        self._lowest_after_commit = self._lowest
         self.forget()
 
     def entries(self, committed: ByteSnapshot, groups: KeyGroupRange) -> Iterator[Change]:
         """The committed timers of these key groups."""
-        ordinal = self._state.ordinal
-        for entry_key, _ in committed.scan(self._start, stop_of_timers(ordinal)):
+        for entry_key, _ in committed.scan(self._start, self._stop):
             change = self._change(ChangeOp.MAP_PUT, entry_key)
             if change.group in groups:
                 yield change
@@ -144,15 +161,9 @@ class ByteTimerQueue(EpochWrites, TimerQueue):
         parts = TimerKey(time, change.namespace, change.key, change.group)
         held = change.op is ChangeOp.MAP_PUT
         batch[timer_key(self._state.ordinal, parts)] = self._data if held else None
-        self._lowest = self._lowest_committed = self._start
 
     def _change(self, op: ChangeOp, entry_key: bytes) -> Change:
         parts = parse_timer_key(entry_key)
         data = self._data if op is ChangeOp.MAP_PUT else b""
         name, encode = self._state.descriptor.name, self._state.encode
         return Change(op, name, parts.group, parts.namespace, parts.key, encode(parts.time), data)
-
-
-def _timer(parts: TimerKey) -> Timer:
-    key: object = decode_key(parts.key)
-    return Timer(parts.time, decode_key(parts.namespace), key)  # type: ignore[arg-type]

@@ -117,6 +117,7 @@ class HeapBackend(StateBackend):
         found = self._timers.get(descriptor.name)
         if found is None:
             admit_timers(descriptor, self._states)
+            self._state(descriptor)  # the name is taken
             found = self._timers[descriptor.name] = HeapTimers(descriptor, self._group_of, self._encode)
         return found
 
@@ -227,7 +228,7 @@ class HeapBackend(StateBackend):
         self._closed = True
         for table in list(self._tables.values()):
             table.live.clear()
-        self._held, self._touched, self._sealed = {}, {}, {}
+        self._held, self._touched, self._sealed, self._timers = {}, {}, {}, {}
 
     def _check_open(self) -> None:
         if self._closed:

@@ -24,10 +24,20 @@ from qstate.backends import (
     StateBackend,
     StateReader,
     StateTable,
+    Timer,
+    TimerQueue,
 )
-from qstate.backends.admission import admit_descriptor, admit_list, admit_map, admit_map_key, none_refused
+from qstate.backends.admission import (
+    admit_descriptor,
+    admit_list,
+    admit_map,
+    admit_map_key,
+    admit_time,
+    admit_timers,
+    none_refused,
+)
 from qstate.backends.answers import bounded, live_answer, pack_elements, unpack_elements
-from qstate.descriptors import StateDescriptor, StateKind
+from qstate.descriptors import StateDescriptor, StateKind, TimerDescriptor
 from qstate.errors import ClosedError, FailureCode, JobError, SerializationError, UnsupportedOperation
 from qstate.keys import Key, KeyGroupRange, Namespace, check_key, decode_key, encode_key, key_group
 
@@ -127,6 +137,26 @@ class TableProxy(StateTable):
         return self.inner.list_items(key)
 
 
+class TimersProxy(TimerQueue):
+    """Passes everything on to the queue of a sound backend."""
+
+    def __init__(self, inner: TimerQueue, backend: Any) -> None:
+        self.inner = inner
+        self.backend = backend
+
+    def add(self, timer: Timer) -> None:
+        self.inner.add(timer)
+
+    def remove(self, timer: Timer) -> None:
+        self.inner.remove(timer)
+
+    def take(self, upto: int, limit: int) -> list[Timer]:
+        return self.inner.take(upto, limit)
+
+    def first(self) -> int | None:
+        return self.inner.first()
+
+
 class ReaderProxy(StateReader):
     """Passes everything on to the reader of a sound backend."""
 
@@ -148,6 +178,17 @@ class WithTables(DictBackend):
 
     def table(self, descriptor: StateDescriptor, namespace: Namespace = None) -> Any:
         return self.proxy(super().table(descriptor, namespace), descriptor, self)
+
+
+class WithTimers(DictBackend):
+    """Gives queues of the class `queue`, always the same for a name."""
+
+    queue: ClassVar[type[TimersProxy]] = TimersProxy
+
+    def timers(self, descriptor: TimerDescriptor) -> Any:
+        found = super().timers(descriptor)
+        queues = self.__dict__.setdefault("queues", {})
+        return queues.setdefault(descriptor.name, self.queue(found, self))
 
 
 class WithReaders(DictBackend):
@@ -196,6 +237,56 @@ class PlainTable(StateTable):
         super().map_put(key, map_key, value)
 
 
+class PlainTimers(TimerQueue):
+    """A set of timers, sorted by whoever takes from it, and a copy of it as of the last commit."""
+
+    def __init__(self, backend: PlainBackend, descriptor: TimerDescriptor) -> None:
+        self._backend = backend
+        self._name, self._data = descriptor.name, descriptor.serializer.dumps(True)
+        self.held: set[Timer] = set()
+        self.committed: set[Timer] = set()
+
+    def add(self, timer: Timer) -> None:
+        admit_time(timer.time)
+        self.held.add(timer)
+
+    def remove(self, timer: Timer) -> None:
+        admit_time(timer.time)
+        self.held.discard(timer)
+
+    def take(self, upto: int, limit: int) -> list[Timer]:
+        due = [timer for timer in self.held if timer.time <= upto]
+        due.sort(key=lambda timer: (timer.time, encode_key(timer.namespace), encode_key(timer.key)))
+        self.held.difference_update(due[:limit])
+        return due[:limit]
+
+    def first(self) -> int | None:
+        return min((timer.time for timer in self.held), default=None)
+
+    def changes(self) -> Iterator[Change]:
+        for timer in self.held - self.committed:
+            yield self._told(ChangeOp.MAP_PUT, timer)
+        for timer in self.committed - self.held:
+            yield self._told(ChangeOp.MAP_REMOVE, timer)
+
+    def entries(self, key_groups: KeyGroupRange) -> Iterator[Change]:
+        for timer in list(self.committed):
+            change = self._told(ChangeOp.MAP_PUT, timer)
+            if change.group in key_groups:
+                yield change
+
+    def load(self, change: Change) -> None:
+        time: Any = decode_key(change.map_key)
+        key: Any = decode_key(change.key)
+        timer = Timer(time, decode_key(change.namespace), key)
+        (self.held.add if change.op is ChangeOp.MAP_PUT else self.held.discard)(timer)
+
+    def _told(self, op: ChangeOp, timer: Timer) -> Change:
+        time, namespace, key = map(encode_key, timer)
+        group = key_group(timer.key, self._backend.max_parallelism)
+        return Change(op, self._name, group, namespace, key, time, self._data if op is ChangeOp.MAP_PUT else b"")
+
+
 class PlainReader(StateReader):
     def __init__(self, backend: PlainBackend) -> None:
         self._backend = backend
@@ -224,7 +315,9 @@ class PlainBackend(StateBackend):
 
     def __init__(self, context: BackendContext) -> None:
         self._context = context
+        self.max_parallelism = context.max_parallelism
         self._states: dict[str, StateDescriptor] = {}
+        self._timers: dict[str, PlainTimers] = {}
         self.live: dict[tuple[str, bytes, bytes], Any] = {}
         self.committed: dict[tuple[str, bytes, bytes], Any] = {}
         self.touched: dict[tuple[str, bytes, bytes], None] = {}
@@ -242,6 +335,14 @@ class PlainBackend(StateBackend):
             check_key(namespace)
         return PlainTable(self, descriptor, namespace)
 
+    def timers(self, descriptor: TimerDescriptor) -> PlainTimers:
+        self.check_open()
+        if descriptor.name not in self._timers:
+            admit_timers(descriptor, self._states)
+            self._states[descriptor.name] = descriptor
+            self._timers[descriptor.name] = PlainTimers(self, descriptor)
+        return self._timers[descriptor.name]
+
     def begin(self, epoch: int) -> None:
         self._check_epoch(epoch)
         self.running = epoch
@@ -249,6 +350,9 @@ class PlainBackend(StateBackend):
     def commit(self, epoch: int) -> list[Change]:
         self._check_epoch(epoch)
         changes = [change for place in self.touched for change in self._changes(place)]
+        for queue in self._timers.values():
+            changes += queue.changes()
+            queue.committed = set(queue.held)
         self.committed, self.touched = self.copied(self.live), {}
         self.running = self.sealed = epoch
         return changes
@@ -288,6 +392,8 @@ class PlainBackend(StateBackend):
     def rollback(self) -> None:
         self.check_open()
         self.live, self.touched, self.running = self.copied(self.committed), {}, self.sealed
+        for queue in self._timers.values():
+            queue.held = set(queue.committed)
 
     def reader(self, isolation: Isolation) -> StateReader:
         self.check_open()
@@ -297,19 +403,25 @@ class PlainBackend(StateBackend):
 
     def restore(self, epoch: int, changes: Iterable[Change]) -> None:
         self.check_open()
-        if self.live or self.touched or self.sealed >= 0:
+        timers = any(queue.held for queue in self._timers.values())
+        if timers or self.live or self.touched or self.sealed >= 0:
             raise JobError("only an empty backend can be restored")
         for change in changes:
             if change.state not in self._states:
                 raise JobError(f"no function has asked for the state {change.state!r}")
             if change.group in self._context.key_groups:
                 self._load(change, self._states[change.state])
+        for queue in self._timers.values():
+            queue.committed = set(queue.held)
         self.live = {place: value for place, value in self.live.items() if not isinstance(value, dict) or value or
                      self._states[place[0]].kind is not StateKind.MAP}  # fmt: skip
         self.committed, self.touched = self.copied(self.live), {}
         self.running = self.sealed = epoch
 
     def _load(self, change: Change, descriptor: StateDescriptor) -> None:
+        if change.state in self._timers:
+            self._timers[change.state].load(change)
+            return
         place, load = (change.state, change.namespace, change.key), descriptor.serializer.loads
         if change.op is ChangeOp.DELETE:
             self.live.pop(place, None)
@@ -330,6 +442,8 @@ class PlainBackend(StateBackend):
             if group in key_groups:
                 for op, map_key, data in self._told(self._states[state], found):
                     yield Change(op, state, group, namespace, key, map_key, data)
+        for queue in self._timers.values():
+            yield from queue.entries(key_groups)
 
     def close(self) -> None:
         self._closed = True
