@@ -7,6 +7,15 @@ from qstate.installation import missing_package
 
 try:
     from qstate.descriptors import StateTtl
+    from qstate.operators.checkpointed import (
+        CheckpointedFunction,
+        CheckpointListener,
+        FunctionInitializationContext,
+        FunctionSnapshotContext,
+        KeyedStateStore,
+        ListCheckpointed,
+        OperatorStateStore,
+    )
     from qstate.operators.context import RuntimeContext
     from qstate.operators.functions import KeyedProcessFunction
     from qstate.operators.handles import (
@@ -17,6 +26,7 @@ try:
         ReducingState,
         ValueState,
     )
+    from qstate.operators.operator_lists import OperatorListState
     from qstate.operators.timers import TimeDomain, TimerService
     from qstate.spark.job import Job
     from qstate.spark.keyed_stream import KeyedStream
@@ -27,12 +37,20 @@ except ModuleNotFoundError as exc:
 
 __all__ = [
     "AggregatingState",
+    "CheckpointListener",
+    "CheckpointedFunction",
     "ElementContext",
+    "FunctionInitializationContext",
+    "FunctionSnapshotContext",
     "Job",
     "KeyedProcessFunction",
+    "KeyedStateStore",
     "KeyedStream",
+    "ListCheckpointed",
     "ListState",
     "MapState",
+    "OperatorListState",
+    "OperatorStateStore",
     "QueryableStateStream",
     "ReducingState",
     "RuntimeContext",
