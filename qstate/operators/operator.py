@@ -222,8 +222,6 @@ class KeyedOperator:
         self._take(spec)
         self._row_maker = RowMaker(spec.row_names)
         self._width = len(spec.row_names)
-        self._side_outputs = self._open_side_outputs()
-        self._output = self._side_outputs or OutputRows(spec.output_schema, self._source)
         self._held: list[pa.RecordBatch] = []
         self._descriptors: tuple[StateDescriptor, ...] = ()
         self._schemas: tuple[Any, Any] = ({}, {})
@@ -244,6 +242,8 @@ class KeyedOperator:
             stored=self._stored or (),
         )
         self._cursor = self._context.element_context
+        self._side_outputs = self._open_side_outputs()
+        self._output = self._side_outputs or OutputRows(spec.output_schema, self._source)
         self._clock = OperatorClock(spec.event_time, self._cursor)
         self._timers: Sequence[tuple[TimeDomain, Timers, Callable[[EpochTime], int | None]]] = ()
         self._function_list: OperatorListState | None = None

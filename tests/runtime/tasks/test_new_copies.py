@@ -79,6 +79,22 @@ def test_new_copy_registers_and_fires_timers(backend: str) -> None:
         assert running.advance_processing_time(40) == [("a", 10), ("a", 30)]
 
 
+class Sends(KeyedProcessFunction):
+    """Sends rows to a side output."""
+
+    def process_element(self, row: Any, context: Any) -> Any:
+        context.output("late", (row.key, row.amount))
+        yield row.key, row.amount
+
+
+def test_new_copy_sends_to_side_outputs() -> None:
+    with harness(Sends(), side_outputs={"late": {"key": str, "amount": int}}) as running:
+        running.process(("a", 1))
+        running.fail(("a", 2))
+        assert running.process(("a", 4)) == [("a", 4)]
+        assert running.side_output("late") == [("a", 4)]
+
+
 class Checked(KeyedProcessFunction):
     """Writes a value that does not have the declared type, after its first copy has failed at once."""
 
