@@ -50,7 +50,7 @@ class HeldState:
     def __init__(self, backend: str, directory: Path, keys: int) -> None:
         self.directory = directory
         self.keys = [sensor_name(number) for number in range(keys)]
-        self._log = open_epoch_log(directory / "log", IDENTITY, _declared())
+        self._log = open_epoch_log(directory / "log", IDENTITY, lambda _: _declared())
         self._backend = _opened(backend, directory / "backend")
         self._table = self._backend.table(STATE)
         self._epoch = -1
@@ -97,7 +97,7 @@ class HeldState:
 
 def open_again(log: Path) -> None:
     """Open the log as a restarted task manager does: the next snapshot is whole."""
-    open_epoch_log(log, IDENTITY, _declared())
+    open_epoch_log(log, IDENTITY, lambda _: _declared())
 
 
 def restore_s(backend: str, log: Path, scratch: Path, keys: int) -> float:
@@ -110,7 +110,7 @@ def restore_s(backend: str, log: Path, scratch: Path, keys: int) -> float:
     declared = _declared()
     gc.collect()
     began = time.perf_counter()
-    history = open_epoch_log(log, IDENTITY, declared)
+    history = open_epoch_log(log, IDENTITY, lambda _: declared)
     parts = list(declared.prepare(history.parts(history.bases[0])))
     opened.restore(parts[-1].epoch, chained(part.changes for part in parts))
     took = time.perf_counter() - began

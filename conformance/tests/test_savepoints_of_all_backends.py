@@ -44,7 +44,7 @@ class Stage:
             opened.table(descriptor)
         declared = DeclaredStates("it", KINDS, [ColumnType.STRING])
         origin = origin_of(self.root, manifest, "it", identity.key_groups, 0)
-        log = open_epoch_log(subtask_directory(self.root, "it", 0, subtask), identity, declared, origin)
+        log = open_epoch_log(subtask_directory(self.root, "it", 0, subtask), identity, lambda _: declared, origin)
         if origin is not None:
             opened.restore(origin.epoch, log.changes())
         return opened, log, identity.key_groups

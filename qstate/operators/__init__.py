@@ -1,5 +1,14 @@
 """Keyed operators: functions, state handles and the loop that calls them. No sockets, no Spark."""
 
+from qstate.operators.checkpointed import (
+    CheckpointedFunction,
+    CheckpointListener,
+    FunctionInitializationContext,
+    FunctionSnapshotContext,
+    KeyedStateStore,
+    ListCheckpointed,
+    OperatorStateStore,
+)
 from qstate.operators.context import RuntimeContext, Subtask
 from qstate.operators.functions import (
     FlatMapWithState,
@@ -23,17 +32,24 @@ from qstate.operators.sinks import QueryableReducingSink, QueryableStateSink, Qu
 
 __all__ = [
     "AggregatingState",
+    "CheckpointListener",
+    "CheckpointedFunction",
     "ElementContext",
     "FlatMapWithState",
+    "FunctionInitializationContext",
+    "FunctionSnapshotContext",
     "KeyedBatch",
     "KeyedBatchFunction",
     "KeyedFunction",
     "KeyedOperator",
     "KeyedProcessFunction",
+    "KeyedStateStore",
+    "ListCheckpointed",
     "ListState",
     "MapState",
     "OperatorListState",
     "OperatorSpec",
+    "OperatorStateStore",
     "QueryableReducingSink",
     "QueryableStateSink",
     "QueryableValueSink",

@@ -45,7 +45,7 @@ class OperatorClock:
         return None if self._list is None else Reached.of_all(Reached(*one) for one in self._list.get())
 
     def begin(self, epoch: int, time: EpochTime) -> None:
-        """Begin an epoch, after a rollback of the lists if there was one."""
+        """Begin an epoch."""
         reached = self.reached
         self._epoch, self._greatest = epoch, None if reached is None else reached.greatest
         self._cursor.watermark, self._cursor.processing_time = time

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from qstate.backends.contract import StateBackend
 from qstate.backends.expiry import stored_form
-from qstate.checkpoint.log.operator_state import Distribution
+from qstate.checkpoint.log.operator_state import Distribution, OperatorState
 from qstate.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -68,17 +68,31 @@ class RuntimeContext:
     already uses, and after `open` has returned.
     """
 
-    def __init__(self, job: str, operator: str, subtask: Subtask, backend: StateBackend) -> None:
+    def __init__(
+        self,
+        job: str,
+        operator: str,
+        subtask: Subtask,
+        backend: StateBackend,
+        *,
+        checks: WriteChecks | None = None,
+        timed_writes: WriteCount | None = None,
+        stored: OperatorState = (),
+    ) -> None:
+        """`checks` and `timed_writes` outlive a copy of the function, as the backend's tables do.
+
+        `stored` are the operator's lists that this copy begins with.
+        """
         self._job = job
         self._operator = operator
         self._subtask = subtask
         self._backend = backend
         self._descriptors: dict[str, StateDescriptor] = {}
         self._expiring: dict[str, ExpiringState] = {}
-        self._timed_writes = WriteCount()
+        self._timed_writes = WriteCount() if timed_writes is None else timed_writes
         self._cursor = ElementContext()
-        self._checks = WriteChecks()
-        self._lists = OperatorLists(operator, f"operator {operator!r} subtask {subtask.index}", self._checks)
+        self._checks = WriteChecks() if checks is None else checks
+        self._lists = OperatorLists(operator, f"operator {operator!r} subtask {subtask.index}", self._checks, stored)
         self._sealed = False
 
     @property
@@ -202,7 +216,7 @@ class RuntimeContext:
         if self._sealed:
             raise JobError(
                 f"operator {self._operator!r}: state {descriptor.name!r} was asked for after open(); "
-                "get the handle in open() and keep it"
+                "get the handle in open() or initialize_state() and keep it"
             )
         if descriptor.name.startswith(OWN_NAMES):
             raise JobError(

@@ -1,8 +1,8 @@
 """Functions over a keyed stream: the classes that users implement and the operator calls.
 
 Rules of this module: interfaces and the flat-map shortcut only. A function is pickled with its job, and every
-subtask uses its own copy. Keep state that must survive in state handles: attributes of the function are neither
-checkpointed, nor rolled back when an epoch is processed again.
+subtask uses its own copy. After an epoch that failed, a new copy takes its place: its attributes are those of the
+pickle. Keep what must survive in state handles, or store it with a hook (`qstate.operators.checkpointed`).
 """
 
 from __future__ import annotations
@@ -23,10 +23,16 @@ __all__ = ["FlatMapWithState", "KeyedBatchFunction", "KeyedFunction", "KeyedProc
 
 
 class KeyedFunction:
-    """A function with keyed state. The operator opens it once per subtask, before the first row, and closes it once."""
+    """A function with keyed state. The operator opens each copy once, before its first row, and closes it once.
+
+    A subtask has one copy at a time. It gets a new one when it is restored, and after each epoch that failed.
+    """
 
     def open(self, context: RuntimeContext) -> None:
-        """Get state handles and whatever else the function needs. Called before state is restored."""
+        """Get state handles and whatever else the function needs. Called before keyed state is restored.
+
+        Ask for the same states each time.
+        """
 
     def close(self) -> None:
         """Release the resources of `open`. Not called when the process is killed."""

@@ -3,8 +3,13 @@
 Rules of this module: rows in, state access, rows out. It knows Arrow, the function and the backend's tables; it must
 not know Spark or sockets. The caller begins, seals and rolls back epochs.
 
-    open() -> [restore the backend, fill the lists] -> per epoch: begin() -> process(batch)* -> finish() -> ...
-                                          abandoned epoch: discard()                                  -> close()
+    open() -> [restore the backend] -> per epoch: begin() -> process(batch)* -> finish() -> snapshot() -> sealed()
+                                       abandoned epoch: discard() -> [roll the backend back] -> restart()
+                                       final epoch: complete()                                     -> close()
+
+**Attributes.** A function may keep anything in its attributes. They are as exact as its state: after an epoch that
+failed, a new copy of the function takes the place of the one that processed a part of the epoch, and begins with the
+lists sealed last. That costs nothing while epochs succeed. The copies use the same tables of the backend.
 
 A function may fork. A child process that returns from the function ends here (`qstate.forks`).
 
@@ -14,6 +19,7 @@ Rows are processed as they arrive, and their output is returned at once. With or
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,19 +30,33 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from qstate.backends.contract import StateBackend
-from qstate.descriptors import StateDescriptor
+from qstate.checkpoint.log.operator_state import FUNCTION_LIST, Distribution, OperatorState
+from qstate.descriptors import ListStateDescriptor, StateDescriptor
 from qstate.errors import ClosedError, JobError
+from qstate.evolution import StateSchema
+from qstate.evolution.write_checks import WriteChecks
 from qstate.forks import end_forked_child
 from qstate.keys import MAX_KEY_COLUMNS, ColumnType, Key
+from qstate.operators.checkpointed import (
+    CheckpointedFunction,
+    CheckpointListener,
+    FunctionInitializationContext,
+    FunctionSnapshotContext,
+    KeyedStateStore,
+    ListCheckpointed,
+    OperatorStateStore,
+    check_hooks,
+)
 from qstate.operators.clock import OperatorClock
 from qstate.operators.column_values import column_values
 from qstate.operators.context import RuntimeContext, Subtask
 from qstate.operators.epoch_time import EpochTime, EventTime, Reached
+from qstate.operators.expiry_sweep import WriteCount
 from qstate.operators.functions import KeyedBatchFunction, KeyedFunction, KeyedProcessFunction
 from qstate.operators.handles import NO_KEY, ElementContext
 from qstate.operators.key_columns import key_column_type, why_no_key
 from qstate.operators.keyed_batch import KeyedBatch, combined
-from qstate.operators.operator_lists import OperatorLists
+from qstate.operators.operator_lists import OperatorLists, OperatorListState
 from qstate.operators.rows import OutputRows, RowMaker
 from qstate.operators.side_outputs import SideOutputs, check_names, united_schema
 from qstate.operators.timers import (
@@ -52,6 +72,8 @@ from qstate.operators.timers import (
 from qstate.operators.user_traceback import described
 
 __all__ = ["KeyedOperator", "OperatorSpec"]
+
+log = logging.getLogger(__name__)
 
 #: Output rows per batch, so that a flat map cannot fill the memory.
 OUTPUT_BATCH_ROWS = 10_000
@@ -94,6 +116,7 @@ class OperatorSpec:
                 f"operator {self.uid!r}: the function must be a KeyedProcessFunction or a KeyedBatchFunction, got "
                 f"{self.function!r}"
             )
+        check_hooks(self.uid, self.function)
         if not self.key_columns:
             raise JobError(f"operator {self.uid!r}: a keyed stream needs at least one key column")
         for what in ("key_columns", "order_by", "namespace_columns"):
@@ -182,28 +205,53 @@ class KeyedOperator:
     """One subtask of an operator. All methods run on the caller's thread, which is the backend's writer."""
 
     def __init__(
-        self, spec: OperatorSpec, subtask: Subtask, backend: StateBackend, *, ttl_sweep_entries: int = 0
+        self,
+        spec: OperatorSpec,
+        subtask: Subtask,
+        backend: StateBackend,
+        *,
+        stored: OperatorState | None = None,
+        ttl_sweep_entries: int = 0,
     ) -> None:
-        """`ttl_sweep_entries`: how many entries with a time-to-live an epoch visits at least, to remove the expired."""
-        self._spec = spec
-        self._function = spec.function
+        """`stored` are the lists that the operator begins with; None: it begins without any state.
+
+        `ttl_sweep_entries`: how many entries with a time-to-live an epoch visits at least, to remove the expired.
+        """
         self._source = f"operator {spec.uid!r}, function {spec.function.display_name}"
-        self._subtask = subtask.index
+        self._subtask = subtask
         self._backend = backend
-        self._context = RuntimeContext(spec.job, spec.uid, subtask, backend)
-        self._cursor = self._context.element_context
-        self._clock = OperatorClock(spec.event_time, self._cursor)
+        self._checks, self._timed_writes = WriteChecks(), WriteCount()
+        #: The lists sealed last, or those that the operator began with; None while it has no state.
+        self._stored = stored
+        self._take(spec)
         self._row_maker = RowMaker(spec.row_names)
         self._width = len(spec.row_names)
+        self._held: list[pa.RecordBatch] = []
+        self._descriptors: tuple[StateDescriptor, ...] = ()
+        self._schemas: tuple[Any, Any] = ({}, {})
+        self._sweep = self._context.expiry_sweep(ttl_sweep_entries)  # of all copies: it uses the backend's tables only
+        self._pid = os.getpid()
+
+    def _take(self, spec: OperatorSpec) -> None:
+        """Take a copy of the function, not open yet, with what belongs to this copy only."""
+        self._spec = spec
+        self._function = spec.function
+        self._context = RuntimeContext(
+            spec.job,
+            spec.uid,
+            self._subtask,
+            self._backend,
+            checks=self._checks,
+            timed_writes=self._timed_writes,
+            stored=self._stored or (),
+        )
+        self._cursor = self._context.element_context
         self._side_outputs = self._open_side_outputs()
         self._output = self._side_outputs or OutputRows(spec.output_schema, self._source)
-        self._held: list[pa.RecordBatch] = []
+        self._clock = OperatorClock(spec.event_time, self._cursor)
         self._timers: Sequence[tuple[TimeDomain, Timers, Callable[[EpochTime], int | None]]] = ()
-        self._descriptors: tuple[StateDescriptor, ...] = ()
-        self._sweep = self._context.expiry_sweep(ttl_sweep_entries)
-        self._opened = False
-        self._closed = False
-        self._pid = os.getpid()
+        self._function_list: OperatorListState | None = None
+        self._opened = self._usable = self._closed = False
 
     @property
     def spec(self) -> OperatorSpec:
@@ -212,33 +260,111 @@ class KeyedOperator:
     @property
     def place(self) -> str:
         """The name of the subtask in messages about several, such as a log."""
-        return f"operator {self._spec.uid!r} subtask {self._subtask}, function {self._spec.function.display_name}"
+        return f"operator {self._spec.uid!r} subtask {self._subtask.index}, function {self._spec.function.display_name}"
 
     @property
     def descriptors(self) -> tuple[StateDescriptor, ...]:
-        """The states that the function declared in `open`."""
+        """The states that the function declared when it was opened."""
         return self._descriptors
 
     @property
     def lists(self) -> OperatorLists:
-        """The operator state. After `open`, fill it before the first row."""
+        """The operator state."""
         return self._context.operator_lists
 
     def open(self) -> None:
-        """Open the function. Afterwards, the backend knows its states and can be restored."""
+        """Open the function and initialize it from the stored lists.
+
+        Afterwards, the backend knows its states and can be restored. Raises `JobError` when the function fails; close
+        the operator then.
+        """
+        self._open()
+        self._schemas = self._declared_schemas()
+        self._usable = True
+
+    def restart(self, spec: OperatorSpec) -> None:
+        """Put a new copy of the function in the place of one that has processed a part of an abandoned epoch.
+
+        `spec` is a new copy of the operator's spec. The new function begins with the lists sealed last; the caller has
+        rolled the backend back. The old one is closed; an error of its close() is logged.
+
+        Raises `JobError` when the new function fails, or asks for other states than the old one. Then the operator
+        cannot be used until another restart succeeds.
+        """
         try:
-            self._function.open(self._context)
-        except Exception as exc:
-            raise self._fault("open()", exc) from exc
-        finally:
-            end_forked_child(self._pid)
-        self._descriptors = self._context.seal()
+            self.close()
+        except (Exception, SystemExit) as exc:
+            log.warning("%s: %s", self.place, exc, exc_info=exc)
+        self._take(spec)
+        self._open()
+        if self._declared_schemas() != self._schemas:  # the epoch log has the schemas of the first copy
+            raise JobError(
+                f"{self._source}: after an epoch that failed, the function asked for other states than before: "
+                "open() and initialize_state() must ask for the same states each time"
+            )
+        self._usable = True
+
+    def _open(self) -> None:
+        function, context = self._function, self._context
+        self._call("open", function.open, context)
+        self._opened = True
+        restored = self._stored is not None
+        if isinstance(function, CheckpointedFunction):
+            stores = KeyedStateStore(context), OperatorStateStore(context)
+            self._call("initialize_state", function.initialize_state, FunctionInitializationContext(restored, *stores))
+        self._descriptors = context.seal()
+        if isinstance(function, ListCheckpointed):
+            self._function_list = self.lists.declare(ListStateDescriptor(FUNCTION_LIST), Distribution.SPLIT)
+            if restored:
+                self._call("restore_state", function.restore_state, self._function_list.get())
         self._open_timers()
         if self._timers:
             self._descriptors += (EVENT_TIME_TIMERS, PROCESSING_TIME_TIMERS)
-        if self._spec.keeps_time or self._context.keeps_time:
-            self._clock.keep_in(self._context.operator_lists)
-        self._opened = True
+        if self._spec.keeps_time or context.keeps_time:
+            self._clock.keep_in(self.lists)
+
+    def snapshot(self, epoch: int) -> OperatorState:
+        """The operator state at the end of the epoch, after `finish`. The function's `snapshot_state` is called first.
+
+        Raises `JobError` when the function fails, or has put a value into a list that cannot be stored.
+        """
+        function, timestamp = self._function, self._cursor.processing_time
+        if isinstance(function, CheckpointedFunction):
+            self._call("snapshot_state", function.snapshot_state, FunctionSnapshotContext(epoch, timestamp))
+        elif isinstance(function, ListCheckpointed):
+            found = self._call("snapshot_state", function.snapshot_state, epoch, timestamp)
+            if not isinstance(found, list | tuple):
+                raise JobError(f"{self._source}, snapshot_state(): expected a list of elements, got {found!r}")
+            assert self._function_list is not None
+            self._function_list.update(found)
+        return self.lists.packed()
+
+    def sealed(self, state: OperatorState) -> None:
+        """The epoch is durable, with these lists: another copy of the function begins with them from now on."""
+        self._stored = state
+        self.lists.sealed(state)
+
+    def complete(self, epoch: int) -> None:
+        """Tell the function, if it listens, that an epoch is final. An error is logged: the epoch is final anyway."""
+        function = self._function
+        if self._usable and isinstance(function, CheckpointListener):
+            try:
+                self._call("notify_checkpoint_complete", function.notify_checkpoint_complete, epoch)
+            except (JobError, SystemExit) as exc:
+                log.warning("subtask %d of %s", self._subtask.index, exc, exc_info=exc)
+
+    def _call(self, name: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a life-cycle method of the function. Raises `JobError`, which names it."""
+        try:
+            return call(*arguments)
+        except Exception as exc:
+            raise self._fault(f"{name}()", exc) from exc
+        finally:
+            end_forked_child(self._pid)
+
+    def _declared_schemas(self) -> tuple[Any, Any]:
+        """The schemas of the states and of the lists that the function has asked for."""
+        return {one.name: StateSchema.of(one).to_plain() for one in self._descriptors}, self.lists.schemas
 
     @property
     def reached(self) -> Reached | None:
@@ -351,12 +477,7 @@ class KeyedOperator:
         self._closed = True
         self._held.clear()
         if self._opened:
-            try:
-                self._function.close()
-            except Exception as exc:
-                raise self._fault("close()", exc) from exc
-            finally:
-                end_forked_child(self._pid)
+            self._call("close", self._function.close)
 
     def _run(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         if batch.num_rows == 0:
@@ -439,7 +560,7 @@ class KeyedOperator:
                 )
 
     def _check_usable(self) -> None:
-        if self._closed or not self._opened:
+        if self._closed or not self._usable:
             raise ClosedError(f"operator {self._spec.uid!r} is {'closed' if self._closed else 'not open'}")
 
     def _fault(self, where: str, exc: Exception) -> JobError:

@@ -4,7 +4,9 @@ Rules of this module: it keeps the elements as Python objects while an epoch run
 sealed. `qstate.checkpoint.log.operator_state` stores them and distributes them to subtasks. Neither the backend nor
 queries use them.
 
-    declare* -> fill -> per epoch: the function's calls, packed() -> sealed() ... ; abandoned epoch: rollback()
+    declare* -> per epoch: the function's calls, packed() -> sealed() ...
+
+After an abandoned epoch, the function is made again, and with it its lists, from those sealed last.
 """
 
 from __future__ import annotations
@@ -25,47 +27,34 @@ __all__ = ["OperatorListState", "OperatorLists"]
 
 
 class OperatorListState:
-    """A list of the subtask, independent of the current key. Usable after `open` has returned."""
+    """A list of the subtask, independent of the current key. It has its restored elements at once."""
 
     __slots__ = ("_admit", "_elements", "_name")
 
-    def __init__(self, name: str, value_type: Any) -> None:
-        self._name = name
-        self._admit = admission_of(value_type).admit
-        self._elements: list[Any] | None = None
+    def __init__(self, descriptor: ListStateDescriptor, elements: list[Any]) -> None:
+        self._name = descriptor.name
+        self._admit = admission_of(descriptor.value_type).admit
+        self._elements = elements
 
     def get(self) -> list[Any]:
         """The elements in their order, in a new list. An element that is changed in place is stored with its change."""
-        return list(self._held())
+        return list(self._elements)
 
     def add(self, value: Any) -> None:
         """Add one element at the end."""
-        self._held().append(self._checked(value, "add()"))
+        self._elements.append(self._checked(value, "add()"))
 
     def add_all(self, values: Iterable[Any]) -> None:
         """Add elements at the end, in their order."""
-        self._held().extend([self._checked(value, "add_all()") for value in values])
+        self._elements.extend([self._checked(value, "add_all()") for value in values])
 
     def update(self, values: Iterable[Any]) -> None:
         """Replace the elements."""
-        held, found = self._held(), [self._checked(value, "update()") for value in values]
-        held[:] = found
+        self._elements = [self._checked(value, "update()") for value in values]
 
     def clear(self) -> None:
         """Remove all elements."""
-        self._held().clear()
-
-    def fill(self, elements: list[Any]) -> None:
-        """For the operator: set the elements."""
-        self._elements = elements
-
-    def _held(self) -> list[Any]:
-        if self._elements is None:
-            raise JobError(
-                f"operator state {self._name!r} was used in open(), before it was restored; use it inside "
-                "process_element or process_batch"
-            )
-        return self._elements
+        self._elements.clear()
 
     def _checked(self, value: Any, operation: str) -> Any:
         if value is None:
@@ -76,8 +65,8 @@ class OperatorListState:
 class OperatorLists:
     """The operator state of one subtask: the lists that its function declared, and the state that was sealed last."""
 
-    def __init__(self, operator: str, owner: str, checks: WriteChecks) -> None:
-        """`owner` is the name of the subtask in errors."""
+    def __init__(self, operator: str, owner: str, checks: WriteChecks, stored: OperatorState = ()) -> None:
+        """`owner` is the name of the subtask in errors, `stored` are the lists that it begins with."""
         self._checks = checks
         self._operator = operator
         self._owner = owner
@@ -85,6 +74,7 @@ class OperatorLists:
         self._schemas: dict[str, dict[str, Any]] = {}
         self._serializers: dict[str, Serializer] = {}
         self._handles: dict[str, OperatorListState] = {}
+        self._stored = stored
         self._sealed: OperatorState = ()
 
     @property
@@ -93,27 +83,37 @@ class OperatorLists:
         return self._handles.keys()
 
     def declare(self, descriptor: ListStateDescriptor, distribution: Distribution) -> OperatorListState:
-        """Declare a list, whose name must be new; returns its handle."""
-        self._declared[descriptor.name] = (descriptor, distribution)
-        self._schemas[descriptor.name] = StateSchema.of(descriptor).to_plain()
-        self._serializers[descriptor.name] = self._checks.of(descriptor).serializer
-        handle = self._handles[descriptor.name] = OperatorListState(descriptor.name, descriptor.value_type)
+        """Declare a list, whose name must be new; returns its handle, with the stored elements.
+
+        Raises `JobError` when they were stored with another distribution, or cannot be converted or read.
+        """
+        name = descriptor.name
+        declared = DeclaredLists(self._operator, {name: (descriptor, distribution)})
+        (restored,) = declared.restored([one for one in self._stored if one.name == name])
+        try:
+            elements = list(map(descriptor.serializer.loads, restored.elements))
+        except Exception as exc:
+            raise self._fault(name, "cannot be read", exc) from exc
+        self._declared[name] = (descriptor, distribution)
+        self._schemas[name] = StateSchema.of(descriptor).to_plain()
+        self._serializers[name] = self._checks.of(descriptor).serializer
+        self._sealed = (*self._sealed, restored)
+        handle = self._handles[name] = OperatorListState(descriptor, elements)
         return handle
 
     def declared(self, *, allow_non_restored: bool) -> DeclaredLists:
         """The declarations that stored lists are compared with."""
         return DeclaredLists(self._operator, self._declared, allow_non_restored)
 
-    def fill(self, state: OperatorState) -> None:
-        """Set all lists, stored in the declared form. Raises `JobError` for an element that the serializer refuses."""
-        self._sealed = state
-        stored = {one.name: one.elements for one in state}
-        for name, handle in self._handles.items():
-            loads = self._declared[name][0].serializer.loads
-            try:
-                handle.fill([loads(element) for element in stored.get(name, ())])
-            except Exception as exc:
-                raise self._fault(name, "cannot be read", exc) from exc
+    @property
+    def schemas(self) -> dict[str, Any]:
+        """The schema and the distribution of each declared list, by name."""
+        return {name: (self._schemas[name], distribution) for name, (_, distribution) in self._declared.items()}
+
+    @property
+    def restored(self) -> OperatorState:
+        """The lists sealed last, or, before an epoch is sealed, those that the function began with."""
+        return self._sealed
 
     def packed(self) -> OperatorState:
         """The current lists, serialized. Raises `JobError` for wrong values, and for too many bytes."""
@@ -146,13 +146,8 @@ class OperatorLists:
             raise
 
     def sealed(self, state: OperatorState) -> None:
-        """These lists are durable: a rollback returns to them from now on."""
+        """These lists are durable."""
         self._sealed = state
-
-    def rollback(self) -> None:
-        """Return to the lists sealed last. This also undoes changes of elements in place."""
-        if self._handles:
-            self.fill(self._sealed)
 
     def _fault(self, name: str, how: str, exc: Exception) -> JobError:
         return JobError(f"{self._owner}: an element of operator state {name!r} {how}: {described(exc)}")

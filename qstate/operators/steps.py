@@ -25,9 +25,10 @@ MOST_COLUMNS = 20
 
 
 class Step(NamedTuple):
-    """A call of the user's function: `open`, `close`, or the processing of a row or a batch.
+    """A call of the user's function: a life-cycle method, or the processing of a row or a batch.
 
-    `subject` is the same object during the whole call: the row, the batch, or the operator itself.
+    `subject` is the same object during the whole call, and another one in the next call: the row, the batch, or the
+    bound method.
     """
 
     operator: KeyedOperator
@@ -98,13 +99,12 @@ def _batch(names: Mapping[str, Any], frames: tuple[FrameType, ...]) -> Step | No
     return Step(names["self"], "process_batch", keyed.key_of_loop if keyed else NO_KEY, names["batch"], frames)
 
 
-def _call(name: str) -> _Found:
-    return lambda names, frames: Step(names["self"], name, NO_KEY, names["self"], frames)
+def _call(names: Mapping[str, Any], frames: tuple[FrameType, ...]) -> Step | None:
+    return Step(names["self"], names["name"], NO_KEY, names["call"], frames)
 
 
 _STEPS: dict[CodeType, _Found] = {
     KeyedOperator._fill.__code__: _element,
     KeyedOperator._run_batch.__code__: _batch,
-    KeyedOperator.open.__code__: _call("open"),
-    KeyedOperator.close.__code__: _call("close"),
+    KeyedOperator._call.__code__: _call,
 }

@@ -7,6 +7,15 @@ from qstate.installation import missing_package
 
 try:
     from qstate.descriptors import StateTtl
+    from qstate.operators.checkpointed import (
+        CheckpointedFunction,
+        CheckpointListener,
+        FunctionInitializationContext,
+        FunctionSnapshotContext,
+        KeyedStateStore,
+        ListCheckpointed,
+        OperatorStateStore,
+    )
     from qstate.operators.context import RuntimeContext
     from qstate.operators.functions import KeyedBatchFunction, KeyedProcessFunction
     from qstate.operators.handles import (
@@ -18,6 +27,7 @@ try:
         ValueState,
     )
     from qstate.operators.keyed_batch import KeyedBatch, RowsByKey, RowsOfKey
+    from qstate.operators.operator_lists import OperatorListState
     from qstate.operators.timers import TimeDomain, TimerService
     from qstate.spark.job import Job
     from qstate.spark.keyed_stream import KeyedStream
@@ -28,14 +38,22 @@ except ModuleNotFoundError as exc:
 
 __all__ = [
     "AggregatingState",
+    "CheckpointListener",
+    "CheckpointedFunction",
     "ElementContext",
+    "FunctionInitializationContext",
+    "FunctionSnapshotContext",
     "Job",
     "KeyedBatch",
     "KeyedBatchFunction",
     "KeyedProcessFunction",
+    "KeyedStateStore",
     "KeyedStream",
+    "ListCheckpointed",
     "ListState",
     "MapState",
+    "OperatorListState",
+    "OperatorStateStore",
     "QueryableStateStream",
     "ReducingState",
     "RowsByKey",

@@ -126,7 +126,7 @@ class HarnessSubtasks:
             directory.manifest.layout,
             self._scratch,
         )
-        parts = restore_subtask(self._make_spec(), place, Restart(directory.final(self._uid), self.epoch))
+        parts = restore_subtask(self._make_spec, place, Restart(directory.final(self._uid), self.epoch))
         self._parts[index], self._epochs[index] = parts, SubtaskEpochs(parts)
 
     @property

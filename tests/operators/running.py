@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from qstate.backends.contract import BackendContext, StateBackend
 from qstate.backends.heap.backend import HeapBackend
+from qstate.checkpoint.log.operator_state import OperatorState
 from qstate.operators import (
     ElementContext,
     KeyedFunction,
@@ -95,8 +96,10 @@ def heap() -> Iterator[StateBackend]:
         yield backend
 
 
-def operator_of(function: KeyedFunction, backend: StateBackend, **changed: Any) -> KeyedOperator:
-    return KeyedOperator(spec(function, **changed), SUBTASK, backend)
+def operator_of(
+    function: KeyedFunction, backend: StateBackend, *, stored: OperatorState | None = None, **changed: Any
+) -> KeyedOperator:
+    return KeyedOperator(spec(function, **changed), SUBTASK, backend, stored=stored)
 
 
 @contextmanager

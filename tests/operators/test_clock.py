@@ -29,7 +29,6 @@ def timed(each: Any, **changed: Any) -> Iterator[KeyedOperator]:
         settings = {"input_schema": SCHEMA, "event_time": EventTime("at", 10), **changed}
         operator = operator_of(Calls(each), backend, **settings)
         operator.open()
-        operator.lists.fill(())
         yield operator
         operator.close()
 
@@ -39,7 +38,7 @@ def run(operator: KeyedOperator, epoch: int, time: EpochTime, *rows: tuple[str, 
     operator.begin(epoch, time)
     operator.process(batch(rows, SCHEMA))
     list(operator.finish())
-    operator.lists.sealed(operator.lists.packed())
+    operator.sealed(operator.snapshot(epoch))
     return operator.reached
 
 
@@ -76,7 +75,7 @@ def test_rolled_back_epoch_leaves_no_time() -> None:
         operator.process(batch([("a", at(90))], SCHEMA))
         list(operator.finish())
         operator.discard()
-        operator.lists.rollback()
+        operator.restart(operator.spec)
         assert operator.reached == before
         assert run(operator, 1, EpochTime(20, 501), ("a", at(40))) == (1, None, 20, 501, 40)
 
@@ -87,8 +86,8 @@ def test_another_parallelism_begins_with_what_all_subtasks_reached() -> None:
         (one,) = operator.lists.packed()
         run(operator, 3, EpochTime(20, 501), ("a", at(80)))
         (other,) = operator.lists.packed()
-        joined = type(one)(one.schema, one.distribution, (*one.elements, *other.elements))
-        operator.lists.fill((joined,))
+    joined = type(one)(one.schema, one.distribution, (*one.elements, *other.elements))
+    with timed(lambda self, row, context: None, stored=(joined,)) as operator:
         assert operator.reached == (3, 20, 20, 501, 80)
 
 

@@ -261,15 +261,14 @@ def test_what_was_stored_before_types_were_enforced_is_restored_and_read(
         job.commit()
 
 
-def listed(backend: StateBackend, *, state: OperatorState = ()) -> tuple[KeyedOperator, dict[str, Any]]:
+def listed(backend: StateBackend, *, state: OperatorState | None = None) -> tuple[KeyedOperator, dict[str, Any]]:
     held: dict[str, Any] = {}
 
     def opening(function: Any, context: Any) -> None:
         held["list"] = context.get_operator_list_state(ListStateDescriptor("names", str))
 
-    operator = operator_of(Calls(lambda function, row, context: held["next"](), opening), backend)
+    operator = operator_of(Calls(lambda function, row, context: held["next"](), opening), backend, stored=state)
     operator.open()
-    operator.lists.fill(state)
     return operator, held
 
 
@@ -293,7 +292,7 @@ def test_an_element_of_an_operator_list_that_was_stored_otherwise_may_stay(
     operator, held = listed(backend, state=state)
     held["next"] = lambda: held["list"].add("b")
     operator.process(batch([("a", 1.0, 1)]))
-    operator.lists.sealed(operator.lists.packed())
+    operator.sealed(operator.snapshot(0))
     assert held["list"].get() == ["a", 7, "b"]
     held["next"] = lambda: held["list"].add(8)
     operator.process(batch([("a", 1.0, 1)]))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from qstate.backends.contract import StateBackend
-from qstate.checkpoint.log.operator_state import LARGEST_OPERATOR_STATE, Distribution, OperatorList
+from qstate.checkpoint.log.operator_state import LARGEST_OPERATOR_STATE, Distribution, OperatorList, OperatorState
 from qstate.descriptors import ListStateDescriptor, ValueStateDescriptor
 from qstate.errors import JobError
 from qstate.evolution import StateSchema
@@ -24,15 +24,18 @@ def context() -> Any:
         yield context_on(backend)
 
 
-def context_on(backend: StateBackend) -> RuntimeContext:
-    return RuntimeContext("weather", "alerts", SUBTASK, backend)
+def context_on(backend: StateBackend, stored: OperatorState = ()) -> RuntimeContext:
+    return RuntimeContext("weather", "alerts", SUBTASK, backend, stored=stored)
+
+
+def stored(*elements: Any) -> OperatorState:
+    packed = tuple(map(NAMES.serializer.dumps, elements))
+    return [OperatorList(StateSchema.of(NAMES).to_plain(), Distribution.SPLIT, packed)]
 
 
 def filled(context: RuntimeContext, *elements: Any) -> tuple[OperatorListState, OperatorLists]:
     handle = context.get_operator_list_state(NAMES)
-    schema = StateSchema.of(NAMES).to_plain()
-    packed = tuple(map(NAMES.serializer.dumps, elements))
-    context.operator_lists.fill([OperatorList(schema, Distribution.SPLIT, packed)])
+    handle.update(elements)
     return handle, context.operator_lists
 
 
@@ -49,18 +52,28 @@ def test_list_holds_what_the_function_wrote(context: RuntimeContext) -> None:
     assert handle.get() == []
 
 
-def test_rollback_brings_the_sealed_elements_back_though_they_were_changed_in_place(context: RuntimeContext) -> None:
+def test_list_has_the_stored_elements_at_once(context: RuntimeContext) -> None:
+    with heap() as backend:
+        restored = context_on(backend, stored(["a"], ["b"]))
+        handle = restored.get_operator_list_state(NAMES)
+        assert handle.get() == [["a"], ["b"]]
+        assert restored.operator_lists.restored == tuple(stored(["a"], ["b"]))
+
+
+def test_change_of_an_element_in_place_is_stored_and_the_sealed_lists_keep_theirs(context: RuntimeContext) -> None:
     handle, lists = filled(context, ["a"])
+    lists.sealed(lists.packed())
     handle.get()[0].append("changed")
-    sealed = lists.packed()
-    lists.sealed(sealed)
-    handle.get()[0].append("not sealed")
-    handle.add(["nor this"])
-    lists.rollback()
-    assert handle.get() == [["a", "changed"]]
-    handle.get()[0].append("again")
-    lists.rollback()
-    assert handle.get() == [["a", "changed"]]
+    assert lists.packed() == tuple(stored(["a", "changed"]))
+    assert lists.restored == tuple(stored(["a"]))
+
+
+def test_stored_element_that_cannot_be_read_is_refused(context: RuntimeContext) -> None:
+    with heap() as backend:
+        (one,) = stored(["a"])
+        broken = OperatorList(one.schema, one.distribution, (b"\xc1",))
+        with pytest.raises(JobError, match="'alerts' subtask 0: an element of operator state 'names' cannot be read"):
+            context_on(backend, [broken]).get_operator_list_state(NAMES)
 
 
 def test_an_element_that_cannot_be_stored_is_named(context: RuntimeContext) -> None:
@@ -79,13 +92,6 @@ def test_none_is_refused_and_the_list_is_unchanged(context: RuntimeContext, call
     with pytest.raises(JobError, match=f"'names': {call}.* got None"):
         getattr(handle, call)(value)
     assert handle.get() == [["a"]]
-
-
-def test_operator_list_cannot_be_used_in_open(context: RuntimeContext) -> None:
-    handle = context.get_operator_list_state(NAMES)
-    for use in (handle.get, handle.clear, lambda: handle.add(["a"])):
-        with pytest.raises(JobError, match=r"'names' was used in open\(\), before it was restored"):
-            use()
 
 
 def test_queryable_name_is_refused(context: RuntimeContext) -> None:

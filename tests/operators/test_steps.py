@@ -12,7 +12,13 @@ import pyarrow as pa
 import pytest
 
 from qstate.descriptors import ReducingStateDescriptor
-from qstate.operators import KeyedFunction, KeyedOperator, QueryableReducingSink
+from qstate.operators import (
+    CheckpointedFunction,
+    CheckpointListener,
+    KeyedFunction,
+    KeyedOperator,
+    QueryableReducingSink,
+)
 from qstate.operators.steps import Step, step_of
 from tests.operators.running import Calls, batch, heap, operator_of
 
@@ -114,25 +120,48 @@ def test_a_batch_is_shown_as_one(operator_with: Any) -> None:
         assert step.where == "operator 'alerts' subtask 0, function QueryableReducingSink(r)"
 
 
-@pytest.mark.parametrize("call", ["open", "close"])
-def test_open_and_close_are_shown(call: str, operator_with: Any) -> None:
+class Hooked(Calls, CheckpointedFunction, CheckpointListener):
+    """Waits at the gate in one life-cycle method."""
+
+    def __init__(self, call: str, gate: Gate) -> None:
+        super().__init__(lambda function, row, context: None)
+        self.call, self.gate = call, gate
+
+    def _reach(self, call: str) -> None:
+        if call == self.call:
+            self.gate()
+
+    def open(self, context: Any) -> None:
+        self._reach("open")
+
+    def initialize_state(self, context: Any) -> None:
+        self._reach("initialize_state")
+
+    def snapshot_state(self, context: Any) -> None:
+        self._reach("snapshot_state")
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        self._reach("notify_checkpoint_complete")
+
+    def close(self) -> None:
+        self._reach("close")
+
+
+@pytest.mark.parametrize("call", ["open", "initialize_state", "snapshot_state", "notify_checkpoint_complete", "close"])
+def test_life_cycle_methods_are_shown(call: str, operator_with: Any) -> None:
     gate = Gate()
+    operator = operator_with(Hooked(call, gate))
 
-    class Slow(Calls):
-        def open(self, context: Any) -> None:
-            if call == "open":
-                gate()
-
-        def close(self) -> None:
-            if call == "close":
-                gate()
-
-    operator = operator_with(Slow(lambda function, row, context: None))
-    if call == "close":
+    def live() -> None:
         operator.open()
-    with held(getattr(operator, call), gate) as step:
+        operator.snapshot(0)
+        operator.complete(0)
+        operator.close()
+
+    with held(live, gate) as step:
         assert step is not None
-        assert (step.call, step.row, step.subject) == (call, "", operator)
+        assert (step.operator, step.call, step.row) == (operator, call, "")
+        assert f"in {call}" in step.stack()
 
 
 def test_thread_outside_user_code_has_no_step() -> None:

@@ -18,6 +18,7 @@ from qstate.descriptors import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
+from qstate.operators.checkpointed import ListCheckpointed
 from qstate.operators.context import RuntimeContext
 from qstate.operators.functions import KeyedProcessFunction
 from qstate.operators.handles import ElementContext
@@ -84,6 +85,27 @@ class Notes(KeyedProcessFunction):
     def process_element(self, row: Any, context: Any) -> Any:
         self.numbers.add(row.at)
         yield row.key, row.amount
+
+
+class Counted(Total, ListCheckpointed):
+    """Adds amounts up in an attribute, too, for all keys of the subtask."""
+
+    amount = 0
+
+    def process_element(self, row: Any, context: Any) -> Any:
+        self.amount += row.amount
+        yield from super().process_element(row, context)
+
+    def snapshot_state(self, checkpoint_id: int, timestamp: int) -> list[int]:
+        return [self.amount]
+
+    def restore_state(self, state: list[int]) -> None:
+        self.amount = sum(state)
+
+
+def raise_error(flag: Path) -> None:
+    """Fail the epoch, at a row of the test's choice."""
+    raise ValueError("as the test wants")
 
 
 def kill_this_process(flag: Path) -> None:

@@ -33,6 +33,7 @@ from qstate.errors import CheckpointError, JobError
 from qstate.evolution import Converted, StateSchema, plan_evolution
 
 __all__ = [
+    "FUNCTION_LIST",
     "LARGEST_OPERATOR_STATE",
     "OF_SUBTASK",
     "TIME_LIST",
@@ -55,6 +56,9 @@ LARGEST_OPERATOR_STATE = (LARGEST_BLOCK + 1) // 256
 #: The list of how far the time of an operator has come (`qstate.operators.clock`). It is no list of the function: an
 #: operator that keeps no time any more drops it.
 TIME_LIST = "__qstate.time"
+
+#: The list that a function's `snapshot_state` returns (`qstate.operators.checkpointed.ListCheckpointed`).
+FUNCTION_LIST = "__qstate.snapshot_state"
 
 OF_SUBTASK, OF_EVERY_SUBTASK = "operator_state", "operator_states"
 
@@ -214,14 +218,23 @@ class DeclaredLists:
             if one.name in self.declared:
                 elements[one.name] += self._converted(one)
             elif one.name != TIME_LIST and not self.allow_non_restored:
-                raise JobError(
-                    f"operator {self.operator!r}: the stored operator state {one.name!r} belongs to no operator state "
-                    f"of the function any more; ask for it in open() with {_METHODS[one.distribution]}() under that "
-                    "name, or set allow_non_restored_state=True to drop it for good"
-                )
+                raise self._not_declared(one)
         return tuple(
             OperatorList(StateSchema.of(descriptor).to_plain(), distribution, tuple(elements[name]))
             for name, (descriptor, distribution) in self.declared.items()
+        )
+
+    def _not_declared(self, stored: OperatorList) -> JobError:
+        if stored.name == FUNCTION_LIST:
+            return JobError(
+                f"operator {self.operator!r}: the list of a snapshot_state() is stored, but the function is no "
+                "ListCheckpointed any more; make it one again, or set allow_non_restored_state=True to drop the list "
+                "for good"
+            )
+        return JobError(
+            f"operator {self.operator!r}: the stored operator state {stored.name!r} belongs to no operator state "
+            f"of the function any more; ask for it in open() with {_METHODS[stored.distribution]}() under that "
+            "name, or set allow_non_restored_state=True to drop it for good"
         )
 
     def _converted(self, stored: OperatorList) -> Iterable[bytes]:

@@ -4,6 +4,10 @@ Rules of this module: it decides which stored state may be restored (`qstate.evo
 writes it into the log, before the backend is filled and before any row. The operator's descriptors declare the wanted
 schemas; the files name the stored ones.
 
+The operator declares its states when it has the stored lists, because a function may read them while it declares. So
+the log asks for the declaration (`Declare`) once it has found the lists, and again if it finds others: another writer
+may have sealed an epoch meanwhile.
+
     no log yet, state elsewhere     that state becomes snapshot 0, whole, before the log begins: so a log that
                                     exists always has all of its state
     schemas differ                  the log is opened with the new schemas, and a snapshot of the whole converted state
@@ -16,7 +20,7 @@ schemas; the files name the stored ones.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import time_ns
@@ -38,7 +42,7 @@ from qstate.errors import DamagedCheckpoint, JobError
 from qstate.evolution import Evolution, StateSchema, plan_evolution
 from qstate.keys import ColumnType
 
-__all__ = ["DeclaredStates", "Origin", "convert_log", "open_epoch_log"]
+__all__ = ["Declare", "DeclaredStates", "Origin", "convert_log", "open_epoch_log", "stored_lists"]
 
 log = logging.getLogger(__name__)
 
@@ -121,6 +125,10 @@ class DeclaredStates:
             )
 
 
+#: Gives the states of an operator that begins with these lists; None: it begins without any state.
+Declare = Callable[[OperatorState | None], DeclaredStates]
+
+
 def _planned(changes: Iterable[Change], plans: Mapping[str, Evolution]) -> Iterator[Change]:
     """The changes of states that have a plan, converted. The caller may read them after those of later parts."""
     return converted((change for change in changes if change.state in plans), plans)
@@ -129,7 +137,7 @@ def _planned(changes: Iterable[Change], plans: Mapping[str, Evolution]) -> Itera
 def open_epoch_log(
     directory: Path | Directory,
     identity: LogIdentity,
-    declared: DeclaredStates,
+    declare: Declare,
     origin: Origin | None = None,
     *,
     first_epoch: int | None = None,
@@ -138,22 +146,27 @@ def open_epoch_log(
 ) -> EpochLog:
     """Open the log of a subtask as its only writer, with all its state in the declared schemas.
 
+    `declare` is called at least once, the last time with the lists that the opened log has.
+
     `first_epoch` is the epoch that Spark asks for, None when it has not asked yet. `final` is the newest epoch that
     Spark has certainly committed (None: all that are sealed). While a newer epoch has other schemas, the log stays
     `unconverted`.
 
     Raises `JobError` for stored state that the operator cannot restore; `DamagedCheckpoint` when the newest file is
-    damaged and Spark does not, or not yet, ask for its epoch; and what `EpochLog.open` raises. Nothing stored has
-    changed then.
+    damaged and Spark does not, or not yet, ask for its epoch; and what `EpochLog.open` and `declare` raise. Nothing
+    stored has changed then.
     """
     files = directory_of(directory)
     with doing(f"open the epoch log in {files.path}", files):
         files.make()
     if origin is not None and read_chain(files, identity) is None:
-        _begin_with(files, identity, declared, origin, compression)
+        _begin_with(files, identity, declare, origin, compression)
     stored: list[States] = []
+    declared: DeclaredStates
 
     def admit(chain: Chain | None) -> States:
+        nonlocal declared
+        declared = declare(None if chain is None else stored_lists(chain))
         stored[:] = _stored_schemas(chain) if chain is not None else []
         for states in stored:
             declared.plans(states)
@@ -174,6 +187,13 @@ def open_epoch_log(
     return opened
 
 
+def stored_lists(history: Chain | EpochLog) -> OperatorState | None:
+    """The operator state that a log has; None when it has no state at all. Raises `CheckpointError`."""
+    if history.latest() is None and history.bases[0] is None:
+        return None
+    return history.operator_state()
+
+
 def _check_replayed(chain: Chain, first_epoch: int | None) -> None:
     latest = chain.latest()
     reached = NO_EPOCH if latest is None else latest
@@ -190,15 +210,14 @@ def _stored_schemas(chain: Chain) -> list[States]:
     return [part.states for part in chain.parts(chain.bases[0])]
 
 
-def _begin_with(
-    files: Directory, identity: LogIdentity, declared: DeclaredStates, origin: Origin, compression: str
-) -> None:
+def _begin_with(files: Directory, identity: LogIdentity, declare: Declare, origin: Origin, compression: str) -> None:
     stored = origin.source.operators().get(identity.operator)
-    if stored is not None:
-        declared.plans(stored.states)
     lists = redistributed(
         origin.source.operator_states(identity.operator, origin.upto), identity.parallelism, identity.subtask
     )
+    declared = declare(None if stored is None else lists)
+    if stored is not None:
+        declared.plans(stored.states)
     restored = declared.lists(lists)
     check_size(restored, str(identity))
     changes = origin.source.state(identity.operator, identity.key_groups, origin.upto, declared.prepare)

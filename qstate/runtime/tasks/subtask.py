@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -33,9 +33,9 @@ log = logging.getLogger(__name__)
 CUT_TIMEOUT_S = 30.0
 
 
-def open_subtask(spec: OperatorSpec, place: SubtaskPlace, restart: Restart) -> Subtask:
+def open_subtask(make_spec: Callable[[], OperatorSpec], place: SubtaskPlace, restart: Restart) -> Subtask:
     """The subtask with the state of the last sealed epoch. A failure leaves nothing open."""
-    return Subtask(restore_subtask(spec, place, restart))
+    return Subtask(restore_subtask(make_spec, place, restart))
 
 
 class Subtask:

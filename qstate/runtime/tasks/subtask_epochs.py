@@ -6,7 +6,9 @@ makes every row count once. It knows channels as frames, not sockets.
     replay           read all rows and compare them with the sealed ones; then send the stored results
     rows             the operator processes them; results are sent at once and kept for the seal
     end of input     commit -> seal (durable) -> SEALED. If sealing fails: `broken`, to be closed and reopened
-    anything else    the epoch is abandoned; the next attempt starts with a rollback
+    anything else    the epoch is abandoned: the backend is rolled back. The next attempt starts with a new copy of the
+                     function, so that nothing is left of what the abandoned one did to its attributes
+    final            the function is told, once, that the epoch sealed last is final
 """
 
 from __future__ import annotations
@@ -108,6 +110,13 @@ class SubtaskEpochs:
     def finalize(self, epoch: int) -> None:
         """Make the epoch sealed last final."""
         self._parts.backend.finalize(epoch)
+        self._committed()
+
+    def _committed(self) -> None:
+        """The epoch sealed last is known to be committed."""
+        sealed = self._attempts.sealed
+        if sealed is not None and self.uncommitted_since is not None:
+            self._parts.operator.complete(sealed)
         self.uncommitted_since = None
 
     def _decided(self, attempt: EpochAttempt, replayed: ReplayedEpoch) -> Process | Replay:
@@ -127,7 +136,7 @@ class SubtaskEpochs:
             output = self._parts.log.begin_output()
             identity = self._send_results(attempt, epoch_time, output)
             attempt.check_current()
-            lists = self._parts.operator.lists.packed()
+            lists = self._parts.operator.snapshot(attempt.epoch)
             changes = self._parts.backend.commit(attempt.epoch)
         except BaseException:
             self._abandon(attempt, output)
@@ -136,8 +145,9 @@ class SubtaskEpochs:
 
     def _begin(self, attempt: EpochAttempt, decision: Process) -> EpochTime:
         parts = self._parts
-        if decision.rollback:
-            self._rollback()
+        if decision.rollback and self._exactly_once:
+            parts.backend.rollback()
+            parts.operator.restart(parts.make_spec())
         if decision.gap:
             self._skipped(attempt.epoch)
         if parts.log.unconverted:
@@ -148,7 +158,7 @@ class SubtaskEpochs:
         if self._attempts.sealed is not None and not decision.rollback:
             parts.snapshotter.epoch_is_final(self._attempts.sealed)
         parts.backend.begin(attempt.epoch)
-        self.uncommitted_since = None
+        self._committed()
         return epoch_time
 
     def _send_results(self, attempt: EpochAttempt, epoch_time: EpochTime, output: OutputSpool) -> EpochInput:
@@ -205,7 +215,8 @@ class SubtaskEpochs:
         end_forked_child(self._pid)  # the backend's files are its parent's
         try:
             self._parts.operator.discard()
-            self._rollback()
+            if self._exactly_once:
+                self._parts.backend.rollback()
             self._attempts.abandon(attempt.epoch, attempt.number)
         except BaseException:
             self.broken = True
@@ -216,11 +227,10 @@ class SubtaskEpochs:
             except OSError as exc:  # the file stays until the log is opened again
                 log.warning("operator %s subtask %d: %s", self._parts.spec.uid, self._parts.place.subtask, exc)
 
-    def _rollback(self) -> None:
-        """Undo the unsealed writes of an attempt. With at-least-once they stay, and the next attempt adds to them."""
-        if self._parts.place.config.exactly_once:
-            self._parts.backend.rollback()
-            self._parts.operator.lists.rollback()
+    @property
+    def _exactly_once(self) -> bool:
+        """Whether an abandoned attempt is undone. With at-least-once, its state and its function stay as they are."""
+        return self._parts.place.config.exactly_once
 
     def _seal(
         self,
@@ -232,7 +242,7 @@ class SubtaskEpochs:
     ) -> None:
         try:
             self._parts.log.seal(attempt.epoch, changes, output, operator_state=lists, epoch_input=identity)
-            self._parts.operator.lists.sealed(lists)
+            self._parts.operator.sealed(lists)
             self.uncommitted_since = time.monotonic()  # before SEALED is sent: Spark commits only after that
             self._attempts.seal(attempt.epoch, attempt.number)
         except FencedError as exc:

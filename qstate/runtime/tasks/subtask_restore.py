@@ -2,13 +2,16 @@
 
 Rules of this module: it opens, fills and frees the parts. It processes no rows. When opening fails half way, everything
 that was opened before is freed.
+
+    log found -> the lists of its last epoch -> function opened with them, which declares its states
+              -> log opened in their schemas -> backend filled
 """
 
 from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +24,8 @@ from qstate.backends.replay import replay_epoch
 from qstate.checkpoint.log.chain import Snapshot
 from qstate.checkpoint.log.epoch_log import EpochLog
 from qstate.checkpoint.log.file_facts import readable
-from qstate.checkpoint.sources.opening import DeclaredStates, Origin, open_epoch_log
+from qstate.checkpoint.log.operator_state import OperatorState
+from qstate.checkpoint.sources.opening import DeclaredStates, Origin, open_epoch_log, stored_lists
 from qstate.checkpoint.sources.origins import origin_of
 from qstate.errors import DamagedCheckpoint
 from qstate.operators.operator import KeyedOperator, OperatorSpec
@@ -56,9 +60,9 @@ class RestoredState:
 
 @dataclass(frozen=True, slots=True)
 class SubtaskParts:
-    """The parts of an open subtask."""
+    """The parts of an open subtask. `make_spec` gives another copy of the operator's spec, and of its function."""
 
-    spec: OperatorSpec
+    make_spec: Callable[[], OperatorSpec]
     place: SubtaskPlace
     operator: KeyedOperator
     backend: StateBackend
@@ -70,6 +74,10 @@ class SubtaskParts:
     resources: ExitStack
 
     @property
+    def spec(self) -> OperatorSpec:
+        return self.operator.spec
+
+    @property
     def name(self) -> str:
         """The name of the subtask in errors."""
         return f"operator {self.spec.uid!r} subtask {self.place.subtask}"
@@ -77,24 +85,63 @@ class SubtaskParts:
 
 @dataclass(frozen=True, slots=True)
 class _OpenOperator:
-    """The operator on a backend of its own, which is empty at first."""
+    """The operator on a backend of its own, which is empty at first. `has_state`: it began with stored state."""
 
     operator: KeyedOperator
     backend: StateBackend
     declared: DeclaredStates
+    has_state: bool
+
+    def began_with(self, stored: OperatorState | None) -> bool:
+        """Whether it began with these lists; None: without any state."""
+        if stored is None or not self.has_state:
+            return stored is None and not self.has_state
+        return self.declared.lists(stored) == self.operator.lists.restored
 
 
-def restore_subtask(spec: OperatorSpec, place: SubtaskPlace, restart: Restart) -> SubtaskParts:
-    """Open the parts, the log as its only writer, and fill the backend from the best base that can be read."""
+class _Opening:
+    """Opens the operator with the stored lists, once these are found. Closing `resources` closes it."""
+
+    def __init__(self, make_spec: Callable[[], OperatorSpec], place: SubtaskPlace, resources: ExitStack) -> None:
+        self._make_spec = make_spec
+        self._place = place
+        self._directory = temporary_directory(f"backend-{place.subtask}-", place.scratch_directory)
+        resources.callback(shutil.rmtree, self._directory, ignore_errors=True)
+        self._resources = resources.enter_context(ExitStack())
+        self._spec: OperatorSpec | None = make_spec()
+        self._opened: _OpenOperator | None = None
+        self.uid = self._spec.uid
+
+    def declare(self, stored: OperatorState | None) -> DeclaredStates:
+        """The states of the operator that begins with these lists."""
+        return self.opened(stored).declared
+
+    def opened(self, stored: OperatorState | None) -> _OpenOperator:
+        """The operator that begins with these lists. If it is not open with them, it is closed and opened."""
+        if self._opened is None or not self._opened.began_with(stored):
+            self.close()
+            spec, self._spec = self._spec or self._make_spec(), None
+            self._opened = _open_operator(spec, self._place, self._directory, stored, self._resources)
+        return self._opened
+
+    def close(self) -> None:
+        """Close the operator and its backend. It can be opened again."""
+        self._opened = None
+        self._resources.close()
+
+
+def restore_subtask(make_spec: Callable[[], OperatorSpec], place: SubtaskPlace, restart: Restart) -> SubtaskParts:
+    """Open the parts, the log as its only writer, and fill the backend from the best base that can be read.
+
+    `make_spec` gives a new copy of the operator's spec, and of its function, each time.
+    """
     with ExitStack() as resources:
-        directory = temporary_directory(f"backend-{place.subtask}-", place.scratch_directory)
-        resources.callback(shutil.rmtree, directory, ignore_errors=True)
-        snapshotter = Snapshotter(place.log_directory(spec.uid), place.config)
+        opening = _Opening(make_spec, place, resources)
+        snapshotter = Snapshotter(place.log_directory(opening.uid), place.config)
         resources.callback(snapshotter.close)
-        opened_operator = resources.enter_context(ExitStack())
-        opened = _open_operator(spec, place, directory, opened_operator)
-        for epoch_log, base, last in _bases(spec, place, opened.declared, restart):
+        for epoch_log, base, last in _bases(opening, place, restart):
             try:
+                opened = opening.opened(stored_lists(epoch_log))
                 with readable(epoch_log.path):
                     restored = _fill(opened, place, epoch_log, base, restart.final)
                 break
@@ -102,10 +149,9 @@ def restore_subtask(spec: OperatorSpec, place: SubtaskPlace, restart: Restart) -
                 if last:
                     raise
                 log.warning("%s; trying another base", exc)
-                opened_operator.close()
-                opened = _open_operator(spec, place, directory, opened_operator)
+                opening.close()
         return SubtaskParts(
-            spec,
+            make_spec,
             place,
             opened.operator,
             opened.backend,
@@ -118,20 +164,22 @@ def restore_subtask(spec: OperatorSpec, place: SubtaskPlace, restart: Restart) -
 
 
 def _bases(
-    spec: OperatorSpec, place: SubtaskPlace, declared: DeclaredStates, restart: Restart
+    opening: _Opening, place: SubtaskPlace, restart: Restart
 ) -> Iterator[tuple[EpochLog, Snapshot | None, bool]]:
     """The open log with each base that it can be read from, and whether it is the last one to try.
 
     The snapshot process of a task manager that has just died may still replace files. So the log is opened again
     before an unreadable file counts as damaged.
     """
-    for opening in range(1, MOST_OPENINGS + 1):
-        epoch_log = _open_log(spec, place, declared, restart)
+    for number in range(1, MOST_OPENINGS + 1):
+        epoch_log = _open_log(opening, place, restart)
         for base in epoch_log.bases:
-            yield epoch_log, base, opening == MOST_OPENINGS and base is epoch_log.bases[-1]
+            yield epoch_log, base, number == MOST_OPENINGS and base is epoch_log.bases[-1]
 
 
-def _open_operator(spec: OperatorSpec, place: SubtaskPlace, directory: Path, resources: ExitStack) -> _OpenOperator:
+def _open_operator(
+    spec: OperatorSpec, place: SubtaskPlace, directory: Path, stored: OperatorState | None, resources: ExitStack
+) -> _OpenOperator:
     """Closing `resources` closes what this opens."""
     config = place.config
     backend = open_backend(
@@ -142,9 +190,11 @@ def _open_operator(spec: OperatorSpec, place: SubtaskPlace, directory: Path, res
         options=config.backend_options,
     )
     resources.callback(backend.close)
-    operator = KeyedOperator(spec, place.operator_subtask, backend, ttl_sweep_entries=config.ttl_sweep_entries)
+    operator = KeyedOperator(
+        spec, place.operator_subtask, backend, stored=stored, ttl_sweep_entries=config.ttl_sweep_entries
+    )
+    resources.callback(_close_operator, operator, place)  # also when the function fails after its open()
     operator.open()
-    resources.callback(_close_operator, operator, place)
     declared = DeclaredStates(
         spec.uid,
         operator.descriptors,
@@ -152,7 +202,7 @@ def _open_operator(spec: OperatorSpec, place: SubtaskPlace, directory: Path, res
         allow_non_restored=config.allow_non_restored_state,
         lists=operator.lists.declared(allow_non_restored=config.allow_non_restored_state),
     )
-    return _OpenOperator(operator, backend, declared)
+    return _OpenOperator(operator, backend, declared, stored is not None)
 
 
 def _close_operator(operator: KeyedOperator, place: SubtaskPlace) -> None:
@@ -162,13 +212,13 @@ def _close_operator(operator: KeyedOperator, place: SubtaskPlace) -> None:
         log.warning("operator %s subtask %d: %s", operator.spec.uid, place.subtask, exc, exc_info=exc)
 
 
-def _open_log(spec: OperatorSpec, place: SubtaskPlace, declared: DeclaredStates, restart: Restart) -> EpochLog:
+def _open_log(opening: _Opening, place: SubtaskPlace, restart: Restart) -> EpochLog:
     check_owner(place.checkpoint_dir, place.owner_token)
     return open_epoch_log(
-        place.log_directory(spec.uid),
-        place.identity(spec.uid),
-        declared,
-        _origin(spec.uid, place, restart),
+        place.log_directory(opening.uid),
+        place.identity(opening.uid),
+        opening.declare,
+        _origin(opening.uid, place, restart),
         first_epoch=restart.first_epoch,
         final=restart.final,
         compression=place.config.checkpoint_compression,
@@ -202,7 +252,6 @@ def _fill(
     committed = stored if pending is None else stored[:-1]
     if committed:
         opened.backend.restore(committed[-1].epoch, chained(part.changes for part in committed))
-    opened.operator.lists.fill(opened.declared.lists(epoch_log.operator_state()))
     if pending is not None:
         descriptors = {descriptor.name: stored_form(descriptor) for descriptor in opened.operator.descriptors}
         replay_epoch(opened.backend, descriptors, pending.epoch, pending.changes)

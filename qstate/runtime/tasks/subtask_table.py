@@ -11,6 +11,7 @@ import pickle
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,14 +94,16 @@ class SubtaskTable:
             place = self._place(index)
             if opened is None and restart.first_epoch is None and place.begins_elsewhere(uid):
                 return None
-            spec, token = self._load_spec(uid, declaration)
+            found: Declaration = self._job_manager.call("operator", uid, declaration)
+            make_spec = partial(_unpickled, uid, found.spec)
             if opened is not None:
+                make_spec()  # raises before the state that is served now is withdrawn
                 del self._subtasks[key]
                 self._unpublish(key)
                 opened.close()
             # A report of a newer epoch may have arrived before the job manager's answer.
             final = max(restart.final, self._reported.get(uid, restart.final))
-            subtask = open_subtask(spec, place, replace(restart, final=final))
+            subtask = open_subtask(make_spec, place, replace(restart, final=final))
             try:
                 self._publish(key, subtask)
             except BaseException:
@@ -108,7 +111,7 @@ class SubtaskTable:
                 subtask.close()
                 raise
             self._subtasks[key] = subtask
-            self._declarations[key] = token
+            self._declarations[key] = found.token
             return subtask
 
     def withdraw(self, uid: str, index: int, broken: Subtask) -> None:
@@ -163,19 +166,6 @@ class SubtaskTable:
             self._scratch_directory,
         )
 
-    def _load_spec(self, uid: str, declaration: str | None) -> tuple[OperatorSpec, str]:
-        found: Declaration = self._job_manager.call("operator", uid, declaration)
-        try:
-            spec: OperatorSpec = pickle.loads(found.spec)
-        except (QStateError, ConnectionError):
-            raise
-        except Exception as exc:
-            raise JobError(
-                f"operator {uid!r} cannot be unpickled in the task manager: {type(exc).__name__}: {exc}; make the "
-                "modules that it uses importable on the executors (addPyFile, or install them)"
-            ) from exc
-        return spec, found.token
-
     def _publish(self, key: tuple[str, int], opened: Subtask) -> None:
         uid, index = key
         instances = opened.instances()
@@ -193,3 +183,17 @@ class SubtaskTable:
     def _unpublish(self, key: tuple[str, int]) -> None:
         for state_id in self._state_ids.pop(key, ()):
             self._registry.unregister(state_id)
+
+
+def _unpickled(uid: str, pickled: bytes) -> OperatorSpec:
+    """A new copy of an operator's spec. Raises `JobError` when it cannot be unpickled."""
+    try:
+        spec: OperatorSpec = pickle.loads(pickled)
+    except (QStateError, ConnectionError):
+        raise
+    except Exception as exc:
+        raise JobError(
+            f"operator {uid!r} cannot be unpickled in the task manager: {type(exc).__name__}: {exc}; make the modules "
+            "that it uses importable on the executors (addPyFile, or install them)"
+        ) from exc
+    return spec

@@ -34,6 +34,9 @@ LEAST_INTERVAL_S = 0.05
 #: lease older than the last inspection, so the stacks have to be in the log before three quarters of the lease.
 HELD_PART = 0.5
 
+#: The calls that open a function.
+_OPENING = ("open", "initialize_state", "restore_state")
+
 
 @dataclass(slots=True)
 class _Watched:
@@ -83,14 +86,14 @@ class Watchdog:
 
     def _note(self, thread: int, step: Step, known: _Watched | None, now: float) -> None:
         if known is None or known.subject is not step.subject or known.call != step.call:
-            warning_s = self._open_warning_s if step.call == "open" else self._warning_s
+            warning_s = self._open_warning_s if step.call in _OPENING else self._warning_s
             known = _Watched(step.call, step.subject, now, warning_s)
         self._watched[thread] = known
         took_s = now - known.since
         if known.next_warning_s and took_s >= known.next_warning_s:
             known.next_warning_s *= 2
             log.warning("%s", _told(step, took_s))
-        timeout_s = self._open_timeout_s if step.call == "open" else self._timeout_s
+        timeout_s = self._open_timeout_s if step.call in _OPENING else self._timeout_s
         if timeout_s and took_s >= timeout_s and step.call != "close":  # a close that hangs ends with the process
             setting = "start_timeout_s" if timeout_s != self._timeout_s else "element_timeout_s"
             del self._watched[thread]

@@ -122,7 +122,7 @@ def restore(root: Path, backend: str) -> None:
             0,
             Path(scratch),
         )
-        parts = restore_subtask(spec, place, Restart(LAST - 1, LAST))
+        parts = restore_subtask(lambda: spec, place, Restart(LAST - 1, LAST))
         with parts.resources:
             latest = parts.log.latest()
             assert latest is not None

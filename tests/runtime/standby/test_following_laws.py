@@ -81,7 +81,7 @@ class FollowedJob(RuleBasedStateMachine):
             if not directory.exists() and len(self.manifest.layouts) > 1:
                 origin = origin_of(self.root, self.manifest, UID, identity.key_groups, first)
             declared = DeclaredStates(UID, [TOTAL], [ColumnType.STRING])
-            self.logs[subtask] = open_epoch_log(directory, identity, declared, origin, first_epoch=first)
+            self.logs[subtask] = open_epoch_log(directory, identity, lambda _: declared, origin, first_epoch=first)
         return self.logs[subtask]
 
     @rule(writes=WRITES)

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from qstate.descriptors import ReducingStateDescriptor
+from qstate.operators.checkpointed import CheckpointedFunction
 from qstate.serializers import MessagePackSerializer
 from tests.functions import add
 from tests.runtime.job.functions import Close, Open, Totals
@@ -135,6 +136,35 @@ def test_child_that_returns_while_values_are_serialized_seals_nothing(
 
 def test_child_that_returns_from_open_opens_nothing(job_of: JobOf, tmp_path: Path) -> None:
     job = job_of(Open(Fork(tmp_path)))
+    assert job.epoch(0, ROWS) == [("a", 1), ("mischief", 1), ("a", 2)]
+    assert_nothing_came_of_it(job)
+
+
+class InHook(Totals, CheckpointedFunction):
+    """Forks in one of its hooks."""
+
+    def __init__(self, mischief: Callable[[], None], hook: str) -> None:
+        super().__init__(mischief)
+        self._hook = hook
+
+    def _reach(self, hook: str) -> None:
+        if hook == self._hook and self._mischief is not None:
+            self._mischief()
+
+    def process_element(self, row: Any, context: Any) -> Iterator[tuple[str, int]]:
+        self.total.add(row.amount)
+        yield row.key, self.total.get()
+
+    def initialize_state(self, context: Any) -> None:
+        self._reach("initialize_state")
+
+    def snapshot_state(self, context: Any) -> None:
+        self._reach("snapshot_state")
+
+
+@pytest.mark.parametrize("hook", ["initialize_state", "snapshot_state"])
+def test_child_that_returns_from_a_hook_seals_nothing(job_of: JobOf, tmp_path: Path, hook: str) -> None:
+    job = job_of(InHook(Fork(tmp_path), hook))
     assert job.epoch(0, ROWS) == [("a", 1), ("mischief", 1), ("a", 2)]
     assert_nothing_came_of_it(job)
 
