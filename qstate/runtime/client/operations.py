@@ -240,10 +240,10 @@ class RoutedOperation(Operation, Requester):
         self._links.link_to(self._states.proxy).send(self, command, now)
 
     def _conclude(self, end: Answer | Refuse) -> None:
-        if type(end) is Answer:
-            self._answer = end
-        elif type(end) is Refuse:
+        if isinstance(end, Refuse):
             self._refused(end)
+        else:
+            self._answer = end
         self._finish()
 
     def _refused(self, refusal: Refuse) -> None:

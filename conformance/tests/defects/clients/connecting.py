@@ -15,18 +15,27 @@ from qstate_conformance.client.python_async_driver import PythonAsyncDriver
 from tests.defects.clients.seeds import defect
 
 
+def _fails_instead_of_sending(when: Callable[[SyncLinks], bool]) -> None:
+    """A client that fails a request, instead of sending it, when its links are like that."""
+    for name in ("_ask", "_look_up"):
+        send = getattr(RoutedOperation, name)
+
+        def send_unless(self: Any, command: Any, now: float, send: Callable[..., None] = send) -> None:
+            if when(self._links):
+                self.on_lost(getattr(command, "part", 0), 20, {}, now)
+            else:
+                send(self, command, now)
+
+        setattr(RoutedOperation, name, send_unless)
+
+
+def _has_lost_a_link(links: SyncLinks) -> bool:
+    return any(link.phase is Phase.LOST for link in links._links.values())
+
+
 @defect("connections.a_connection_that_was_closed_while_idle_is_made_again")
 def never_reconnects() -> None:
-    send = RoutedOperation._send
-
-    def send_once(self: Any, command: Any, now: float) -> None:
-        lost = [link for link in self._links._links.values() if link.phase is Phase.LOST]
-        if lost:
-            self.on_lost(getattr(command, "part", 0), 20, {}, now)
-        else:
-            send(self, command, now)
-
-    RoutedOperation._send = send_once  # type: ignore[method-assign]
+    _fails_instead_of_sending(_has_lost_a_link)
 
 
 @defect("connections.a_request_under_which_the_connection_ends_is_unavailable_and_not_sent_again")
@@ -96,22 +105,15 @@ def waits_for_the_welcome_without_a_limit() -> None:
 
 def _gives_up_after(connections: int, counts: Callable[[Any], bool]) -> None:
     """A client that makes no more connections when so many of those that count are lost."""
-    send, lost = RoutedOperation._send, PipelinedConnection.lost
+    lost = PipelinedConnection.lost
     gone: Counter[Any] = Counter()
 
     def count(self: Any, code: int, details: Any, now: float) -> None:
         gone[self._links] += counts(self)
         lost(self, code, details, now)
 
-    def send_at_most(self: Any, command: Any, now: float) -> None:
-        links = self._links
-        if gone[links] >= connections and any(link.phase is Phase.LOST for link in links._links.values()):
-            self.on_lost(getattr(command, "part", 0), 20, {}, now)
-        else:
-            send(self, command, now)
-
     PipelinedConnection.lost = count  # type: ignore[method-assign]
-    RoutedOperation._send = send_at_most  # type: ignore[method-assign]
+    _fails_instead_of_sending(lambda links: gone[links] >= connections and _has_lost_a_link(links))
 
 
 @defect("connections.a_client_connects_again_as_often_as_it_has_to")

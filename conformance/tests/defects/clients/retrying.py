@@ -62,29 +62,29 @@ def waits_as_long_each_time() -> None:
 
 @defect("retries.an_overloaded_server_is_left_alone_as_long_as_it_says")
 def ignores_retry_after() -> None:
-    routing._retry_after_s = lambda details: 0.0
+    routing.retry_after_s = lambda details: 0.0
 
 
 @defect("retries.a_wait_beyond_the_deadline_is_not_shortened")
 def comes_back_at_its_deadline_instead_of_later() -> None:
-    routing._retry_after_s = lambda details: min(0.2, details.get("retry_after_ms", 0) / 1000)  # type: ignore[operator]
+    routing.retry_after_s = lambda details: min(0.2, details.get("retry_after_ms", 0) / 1000)  # type: ignore[operator]
 
 
 @defect("retries.a_long_wait_is_a_wait")
 def waits_a_second_at_most() -> None:
-    retry_after_s = routing._retry_after_s
-    routing._retry_after_s = lambda details: min(1.0, retry_after_s(details))
+    retry_after_s = routing.retry_after_s
+    routing.retry_after_s = lambda details: min(1.0, retry_after_s(details))
 
 
 @defect("retries.a_long_wait_is_a_wait")
 def takes_a_wait_of_more_than_31_bits_for_none() -> None:
-    retry_after_s = routing._retry_after_s
-    routing._retry_after_s = lambda details: found if (found := retry_after_s(details)) < (1 << 31) / 1000 else 0.0
+    retry_after_s = routing.retry_after_s
+    routing.retry_after_s = lambda details: found if (found := retry_after_s(details)) < (1 << 31) / 1000 else 0.0
 
 
 @defect("retries.details_are_not_depended_on")
 def depends_on_a_detail() -> None:
-    routing._retry_after_s = lambda details: details["retry_after_ms"] / 1000  # type: ignore[operator]
+    routing.retry_after_s = lambda details: details["retry_after_ms"] / 1000  # type: ignore[operator]
 
 
 @defect("deadlines.a_silent_server_does_not_hold_a_request_beyond_its_deadline")
