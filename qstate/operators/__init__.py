@@ -4,6 +4,7 @@ from qstate.operators.context import RuntimeContext, Subtask
 from qstate.operators.functions import (
     FlatMapWithState,
     KeyedBatchFunction,
+    KeyedCoProcessFunction,
     KeyedFunction,
     KeyedProcessFunction,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "FlatMapWithState",
     "KeyedBatch",
     "KeyedBatchFunction",
+    "KeyedCoProcessFunction",
     "KeyedFunction",
     "KeyedOperator",
     "KeyedProcessFunction",

@@ -8,7 +8,7 @@ from qstate.installation import missing_package
 try:
     from qstate.descriptors import StateTtl
     from qstate.operators.context import RuntimeContext
-    from qstate.operators.functions import KeyedBatchFunction, KeyedProcessFunction
+    from qstate.operators.functions import KeyedBatchFunction, KeyedCoProcessFunction, KeyedProcessFunction
     from qstate.operators.handles import (
         AggregatingState,
         ElementContext,
@@ -19,6 +19,7 @@ try:
     )
     from qstate.operators.keyed_batch import KeyedBatch, RowsByKey, RowsOfKey
     from qstate.operators.timers import TimeDomain, TimerService
+    from qstate.spark.connected_streams import ConnectedStreams
     from qstate.spark.job import Job
     from qstate.spark.keyed_stream import KeyedStream
     from qstate.spark.outputs import output_of, write_each
@@ -28,10 +29,12 @@ except ModuleNotFoundError as exc:
 
 __all__ = [
     "AggregatingState",
+    "ConnectedStreams",
     "ElementContext",
     "Job",
     "KeyedBatch",
     "KeyedBatchFunction",
+    "KeyedCoProcessFunction",
     "KeyedProcessFunction",
     "KeyedStream",
     "ListState",
