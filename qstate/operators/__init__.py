@@ -13,6 +13,7 @@ from qstate.operators.context import RuntimeContext, Subtask
 from qstate.operators.functions import (
     FlatMapWithState,
     KeyedBatchFunction,
+    KeyedCoProcessFunction,
     KeyedFunction,
     KeyedProcessFunction,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "FunctionSnapshotContext",
     "KeyedBatch",
     "KeyedBatchFunction",
+    "KeyedCoProcessFunction",
     "KeyedFunction",
     "KeyedOperator",
     "KeyedProcessFunction",

@@ -7,7 +7,7 @@ it from all subtasks (`Distribution.UNION`). The job manager decides the time of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -28,12 +28,12 @@ _MICROSECONDS = 1000
 class OperatorClock:
     """Sets the times of the element context. `kept`: what the subtask has reached is stored with each epoch."""
 
-    def __init__(self, event_time: EventTime | None, cursor: ElementContext) -> None:
-        self._column = None if event_time is None else event_time.column
+    def __init__(self, event_times: Sequence[EventTime], cursor: ElementContext) -> None:
+        self._columns = [event_time.column for event_time in event_times]
         self._cursor = cursor
         self._list: OperatorListState | None = None
         self._epoch = -1
-        self._greatest: int | None = None
+        self._greatest: list[int | None] = [None] * len(self._columns)
 
     def keep_in(self, lists: OperatorLists) -> None:
         """Store what is reached with each epoch, from now on."""
@@ -47,21 +47,24 @@ class OperatorClock:
     def begin(self, epoch: int, time: EpochTime) -> None:
         """Begin an epoch."""
         reached = self.reached
-        self._epoch, self._greatest = epoch, None if reached is None else reached.greatest
+        inputs = range(len(self._columns))
+        self._epoch = epoch
+        self._greatest = [None if reached is None else reached.greatest_of(number) for number in inputs]
         self._cursor.watermark, self._cursor.processing_time = time
 
     def observe(self, batch: pa.RecordBatch) -> None:
         """Take note of the event times of input rows."""
-        if self._column is None:
-            return
-        greatest = pc.max(batch.column(self._column))
-        if greatest.is_valid:
-            found = greatest.value // _MICROSECONDS
-            self._greatest = found if self._greatest is None else max(self._greatest, found)
+        for number, column in enumerate(self._columns):
+            greatest = pc.max(batch.column(column))
+            if greatest.is_valid:
+                found, before = greatest.value // _MICROSECONDS, self._greatest[number]
+                self._greatest[number] = found if before is None else max(before, found)
 
     def timestamps(self, batch: pa.RecordBatch) -> Iterator[int | None]:
         """The event time of each row, None where the column is null or there is none."""
-        return repeat(None, batch.num_rows) if self._column is None else iter(_milliseconds(batch.column(self._column)))
+        if not self._columns:
+            return repeat(None, batch.num_rows)
+        return iter(_milliseconds(pc.coalesce(*map(batch.column, self._columns))))
 
     def end(self) -> None:
         """The epoch has no more rows: store what is reached."""
@@ -70,7 +73,7 @@ class OperatorClock:
         reached = self.reached
         before = None if reached is None else reached.watermark
         cursor = self._cursor
-        self._list.update([[self._epoch, before, cursor.watermark, cursor.processing_time, self._greatest]])
+        self._list.update([[self._epoch, before, cursor.watermark, cursor.processing_time, list(self._greatest)]])
 
 
 def _milliseconds(times: pa.Array) -> list[Any]:

@@ -8,7 +8,8 @@ All times are milliseconds since 1970-01-01 UTC, as in Flink and in Spark's wate
                         the same when the epoch is processed again
     processing time     the clock of the driver when the first subtask begins the epoch
     watermark           the greatest event time of the rows before epoch n, over all subtasks, less the delay.
-                        It never goes back. None until a row has had an event time
+                        It never goes back. None until a row has had an event time.
+                        Of several inputs, the one with the least counts, and it is None until each has had a row
 
 **Operators in a row.** The rows that a later operator gets in epoch n come from the earlier operator's epoch n, and so
 from timers up to its watermark of epoch n. So the later operator's watermark of epoch n is the earlier operator's
@@ -17,8 +18,9 @@ watermark of epoch n - 1: no timer fires before a row that the earlier operator 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import NamedTuple
 
 __all__ = ["EpochTime", "EventTime", "Reached", "next_watermark"]
@@ -33,10 +35,11 @@ class EpochTime(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EventTime:
-    """Where the event time of an operator's rows comes from.
+    """Where the event time of the rows of one input of an operator comes from.
 
-    `column` is the column of the input with the event time, `delay_ms` the delay of its watermark. `follows` are the
-    uids of the operators that the rows come from; `has_source` says whether rows also come from elsewhere.
+    `column` is the column with the event time, null in the rows of other inputs; `delay_ms` is the delay of its
+    watermark. `follows` are the uids of the operators that the rows come from; `has_source` says whether rows also come
+    from elsewhere.
     """
 
     column: str
@@ -49,14 +52,14 @@ class Reached(NamedTuple):
     """How far the time of an operator has come, as of an epoch: of one subtask, or of all together.
 
     `watermark` and `processing_time` are those of the epoch, `before` is the watermark of the epoch before it.
-    `greatest` is the greatest event time of a row up to the epoch, None for none.
+    `greatest` has the greatest event time of a row up to the epoch for each input, None for none.
     """
 
     epoch: int
     before: int | None
     watermark: int | None
     processing_time: int
-    greatest: int | None
+    greatest: Sequence[int | None]
 
     @classmethod
     def of_all(cls, found: Iterable[Reached]) -> Reached | None:
@@ -69,19 +72,31 @@ class Reached(NamedTuple):
             _latest(one.before for one in reached),
             _latest(one.watermark for one in reached),
             max(one.processing_time for one in reached),
-            _latest(one.greatest for one in reached),
+            tuple(map(_latest, zip_longest(*(one.greatest for one in reached)))),
         )
 
+    def greatest_of(self, number: int) -> int | None:
+        """The greatest event time of an input; None also where a program before had fewer inputs."""
+        return self.greatest[number] if number < len(self.greatest) else None
 
-def next_watermark(event_time: EventTime, reached: Reached | None, followed: Sequence[int | None]) -> int | None:
+
+def next_watermark(
+    event_times: Sequence[EventTime],
+    reached: Reached | None,
+    followed: Callable[[EventTime], Sequence[int | None]],
+) -> int | None:
     """The watermark of the epoch after those that all subtasks together have reached.
 
-    `followed` are the watermarks, in the epoch before, of those operators with event time that the rows come from.
+    `event_times` are those of the operator's inputs, at least one. `followed` gives the watermarks, in the epoch
+    before, of those operators with event time that the rows of an input come from.
     """
-    bounds = list(followed)
-    if event_time.has_source or not followed:
-        greatest = None if reached is None else reached.greatest
-        bounds.append(None if greatest is None else greatest - event_time.delay_ms)
+    bounds: list[int | None] = []
+    for number, event_time in enumerate(event_times):
+        earlier = followed(event_time)
+        bounds += earlier
+        if event_time.has_source or not earlier:
+            greatest = None if reached is None else reached.greatest_of(number)
+            bounds.append(None if greatest is None else greatest - event_time.delay_ms)
     least = None if None in bounds else min((bound for bound in bounds if bound is not None), default=None)
     return _latest((least, None if reached is None else reached.watermark))
 

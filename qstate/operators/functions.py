@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -19,7 +19,14 @@ from qstate.operators.context import RuntimeContext
 from qstate.operators.handles import ElementContext, ValueState
 from qstate.operators.keyed_batch import KeyedBatch
 
-__all__ = ["FlatMapWithState", "KeyedBatchFunction", "KeyedFunction", "KeyedProcessFunction"]
+__all__ = [
+    "FlatMapWithState",
+    "KeyedBatchFunction",
+    "KeyedCoProcessFunction",
+    "KeyedFunction",
+    "KeyedProcessFunction",
+    "RowFunction",
+]
 
 
 class KeyedFunction:
@@ -43,13 +50,16 @@ class KeyedFunction:
         return type(self).__qualname__
 
 
-class KeyedProcessFunction(KeyedFunction, ABC):
-    """Processes one row at a time, with the state of that row's key."""
+class RowFunction(KeyedFunction, ABC):
+    """A function that processes one row at a time, of one or several inputs, and may have timers."""
+
+    #: The method for the rows of each input.
+    elements: ClassVar[tuple[str, ...]] = ("process_element",)
 
     @property
     def uses_timers(self) -> bool:
         """Whether the function defines `on_timer`."""
-        return type(self).on_timer is not KeyedProcessFunction.on_timer
+        return type(self).on_timer is not RowFunction.on_timer
 
     def on_timer(self, timestamp: int, context: ElementContext) -> Iterable[Any] | None:
         """A timer of the current key is due; `timestamp` is its time. Returns output rows like `process_element`.
@@ -58,6 +68,10 @@ class KeyedProcessFunction(KeyedFunction, ABC):
         `context.namespace` say which timer it is.
         """
         return None
+
+
+class KeyedProcessFunction(RowFunction):
+    """Processes one row at a time, with the state of that row's key."""
 
     @abstractmethod
     def process_element(self, row: Any, context: ElementContext) -> Iterable[Any] | None:
@@ -68,6 +82,23 @@ class KeyedProcessFunction(KeyedFunction, ABC):
 
         Output rows are tuples or lists in the order of the output schema, or dicts or named rows with its column names.
         """
+
+
+class KeyedCoProcessFunction(RowFunction):
+    """Processes the rows of two keyed streams. Both read and write the same state of their key.
+
+    Rows, results and the context are those of `KeyedProcessFunction.process_element`.
+    """
+
+    elements: ClassVar[tuple[str, ...]] = ("process_element1", "process_element2")
+
+    @abstractmethod
+    def process_element1(self, row: Any, context: ElementContext) -> Iterable[Any] | None:
+        """Process a row of the first stream."""
+
+    @abstractmethod
+    def process_element2(self, row: Any, context: ElementContext) -> Iterable[Any] | None:
+        """Process a row of the second stream."""
 
 
 class KeyedBatchFunction(KeyedFunction, ABC):

@@ -52,12 +52,13 @@ from qstate.operators.column_values import column_values
 from qstate.operators.context import RuntimeContext, Subtask
 from qstate.operators.epoch_time import EpochTime, EventTime, Reached
 from qstate.operators.expiry_sweep import WriteCount
-from qstate.operators.functions import KeyedBatchFunction, KeyedFunction, KeyedProcessFunction
+from qstate.operators.functions import KeyedBatchFunction, KeyedFunction, RowFunction
 from qstate.operators.handles import NO_KEY, ElementContext
+from qstate.operators.inputs import InputRows
 from qstate.operators.key_columns import key_column_type, why_no_key
 from qstate.operators.keyed_batch import KeyedBatch, combined
 from qstate.operators.operator_lists import OperatorLists, OperatorListState
-from qstate.operators.rows import OutputRows, RowMaker
+from qstate.operators.rows import OutputRows
 from qstate.operators.side_outputs import SideOutputs, check_names, united_schema
 from qstate.operators.timers import (
     EVENT_TIME_TIMERS,
@@ -90,9 +91,11 @@ _Call = Callable[[Any, ElementContext], Iterable[Any] | None]
 class OperatorSpec:
     """The definition of an operator: its uid, its function and its columns.
 
-    A process function does not see the last `hidden_columns` columns of the input: they are keys and orders that are
-    not columns of its rows. `event_time` says where the event time of a row is; None: the rows have none.
-    `side_outputs` has the schemas of the side outputs by their names.
+    `inputs` are the names of the columns that the rows of each input have for a process function, in their order. In
+    `input_schema` these columns come first, then hidden ones: keys and orders that are not columns of the rows
+    (`qstate.operators.inputs`). Without `inputs`, there is one, and its rows have all columns. `event_times` says where
+    the event time of each input is; without it the rows have none. `side_outputs` has the
+    schemas of the side outputs by their names.
 
     Raises `JobError`, which names the operator and the column, for a spec that cannot work. The function is not copied,
     so every subtask unpickles a spec of its own.
@@ -106,12 +109,12 @@ class OperatorSpec:
     output_schema: pa.Schema
     order_by: tuple[str, ...] = ()
     namespace_columns: tuple[str, ...] = ()
-    hidden_columns: int = 0
-    event_time: EventTime | None = None
+    inputs: tuple[tuple[str, ...], ...] = ()
+    event_times: tuple[EventTime, ...] = ()
     side_outputs: Mapping[str, pa.Schema] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.function, (KeyedProcessFunction, KeyedBatchFunction)):
+        if not isinstance(self.function, (RowFunction, KeyedBatchFunction)):
             raise JobError(
                 f"operator {self.uid!r}: the function must be a KeyedProcessFunction or a KeyedBatchFunction, got "
                 f"{self.function!r}"
@@ -126,13 +129,14 @@ class OperatorSpec:
                 f"operator {self.uid!r}: namespace columns are for queryable sinks and batch functions; a process "
                 "function chooses the namespace itself, with in_namespace()"
             )
-        RowMaker(self.row_names)
+        InputRows(self.row_names)
+        self._check_inputs()
         _ = self.key_types, self.namespace_types
         self._check_sortable()
-        if self.event_time is not None:
-            self._check_columns("event_time", [self.event_time.column])
+        for event_time in self.event_times:
+            self._check_columns("event_time", [event_time.column])
         check_names(self.side_outputs, f"operator {self.uid!r}")
-        if self.side_outputs and not isinstance(self.function, KeyedProcessFunction):
+        if self.side_outputs and not isinstance(self.function, RowFunction):
             raise JobError(f"operator {self.uid!r}: side outputs are for functions that process one row at a time")
 
     @property
@@ -146,18 +150,17 @@ class OperatorSpec:
     @property
     def keeps_time(self) -> bool:
         """Whether the operator stores with each epoch how far its time has come."""
-        return self.uses_timers or self.event_time is not None
+        return self.uses_timers or bool(self.event_times)
 
     @property
     def uses_timers(self) -> bool:
         """Whether the function has timers."""
-        return isinstance(self.function, KeyedProcessFunction) and self.function.uses_timers
+        return isinstance(self.function, RowFunction) and self.function.uses_timers
 
     @property
-    def row_names(self) -> list[str]:
-        """The columns that a function sees."""
-        names: list[str] = self.input_schema.names
-        return names[: len(names) - self.hidden_columns]
+    def row_names(self) -> tuple[tuple[str, ...], ...]:
+        """The columns that a function sees, of each input."""
+        return self.inputs or (tuple(self.input_schema.names),)
 
     @property
     def key_types(self) -> tuple[ColumnType, ...]:
@@ -168,6 +171,14 @@ class OperatorSpec:
     def namespace_types(self) -> tuple[ColumnType, ...]:
         """The types of the namespace columns."""
         return tuple(self._column_type("namespace", name) for name in self.namespace_columns)
+
+    def _check_inputs(self) -> None:
+        expected = len(self.function.elements) if isinstance(self.function, RowFunction) else 1
+        if len(self.row_names) != expected:
+            raise JobError(
+                f"operator {self.uid!r}: {self.function.display_name} is for {expected} input(s), and the operator has "
+                f"{len(self.row_names)}; two keyed streams need connect() and a KeyedCoProcessFunction"
+            )
 
     def _check_columns(self, what: str, names: Sequence[str]) -> None:
         for name in names:
@@ -224,8 +235,8 @@ class KeyedOperator:
         #: The lists sealed last, or those that the operator began with; None while it has no state.
         self._stored = stored
         self._take(spec)
-        self._row_maker = RowMaker(spec.row_names)
-        self._width = len(spec.row_names)
+        self._inputs = InputRows(spec.row_names)
+        self._width = len(spec.row_names[0])
         self._held: list[pa.RecordBatch] = []
         self._descriptors: tuple[StateDescriptor, ...] = ()
         self._schemas: tuple[Any, Any] = ({}, {})
@@ -248,7 +259,7 @@ class KeyedOperator:
         self._cursor = self._context.element_context
         self._side_outputs = self._open_side_outputs()
         self._output = self._side_outputs or OutputRows(spec.output_schema, self._source)
-        self._clock = OperatorClock(spec.event_time, self._cursor)
+        self._clock = OperatorClock(spec.event_times, self._cursor)
         self._timers: Sequence[tuple[TimeDomain, Timers, Callable[[EpochTime], int | None]]] = ()
         self._function_list: OperatorListState | None = None
         self._opened = self._usable = self._closed = False
@@ -386,7 +397,7 @@ class KeyedOperator:
         if not self._timers:
             return iter(())
         self._context.check_writes()
-        assert isinstance(self._function, KeyedProcessFunction)
+        assert isinstance(self._function, RowFunction)
         return self._run_rows(self._function.on_timer, self._due(time))
 
     def _due(self, time: EpochTime) -> Iterator[_KeyedRow]:
@@ -413,7 +424,7 @@ class KeyedOperator:
         """Give the function timers, if it uses them."""
         if not self._spec.uses_timers:
             return
-        kind = Timers if self._spec.event_time is not None else NoEventTime
+        kind = Timers if self._spec.event_times else NoEventTime
         event_time = kind(self._backend.timers(EVENT_TIME_TIMERS))
         processing_time = Timers(self._backend.timers(PROCESSING_TIME_TIMERS))
         self._cursor.timers = TimerService(self._cursor, event_time, processing_time)
@@ -484,12 +495,13 @@ class KeyedOperator:
             return []
         if isinstance(self._function, KeyedBatchFunction):
             return self._run_batch(self._function, batch)
-        columns = list(map(column_values, batch.columns))
-        keys = combined([columns[batch.schema.names.index(name)] for name in self._spec.key_columns])
-        assert isinstance(self._function, KeyedProcessFunction)
-        rows = self._row_maker.rows(columns[: self._width])
-        keyed_rows = zip(keys, self._clock.timestamps(batch), rows, strict=True)
-        return list(self._run_rows(self._function.process_element, keyed_rows))
+        places = map(batch.schema.names.index, self._spec.key_columns)
+        columns = {place: column_values(batch.column(place)) for place in places}
+        keys = combined(list(columns.values()))
+        keyed_rows = zip(keys, self._clock.timestamps(batch), self._inputs.rows(batch, columns), strict=True)
+        assert isinstance(self._function, RowFunction)
+        process = self._inputs.dispatched([getattr(self._function, name) for name in self._function.elements])
+        return list(self._run_rows(process, keyed_rows))
 
     def _run_rows(self, process: _Call, keyed_rows: Iterator[_KeyedRow]) -> Iterator[pa.RecordBatch]:
         found: list[Any] = []

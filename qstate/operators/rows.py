@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from qstate.errors import JobError
 
-__all__ = ["OutputRows", "RowMaker"]
+__all__ = ["OutputRows", "Row", "RowMaker"]
 
 Row = tuple[Any, ...]
 
@@ -35,9 +35,10 @@ class RowMaker:
     """
 
     def __init__(self, names: Sequence[str]) -> None:
-        row_class = _row_class(tuple(names))
+        #: The class of the rows. No other maker's rows have it.
+        self.row_class = _row_class(tuple(names))
         # namedtuple's own _make is a Python function, twice as slow as this.
-        self._new: Callable[[Iterable[Any]], Row] = partial(tuple.__new__, row_class)
+        self._new: Callable[[Iterable[Any]], Row] = partial(tuple.__new__, self.row_class)
 
     def rows(self, columns: Sequence[Sequence[Any]]) -> Iterator[Row]:
         """The rows of columns of equal length, as an iterator."""

@@ -123,7 +123,7 @@ class NoEventTime(Timers):
     def add(self, timer: Timer) -> None:
         raise JobError(
             "an event-time timer never fires here, because the stream has no event time: call withWatermark() on the "
-            "stream before key_by, and keep one timestamp column with a watermark"
+            "stream before key_by, and keep one timestamp column with a watermark; of two streams, on both"
         )
 
 

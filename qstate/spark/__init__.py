@@ -17,7 +17,7 @@ try:
         OperatorStateStore,
     )
     from qstate.operators.context import RuntimeContext
-    from qstate.operators.functions import KeyedBatchFunction, KeyedProcessFunction
+    from qstate.operators.functions import KeyedBatchFunction, KeyedCoProcessFunction, KeyedProcessFunction
     from qstate.operators.handles import (
         AggregatingState,
         ElementContext,
@@ -29,6 +29,7 @@ try:
     from qstate.operators.keyed_batch import KeyedBatch, RowsByKey, RowsOfKey
     from qstate.operators.operator_lists import OperatorListState
     from qstate.operators.timers import TimeDomain, TimerService
+    from qstate.spark.connected_streams import ConnectedStreams
     from qstate.spark.job import Job
     from qstate.spark.keyed_stream import KeyedStream
     from qstate.spark.outputs import output_of, write_each
@@ -40,12 +41,14 @@ __all__ = [
     "AggregatingState",
     "CheckpointListener",
     "CheckpointedFunction",
+    "ConnectedStreams",
     "ElementContext",
     "FunctionInitializationContext",
     "FunctionSnapshotContext",
     "Job",
     "KeyedBatch",
     "KeyedBatchFunction",
+    "KeyedCoProcessFunction",
     "KeyedProcessFunction",
     "KeyedStateStore",
     "KeyedStream",

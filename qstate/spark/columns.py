@@ -11,6 +11,7 @@ the names.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from pyspark.sql.types import StructField, StructType
 from qstate.errors import JobError
 from qstate.spark.row_hash import quoted
 
-__all__ = ["ColumnsOrNames", "OperatorColumns", "StreamColumn", "StreamColumns"]
+__all__ = ["ColumnsOrNames", "KeyedColumns", "OperatorColumns", "PlannedColumns", "StreamColumn", "StreamColumns"]
 
 #: The type of arguments that name one or several columns.
 ColumnsOrNames = str | Column | Sequence[str | Column]
@@ -115,14 +116,19 @@ class StreamColumns:
         return f"Spark does not take {text!r}: {str(exc).partition(chr(10))[0]}; {stream}"
 
 
-class OperatorColumns:
-    """The columns of one operator's input: those that its function sees, and hidden ones."""
+@dataclass(frozen=True, slots=True)
+class KeyedColumns:
+    """The columns of a stream, and those that are its key."""
 
-    def __init__(self, columns: StreamColumns, seen: Sequence[StreamColumn]) -> None:
-        self._stream = columns.stream
-        self._columns = list(seen)
-        self._seen = len(seen)
-        self._names = [column.name for column in seen]
+    columns: StreamColumns
+    keys: Sequence[StreamColumn]
+
+
+class PlannedColumns(ABC):
+    """The columns of an operator, and their plan. The plan has names of its own: c0, c1, ...."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = list(names)
 
     @property
     def names(self) -> list[str]:
@@ -130,20 +136,46 @@ class OperatorColumns:
         return list(self._names)
 
     @property
-    def hidden(self) -> int:
-        """The number of hidden columns, which are the last ones."""
-        return len(self._names) - self._seen
+    @abstractmethod
+    def inputs(self) -> tuple[tuple[str, ...], ...]:
+        """The names of the columns that the function sees, for each input."""
 
-    def add(self, columns: Sequence[StreamColumn]) -> tuple[str, ...]:
-        """Add those of these columns that are missing. Returns the operator's names of all of them."""
-        return tuple(self._names[self._index(column)] for column in columns)
+    @abstractmethod
+    def plan(self) -> DataFrame:
+        """The rows with these columns, under the names of the plan."""
 
     def plan_names(self, names: Iterable[str]) -> list[str]:
         """The names in the plan of the columns with these names."""
         return [f"c{self._names.index(name)}" for name in names]
 
+    def schema(self, plan: DataFrame) -> StructType:
+        """The types of the columns under the operator's names."""
+        return StructType(
+            [
+                StructField(name, field.dataType, field.nullable)
+                for name, field in zip(self._names, plan.schema.fields, strict=True)
+            ]
+        )
+
+
+class OperatorColumns(PlannedColumns):
+    """The columns of one stream: those that the function sees, and hidden ones."""
+
+    def __init__(self, columns: StreamColumns, seen: Sequence[StreamColumn]) -> None:
+        super().__init__([column.name for column in seen])
+        self._stream = columns.stream
+        self._columns = list(seen)
+        self._seen = len(seen)
+
+    @property
+    def inputs(self) -> tuple[tuple[str, ...], ...]:
+        return (tuple(self._names[: self._seen]),)
+
+    def add(self, columns: Sequence[StreamColumn]) -> tuple[str, ...]:
+        """Add those of these columns that are missing. Returns the operator's names of all of them."""
+        return tuple(self._names[self._index(column)] for column in columns)
+
     def plan(self) -> DataFrame:
-        """The stream with these columns, under the names of the plan."""
         expressions: list[Column] = []
         places: list[int] = []
         for column in self._columns:
@@ -155,15 +187,6 @@ class OperatorColumns:
         everything = self._stream.select("*", *expressions)
         numbered = everything.toDF(*(f"n{place}" for place in range(len(everything.columns))))
         return numbered.select(*(F.col(f"n{place}").alias(f"c{index}") for index, place in enumerate(places)))
-
-    def schema(self, plan: DataFrame) -> StructType:
-        """The types of the columns under the operator's names."""
-        return StructType(
-            [
-                StructField(name, field.dataType, field.nullable)
-                for name, field in zip(self._names, plan.schema.fields, strict=True)
-            ]
-        )
 
     def _index(self, column: StreamColumn) -> int:
         for index, one in enumerate(self._columns):

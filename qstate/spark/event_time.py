@@ -7,7 +7,8 @@ mark on the column that they group by. The result of a Python function has no ma
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -62,16 +63,17 @@ def _origins(plan: Any, mark: str) -> Iterator[str]:
         yield from _origins(children.apply(index), mark)
 
 
-def with_watermark_of(stream: DataFrame, schema: StructType, column: str) -> StructType:
-    """The schema with one column marked as having the stream's watermark.
+def with_watermark_of(streams: Sequence[DataFrame], schema: StructType, column: str) -> StructType:
+    """The schema with one column marked as having the watermark of the streams.
 
-    Raises `JobError` when the column does not exist or is not a timestamp, and when the stream has no watermark.
+    Raises `JobError` when the column does not exist or is not a timestamp, and when no stream has a watermark.
     """
     if column not in schema.names:
         raise JobError(f"event_time_column: no column {column!r} in output_schema, which has {', '.join(schema.names)}")
     if not isinstance(schema[column].dataType, TimestampType):
         raise JobError(f"event_time_column: {column!r} is {schema[column].dataType.simpleString()}, not a timestamp")
-    delays = [field.metadata[DELAY_KEY] for field in stream.schema.fields if DELAY_KEY in field.metadata]
+    fields = chain.from_iterable(stream.schema.fields for stream in streams)
+    delays = [field.metadata[DELAY_KEY] for field in fields if DELAY_KEY in field.metadata]
     if not delays:
         raise JobError(
             f"event_time_column={column!r} carries on the watermark of the stream, which has none: call withWatermark "

@@ -34,6 +34,7 @@ from qstate.runtime.tasks.driver_only import check_driver
 from qstate.spark.command_lines import is_on_a_command_line
 from qstate.spark.keyed_stream import KeyedStream
 from qstate.spark.live_jobs import LiveJob, LiveJobs
+from qstate.spark.operators import JobOperators
 from qstate.spark.progress import EpochListener
 from qstate.spark.queries import StreamingQueries
 
@@ -138,7 +139,7 @@ class Job:
         if not isinstance(stream, DataFrame):
             raise JobError(f"key_by takes a streaming DataFrame and its key columns, got {stream!r}")
         self._queries.include(stream.sparkSession)
-        return KeyedStream(self._manager, self._ticket(), self._queries, stream, columns)
+        return KeyedStream(JobOperators(self._manager, self._ticket(), self._queries), stream, columns)
 
     @property
     def proxy_address(self) -> tuple[str, int]:

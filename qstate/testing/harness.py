@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import pyarrow as pa
 from pyspark import cloudpickle
 
 from qstate.backends.contract import Timer
@@ -21,14 +22,14 @@ from qstate.config import JobConfig
 from qstate.descriptors import StateDescriptor
 from qstate.errors import ConfigError, JobError
 from qstate.keys import Key, Namespace, decode_key
-from qstate.operators.epoch_time import EventTime
 from qstate.operators.functions import KeyedFunction
 from qstate.operators.operator import OperatorSpec
 from qstate.operators.side_outputs import MAIN
 from qstate.operators.timers import EVENT_TIME_TIMERS, PROCESSING_TIME_TIMERS, TimeDomain
 from qstate.operators.ttl_tables import current_contents
 from qstate.runtime.control.scratch_directory import temporary_directory
-from qstate.testing.rows import Columns, batch_of, schema_of
+from qstate.testing.inputs import HarnessInputs, Input
+from qstate.testing.rows import Columns, schema_of
 from qstate.testing.subtasks import HarnessClock, HarnessSubtasks
 
 __all__ = ["FunctionHarness"]
@@ -49,8 +50,8 @@ class FunctionHarness:
     `input` and `output` are the columns of the rows, as a mapping of names to `str`, `int`, `float`, `bool`, `bytes`,
     `date`, `datetime` or types of Arrow, or as a schema of Arrow. `key_by` names the key columns, `order_by` the
     columns that rows of an epoch are sorted by. `event_time` names the column with the event time, and `delay` is the
-    delay of its watermark. `side_outputs` has the columns of the side outputs by their names. `settings` are those of a
-    job, such as `backend` and `parallelism`.
+    delay of its watermark. `second` is the second stream of a function of two. `side_outputs` has the columns of the
+    side outputs by their names. `settings` are those of a job, such as `backend` and `parallelism`.
 
     The function is pickled for each subtask, as in a job. `checkpoint` is where the state is kept: a harness over the
     directory of a closed one continues with its state, also with another backend or parallelism, or a changed function.
@@ -68,6 +69,7 @@ class FunctionHarness:
         order_by: str | Sequence[str] = (),
         event_time: str | None = None,
         delay: timedelta = timedelta(0),
+        second: Input | None = None,
         processing_time: int | datetime = 0,
         side_outputs: Mapping[str, Columns] = _NO_SIDES,
         checkpoint: str | Path | None = None,
@@ -75,17 +77,15 @@ class FunctionHarness:
     ) -> None:
         self._temporary = temporary_directory("qstate-harness-")
         try:
-            self._input = schema_of("input", input)
+            first = Input(columns=input, key_by=key_by, event_time=event_time, delay=delay)
+            self._inputs = HarnessInputs([first] if second is None else [first, second], order_by)
             spec = OperatorSpec(
                 uid=UID,
                 job=JOB,
                 function=function,
-                key_columns=_names(key_by),
-                input_schema=self._input,
                 output_schema=schema_of("output", output),
-                order_by=_names(order_by),
-                event_time=None if event_time is None else EventTime(event_time, delay // _MILLISECOND),
                 side_outputs={name: schema_of(f"side output {name!r}", one) for name, one in side_outputs.items()},
+                **self._inputs.spec_fields(),
             )
             self._outputs = spec.result_schema.names if side_outputs else []
             self._emitted: dict[str, list[tuple[Any, ...]]] = {}
@@ -101,13 +101,14 @@ class FunctionHarness:
 
     # -- what a job does
 
-    def process(self, *rows: Any) -> list[tuple[Any, ...]]:
+    def process(self, *rows: Any, second: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run an epoch with these rows: tuples in the order of the columns, or dicts. Returns the rows emitted.
 
-        Rows of side outputs are not among them: see `side_output`.
+        `second` are the rows of the second stream. Without `order_by` they come after the others. Rows of side outputs
+        are not among the result: see `side_output`.
         """
         self._emitted = {}
-        found = self._subtasks.run(batch_of(rows, self._input), self._clock)
+        found = self._subtasks.run(self._batch(rows, second), self._clock)
         if not self._outputs:
             return found
         for number, name in enumerate(self._outputs):
@@ -124,10 +125,10 @@ class FunctionHarness:
         self._clock.processing_time = max(_milliseconds(time), self._clock.processing_time)
         return self.process()
 
-    def fail(self, *rows: Any) -> None:
+    def fail(self, *rows: Any, second: Sequence[Any] = ()) -> None:
         """Run an epoch with these rows that fails after the function has processed them: it is rolled back."""
         self._emitted = {}
-        self._subtasks.fail(batch_of(rows, self._input), self._clock)
+        self._subtasks.fail(self._batch(rows, second), self._clock)
 
     # -- what a test looks at
 
@@ -181,6 +182,11 @@ class FunctionHarness:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
+    def _batch(self, rows: Sequence[Any], second: Sequence[Any]) -> pa.RecordBatch:
+        if self._inputs.count == 1 and second:
+            raise ConfigError("the function has no second input: name it with second=Input(...)")
+        return self._inputs.batch(*(rows, second)[: self._inputs.count])
+
     def _descriptor(self, name: str) -> StateDescriptor:
         descriptors = {one.name: one for one in self._subtasks.operators[0].descriptors}
         if name not in descriptors:
@@ -201,10 +207,6 @@ def _copies(spec: OperatorSpec) -> Callable[[], OperatorSpec]:
         return copied
 
     return copy
-
-
-def _names(columns: str | Sequence[str]) -> tuple[str, ...]:
-    return (columns,) if isinstance(columns, str) else tuple(columns)
 
 
 def _milliseconds(time: int | datetime) -> int:

@@ -37,7 +37,7 @@ class HarnessClock:
     """The time of each epoch, as the test sets it. It never goes back."""
 
     def __init__(self, spec: OperatorSpec, processing_time: int) -> None:
-        self._event_time = spec.event_time
+        self._event_times = spec.event_times
         self._reached: Reached | None = None
         #: The least watermark and processing time of the next epoch.
         self.watermark: int | None = None
@@ -46,8 +46,8 @@ class HarnessClock:
     def begin(self, reached: Reached | None) -> EpochTime:
         """The time of the epoch that begins, from what its rows before have reached and what the test has set."""
         self.restored(reached)
-        if self._event_time is not None:
-            found = next_watermark(self._event_time, self._reached, ())
+        if self._event_times:
+            found = next_watermark(self._event_times, self._reached, lambda _: ())
             self.watermark = max((one for one in (found, self.watermark) if one is not None), default=None)
         return EpochTime(self.watermark, self.processing_time)
 

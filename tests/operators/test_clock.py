@@ -26,7 +26,7 @@ def at(ms: float) -> datetime:
 @contextmanager
 def timed(each: Any, **changed: Any) -> Iterator[KeyedOperator]:
     with heap() as backend:
-        settings = {"input_schema": SCHEMA, "event_time": EventTime("at", 10), **changed}
+        settings = {"input_schema": SCHEMA, "event_times": (EventTime("at", 10),), **changed}
         operator = operator_of(Calls(each), backend, **settings)
         operator.open()
         yield operator
@@ -63,9 +63,9 @@ def test_times_of_sorted_rows_are_those_of_their_rows() -> None:
 
 def test_subtask_stores_the_greatest_time_and_the_watermarks_of_two_epochs() -> None:
     with timed(lambda self, row, context: None) as operator:
-        assert run(operator, 0, EpochTime(None, 500), ("a", at(30)), ("a", at(20))) == (0, None, None, 500, 30)
-        assert run(operator, 1, EpochTime(20, 501)) == (1, None, 20, 501, 30)
-        assert run(operator, 2, EpochTime(21, 502), ("a", at(40))) == (2, 20, 21, 502, 40)
+        assert run(operator, 0, EpochTime(None, 500), ("a", at(30)), ("a", at(20))) == (0, None, None, 500, (30,))
+        assert run(operator, 1, EpochTime(20, 501)) == (1, None, 20, 501, (30,))
+        assert run(operator, 2, EpochTime(21, 502), ("a", at(40))) == (2, 20, 21, 502, (40,))
 
 
 def test_rolled_back_epoch_leaves_no_time() -> None:
@@ -77,7 +77,7 @@ def test_rolled_back_epoch_leaves_no_time() -> None:
         operator.discard()
         operator.restart(operator.spec)
         assert operator.reached == before
-        assert run(operator, 1, EpochTime(20, 501), ("a", at(40))) == (1, None, 20, 501, 40)
+        assert run(operator, 1, EpochTime(20, 501), ("a", at(40))) == (1, None, 20, 501, (40,))
 
 
 def test_another_parallelism_begins_with_what_all_subtasks_reached() -> None:
@@ -88,15 +88,15 @@ def test_another_parallelism_begins_with_what_all_subtasks_reached() -> None:
         (other,) = operator.lists.packed()
     joined = type(one)(one.schema, one.distribution, (*one.elements, *other.elements))
     with timed(lambda self, row, context: None, stored=(joined,)) as operator:
-        assert operator.reached == (3, 20, 20, 501, 80)
+        assert operator.reached == (3, 20, 20, 501, (80,))
 
 
 def test_operator_without_event_time_stores_no_time() -> None:
-    with timed(lambda self, row, context: None, event_time=None) as operator:
+    with timed(lambda self, row, context: None, event_times=()) as operator:
         assert run(operator, 0, EpochTime(None, 500), ("a", at(30))) is None
         assert operator.lists.packed() == ()
 
 
 def test_event_time_of_a_missing_column_is_refused() -> None:
     with pytest.raises(JobError, match="event_time names 'when'"):
-        spec(Calls(lambda self, row, context: None), event_time=EventTime("when", 10))
+        spec(Calls(lambda self, row, context: None), event_times=(EventTime("when", 10),))

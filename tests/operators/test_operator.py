@@ -186,7 +186,7 @@ def test_hidden_columns_are_key_and_order_and_no_part_of_the_row(name: str) -> N
     schema = pa.schema([("text", pa.string()), ("a key", pa.int64()), (name, pa.int64())])
     seen: list[Any] = []
     function = Calls(lambda self, row, context: seen.append((context.current_key, row._asdict())))
-    changed = {"input_schema": schema, "key_columns": ("a key",), "order_by": (name,), "hidden_columns": 2}
+    changed = {"input_schema": schema, "key_columns": ("a key",), "order_by": (name,), "inputs": (("text",),)}
     with opened(function, **changed) as operator:
         operator.process(batch([("late", 7, 2), ("early", 8, 1)], schema))
         list(operator.finish())

@@ -33,6 +33,7 @@ EVENT_TIME = Page("docs/how-to/event-time.md")
 TIMERS = Page("docs/how-to/timers.md")
 SIDE_OUTPUTS = Page("docs/how-to/side-outputs.md")
 WHOLE_BATCHES = Page("docs/how-to/whole-batches.md")
+CONNECT = Page("docs/how-to/connect-streams.md")
 NOTEBOOKS = Page("docs/how-to/notebooks.md")
 FASTAPI = Page("docs/how-to/fastapi.md")
 EMBED = Page("docs/how-to/embed-a-state-server.md")
@@ -44,6 +45,7 @@ ACTED_OUT = {
     LATEST_ROW,
     EVENT_TIME,
     TIMERS,
+    CONNECT,
     SIDE_OUTPUTS,
     WHOLE_BATCHES,
     NOTEBOOKS,
@@ -158,6 +160,21 @@ def test_whole_batches(spark: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+def test_connect_streams(spark: Any, tmp_path: Path) -> None:
+    limits = FileStream(spark, tmp_path / "limits")
+    limits.add(_readings([70.0]).select(["sensor", "time", "temperature"]).rename_columns(["device", "time", "limit"]))
+    found: list[Any] = []
+
+    def look(namespace: dict[str, Any]) -> None:
+        namespace["query"].processAllAvailable()
+        found.extend(map(tuple, spark.table("alerts").collect()))
+
+    given = {"limits": limits.read()}
+    assert _acted_out(CONNECT, spark, tmp_path, [[60.0, 71.0]], look, **given) == ["", ""]
+    assert found == [("JFK", 71.0, 70.0)]
+
+
+@pytest.mark.spark
 def test_notebooks(spark: Any, tmp_path: Path) -> None:
     assert _acted_out(NOTEBOOKS, spark, tmp_path, [[60.0, 95.0]]) == ["", "", "", "95.0\n", ""]
 
@@ -168,12 +185,13 @@ def _acted_out(
     tmp_path: Path,
     batches: list[list[float]],
     before_the_last: Callable[[dict[str, Any]], None] = lambda namespace: None,
+    **given: object,
 ) -> list[str]:
     """What the page's blocks print. `batches` are micro-batches of hourly readings, each from midnight on."""
     readings = FileStream(spark, tmp_path / "input")
     for temperatures in batches:
         readings.add(_readings(temperatures))
-    namespace = _namespace(spark=spark, readings=readings.read())
+    namespace = _namespace(spark=spark, readings=readings.read(), **given)
     printed = []
     for block in page.programs():
         # Relative paths are Spark's working directory for the one and this process's for the other.

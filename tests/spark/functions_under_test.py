@@ -20,7 +20,7 @@ from qstate.descriptors import (
 )
 from qstate.operators.checkpointed import ListCheckpointed
 from qstate.operators.context import RuntimeContext
-from qstate.operators.functions import KeyedProcessFunction
+from qstate.operators.functions import KeyedCoProcessFunction, KeyedProcessFunction
 from qstate.operators.handles import ElementContext
 from tests.functions import Mean, add
 
@@ -238,3 +238,34 @@ class Deadlines(KeyedProcessFunction):
         registered = timestamp - self._wait_ms
         at = datetime.fromtimestamp(registered / 1000, timezone.utc)
         yield context.current_key, at, context.processing_time - registered
+
+
+class Prices(KeyedCoProcessFunction):
+    """Gives each order (item, pieces) of the first stream the price (code, price) that the second one had last."""
+
+    def open(self, context: Any) -> None:
+        self.price = context.get_state(ValueStateDescriptor("price", float).queryable("price"))
+
+    def process_element1(self, row: Any, context: Any) -> Iterator[tuple[Any, ...]]:
+        yield context.current_key, row.pieces, self.price.value()
+
+    def process_element2(self, row: Any, context: Any) -> None:
+        self.price.update(row.price)
+
+
+class Unanswered(KeyedCoProcessFunction):
+    """Emits (key, its time) of rows of the first stream that the second one has not followed within five seconds."""
+
+    def open(self, context: Any) -> None:
+        self.asked = context.get_state(ValueStateDescriptor("asked", datetime))
+
+    def process_element1(self, row: Any, context: Any) -> None:
+        self.asked.update(row.at)
+        context.timers.register_event_time(row.at + timedelta(seconds=5))
+
+    def process_element2(self, row: Any, context: Any) -> None:
+        self.asked.clear()
+
+    def on_timer(self, timestamp: int, context: Any) -> Iterator[tuple[Any, ...]]:
+        if self.asked.value() is not None:
+            yield context.current_key, self.asked.value(), 0

@@ -19,9 +19,9 @@ from qstate.descriptors import (
     ValueStateDescriptor,
 )
 from qstate.errors import ConfigError, JobError
-from qstate.operators.functions import KeyedProcessFunction
+from qstate.operators.functions import KeyedCoProcessFunction, KeyedProcessFunction
 from qstate.operators.timers import TimeDomain
-from qstate.testing import FunctionHarness
+from qstate.testing import FunctionHarness, Input
 from tests.functions import add
 
 READING = {"sensor": str, "time": datetime, "temperature": float}
@@ -280,3 +280,68 @@ def test_side_outputs_have_the_rows_of_the_last_epoch(parallelism: int) -> None:
         for unknown in ("main", "later"):
             with pytest.raises(JobError, match=r"there are \['late', 'silent'\]"):
                 harness.side_output(unknown)
+
+
+class Answered(KeyedCoProcessFunction):
+    """Pairs questions with answers, and emits those that have none after ten seconds of event time."""
+
+    def open(self, context: Any) -> None:
+        self.text = context.get_state(ValueStateDescriptor("text", str))
+
+    def process_element1(self, row: Any, context: Any) -> None:
+        self.text.update(row.text)
+        context.timers.register_event_time(row.asked + timedelta(seconds=10))
+
+    def process_element2(self, row: Any, context: Any) -> Iterator[Any]:
+        if self.text.value() is not None:
+            yield row.to, self.text.value(), row.text
+        self.text.clear()
+
+    def on_timer(self, timestamp: int, context: Any) -> Iterator[Any]:
+        if self.text.value() is not None:
+            yield context.current_key, self.text.value(), None
+
+
+def answered(**changed: Any) -> FunctionHarness:
+    return FunctionHarness(
+        Answered(),
+        **{
+            "input": {"id": str, "asked": datetime, "text": str},
+            "key_by": "id",
+            "event_time": "asked",
+            "second": Input(columns={"to": str, "text": str, "at": datetime}, key_by="to", event_time="at"),
+            "output": {"id": str, "question": str, "answer": str},
+            **changed,
+        },
+    )
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_two_streams_share_the_state_of_their_keys(parallelism: int) -> None:
+    with answered(parallelism=parallelism) as harness:
+        assert harness.process(("a", at(0), "why?"), ("b", at(1), "how?")) == []
+        harness.fail(second=[("a", "lost", at(2))])
+        assert harness.process(second=[("a", "so", at(2))]) == [("a", "why?", "so")]
+        assert harness.state("text", "a") is None and harness.state("text", "b") == "how?"
+
+
+def test_watermark_of_two_streams_waits_for_both() -> None:
+    with answered() as harness:
+        harness.process(("a", at(0), "why?"), ("b", at(30), "how?"))
+        harness.process()
+        assert harness.watermark is None
+        harness.process(second=[("x", "", at(9))])
+        assert harness.process() == [] and harness.watermark == ms(9)
+        harness.process(second=[("x", "", at(10))])
+        assert harness.process() == [("a", "why?", None)]
+
+
+def test_two_streams_of_which_one_has_no_event_time_have_none() -> None:
+    second = Input(columns={"to": str, "text": str}, key_by="to")
+    with answered(second=second) as harness, pytest.raises(JobError, match="of two streams, on both"):
+        harness.process(("a", at(0), "why?"))
+
+
+def test_rows_of_a_second_stream_need_one() -> None:
+    with alerts() as harness, pytest.raises(ConfigError, match="no second input"):
+        harness.process(second=[("JFK", at(0), 1.0)])

@@ -22,7 +22,7 @@ class Declaration:
 
     token: str
     spec: bytes
-    event_time: EventTime | None = None
+    event_times: tuple[EventTime, ...] = ()
     keeps_time: bool = False
 
 

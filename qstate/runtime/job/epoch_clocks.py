@@ -43,7 +43,7 @@ NO_TIME = EpochTime(None, 0)
 class _Clock:
     """The clock of one operator."""
 
-    event_time: EventTime | None
+    event_times: Sequence[EventTime]
     keeps_time: bool
     reached: Reached | None = None
     #: Of each subtask that has sealed or replayed an epoch in this driver.
@@ -71,12 +71,12 @@ class EpochClocks:
         self._clocks: dict[str, _Clock] = {}
         self._lock = threading.Lock()
 
-    def declare(self, uid: str, event_time: EventTime | None, *, keeps_time: bool) -> None:
+    def declare(self, uid: str, event_times: Sequence[EventTime], *, keeps_time: bool) -> None:
         """Add an operator, or replace its declaration. `keeps_time`: its subtasks certainly store what they reach."""
         with self._lock:
             found = self._clocks.get(uid)
-            if found is None or (found.event_time, found.keeps_time) != (event_time, keeps_time):
-                self._clocks[uid] = _Clock(event_time, keeps_time)
+            if found is None or (found.event_times, found.keeps_time) != (event_times, keeps_time):
+                self._clocks[uid] = _Clock(event_times, keeps_time)
 
     def begin(self, uid: str, epoch: int, reached: Reached | None) -> EpochTime:
         """The time of an epoch that a subtask begins. `reached` is what that subtask has reached before."""
@@ -121,10 +121,13 @@ class EpochClocks:
         """The watermark that the operator reaches without further rows, perhaps after several epochs."""
         with self._lock:
             clock = self._clocks[uid]
-        if clock.event_time is None:
+        if not clock.event_times:
             return None
-        followed = [self._horizon(one) for one in clock.event_time.follows if self._clocks[one].event_time is not None]
-        return next_watermark(clock.event_time, clock.reached, followed)
+
+        def followed(event_time: EventTime) -> list[int | None]:
+            return [self._horizon(one) for one in event_time.follows if self._clocks[one].event_times]
+
+        return next_watermark(clock.event_times, clock.reached, followed)
 
     def _begin_with_stored(self, uid: str, clock: _Clock, epoch: int, reached: Reached | None) -> None:
         stored = self._stored(uid, epoch)
@@ -134,8 +137,8 @@ class EpochClocks:
 
     def _decide(self, clock: _Clock, epoch: int) -> None:
         reached, watermark = clock.reached, None
-        if clock.event_time is not None:
-            watermark = next_watermark(clock.event_time, reached, self._followed(clock.event_time.follows, epoch))
+        if clock.event_times:
+            watermark = next_watermark(clock.event_times, reached, lambda one: self._followed(one.follows, epoch))
         earliest = max(clock.time.processing_time, 0 if reached is None else reached.processing_time)
         clock.epoch, clock.time = epoch, EpochTime(watermark, max(self._now_ms(), earliest))
 
@@ -143,7 +146,7 @@ class EpochClocks:
         """The watermarks, in the epoch before, of operators with event time that have sealed or replayed their own."""
         with self._lock:
             clocks = [self._clocks[uid] for uid in uids]
-        found = [clock.reached for clock in clocks if clock.event_time is not None]
+        found = [clock.reached for clock in clocks if clock.event_times]
         return [None if one is None else one.before if one.epoch == epoch else one.watermark for one in found]
 
 

@@ -124,7 +124,7 @@ class JobManager:
         """
         with self._lock:
             self._declarations.declare(uid, declaration, self._directory.query_of(uid), running)
-            self._clocks.declare(uid, declaration.event_time, keeps_time=declaration.keeps_time)
+            self._clocks.declare(uid, declaration.event_times, keeps_time=declaration.keeps_time)
 
     def has_operator(self, uid: str) -> bool:
         """Whether a uid is taken."""

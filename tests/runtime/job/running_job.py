@@ -33,6 +33,7 @@ from qstate.runtime.job.job_manager import JobManager
 from qstate.runtime.relay.data_channel import SessionRequest
 from qstate.runtime.relay.input_digest import InputDigest
 from qstate.runtime.relay.relay import JobTicket, relay
+from qstate.testing.inputs import HarnessInputs
 
 JOB = "job"
 QUERY = "query-1"
@@ -41,7 +42,7 @@ OUTPUT = pa.schema([("key", pa.string()), ("total", pa.int64())])
 
 
 class RunningJob:
-    """One job of one operator `it`. The test does Spark's part (epochs, attempts, tasks)."""
+    """One job of one operator `it`, by default of one input. The test does Spark's part (epochs, attempts, tasks)."""
 
     def __init__(
         self,
@@ -49,10 +50,12 @@ class RunningJob:
         *,
         input_schema: pa.Schema = INPUT,
         event_time: EventTime | None = None,
+        inputs: HarnessInputs | None = None,
         **settings: Any,
     ) -> None:
         self._input_schema = input_schema
-        self._event_time = event_time
+        self._event_times = () if event_time is None else (event_time,)
+        self._inputs = inputs
         self.config = JobConfig(
             **{
                 "parallelism": 1,
@@ -71,16 +74,21 @@ class RunningJob:
         self, uid: str, function: KeyedFunction, running: Mapping[str, str | None] = MappingProxyType({})
     ) -> None:
         """Declare an operator; `running` maps the ids of running queries to their names."""
+        fields: dict[str, Any] = {
+            "key_columns": ("key",),
+            "input_schema": self._input_schema,
+            "event_times": self._event_times,
+        }
+        if self._inputs is not None:
+            fields = self._inputs.spec_fields()
         spec = OperatorSpec(
             uid=uid,
             job=JOB,
             function=function,
-            key_columns=("key",),
-            input_schema=self._input_schema,
             output_schema=OUTPUT,
-            event_time=self._event_time,
+            **fields,
         )
-        declaration = Declaration(uuid4().hex, pickle.dumps(spec), self._event_time, spec.keeps_time)
+        declaration = Declaration(uuid4().hex, pickle.dumps(spec), spec.event_times, spec.keeps_time)
         self.manager.declare(uid, declaration, running)
         self.declarations[uid] = declaration.token
 

@@ -19,12 +19,12 @@ def clocks(stored: StoredTime = NOTHING, now: Iterator[int] | None = None, **eve
     times = count(1000) if now is None else now
     made = EpochClocks(2, lambda uid, epoch: stored, lambda: next(times))
     for uid, event_time in (event_times or {"it": BY_TIME}).items():
-        made.declare(uid, event_time, keeps_time=True)
+        made.declare(uid, (event_time,), keeps_time=True)
     return made
 
 
 def reached(epoch: int, greatest: int | None, watermark: int | None = None, before: int | None = None) -> Reached:
-    return Reached(epoch, before, watermark, 7, greatest)
+    return Reached(epoch, before, watermark, 7, (greatest,))
 
 
 def test_all_subtasks_of_an_epoch_get_one_time() -> None:
@@ -77,7 +77,7 @@ def test_operator_without_event_time_has_no_watermark_and_reads_no_logs() -> Non
         raise AssertionError("the logs were read")
 
     made = EpochClocks(2, unread, lambda: 5)
-    made.declare("it", None, keeps_time=False)
+    made.declare("it", (), keeps_time=False)
     assert made.begin("it", 3, None) == EpochTime(None, 5)
 
 
@@ -149,4 +149,4 @@ def test_timers_of_a_later_operator_are_due_by_what_the_earlier_one_reaches() ->
     ],
 )
 def test_least_input_counts(event_time: EventTime, followed: list[int | None], expected: int | None) -> None:
-    assert next_watermark(event_time, reached(0, 70), followed) == expected
+    assert next_watermark([event_time], reached(0, 70), lambda _: followed) == expected

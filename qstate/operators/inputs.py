@@ -1,0 +1,96 @@
+"""The inputs of an operator: one, or several that are united in one stream of batches.
+
+Rules of this module: it knows names of columns, batches and rows; it must not know state, keys or epochs.
+
+Spark gives a task one stream of rows. So several inputs are united under one schema, and each row has the columns of
+all of them:
+
+    columns of input 1 | columns of input 2 | number of the row's input | key columns | order columns
+    null in rows of the other inputs        | from 0                    | of both inputs: hidden from the functions
+
+A single input has its columns as they are, then hidden ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain, count
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from qstate.operators.column_values import column_values
+from qstate.operators.rows import Row, RowMaker
+
+__all__ = ["INPUT_COLUMN", "InputNames", "InputRows", "UnitedNames"]
+
+#: The column with the number of a row's input.
+INPUT_COLUMN = "__qstate_input"
+
+
+@dataclass(frozen=True, slots=True)
+class InputNames:
+    """The names of one input: of the columns that its rows have, and of its keys and orders."""
+
+    columns: tuple[str, ...]
+    keys: tuple[str, ...]
+    order_by: tuple[str, ...] = ()
+
+
+class UnitedNames:
+    """The names of the columns that several inputs have when they are united. They are unique.
+
+    The inputs have equally many keys and orders. `columns` are the united names of each input's columns. Of rows with
+    equal orders, those of the first input come first.
+    """
+
+    def __init__(self, inputs: Sequence[InputNames]) -> None:
+        self.all: list[str] = []
+        self.columns: list[dict[str, str]] = [{name: self._added(name) for name in one.columns} for one in inputs]
+        self.all.append(INPUT_COLUMN)
+        self.keys = tuple(self._added(f"{name} (key)") for name in inputs[0].keys)
+        orders = tuple(self._added(f"{name} (order)") for name in inputs[0].order_by)
+        self.order_by = (*orders, INPUT_COLUMN) if orders else ()
+
+    def _added(self, label: str) -> str:
+        labels = chain([label], (f"{label} ({number})" for number in count(2)))
+        self.all.append(next(one for one in labels if one not in self.all))
+        return self.all[-1]
+
+
+class InputRows:
+    """Makes the rows of each input, which have that input's columns only. `inputs` are the columns' names."""
+
+    def __init__(self, inputs: Sequence[Sequence[str]]) -> None:
+        self._makers = [RowMaker(names) for names in inputs]
+        ends = list(accumulate(map(len, inputs)))
+        self._places = [range(end - len(names), end) for end, names in zip(ends, inputs, strict=True)]
+
+    def dispatched(self, calls: Sequence[Callable[[Any, Any], Any]]) -> Callable[[Any, Any], Any]:
+        """One call for the rows of all inputs, which calls that of the row's input."""
+        if len(calls) == 1:
+            return calls[0]
+        of_class = {maker.row_class: call for maker, call in zip(self._makers, calls, strict=True)}
+
+        def process_element(row: Any, context: Any) -> Any:
+            return of_class[type(row)](row, context)
+
+        return process_element
+
+    def rows(self, batch: pa.RecordBatch, known: Mapping[int, list[Any]]) -> Iterator[Row]:
+        """The rows of a batch, in its order. `known` has the values of some columns, by position."""
+        if len(self._makers) == 1:
+            return self._rows_of(0, batch, known)
+        numbers = batch.column(INPUT_COLUMN)
+        rows = [
+            self._rows_of(number, batch.filter(pc.equal(numbers, number)), {}) for number in range(len(self._makers))
+        ]
+        return map(next, map(rows.__getitem__, numbers.to_pylist()))
+
+    def _rows_of(self, number: int, batch: pa.RecordBatch, known: Mapping[int, list[Any]]) -> Iterator[Row]:
+        columns = [
+            known[place] if place in known else column_values(batch.column(place)) for place in self._places[number]
+        ]
+        return self._makers[number].rows(columns)

@@ -1,0 +1,74 @@
+"""The columns of several streams that are the inputs of one operator, united in one plan.
+
+Rules of this module: `qstate.operators.inputs` says which columns the united rows have; this module builds their plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from qstate.errors import JobError
+from qstate.operators.inputs import InputNames, UnitedNames
+from qstate.spark.columns import ColumnsOrNames, KeyedColumns, OperatorColumns, PlannedColumns
+
+__all__ = ["UnitedColumns"]
+
+#: Spark widens the smaller of two integer types.
+_INTEGERS = ("tinyint", "smallint", "int", "bigint")
+
+
+class UnitedColumns(PlannedColumns):
+    """The columns of keyed streams, whose keys have equal types. `order_by` names columns that each stream has.
+
+    Raises `JobError` for keys or orders of different types.
+    """
+
+    def __init__(self, streams: Sequence[KeyedColumns], order_by: ColumnsOrNames) -> None:
+        self._columns: list[OperatorColumns] = []
+        self._of_input: list[InputNames] = []
+        for stream in streams:
+            columns = OperatorColumns(stream.columns, stream.columns.with_new(stream.keys))
+            (seen,) = columns.inputs
+            keys = columns.add(stream.keys)
+            self._of_input.append(InputNames(seen, keys, columns.add(stream.columns.resolve("order_by", order_by))))
+            self._columns.append(columns)
+        self.united = UnitedNames(self._of_input)
+        super().__init__(self.united.all)
+
+    @property
+    def inputs(self) -> tuple[tuple[str, ...], ...]:
+        return tuple(one.columns for one in self._of_input)
+
+    def plan(self) -> DataFrame:
+        plans = [columns.plan() for columns in self._columns]
+        self._check_types("key", [one.keys for one in self._of_input], plans)
+        self._check_types("order_by", [one.order_by for one in self._of_input], plans)
+        parts = [plan.select(*self._of(number, plans)) for number, plan in enumerate(plans)]
+        united = reduce(DataFrame.union, parts)
+        return united.toDF(*(f"c{index}" for index in range(len(united.columns))))
+
+    def _of(self, number: int, plans: Sequence[DataFrame]) -> Iterator[Column]:
+        """The united columns of the rows of one input."""
+        mine = self._of_input[number]
+        for other, (names, plan) in enumerate(zip(self.inputs, plans, strict=True)):
+            for name in self._columns[other].plan_names(names):
+                yield F.col(name) if other == number else F.lit(None).cast(plan.schema[name].dataType)
+        yield F.lit(number).cast("tinyint")
+        for name in self._columns[number].plan_names((*mine.keys, *mine.order_by)):
+            yield F.col(name)
+
+    def _check_types(self, role: str, names: Sequence[Sequence[str]], plans: Sequence[DataFrame]) -> None:
+        kinds = [
+            [plan.schema[name].dataType.simpleString() for name in columns.plan_names(of_input)]
+            for columns, of_input, plan in zip(self._columns, names, plans, strict=True)
+        ]
+        for kind, other, name, named in zip(*kinds, *names, strict=True):
+            if kind != other and not {kind, other} <= set(_INTEGERS):
+                raise JobError(
+                    f"connect(): the {role} columns of both streams must have equal types; {name!r} of the first one "
+                    f"is {kind}, {named!r} of the second one is {other}: cast one of them"
+                )
