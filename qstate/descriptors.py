@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from qstate.errors import ConfigError
 from qstate.serializers import MessagePackSerializer, Serializer, serializer_for
-from qstate.ttl import StateTtl
+from qstate.values.ttl import StateTtl
 
 __all__ = [
     "AggregateFunction",

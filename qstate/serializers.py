@@ -30,8 +30,8 @@ import msgpack
 
 from qstate.errors import SerializationError
 from qstate.extension_types import DATE_EXT, DATETIME_EXT, DECIMAL_EXT, TIMEDELTA_EXT, TUPLE_EXT, UUID_EXT
-from qstate.value_forms import form_of
-from qstate.value_types import value_type_of
+from qstate.values.value_forms import form_of
+from qstate.values.value_types import value_type_of
 
 __all__ = [
     "MOST_TUPLES",

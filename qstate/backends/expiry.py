@@ -20,7 +20,7 @@ from qstate.descriptors import AggregateFunction, AggregatingStateDescriptor, St
 from qstate.errors import FailureCode, TooLarge
 from qstate.keys import Key, Namespace
 from qstate.serializers import MessagePackSerializer
-from qstate.ttl import TIME_BYTES, StateTtl, TimedSerializer, is_expired, time_of, timed, untimed
+from qstate.values.ttl import TIME_BYTES, StateTtl, TimedSerializer, is_expired, time_of, timed, untimed
 
 __all__ = ["current_elements", "current_reader", "current_value", "stored_form", "wall_clock_ms"]
 

@@ -18,8 +18,8 @@ from datetime import datetime, timezone
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from qstate.value_forms import with_fields
-from qstate.value_types import RecordType, ScalarType, TupleType, UnionType, ValueType, value_type_of
+from qstate.values.value_forms import with_fields
+from qstate.values.value_types import RecordType, ScalarType, TupleType, UnionType, ValueType, value_type_of
 
 __all__ = ["Admission", "admission_of"]
 

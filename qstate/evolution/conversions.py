@@ -25,8 +25,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from qstate.evolution.value_checks import Misfit
-from qstate.value_forms import with_fields
-from qstate.value_types import (
+from qstate.values.value_forms import with_fields
+from qstate.values.value_types import (
     OBJECT,
     ClassType,
     DictType,

@@ -28,8 +28,8 @@ from qstate.evolution.conversions import Conversion, Refusal, admission_to, conv
 from qstate.evolution.schema import StateSchema
 from qstate.evolution.value_checks import Misfit
 from qstate.serializers import DeclaredSerializer, MessagePackSerializer, Serializer
-from qstate.ttl import is_expired, time_of, timed, untimed
-from qstate.value_types import DictType, EnumType, RecordType, ScalarType, ValueType
+from qstate.values.ttl import is_expired, time_of, timed, untimed
+from qstate.values.value_types import DictType, EnumType, RecordType, ScalarType, ValueType
 
 __all__ = ["Converted", "Evolution", "Unchanged", "plan_evolution"]
 

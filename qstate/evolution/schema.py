@@ -4,11 +4,11 @@ Rules of this module: descriptors in, plain data and text out. As plain data, in
 schema is a map of
 
     name, kind, queryable_name (or None), serializer, serializer_version, schema_version,
-    value_type, map_key_type (None but for a map): types, see `qstate.value_types`
+    value_type, map_key_type (None but for a map): types, see `qstate.values.value_types`
     needs_function: whether queries of the state need the job's own code, for an aggregating state's result
     ttl_ms: how long a value counts, only for a state with a time-to-live. Its values are stored with their times (see
-        `qstate.ttl`), and `serializer` is "timed:" and the serializer's name. So a reader that knows no times takes the
-        values for those of a serializer that it does not know, and does not misread them
+        `qstate.values.ttl`), and `serializer` is "timed:" and the serializer's name. So a reader that knows no times
+        takes the values for those of a serializer that it does not know, and does not misread them
 
 A reader without the job's code answers queries by kind, queryable name and serializer.
 """
@@ -23,7 +23,7 @@ from typing import Any
 
 from qstate.descriptors import MapStateDescriptor, StateDescriptor, StateKind
 from qstate.errors import CheckpointError
-from qstate.value_types import ValueType, type_from_plain, value_type_of
+from qstate.values.value_types import ValueType, type_from_plain, value_type_of
 
 __all__ = ["StateSchema", "serializer_in"]
 

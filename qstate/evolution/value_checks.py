@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from qstate.errors import SerializationError
-from qstate.value_types import (
+from qstate.values.value_types import (
     ClassType,
     DictType,
     EnumType,

@@ -15,7 +15,7 @@ from qstate.descriptors import StateDescriptor
 from qstate.errors import SerializationError
 from qstate.evolution.value_checks import PLAIN, Misfit, Rule, rule_of
 from qstate.serializers import DeclaredSerializer, MessagePackSerializer, Serializer
-from qstate.value_types import OBJECT, ValueType, value_type_of
+from qstate.values.value_types import OBJECT, ValueType, value_type_of
 
 __all__ = ["CheckedSerializer", "WriteChecks", "checked"]
 

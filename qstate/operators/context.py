@@ -24,7 +24,8 @@ from qstate.descriptors import (
 from qstate.errors import JobError
 from qstate.evolution.write_checks import WriteChecks, checked
 from qstate.keys import KeyGroupRange
-from qstate.operators.expiry_sweep import ExpiringState, ExpirySweep, WriteCount
+from qstate.operators.expiry.expiry_sweep import ExpiringState, ExpirySweep, WriteCount
+from qstate.operators.expiry.ttl_tables import ttl_table
 from qstate.operators.handles import (
     AggregatingState,
     DefaultingValueState,
@@ -37,7 +38,6 @@ from qstate.operators.handles import (
 )
 from qstate.operators.many_keys import Tables
 from qstate.operators.operator_lists import OperatorLists, OperatorListState
-from qstate.operators.ttl_tables import ttl_table
 
 __all__ = ["RuntimeContext", "Subtask"]
 

@@ -34,8 +34,8 @@ from qstate.evolution.admission import admission_of
 from qstate.evolution.value_checks import Misfit, Rule, rule_of
 from qstate.keys import Key, Namespace, check_key, key_identity
 from qstate.operators.many_keys import Part, Tables, Values, fold, gathered, listed, parts, put_or_delete
-from qstate.operators.timers import NO_TIMERS, TimeDomain, TimerService
-from qstate.value_types import value_type_of
+from qstate.operators.time.timers import NO_TIMERS, TimeDomain, TimerService
+from qstate.values.value_types import value_type_of
 
 __all__ = [
     "AggregatingState",

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from qstate.keys import Key, Namespace
-from qstate.operators.column_values import column_values
+from qstate.operators.columns.column_values import column_values
 from qstate.operators.handles import NO_KEY, ElementContext
 
 __all__ = ["KeyedBatch", "RowsByKey", "RowsOfKey", "combined"]

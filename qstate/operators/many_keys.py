@@ -16,7 +16,7 @@ import pyarrow as pa
 from qstate.backends.contract import StateTable
 from qstate.errors import JobError
 from qstate.keys import Key, Namespace, key_identity
-from qstate.operators.column_values import column_values
+from qstate.operators.columns.column_values import column_values
 from qstate.operators.user_traceback import described
 
 __all__ = ["Part", "Tables", "Values", "fold", "gathered", "listed", "parts", "put_or_delete"]

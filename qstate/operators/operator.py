@@ -47,20 +47,20 @@ from qstate.operators.checkpointed import (
     OperatorStateStore,
     check_hooks,
 )
-from qstate.operators.clock import OperatorClock
-from qstate.operators.column_values import column_values
+from qstate.operators.columns.column_values import column_values
+from qstate.operators.columns.inputs import InputRows
+from qstate.operators.columns.key_columns import key_column_type, why_no_key
+from qstate.operators.columns.rows import OutputRows
 from qstate.operators.context import RuntimeContext, Subtask
-from qstate.operators.epoch_time import EpochTime, EventTime, Reached
-from qstate.operators.expiry_sweep import WriteCount
+from qstate.operators.expiry.expiry_sweep import WriteCount
 from qstate.operators.functions import KeyedBatchFunction, KeyedFunction, RowFunction
 from qstate.operators.handles import NO_KEY, ElementContext
-from qstate.operators.inputs import InputRows
-from qstate.operators.key_columns import key_column_type, why_no_key
 from qstate.operators.keyed_batch import KeyedBatch, combined
 from qstate.operators.operator_lists import OperatorLists, OperatorListState
-from qstate.operators.rows import OutputRows
 from qstate.operators.side_outputs import SideOutputs, check_names, united_schema
-from qstate.operators.timers import (
+from qstate.operators.time.clock import OperatorClock
+from qstate.operators.time.epoch_time import EpochTime, EventTime, Reached
+from qstate.operators.time.timers import (
     EVENT_TIME_TIMERS,
     NO_FIRST_TIMERS,
     PROCESSING_TIME_TIMERS,
@@ -93,9 +93,9 @@ class OperatorSpec:
 
     `inputs` are the names of the columns that the rows of each input have for a process function, in their order. In
     `input_schema` these columns come first, then hidden ones: keys and orders that are not columns of the rows
-    (`qstate.operators.inputs`). Without `inputs`, there is one, and its rows have all columns. `event_times` says where
-    the event time of each input is; without it the rows have none. `side_outputs` has the
-    schemas of the side outputs by their names.
+    (`qstate.operators.columns.inputs`). Without `inputs`, there is one, and its rows have all columns. `event_times`
+    says where the event time of each input is; without it the rows have none. `side_outputs` has the schemas of the
+    side outputs by their names.
 
     Raises `JobError`, which names the operator and the column, for a spec that cannot work. The function is not copied,
     so every subtask unpickles a spec of its own.

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from qstate.errors import JobError
+from qstate.operators.columns.rows import OutputRows
 from qstate.operators.handles import NO_KEY, ElementContext
-from qstate.operators.rows import OutputRows
 
 __all__ = ["MAIN", "SideOutputs", "check_names", "united_schema"]
 

@@ -18,13 +18,13 @@ import pyarrow as pa
 
 from qstate.descriptors import ReducingStateDescriptor, StateDescriptor, ValueStateDescriptor
 from qstate.errors import JobError
-from qstate.operators.column_values import column_values
+from qstate.operators.columns.column_values import column_values
 from qstate.operators.context import RuntimeContext
 from qstate.operators.functions import KeyedBatchFunction
 from qstate.operators.handles import ElementContext
 from qstate.operators.keyed_batch import KeyedBatch
 from qstate.serializers import DeclaredSerializer
-from qstate.value_types import RecordType, value_type_of
+from qstate.values.value_types import RecordType, value_type_of
 
 __all__ = ["QueryableReducingSink", "QueryableStateSink", "QueryableValueSink"]
 

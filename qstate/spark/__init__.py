@@ -28,7 +28,7 @@ try:
     )
     from qstate.operators.keyed_batch import KeyedBatch, RowsByKey, RowsOfKey
     from qstate.operators.operator_lists import OperatorListState
-    from qstate.operators.timers import TimeDomain, TimerService
+    from qstate.operators.time.timers import TimeDomain, TimerService
     from qstate.spark.connected_streams import ConnectedStreams
     from qstate.spark.job import Job
     from qstate.spark.keyed_stream import KeyedStream

@@ -13,10 +13,10 @@ from pyspark.sql.types import StructType
 
 from qstate.errors import JobError
 from qstate.operators.functions import KeyedCoProcessFunction
-from qstate.spark.columns import ColumnsOrNames, KeyedColumns
-from qstate.spark.operators import JobOperators
+from qstate.spark.plan.columns import ColumnsOrNames, KeyedColumns
+from qstate.spark.plan.operators import JobOperators
+from qstate.spark.plan.united_columns import UnitedColumns
 from qstate.spark.results import NO_SIDES, check_function, results_of
-from qstate.spark.united_columns import UnitedColumns
 
 __all__ = ["ConnectedStreams"]
 

@@ -34,7 +34,7 @@ from qstate.runtime.tasks.driver_only import check_driver
 from qstate.spark.command_lines import is_on_a_command_line
 from qstate.spark.keyed_stream import KeyedStream
 from qstate.spark.live_jobs import LiveJob, LiveJobs
-from qstate.spark.operators import JobOperators
+from qstate.spark.plan.operators import JobOperators
 from qstate.spark.progress import EpochListener
 from qstate.spark.queries import StreamingQueries
 

@@ -16,9 +16,9 @@ from qstate.descriptors import ReducingStateDescriptor, ValueStateDescriptor
 from qstate.errors import JobError
 from qstate.operators.functions import FlatMapWithState, KeyedBatchFunction, KeyedFunction, KeyedProcessFunction
 from qstate.operators.sinks import QueryableReducingSink, QueryableValueSink
-from qstate.spark.columns import ColumnsOrNames, KeyedColumns, OperatorColumns, StreamColumns
 from qstate.spark.connected_streams import ConnectedStreams
-from qstate.spark.operators import JobOperators
+from qstate.spark.plan.columns import ColumnsOrNames, KeyedColumns, OperatorColumns, StreamColumns
+from qstate.spark.plan.operators import JobOperators
 from qstate.spark.results import NO_SIDES, Results, check_function, check_no_class, results_of
 from qstate.spark.sink import QueryableStateStream
 

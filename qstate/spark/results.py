@@ -16,7 +16,7 @@ from pyspark.sql.types import StructField, StructType
 
 from qstate.errors import JobError
 from qstate.operators.side_outputs import MAIN
-from qstate.spark.event_time import with_watermark_of
+from qstate.spark.plan.event_time import with_watermark_of
 
 __all__ = ["NO_SIDES", "Results", "check_function", "check_no_class", "results_of"]
 

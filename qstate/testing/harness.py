@@ -22,11 +22,11 @@ from qstate.config import JobConfig
 from qstate.descriptors import StateDescriptor
 from qstate.errors import ConfigError, JobError
 from qstate.keys import Key, Namespace, decode_key
+from qstate.operators.expiry.ttl_tables import current_contents
 from qstate.operators.functions import KeyedFunction
 from qstate.operators.operator import OperatorSpec
 from qstate.operators.side_outputs import MAIN
-from qstate.operators.timers import EVENT_TIME_TIMERS, PROCESSING_TIME_TIMERS, TimeDomain
-from qstate.operators.ttl_tables import current_contents
+from qstate.operators.time.timers import EVENT_TIME_TIMERS, PROCESSING_TIME_TIMERS, TimeDomain
 from qstate.runtime.control.scratch_directory import temporary_directory
 from qstate.testing.inputs import HarnessInputs, Input
 from qstate.testing.rows import Columns, schema_of

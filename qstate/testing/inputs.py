@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 from qstate.errors import ConfigError
-from qstate.operators.epoch_time import EventTime
-from qstate.operators.inputs import InputNames, UnitedNames
+from qstate.operators.columns.inputs import InputNames, UnitedNames
+from qstate.operators.time.epoch_time import EventTime
 from qstate.testing.rows import Columns, batch_of, schema_of
 
 __all__ = ["HarnessInputs", "Input"]

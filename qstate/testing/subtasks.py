@@ -17,9 +17,9 @@ from qstate.backends.contract import Change, StateBackend
 from qstate.config import JobConfig
 from qstate.errors import JobError
 from qstate.keys import key_group, subtask_of
-from qstate.operators.epoch_time import EpochTime, Reached, next_watermark
 from qstate.operators.operator import KeyedOperator, OperatorSpec
-from qstate.operators.timers import FirstTimers
+from qstate.operators.time.epoch_time import EpochTime, Reached, next_watermark
+from qstate.operators.time.timers import FirstTimers
 from qstate.runtime.job.job_directory import JobDirectory
 from qstate.runtime.relay.data_channel import Frame, FrameKind
 from qstate.runtime.relay.input_digest import InputDigest

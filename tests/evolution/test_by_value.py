@@ -13,7 +13,7 @@ from qstate.evolution import StateSchema, plan_evolution
 from qstate.evolution.write_checks import checked
 from qstate.operators import QueryableValueSink
 from qstate.serializers import DeclaredSerializer, MessagePackSerializer
-from qstate.value_types import has_default, value_type_of
+from qstate.values.value_types import has_default, value_type_of
 from tests.evolution.by_value import place_by_value
 
 

@@ -15,7 +15,7 @@ from qstate.errors import CheckpointError
 from qstate.evolution import Converted, StateSchema, Unchanged, plan_evolution
 from qstate.keys import encode_key
 from qstate.serializers import MessagePackSerializer
-from qstate.ttl import timed
+from qstate.values.ttl import timed
 
 SHORT, LONG = StateTtl(timedelta(milliseconds=100)), StateTtl(timedelta(hours=1))
 NOW = 1_700_000_000_000

@@ -32,7 +32,7 @@ from qstate.descriptors import (
 from qstate.errors import CheckpointError, ConfigError
 from qstate.evolution import StateSchema
 from qstate.serializers import MessagePackSerializer
-from qstate.value_types import MAX_DEPTH, type_from_plain, value_type_of
+from qstate.values.value_types import MAX_DEPTH, type_from_plain, value_type_of
 from tests.evolution.declared import annotations
 
 

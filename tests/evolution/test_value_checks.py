@@ -21,7 +21,7 @@ from qstate.errors import ConfigError, SerializationError
 from qstate.evolution.value_checks import DEEPEST, DEEPEST_TUPLES, PLAIN, Misfit, rule_of
 from qstate.evolution.write_checks import WriteChecks, checked
 from qstate.serializers import MessagePackSerializer, Serializer
-from qstate.value_types import value_type_of
+from qstate.values.value_types import value_type_of
 from tests.evolution.declared import annotations, conforms, values_of
 
 

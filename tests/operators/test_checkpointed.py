@@ -19,7 +19,7 @@ from qstate.operators import (
     KeyedProcessFunction,
     ListCheckpointed,
 )
-from qstate.operators.epoch_time import EpochTime
+from qstate.operators.time.epoch_time import EpochTime
 from tests.functions import add
 from tests.operators.running import batch, empty_heap, operator_of, spec
 

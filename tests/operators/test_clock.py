@@ -12,7 +12,7 @@ import pytest
 
 from qstate.errors import JobError
 from qstate.operators import KeyedOperator
-from qstate.operators.epoch_time import EpochTime, EventTime, Reached
+from qstate.operators.time.epoch_time import EpochTime, EventTime, Reached
 from tests.operators.running import Calls, batch, heap, operator_of, spec
 
 SCHEMA = pa.schema([("key", pa.string()), ("at", pa.timestamp("us", "UTC"))])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qstate.operators.column_values import column_values
+from qstate.operators.columns.column_values import column_values
 
 NAIVE = st.datetimes()
 INT64 = st.integers(-(2**63), 2**63 - 1)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from xxhash import xxh64_intdigest
 
 from qstate.operators import combine
-from qstate.operators.combine import LatestRowPerKey
+from qstate.operators.columns.combine import LatestRowPerKey
 from qstate.runtime.relay.input_digest import HASH_COLUMN, ROWS_COLUMN, InputDigest
 
 SCHEMA = pa.schema([("key", pa.string()), ("window", pa.int64()), ("at", pa.int64()), ("temp", pa.float64())])

@@ -18,7 +18,7 @@ from qstate.backends import StateBackend, open_backend
 from qstate.backends.expiry import stored_form
 from qstate.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor, StateTtl, ValueStateDescriptor
 from qstate.keys import Namespace
-from qstate.operators.expiry_sweep import ExpiringState, ExpirySweep, WriteCount
+from qstate.operators.expiry.expiry_sweep import ExpiringState, ExpirySweep, WriteCount
 from tests.operators.running import SUBTASK, empty_heap
 from tests.runtime.job.running_job import until
 

@@ -11,8 +11,8 @@ import pytest
 
 from qstate.errors import JobError
 from qstate.operators import KeyedCoProcessFunction, KeyedOperator
-from qstate.operators.epoch_time import EpochTime, EventTime, Reached, next_watermark
-from qstate.operators.inputs import InputNames, UnitedNames
+from qstate.operators.columns.inputs import InputNames, UnitedNames
+from qstate.operators.time.epoch_time import EpochTime, EventTime, Reached, next_watermark
 from qstate.testing.inputs import HarnessInputs, Input
 from tests.operators.running import Calls, opened, rows_of, spec
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from qstate.errors import JobError
-from qstate.operators.column_values import column_values
-from qstate.operators.rows import OutputRows, RowMaker
+from qstate.operators.columns.column_values import column_values
+from qstate.operators.columns.rows import OutputRows, RowMaker
 
 SCHEMA = pa.schema([("name", pa.string()), ("count", pa.int64()), ("mean", pa.float64())])
 

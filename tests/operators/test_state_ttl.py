@@ -29,7 +29,7 @@ from qstate.descriptors import (
 from qstate.errors import ConfigError, FailureCode, JobError, TooLarge
 from qstate.keys import Key, Namespace
 from qstate.operators import KeyedBatch, QueryableReducingSink, QueryableValueSink, RuntimeContext
-from qstate.ttl import timed
+from qstate.values.ttl import timed
 from tests.functions import Mean, add
 from tests.operators.running import SUBTASK, batch
 

@@ -24,7 +24,7 @@ from qstate.runtime.routing.pipelined_connection import ConnectionSettings
 from qstate.runtime.serving.endpoint import EndpointOptions
 from qstate.runtime.serving.query_ports import endpoint_options
 from qstate.spark.command_lines import is_on_a_command_line
-from qstate.spark.relay_task import RelayTask
+from qstate.spark.plan.relay_task import RelayTask
 
 SECRET = "hush-a-secret"
 CONFIG = JobConfig(auth_token=SECRET, checkpoint_storage_options={"secret": SECRET})

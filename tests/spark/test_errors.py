@@ -15,8 +15,8 @@ from pyspark.sql.types import StructField, StructType, TimestampType
 from qstate.descriptors import ValueStateDescriptor
 from qstate.errors import ConfigError, JobError
 from qstate.spark import Job
-from qstate.spark.columns import StreamColumns
 from qstate.spark.keyed_stream import KeyedStream
+from qstate.spark.plan.columns import StreamColumns
 from tests.spark.functions_under_test import Raises, SameQueryableName, Total, Unpicklable, WrongColumns
 from tests.spark.streams import run_to_end
 

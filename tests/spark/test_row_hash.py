@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F
 
-from qstate.spark.row_hash import row_hash
+from qstate.spark.plan.row_hash import row_hash
 from tests.spark.functions_under_test import Total
 from tests.spark.generated import amounts, totals
 from tests.spark.state_checks import assert_totals

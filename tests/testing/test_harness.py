@@ -20,7 +20,7 @@ from qstate.descriptors import (
 )
 from qstate.errors import ConfigError, JobError
 from qstate.operators.functions import KeyedCoProcessFunction, KeyedProcessFunction
-from qstate.operators.timers import TimeDomain
+from qstate.operators.time.timers import TimeDomain
 from qstate.testing import FunctionHarness, Input
 from tests.functions import add
 

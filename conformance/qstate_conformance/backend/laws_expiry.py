@@ -25,7 +25,7 @@ from qstate.descriptors import (
     ValueStateDescriptor,
 )
 from qstate.keys import decode_key
-from qstate.ttl import time_of
+from qstate.values.ttl import time_of
 from qstate_conformance.backend.contents import read_answer
 from qstate_conformance.backend.instances import Instances, opened, sealed
 from qstate_conformance.backend.model import Model, check_same

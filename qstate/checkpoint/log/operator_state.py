@@ -53,8 +53,8 @@ __all__ = [
 #: footer of a savepoint holds the lists of all subtasks, and an opening reads the footers of all files.
 LARGEST_OPERATOR_STATE = (LARGEST_BLOCK + 1) // 256
 
-#: The list of how far the time of an operator has come (`qstate.operators.clock`). It is no list of the function: an
-#: operator that keeps no time any more drops it.
+#: The list of how far the time of an operator has come (`qstate.operators.time.clock`). It is no list of the function:
+#: an operator that keeps no time any more drops it.
 TIME_LIST = "__qstate.time"
 
 #: The list that a function's `snapshot_state` returns (`qstate.operators.checkpointed.ListCheckpointed`).

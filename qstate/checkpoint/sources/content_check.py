@@ -22,7 +22,7 @@ from qstate.errors import DamagedCheckpoint
 from qstate.evolution.schema import serializer_in
 from qstate.keys import ColumnType, KeyGroupRange, check_key, decode_key, decode_keys, key_encoder, key_grouper
 from qstate.serializers import MessagePackSerializer
-from qstate.ttl import time_of, untimed
+from qstate.values.ttl import time_of, untimed
 
 __all__ = ["ContentCheck", "check_list_elements"]
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from qstate.errors import JobError
-from qstate.operators.epoch_time import EventTime
+from qstate.operators.time.epoch_time import EventTime
 
 __all__ = ["Declaration", "Declarations"]
 

@@ -1,7 +1,7 @@
 """Decides the time of each epoch of each operator, once, for all its subtasks.
 
 Rules of this module: it runs in the driver and keeps what subtasks report; it knows no rows and no files. The caller
-gives it what the epoch logs have stored. `qstate.operators.epoch_time` has the rule for the watermark.
+gives it what the epoch logs have stored. `qstate.operators.time.epoch_time` has the rule for the watermark.
 
     epoch n begins in the first subtask    the time of epoch n is decided, from what all subtasks have reached
     epoch n begins in another subtask      the same time
@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from qstate.operators.epoch_time import EpochTime, EventTime, Reached, next_watermark
-from qstate.operators.timers import FirstTimers
+from qstate.operators.time.epoch_time import EpochTime, EventTime, Reached, next_watermark
+from qstate.operators.time.timers import FirstTimers
 
 __all__ = ["EpochClocks", "StoredTime"]
 

@@ -24,7 +24,7 @@ from qstate.checkpoint.storage.directory import Directory
 from qstate.checkpoint.storage.locations import absolute, open_directory
 from qstate.config import JobConfig
 from qstate.errors import CheckpointError, ConfigError, JobError
-from qstate.operators.epoch_time import Reached
+from qstate.operators.time.epoch_time import Reached
 from qstate.runtime.control.scratch_directory import temporary_directory
 from qstate.runtime.job.directory_owner import take_ownership
 from qstate.runtime.job.epoch_clocks import StoredTime

@@ -27,7 +27,7 @@ from qstate.checkpoint.storage.locations import absolute, is_url
 from qstate.config import JobConfig
 from qstate.errors import ClosedError, ConfigError, FencedError, JobError
 from qstate.line_limit import report_withheld
-from qstate.operators.epoch_time import EpochTime, Reached
+from qstate.operators.time.epoch_time import EpochTime, Reached
 from qstate.runtime.control.addresses import Bootstrap, RestoredSubtask, TaskManagerAddress, host_id
 from qstate.runtime.control.authentication import new_secret
 from qstate.runtime.control.launch import StartedTaskManager, start_task_manager

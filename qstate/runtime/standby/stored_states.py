@@ -31,7 +31,7 @@ from qstate.errors import CheckpointError, ClosedError, JobError, UnknownStateId
 from qstate.evolution import StateSchema, Unchanged, plan_evolution
 from qstate.keys import ColumnType, Key, Namespace
 from qstate.serializers import Serializer
-from qstate.value_types import RecordType, ValueType
+from qstate.values.value_types import RecordType, ValueType
 
 __all__ = ["RefusingReader", "RetiringReader", "StoredState", "stored_states"]
 

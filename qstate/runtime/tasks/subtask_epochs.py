@@ -31,8 +31,8 @@ from qstate.checkpoint.log.operator_state import OperatorState
 from qstate.checkpoint.sources.opening import convert_log
 from qstate.errors import FencedError, JobError, SerializationError
 from qstate.forks import end_forked_child
-from qstate.operators.epoch_time import EpochTime, Reached
-from qstate.operators.timers import FirstTimers
+from qstate.operators.time.epoch_time import EpochTime, Reached
+from qstate.operators.time.timers import FirstTimers
 from qstate.runtime.job.replayed_epoch import ReplayedEpoch, older_than_state
 from qstate.runtime.relay.data_channel import FrameKind, SessionChannel
 from qstate.runtime.tasks.session_input import read_rows, skip_rows

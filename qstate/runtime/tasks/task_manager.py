@@ -28,8 +28,8 @@ import psutil
 
 from qstate.errors import FencedError, JobError, QStateError
 from qstate.line_limit import report_withheld
-from qstate.operators.epoch_time import EpochTime, Reached
-from qstate.operators.timers import FirstTimers
+from qstate.operators.time.epoch_time import EpochTime, Reached
+from qstate.operators.time.timers import FirstTimers
 from qstate.operators.user_traceback import described, with_user_traceback
 from qstate.runtime.control.addresses import Bootstrap, TaskManagerAddress, host_id
 from qstate.runtime.control.process_log import ProcessLog

@@ -21,9 +21,9 @@ import pyarrow.compute as pc
 from xxhash import xxh64_intdigest
 
 from qstate.config import JobConfig
-from qstate.operators.epoch_time import EventTime
 from qstate.operators.functions import KeyedFunction
 from qstate.operators.operator import OperatorSpec
+from qstate.operators.time.epoch_time import EventTime
 from qstate.private_files import own_directory
 from qstate.runtime.client.sync_client import QueryableStateClient
 from qstate.runtime.control.addresses import TaskManagerAddress

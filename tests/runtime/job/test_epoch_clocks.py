@@ -7,8 +7,8 @@ from itertools import count
 
 import pytest
 
-from qstate.operators.epoch_time import EpochTime, EventTime, Reached, next_watermark
-from qstate.operators.timers import NO_FIRST_TIMERS, FirstTimers
+from qstate.operators.time.epoch_time import EpochTime, EventTime, Reached, next_watermark
+from qstate.operators.time.timers import NO_FIRST_TIMERS, FirstTimers
 from qstate.runtime.job.epoch_clocks import EpochClocks, StoredTime
 
 BY_TIME = EventTime("at", delay_ms=10)

@@ -14,8 +14,8 @@ from qstate.checkpoint import open_source, write_savepoint
 from qstate.checkpoint.storage.locations import open_directory
 from qstate.descriptors import ReducingStateDescriptor
 from qstate.keys import key_group, subtask_of
-from qstate.operators.epoch_time import EventTime
 from qstate.operators.functions import KeyedProcessFunction
+from qstate.operators.time.epoch_time import EventTime
 from tests.functions import add
 from tests.runtime.job.functions import Once, kill_this_process
 from tests.runtime.job.running_job import RunningJob, kill

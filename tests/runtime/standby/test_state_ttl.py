@@ -31,7 +31,7 @@ from qstate.descriptors import (
 )
 from qstate.operators.functions import KeyedProcessFunction
 from qstate.standby import Standby
-from qstate.ttl import time_of
+from qstate.values.ttl import time_of
 from tests.functions import Mean, add
 from tests.runtime.job.running_job import JOB, QUERY, RunningJob, rows_batch
 from tests.runtime.standby.asked import reached

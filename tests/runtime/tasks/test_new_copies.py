@@ -11,7 +11,7 @@ from qstate.descriptors import ListStateDescriptor, ValueStateDescriptor
 from qstate.errors import JobError, SerializationError
 from qstate.operators.checkpointed import CheckpointedFunction
 from qstate.operators.functions import KeyedProcessFunction
-from qstate.operators.timers import TimeDomain
+from qstate.operators.time.timers import TimeDomain
 from qstate.testing import FunctionHarness
 
 COLUMNS = {"key": str, "amount": int}

@@ -14,9 +14,9 @@ import pytest
 from qstate.backends.contract import Isolation
 from qstate.checkpoint.manifest import JobManifest
 from qstate.config import JobConfig
-from qstate.operators.epoch_time import EpochTime, Reached
 from qstate.operators.operator import OperatorSpec
-from qstate.operators.timers import FirstTimers
+from qstate.operators.time.epoch_time import EpochTime, Reached
+from qstate.operators.time.timers import FirstTimers
 from qstate.runtime.control.addresses import Bootstrap
 from qstate.runtime.control.rpc import RpcPeer
 from qstate.runtime.job.declarations import Declaration

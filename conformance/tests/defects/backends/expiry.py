@@ -11,7 +11,7 @@ from qstate.backends.answers import pack_elements, unpack_elements
 from qstate.backends.contract import Wanted
 from qstate.descriptors import StateDescriptor, StateKind
 from qstate.keys import Key, KeyGroupRange, Namespace
-from qstate.ttl import TimedSerializer, time_of, timed, untimed
+from qstate.values.ttl import TimedSerializer, time_of, timed, untimed
 from tests.defects.backends.sound import DictBackend, ReaderProxy, TableProxy, WithReaders, WithTables
 
 #: The time of the restore, long after all others.

@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 
 from qstate.checkpoint.log.operator_state import TIME_LIST, Distribution
 from qstate.descriptors import ListStateDescriptor
-from qstate.operators.epoch_time import EpochTime, EventTime, Reached
 from qstate.operators.handles import ElementContext
 from qstate.operators.operator_lists import OperatorLists, OperatorListState
+from qstate.operators.time.epoch_time import EpochTime, EventTime, Reached
 
 __all__ = ["OperatorClock"]
 

@@ -21,8 +21,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from qstate.operators.column_values import column_values
-from qstate.operators.rows import Row, RowMaker
+from qstate.operators.columns.column_values import column_values
+from qstate.operators.columns.rows import Row, RowMaker
 
 __all__ = ["INPUT_COLUMN", "InputNames", "InputRows", "UnitedNames"]
 

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType, TimestampType
 
 from qstate.errors import JobError
-from qstate.operators.epoch_time import EventTime
+from qstate.operators.time.epoch_time import EventTime
 
 __all__ = ["event_time_of", "operator_name", "with_watermark_of"]
 

@@ -19,7 +19,7 @@ from reprlib import repr as shown  # bounded: a value may be of any size and dep
 from typing import Any, NamedTuple
 
 from qstate.errors import ConfigError, SerializationError
-from qstate.value_types import (
+from qstate.values.value_types import (
     DictType,
     EnumType,
     ListType,

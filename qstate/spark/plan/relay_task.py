@@ -81,7 +81,7 @@ class RelayTask:
         return SessionRequest(self._operator, subtask, int(epoch), attempt, query, self._declaration)
 
     def _without_ticks(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch without ticks (`qstate.spark.ticks`): only they have no hash."""
+        """The batch without ticks (`qstate.spark.plan.ticks`): only they have no hash."""
         hashes = batch.column(batch.num_columns - 1)
         return batch.filter(hashes.is_valid()) if hashes.null_count else batch
 

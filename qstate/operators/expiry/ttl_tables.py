@@ -16,9 +16,9 @@ from qstate.backends.admission import admit_list, admit_map, admit_values, none_
 from qstate.backends.contract import StateTable
 from qstate.descriptors import StateDescriptor, StateKind
 from qstate.keys import Key
-from qstate.operators.expiry_sweep import WriteCount
+from qstate.operators.expiry.expiry_sweep import WriteCount
 from qstate.operators.handles import ElementContext
-from qstate.ttl import StateTtl, is_expired
+from qstate.values.ttl import StateTtl, is_expired
 
 __all__ = ["current_contents", "ttl_table"]
 

@@ -1,6 +1,7 @@
 """The columns of several streams that are the inputs of one operator, united in one plan.
 
-Rules of this module: `qstate.operators.inputs` says which columns the united rows have; this module builds their plan.
+Rules of this module: `qstate.operators.columns.inputs` says which columns the united rows have; this module builds
+their plan.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from qstate.errors import JobError
-from qstate.operators.inputs import InputNames, UnitedNames
-from qstate.spark.columns import ColumnsOrNames, KeyedColumns, OperatorColumns, PlannedColumns
+from qstate.operators.columns.inputs import InputNames, UnitedNames
+from qstate.spark.plan.columns import ColumnsOrNames, KeyedColumns, OperatorColumns, PlannedColumns
 
 __all__ = ["UnitedColumns"]
 

@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from qstate.errors import JobError
-from qstate.spark.row_hash import quoted
+from qstate.spark.plan.row_hash import quoted
 
 __all__ = ["ColumnsOrNames", "KeyedColumns", "OperatorColumns", "PlannedColumns", "StreamColumn", "StreamColumns"]
 

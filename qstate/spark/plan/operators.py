@@ -22,21 +22,21 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from qstate.errors import JobError
 from qstate.keys import ColumnType
-from qstate.operators.combine import LatestRowPerKey
-from qstate.operators.epoch_time import EventTime
+from qstate.operators.columns.combine import LatestRowPerKey
 from qstate.operators.functions import KeyedFunction
 from qstate.operators.operator import OperatorSpec
+from qstate.operators.time.epoch_time import EventTime
 from qstate.runtime.job.declarations import Declaration
 from qstate.runtime.job.job_manager import JobManager
 from qstate.runtime.relay.input_digest import HASH_COLUMN, ROWS_COLUMN
 from qstate.runtime.relay.relay import JobTicket
-from qstate.spark.columns import PlannedColumns
-from qstate.spark.event_time import event_time_of, operator_name
+from qstate.spark.plan.columns import PlannedColumns
+from qstate.spark.plan.event_time import event_time_of, operator_name
+from qstate.spark.plan.relay_task import SUBTASK_COLUMN, RelayTask
+from qstate.spark.plan.row_hash import row_hash
+from qstate.spark.plan.ticks import ticks_of
 from qstate.spark.queries import StreamingQueries
-from qstate.spark.relay_task import SUBTASK_COLUMN, RelayTask
 from qstate.spark.results import Results
-from qstate.spark.row_hash import row_hash
-from qstate.spark.ticks import ticks_of
 
 __all__ = ["JobOperators"]
 

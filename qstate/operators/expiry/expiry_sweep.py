@@ -22,7 +22,7 @@ from qstate.backends.answers import unpack_elements
 from qstate.backends.contract import Change, StateBackend, StateTable, Wanted
 from qstate.descriptors import StateKind
 from qstate.keys import KeyGroupRange, Namespace, decode_key
-from qstate.ttl import is_expired, time_of
+from qstate.values.ttl import is_expired, time_of
 
 __all__ = ["ExpiringState", "ExpirySweep", "WriteCount"]
 

@@ -1,0 +1,1 @@
+"""The types of values, and the forms in which they are stored."""
