@@ -6,7 +6,7 @@ Rules of this module: it checks what the user has given, and parses schemas; it 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -43,7 +43,7 @@ class Results:
     """The columns of the rows that a function yields, and those of its side outputs by their names."""
 
     main: StructType
-    sides: Mapping[str, StructType] = NO_SIDES
+    sides: Mapping[str, StructType] = field(default_factory=dict)
 
     @property
     def schema(self) -> StructType:

@@ -258,7 +258,7 @@ def test_hidden_columns_are_not_among_the_rows() -> None:
 
     function: Any = Batches(each)
     schema = pa.schema([("temp", pa.float64()), ("place", pa.int64()), ("key", pa.string())])
-    with opened(function, input_schema=schema, namespace_columns=("place",), hidden_columns=2) as operator:
+    with opened(function, input_schema=schema, namespace_columns=("place",), inputs=(("temp",),)) as operator:
         results(operator, [[(1.5, 3, "a")]], schema)
     assert function.seen == (["temp"], ["a"], [3])
 

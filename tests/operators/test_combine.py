@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh64_intdigest
 
-from qstate.operators import combine
+from qstate.operators.columns import combine
 from qstate.operators.columns.combine import LatestRowPerKey
 from qstate.runtime.relay.input_digest import HASH_COLUMN, ROWS_COLUMN, InputDigest
 

@@ -105,7 +105,6 @@ def test_united_names_are_unique() -> None:
 
 def test_each_input_keeps_its_own_greatest_event_time() -> None:
     with two(first=TIMED_ORDERS, second=TIMED_CLICKS) as (operator, batch):
-        operator.lists.fill(())
         list(operator.begin(0, EpochTime(None, 500)))
         operator.process(batch([("a", at(30)), ("b", at(20))], []))
         list(operator.finish())
