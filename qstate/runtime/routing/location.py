@@ -27,7 +27,7 @@ from qstate.protocol.messages import Location
 __all__ = ["UNSOUND_KEY", "LocationOracle", "LocationTable", "Owner"]
 
 #: The exceptions that hashing an unsound key raises.
-UNSOUND_KEY = (TypeError, ValueError, struct.error)
+UNSOUND_KEY = (AttributeError, TypeError, ValueError, struct.error)
 
 
 @dataclass(frozen=True, slots=True)

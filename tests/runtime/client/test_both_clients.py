@@ -241,7 +241,7 @@ def test_a_wrong_token_is_refused_at_once(make: MakeClient, direct: bool) -> Non
             assert client.get("job", "state", "JFK").value() == "JFK"
 
 
-@pytest.mark.parametrize("key", [1.5, None, True, 2**63, "\ud800", ("a", None), (), ["a"]])
+@pytest.mark.parametrize("key", [1.5, None, 2**63, "\ud800", ("a", None), (), ["a"]])
 def test_an_invalid_key_is_refused_before_it_is_sent(client: Client, peer: Peer, key: Any) -> None:
     with pytest.raises(WrongKeyType):
         client.get("job", "state", key)

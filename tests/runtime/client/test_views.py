@@ -164,8 +164,13 @@ HANDLES = {
 }
 READING_HANDLE = {"value", "get", "contains", "elements", "entries", "keys", "values", "is_empty", "in_namespace"}
 #: What the job's handles have and does not read is a mutator.
+#: A view is of one key: it has none of the methods that take keys.
 STATE_MUTATORS = {
-    kind: sorted(name for name in dir(handle) if not name.startswith("_") and name not in READING_HANDLE)
+    kind: sorted(
+        name
+        for name in dir(handle)
+        if not name.startswith("_") and not name.endswith("_many") and name not in READING_HANDLE
+    )
     for kind, handle in HANDLES.items()
 }
 

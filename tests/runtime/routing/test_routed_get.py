@@ -207,7 +207,7 @@ def test_an_answer_with_another_number_of_keys_fails_the_part() -> None:
     assert refusal.code == FailureCode.INTERNAL
 
 
-@pytest.mark.parametrize("unsound", [1.5, None, True, 2**63, "\ud800", ("a", None), [1]])
+@pytest.mark.parametrize("unsound", [1.5, None, 2**63, "\ud800", ("a", None), [1]])
 def test_a_key_that_cannot_be_hashed_fails_alone(unsound: Any) -> None:
     get = routed(keys=("a", unsound, "b"))
     commands = [done for ask in get.start(0.0) for done in answer(get, ask)]
