@@ -38,7 +38,7 @@ def run(spark, work, **settings):
     work.mkdir()
     with Job(spark, "checkpointed", backend=backend(), checkpoint_dir=str(work / "state"), **settings) as job:
         counts = job.key_by(readings(spark, work), "sensor").process(
-            HighReadings(), "sensor string, before double, hot int", uid="high", order_by="time"
+            HighReadings(), "sensor string, before double, hot int", uid="high", order_by=["time", "sensor"]
         )
         print_all(counts, work / "checkpoint")
         return job.savepoint(work / "savepoint").location

@@ -32,6 +32,16 @@ OUTPUTS = {
         cellar 4 1
         kitchen 5 12
     """,
+    "checkpointed": """
+        two subtasks:
+        attic 25.8 9
+        cellar 30.8 10
+        kitchen 35.8 59
+        ten subtasks, which begin with a tenth of the counts each:
+        attic 25.8 3
+        cellar 30.8 11
+        kitchen 35.8 71
+    """,
     "self_cleaning": """
         attic cleared
         attic has no temperature
