@@ -108,7 +108,7 @@ def test_each_input_keeps_its_own_greatest_event_time() -> None:
         list(operator.begin(0, EpochTime(None, 500)))
         operator.process(batch([("a", at(30)), ("b", at(20))], []))
         list(operator.finish())
-        operator.lists.sealed(operator.lists.packed())
+        operator.sealed(operator.snapshot(0))
         assert operator.reached == (0, None, None, 500, (30, None))
         list(operator.begin(1, EpochTime(None, 501)))
         operator.process(batch([("a", at(10))], [("a", at(40))]))
