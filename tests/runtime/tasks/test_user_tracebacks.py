@@ -104,8 +104,8 @@ FAILURES: dict[str, tuple[Callable[[], KeyedFunction], str, list[str]]] = {
     ),
     "sink": (
         sink,
-        "operator 'it', function QueryableReducingSink(r), a batch of 2 rows: JobError: the reduce function failed for "
-        "key 'mischief': LookupError: no such rule",
+        "operator 'it', function QueryableReducingSink(r), a batch of 2 rows: JobError: state 'r', key "
+        "'mischief': the reduce function failed: LookupError: no such rule",
         ["broken"],
     ),
     "serializer": (
