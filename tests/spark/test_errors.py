@@ -52,7 +52,10 @@ def test_a_float_key_is_refused_before_the_query_starts(spark: Any, stream_of: A
     ("arguments", "message"),
     [
         ((Total, SCHEMA), r"process\(\) needs a function object, got the class: write Total\(\.\.\.\)"),
-        ((print, SCHEMA), "process.. needs a KeyedProcessFunction, got <built-in function print>"),
+        (
+            (print, SCHEMA),
+            "process.. needs a KeyedProcessFunction or a KeyedBatchFunction, got <built-in function print>",
+        ),
         ((Total(), "key nonsense("), "output_schema cannot be read: 'key nonsense.*expected is 'sensor string"),
         ((Total(), ""), "output_schema needs at least one column"),
         ((Total(), ["key"]), r"output_schema needs at least one column, .* got \['key'\]"),
@@ -91,6 +94,7 @@ class LastValue:
 
 #: These checks come before whatever a session is needed for.
 WITHOUT_A_SESSION = KeyedStream.__new__(KeyedStream)
+WITHOUT_A_SESSION._stream = None
 
 
 @pytest.mark.parametrize(
