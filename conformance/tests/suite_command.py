@@ -13,7 +13,7 @@ from qstate_conformance.reports import json
 
 ROOT = Path(__file__).parents[1]
 #: A whole area on a slow subject takes half a minute on a machine that has nothing else to do.
-TIMEOUT_S = 300.0
+TIMEOUT_S = 900.0
 
 
 def suite(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -193,9 +193,10 @@ def test_a_taken_timer_is_removed(subject: BackendSubject, committed: bool) -> N
         assert queue.take(5, 9) == [timer]
         queue.remove(timer)
         assert queue.take(5, 9) == []
-        changes += sealed(backend, 1)
-        check_timers(instances.restored(1, changes), _of([other]), 2)
-        backend.begin(2)
+        last = int(committed)
+        changes += sealed(backend, last)
+        check_timers(instances.restored(last, changes), _of([other]), last + 1)
+        backend.begin(last + 1)
         queue.add(timer)
         assert taken(queue) == [timer, other]
 
