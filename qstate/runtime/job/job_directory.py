@@ -68,6 +68,8 @@ class JobDirectory:
         self.path: Any = self._files.path
         self._owner = take_ownership(self._files)
         self._bound: dict[str, str] = {}
+        #: The checkpointLocation of each query that is known.
+        self._locations: dict[str, str] = {}
         self._finalizing = threading.Lock()
         self._binding = threading.Lock()
         self._restored: Mapping[str, StoredOperator] = {}
@@ -104,8 +106,10 @@ class JobDirectory:
                 "restore_from and an empty checkpoint_dir"
             )
         if running is None:
-            location = self._location_of(query)
+            # Spark forgets a query that a refused task has stopped, while other tasks of it may still bind.
+            location = self._locations.get(query) or self._location_of(query)
             if location is not None:
+                self._locations[query] = location
                 check_apart(self.path, location)
             self._check_declared(query, known)
         self._bound = {**self._bound, operator: query}  # replaced whole: readers need no lock

@@ -34,6 +34,20 @@ def test_two_jobs_cannot_have_one_directory_at_a_time(tmp_path: Path) -> None:
     job_directory_of(str(tmp_path / "checkpoint")).close()
 
 
+def test_a_query_that_was_refused_and_stopped_is_refused_again(tmp_path: Path) -> None:
+    """Its other tasks may bind when Spark knows it no more."""
+    known = iter([str(tmp_path)])
+    config = JobConfig(checkpoint_dir=str(tmp_path))
+    directory = JobDirectory("job", config, 2, location_of=lambda query: next(known, None))
+    try:
+        for _ in range(2):
+            with pytest.raises(JobError, match="checkpointLocation"):
+                directory.bind("it", "query", {"it"})
+        assert directory.manifest.operators == {}
+    finally:
+        directory.close()
+
+
 def test_a_directory_stays_with_its_job_and_its_number_of_key_groups(tmp_path: Path) -> None:
     job_directory_of(str(tmp_path)).close()
     with pytest.raises(ConfigError, match="belongs to job 'job' with max_parallelism 128, but this is job 'other'"):
