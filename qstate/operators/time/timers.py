@@ -70,39 +70,43 @@ class Timers:
 
     def __init__(self, queue: TimerQueue) -> None:
         self._queue = queue
-        #: Taken and not fired yet, the earliest first, from `_at` on.
+        #: Timers in their order; those from `_at` on have not fired yet. The queue has all timers after the last one.
         self._taken: list[Timer] = []
         self._at = 0
-        #: The last time among them: the queue has all timers after it.
-        self._until: int | None = None
 
     def add(self, timer: Timer) -> None:
         """Register a timer."""
-        if self._until is None or timer.time > self._until or (place := self._place(timer)) is None:
+        place, is_taken = self._place(timer)
+        if place is None:
             self._queue.add(timer)
-        elif place == len(self._taken) or self._taken[place] != timer:
+        elif not is_taken:
             self._taken.insert(place, timer)
 
     def remove(self, timer: Timer) -> None:
         """Delete a timer, if it is registered."""
-        if self._until is None or timer.time > self._until or (place := self._place(timer)) is None:
+        place, is_taken = self._place(timer)
+        if place is None:
             self._queue.remove(timer)
-        elif place < len(self._taken) and self._taken[place] == timer:
+        elif is_taken:
             del self._taken[place]
 
-    def _place(self, timer: Timer) -> int | None:
-        """Where the timer is or belongs among those taken; None: it comes after all of them, so the queue has it."""
+    def _place(self, timer: Timer) -> tuple[int | None, bool]:
+        """Where the timer is or belongs among those taken, and whether it is there. None: the queue has its place."""
+        taken = self._taken
+        if self._at == len(taken) or timer.time > taken[-1].time:
+            return None, False
         order = _order(timer)
-        if self._at == len(self._taken) or order > _order(self._taken[-1]):
-            return None
-        return bisect_left(self._taken, order, self._at, key=_order)
+        if order > _order(taken[-1]):
+            return None, False
+        place = bisect_left(taken, order, self._at, key=_order)
+        return place, _order(taken[place]) == order  # not the timers themselves: the namespaces 1 and True are equal
 
     def due(self, upto: int | None) -> Iterator[Timer]:
         """The timers up to and including a time, in their order; also those that are registered meanwhile."""
         if upto is None:
             return
         while taken := self._queue.take(upto, TAKEN_AT_ONCE):
-            self._taken, self._at, self._until = taken, 0, taken[-1].time
+            self._taken, self._at = taken, 0
             while self._at < len(self._taken):
                 self._at += 1
                 yield self._taken[self._at - 1]
@@ -114,7 +118,7 @@ class Timers:
 
     def discard(self) -> None:
         """Forget the timers that were taken. After a failure, the rollback of the backend brings them back."""
-        self._taken, self._at, self._until = [], 0, None
+        self._taken, self._at = [], 0
 
 
 class NoEventTime(Timers):
