@@ -3,7 +3,8 @@
 Rules of this module: only the operator's thread uses it, and it knows no epoch numbers. It keeps
 
     held      the timers as of now, by (time, encoded namespace, encoded key)
-    queue     a binary heap of at least these; an entry that is not held is skipped when it comes first
+    queue     a binary heap of at least these; an entry that is not held is skipped when it comes first, and dropped
+              with all others like it once they are most of the queue
     before    for each timer that was written since the last commit, whether it was held then
 """
 
@@ -20,6 +21,9 @@ from qstate.descriptors import TimerDescriptor
 from qstate.keys import Key, KeyGroupRange, Namespace, decode_key, decode_keys
 
 __all__ = ["HeapTimers"]
+
+#: Entries of a queue beyond twice its timers that it may keep.
+SPARE_ENTRIES = 1_000
 
 _Entry = tuple[int, bytes, bytes]
 
@@ -76,6 +80,8 @@ class HeapTimers(TimerQueue):
     def seal(self) -> None:
         """The running epoch, whose changes were read, is committed."""
         self._before = {}
+        if len(self._queue) > 2 * len(self._held) + SPARE_ENTRIES:
+            self._order()
 
     def rollback(self) -> None:
         """Return to the timers of the last commit."""
@@ -108,6 +114,10 @@ class HeapTimers(TimerQueue):
 
     def loaded(self) -> None:
         """All changes were loaded."""
+        self._order()
+
+    def _order(self) -> None:
+        """Make the queue anew from the timers that are held."""
         self._queue = list(self._held)
         heapify(self._queue)
 
