@@ -8,7 +8,7 @@ from __future__ import annotations
 import pickle
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -26,6 +26,7 @@ from qstate.operators.expiry.ttl_tables import current_contents
 from qstate.operators.functions import KeyedFunction
 from qstate.operators.operator import OperatorSpec
 from qstate.operators.side_outputs import MAIN
+from qstate.operators.time.epoch_time import milliseconds_of
 from qstate.operators.time.timers import EVENT_TIME_TIMERS, PROCESSING_TIME_TIMERS, TimeDomain
 from qstate.runtime.control.scratch_directory import temporary_directory
 from qstate.testing.inputs import HarnessInputs, Input
@@ -35,8 +36,6 @@ from qstate.testing.subtasks import HarnessClock, HarnessSubtasks
 __all__ = ["FunctionHarness"]
 
 JOB, UID = "harness", "function"
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_MILLISECOND = timedelta(milliseconds=1)
 _NO_SIDES: Mapping[str, Columns] = MappingProxyType({})
 
 
@@ -213,5 +212,5 @@ def _milliseconds(time: int | datetime) -> int:
     if isinstance(time, datetime):
         if time.tzinfo is None:
             raise ConfigError(f"a time is milliseconds, or a datetime with a time zone, got {time!r}")
-        return (time - _EPOCH) // _MILLISECOND
+        return milliseconds_of(time)
     return time

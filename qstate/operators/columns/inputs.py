@@ -13,7 +13,7 @@ A single input has its columns as they are, then hidden ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, count
 from typing import Any
@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from qstate.operators.columns.column_values import column_values
 from qstate.operators.columns.rows import Row, RowMaker
 
-__all__ = ["INPUT_COLUMN", "InputNames", "InputRows", "UnitedNames"]
+__all__ = ["INPUT_COLUMN", "InputNames", "InputRows", "UnitedNames", "unused_name"]
 
 #: The column with the number of a row's input.
 INPUT_COLUMN = "__qstate_input"
@@ -55,9 +55,14 @@ class UnitedNames:
         self.order_by = (*orders, INPUT_COLUMN) if orders else ()
 
     def _added(self, label: str) -> str:
-        labels = chain([label], (f"{label} ({number})" for number in count(2)))
-        self.all.append(next(one for one in labels if one not in self.all))
+        self.all.append(unused_name(label, self.all))
         return self.all[-1]
+
+
+def unused_name(label: str, used: Collection[str]) -> str:
+    """The label, or with the first number from 2 that makes it a name not used yet."""
+    labels = chain([label], (f"{label} ({number})" for number in count(2)))
+    return next(one for one in labels if one not in used)
 
 
 class InputRows:

@@ -20,10 +20,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from itertools import zip_longest
 from typing import NamedTuple
 
-__all__ = ["EpochTime", "EventTime", "Reached", "next_watermark"]
+__all__ = ["EpochTime", "EventTime", "Reached", "milliseconds_of", "next_watermark"]
+
+_1970 = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MILLISECOND = timedelta(milliseconds=1)
 
 
 class EpochTime(NamedTuple):
@@ -78,6 +82,11 @@ class Reached(NamedTuple):
     def greatest_of(self, number: int) -> int | None:
         """The greatest event time of an input; None also where a program before had fewer inputs."""
         return self.greatest[number] if number < len(self.greatest) else None
+
+
+def milliseconds_of(moment: datetime) -> int:
+    """A moment, which has a time zone, in milliseconds since 1970-01-01 UTC, rounded down."""
+    return (moment - _1970) // _MILLISECOND
 
 
 def next_watermark(

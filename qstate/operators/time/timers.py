@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
 from enum import Enum
 from typing import Any, NamedTuple, NoReturn
 
@@ -21,6 +21,7 @@ from qstate.backends.contract import Timer, TimerQueue
 from qstate.descriptors import TimerDescriptor
 from qstate.errors import JobError
 from qstate.keys import Key, Namespace, check_key, encode_key
+from qstate.operators.time.epoch_time import milliseconds_of
 
 __all__ = [
     "EVENT_TIME_TIMERS",
@@ -42,9 +43,6 @@ TAKEN_AT_ONCE = 10_000
 
 #: The place of a timer in the order of a queue.
 _Order = tuple[int, bytes, bytes]
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_MILLISECOND = timedelta(milliseconds=1)
 
 
 class TimeDomain(Enum):
@@ -204,7 +202,7 @@ def _milliseconds(time: Any) -> int:
         return int(time)
     if time.tzinfo is None:
         raise JobError(f"the time of a timer needs a time zone, as datetime.now(timezone.utc) has, got {time!r}")
-    return (time - _EPOCH) // _MILLISECOND
+    return milliseconds_of(time)
 
 
 def _order(timer: Timer) -> _Order:

@@ -15,7 +15,6 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain, count
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -24,6 +23,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from qstate.errors import JobError
+from qstate.operators.columns.inputs import unused_name
 from qstate.spark.plan.row_hash import quoted
 
 __all__ = ["ColumnsOrNames", "KeyedColumns", "OperatorColumns", "PlannedColumns", "StreamColumn", "StreamColumns"]
@@ -194,9 +194,7 @@ class OperatorColumns(PlannedColumns):
                 return index
         label = column.name if isinstance(column.source, int) else column.text
         self._columns.append(column)
-        self._names.append(
-            next(one for one in chain([label], (f"{label} ({n})" for n in count(2))) if one not in self._names)
-        )
+        self._names.append(unused_name(label, self._names))
         return len(self._names) - 1
 
 
