@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,11 +27,11 @@ from qstate.protocol import (
 )
 from qstate.protocol.fields import INTEGER_OPTIONS, OPTIONS
 from qstate.serializers import MessagePackSerializer
-from qstate_conformance.corpus import value_of
+from qstate_conformance.corpus import corpus, value_of
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/reference/protocol.md").read_text(encoding="utf-8")
-CORPUS = json.loads((ROOT / "conformance/qstate_conformance/corpus/frames.json").read_text(encoding="utf-8"))
+CORPUS = corpus()
 FRAMES = {entry["name"]: entry for entry in CORPUS["frames"]}
 RETRY_WORDS = {
     Retry.FATAL: "fatal",
