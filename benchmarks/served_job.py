@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from qstate.config import JobConfig
 from qstate.keys import key_group, subtask_of
-from qstate.operators.operator import OperatorSpec
+from qstate.operators.operator_spec import OperatorSpec
 from qstate.operators.sinks import QueryableValueSink
 from qstate.runtime.job.declarations import Declaration
 from qstate.runtime.job.job_manager import JobManager

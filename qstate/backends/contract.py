@@ -169,8 +169,7 @@ class StateTable(ABC):
         may have declared its types, or had them enforced, only after the state was stored.
     T13: With LARGER_THAN_MEMORY, memory MUST stay bounded while the results of `map_items` and `list_items` are read,
         however large the map or the list is.
-
-    T13: The values of a state with a time-to-live are pairs (time, value), which the serializer of the descriptor
+    T14: The values of a state with a time-to-live are pairs (time, value), which the serializer of the descriptor
         (`qstate.backends.expiry.stored_form`) writes together. A backend MUST keep them as it keeps any value: no
         commit, rollback or restore changes a time, and a value that differs only in its time is another value.
 

@@ -14,8 +14,8 @@ from qstate.operators.functions import (
     FlatMapWithState,
     KeyedBatchFunction,
     KeyedCoProcessFunction,
-    KeyedFunction,
     KeyedProcessFunction,
+    StreamFunction,
 )
 from qstate.operators.handles import (
     AggregatingState,
@@ -27,8 +27,9 @@ from qstate.operators.handles import (
     ValueState,
 )
 from qstate.operators.keyed_batch import KeyedBatch, RowsByKey, RowsOfKey
-from qstate.operators.operator import KeyedOperator, OperatorSpec
+from qstate.operators.operator import FunctionOperator
 from qstate.operators.operator_lists import OperatorListState
+from qstate.operators.operator_spec import OperatorSpec
 from qstate.operators.sinks import QueryableReducingSink, QueryableStateSink, QueryableValueSink
 
 __all__ = [
@@ -38,12 +39,11 @@ __all__ = [
     "ElementContext",
     "FlatMapWithState",
     "FunctionInitializationContext",
+    "FunctionOperator",
     "FunctionSnapshotContext",
     "KeyedBatch",
     "KeyedBatchFunction",
     "KeyedCoProcessFunction",
-    "KeyedFunction",
-    "KeyedOperator",
     "KeyedProcessFunction",
     "KeyedStateStore",
     "ListCheckpointed",
@@ -60,6 +60,7 @@ __all__ = [
     "RowsOfKey",
     "RuntimeContext",
     "StateHandle",
+    "StreamFunction",
     "Subtask",
     "ValueState",
 ]

@@ -23,13 +23,13 @@ __all__ = [
     "FlatMapWithState",
     "KeyedBatchFunction",
     "KeyedCoProcessFunction",
-    "KeyedFunction",
     "KeyedProcessFunction",
     "RowFunction",
+    "StreamFunction",
 ]
 
 
-class KeyedFunction:
+class StreamFunction:
     """A function with keyed state. The operator opens each copy once, before its first row, and closes it once.
 
     A subtask has one copy at a time. It gets a new one when it is restored, and after each epoch that failed.
@@ -50,7 +50,7 @@ class KeyedFunction:
         return type(self).__qualname__
 
 
-class RowFunction(KeyedFunction, ABC):
+class RowFunction(StreamFunction, ABC):
     """A function that processes one row at a time, of one or several inputs, and may have timers."""
 
     #: The method for the rows of each input.
@@ -101,7 +101,7 @@ class KeyedCoProcessFunction(RowFunction):
         """Process a row of the second stream."""
 
 
-class KeyedBatchFunction(KeyedFunction, ABC):
+class KeyedBatchFunction(StreamFunction, ABC):
     """Processes whole Arrow batches, for functions that need no Python code per row.
 
     It gets its handles in `open` like any function, and reads and writes the state of many keys at once: `get_many`,

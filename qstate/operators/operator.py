@@ -21,8 +21,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -36,7 +35,7 @@ from qstate.errors import ClosedError, JobError
 from qstate.evolution import StateSchema
 from qstate.evolution.write_checks import WriteChecks
 from qstate.forks import end_forked_child
-from qstate.keys import MAX_KEY_COLUMNS, ColumnType, Key
+from qstate.keys import Key
 from qstate.operators.checkpointed import (
     CheckpointedFunction,
     CheckpointListener,
@@ -45,21 +44,20 @@ from qstate.operators.checkpointed import (
     KeyedStateStore,
     ListCheckpointed,
     OperatorStateStore,
-    check_hooks,
 )
 from qstate.operators.columns.column_values import column_values
 from qstate.operators.columns.inputs import InputRows
-from qstate.operators.columns.key_columns import key_column_type, why_no_key
 from qstate.operators.columns.rows import OutputRows
 from qstate.operators.context import RuntimeContext, Subtask
 from qstate.operators.expiry.expiry_sweep import WriteCount
-from qstate.operators.functions import KeyedBatchFunction, KeyedFunction, RowFunction
+from qstate.operators.functions import KeyedBatchFunction, RowFunction
 from qstate.operators.handles import NO_KEY, ElementContext
 from qstate.operators.keyed_batch import KeyedBatch, combined
 from qstate.operators.operator_lists import OperatorLists, OperatorListState
-from qstate.operators.side_outputs import SideOutputs, check_names, united_schema
+from qstate.operators.operator_spec import OperatorSpec, sort_keys
+from qstate.operators.side_outputs import SideOutputs
 from qstate.operators.time.clock import OperatorClock
-from qstate.operators.time.epoch_time import EpochTime, EventTime, Reached
+from qstate.operators.time.epoch_time import EpochTime, Reached
 from qstate.operators.time.timers import (
     EVENT_TIME_TIMERS,
     NO_FIRST_TIMERS,
@@ -72,7 +70,7 @@ from qstate.operators.time.timers import (
 )
 from qstate.operators.user_traceback import described
 
-__all__ = ["KeyedOperator", "OperatorSpec"]
+__all__ = ["FunctionOperator"]
 
 log = logging.getLogger(__name__)
 
@@ -87,132 +85,7 @@ _KeyedRow = tuple[Key, int | None, Any]
 _Call = Callable[[Any, ElementContext], Iterable[Any] | None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class OperatorSpec:
-    """The definition of an operator: its uid, its function and its columns.
-
-    `inputs` are the names of the columns that the rows of each input have for a process function, in their order. In
-    `input_schema` these columns come first, then hidden ones: keys and orders that are not columns of the rows
-    (`qstate.operators.columns.inputs`). Without `inputs`, there is one, and its rows have all columns. `event_times`
-    says where the event time of each input is; without it the rows have none. `side_outputs` has the schemas of the
-    side outputs by their names.
-
-    Raises `JobError`, which names the operator and the column, for a spec that cannot work. The function is not copied,
-    so every subtask unpickles a spec of its own.
-    """
-
-    uid: str
-    job: str
-    function: KeyedFunction
-    key_columns: tuple[str, ...]
-    input_schema: pa.Schema
-    output_schema: pa.Schema
-    order_by: tuple[str, ...] = ()
-    namespace_columns: tuple[str, ...] = ()
-    inputs: tuple[tuple[str, ...], ...] = ()
-    event_times: tuple[EventTime, ...] = ()
-    side_outputs: Mapping[str, pa.Schema] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.function, (RowFunction, KeyedBatchFunction)):
-            raise JobError(
-                f"operator {self.uid!r}: the function must be a KeyedProcessFunction or a KeyedBatchFunction, got "
-                f"{self.function!r}"
-            )
-        check_hooks(self.uid, self.function)
-        if not self.key_columns:
-            raise JobError(f"operator {self.uid!r}: a keyed stream needs at least one key column")
-        for what in ("key_columns", "order_by", "namespace_columns"):
-            self._check_columns(what, getattr(self, what))
-        if self.namespace_columns and not isinstance(self.function, KeyedBatchFunction):
-            raise JobError(
-                f"operator {self.uid!r}: namespace columns are for queryable sinks and batch functions; a process "
-                "function chooses the namespace itself, with in_namespace()"
-            )
-        InputRows(self.row_names)
-        self._check_inputs()
-        _ = self.key_types, self.namespace_types
-        self._check_sortable()
-        for event_time in self.event_times:
-            self._check_columns("event_time", [event_time.column])
-        check_names(self.side_outputs, f"operator {self.uid!r}")
-        if self.side_outputs and not isinstance(self.function, RowFunction):
-            raise JobError(f"operator {self.uid!r}: side outputs are for functions that process one row at a time")
-
-    @property
-    def result_schema(self) -> pa.Schema:
-        """The schema of the operator's results: the output schema, or one struct for each output if there are several.
-
-        `qstate.operators.side_outputs` describes the latter.
-        """
-        return united_schema(self.output_schema, self.side_outputs) if self.side_outputs else self.output_schema
-
-    @property
-    def keeps_time(self) -> bool:
-        """Whether the operator stores with each epoch how far its time has come."""
-        return self.uses_timers or bool(self.event_times)
-
-    @property
-    def uses_timers(self) -> bool:
-        """Whether the function has timers."""
-        return isinstance(self.function, RowFunction) and self.function.uses_timers
-
-    @property
-    def row_names(self) -> tuple[tuple[str, ...], ...]:
-        """The columns that a function sees, of each input."""
-        return self.inputs or (tuple(self.input_schema.names),)
-
-    @property
-    def key_types(self) -> tuple[ColumnType, ...]:
-        """The types of the key columns, which the keys of queries must have."""
-        return tuple(self._column_type("key", name) for name in self.key_columns)
-
-    @property
-    def namespace_types(self) -> tuple[ColumnType, ...]:
-        """The types of the namespace columns."""
-        return tuple(self._column_type("namespace", name) for name in self.namespace_columns)
-
-    def _check_inputs(self) -> None:
-        expected = len(self.function.elements) if isinstance(self.function, RowFunction) else 1
-        if len(self.row_names) != expected:
-            raise JobError(
-                f"operator {self.uid!r}: {self.function.display_name} is for {expected} input(s), and the operator has "
-                f"{len(self.row_names)}; two keyed streams need connect() and a KeyedCoProcessFunction"
-            )
-
-    def _check_columns(self, what: str, names: Sequence[str]) -> None:
-        for name in names:
-            if name not in self.input_schema.names:
-                raise JobError(
-                    f"operator {self.uid!r}: {what} names {name!r}, which the input does not have; "
-                    f"its columns are {', '.join(self.input_schema.names)}"
-                )
-        if len(set(names)) != len(names):
-            raise JobError(f"operator {self.uid!r}: {what} names a column twice: {', '.join(names)}")
-        if what != "order_by" and len(names) > MAX_KEY_COLUMNS:
-            raise JobError(
-                f"operator {self.uid!r}: {what} names {len(names)} columns, at most {MAX_KEY_COLUMNS} can be"
-            )
-
-    def _check_sortable(self) -> None:
-        for name in self.order_by:
-            try:
-                pc.sort_indices(self.input_schema.empty_table(), sort_keys=_sort_keys([name]))
-            except (pa.ArrowException, TypeError) as exc:
-                raise JobError(
-                    f"operator {self.uid!r}: order_by column {name!r} is {self.input_schema.field(name).type}, "
-                    "which has no order; use a timestamp, number or text"
-                ) from exc
-
-    def _column_type(self, role: str, name: str) -> ColumnType:
-        kind = self.input_schema.field(name).type
-        found = key_column_type(kind)
-        if found is None:
-            raise JobError(f"operator {self.uid!r}: {role} column {name!r} {why_no_key(kind)}")
-        return found
-
-
-class KeyedOperator:
+class FunctionOperator:
     """One subtask of an operator. All methods run on the caller's thread, which is the backend's writer."""
 
     def __init__(
@@ -470,7 +343,7 @@ class KeyedOperator:
         table = pa.Table.from_batches(held)
         held.clear()
         # By default the sort is stable, with nulls last. Newer versions of Arrow warn when null_placement is given.
-        order = pc.sort_indices(table, sort_keys=_sort_keys(self._spec.order_by))
+        order = pc.sort_indices(table, sort_keys=sort_keys(self._spec.order_by))
         for batch in table.take(order).to_batches(max_chunksize=SORTED_BATCH_ROWS):
             yield from self._run(batch)
 
@@ -577,8 +450,3 @@ class KeyedOperator:
 
     def _fault(self, where: str, exc: Exception) -> JobError:
         return JobError(f"{self._source}, {where}: {described(exc)}")
-
-
-def _sort_keys(names: Sequence[str]) -> list[tuple[Any, str]]:
-    """Ascending by these columns. A plain name that begins with a dot would be read as a path."""
-    return [(pc.field(name), "ascending") for name in names]

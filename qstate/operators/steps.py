@@ -15,7 +15,7 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from qstate.operators.handles import NO_KEY
-from qstate.operators.operator import KeyedOperator
+from qstate.operators.operator import FunctionOperator
 from qstate.operators.user_traceback import shortened
 
 __all__ = ["Step", "step_in", "step_of"]
@@ -31,7 +31,7 @@ class Step(NamedTuple):
     bound method.
     """
 
-    operator: KeyedOperator
+    operator: FunctionOperator
     call: str
     key: Any
     subject: object
@@ -59,7 +59,7 @@ class Step(NamedTuple):
         return shortened("".join(lines).rstrip())
 
 
-def step_in(operator: KeyedOperator) -> Step | None:
+def step_in(operator: FunctionOperator) -> Step | None:
     """The call that a thread is running now for this operator, None for none."""
     for frame in sys._current_frames().values():
         step = step_of(frame)
@@ -104,7 +104,7 @@ def _call(names: Mapping[str, Any], frames: tuple[FrameType, ...]) -> Step | Non
 
 
 _STEPS: dict[CodeType, _Found] = {
-    KeyedOperator._fill.__code__: _element,
-    KeyedOperator._run_batch.__code__: _batch,
-    KeyedOperator._call.__code__: _call,
+    FunctionOperator._fill.__code__: _element,
+    FunctionOperator._run_batch.__code__: _batch,
+    FunctionOperator._call.__code__: _call,
 }

@@ -14,7 +14,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from qstate.descriptors import ReducingStateDescriptor, ValueStateDescriptor
 from qstate.errors import JobError
-from qstate.operators.functions import FlatMapWithState, KeyedBatchFunction, KeyedFunction, KeyedProcessFunction
+from qstate.operators.functions import FlatMapWithState, KeyedBatchFunction, KeyedProcessFunction, StreamFunction
 from qstate.operators.sinks import QueryableReducingSink, QueryableValueSink
 from qstate.spark.connected_streams import ConnectedStreams
 from qstate.spark.plan.columns import ColumnsOrNames, KeyedColumns, OperatorColumns, StreamColumns
@@ -178,7 +178,7 @@ class KeyedStream:
         columns = OperatorColumns(self._columns, values)
         order = columns.add(resolve("order_by", order_by))
         namespaces = columns.add(self._columns.without_structs("namespace", spaces))
-        sink: KeyedFunction
+        sink: StreamFunction
         if isinstance(descriptor, ReducingStateDescriptor):
             if combine:
                 raise JobError("combine drops all but the last row of a key; a reducing descriptor needs every row")

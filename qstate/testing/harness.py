@@ -23,8 +23,8 @@ from qstate.descriptors import StateDescriptor
 from qstate.errors import ConfigError, JobError
 from qstate.keys import Key, Namespace, decode_key
 from qstate.operators.expiry.ttl_tables import current_contents
-from qstate.operators.functions import KeyedFunction
-from qstate.operators.operator import OperatorSpec
+from qstate.operators.functions import StreamFunction
+from qstate.operators.operator_spec import OperatorSpec
 from qstate.operators.side_outputs import MAIN
 from qstate.operators.time.epoch_time import milliseconds_of
 from qstate.operators.time.timers import EVENT_TIME_TIMERS, PROCESSING_TIME_TIMERS, TimeDomain
@@ -60,7 +60,7 @@ class FunctionHarness:
 
     def __init__(
         self,
-        function: KeyedFunction,
+        function: StreamFunction,
         *,
         input: Columns,
         output: Columns,

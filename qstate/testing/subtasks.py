@@ -17,7 +17,8 @@ from qstate.backends.contract import Change, StateBackend
 from qstate.config import JobConfig
 from qstate.errors import JobError
 from qstate.keys import key_group, subtask_of
-from qstate.operators.operator import KeyedOperator, OperatorSpec
+from qstate.operators.operator import FunctionOperator
+from qstate.operators.operator_spec import OperatorSpec
 from qstate.operators.time.epoch_time import EpochTime, Reached, next_watermark
 from qstate.operators.time.timers import FirstTimers
 from qstate.runtime.job.job_directory import JobDirectory
@@ -130,7 +131,7 @@ class HarnessSubtasks:
         self._parts[index], self._epochs[index] = parts, SubtaskEpochs(parts)
 
     @property
-    def operators(self) -> list[KeyedOperator]:
+    def operators(self) -> list[FunctionOperator]:
         return [parts.operator for parts in self._parts.values()]
 
     def backend_of(self, key: Any) -> StateBackend:

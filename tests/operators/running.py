@@ -15,11 +15,11 @@ from qstate.backends.heap.backend import HeapBackend
 from qstate.checkpoint.log.operator_state import OperatorState
 from qstate.operators import (
     ElementContext,
-    KeyedFunction,
-    KeyedOperator,
+    FunctionOperator,
     KeyedProcessFunction,
     OperatorSpec,
     RuntimeContext,
+    StreamFunction,
     Subtask,
 )
 
@@ -66,7 +66,7 @@ def rows_of(batches: Iterable[pa.RecordBatch]) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for one in batches for row in one.to_pylist()]
 
 
-def spec(function: KeyedFunction, **changed: Any) -> OperatorSpec:
+def spec(function: StreamFunction, **changed: Any) -> OperatorSpec:
     settings: dict[str, Any] = {
         "uid": "alerts",
         "job": "weather",
@@ -97,13 +97,13 @@ def heap() -> Iterator[StateBackend]:
 
 
 def operator_of(
-    function: KeyedFunction, backend: StateBackend, *, stored: OperatorState | None = None, **changed: Any
-) -> KeyedOperator:
-    return KeyedOperator(spec(function, **changed), SUBTASK, backend, stored=stored)
+    function: StreamFunction, backend: StateBackend, *, stored: OperatorState | None = None, **changed: Any
+) -> FunctionOperator:
+    return FunctionOperator(spec(function, **changed), SUBTASK, backend, stored=stored)
 
 
 @contextmanager
-def opened(function: KeyedFunction, **changed: Any) -> Iterator[KeyedOperator]:
+def opened(function: StreamFunction, **changed: Any) -> Iterator[FunctionOperator]:
     with heap() as backend:
         operator = operator_of(function, backend, **changed)
         operator.open()

@@ -21,7 +21,7 @@ from qstate.descriptors import (
     ValueStateDescriptor,
 )
 from qstate.errors import JobError, SerializationError
-from qstate.operators import ElementContext, KeyedBatch, KeyedBatchFunction, KeyedOperator, RuntimeContext
+from qstate.operators import ElementContext, FunctionOperator, KeyedBatch, KeyedBatchFunction, RuntimeContext
 from tests.operators.running import OUTPUT, Calls, batch, heap, opened, operator_of, rows_of
 
 SCHEMA = pa.schema([("key", pa.string()), ("place", pa.int64()), ("temp", pa.float64())])
@@ -77,7 +77,7 @@ def all_handles(function: Any, context: RuntimeContext) -> None:
     function.aggregating = context.get_aggregating_state(AGGREGATING)
 
 
-def results(operator: KeyedOperator, batches: list[list[Any]], schema: pa.Schema = SCHEMA) -> list[tuple[Any, ...]]:
+def results(operator: FunctionOperator, batches: list[list[Any]], schema: pa.Schema = SCHEMA) -> list[tuple[Any, ...]]:
     found = [output for rows in batches for output in operator.process(batch(rows, schema))]
     return rows_of([*found, *operator.finish()])
 

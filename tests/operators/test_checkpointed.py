@@ -15,7 +15,7 @@ from qstate.errors import ClosedError, JobError
 from qstate.operators import (
     CheckpointedFunction,
     CheckpointListener,
-    KeyedOperator,
+    FunctionOperator,
     KeyedProcessFunction,
     ListCheckpointed,
 )
@@ -80,7 +80,7 @@ class Buffer(KeyedProcessFunction, CheckpointedFunction, CheckpointListener):
 
 
 @contextmanager
-def opened(function: Any, stored: OperatorState | None = None) -> Iterator[KeyedOperator]:
+def opened(function: Any, stored: OperatorState | None = None) -> Iterator[FunctionOperator]:
     with empty_heap() as backend:
         operator = operator_of(function, backend, stored=stored)
         operator.open()
@@ -88,7 +88,7 @@ def opened(function: Any, stored: OperatorState | None = None) -> Iterator[Keyed
         operator.close()
 
 
-def run(operator: KeyedOperator, epoch: int) -> OperatorState:
+def run(operator: FunctionOperator, epoch: int) -> OperatorState:
     """Process and seal an epoch of one row."""
     operator._backend.begin(epoch)
     list(operator.begin(epoch, EpochTime(None, 1000 + epoch)))
@@ -100,7 +100,7 @@ def run(operator: KeyedOperator, epoch: int) -> OperatorState:
     return state
 
 
-def abandon(operator: KeyedOperator, epoch: int, function: Any) -> None:
+def abandon(operator: FunctionOperator, epoch: int, function: Any) -> None:
     """Process a row of an epoch that fails, and put another copy of the function in place."""
     operator._backend.begin(epoch)
     list(operator.begin(epoch, EpochTime(None, 1000 + epoch)))

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from qstate.errors import JobError
-from qstate.operators import KeyedOperator
+from qstate.operators import FunctionOperator
 from qstate.operators.time.epoch_time import EpochTime, EventTime, Reached
 from tests.operators.running import Calls, batch, heap, operator_of, spec
 
@@ -24,7 +24,7 @@ def at(ms: float) -> datetime:
 
 
 @contextmanager
-def timed(each: Any, **changed: Any) -> Iterator[KeyedOperator]:
+def timed(each: Any, **changed: Any) -> Iterator[FunctionOperator]:
     with heap() as backend:
         settings = {"input_schema": SCHEMA, "event_times": (EventTime("at", 10),), **changed}
         operator = operator_of(Calls(each), backend, **settings)
@@ -33,7 +33,7 @@ def timed(each: Any, **changed: Any) -> Iterator[KeyedOperator]:
         operator.close()
 
 
-def run(operator: KeyedOperator, epoch: int, time: EpochTime, *rows: tuple[str, datetime | None]) -> Reached | None:
+def run(operator: FunctionOperator, epoch: int, time: EpochTime, *rows: tuple[str, datetime | None]) -> Reached | None:
     """Process and seal an epoch."""
     operator.begin(epoch, time)
     operator.process(batch(rows, SCHEMA))

@@ -25,7 +25,7 @@ from qstate.descriptors import (
 )
 from qstate.errors import JobError, SerializationError
 from qstate.evolution.write_checks import WriteChecks
-from qstate.operators import KeyedOperator
+from qstate.operators import FunctionOperator
 from tests.operators.running import SUBTASK, Calls, batch, operator_of
 
 Use = Callable[[Any, Any], Any]
@@ -261,7 +261,7 @@ def test_what_was_stored_before_types_were_enforced_is_restored_and_read(
         job.commit()
 
 
-def listed(backend: StateBackend, *, state: OperatorState | None = None) -> tuple[KeyedOperator, dict[str, Any]]:
+def listed(backend: StateBackend, *, state: OperatorState | None = None) -> tuple[FunctionOperator, dict[str, Any]]:
     held: dict[str, Any] = {}
 
     def opening(function: Any, context: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from qstate.errors import JobError
-from qstate.operators import KeyedCoProcessFunction, KeyedOperator
+from qstate.operators import FunctionOperator, KeyedCoProcessFunction
 from qstate.operators.columns.inputs import InputNames, UnitedNames
 from qstate.operators.time.epoch_time import EpochTime, EventTime, Reached, next_watermark
 from qstate.testing.inputs import HarnessInputs, Input
@@ -37,7 +37,7 @@ class Seen(KeyedCoProcessFunction):
 
 
 @contextmanager
-def two(order_by: Any = (), first: Input = ORDERS, second: Input = CLICKS) -> Iterator[tuple[KeyedOperator, Any]]:
+def two(order_by: Any = (), first: Input = ORDERS, second: Input = CLICKS) -> Iterator[tuple[FunctionOperator, Any]]:
     inputs = HarnessInputs([first, second], order_by)
     with opened(Seen(), **inputs.spec_fields()) as operator:
         yield operator, inputs.batch

@@ -15,9 +15,9 @@ from qstate.descriptors import ReducingStateDescriptor
 from qstate.operators import (
     CheckpointedFunction,
     CheckpointListener,
-    KeyedFunction,
-    KeyedOperator,
+    FunctionOperator,
     QueryableReducingSink,
+    StreamFunction,
 )
 from qstate.operators.steps import Step, step_of
 from tests.operators.running import Calls, batch, heap, operator_of
@@ -52,7 +52,7 @@ def held(call: Any, gate: Gate) -> Iterator[Step | None]:
 def operator_with() -> Iterator[Any]:
     with heap() as backend:
 
-        def make(function: KeyedFunction, **settings: Any) -> KeyedOperator:
+        def make(function: StreamFunction, **settings: Any) -> FunctionOperator:
             return operator_of(function, backend, **settings)
 
         yield make

@@ -11,7 +11,7 @@ import pytest
 
 from qstate.checkpoint.storage.directory import Directory
 from qstate.checkpoint.storage.locations import open_directory
-from qstate.operators.functions import KeyedFunction
+from qstate.operators.functions import StreamFunction
 from tests.remote.s3_server import BUCKET, S3Server
 from tests.runtime.job.running_job import RunningJob
 from tests.runtime.standby.conftest import standby_of
@@ -44,7 +44,7 @@ def job_of(s3: S3Server, url: str, tmp_path: Path) -> Iterator[Callable[..., Run
     """`job_of(function, **settings)`: a running job with that operator, over `url`."""
     jobs: list[RunningJob] = []
 
-    def make(function: KeyedFunction, **settings: Any) -> RunningJob:
+    def make(function: StreamFunction, **settings: Any) -> RunningJob:
         common = {"checkpoint_dir": url, "checkpoint_storage_options": s3.options, "log_dir": str(tmp_path / "logs")}
         jobs.append(RunningJob(function, **{**common, **settings}))
         return jobs[-1]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from qstate.line_limit import count_again
-from qstate.operators.functions import KeyedFunction
+from qstate.operators.functions import StreamFunction
 from tests.runtime.job.running_job import RunningJob
 
 
@@ -18,7 +18,7 @@ def job_of(tmp_path: Path) -> Iterator[Callable[..., RunningJob]]:
     """`job_of(function, **settings)`: a running job with that operator, over `tmp_path / "checkpoint"` and "logs"."""
     jobs: list[RunningJob] = []
 
-    def make(function: KeyedFunction, **settings: Any) -> RunningJob:
+    def make(function: StreamFunction, **settings: Any) -> RunningJob:
         places = {"checkpoint_dir": str(tmp_path / "checkpoint"), "log_dir": str(tmp_path / "logs")}
         jobs.append(RunningJob(function, **{**places, **settings}))
         return jobs[-1]

@@ -87,7 +87,7 @@ def _result(descriptor: StateDescriptor, number: int) -> Any:
     return float(number) if descriptor.kind is StateKind.AGGREGATING else numbered(descriptor, number)
 
 
-@law("T13")
+@law("T14")
 @_of_each_kind
 @pytest.mark.parametrize("by_entries", [False, True], ids=["from changes", "from entries"])
 def test_a_restore_keeps_the_times(subject: BackendSubject, descriptor: StateDescriptor, by_entries: bool) -> None:
@@ -106,7 +106,7 @@ def test_a_restore_keeps_the_times(subject: BackendSubject, descriptor: StateDes
             check_same(backend.table(stored).get("k"), _timed(descriptor, 1, 0), f"restored {epoch} times")
 
 
-@law("T13", "R5")
+@law("T14", "R5")
 @_of_each_kind
 def test_answers_end_with_the_time_to_live(subject: BackendSubject, descriptor: StateDescriptor) -> None:
     """A query answers a value until its time-to-live has passed, and has no value from then on."""
@@ -121,7 +121,7 @@ def test_answers_end_with_the_time_to_live(subject: BackendSubject, descriptor: 
             assert _answer(backend, isolation, descriptor, 100) is None, f"{isolation.value}: it has expired"
 
 
-@law("T13", "R5", "T8", "T9")
+@law("T14", "R5", "T8", "T9")
 def test_elements_and_entries_expire_one_by_one(subject: BackendSubject) -> None:
     """Of a list and of a map a query answers the elements and entries that have not expired, and no others."""
     lists, maps = _EXPIRING[1], _EXPIRING[2]
@@ -141,7 +141,7 @@ def test_elements_and_entries_expire_one_by_one(subject: BackendSubject) -> None
             assert _answer(backend, isolation, lists, 180) is None and _answer(backend, isolation, maps, 180) is None
 
 
-@law("T13", "B9")
+@law("T14", "B9")
 @_of_each_kind
 def test_a_new_time_alone_is_a_change(subject: BackendSubject, descriptor: StateDescriptor) -> None:
     """A value that was written again with another time is part of the epoch, though the value is the same."""
@@ -159,7 +159,7 @@ def test_a_new_time_alone_is_a_change(subject: BackendSubject, descriptor: State
         check_same(found, _timed(descriptor, 1, 60), "restored")
 
 
-@law("T13", "B4")
+@law("T14", "B4")
 @_of_each_kind
 def test_a_rollback_gives_the_times_back(subject: BackendSubject, descriptor: StateDescriptor) -> None:
     """A rollback undoes a new time as it undoes a new value, for tables and live readers."""
@@ -177,7 +177,7 @@ def test_a_rollback_gives_the_times_back(subject: BackendSubject, descriptor: St
         assert _answer(backend, Isolation.LIVE, descriptor, 100) is None, "the old time counts again"
 
 
-@law("T13", "B5")
+@law("T14", "B5")
 @_of_each_kind
 def test_entries_have_the_times(subject: BackendSubject, descriptor: StateDescriptor) -> None:
     """`entries` and `walk` give each value with its time, also if it has expired: the caller decides."""

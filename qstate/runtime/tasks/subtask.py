@@ -16,7 +16,7 @@ from functools import partial
 
 from qstate.backends.contract import Capability, Isolation
 from qstate.errors import FencedError, JobError
-from qstate.operators.operator import OperatorSpec
+from qstate.operators.operator_spec import OperatorSpec
 from qstate.operators.steps import step_in
 from qstate.runtime.control.addresses import RestoredSubtask
 from qstate.runtime.relay.data_channel import SessionRequest, TaskChannel

@@ -28,7 +28,8 @@ from qstate.checkpoint.log.operator_state import OperatorState
 from qstate.checkpoint.sources.opening import DeclaredStates, Origin, open_epoch_log, stored_lists
 from qstate.checkpoint.sources.origins import origin_of
 from qstate.errors import DamagedCheckpoint
-from qstate.operators.operator import KeyedOperator, OperatorSpec
+from qstate.operators.operator import FunctionOperator
+from qstate.operators.operator_spec import OperatorSpec
 from qstate.runtime.control.addresses import RestoredSubtask
 from qstate.runtime.control.scratch_directory import temporary_directory
 from qstate.runtime.job.directory_owner import check_owner
@@ -64,7 +65,7 @@ class SubtaskParts:
 
     make_spec: Callable[[], OperatorSpec]
     place: SubtaskPlace
-    operator: KeyedOperator
+    operator: FunctionOperator
     backend: StateBackend
     declared: DeclaredStates
     log: EpochLog
@@ -87,7 +88,7 @@ class SubtaskParts:
 class _OpenOperator:
     """The operator on a backend of its own, which is empty at first. `has_state`: it began with stored state."""
 
-    operator: KeyedOperator
+    operator: FunctionOperator
     backend: StateBackend
     declared: DeclaredStates
     has_state: bool
@@ -190,7 +191,7 @@ def _open_operator(
         options=config.backend_options,
     )
     resources.callback(backend.close)
-    operator = KeyedOperator(
+    operator = FunctionOperator(
         spec, place.operator_subtask, backend, stored=stored, ttl_sweep_entries=config.ttl_sweep_entries
     )
     resources.callback(_close_operator, operator, place)  # also when the function fails after its open()
@@ -205,7 +206,7 @@ def _open_operator(
     return _OpenOperator(operator, backend, declared, stored is not None)
 
 
-def _close_operator(operator: KeyedOperator, place: SubtaskPlace) -> None:
+def _close_operator(operator: FunctionOperator, place: SubtaskPlace) -> None:
     try:
         operator.close()
     except (Exception, SystemExit) as exc:

@@ -17,7 +17,7 @@ from typing import Any
 
 from qstate.checkpoint.storage.locations import open_directory
 from qstate.errors import JobError, QStateError
-from qstate.operators.operator import OperatorSpec
+from qstate.operators.operator_spec import OperatorSpec
 from qstate.runtime.control.addresses import Bootstrap
 from qstate.runtime.control.rpc import RpcPeer
 from qstate.runtime.job.declarations import Declaration

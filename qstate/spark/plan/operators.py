@@ -23,8 +23,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from qstate.errors import JobError
 from qstate.keys import ColumnType
 from qstate.operators.columns.combine import LatestRowPerKey
-from qstate.operators.functions import KeyedFunction
-from qstate.operators.operator import OperatorSpec
+from qstate.operators.functions import StreamFunction
+from qstate.operators.operator_spec import OperatorSpec
 from qstate.operators.time.epoch_time import EventTime
 from qstate.runtime.job.declarations import Declaration
 from qstate.runtime.job.job_manager import JobManager
@@ -51,7 +51,7 @@ class JobOperators:
 
     def declare(
         self,
-        function: KeyedFunction,
+        function: StreamFunction,
         results: Results,
         uid: str,
         columns: PlannedColumns,
@@ -120,7 +120,7 @@ class JobOperators:
         columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in placed.schema]
         return ticks.select(*columns).withColumn(SUBTASK_COLUMN, F.lit(0).cast("int"))
 
-    def _derived_uid(self, function: KeyedFunction, keys: Sequence[str]) -> str:
+    def _derived_uid(self, function: StreamFunction, keys: Sequence[str]) -> str:
         """A uid for an operator without one. It is the same in each run of a program, whichever query starts first."""
         name = f"{function.display_name} by {', '.join(keys)}"
         uid = next(

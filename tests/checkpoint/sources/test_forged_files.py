@@ -32,7 +32,7 @@ from qstate.descriptors import ListStateDescriptor
 from qstate.errors import CheckpointError, JobError, QStateError
 from qstate.evolution import StateSchema
 from qstate.operators.functions import KeyedProcessFunction
-from qstate.operators.operator import OperatorSpec
+from qstate.operators.operator_spec import OperatorSpec
 from qstate.runtime.tasks.subtask_place import Restart, SubtaskPlace
 from qstate.runtime.tasks.subtask_restore import restore_subtask
 from tests.checkpoint.checkpoints import (

@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 from xxhash import xxh64_intdigest
 
 from qstate.config import JobConfig
-from qstate.operators.functions import KeyedFunction
-from qstate.operators.operator import OperatorSpec
+from qstate.operators.functions import StreamFunction
+from qstate.operators.operator_spec import OperatorSpec
 from qstate.operators.time.epoch_time import EventTime
 from qstate.private_files import own_directory
 from qstate.runtime.client.sync_client import QueryableStateClient
@@ -46,7 +46,7 @@ class RunningJob:
 
     def __init__(
         self,
-        function: KeyedFunction,
+        function: StreamFunction,
         *,
         input_schema: pa.Schema = INPUT,
         event_time: EventTime | None = None,
@@ -71,7 +71,7 @@ class RunningJob:
         self._attempts = itertools.count(1)
 
     def add_operator(
-        self, uid: str, function: KeyedFunction, running: Mapping[str, str | None] = MappingProxyType({})
+        self, uid: str, function: StreamFunction, running: Mapping[str, str | None] = MappingProxyType({})
     ) -> None:
         """Declare an operator; `running` maps the ids of running queries to their names."""
         fields: dict[str, Any] = {

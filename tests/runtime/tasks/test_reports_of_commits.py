@@ -14,7 +14,7 @@ import pytest
 from qstate.backends.contract import Isolation
 from qstate.checkpoint.manifest import JobManifest
 from qstate.config import JobConfig
-from qstate.operators.operator import OperatorSpec
+from qstate.operators.operator_spec import OperatorSpec
 from qstate.operators.time.epoch_time import EpochTime, Reached
 from qstate.operators.time.timers import FirstTimers
 from qstate.runtime.control.addresses import Bootstrap

@@ -17,7 +17,7 @@ from qstate.descriptors import (
     ValueStateDescriptor,
 )
 from qstate.errors import JobError, QStateError, SerializationError
-from qstate.operators.functions import FlatMapWithState, KeyedFunction, KeyedProcessFunction
+from qstate.operators.functions import FlatMapWithState, KeyedProcessFunction, StreamFunction
 from qstate.operators.sinks import QueryableReducingSink
 from qstate.serializers import MessagePackSerializer
 from tests.runtime.job.functions import Close, Open, Totals, exit_quietly
@@ -66,7 +66,7 @@ class Uses(KeyedProcessFunction):
         self.state.add(row.amount)
 
 
-def sink() -> KeyedFunction:
+def sink() -> StreamFunction:
     descriptor = ReducingStateDescriptor("r", int, reduce_function=broken).queryable("r")
     return QueryableReducingSink(descriptor, ["amount"])
 
@@ -76,7 +76,7 @@ def lists(**settings: Any) -> ListStateDescriptor:
 
 
 #: By where the user's code fails: the function, the words before the traceback, and the user's frames in it.
-FAILURES: dict[str, tuple[Callable[[], KeyedFunction], str, list[str]]] = {
+FAILURES: dict[str, tuple[Callable[[], StreamFunction], str, list[str]]] = {
     "process_element": (
         lambda: Totals(broken),
         "operator 'it', function Totals, key 'mischief': LookupError: no such rule",
