@@ -344,7 +344,8 @@ class StateBackend(ABC):
 
     B21: `walk` MUST visit, once, every entry of the given states and key groups that is committed from its beginning to
         its end, as of one of the commits in between; it MAY visit entries that come or go meanwhile. The caller MAY
-        read it in small pieces, with writes, commits and rollbacks between them. Apart from the default, each piece
+        read it in small pieces, with writes, commits and rollbacks between them. Without a commit or rollback in
+        between, the entries of one map MUST come one after another. Apart from the default, each piece
         MUST take time and memory by its own size, and an unread rest MUST hold no resource of an earlier epoch.
 
     A third party with an ordered key-value store subclasses `qstate.backends.ByteStore` instead of this class.

@@ -25,6 +25,7 @@ from qstate.descriptors import (
     ValueStateDescriptor,
 )
 from qstate.errors import JobError
+from qstate.operators.broadcast import BroadcastState
 from qstate.operators.context import RuntimeContext
 from qstate.operators.handles import AggregatingState, ListState, MapState, ReducingState, ValueState
 from qstate.operators.operator_lists import OperatorListState
@@ -87,7 +88,7 @@ class KeyedStateStore:
 
 
 class OperatorStateStore:
-    """Gives the lists of the subtask that belong to no key. They have their restored elements at once."""
+    """Gives the states of the subtask that belong to no key. They have their restored elements at once."""
 
     def __init__(self, context: RuntimeContext) -> None:
         self._context = context
@@ -99,6 +100,10 @@ class OperatorStateStore:
     def get_union_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
         """A list of which each subtask has the elements of all when the parallelism changes."""
         return self._context.get_union_list_state(descriptor)
+
+    def get_broadcast_state(self, descriptor: MapStateDescriptor) -> BroadcastState:
+        """A broadcast state that `broadcast(descriptor)` has declared. Only broadcast rows may write it."""
+        return self._context.get_broadcast_state(descriptor)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ backend; it does not know epochs, batches or queries.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -23,7 +24,8 @@ from qstate.descriptors import (
 )
 from qstate.errors import JobError
 from qstate.evolution.write_checks import WriteChecks, checked
-from qstate.keys import KeyGroupRange
+from qstate.keys import ColumnType, KeyGroupRange, key_grouper
+from qstate.operators.broadcast import BroadcastState, BroadcastWrites, map_key_types, owned_state
 from qstate.operators.expiry.expiry_sweep import ExpiringState, ExpirySweep, WriteCount
 from qstate.operators.expiry.ttl_tables import ttl_table
 from qstate.operators.handles import (
@@ -78,22 +80,30 @@ class RuntimeContext:
         checks: WriteChecks | None = None,
         timed_writes: WriteCount | None = None,
         stored: OperatorState = (),
+        keyed: bool = True,
+        broadcast_states: Sequence[MapStateDescriptor] = (),
     ) -> None:
         """`checks` and `timed_writes` outlive a copy of the function, as the backend's tables do.
 
-        `stored` are the operator's lists that this copy begins with.
+        `stored` are the operator's lists that this copy begins with. `keyed`: whether the stream has a key.
         """
         self._job = job
         self._operator = operator
         self._subtask = subtask
         self._backend = backend
         self._descriptors: dict[str, StateDescriptor] = {}
+        self._handles: dict[str, StateHandle] = {}
         self._expiring: dict[str, ExpiringState] = {}
         self._timed_writes = WriteCount() if timed_writes is None else timed_writes
         self._cursor = ElementContext()
         self._checks = WriteChecks() if checks is None else checks
         self._lists = OperatorLists(operator, f"operator {operator!r} subtask {subtask.index}", self._checks, stored)
         self._sealed = False
+        self._keyed = keyed
+        #: For the operator: whether broadcast state may be written now.
+        self.broadcast_writes = BroadcastWrites()
+        self._owned: dict[str, tuple[ColumnType, ...]] = {}
+        self._broadcast = {one.name: (one, self._declare_broadcast(one)) for one in broadcast_states}
 
     @property
     def job(self) -> str:
@@ -149,6 +159,22 @@ class RuntimeContext:
         """A list of this subtask. After a change of parallelism or a restore, each subtask has the elements of all."""
         return self._operator_list(descriptor, Distribution.UNION)
 
+    def get_broadcast_state(self, descriptor: MapStateDescriptor) -> BroadcastState:
+        """The handle of a broadcast state, which `broadcast(descriptor)` has given to the stream of broadcast rows."""
+        name = getattr(descriptor, "name", repr(descriptor))
+        found = self._broadcast.get(name)
+        if found is None:
+            declared = ", ".join(map(repr, self._broadcast)) or "none"
+            raise JobError(
+                f"operator {self._operator!r}: there is no broadcast state {name!r}; broadcast() declares {declared}"
+            )
+        if found[0] != descriptor:
+            raise JobError(
+                f"operator {self._operator!r}: broadcast state {descriptor.name!r} is declared with another descriptor "
+                "in broadcast(): use one object for both"
+            )
+        return found[1]
+
     @property
     def element_context(self) -> ElementContext:
         """The operator sets the current key here, and handles read it."""
@@ -158,6 +184,24 @@ class RuntimeContext:
     def operator_lists(self) -> OperatorLists:
         """For the operator: the lists that the function has declared."""
         return self._lists
+
+    def keyed_handle(self, descriptor: StateDescriptor, cursor: ElementContext) -> StateHandle:
+        """For the operator: another handle of a keyed state that the function has asked for, with its own key.
+
+        Raises `JobError` for other states.
+        """
+        name = getattr(descriptor, "name", repr(descriptor))
+        handle = self._handles.get(name)
+        if handle is None or self._descriptors[name] != descriptor:
+            raise JobError(
+                f"operator {self._operator!r}: the function has no keyed state {name!r} of this descriptor; ask for it "
+                f"in open(). It has {', '.join(map(repr, self._handles)) or 'none'}"
+            )
+        return handle.at(cursor)
+
+    def key_types_of(self, state: str) -> tuple[ColumnType, ...] | None:
+        """For the operator: the types of the keys of a state whose keys are not those of the stream, else None."""
+        return self._owned.get(state)
 
     @property
     def keeps_time(self) -> bool:
@@ -184,10 +228,33 @@ class RuntimeContext:
     def _handle(self, handle: type[Handle], expected: type[StateDescriptor], descriptor: StateDescriptor) -> Handle:
         if not isinstance(descriptor, expected):
             raise JobError(f"operator {self._operator!r}: expected a {expected.__name__}, got {descriptor!r}")
-        return handle(descriptor, self._cursor, self._tables(descriptor))
+        made = self._handles[descriptor.name] = handle(descriptor, self._cursor, self._tables(descriptor))
+        return made
+
+    def _declare_broadcast(self, descriptor: MapStateDescriptor) -> BroadcastState:
+        owned = owned_state(descriptor)
+        self._declare(owned)
+        self._owned[descriptor.name] = map_key_types(descriptor)
+        groups, group_of = self._subtask.key_groups, key_grouper(self._subtask.max_parallelism)
+        return self._lists.declare_broadcast(
+            descriptor,
+            lambda stored: BroadcastState(
+                descriptor,
+                stored,
+                self.broadcast_writes,
+                self._checks.of(descriptor).serializer.dumps,
+                self._backend.table(self._checks.of(owned)),
+                lambda map_key: group_of(map_key) in groups,
+            ),
+        )
 
     def _tables(self, descriptor: StateDescriptor) -> Tables:
         """Declare a state. Returns its tables by namespace."""
+        if not self._keyed:
+            raise JobError(
+                f"operator {self._operator!r}: {descriptor.name!r} is keyed state, and the stream has no key: use "
+                "key_by(), or operator state (get_operator_list_state)"
+            )
         self._declare(descriptor)
         if descriptor.ttl is None:
             return partial(self._backend.table, self._checks.of(descriptor))

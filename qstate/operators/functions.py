@@ -1,4 +1,4 @@
-"""Functions over a keyed stream: the classes that users implement and the operator calls.
+"""Functions over a stream: the classes that users implement and the operator calls.
 
 Rules of this module: interfaces and the flat-map shortcut only. A function is pickled with its job, and every
 subtask uses its own copy. After an epoch that failed, a new copy takes its place: its attributes are those of the
@@ -20,20 +20,26 @@ from qstate.operators.handles import ElementContext, ValueState
 from qstate.operators.keyed_batch import KeyedBatch
 
 __all__ = [
+    "BroadcastProcessFunction",
     "FlatMapWithState",
     "KeyedBatchFunction",
+    "KeyedBroadcastProcessFunction",
     "KeyedCoProcessFunction",
     "KeyedProcessFunction",
+    "ProcessFunction",
     "RowFunction",
     "StreamFunction",
 ]
 
 
 class StreamFunction:
-    """A function with keyed state. The operator opens each copy once, before its first row, and closes it once.
+    """A function with state. The operator opens each copy once, before its first row, and closes it once.
 
     A subtask has one copy at a time. It gets a new one when it is restored, and after each epoch that failed.
     """
+
+    #: Whether its stream has a key.
+    keyed: ClassVar[bool] = True
 
     def open(self, context: RuntimeContext) -> None:
         """Get state handles and whatever else the function needs. Called before keyed state is restored.
@@ -55,6 +61,8 @@ class RowFunction(StreamFunction, ABC):
 
     #: The method for the rows of each input.
     elements: ClassVar[tuple[str, ...]] = ("process_element",)
+    #: Whether the first input is broadcast: every subtask gets its rows.
+    has_broadcast: ClassVar[bool] = False
 
     @property
     def uses_timers(self) -> bool:
@@ -99,6 +107,60 @@ class KeyedCoProcessFunction(RowFunction):
     @abstractmethod
     def process_element2(self, row: Any, context: ElementContext) -> Iterable[Any] | None:
         """Process a row of the second stream."""
+
+
+class KeyedBroadcastProcessFunction(RowFunction):
+    """Processes the rows of a keyed stream, and broadcast rows that every subtask gets, such as rules.
+
+    A broadcast row may write broadcast state, and has no key: keyed state and timers raise `JobError` there. In each
+    epoch all broadcast rows come first, in the same order in every subtask, then due timers, then the other rows.
+    """
+
+    elements: ClassVar[tuple[str, ...]] = ("process_broadcast_element", "process_element")
+    has_broadcast = True
+
+    @abstractmethod
+    def process_broadcast_element(self, row: Any, context: ElementContext) -> Iterable[Any] | None:
+        """Process a broadcast row. Every subtask does that, so each of them emits the rows that it returns.
+
+        `context.apply_to_keyed_state` visits all keys of a keyed state.
+        """
+
+    @abstractmethod
+    def process_element(self, row: Any, context: ElementContext) -> Iterable[Any] | None:
+        """Process a row of the keyed stream, as `KeyedProcessFunction.process_element`. Broadcast state can be read."""
+
+
+class ProcessFunction(RowFunction):
+    """Processes the rows of a stream without a key. It has operator state, and neither keyed state nor timers.
+
+    Equal rows come to the same subtask. Otherwise a row may come to any, and to another one at another parallelism.
+    """
+
+    keyed = False
+
+    @abstractmethod
+    def process_element(self, row: Any, context: ElementContext) -> Iterable[Any] | None:
+        """Process one row, as `KeyedProcessFunction.process_element`. There is no current key."""
+
+
+class BroadcastProcessFunction(RowFunction):
+    """Processes the rows of a stream without a key, and broadcast rows that every subtask gets.
+
+    It is to `KeyedBroadcastProcessFunction` as `ProcessFunction` is to `KeyedProcessFunction`.
+    """
+
+    keyed = False
+    elements: ClassVar[tuple[str, ...]] = ("process_broadcast_element", "process_element")
+    has_broadcast = True
+
+    @abstractmethod
+    def process_broadcast_element(self, row: Any, context: ElementContext) -> Iterable[Any] | None:
+        """Process a broadcast row. Every subtask does that, so each of them emits the rows that it returns."""
+
+    @abstractmethod
+    def process_element(self, row: Any, context: ElementContext) -> Iterable[Any] | None:
+        """Process a row of the stream. Broadcast state can be read."""
 
 
 class KeyedBatchFunction(StreamFunction, ABC):

@@ -38,14 +38,19 @@ from qstate.operators.time.timers import NO_TIMERS, TimeDomain, TimerService
 from qstate.values.value_types import value_type_of
 
 __all__ = [
+    "BROADCAST_ROW",
+    "NO_KEY",
+    "ROW_WITHOUT_KEY",
     "AggregatingState",
     "DefaultingValueState",
     "ElementContext",
     "ListState",
     "MapState",
+    "NoKey",
     "ReducingState",
     "StateHandle",
     "ValueState",
+    "check_map_key",
 ]
 
 Self = TypeVar("Self", bound="StateHandle")
@@ -56,17 +61,22 @@ _FIRST, _SECOND = itemgetter(0), itemgetter(1)
 KEPT_NAMESPACES = 256
 
 
-class _NoKey:
-    """The current key when there is none. Every table hashes its key first, so any use raises the error below."""
+class NoKey:
+    """The current key where there is none. Every table hashes its key first, so any use raises an error.
+
+    `place` says where that is, `hint` what to do.
+    """
+
+    def __init__(self, place: str, hint: str) -> None:
+        self._place = place
+        self._hint = hint
 
     def __hash__(self) -> NoReturn:
-        raise JobError(
-            "state was used where there is no current key; use it inside process_element, or in a loop over a batch's "
-            "by_key(); elsewhere in process_batch, name the keys, as in get_many(keys)"
-        )
+        where = f"in {self._place}, " if self._place else ""
+        raise JobError(f"state was used {where}where there is no current key; {self._hint}")
 
     def __repr__(self) -> str:
-        return "no current key"
+        return self._place or "no current key"
 
 
 class ElementContext:
@@ -84,6 +94,7 @@ class ElementContext:
         "time_domain",
         "timers",
         "timestamp",
+        "visit",
         "watermark",
     )
 
@@ -104,6 +115,8 @@ class ElementContext:
     time_domain: TimeDomain | None
     #: What `output` calls.
     send: Callable[[str, Any], None]
+    #: What `apply_to_keyed_state` calls.
+    visit: Callable[[StateDescriptor, Callable[[Key, Any], None]], None]
 
     def __init__(self) -> None:
         self.current_key = NO_KEY
@@ -111,6 +124,7 @@ class ElementContext:
         self.processing_time = 0
         self.timers = NO_TIMERS
         self.send = _no_side_outputs
+        self.visit = _no_visit
 
     def output(self, name: str, row: Any) -> None:
         """Send a row to a side output. Its form is that of the rows that the function returns.
@@ -120,12 +134,39 @@ class ElementContext:
         """
         self.send(name, row)
 
+    def apply_to_keyed_state(self, descriptor: StateDescriptor, function: Callable[[Key, Any], None]) -> None:
+        """In `process_broadcast_element`: call `function(key, state)` for every key that has a value of a keyed state.
+
+        Each subtask visits its own keys, one after the other, in no particular order. `state` is the handle of that
+        key's state: valid during the call, and in the void namespace. The function may change and clear it; it reaches
+        no other state. What it does to the rows must not depend on the order.
+
+        Raises `JobError` elsewhere, and for a state that the function did not ask for in `open`.
+        """
+        self.visit(descriptor, function)
+
+
+def _no_visit(descriptor: StateDescriptor, function: Callable[[Key, Any], None]) -> NoReturn:
+    raise JobError("context.apply_to_keyed_state() is for process_broadcast_element of a keyed stream only")
+
 
 def _no_side_outputs(name: str, row: Any) -> NoReturn:
     raise JobError(f"no side output is called {name!r}: the operator is declared without side_outputs")
 
 
-NO_KEY: Any = _NoKey()
+#: Outside of the rows.
+NO_KEY: Any = NoKey(
+    "",
+    "use it inside process_element, or in a loop over a batch's by_key(); elsewhere in process_batch, name the keys, "
+    "as in get_many(keys)",
+)
+#: While a broadcast row is processed.
+BROADCAST_ROW: Any = NoKey(
+    "a broadcast row",
+    "every subtask gets it: use broadcast state, and context.apply_to_keyed_state() to change the state of keys",
+)
+#: While a row of a stream without a key is processed.
+ROW_WITHOUT_KEY: Any = NoKey("a row without a key", "use key_by() for keyed state and timers, or operator state")
 
 
 class StateHandle(ABC):
@@ -162,6 +203,14 @@ class StateHandle(ABC):
             handle = self._kept[place] = type(self)(self._descriptor, self._cursor, self._tables, namespace)
         return handle
 
+    def at(self: Self, cursor: ElementContext) -> Self:
+        """The same state of the current key of another cursor, in the void namespace."""
+        return type(self)(self._descriptor, cursor, self._tables)
+
+    def has_value(self) -> bool:
+        """Whether the current key has a value of this state."""
+        return self._tables(self._namespace).get(self._cursor.current_key) is not None
+
     def clear(self) -> None:
         """Remove the state of the current key."""
         self._delete(self._cursor.current_key)
@@ -177,6 +226,7 @@ class StateHandle(ABC):
     ) -> Iterator[Part]:
         """The parts of a call by namespace. Raises `JobError` when the columns are not as long as the keys."""
         if self._cursor.current_key is not NO_KEY:
+            hash(self._cursor.current_key)  # raises `JobError` where there is no current key
             raise JobError(
                 f"state {self._descriptor.name!r}: {operation} takes the keys of a whole batch, but there is a current "
                 f"key, {self._cursor.current_key!r}: use the methods without _many"
@@ -286,6 +336,10 @@ class ListState(StateHandle):
         """The elements in the order they were added; an empty list when there are none."""
         return self._get(self._cursor.current_key) or []
 
+    def has_value(self) -> bool:
+        """Whether the list has an element."""
+        return next(self.elements(), None) is not None
+
     def elements(self) -> Iterator[Any]:
         """The elements one by one, in their order: on RocksDB, a list that is larger than memory.
 
@@ -345,12 +399,11 @@ class MapState(StateHandle):
     that is larger than memory. What is written while they are read does not show. Each result is to be read once.
     """
 
-    __slots__ = ("_items", "_key_classes", "_key_rule", "_map_get", "_map_put", "_map_remove")
+    __slots__ = ("_items", "_key_classes", "_map_get", "_map_put", "_map_remove")
 
     def _bind(self, table: StateTable) -> None:
         assert isinstance(self._descriptor, MapStateDescriptor)
-        self._key_rule = _rule_of_map_keys(self._descriptor.map_key_type)
-        self._key_classes = self._key_rule.exact
+        self._key_classes = _rule_of_map_keys(self._descriptor.map_key_type).exact
         self._map_get = table.map_get
         self._map_put = table.map_put
         self._map_remove = table.map_remove
@@ -401,6 +454,10 @@ class MapState(StateHandle):
         """The current values, in no particular order."""
         return map(_SECOND, self._items(self._cursor.current_key))
 
+    def has_value(self) -> bool:
+        """Whether the map has an entry."""
+        return not self.is_empty()
+
     def is_empty(self) -> bool:
         """Whether there is no entry."""
         return next(self._items(self._cursor.current_key), None) is None
@@ -432,10 +489,8 @@ class MapState(StateHandle):
                 part.table.map_remove(key, map_key)
 
     def _check_map_key(self, map_key: Any) -> None:
-        try:
-            self._key_rule.check(map_key)
-        except Misfit as exc:
-            raise SerializationError(f"state {self._descriptor.name!r}, map_key_type: {exc}") from None
+        assert isinstance(self._descriptor, MapStateDescriptor)
+        check_map_key(self._descriptor, map_key)
 
 
 class ReducingState(StateHandle):
@@ -526,6 +581,16 @@ class AggregatingState(StateHandle):
         self._refuse_none_of("add_many()", keys, added)
         for part in self._parts("add_many()", keys, namespaces, added):
             fold(part, self._descriptor.name, "the aggregate function's add()", combine)
+
+
+def check_map_key(descriptor: MapStateDescriptor, map_key: Any) -> None:
+    """Raise `SerializationError` for a map key that does not have the declared type."""
+    rule = _rule_of_map_keys(descriptor.map_key_type)
+    try:
+        if type(map_key) not in rule.exact:
+            rule.check(map_key)
+    except Misfit as exc:
+        raise SerializationError(f"state {descriptor.name!r}, map_key_type: {exc}") from None
 
 
 @lru_cache(maxsize=256)

@@ -1,4 +1,4 @@
-"""The keyed operator: runs a user's function over the batches of one subtask.
+"""The operator of a function: runs a user's function over the batches of one subtask.
 
 Rules of this module: rows in, state access, rows out. It knows Arrow, the function and the backend's tables; it must
 not know Spark or sockets. The caller begins, seals and rolls back epochs.
@@ -14,7 +14,8 @@ lists sealed last. That costs nothing while epochs succeed. The copies use the s
 A function may fork. A child process that returns from the function ends here (`qstate.forks`).
 
 Rows are processed as they arrive, and their output is returned at once. With order_by columns, rows are held until
-`finish`, which sorts the epoch (stable, nulls last), because Spark's shuffle does not keep a key's order.
+`finish`, which sorts the epoch (stable, nulls last), because Spark's shuffle does not keep a key's order. So broadcast
+rows, which have an order before all others, are processed first.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
 from operator import attrgetter
 from typing import Any
 
@@ -35,7 +37,7 @@ from qstate.errors import ClosedError, JobError
 from qstate.evolution import StateSchema
 from qstate.evolution.write_checks import WriteChecks
 from qstate.forks import end_forked_child
-from qstate.keys import Key
+from qstate.keys import ColumnType, Key
 from qstate.operators.checkpointed import (
     CheckpointedFunction,
     CheckpointListener,
@@ -46,13 +48,14 @@ from qstate.operators.checkpointed import (
     OperatorStateStore,
 )
 from qstate.operators.columns.column_values import column_values
-from qstate.operators.columns.inputs import InputRows
+from qstate.operators.columns.inputs import BROADCAST, INPUT_COLUMN, InputRows
 from qstate.operators.columns.rows import OutputRows
 from qstate.operators.context import RuntimeContext, Subtask
 from qstate.operators.expiry.expiry_sweep import WriteCount
 from qstate.operators.functions import KeyedBatchFunction, RowFunction
-from qstate.operators.handles import NO_KEY, ElementContext
+from qstate.operators.handles import BROADCAST_ROW, NO_KEY, ROW_WITHOUT_KEY, ElementContext, NoKey
 from qstate.operators.keyed_batch import KeyedBatch, combined
+from qstate.operators.keyed_state_visit import visit_keys
 from qstate.operators.operator_lists import OperatorLists, OperatorListState
 from qstate.operators.operator_spec import OperatorSpec, sort_keys
 from qstate.operators.side_outputs import SideOutputs
@@ -128,6 +131,8 @@ class FunctionOperator:
             checks=self._checks,
             timed_writes=self._timed_writes,
             stored=self._stored or (),
+            keyed=spec.function.keyed,
+            broadcast_states=spec.broadcast_states,
         )
         self._cursor = self._context.element_context
         self._side_outputs = self._open_side_outputs()
@@ -135,6 +140,7 @@ class FunctionOperator:
         self._clock = OperatorClock(spec.event_times, self._cursor)
         self._timers: Sequence[tuple[TimeDomain, Timers, Callable[[EpochTime], int | None]]] = ()
         self._function_list: OperatorListState | None = None
+        self._time = EpochTime(None, 0)
         self._opened = self._usable = self._closed = False
 
     @property
@@ -150,6 +156,18 @@ class FunctionOperator:
     def descriptors(self) -> tuple[StateDescriptor, ...]:
         """The states that the function declared when it was opened."""
         return self._descriptors
+
+    def key_types_of(self, state: str) -> tuple[ColumnType, ...]:
+        """The types of the keys of a state: those of the stream, or the map keys of a broadcast state."""
+        own = self._context.key_types_of(state)
+        return self._spec.key_types if own is None else own
+
+    def broadcast_entries(self, state: str) -> dict[Any, Any]:
+        """The entries of a broadcast state. Raises `JobError` for another name."""
+        found = {one.name: one for one in self._spec.broadcast_states}
+        if state not in found:
+            raise JobError(f"there is no broadcast state {state!r}; there are {sorted(found)}")
+        return dict(self._context.get_broadcast_state(found[state]).entries())
 
     @property
     def lists(self) -> OperatorLists:
@@ -263,10 +281,16 @@ class FunctionOperator:
     def begin(self, epoch: int, time: EpochTime) -> Iterator[pa.RecordBatch]:
         """Begin an epoch: its time is that of all its rows. Fires the timers that are due.
 
-        The caller must exhaust the result, and processes the first batch afterwards. Raises `JobError` as `process`.
+        With broadcast rows, which come first, `finish` fires them. The caller must exhaust the result, and processes
+        the first batch afterwards. Raises `JobError` as `process`.
         """
         self._check_usable()
         self._clock.begin(epoch, time)
+        self._time = time
+        return iter(()) if self._spec.has_broadcast else self._fire(time)
+
+    def _fire(self, time: EpochTime) -> Iterator[pa.RecordBatch]:
+        """Fire the timers that are due."""
         if not self._timers:
             return iter(())
         self._context.check_writes()
@@ -333,18 +357,27 @@ class FunctionOperator:
         """
         self._check_usable()
         self._clock.end()
-        yield from self._sorted_rows()
+        table = self._sorted()
+        if self._spec.has_broadcast:
+            rows = pc.sum(pc.equal(table.column(INPUT_COLUMN), BROADCAST), min_count=0).as_py()
+            yield from self._run_all(table.slice(0, rows))
+            yield from self._fire(self._time)
+            table = table.slice(rows)
+        yield from self._run_all(table)
         self._sweep.run(self._cursor.processing_time)
 
-    def _sorted_rows(self) -> Iterator[pa.RecordBatch]:
+    def _sorted(self) -> pa.Table:
+        """The held rows of the epoch, in their order."""
         held, self._held = self._held, []
-        if not held:
-            return
-        table = pa.Table.from_batches(held)
+        table = pa.Table.from_batches(held, held[0].schema if held else self._spec.input_schema)
         held.clear()
+        if not table.num_rows:
+            return table
         # By default the sort is stable, with nulls last. Newer versions of Arrow warn when null_placement is given.
-        order = pc.sort_indices(table, sort_keys=sort_keys(self._spec.order_by))
-        for batch in table.take(order).to_batches(max_chunksize=SORTED_BATCH_ROWS):
+        return table.take(pc.sort_indices(table, sort_keys=sort_keys(self._spec.order_by)))
+
+    def _run_all(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
+        for batch in table.to_batches(max_chunksize=SORTED_BATCH_ROWS):
             yield from self._run(batch)
 
     def discard(self) -> None:
@@ -368,13 +401,41 @@ class FunctionOperator:
             return []
         if isinstance(self._function, KeyedBatchFunction):
             return self._run_batch(self._function, batch)
+        assert isinstance(self._function, RowFunction)
         places = map(batch.schema.names.index, self._spec.key_columns)
         columns = {place: column_values(batch.column(place)) for place in places}
-        keys = combined(list(columns.values()))
+        keys = combined(list(columns.values())) if columns else repeat(ROW_WITHOUT_KEY, batch.num_rows)
         keyed_rows = zip(keys, self._clock.timestamps(batch), self._inputs.rows(batch, columns), strict=True)
-        assert isinstance(self._function, RowFunction)
-        process = self._inputs.dispatched([getattr(self._function, name) for name in self._function.elements])
-        return list(self._run_rows(process, keyed_rows))
+        return list(self._run_rows(self._dispatched(self._function), keyed_rows))
+
+    def _dispatched(self, function: RowFunction) -> _Call:
+        """The method for the rows of all inputs."""
+        calls = [getattr(function, name) for name in function.elements]
+        if function.has_broadcast:
+            calls[BROADCAST] = self._broadcasting(calls[BROADCAST])
+        return self._inputs.dispatched(calls)
+
+    def _broadcasting(self, call: _Call) -> _Call:
+        """`process_broadcast_element`, with the right to write broadcast state and to visit the keys of keyed state."""
+        cursor, writes, refuse = self._cursor, self._context.broadcast_writes, self._cursor.visit
+        visit = self._visit_keys if self._function.keyed else refuse
+
+        def process_broadcast_element(row: Any, context: ElementContext) -> Iterable[Any] | None:
+            cursor.current_key = BROADCAST_ROW
+            writes.allowed, cursor.visit = True, visit
+            try:
+                outputs = call(row, context)
+                return list(outputs) if isinstance(outputs, Iterable) else outputs  # a generator runs here
+            finally:
+                writes.allowed, cursor.visit = False, refuse
+
+        return process_broadcast_element
+
+    def _visit_keys(self, descriptor: StateDescriptor, function: Callable[[Key, Any], None]) -> None:
+        cursor = ElementContext()
+        cursor.processing_time = self._cursor.processing_time
+        state = self._context.keyed_handle(descriptor, cursor)
+        visit_keys(self._backend, self._subtask.key_groups, descriptor.name, state, cursor, function)
 
     def _run_rows(self, process: _Call, keyed_rows: Iterator[_KeyedRow]) -> Iterator[pa.RecordBatch]:
         found: list[Any] = []
@@ -403,7 +464,8 @@ class FunctionOperator:
                     if len(found) >= OUTPUT_BATCH_ROWS:
                         return True
         except Exception as exc:
-            where = f"key {cursor.current_key!r}"
+            key = cursor.current_key
+            where = repr(key) if isinstance(key, NoKey) else f"key {key!r}"
             if not isinstance(outputs, Iterable | None):
                 raise JobError(
                     f"{self._source}, {where}: expected an iterable of rows or None, got {outputs!r}"
@@ -436,7 +498,10 @@ class FunctionOperator:
                 f"operator {self._spec.uid!r}: expected the columns {self._spec.input_schema.names}, "
                 f"got {batch.schema.names}"
             )
-        for name in (*self._spec.key_columns, *self._spec.namespace_columns):
+        columns = (*self._spec.key_columns, *self._spec.namespace_columns)
+        if self._spec.has_broadcast and columns:  # broadcast rows have no key
+            batch = batch.filter(pc.not_equal(batch.column(INPUT_COLUMN), BROADCAST))
+        for name in columns:
             nulls = batch.column(name).null_count
             if nulls:
                 raise JobError(

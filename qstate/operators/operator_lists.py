@@ -11,19 +11,22 @@ After an abandoned epoch, the function is made again, and with it its lists, fro
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from qstate.checkpoint.log.operator_state import DeclaredLists, Distribution, OperatorList, OperatorState, check_size
-from qstate.descriptors import ListStateDescriptor
+from qstate.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor
 from qstate.errors import JobError, SerializationError
 from qstate.evolution import StateSchema
 from qstate.evolution.admission import admission_of
 from qstate.evolution.write_checks import WriteChecks
+from qstate.operators.broadcast import BroadcastState
 from qstate.operators.user_traceback import described
 from qstate.serializers import Serializer
 
 __all__ = ["OperatorListState", "OperatorLists"]
+
+SomeHandle = TypeVar("SomeHandle")
 
 
 class OperatorListState:
@@ -63,42 +66,64 @@ class OperatorListState:
 
 
 class OperatorLists:
-    """The operator state of one subtask: the lists that its function declared, and the state that was sealed last."""
+    """The operator state of one subtask: the lists and broadcast states of its function, and the state sealed last."""
 
     def __init__(self, operator: str, owner: str, checks: WriteChecks, stored: OperatorState = ()) -> None:
         """`owner` is the name of the subtask in errors, `stored` are the lists that it begins with."""
         self._checks = checks
         self._operator = operator
         self._owner = owner
-        self._declared: dict[str, tuple[ListStateDescriptor, Distribution]] = {}
+        self._declared: dict[str, tuple[StateDescriptor, Distribution]] = {}
         self._schemas: dict[str, dict[str, Any]] = {}
         self._serializers: dict[str, Serializer] = {}
         self._handles: dict[str, OperatorListState] = {}
+        self._broadcast: dict[str, BroadcastState] = {}
         self._stored = stored
         self._sealed: OperatorState = ()
 
     @property
     def names(self) -> Iterable[str]:
-        """The names of the declared lists."""
-        return self._handles.keys()
+        """The names of the declared lists, and of broadcast states."""
+        return self._declared.keys()
 
     def declare(self, descriptor: ListStateDescriptor, distribution: Distribution) -> OperatorListState:
         """Declare a list, whose name must be new; returns its handle, with the stored elements.
 
         Raises `JobError` when they were stored with another distribution, or cannot be converted or read.
         """
+        handle = self._declare(
+            descriptor,
+            distribution,
+            lambda stored: OperatorListState(descriptor, list(map(descriptor.serializer.loads, stored))),
+        )
+        self._handles[descriptor.name] = handle
+        return handle
+
+    def declare_broadcast(
+        self, descriptor: MapStateDescriptor, make: Callable[[Sequence[bytes]], BroadcastState]
+    ) -> BroadcastState:
+        """Declare a broadcast state, whose name must be new; `make` gives its handle, from the stored entries.
+
+        Raises `JobError` as `declare`.
+        """
+        handle = self._declare(descriptor, Distribution.BROADCAST, make)
+        self._broadcast[descriptor.name] = handle
+        return handle
+
+    def _declare(
+        self, descriptor: StateDescriptor, distribution: Distribution, make: Callable[[Sequence[bytes]], SomeHandle]
+    ) -> SomeHandle:
         name = descriptor.name
         declared = DeclaredLists(self._operator, {name: (descriptor, distribution)})
         (restored,) = declared.restored([one for one in self._stored if one.name == name])
         try:
-            elements = list(map(descriptor.serializer.loads, restored.elements))
+            handle = make(restored.elements)
         except Exception as exc:
             raise self._fault(name, "cannot be read", exc) from exc
         self._declared[name] = (descriptor, distribution)
         self._schemas[name] = StateSchema.of(descriptor).to_plain()
         self._serializers[name] = self._checks.of(descriptor).serializer
         self._sealed = (*self._sealed, restored)
-        handle = self._handles[name] = OperatorListState(descriptor, elements)
         return handle
 
     def declared(self, *, allow_non_restored: bool) -> DeclaredLists:
@@ -120,21 +145,22 @@ class OperatorLists:
         found = []
         for name, (descriptor, distribution) in self._declared.items():
             try:
-                elements = self._packed_list(descriptor)
+                broadcast = self._broadcast.get(name)
+                elements = self._packed_list(descriptor) if broadcast is None else broadcast.packed()
             except Exception as exc:
                 raise self._fault(name, "cannot be stored", exc) from exc
             found.append(OperatorList(self._schemas[name], distribution, elements))
         check_size(found, self._owner)
         return tuple(found)
 
-    def _packed_list(self, descriptor: ListStateDescriptor) -> tuple[bytes, ...]:
+    def _packed_list(self, descriptor: StateDescriptor) -> tuple[bytes, ...]:
         elements, dumps = self._handles[descriptor.name].get(), self._serializers[descriptor.name].dumps
         try:
             return tuple(map(dumps, elements))
         except SerializationError:
             return tuple(self._packed_element(descriptor, element) for element in elements)
 
-    def _packed_element(self, descriptor: ListStateDescriptor, element: Any) -> bytes:
+    def _packed_element(self, descriptor: StateDescriptor, element: Any) -> bytes:
         """The bytes of an element. An element that does not have the declared type may stay if it was stored like that,
         because the whole list is written each time."""
         try:

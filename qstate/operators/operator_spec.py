@@ -13,8 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from qstate.descriptors import MapStateDescriptor
 from qstate.errors import JobError
 from qstate.keys import MAX_KEY_COLUMNS, ColumnType
+from qstate.operators.broadcast import check_broadcast_states
 from qstate.operators.checkpointed import check_hooks
 from qstate.operators.columns.inputs import InputRows
 from qstate.operators.columns.key_columns import key_column_type, why_no_key
@@ -33,7 +35,8 @@ class OperatorSpec:
     `input_schema` these columns come first, then hidden ones: keys and orders that are not columns of the rows
     (`qstate.operators.columns.inputs`). Without `inputs`, there is one, and its rows have all columns. `event_times`
     says where the event time of each input is; without it the rows have none. `side_outputs` has the schemas of the
-    side outputs by their names.
+    side outputs by their names. `broadcast_states` are those that broadcast rows write. A function of a stream without
+    a key has no `key_columns`.
 
     Raises `JobError`, which names the operator and the column, for a spec that cannot work. The function is not copied,
     so every subtask unpickles a spec of its own.
@@ -50,16 +53,16 @@ class OperatorSpec:
     inputs: tuple[tuple[str, ...], ...] = ()
     event_times: tuple[EventTime, ...] = ()
     side_outputs: Mapping[str, pa.Schema] = field(default_factory=dict)
+    broadcast_states: tuple[MapStateDescriptor, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.function, (RowFunction, KeyedBatchFunction)):
             raise JobError(
-                f"operator {self.uid!r}: the function must be a KeyedProcessFunction or a KeyedBatchFunction, got "
-                f"{self.function!r}"
+                f"operator {self.uid!r}: the function must be one of the function classes of qstate.spark, such as "
+                f"KeyedProcessFunction, got {self.function!r}"
             )
         check_hooks(self.uid, self.function)
-        if not self.key_columns:
-            raise JobError(f"operator {self.uid!r}: a keyed stream needs at least one key column")
+        self._check_keyed()
         for what in ("key_columns", "order_by", "namespace_columns"):
             self._check_columns(what, getattr(self, what))
         if self.namespace_columns and not isinstance(self.function, KeyedBatchFunction):
@@ -96,6 +99,11 @@ class OperatorSpec:
         return isinstance(self.function, RowFunction) and self.function.uses_timers
 
     @property
+    def has_broadcast(self) -> bool:
+        """Whether the first input is broadcast."""
+        return isinstance(self.function, RowFunction) and self.function.has_broadcast
+
+    @property
     def row_names(self) -> tuple[tuple[str, ...], ...]:
         """The columns that a function sees, of each input."""
         return self.inputs or (tuple(self.input_schema.names),)
@@ -110,12 +118,26 @@ class OperatorSpec:
         """The types of the namespace columns."""
         return tuple(self._column_type("namespace", name) for name in self.namespace_columns)
 
+    def _check_keyed(self) -> None:
+        if self.function.keyed and not self.key_columns:
+            raise JobError(f"operator {self.uid!r}: a keyed stream needs at least one key column")
+        if not self.function.keyed and self.key_columns:
+            raise JobError(f"operator {self.uid!r}: {self.function.display_name} is for a stream without a key")
+        if not self.function.keyed and self.uses_timers:
+            raise JobError(
+                f"operator {self.uid!r}: timers belong to keys, and the stream of {self.function.display_name} has "
+                "none: leave on_timer() out, or use key_by()"
+            )
+        if self.broadcast_states and not self.has_broadcast:
+            raise JobError(f"operator {self.uid!r}: {self.function.display_name} has no broadcast rows")
+        check_broadcast_states(self.uid, self.broadcast_states)
+
     def _check_inputs(self) -> None:
         expected = len(self.function.elements) if isinstance(self.function, RowFunction) else 1
         if len(self.row_names) != expected:
             raise JobError(
                 f"operator {self.uid!r}: {self.function.display_name} is for {expected} input(s), and the operator has "
-                f"{len(self.row_names)}; two keyed streams need connect() and a KeyedCoProcessFunction"
+                f"{len(self.row_names)}; two streams need connect() and a function for both"
             )
 
     def _check_columns(self, what: str, names: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ from qstate.installation import missing_package
 
 try:
     from qstate.descriptors import StateTtl
+    from qstate.operators.broadcast import BroadcastState
     from qstate.operators.checkpointed import (
         CheckpointedFunction,
         CheckpointListener,
@@ -17,7 +18,14 @@ try:
         OperatorStateStore,
     )
     from qstate.operators.context import RuntimeContext
-    from qstate.operators.functions import KeyedBatchFunction, KeyedCoProcessFunction, KeyedProcessFunction
+    from qstate.operators.functions import (
+        BroadcastProcessFunction,
+        KeyedBatchFunction,
+        KeyedBroadcastProcessFunction,
+        KeyedCoProcessFunction,
+        KeyedProcessFunction,
+        ProcessFunction,
+    )
     from qstate.operators.handles import (
         AggregatingState,
         ElementContext,
@@ -29,16 +37,22 @@ try:
     from qstate.operators.keyed_batch import KeyedBatch, RowsByKey, RowsOfKey
     from qstate.operators.operator_lists import OperatorListState
     from qstate.operators.time.timers import TimeDomain, TimerService
+    from qstate.spark.broadcast_streams import BroadcastConnectedStream, BroadcastStream
     from qstate.spark.connected_streams import ConnectedStreams
     from qstate.spark.job import Job
     from qstate.spark.keyed_stream import KeyedStream
     from qstate.spark.outputs import output_of, write_each
     from qstate.spark.sink import QueryableStateStream
+    from qstate.spark.stream import Stream
 except ModuleNotFoundError as exc:
     raise missing_package("qstate.spark", "spark", exc) from exc
 
 __all__ = [
     "AggregatingState",
+    "BroadcastConnectedStream",
+    "BroadcastProcessFunction",
+    "BroadcastState",
+    "BroadcastStream",
     "CheckpointListener",
     "CheckpointedFunction",
     "ConnectedStreams",
@@ -48,6 +62,7 @@ __all__ = [
     "Job",
     "KeyedBatch",
     "KeyedBatchFunction",
+    "KeyedBroadcastProcessFunction",
     "KeyedCoProcessFunction",
     "KeyedProcessFunction",
     "KeyedStateStore",
@@ -57,12 +72,14 @@ __all__ = [
     "MapState",
     "OperatorListState",
     "OperatorStateStore",
+    "ProcessFunction",
     "QueryableStateStream",
     "ReducingState",
     "RowsByKey",
     "RowsOfKey",
     "RuntimeContext",
     "StateTtl",
+    "Stream",
     "TimeDomain",
     "TimerService",
     "ValueState",

@@ -37,6 +37,7 @@ from qstate.spark.live_jobs import LiveJob, LiveJobs
 from qstate.spark.plan.operators import JobOperators
 from qstate.spark.progress import EpochListener
 from qstate.spark.queries import StreamingQueries
+from qstate.spark.stream import Stream
 
 __all__ = ["Job"]
 
@@ -135,11 +136,23 @@ class Job:
 
         Raises `JobError` for a name or expression that Spark cannot resolve.
         """
-        self._check_running()
         if not isinstance(stream, DataFrame):
             raise JobError(f"key_by takes a streaming DataFrame and its key columns, got {stream!r}")
+        return KeyedStream(self._operators(stream), stream, columns)
+
+    def stream(self, stream: DataFrame) -> Stream:
+        """The stream without a key: for a function with operator state, and for broadcast rows.
+
+        Raises `JobError` for anything but a streaming DataFrame.
+        """
+        if not isinstance(stream, DataFrame):
+            raise JobError(f"stream() takes a streaming DataFrame, got {stream!r}")
+        return Stream(self._operators(stream), stream)
+
+    def _operators(self, stream: DataFrame) -> JobOperators:
+        self._check_running()
         self._queries.include(stream.sparkSession)
-        return KeyedStream(JobOperators(self._manager, self._ticket(), self._queries), stream, columns)
+        return JobOperators(self._manager, self._ticket(), self._queries)
 
     @property
     def proxy_address(self) -> tuple[str, int]:

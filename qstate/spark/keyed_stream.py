@@ -7,7 +7,7 @@ user's errors as possible are found here, before the query starts.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import LongType, StructField, StructType
@@ -16,11 +16,13 @@ from qstate.descriptors import ReducingStateDescriptor, ValueStateDescriptor
 from qstate.errors import JobError
 from qstate.operators.functions import FlatMapWithState, KeyedBatchFunction, KeyedProcessFunction, StreamFunction
 from qstate.operators.sinks import QueryableReducingSink, QueryableValueSink
+from qstate.spark.broadcast_streams import BroadcastConnectedStream, BroadcastStream
 from qstate.spark.connected_streams import ConnectedStreams
 from qstate.spark.plan.columns import ColumnsOrNames, KeyedColumns, OperatorColumns, StreamColumns
 from qstate.spark.plan.operators import JobOperators
 from qstate.spark.results import NO_SIDES, Results, check_function, check_no_class, results_of
 from qstate.spark.sink import QueryableStateStream
+from qstate.spark.stream import connected_with_broadcast
 
 __all__ = ["KeyedStream"]
 
@@ -41,18 +43,25 @@ class KeyedStream:
         self._columns = StreamColumns(stream)
         self._keys = self._columns.resolve("key_by", columns)
 
-    def connect(self, other: KeyedStream) -> ConnectedStreams:
-        """This stream and another one, whose keys have the same types, for a function that processes the rows of both.
+    @overload
+    def connect(self, other: KeyedStream) -> ConnectedStreams: ...
 
-        Raises `JobError` for a stream without a key, of another job, or with another number of key columns.
+    @overload
+    def connect(self, other: BroadcastStream) -> BroadcastConnectedStream: ...
+
+    def connect(self, other: KeyedStream | BroadcastStream) -> ConnectedStreams | BroadcastConnectedStream:
+        """This stream and another one, for a function that processes the rows of both.
+
+        The other one is a keyed stream, whose keys have the same types, or `job.stream(df).broadcast(...)`: rows for
+        every subtask. Raises `JobError` for a stream of another job, or with another number of key columns, and for a
+        stream without a key that is not broadcast.
         """
+        own = KeyedColumns(self._columns, self._keys)
         if not isinstance(other, KeyedStream):
-            raise JobError(f"connect() takes a keyed stream, one that comes from key_by, got {other!r}")
+            return connected_with_broadcast(self._operators, own, other)
         if other._operators != self._operators:
             raise JobError("connect() takes a keyed stream of the same job")
-        return ConnectedStreams(
-            self._operators, KeyedColumns(self._columns, self._keys), KeyedColumns(other._columns, other._keys)
-        )
+        return ConnectedStreams(self._operators, own, KeyedColumns(other._columns, other._keys))
 
     def process(
         self,

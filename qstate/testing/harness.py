@@ -9,6 +9,7 @@ import pickle
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import compress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -29,7 +30,7 @@ from qstate.operators.side_outputs import MAIN
 from qstate.operators.time.epoch_time import milliseconds_of
 from qstate.operators.time.timers import EVENT_TIME_TIMERS, PROCESSING_TIME_TIMERS, TimeDomain
 from qstate.runtime.control.scratch_directory import temporary_directory
-from qstate.testing.inputs import HarnessInputs, Input
+from qstate.testing.inputs import Broadcast, HarnessInputs, Input
 from qstate.testing.rows import Columns, schema_of
 from qstate.testing.subtasks import HarnessClock, HarnessSubtasks
 
@@ -49,8 +50,10 @@ class FunctionHarness:
     `input` and `output` are the columns of the rows, as a mapping of names to `str`, `int`, `float`, `bool`, `bytes`,
     `date`, `datetime` or types of Arrow, or as a schema of Arrow. `key_by` names the key columns, `order_by` the
     columns that rows of an epoch are sorted by. `event_time` names the column with the event time, and `delay` is the
-    delay of its watermark. `second` is the second stream of a function of two. `side_outputs` has the columns of the
-    side outputs by their names. `settings` are those of a job, such as `backend` and `parallelism`.
+    delay of its watermark. `second` is the second stream of a function of two. `broadcast` are the broadcast rows of a
+    function that has some. Without `key_by`, the stream has no key: its rows go to the subtasks in turn. `side_outputs`
+    has the columns of the side outputs by their names. `settings` are those of a job, such as `backend` and
+    `parallelism`.
 
     The function is pickled for each subtask, as in a job. `checkpoint` is where the state is kept: a harness over the
     directory of a closed one continues with its state, also with another backend or parallelism, or a changed function.
@@ -64,11 +67,12 @@ class FunctionHarness:
         *,
         input: Columns,
         output: Columns,
-        key_by: str | Sequence[str],
+        key_by: str | Sequence[str] = (),
         order_by: str | Sequence[str] = (),
         event_time: str | None = None,
         delay: timedelta = timedelta(0),
         second: Input | None = None,
+        broadcast: Broadcast | None = None,
         processing_time: int | datetime = 0,
         side_outputs: Mapping[str, Columns] = _NO_SIDES,
         checkpoint: str | Path | None = None,
@@ -77,7 +81,8 @@ class FunctionHarness:
         self._temporary = temporary_directory("qstate-harness-")
         try:
             first = Input(columns=input, key_by=key_by, event_time=event_time, delay=delay)
-            self._inputs = HarnessInputs([first] if second is None else [first, second], order_by)
+            self._inputs = HarnessInputs([one for one in (broadcast, first, second) if one is not None], order_by)
+            self._given = [broadcast is not None, True, second is not None]
             spec = OperatorSpec(
                 uid=UID,
                 job=JOB,
@@ -100,14 +105,15 @@ class FunctionHarness:
 
     # -- what a job does
 
-    def process(self, *rows: Any, second: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def process(self, *rows: Any, second: Sequence[Any] = (), broadcast: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run an epoch with these rows: tuples in the order of the columns, or dicts. Returns the rows emitted.
 
-        `second` are the rows of the second stream. Without `order_by` they come after the others. Rows of side outputs
-        are not among the result: see `side_output`.
+        `second` are the rows of the second stream. Without `order_by` they come after the others. `broadcast` are the
+        broadcast rows: every subtask gets them, in their order and before the others. Rows of side outputs are not
+        among the result: see `side_output`.
         """
         self._emitted = {}
-        found = self._subtasks.run(self._batch(rows, second), self._clock)
+        found = self._subtasks.run(self._rows(broadcast, rows, second), self._clock)
         if not self._outputs:
             return found
         for number, name in enumerate(self._outputs):
@@ -124,10 +130,10 @@ class FunctionHarness:
         self._clock.processing_time = max(_milliseconds(time), self._clock.processing_time)
         return self.process()
 
-    def fail(self, *rows: Any, second: Sequence[Any] = ()) -> None:
+    def fail(self, *rows: Any, second: Sequence[Any] = (), broadcast: Sequence[Any] = ()) -> None:
         """Run an epoch with these rows that fails after the function has processed them: it is rolled back."""
         self._emitted = {}
-        self._subtasks.fail(self._batch(rows, second), self._clock)
+        self._subtasks.fail(self._rows(broadcast, rows, second), self._clock)
 
     # -- what a test looks at
 
@@ -161,6 +167,13 @@ class FunctionHarness:
             raise JobError(f"no side output is called {name!r}; there are {self._outputs[1:]}")
         return self._emitted.get(name, [])
 
+    def broadcast_state(self, name: str) -> dict[Any, Any]:
+        """The entries of a broadcast state, which are the same in every subtask.
+
+        Raises `JobError` for a name that is not among the states of `broadcast`.
+        """
+        return self._subtasks.operators[0].broadcast_entries(name)
+
     def timers(self, domain: TimeDomain = TimeDomain.EVENT_TIME) -> list[Timer]:
         """All timers of a time domain, the earliest first."""
         descriptor = EVENT_TIME_TIMERS if domain is TimeDomain.EVENT_TIME else PROCESSING_TIME_TIMERS
@@ -181,10 +194,14 @@ class FunctionHarness:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def _batch(self, rows: Sequence[Any], second: Sequence[Any]) -> pa.RecordBatch:
-        if self._inputs.count == 1 and second:
-            raise ConfigError("the function has no second input: name it with second=Input(...)")
-        return self._inputs.batch(*(rows, second)[: self._inputs.count])
+    def _rows(self, *rows: Sequence[Any]) -> Callable[[int], pa.RecordBatch]:
+        """The rows of (broadcast, first, second) as the batch of an epoch, by subtask."""
+        for of_input, given, name in zip(rows, self._given, ("broadcast", "input", "second"), strict=True):
+            if of_input and not given:
+                raise ConfigError(f"the function has no {name} rows: name their columns with {name}=")
+        given_rows = list(compress(rows, self._given))
+        self._inputs.batch(*given_rows)  # raises before an epoch begins
+        return lambda subtask: self._inputs.batch(*given_rows, subtask=subtask)
 
     def _descriptor(self, name: str) -> StateDescriptor:
         descriptors = {one.name: one for one in self._subtasks.operators[0].descriptors}

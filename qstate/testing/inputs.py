@@ -12,12 +12,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from qstate.descriptors import MapStateDescriptor
 from qstate.errors import ConfigError
-from qstate.operators.columns.inputs import InputNames, UnitedNames
+from qstate.operators.columns.inputs import BROADCAST, TARGET_COLUMN, BroadcastNames, InputNames, UnitedNames
 from qstate.operators.time.epoch_time import EventTime
 from qstate.testing.rows import Columns, batch_of, schema_of
 
-__all__ = ["HarnessInputs", "Input"]
+__all__ = ["Broadcast", "HarnessInputs", "Input"]
 
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -27,27 +28,33 @@ class Input:
     """An input of a function: the types of its columns by name, its keys, and its event time if it has one."""
 
     columns: Columns
-    key_by: str | Sequence[str]
+    key_by: str | Sequence[str] = ()
     event_time: str | None = None
     delay: timedelta = timedelta(0)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Broadcast(Input):
+    """Broadcast rows: the types of their columns by name, and the broadcast states that the function may write."""
+
+    states: Sequence[MapStateDescriptor] = ()
+
+
 class HarnessInputs:
-    """One input, or two connected ones. `order_by` are columns that each of them has."""
+    """One input, or two connected ones. `order_by` are columns that each of them has; of a broadcast one, the other."""
 
     def __init__(self, inputs: Sequence[Input], order_by: str | Sequence[str] = ()) -> None:
         self._inputs = inputs
         self._schemas = [schema_of("input", one.columns) for one in inputs]
         self._names = [
-            InputNames(tuple(schema.names), _names(one.key_by), _names(order_by))
+            InputNames(tuple(schema.names), (), target=TARGET_COLUMN)
+            if isinstance(one, Broadcast)
+            else InputNames(tuple(schema.names), _names(one.key_by), _names(order_by))
             for schema, one in zip(self._schemas, inputs, strict=True)
         ]
-        self._united = UnitedNames(self._names) if len(inputs) > 1 else None
-
-    @property
-    def count(self) -> int:
-        """The number of inputs."""
-        return len(self._inputs)
+        self.has_broadcast = isinstance(inputs[BROADCAST], Broadcast)
+        united = BroadcastNames if self.has_broadcast else UnitedNames
+        self._united = united(self._names) if len(inputs) > 1 else None
 
     def spec_fields(self) -> dict[str, Any]:
         """The fields of an `OperatorSpec` that are about its inputs."""
@@ -58,11 +65,18 @@ class HarnessInputs:
             "input_schema": self.batch(*([] for _ in self._inputs)).schema,
             "inputs": tuple(one.columns for one in self._names),
             "event_times": self._event_times(),
+            "broadcast_states": tuple(state for one in self._inputs for state in getattr(one, "states", ())),
         }
 
-    def batch(self, *rows: Sequence[Any]) -> pa.RecordBatch:
-        """The rows of each input as one batch. Raises `ConfigError` for a row that does not fit."""
+    def batch(self, *rows: Sequence[Any], subtask: int = 0) -> pa.RecordBatch:
+        """The rows of each input as one batch, with the broadcast rows for one subtask.
+
+        Raises `ConfigError` for a row that does not fit.
+        """
         batches = [batch_of(of_input, schema) for of_input, schema in zip(rows, self._schemas, strict=True)]
+        if self.has_broadcast:
+            target = pa.array([subtask] * len(batches[BROADCAST]), pa.int32())
+            batches[BROADCAST] = batches[BROADCAST].append_column(TARGET_COLUMN, target)
         if self._united is None:
             return batches[0]
         parts = [list(self._arrays(number, batches)) for number in range(len(batches))]
@@ -71,20 +85,23 @@ class HarnessInputs:
 
     def _arrays(self, number: int, batches: Sequence[pa.RecordBatch]) -> Iterator[pa.Array]:
         """The united columns of the rows of one input."""
-        mine = batches[number]
-        for other, batch in enumerate(batches):
-            yield from mine.columns if other == number else (pa.nulls(len(mine), kind) for kind in batch.schema.types)
-        yield pa.array([number] * len(mine), pa.int8())
-        for name in (*self._names[number].keys, *self._names[number].order_by):
-            if name not in mine.schema.names:
-                raise ConfigError(f"input {number + 1} has no column {name!r}; there are {mine.schema.names}")
-            yield mine.column(name)
+        assert self._united is not None
+        rows = len(batches[number])
+        for source in self._united.sources(number):
+            if source is None:
+                yield pa.array([number] * rows, pa.int8())
+                continue
+            other, name = source
+            if name not in batches[other].schema.names:
+                raise ConfigError(f"input {other + 1} has no column {name!r}; there are {batches[other].schema.names}")
+            column = batches[other].column(name)
+            yield column if other == number else pa.nulls(rows, column.type)
 
     def _event_times(self) -> tuple[EventTime, ...]:
-        found = []
-        for number, one in enumerate(self._inputs):
+        found: list[EventTime] = []
+        for number, one in sorted(enumerate(self._inputs), key=lambda pair: isinstance(pair[1], Broadcast)):
             if one.event_time is None:
-                return ()
+                return tuple(found) if isinstance(one, Broadcast) else ()
             names = {} if self._united is None else self._united.columns[number]
             found.append(EventTime(names.get(one.event_time, one.event_time), one.delay // _MILLISECOND))
         return tuple(found)

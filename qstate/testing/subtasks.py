@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from qstate.backends.contract import Change, StateBackend
 from qstate.config import JobConfig
 from qstate.errors import JobError
 from qstate.keys import key_group, subtask_of
+from qstate.operators.columns.inputs import BROADCAST, INPUT_COLUMN
 from qstate.operators.operator import FunctionOperator
 from qstate.operators.operator_spec import OperatorSpec
 from qstate.operators.time.epoch_time import EpochTime, Reached, next_watermark
@@ -93,6 +95,10 @@ class _Channel:
             self.results += rows_of(pa.ipc.read_record_batch(pa.py_buffer(payload), self._schema))
 
 
+#: The rows of an epoch; the broadcast rows among them are for the subtask with this index.
+RowsOfSubtask = Callable[[int], pa.RecordBatch]
+
+
 class HarnessSubtasks:
     """The subtasks of one operator, open until `close`."""
 
@@ -144,28 +150,28 @@ class HarnessSubtasks:
         for parts in self._parts.values():
             yield from (one for one in parts.backend.entries(parts.place.key_groups) if one.state == name)
 
-    def run(self, batch: pa.RecordBatch, clock: HarnessClock) -> list[tuple[Any, ...]]:
-        """Run the next epoch: each subtask gets the rows of its keys. Returns the rows that they emit."""
+    def run(self, rows: RowsOfSubtask, clock: HarnessClock) -> list[tuple[Any, ...]]:
+        """Run the next epoch: each subtask gets the rows of its keys, and broadcast rows. Returns what they emit."""
         found: list[tuple[Any, ...]] = []
         for index in range(len(self._parts)):
-            found += self._run(index, batch, clock, _nothing)
+            found += self._run(index, rows, clock, _nothing)
         self._directory.finalize(QUERY, self.epoch)
         for epochs in self._epochs.values():
             epochs.finalize(self.epoch)
         self.epoch += 1
         return found
 
-    def fail(self, batch: pa.RecordBatch, clock: HarnessClock) -> None:
+    def fail(self, rows: RowsOfSubtask, clock: HarnessClock) -> None:
         """Begin the next epoch and let it fail in each subtask when its rows are processed."""
         for index in range(len(self._parts)):
             with suppress(_Refused):
-                self._run(index, batch, clock, _refuse)
+                self._run(index, rows, clock, _refuse)
 
     def _run(
-        self, index: int, batch: pa.RecordBatch, clock: HarnessClock, check: Callable[[], None]
+        self, index: int, rows: RowsOfSubtask, clock: HarnessClock, check: Callable[[], None]
     ) -> list[tuple[Any, ...]]:
         self._attempt += 1
-        channel = _Channel(self._schema, self._share(batch, index))
+        channel = _Channel(self._schema, self._share(rows(index), index))
         try:
             self._epochs[index].run(EpochAttempt(self.epoch, self._attempt, channel, False, clock, check))
         finally:
@@ -175,11 +181,23 @@ class HarnessSubtasks:
         return channel.results
 
     def _share(self, batch: pa.RecordBatch, index: int) -> list[pa.RecordBatch]:
-        operator, groups = self._parts[index].operator, self._config.max_parallelism
-        keys = operator.keys_of(batch)
-        owners = [subtask_of(key_group(key, groups), self._config.parallelism, groups) for key in keys]
-        share = batch.filter(pa.array([owner == index for owner in owners], pa.bool_()))
-        return [share] if share.num_rows else []
+        """The rows of a batch that a subtask gets. Its broadcast rows are for this subtask already."""
+        operator, parallelism, groups = (
+            self._parts[index].operator,
+            self._config.parallelism,
+            self._config.max_parallelism,
+        )
+        spec, found = operator.spec, []
+        if spec.has_broadcast:
+            is_broadcast = pc.equal(batch.column(INPUT_COLUMN), BROADCAST)
+            found.append(batch.filter(is_broadcast))
+            batch = batch.filter(pc.invert(is_broadcast))
+        if spec.key_columns:
+            owners = [subtask_of(key_group(key, groups), parallelism, groups) for key in operator.keys_of(batch)]
+        else:
+            owners = [row % parallelism for row in range(batch.num_rows)]
+        found.append(batch.filter(pa.array([owner == index for owner in owners], pa.bool_())))
+        return [one for one in found if one.num_rows]
 
     def close(self) -> None:
         """Close the function and everything else. The checkpoint directory stays. Idempotent."""

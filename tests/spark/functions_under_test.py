@@ -20,7 +20,13 @@ from qstate.descriptors import (
 )
 from qstate.operators.checkpointed import ListCheckpointed
 from qstate.operators.context import RuntimeContext
-from qstate.operators.functions import KeyedCoProcessFunction, KeyedProcessFunction
+from qstate.operators.functions import (
+    BroadcastProcessFunction,
+    KeyedBroadcastProcessFunction,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    ProcessFunction,
+)
 from qstate.operators.handles import ElementContext
 from tests.functions import Mean, add
 
@@ -269,3 +275,64 @@ class Unanswered(KeyedCoProcessFunction):
     def on_timer(self, timestamp: int, context: Any) -> Iterator[tuple[Any, ...]]:
         if self.asked.value() is not None:
             yield context.current_key, self.asked.value(), 0
+
+
+LIMITS = MapStateDescriptor("limits", float).queryable("limits")
+COUNT = ReducingStateDescriptor("count", int, reduce_function=add).queryable("count")
+
+
+class Above(KeyedBroadcastProcessFunction):
+    """Broadcast rows (kind, limit) set limits; readings (sensor, kind, temp) above theirs are emitted, and counted."""
+
+    def open(self, context: Any) -> None:
+        self.limits = context.get_broadcast_state(LIMITS)
+        self.count = context.get_reducing_state(COUNT)
+
+    def process_broadcast_element(self, row: Any, context: Any) -> None:
+        if row.kind == "reset":
+            context.apply_to_keyed_state(COUNT, lambda key, state: state.clear())
+        elif row.limit is None:
+            self.limits.remove(row.kind)
+        else:
+            self.limits.put(row.kind, row.limit)
+
+    def process_element(self, row: Any, context: Any) -> Iterator[tuple[Any, ...]]:
+        limit = self.limits.get(row.kind)
+        if limit is not None and row.temp > limit:
+            self.count.add(1)
+            yield row.sensor, row.temp, limit
+
+
+class InOrder(BroadcastProcessFunction):
+    """Emits, in each subtask, the broadcast rows in the order in which it got them, and after them its other rows."""
+
+    def open(self, context: Any) -> None:
+        self.subtask = context.subtask
+        self.rows: list[str] = []
+
+    def process_broadcast_element(self, row: Any, context: Any) -> None:
+        self.rows.append(row.kind)
+
+    def process_element(self, row: Any, context: Any) -> Iterator[tuple[Any, ...]]:
+        yield self.subtask, ",".join(self.rows), row.sensor
+
+
+class Numbered(ProcessFunction):
+    """Counts the rows of its subtask in operator state."""
+
+    def open(self, context: Any) -> None:
+        self.counts = context.get_operator_list_state(ListStateDescriptor("counts", int))
+
+    def process_element(self, row: Any, context: Any) -> Iterator[tuple[Any, ...]]:
+        self.counts.update([sum(self.counts.get()) + 1])
+        yield row.sensor, sum(self.counts.get())
+
+
+class SeesWatermark(KeyedBroadcastProcessFunction):
+    """Emits the watermark of each row's epoch."""
+
+    def process_broadcast_element(self, row: Any, context: Any) -> None:
+        return None
+
+    def process_element(self, row: Any, context: Any) -> Iterator[tuple[Any, ...]]:
+        yield row.sensor, context.watermark

@@ -122,7 +122,7 @@ def test_what_cannot_be_connected_says_why(spark: Any, streams: Any, job_of: Cal
     job = job_of(spark)
     items = job.key_by(first.read(), "item")
     codes = job.key_by(second.read(), "code")
-    with pytest.raises(JobError, match="takes a keyed stream, one that comes from key_by"):
+    with pytest.raises(JobError, match="or, if this stream is keyed, another keyed one; got"):
         items.connect(second.read())  # type: ignore[arg-type]
     with pytest.raises(JobError, match="of the same job"):
         items.connect(job_of(spark, "other").key_by(second.read(), "code"))

@@ -5,7 +5,7 @@ subtask, such as positions in a source). Every epoch and snapshot stores them wh
 
     footer of epochs and snapshots    operator_state   [list, ...]: the subtask's lists as of that epoch
     footer of savepoints              operator_states  [[list, ...], ...]: the same for each subtask, in their order
-    list                              {schema, distribution: "split" | "union", elements: [bin, ...]}
+    list                              {schema, distribution: "split" | "union" | "broadcast", elements: [bin, ...]}
 
 A footer has the keys only if the operator has such state. So the newest file up to an epoch, and no other, has the
 state as of that epoch. Each list has the schema of its elements: stored lists are never converted in place. A name may
@@ -16,6 +16,12 @@ and its index. So each subtask can compute its own, whenever it begins. Split li
 old subtasks and cut into even runs. The subtasks that got one element more of one list come last for the next list (by
 name), as in Flink's RoundRobinOperatorStateRepartitioner. With an unchanged parallelism each subtask keeps its lists.
 Every subtask gets all elements of a union list.
+
+**Broadcast state** is a map that all subtasks hold alike. It is stored as a list whose elements are its entries, each a
+MessagePack array of the encoded map key and the value's bytes (both bin), with the schema of the map. Each subtask
+stores it: a subtask that restores alone may have sealed an epoch that others have not, so it can rely on its own log
+only. Under another parallelism every subtask gets the entries of the first old one. A savepoint, which is of one epoch,
+has them once, with the first subtask.
 """
 
 from __future__ import annotations
@@ -25,10 +31,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+import msgpack
+
 from qstate.checkpoint.log.conversion import not_converted
 from qstate.checkpoint.log.file_facts import check_facts, check_lists
 from qstate.checkpoint.log.segment import LARGEST_BLOCK
-from qstate.descriptors import ListStateDescriptor
+from qstate.descriptors import StateDescriptor
 from qstate.errors import CheckpointError, JobError
 from qstate.evolution import Converted, StateSchema, plan_evolution
 
@@ -44,9 +52,11 @@ __all__ = [
     "check_size",
     "operator_state_of",
     "operator_states_of",
+    "pack_entry",
     "redistributed",
     "state_fact",
     "states_fact",
+    "unpack_entry",
 ]
 
 #: The most bytes that the elements of a subtask may have together. A footer is one block, which memory holds whole; the
@@ -68,6 +78,7 @@ class Distribution(Enum):
 
     SPLIT = "split"
     UNION = "union"
+    BROADCAST = "broadcast"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +129,13 @@ def state_fact(state: OperatorState) -> dict[str, Any]:
 
 def states_fact(states: Sequence[OperatorState]) -> dict[str, Any]:
     """The fact in the footer of a savepoint about the lists of all subtasks: empty without lists."""
-    return {OF_EVERY_SUBTASK: [[one.to_plain() for one in state] for state in states]} if any(states) else {}
+    if not any(states):
+        return {}
+    kept = [
+        [one for one in state if number == 0 or one.distribution is not Distribution.BROADCAST]
+        for number, state in enumerate(states)
+    ]
+    return {OF_EVERY_SUBTASK: [[one.to_plain() for one in state] for state in kept]}
 
 
 def operator_state_of(footer: Mapping[str, Any], path: object) -> OperatorState:
@@ -139,6 +156,20 @@ def _lists_of(plain: Any, path: object) -> OperatorState:
         return tuple(map(OperatorList.from_plain, plain))
     except CheckpointError as exc:
         raise CheckpointError(f"{path}: {exc}") from exc
+
+
+def pack_entry(map_key: bytes, data: bytes) -> bytes:
+    """The element for one entry of a broadcast state."""
+    packed: bytes = msgpack.packb((map_key, data))
+    return packed
+
+
+def unpack_entry(element: bytes) -> tuple[bytes, bytes]:
+    """The inverse of `pack_entry`. Raises `ValueError` for other bytes."""
+    found = msgpack.unpackb(element, use_list=False, max_array_len=2)
+    if not isinstance(found, tuple) or list(map(type, found)) != [bytes, bytes]:
+        raise ValueError("this is no entry of a broadcast state")
+    return found
 
 
 def check_size(state: OperatorState, owner: str) -> None:
@@ -162,6 +193,8 @@ def redistributed(states: Sequence[OperatorState], parallelism: int, subtask: in
         every = [one for of_subtask in lists for one in of_subtask]
         if distribution is Distribution.UNION:
             found += _joined(every)
+        elif distribution is Distribution.BROADCAST:
+            found += next(filter(None, lists))
         elif len(states) == parallelism:
             found += lists[subtask] or _run(every, 0, 0)
         else:
@@ -204,7 +237,7 @@ class DeclaredLists:
     """The lists that an operator's function declares, and how stored lists are restored into them."""
 
     operator: str
-    declared: Mapping[str, tuple[ListStateDescriptor, Distribution]] = field(default_factory=dict)
+    declared: Mapping[str, tuple[StateDescriptor, Distribution]] = field(default_factory=dict)
     allow_non_restored: bool = False
 
     def restored(self, stored: OperatorState) -> OperatorState:
@@ -233,8 +266,8 @@ class DeclaredLists:
             )
         return JobError(
             f"operator {self.operator!r}: the stored operator state {stored.name!r} belongs to no operator state "
-            f"of the function any more; ask for it in open() with {_METHODS[stored.distribution]}() under that "
-            "name, or set allow_non_restored_state=True to drop it for good"
+            f"of the function any more; ask for it with {_METHODS[stored.distribution]} under that name, or set "
+            "allow_non_restored_state=True to drop it for good"
         )
 
     def _converted(self, stored: OperatorList) -> Iterable[bytes]:
@@ -242,7 +275,7 @@ class DeclaredLists:
         if distribution is not stored.distribution:
             raise JobError(
                 f"operator {self.operator!r}: operator state {stored.name!r} was stored by "
-                f"{_METHODS[stored.distribution]}() and is asked for with {_METHODS[distribution]}(); ask for it as "
+                f"{_METHODS[stored.distribution]} and is asked for with {_METHODS[distribution]}; ask for it as "
                 "before, or declare the new state under another name"
             )
         plan = plan_evolution(StateSchema.from_plain(stored.schema), descriptor)
@@ -251,11 +284,19 @@ class DeclaredLists:
         found = []
         for number, element in enumerate(stored.elements):
             try:
-                found.append(plan.convert(element))
+                if distribution is Distribution.BROADCAST:
+                    map_key, data = unpack_entry(element)
+                    found.append(pack_entry(map_key, plan.convert(data)))
+                else:
+                    found.append(plan.convert(element))
             except Exception as exc:  # the user's migration or serializer may raise anything
                 what = f"operator {self.operator!r}, operator state {stored.name!r}: the stored element {number}"
                 raise not_converted(what, exc) from exc
         return found
 
 
-_METHODS = {Distribution.SPLIT: "get_operator_list_state", Distribution.UNION: "get_union_list_state"}
+_METHODS = {
+    Distribution.SPLIT: "get_operator_list_state()",
+    Distribution.UNION: "get_union_list_state()",
+    Distribution.BROADCAST: "broadcast()",
+}

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import time_ns
+from types import MappingProxyType
 from typing import Any
 
 from qstate.backends.contract import Change
@@ -46,6 +47,8 @@ __all__ = ["Declare", "DeclaredStates", "Origin", "convert_log", "open_epoch_log
 
 log = logging.getLogger(__name__)
 
+NO_KEY_TYPES: Mapping[str, Sequence[ColumnType]] = MappingProxyType({})
+
 
 @dataclass(frozen=True, slots=True)
 class Origin:
@@ -67,17 +70,22 @@ class DeclaredStates:
         *,
         allow_non_restored: bool = False,
         lists: DeclaredLists | None = None,
+        own_key_types: Mapping[str, Sequence[ColumnType]] = NO_KEY_TYPES,
     ) -> None:
+        """`own_key_types` has those states, by name, whose keys are not the stream's, of the types `key_types`."""
         self._operator = operator
         self._descriptors = {descriptor.name: descriptor for descriptor in descriptors}
-        self._key_types = [kind.value for kind in key_types]
+        self._key_types = {
+            name: [kind.value for kind in own_key_types.get(name, key_types)] for name in self._descriptors
+        }
         self._allow_non_restored = allow_non_restored
         self._lists = DeclaredLists(operator, {}, allow_non_restored) if lists is None else lists
         #: When the states are opened: values that get a time count as written then, however often they are read.
         self._opened_at_ms = time_ns() // 1_000_000
         #: The declared schemas as plain data, as in the files.
         self.schemas: States = tuple(
-            {**StateSchema.of(descriptor).to_plain(), "key_types": self._key_types} for descriptor in descriptors
+            {**StateSchema.of(descriptor).to_plain(), "key_types": self._key_types[descriptor.name]}
+            for descriptor in descriptors
         )
 
     def plans(self, stored: States) -> dict[str, Evolution]:
@@ -117,10 +125,11 @@ class DeclaredStates:
         return self._lists.restored(stored)
 
     def _check_keys(self, state: str, stored: Any) -> None:
-        if stored != self._key_types:
+        declared = self._key_types[state]
+        if stored != declared:
             raise JobError(
                 f"operator {self._operator!r}: state {state!r} was stored by keys of the types {stored}, but the "
-                f"stream is keyed by {self._key_types}; key it as it was, or give the operator another uid to begin "
+                f"stream is keyed by {declared}; key it as it was, or give the operator another uid to begin "
                 "with empty state"
             )
 

@@ -9,11 +9,18 @@ all of them:
     null in rows of the other inputs        | from 0                    | of both inputs: hidden from the functions
 
 A single input has its columns as they are, then hidden ones.
+
+A stream united with broadcast rows has one more column, and its orders are apart from theirs:
+
+    broadcast columns | stream's columns | input | subtask | keys | broadcast orders | stream's orders
+                                           0, 1    that a broadcast row goes to; null in the stream's rows
+
+All rows are sorted, the input first. So a subtask processes the broadcast rows of an epoch before the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, count
 from typing import Any
@@ -24,19 +31,37 @@ import pyarrow.compute as pc
 from qstate.operators.columns.column_values import column_values
 from qstate.operators.columns.rows import Row, RowMaker
 
-__all__ = ["INPUT_COLUMN", "InputNames", "InputRows", "UnitedNames", "unused_name"]
+__all__ = [
+    "BROADCAST",
+    "INPUT_COLUMN",
+    "TARGET_COLUMN",
+    "BroadcastNames",
+    "InputNames",
+    "InputRows",
+    "UnitedNames",
+    "unused_name",
+]
 
 #: The column with the number of a row's input.
 INPUT_COLUMN = "__qstate_input"
+#: The column with the subtask that a broadcast row goes to.
+TARGET_COLUMN = "__qstate_subtask_of_row"
+#: The number of the broadcast input, of two.
+BROADCAST = 0
 
 
 @dataclass(frozen=True, slots=True)
 class InputNames:
-    """The names of one input: of the columns that its rows have, and of its keys and orders."""
+    """The names of one input: of the columns that its rows have, its keys and orders, and a broadcast's target."""
 
     columns: tuple[str, ...]
     keys: tuple[str, ...]
     order_by: tuple[str, ...] = ()
+    target: str = ""
+
+
+#: A column of an input: the input's number, and the column's name. A row of another input has a null there.
+Source = tuple[int, str]
 
 
 class UnitedNames:
@@ -48,15 +73,46 @@ class UnitedNames:
 
     def __init__(self, inputs: Sequence[InputNames]) -> None:
         self.all: list[str] = []
+        self._inputs = inputs
         self.columns: list[dict[str, str]] = [{name: self._added(name) for name in one.columns} for one in inputs]
         self.all.append(INPUT_COLUMN)
-        self.keys = tuple(self._added(f"{name} (key)") for name in inputs[0].keys)
-        orders = tuple(self._added(f"{name} (order)") for name in inputs[0].order_by)
-        self.order_by = (*orders, INPUT_COLUMN) if orders else ()
+        self.keys, self.order_by = self._hidden()
+
+    def _hidden(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Add the hidden columns; returns the names of the keys and of the orders."""
+        first = self._inputs[0]
+        keys = tuple(self._added(f"{name} (key)") for name in first.keys)
+        orders = tuple(self._added(f"{name} (order)") for name in first.order_by)
+        return keys, (*orders, INPUT_COLUMN) if orders else ()
+
+    def sources(self, number: int) -> list[Source | None]:
+        """What the rows of an input have in each united column; None in the place of the input's number."""
+        columns = [(other, name) for other, one in enumerate(self._inputs) for name in one.columns]
+        return [*columns, None, *self._hidden_sources(number)]
+
+    def _hidden_sources(self, number: int) -> Iterable[Source]:
+        mine = self._inputs[number]
+        return ((number, name) for name in (*mine.keys, *mine.order_by))
 
     def _added(self, label: str) -> str:
         self.all.append(unused_name(label, self.all))
         return self.all[-1]
+
+
+class BroadcastNames(UnitedNames):
+    """The names of the columns of a stream that is united with broadcast rows: the inputs are (broadcast, stream)."""
+
+    def _hidden(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        self.all.append(TARGET_COLUMN)
+        keys = tuple(self._added(f"{name} (key)") for name in self._inputs[1].keys)
+        orders = tuple(self._added(f"{name} (order)") for one in self._inputs for name in one.order_by)
+        return keys, (INPUT_COLUMN, *orders)
+
+    def _hidden_sources(self, number: int) -> Iterable[Source]:
+        broadcast, stream = self._inputs
+        yield BROADCAST, broadcast.target
+        yield from ((1, name) for name in stream.keys)
+        yield from ((other, name) for other, one in enumerate(self._inputs) for name in one.order_by)
 
 
 def unused_name(label: str, used: Collection[str]) -> str:

@@ -73,7 +73,7 @@ class Subtask:
             StateInstance(
                 parts.place.job,
                 descriptor,
-                parts.spec.key_types,
+                parts.operator.key_types_of(descriptor.name),
                 parts.place.key_groups,
                 parts.place.config.max_parallelism,
                 capabilities,

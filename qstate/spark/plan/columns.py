@@ -140,6 +140,11 @@ class PlannedColumns(ABC):
     def inputs(self) -> tuple[tuple[str, ...], ...]:
         """The names of the columns that the function sees, for each input."""
 
+    @property
+    def target(self) -> str | None:
+        """The name of the column with the subtask that a row goes to, null where its key decides; None without one."""
+        return None
+
     @abstractmethod
     def plan(self) -> DataFrame:
         """The rows with these columns, under the names of the plan."""

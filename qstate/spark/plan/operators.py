@@ -19,7 +19,9 @@ from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
+from qstate.descriptors import MapStateDescriptor
 from qstate.errors import JobError
 from qstate.keys import ColumnType
 from qstate.operators.columns.combine import LatestRowPerKey
@@ -61,10 +63,12 @@ class JobOperators:
         namespaces: tuple[str, ...] = (),
         latest_only: bool = False,
         event_times: tuple[EventTime, ...] = (),
+        broadcast_states: tuple[MapStateDescriptor, ...] = (),
     ) -> DataFrame:
         """Declare an operator; returns its result. `keys`, `order_by` and `namespaces` are names of the columns.
 
-        `latest_only`: only the latest row of each key is needed. Raises `JobError` for an operator that cannot work.
+        Without `keys` the rows are placed by their hashes. `latest_only`: only the latest row of each key is needed.
+        Raises `JobError` for an operator that cannot work.
         """
         if not isinstance(uid, str):
             raise JobError(f"a uid is text, got {uid!r}")
@@ -84,13 +88,14 @@ class JobOperators:
             namespace_columns=namespaces,
             inputs=columns.inputs,
             event_times=event_times,
+            broadcast_states=broadcast_states,
             side_outputs={name: to_arrow_schema(side, timezone=timezone) for name, side in results.sides.items()},
         )
         declaration = Declaration(uuid4().hex, _pickled(spec), event_times, spec.keeps_time)
         # Hash before the shuffle: one projection for both columns takes half the time of two.
         placed = rows.withColumns(
             {
-                SUBTASK_COLUMN: self._subtask_column(columns.plan_names(keys), spec.key_types),
+                SUBTASK_COLUMN: self._subtask_column(columns, rows.schema, spec),
                 **({ROWS_COLUMN: F.lit(1).cast("bigint")} if latest_only else {}),
                 HASH_COLUMN: row_hash(rows.schema),
             }
@@ -122,7 +127,7 @@ class JobOperators:
 
     def _derived_uid(self, function: StreamFunction, keys: Sequence[str]) -> str:
         """A uid for an operator without one. It is the same in each run of a program, whichever query starts first."""
-        name = f"{function.display_name} by {', '.join(keys)}"
+        name = f"{function.display_name} by {', '.join(keys)}" if keys else function.display_name
         uid = next(
             one for one in chain([name], (f"{name} {n}" for n in count(2))) if not self.manager.has_operator(one)
         )
@@ -133,7 +138,18 @@ class JobOperators:
         )
         return uid
 
-    def _subtask_column(self, names: Sequence[str], key_types: Sequence[ColumnType]) -> Column:
+    def _subtask_column(self, columns: PlannedColumns, schema: StructType, spec: OperatorSpec) -> Column:
+        """The subtask of a row: of its key, of its hash without a key, or the one that it is meant for."""
+        if spec.key_columns:
+            subtask = self._subtask_of(columns.plan_names(spec.key_columns), spec.key_types)
+        else:
+            subtask = F.pmod(row_hash(schema), F.lit(self.manager.parallelism)).cast("int")
+        if columns.target is None:
+            return subtask
+        (target,) = columns.plan_names([columns.target])
+        return F.coalesce(F.col(target), subtask)
+
+    def _subtask_of(self, names: Sequence[str], key_types: Sequence[ColumnType]) -> Column:
         """`subtask_of(key_group)` in Spark SQL. Integers and decimals are widened first, as in `qstate.keys`.
 
         The division is exact enough in doubles: the dividend is below 2**30 and the divisor below 2**15.

@@ -6,20 +6,39 @@ their plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from qstate.errors import JobError
 from qstate.operators.columns.inputs import InputNames, UnitedNames
 from qstate.spark.plan.columns import ColumnsOrNames, KeyedColumns, OperatorColumns, PlannedColumns
 
-__all__ = ["UnitedColumns"]
+__all__ = ["UnitedColumns", "united_plan"]
 
 #: Spark widens the smaller of two integer types.
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
+
+
+def united_plan(united: UnitedNames, columns: Sequence[PlannedColumns], plans: Sequence[DataFrame]) -> DataFrame:
+    """The rows of all inputs, each with the united columns, under the names of a plan."""
+
+    def of_input(number: int) -> DataFrame:
+        found = []
+        for source in united.sources(number):
+            if source is None:
+                found.append(F.lit(number).cast("tinyint"))
+                continue
+            other, column = source
+            (name,) = columns[other].plan_names([column])
+            own = other == number
+            found.append(F.col(name) if own else F.lit(None).cast(plans[other].schema[name].dataType))
+        return plans[number].select(*found)
+
+    parts = reduce(DataFrame.union, map(of_input, range(len(plans))))
+    return parts.toDF(*(f"c{index}" for index in range(len(parts.columns))))
 
 
 class UnitedColumns(PlannedColumns):
@@ -48,19 +67,7 @@ class UnitedColumns(PlannedColumns):
         plans = [columns.plan() for columns in self._columns]
         self._check_types("key", [one.keys for one in self._of_input], plans)
         self._check_types("order_by", [one.order_by for one in self._of_input], plans)
-        parts = [plan.select(*self._of(number, plans)) for number, plan in enumerate(plans)]
-        united = reduce(DataFrame.union, parts)
-        return united.toDF(*(f"c{index}" for index in range(len(united.columns))))
-
-    def _of(self, number: int, plans: Sequence[DataFrame]) -> Iterator[Column]:
-        """The united columns of the rows of one input."""
-        mine = self._of_input[number]
-        for other, (names, plan) in enumerate(zip(self.inputs, plans, strict=True)):
-            for name in self._columns[other].plan_names(names):
-                yield F.col(name) if other == number else F.lit(None).cast(plan.schema[name].dataType)
-        yield F.lit(number).cast("tinyint")
-        for name in self._columns[number].plan_names((*mine.keys, *mine.order_by)):
-            yield F.col(name)
+        return united_plan(self.united, self._columns, plans)
 
     def _check_types(self, role: str, names: Sequence[Sequence[str]], plans: Sequence[DataFrame]) -> None:
         kinds = [

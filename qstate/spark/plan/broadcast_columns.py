@@ -1,0 +1,75 @@
+"""The columns of a stream and of broadcast rows that are the inputs of one operator, united in one plan.
+
+Rules of this module: `qstate.operators.columns.inputs` says which columns the united rows have; this module builds
+their plan. Each broadcast row is repeated once for each subtask. In an epoch they are sorted by the orders that the
+user names, and by their hashes, so that their order is the same in every subtask and whenever the epoch comes again.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from qstate.operators.columns.inputs import TARGET_COLUMN, BroadcastNames, InputNames, unused_name
+from qstate.spark.plan.columns import ColumnsOrNames, KeyedColumns, OperatorColumns, PlannedColumns, StreamColumns
+from qstate.spark.plan.row_hash import row_hash
+from qstate.spark.plan.united_columns import united_plan
+
+__all__ = ["BroadcastColumns"]
+
+
+class BroadcastColumns(PlannedColumns):
+    """The united columns. A stream without a key has no key columns."""
+
+    def __init__(
+        self,
+        broadcast: StreamColumns,
+        broadcast_order: ColumnsOrNames,
+        stream: KeyedColumns,
+        order_by: ColumnsOrNames,
+        parallelism: int,
+    ) -> None:
+        columns = OperatorColumns(stream.columns, stream.columns.with_new(stream.keys))
+        (seen,) = columns.inputs
+        keys = columns.add(stream.keys)
+        rows = InputNames(seen, keys, columns.add(stream.columns.resolve("order_by", order_by)))
+        repeated = _BroadcastRows(broadcast, broadcast_order, parallelism)
+        self._columns: list[PlannedColumns] = [repeated, columns]
+        self._of_input = [repeated.input, rows]
+        self.united = BroadcastNames(self._of_input)
+        super().__init__(self.united.all)
+
+    @property
+    def inputs(self) -> tuple[tuple[str, ...], ...]:
+        return tuple(one.columns for one in self._of_input)
+
+    @property
+    def target(self) -> str:
+        return TARGET_COLUMN
+
+    def plan(self) -> DataFrame:
+        return united_plan(self.united, self._columns, [columns.plan() for columns in self._columns])
+
+
+class _BroadcastRows(PlannedColumns):
+    """The columns of broadcast rows: those of their stream, their orders, their hash, and the subtask they go to."""
+
+    def __init__(self, stream: StreamColumns, order_by: ColumnsOrNames, parallelism: int) -> None:
+        self._columns = OperatorColumns(stream, stream.all)
+        (seen,) = self._columns.inputs
+        orders = self._columns.add(stream.resolve("order_by", order_by))
+        row_order = unused_name("hash", self._columns.names)
+        target = unused_name("subtask", [*self._columns.names, row_order])
+        self._parallelism = parallelism
+        self.input = InputNames(seen, (), (*orders, row_order), target=target)
+        super().__init__([*self._columns.names, row_order, target])
+
+    @property
+    def inputs(self) -> tuple[tuple[str, ...], ...]:
+        return (self.input.columns,)
+
+    def plan(self) -> DataFrame:
+        rows = self._columns.plan()
+        row_order, target = self.plan_names(self._names[-2:])
+        hashed = rows.withColumn(row_order, row_hash(rows.schema))
+        return hashed.withColumn(target, F.explode(F.sequence(F.lit(0), F.lit(self._parallelism - 1))))
