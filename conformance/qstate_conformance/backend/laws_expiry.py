@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any
 
 import pytest
@@ -228,6 +228,22 @@ def _fill(backend: StateBackend, numbers: range) -> None:
 
 def _every(data: bytes) -> bool:
     return True
+
+
+@law("B21")
+def test_a_walk_visits_the_entries_of_one_map_one_after_another(subject: BackendSubject) -> None:
+    """A walk gives the entries of one map one after another, also while the entries that it has given are removed."""
+    with opened(subject) as backend:
+        backend.begin(0)
+        _fill(backend, range(200))
+        sealed(backend, 0)
+        backend.begin(1)
+        visited = []
+        for change in backend.walk({MAP.name: _every}, ALL):
+            assert change is not None
+            visited.append(change.key)
+            backend.table(MAP).map_remove(decode_key(change.key), decode_key(change.map_key))  # type: ignore[arg-type]
+        assert [len(list(entries)) for _, entries in groupby(visited)] == [40] * 5
 
 
 _FILLED = dict.fromkeys([VALUE.name, LIST.name, MAP.name], _every)

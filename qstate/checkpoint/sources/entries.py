@@ -17,7 +17,7 @@ from qstate.backends.contract import Change
 from qstate.backends.expiry import current_elements, current_value, wall_clock_ms
 from qstate.checkpoint.log.chain import NO_EPOCH, States
 from qstate.checkpoint.log.file_facts import readable
-from qstate.checkpoint.log.operator_state import OperatorList, OperatorState
+from qstate.checkpoint.log.operator_state import Distribution, OperatorList, OperatorState
 from qstate.checkpoint.sources.history import StateSource, StoredOperator, in_one_form
 from qstate.descriptors import StateKind
 from qstate.errors import CheckpointError
@@ -31,6 +31,7 @@ __all__ = [
     "by_name",
     "current_changes",
     "elements_of",
+    "lists_of_subtasks",
     "packed_element",
     "packed_entry",
     "read_changes",
@@ -141,7 +142,7 @@ def states_as_of(source: StateSource, stored: StoredOperator, epoch: int | None)
 def read_operator_state(source: StateSource, operator: str, *, epoch: int | None = None) -> Iterator[Element]:
     """The elements of an operator's lists as of an epoch (None: the newest final one), by subtask.
 
-    Raises what `read_entries` raises.
+    Broadcast states are not among them: `read_entries` has their entries. Raises what `read_entries` raises.
     """
     states = read_operator_states(source, stored_operator(source, operator), epoch=epoch)
     return elements_of(source.location, operator, states)
@@ -155,11 +156,16 @@ def elements_of(location: str, operator: str, states: Iterable[OperatorState]) -
 
 def _elements(operator: str, states: Iterable[OperatorState]) -> Iterator[Element]:
     for subtask, state in enumerate(states):
-        for one in state:
+        for one in lists_of_subtasks(state):
             decoded = _is_msgpack(one.schema)
             for data in one.elements:
                 value = _loads(data) if decoded else data
                 yield Element(operator, one.name, subtask, one.distribution.value, value, decoded)
+
+
+def lists_of_subtasks(state: OperatorState) -> list[OperatorList]:
+    """The lists of a subtask without broadcast states, whose entries are values of the operator's keyed state, too."""
+    return [one for one in state if one.distribution is not Distribution.BROADCAST]
 
 
 def read_operator_states(

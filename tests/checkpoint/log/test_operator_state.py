@@ -17,7 +17,11 @@ from qstate.checkpoint.log.operator_state import (
     OperatorList,
     OperatorState,
     operator_state_of,
+    operator_states_of,
+    pack_entry,
     redistributed,
+    states_fact,
+    unpack_entry,
 )
 from qstate.checkpoint.log.snapshots import take_snapshot
 from qstate.checkpoint.sources.history import OutrunCheckpoint
@@ -25,13 +29,14 @@ from qstate.checkpoint.sources.origins import open_source
 from qstate.checkpoint.sources.savepoint import Savepoint, write_savepoint
 from qstate.checkpoint.sources.verification import verify
 from qstate.checkpoint.storage.local_directory import DurableDirectory
-from qstate.descriptors import ListStateDescriptor
+from qstate.descriptors import ListStateDescriptor, MapStateDescriptor
 from qstate.errors import CheckpointError, JobError
 from qstate.evolution import StateSchema
+from qstate.keys import encode_key
 from qstate.serializers import Serializer
 from tests.checkpoint.checkpoints import UID, StoredJob
 
-SPLIT, UNION = Distribution.SPLIT, Distribution.UNION
+SPLIT, UNION, BROADCAST = Distribution
 
 
 def schema_of(name: str, kind: type = bytes) -> dict[str, object]:
@@ -112,6 +117,33 @@ def test_everybody_gets_all_of_a_union_list(before: list[dict[str, list[bytes]]]
         assert all(elements(state, name) == wanted for state in of_all(states, parallelism))
 
 
+@given(st.dictionaries(names, st.binary(max_size=3)), st.integers(1, 5), st.lists(st.integers(1, 7), max_size=4))
+def test_everybody_has_each_entry_of_a_broadcast_state_once(
+    entries: dict[str, bytes], parallelism: int, later: list[int]
+) -> None:
+    packed = tuple(pack_entry(encode_key(key), data) for key, data in entries.items())
+    state = (OperatorList(StateSchema.of(MapStateDescriptor("m", bytes)).to_plain(), BROADCAST, packed),)
+    states: list[OperatorState] = [state] * parallelism
+    for wanted in later:
+        saved = operator_states_of(states_fact(states), "the savepoint")
+        assert saved == [state] + [()] * (len(states) - 1), "a savepoint has it once"
+        assert of_all(saved, wanted) == of_all(states, wanted) == [state] * wanted
+        states = of_all(states, wanted)
+
+
+@pytest.mark.parametrize(
+    "element", [b"", b"\xc0", b"\x92\x01\x02", b"\x91\xc4\x00", b"\xdd\xff\xff\xff\xff", b"\x92\xc4"]
+)
+def test_bytes_that_are_no_entry_are_refused(element: bytes) -> None:
+    descriptor = MapStateDescriptor("m", object, serializer=Refusing())
+    stored = {**StateSchema.of(descriptor).to_plain(), "serializer_version": 1}
+    declared = DeclaredLists("it", {"m": (descriptor, BROADCAST)})
+    with pytest.raises(JobError, match="operator state 'm': the stored element 0 cannot be converted"):
+        declared.restored([OperatorList(stored, BROADCAST, (element,))])
+    with pytest.raises(ValueError, match=r".*"):
+        unpack_entry(element)
+
+
 class Refusing(Serializer):
     name = "refusing"
     version = 2
@@ -136,9 +168,9 @@ def test_element_that_cannot_be_converted_is_named() -> None:
 
 
 def test_distribution_of_a_newer_version_is_refused() -> None:
-    plain = {**split("a").to_plain(), "distribution": "broadcast"}
+    plain = {**split("a").to_plain(), "distribution": "by day"}
     with pytest.raises(
-        CheckpointError, match="the file: operator state 'a' is distributed by 'broadcast': a newer qstate wrote it"
+        CheckpointError, match="the file: operator state 'a' is distributed by 'by day': a newer qstate wrote it"
     ):
         operator_state_of({"operator_state": [plain]}, "the file")
 

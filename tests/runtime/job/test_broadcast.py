@@ -10,15 +10,17 @@ import msgpack
 import pyarrow as pa
 import pytest
 
-from qstate.checkpoint import open_source, write_savepoint
+from qstate.checkpoint import open_source, read_entries, read_operator_state, write_savepoint
 from qstate.checkpoint.storage.locations import open_directory
 from qstate.descriptors import MapStateDescriptor
 from qstate.keys import decode_key
 from qstate.operators.functions import KeyedBroadcastProcessFunction
 from qstate.runtime.client.sync_client import QueryableStateClient
+from qstate.standby import serve_checkpoint
 from qstate.testing.inputs import Broadcast, HarnessInputs, Input
 from tests.runtime.job.functions import Once, kill_this_process
 from tests.runtime.job.running_job import JOB, QUERY, RunningJob
+from tests.runtime.standby.asked import reached
 
 JobOf = Callable[..., RunningJob]
 PRICES = MapStateDescriptor("prices", int).queryable("prices")
@@ -121,3 +123,23 @@ def test_savepoint_has_the_entries_once_and_any_parallelism_begins_with_them(
     other = job_of(Costs(), inputs=INPUTS, parallelism=3, backend="heap", **settings)
     for subtask in range(3):
         assert other.epoch(1, rows(subtask, [], SHOW), subtask=subtask) == [("a", 5), ("b", 7)]
+
+
+def test_standby_and_dump_have_the_prices_as_values_of_their_items(costs: JobOf, tmp_path: Path) -> None:
+    root = tmp_path / "state"
+    job = costs(checkpoint_dir=str(root))
+    for epoch, prices in enumerate([[("a", 5), ("b", 7)], [("a", None), ("c", 9)]]):
+        for subtask in (0, 1):
+            job.epoch(epoch, rows(subtask, prices), subtask=subtask)
+        job.manager.finalize(QUERY, epoch)
+    job.stop()
+    with serve_checkpoint(root, proxy_ports="0", server_ports="0", interval_s=0.02) as standby:
+        reached(standby, 1)
+        with QueryableStateClient(*standby.address, timeout_s=20.0) as client:
+            found = client.get_many(JOB, "prices", ["a", "b", "c"], isolation="committed")
+            assert [one and one.value() for one in found.values()] == [None, 7, 9]
+            (described,) = client.states(JOB)
+            assert (described["kind"], described["key_types"]) == ("value", ("string",))
+    source = open_source(str(root))
+    assert sorted((one.key, one.value) for one in read_entries(source, "it")) == [("b", 7), ("c", 9)]
+    assert list(read_operator_state(source, "it")) == []

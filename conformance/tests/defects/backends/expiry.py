@@ -144,6 +144,16 @@ class WalkOfAllStates(DictBackend):
         return super().walk(dict.fromkeys(self._states, lambda data: True), key_groups)
 
 
+class WalkMixesMaps(DictBackend):
+    """A walk visits the entries by their map keys."""
+
+    caught_by = "backend.expiry.a_walk_visits_the_entries_of_one_map_one_after_another"
+
+    def walk(self, wanted: Mapping[str, Wanted], key_groups: KeyGroupRange) -> Iterator[Change | None]:
+        found = [change for change in super().walk(wanted, key_groups) if change is not None]
+        yield from sorted(found, key=lambda change: (change.map_key, change.key))
+
+
 class WalkDropsTheUnwanted(DictBackend):
     """A walk leaves out what is not wanted: its caller cannot bound its work."""
 
