@@ -162,13 +162,6 @@ class FunctionOperator:
         own = self._context.key_types_of(state)
         return self._spec.key_types if own is None else own
 
-    def broadcast_entries(self, state: str) -> dict[Any, Any]:
-        """The entries of a broadcast state. Raises `JobError` for another name."""
-        found = {one.name: one for one in self._spec.broadcast_states}
-        if state not in found:
-            raise JobError(f"there is no broadcast state {state!r}; there are {sorted(found)}")
-        return dict(self._context.get_broadcast_state(found[state]).entries())
-
     @property
     def lists(self) -> OperatorLists:
         """The operator state."""

@@ -168,11 +168,13 @@ class FunctionHarness:
         return self._emitted.get(name, [])
 
     def broadcast_state(self, name: str) -> dict[Any, Any]:
-        """The entries of a broadcast state, which are the same in every subtask.
+        """The stored entries of a broadcast state.
 
-        Raises `JobError` for a name that is not among the states of `broadcast`.
+        Raises `JobError` for a name that the function has not declared.
         """
-        return self._subtasks.operators[0].broadcast_entries(name)
+        descriptor = self._descriptor(name)
+        entries = self._subtasks.entries(name)
+        return {decode_key(one.key): descriptor.serializer.loads(one.data) for one in entries}
 
     def timers(self, domain: TimeDomain = TimeDomain.EVENT_TIME) -> list[Timer]:
         """All timers of a time domain, the earliest first."""

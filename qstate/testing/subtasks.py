@@ -45,14 +45,18 @@ class HarnessClock:
         #: The least watermark and processing time of the next epoch.
         self.watermark: int | None = None
         self.processing_time = processing_time
+        self._time = EpochTime(None, processing_time)
 
-    def begin(self, reached: Reached | None) -> EpochTime:
-        """The time of the epoch that begins, from what its rows before have reached and what the test has set."""
-        self.restored(reached)
+    def next_epoch(self) -> None:
+        """Decide the time of the next epoch, for all subtasks: from the rows before and from what the test has set."""
         if self._event_times:
             found = next_watermark(self._event_times, self._reached, lambda _: ())
             self.watermark = max((one for one in (found, self.watermark) if one is not None), default=None)
-        return EpochTime(self.watermark, self.processing_time)
+        self._time = EpochTime(self.watermark, self.processing_time)
+
+    def begin(self, reached: Reached | None) -> EpochTime:
+        """The time of the epoch."""
+        return self._time
 
     def sealed(self, reached: Reached, first_timers: FirstTimers) -> None:
         """A subtask has sealed the epoch."""
@@ -153,6 +157,7 @@ class HarnessSubtasks:
     def run(self, rows: RowsOfSubtask, clock: HarnessClock) -> list[tuple[Any, ...]]:
         """Run the next epoch: each subtask gets the rows of its keys, and broadcast rows. Returns what they emit."""
         found: list[tuple[Any, ...]] = []
+        clock.next_epoch()
         for index in range(len(self._parts)):
             found += self._run(index, rows, clock, _nothing)
         self._directory.finalize(QUERY, self.epoch)
@@ -163,6 +168,7 @@ class HarnessSubtasks:
 
     def fail(self, rows: RowsOfSubtask, clock: HarnessClock) -> None:
         """Begin the next epoch and let it fail in each subtask when its rows are processed."""
+        clock.next_epoch()
         for index in range(len(self._parts)):
             with suppress(_Refused):
                 self._run(index, rows, clock, _refuse)

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from qstate.spark import Job
 from tests.chaos.faults import PLAN_VARIABLE, Place, Plan
-from tests.chaos.functions import ALERTS, DELAY_MS, EndOfTask, Ledger
+from tests.chaos.functions import ALERTS, DELAY_MS, LIMITS, RULING, EndOfTask, Ledger
 from tests.chaos.inputs import SCHEMA
 from tests.spark.streams import REPOSITORY
 
@@ -48,9 +48,10 @@ def main() -> None:
         server_ports="0",
     )
     threading.Thread(target=_report_task_managers, args=(job, work / "task-managers.json"), daemon=True).start()
-    stream = session.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(work / "input"))
-    stream = stream.withColumn("time", F.timestamp_millis("at")).withWatermark("time", f"{DELAY_MS} milliseconds")
-    alerts = job.key_by(stream, "key").process(Ledger(), ALERTS, uid="ledger", order_by="at")
+    files = session.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(work / "input"))
+    rows = files.withColumn("time", F.timestamp_millis("at")).withWatermark("time", f"{DELAY_MS} milliseconds")
+    limits = job.stream(files.where(F.col("amount") % RULING == 0)).broadcast(LIMITS, order_by="at")
+    alerts = job.key_by(rows, "key").connect(limits).process(Ledger(), ALERTS, uid="ledger", order_by="at")
     _run(alerts.mapInArrow(EndOfTask(), ALERTS), settings["sink"], work, plan)
     (work / "alerts.json").write_text(json.dumps(_alerts(session, work)))
     _tell("done", *job.proxy_address)

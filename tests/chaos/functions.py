@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from random import SystemRandom
 from typing import Any
@@ -15,14 +16,16 @@ from qstate.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
+    StateTtl,
     ValueStateDescriptor,
 )
-from qstate.operators.functions import KeyedProcessFunction
+from qstate.operators.checkpointed import ListCheckpointed
+from qstate.operators.functions import KeyedBroadcastProcessFunction, KeyedProcessFunction
 from tests.chaos.faults import Place, Plan
 from tests.functions import Mean, add
 from tests.spark.streams import until
 
-__all__ = ["ALERTS", "DELAY_MS", "EndOfTask", "FailsOnCue", "Ledger", "RunningTotal"]
+__all__ = ["ALERTS", "DELAY_MS", "LIMITS", "RULING", "EndOfTask", "FailsOnCue", "Ledger", "RunningTotal"]
 
 ALERTS = "key string, at bigint, total bigint"
 
@@ -38,19 +41,32 @@ CLEARING = 13
 REGISTERING, DELETING = 3, 7
 #: The event time of a row is its number, in milliseconds. Timers wait for about half an epoch of the generated rows.
 TIMER_MS, DELAY_MS = 300, 50
+#: An amount that the first divides is a broadcast row, too; one that the second divides adds `RAISE` to each count.
+RULING, RAISING, RAISE = 41, 82, 1000
+#: Longer than any run.
+LONG = StateTtl(timedelta(days=1))
+LIMITS = MapStateDescriptor("limits", int).queryable("limits")
+ABOVE = ReducingStateDescriptor("above", int, reduce_function=add).queryable("aboveLimit")
 
 
-class Ledger(KeyedProcessFunction):
+class Ledger(KeyedBroadcastProcessFunction, ListCheckpointed):
     """Keeps a state of each kind of (key, label, amount, at) rows; alerts when an amount is above the one before.
 
     Some rows register a timer or delete the key's last one. A timer that fires is counted, and alerts with its negative
-    time.
+    time. Some rows are broadcast, too: they set the limit of their label, and some of these also add to the count of
+    each key that had amounts above a limit. An attribute counts the rows of the subtask. The time-to-live of some
+    states is longer than any run.
     """
 
+    def __init__(self) -> None:
+        self.seen = 0
+
     def open(self, context: Any) -> None:
-        self.last = context.get_state(ValueStateDescriptor("last", dict).queryable("lastRow"))
+        self.limits = context.get_broadcast_state(LIMITS)
+        self.above = context.get_reducing_state(ABOVE)
+        self.last = context.get_state(ValueStateDescriptor("last", dict, ttl=LONG).queryable("lastRow"))
         self.recent = context.get_list_state(ListStateDescriptor("recent", int).queryable("recentAmounts"))
-        self.visits = context.get_map_state(MapStateDescriptor("visits", int).queryable("visitsByLabel"))
+        self.visits = context.get_map_state(MapStateDescriptor("visits", int, ttl=LONG).queryable("visitsByLabel"))
         self.total = context.get_reducing_state(
             ReducingStateDescriptor("total", int, reduce_function=add).queryable("totalAmount")
         )
@@ -62,7 +78,16 @@ class Ledger(KeyedProcessFunction):
         self.plan = Plan.of_environment()
         self.rows = self.plan.rows
 
+    def process_broadcast_element(self, row: Any, context: Any) -> None:
+        self.limits.put(row.label, row.amount)
+        if row.amount % RAISING == 0:
+            context.apply_to_keyed_state(ABOVE, lambda key, above: above.add(RAISE))
+
     def process_element(self, row: Any, context: Any) -> Iterator[tuple[Any, ...]]:
+        self.seen += 1
+        limit = self.limits.get(row.label)
+        if limit is not None and row.amount > limit:
+            self.above.add(1)
         before = self.last.value()
         self.last.update({"label": row.label, "amount": row.amount})
         if row.amount % CLEARING == 0:
@@ -90,6 +115,12 @@ class Ledger(KeyedProcessFunction):
     def on_timer(self, timestamp: int, context: Any) -> Iterator[tuple[Any, ...]]:
         self.fired.update(self.fired.value() + 1)
         yield context.current_key, -timestamp, self.total.get()
+
+    def snapshot_state(self, checkpoint_id: int, timestamp: int) -> list[int]:
+        return [self.seen]
+
+    def restore_state(self, state: list[int]) -> None:
+        self.seen = sum(state)
 
 
 class EndOfTask:

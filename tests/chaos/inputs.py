@@ -14,7 +14,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from qstate.demo.data import prepare
-from tests.chaos.functions import CLEARING, DELAY_MS, DELETING, KEPT, REGISTERING, TIMER_MS, VISITS_THAT_REMOVE
+from tests.chaos.functions import (
+    CLEARING,
+    DELAY_MS,
+    DELETING,
+    KEPT,
+    RAISE,
+    RAISING,
+    REGISTERING,
+    RULING,
+    TIMER_MS,
+    VISITS_THAT_REMOVE,
+)
 from tests.spark.generated import amounts
 
 __all__ = ["SCHEMA", "Expectation", "expectation", "flights", "generated", "write_input"]
@@ -64,6 +75,7 @@ class _Held:
     timers: set[int] = field(default_factory=set)
     last_timer: int | None = None
     fired: int = 0
+    above: int = 0
 
     def fire(self, watermark: int) -> Iterator[int]:
         """The timers that the watermark has reached."""
@@ -89,6 +101,9 @@ class Expectation:
     totals: list[dict[str, int]]
     alerts: list[tuple[str, int, int]]
 
+    #: How many rows there are.
+    rows: int
+
     @property
     def keys(self) -> list[str]:
         return list(self.states["totalAmount"])
@@ -100,12 +115,19 @@ def expectation(tables: list[pa.Table]) -> Expectation:
     totals: list[dict[str, int]] = []
     alerts = []
     watermark = -DELAY_MS
+    limits: dict[str, int] = {}
     for table in [*tables, None]:  # the last epoch has no rows: it fires the timers that are due in the end
+        for row in [] if table is None else table.to_pylist():
+            if row["amount"] % RULING == 0:
+                limits[row["label"]] = row["amount"]
+                for one in held.values() if row["amount"] % RAISING == 0 else ():
+                    one.above += RAISE if one.above else 0
         alerts += [(key, -at, one.total) for key, one in held.items() for at in one.fire(watermark)]
         rows = [] if table is None else table.to_pylist()
         watermark = max((row["at"] - DELAY_MS for row in rows), default=watermark)
         for row in rows:
             one = held.setdefault(row["key"], _Held())
+            one.above += row["label"] in limits and row["amount"] > limits[row["label"]]
             one.total += row["amount"]
             one.count += 1
             if one.last and row["amount"] > one.last["amount"]:
@@ -125,5 +147,7 @@ def expectation(tables: list[pa.Table]) -> Expectation:
         "totalAmount": {key: one.total for key, one in held.items()},
         "meanAmount": {key: one.total / one.count for key, one in held.items()},
         "firedTimers": {key: one.fired or None for key, one in held.items()},
+        "aboveLimit": {key: one.above or None for key, one in held.items()},
+        "limits": {key: limits.get(key) for key in (*limits, *held)},
     }
-    return Expectation(states, totals, sorted(alerts))
+    return Expectation(states, totals, sorted(alerts), sum(map(len, tables)))

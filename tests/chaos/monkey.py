@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -95,22 +95,20 @@ class Monkey:
         """Where state can be asked for at the moment. Any thread."""
         return [(one["proxy"][0], one["proxy"][1]) for one in self._task_managers()]
 
-    def states(self, address: tuple[str, int], keys: Sequence[str], isolation: str) -> dict[str, dict[str, Any]]:
-        """Every key of every state, as a client reads it."""
+    def states(
+        self, address: tuple[str, int], keys: Mapping[str, Sequence[str]], isolation: str
+    ) -> dict[str, dict[str, Any]]:
+        """The keys of each state, as a client reads them."""
         with QueryableStateClient(*address, timeout_s=60.0) as client:
             views = {
-                state: client.get_many(JOB, state, keys, isolation=isolation)
-                for state in ("lastRow", "recentAmounts", "visitsByLabel", "totalAmount", "meanAmount", "firedTimers")
+                state: client.get_many(JOB, state, wanted, isolation=isolation)  # type: ignore[arg-type]
+                for state, wanted in keys.items()
             }
         return {
-            "lastRow": {key: view.value() for key, view in views["lastRow"].items()},
-            "recentAmounts": {key: view.get() for key, view in views["recentAmounts"].items()},
-            "visitsByLabel": {
-                key: {} if view is None else dict(view.entries()) for key, view in views["visitsByLabel"].items()
-            },
-            "totalAmount": {key: view.get() for key, view in views["totalAmount"].items()},
-            "meanAmount": {key: view.get() for key, view in views["meanAmount"].items()},
-            "firedTimers": {key: None if view is None else view.value() for key, view in views["firedTimers"].items()},
+            state: {key: {} if view is None else dict(view.entries()) for key, view in found.items()}
+            if state == "visitsByLabel"
+            else {key: None if view is None else view.contents() for key, view in found.items()}
+            for state, found in views.items()
         }
 
     def alerts(self) -> list[tuple[str, int, int]]:

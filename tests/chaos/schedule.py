@@ -52,7 +52,7 @@ def lives(scenario: Scenario, seed: int) -> Iterator[Life]:
     while True:
         yield life
         if rng.random() < 0.5:
-            life = replace(life, parallelism=rng.choice([one for one in (2, 3, 4) if one != life.parallelism]))
+            life = replace(life, parallelism=rng.choice([one for one in (2, 3, 5) if one != life.parallelism]))
         if rng.random() < 0.25:
             life = replace(life, backend="heap" if life.backend == "rocksdb" else "rocksdb")
 

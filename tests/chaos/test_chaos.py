@@ -11,6 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from qstate.checkpoint import open_source, read_operator_state
+from qstate.checkpoint.log.operator_state import FUNCTION_LIST
 from qstate.checkpoint.sources.verification import verify
 from tests.chaos.committed_reader import CommittedReader
 from tests.chaos.driver import JOB
@@ -38,7 +40,8 @@ def assert_survives(work: Path, scenario: Scenario, tables: list[pa.Table], faul
         with CommittedReader(JOB, expected.keys[:20], monkey.proxies, expected.totals, work / "checkpoint") as reader:
             address = monkey.run(timeout_s=60 + 20 * len(faults))
         for isolation in ("live", "committed"):
-            found = monkey.states(address, expected.keys, isolation)
+            keys = {state: list(contents) for state, contents in expected.states.items()}
+            found = monkey.states(address, keys, isolation)
             for state, contents in expected.states.items():
                 assert found[state] == contents, (isolation, state)
         assert monkey.alerts() == expected.alerts
@@ -48,6 +51,9 @@ def assert_survives(work: Path, scenario: Scenario, tables: list[pa.Table], faul
         assert len(monkey.stops) == len(stopping)
         assert monkey.not_struck == []
         monkey.end()
+    source = open_source(str(work / "epochs"))
+    counts = [one.value for one in read_operator_state(source, "ledger") if one.state == FUNCTION_LIST]
+    assert sum(counts) == expected.rows, "the attribute of the function"
     assert [file for file in verify(str(work / "epochs")) if file.damage is not None] == []
 
 
