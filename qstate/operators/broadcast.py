@@ -97,11 +97,15 @@ class BroadcastState:
         descriptor: MapStateDescriptor,
         elements: Iterable[bytes],
         writes: BroadcastWrites,
+        *,
         dumps: Callable[[Any], bytes],
         owned: StateTable,
         owns: Callable[[Key], bool],
     ) -> None:
-        """`elements` are the stored entries. `owned` gets the entries whose map keys the subtask `owns`."""
+        """`elements` are the stored entries. `dumps` makes the bytes of a value, and refuses wrong ones.
+
+        `owned` gets the entries whose map keys the subtask `owns`.
+        """
         self._descriptor = descriptor
         self._writes = writes
         self._dumps = dumps

@@ -242,9 +242,9 @@ class RuntimeContext:
                 descriptor,
                 stored,
                 self.broadcast_writes,
-                self._checks.of(descriptor).serializer.dumps,
-                self._backend.table(self._checks.of(owned)),
-                lambda map_key: group_of(map_key) in groups,
+                dumps=self._checks.of(descriptor).serializer.dumps,
+                owned=self._backend.table(self._checks.of(owned)),
+                owns=lambda map_key: group_of(map_key) in groups,
             ),
         )
 

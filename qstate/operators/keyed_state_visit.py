@@ -16,36 +16,37 @@ from qstate.keys import Key, KeyGroupRange, decode_key, encode_key
 from qstate.operators.handles import ElementContext, StateHandle
 from qstate.operators.user_traceback import described
 
-__all__ = ["visit_keys"]
+__all__ = ["keys_of", "visit_keys"]
 
 _VOID = encode_key(None)
 
 
-def visit_keys(
-    backend: StateBackend,
-    key_groups: KeyGroupRange,
-    name: str,
-    state: StateHandle,
-    cursor: ElementContext,
-    function: Callable[[Key, Any], None],
-) -> None:
-    """Call `function(key, state)` for each key that has a value of the state. `state` takes its key from `cursor`.
-
-    Raises `JobError`, which names the state and the key, when the function fails.
-    """
-    for key in _keys(backend, key_groups, name):
-        cursor.current_key = key
-        if state.has_value():
-            try:
-                function(key, state)
-            except Exception as exc:
-                raise JobError(f"apply_to_keyed_state({name!r}), key {key!r}: {described(exc)}") from exc
-
-
-def _keys(backend: StateBackend, key_groups: KeyGroupRange, name: str) -> Iterator[Any]:
+def keys_of(backend: StateBackend, key_groups: KeyGroupRange, name: str) -> Iterator[Any]:
     """The keys of a state in the void namespace, each once: the entries of one map come one after another."""
     last: bytes | None = None
     for change in backend.walk({name: lambda data: True}, key_groups):
         if change is not None and change.namespace == _VOID and change.key != last:
             last = change.key
             yield decode_key(change.key)
+
+
+def visit_keys(
+    keys: Iterator[Any],
+    name: str,
+    state: StateHandle,
+    cursor: ElementContext,
+    function: Callable[[Key, Any], None],
+) -> None:
+    """Call `function(key, state)` for each of the keys that has a value of the state.
+
+    `state` takes its key from `cursor`.
+
+    Raises `JobError`, which names the state and the key, when the function fails.
+    """
+    for key in keys:
+        cursor.current_key = key
+        if state.has_value():
+            try:
+                function(key, state)
+            except Exception as exc:
+                raise JobError(f"apply_to_keyed_state({name!r}), key {key!r}: {described(exc)}") from exc

@@ -55,7 +55,7 @@ from qstate.operators.expiry.expiry_sweep import WriteCount
 from qstate.operators.functions import KeyedBatchFunction, RowFunction
 from qstate.operators.handles import BROADCAST_ROW, NO_KEY, ROW_WITHOUT_KEY, ElementContext, NoKey
 from qstate.operators.keyed_batch import KeyedBatch, combined
-from qstate.operators.keyed_state_visit import visit_keys
+from qstate.operators.keyed_state_visit import keys_of, visit_keys
 from qstate.operators.operator_lists import OperatorLists, OperatorListState
 from qstate.operators.operator_spec import OperatorSpec, sort_keys
 from qstate.operators.side_outputs import SideOutputs
@@ -428,7 +428,8 @@ class FunctionOperator:
         cursor = ElementContext()
         cursor.processing_time = self._cursor.processing_time
         state = self._context.keyed_handle(descriptor, cursor)
-        visit_keys(self._backend, self._subtask.key_groups, descriptor.name, state, cursor, function)
+        keys = keys_of(self._backend, self._subtask.key_groups, descriptor.name)
+        visit_keys(keys, descriptor.name, state, cursor, function)
 
     def _run_rows(self, process: _Call, keyed_rows: Iterator[_KeyedRow]) -> Iterator[pa.RecordBatch]:
         found: list[Any] = []

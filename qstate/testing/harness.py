@@ -198,9 +198,14 @@ class FunctionHarness:
 
     def _rows(self, *rows: Sequence[Any]) -> Callable[[int], pa.RecordBatch]:
         """The rows of (broadcast, first, second) as the batch of an epoch, by subtask."""
-        for of_input, given, name in zip(rows, self._given, ("broadcast", "input", "second"), strict=True):
+        hints = (
+            "broadcast input: name it with broadcast=Broadcast(...)",
+            "input",
+            "second input: name it with second=Input(...)",
+        )
+        for of_input, given, hint in zip(rows, self._given, hints, strict=True):
             if of_input and not given:
-                raise ConfigError(f"the function has no {name} rows: name their columns with {name}=")
+                raise ConfigError(f"the function has no {hint}")
         given_rows = list(compress(rows, self._given))
         self._inputs.batch(*given_rows)  # raises before an epoch begins
         return lambda subtask: self._inputs.batch(*given_rows, subtask=subtask)

@@ -34,22 +34,28 @@ class Input:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Broadcast(Input):
-    """Broadcast rows: the types of their columns by name, and the broadcast states that the function may write."""
+class Broadcast:
+    """Broadcast rows: the types of their columns by name, and the broadcast states that the function may write.
 
+    `event_time` and `delay` are those of `Input`.
+    """
+
+    columns: Columns
     states: Sequence[MapStateDescriptor] = ()
+    event_time: str | None = None
+    delay: timedelta = timedelta(0)
 
 
 class HarnessInputs:
     """One input, or two connected ones. `order_by` are columns that each of them has; of a broadcast one, the other."""
 
-    def __init__(self, inputs: Sequence[Input], order_by: str | Sequence[str] = ()) -> None:
+    def __init__(self, inputs: Sequence[Input | Broadcast], order_by: str | Sequence[str] = ()) -> None:
         self._inputs = inputs
         self._schemas = [schema_of("input", one.columns) for one in inputs]
         self._names = [
-            InputNames(tuple(schema.names), (), target=TARGET_COLUMN)
-            if isinstance(one, Broadcast)
-            else InputNames(tuple(schema.names), _names(one.key_by), _names(order_by))
+            InputNames(tuple(schema.names), _names(one.key_by), _names(order_by))
+            if isinstance(one, Input)
+            else InputNames(tuple(schema.names), (), target=TARGET_COLUMN)
             for schema, one in zip(self._schemas, inputs, strict=True)
         ]
         self.has_broadcast = isinstance(inputs[BROADCAST], Broadcast)
@@ -65,7 +71,9 @@ class HarnessInputs:
             "input_schema": self.batch(*([] for _ in self._inputs)).schema,
             "inputs": tuple(one.columns for one in self._names),
             "event_times": self._event_times(),
-            "broadcast_states": tuple(state for one in self._inputs for state in getattr(one, "states", ())),
+            "broadcast_states": tuple(
+                state for one in self._inputs if isinstance(one, Broadcast) for state in one.states
+            ),
         }
 
     def batch(self, *rows: Sequence[Any], subtask: int = 0) -> pa.RecordBatch:

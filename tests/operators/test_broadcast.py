@@ -427,3 +427,16 @@ def test_reducing_state_is_visited_as_it_is(backend: str) -> None:
         opened.process(("a", "oven", 1.0), ("b", "oven", 2.0))
         opened.process(broadcast=[("x", 10.0), ("y", 100.0)])
         assert (opened.state("total", "a"), opened.state("total", "b")) == (111.0, 112.0)
+
+
+def test_map_keys_of_another_type_are_refused(tmp_path: Path) -> None:
+    def broadcasting(kind: Any) -> Broadcast:
+        state = MapStateDescriptor("by number", float, map_key_type=kind)
+        return Broadcast(columns={"type": str, "limit": float}, states=[RULES, state])
+
+    with harness(checkpoint=tmp_path, broadcast=broadcasting(int)) as opened:
+        opened.process(broadcast=[("oven", 1.0)])
+    with pytest.raises(
+        JobError, match=r"broadcast state 'by number' was stored with map keys of the types \['bigint'\]"
+    ):
+        harness(checkpoint=tmp_path, broadcast=broadcasting(object)).__enter__()

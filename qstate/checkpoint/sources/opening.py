@@ -74,6 +74,7 @@ class DeclaredStates:
     ) -> None:
         """`own_key_types` has those states, by name, whose keys are not the stream's, of the types `key_types`."""
         self._operator = operator
+        self._own_key_types = own_key_types
         self._descriptors = {descriptor.name: descriptor for descriptor in descriptors}
         self._key_types = {
             name: [kind.value for kind in own_key_types.get(name, key_types)] for name in self._descriptors
@@ -100,8 +101,8 @@ class DeclaredStates:
             elif not self._allow_non_restored:
                 raise JobError(
                     f"operator {self._operator!r}: the stored state {schema.name!r} ({schema}) belongs to no state of "
-                    "the function any more; ask for it in open() under that name, or set "
-                    "allow_non_restored_state=True to drop it for good"
+                    "the function any more; ask for it in open() under that name, or with broadcast() if it was a "
+                    "broadcast state, or set allow_non_restored_state=True to drop it for good"
                 )
         return plans
 
@@ -126,12 +127,18 @@ class DeclaredStates:
 
     def _check_keys(self, state: str, stored: Any) -> None:
         declared = self._key_types[state]
-        if stored != declared:
+        if stored == declared:
+            return
+        if state in self._own_key_types:
             raise JobError(
-                f"operator {self._operator!r}: state {state!r} was stored by keys of the types {stored}, but the "
-                f"stream is keyed by {declared}; key it as it was, or give the operator another uid to begin "
-                "with empty state"
+                f"operator {self._operator!r}: broadcast state {state!r} was stored with map keys of the types "
+                f"{stored}, and is declared with {declared}; declare its map_key_type as it was, or another state"
             )
+        raise JobError(
+            f"operator {self._operator!r}: state {state!r} was stored by keys of the types {stored}, but the "
+            f"stream is keyed by {declared}; key it as it was, or give the operator another uid to begin "
+            "with empty state"
+        )
 
 
 #: Gives the states of an operator that begins with these lists; None: it begins without any state.

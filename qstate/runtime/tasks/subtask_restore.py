@@ -202,7 +202,7 @@ def _open_operator(
         spec.key_types,
         allow_non_restored=config.allow_non_restored_state,
         lists=operator.lists.declared(allow_non_restored=config.allow_non_restored_state),
-        own_key_types={one.name: operator.key_types_of(one.name) for one in operator.descriptors},
+        own_key_types={one.name: operator.key_types_of(one.name) for one in spec.broadcast_states},
     )
     return _OpenOperator(operator, backend, declared, stored is not None)
 
