@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -53,8 +53,7 @@ def temperature(sensor: str, second: int) -> float:
 
 def readings(spark: SparkSession, work: Path) -> DataFrame:
     """A stream of (sensor, time, temperature): each sensor once a second for a minute, in three micro-batches."""
-    directory = work / "readings"
-    directory.mkdir()
+    tables = []
     for number in range(FILES):
         seconds = range(number * SECONDS_IN_A_FILE, (number + 1) * SECONDS_IN_A_FILE)
         rows = [(sensor, second) for second in seconds for sensor in SENSORS]
@@ -65,11 +64,18 @@ def readings(spark: SparkSession, work: Path) -> DataFrame:
                 "temperature": [temperature(sensor, second) for sensor, second in rows],
             }
         )
+        tables.append(table)
+    return stream_of(spark, work / "readings", tables, "sensor string, time timestamp, temperature double")
+
+
+def stream_of(spark: SparkSession, directory: Path, tables: Sequence[pa.Table], schema: str) -> DataFrame:
+    """A stream of the rows of some tables, one table in each micro-batch."""
+    directory.mkdir()
+    for number, table in enumerate(tables):
         file = directory / f"{number}.parquet"
         pq.write_table(table, file)
         os.utime(file, (number, number))  # Spark takes files in the order of their times
-    stream = spark.readStream.schema("sensor string, time timestamp, temperature double")
-    return stream.option("maxFilesPerTrigger", 1).parquet(str(directory))
+    return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(directory))
 
 
 def print_all(result: DataFrame, checkpoint: Path) -> None:

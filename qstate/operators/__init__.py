@@ -1,4 +1,4 @@
-"""Keyed operators: functions, state handles and the loop that calls them. No sockets, no Spark."""
+"""Operators: functions, state handles and the loop that calls them. No sockets, no Spark."""
 
 from qstate.operators.checkpointed import (
     CheckpointedFunction,

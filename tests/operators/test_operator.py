@@ -1,4 +1,4 @@
-"""The keyed operator on the heap backend: keys, order, output, errors that name the cause."""
+"""The operator of a function on the heap backend: keys, order, output, errors that name the cause."""
 
 from __future__ import annotations
 

@@ -34,6 +34,7 @@ TIMERS = Page("docs/how-to/timers.md")
 SIDE_OUTPUTS = Page("docs/how-to/side-outputs.md")
 WHOLE_BATCHES = Page("docs/how-to/whole-batches.md")
 CONNECT = Page("docs/how-to/connect-streams.md")
+BROADCAST = Page("docs/how-to/broadcast.md")
 NOTEBOOKS = Page("docs/how-to/notebooks.md")
 FASTAPI = Page("docs/how-to/fastapi.md")
 EMBED = Page("docs/how-to/embed-a-state-server.md")
@@ -46,6 +47,7 @@ ACTED_OUT = {
     EVENT_TIME,
     TIMERS,
     CONNECT,
+    BROADCAST,
     SIDE_OUTPUTS,
     WHOLE_BATCHES,
     NOTEBOOKS,
@@ -172,6 +174,28 @@ def test_connect_streams(spark: Any, tmp_path: Path) -> None:
     given = {"limits": limits.read()}
     assert _acted_out(CONNECT, spark, tmp_path, [[60.0, 71.0]], look, **given) == ["", ""]
     assert found == [("JFK", 71.0, 70.0)]
+
+
+@pytest.mark.spark
+def test_broadcast(spark: Any, tmp_path: Path) -> None:
+    rules = FileStream(spark, tmp_path / "rules")
+    rules.add(pa.table({"name": ["hot", "dry"], "limit": [70.0, 90.0]}))
+    rules.add(pa.table({"name": ["hot", "dry"], "limit": pa.array([80.0, None], pa.float64())}))
+    found: list[Any] = []
+
+    def look(namespace: dict[str, Any]) -> None:
+        namespace["passed"].processAllAvailable()
+        for table in ("alerts", "valid"):
+            found.append(sorted(map(tuple, spark.table(table).collect())))
+            spark.sql(f"DROP TABLE {table}")
+
+    batches = [[60.0, 71.0], [95.0, 79.0]]
+    printed = _acted_out(BROADCAST, spark, tmp_path, batches, look, rules=rules.read())
+    assert printed == ["", "", "", "80.0\n", "", "", ""]
+    assert found == [
+        [("JFK", "hot", 71.0, 1), ("JFK", "hot", 95.0, 2)],
+        [("JFK", temperature, 0) for temperature in (60.0, 71.0, 79.0, 95.0)],
+    ]
 
 
 @pytest.mark.spark

@@ -48,6 +48,16 @@ OUTPUTS = {
         cellar has 30.9
         kitchen has 35.9
     """,
+    "thresholds": """
+        cellar 00:00:11 26.1 26.0
+        kitchen 00:00:07 45.7 40.0
+        attic 00:00:31 43.1 28.0
+        cellar 00:00:31 28.1 28.0
+        kitchen 00:00:45 64.5 60.0
+        cold has the threshold 28.0
+        warm has the threshold 60.0
+        outdoor has no threshold
+    """,
     "configuration": """
         attic 20.0
         cellar 25.0
