@@ -33,7 +33,18 @@ from qstate.errors import JobError, SerializationError
 from qstate.evolution.admission import admission_of
 from qstate.evolution.value_checks import Misfit, Rule, rule_of
 from qstate.keys import Key, Namespace, check_key, key_identity
-from qstate.operators.many_keys import Part, Tables, Values, fold, gathered, listed, parts, put_or_delete
+from qstate.operators.many_keys import (
+    NO_KEY,
+    Part,
+    Tables,
+    Values,
+    check_many,
+    fold,
+    gathered,
+    listed,
+    parts,
+    put_or_delete,
+)
 from qstate.operators.time.timers import NO_TIMERS, TimeDomain, TimerService
 from qstate.values.value_types import value_type_of
 
@@ -54,19 +65,6 @@ _NONE = type(None)
 _FIRST, _SECOND = itemgetter(0), itemgetter(1)
 #: Handles that `in_namespace` caches. A new handle costs about a microsecond, and there may be many namespaces.
 KEPT_NAMESPACES = 256
-
-
-class _NoKey:
-    """The current key when there is none. Every table hashes its key first, so any use raises the error below."""
-
-    def __hash__(self) -> NoReturn:
-        raise JobError(
-            "state was used where there is no current key; use it inside process_element, or in a loop over a batch's "
-            "by_key(); elsewhere in process_batch, name the keys, as in get_many(keys)"
-        )
-
-    def __repr__(self) -> str:
-        return "no current key"
 
 
 class ElementContext:
@@ -96,7 +94,7 @@ class ElementContext:
     watermark: int | None
     #: The time of the driver when the epoch began.
     processing_time: int
-    #: Registers and deletes timers of the current key.
+    #: Registers and deletes timers: of the current key, or of the keys of a batch.
     timers: TimerService
     #: In `on_timer`, the namespace that the timer was registered in; else None.
     namespace: Namespace
@@ -123,9 +121,6 @@ class ElementContext:
 
 def _no_side_outputs(name: str, row: Any) -> NoReturn:
     raise JobError(f"no side output is called {name!r}: the operator is declared without side_outputs")
-
-
-NO_KEY: Any = _NoKey()
 
 
 class StateHandle(ABC):
@@ -175,18 +170,13 @@ class StateHandle(ABC):
     def _parts(
         self, operation: str, keys: Sequence[Key], namespaces: Sequence[Namespace] | None, *columns: Sequence[Any]
     ) -> Iterator[Part]:
-        """The parts of a call by namespace. Raises `JobError` when the columns are not as long as the keys."""
-        if self._cursor.current_key is not NO_KEY:
-            raise JobError(
-                f"state {self._descriptor.name!r}: {operation} takes the keys of a whole batch, but there is a current "
-                f"key, {self._cursor.current_key!r}: use the methods without _many"
-            )
-        for column in columns if namespaces is None else (*columns, namespaces):
-            if len(column) != len(keys):
-                raise JobError(
-                    f"state {self._descriptor.name!r}: {operation} got {len(keys)} keys, and {len(column)} values, map "
-                    "keys or namespaces for them"
-                )
+        """The parts of a call by namespace. Raises `JobError` for a call that `check_many` refuses."""
+        check_many(
+            f"state {self._descriptor.name!r}: {operation}",
+            self._cursor.current_key,
+            keys,
+            columns if namespaces is None else (*columns, namespaces),
+        )
         return parts(self._tables, self._namespace, namespaces, keys, *columns)
 
     def _read_many(self, keys: Sequence[Key], namespaces: Sequence[Namespace] | None) -> list[Any]:

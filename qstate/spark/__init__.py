@@ -28,6 +28,7 @@ try:
     )
     from qstate.operators.keyed_batch import KeyedBatch, RowsByKey, RowsOfKey
     from qstate.operators.operator_lists import OperatorListState
+    from qstate.operators.time.due_timers import DueTimers
     from qstate.operators.time.timers import TimeDomain, TimerService
     from qstate.spark.connected_streams import ConnectedStreams
     from qstate.spark.job import Job
@@ -42,6 +43,7 @@ __all__ = [
     "CheckpointListener",
     "CheckpointedFunction",
     "ConnectedStreams",
+    "DueTimers",
     "ElementContext",
     "FunctionInitializationContext",
     "FunctionSnapshotContext",
