@@ -31,11 +31,13 @@ from qstate.operators.operator import FunctionOperator
 from qstate.operators.operator_lists import OperatorListState
 from qstate.operators.operator_spec import OperatorSpec
 from qstate.operators.sinks import QueryableReducingSink, QueryableStateSink, QueryableValueSink
+from qstate.operators.time.due_timers import DueTimers
 
 __all__ = [
     "AggregatingState",
     "CheckpointListener",
     "CheckpointedFunction",
+    "DueTimers",
     "ElementContext",
     "FlatMapWithState",
     "FunctionInitializationContext",

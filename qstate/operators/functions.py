@@ -18,6 +18,7 @@ from qstate.errors import JobError
 from qstate.operators.context import RuntimeContext
 from qstate.operators.handles import ElementContext, ValueState
 from qstate.operators.keyed_batch import KeyedBatch
+from qstate.operators.time.due_timers import DueTimers
 
 __all__ = [
     "BroadcastProcessFunction",
@@ -54,6 +55,11 @@ class StreamFunction:
     def display_name(self) -> str:
         """The name of the function in errors."""
         return type(self).__qualname__
+
+    @property
+    def uses_timers(self) -> bool:
+        """Whether the function defines the method that gets due timers."""
+        return False
 
 
 class RowFunction(StreamFunction, ABC):
@@ -164,7 +170,7 @@ class BroadcastProcessFunction(RowFunction):
 
 
 class KeyedBatchFunction(StreamFunction, ABC):
-    """Processes whole Arrow batches, for functions that need no Python code per row.
+    """Processes whole Arrow batches, for functions that need no Python code per row, and may have timers.
 
     It gets its handles in `open` like any function, and reads and writes the state of many keys at once: `get_many`,
     `put_many`, `add_many`, .... Name only keys of the batch: other keys may belong to other subtasks.
@@ -177,6 +183,21 @@ class KeyedBatchFunction(StreamFunction, ABC):
         A batch has some of the epoch's rows, in the order in which they arrive. With `order_by`, the batches of an
         epoch are in that order together. How many rows a batch has is unspecified: the result must not depend on it.
         """
+
+    @property
+    def uses_timers(self) -> bool:
+        """Whether the function defines `on_timers`."""
+        return type(self).on_timers is not KeyedBatchFunction.on_timers
+
+    def on_timers(self, timers: DueTimers, context: ElementContext) -> Iterable[pa.RecordBatch] | None:
+        """Timers are due; returns batches like `process_batch`. Called before the rows of an epoch.
+
+        It may read and write the state of the timers' keys, and register and delete timers of them. A batch has some
+        of the timers that are due, the earliest first; how many is unspecified. All of them have fired: to delete one
+        of them has no effect, and one that is registered again fires again. Other due timers come in later batches of
+        the epoch, also those that are registered meanwhile, unless they are deleted first.
+        """
+        return None
 
 
 class FlatMapWithState(KeyedProcessFunction):

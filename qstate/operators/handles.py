@@ -33,20 +33,27 @@ from qstate.errors import JobError, SerializationError
 from qstate.evolution.admission import admission_of
 from qstate.evolution.value_checks import Misfit, Rule, rule_of
 from qstate.keys import Key, Namespace, check_key, key_identity
-from qstate.operators.many_keys import Part, Tables, Values, fold, gathered, listed, parts, put_or_delete
+from qstate.operators.many_keys import (
+    Part,
+    Tables,
+    Values,
+    check_many,
+    fold,
+    gathered,
+    listed,
+    parts,
+    put_or_delete,
+)
+from qstate.operators.no_key import NO_KEY
 from qstate.operators.time.timers import NO_TIMERS, TimeDomain, TimerService
 from qstate.values.value_types import value_type_of
 
 __all__ = [
-    "BROADCAST_ROW",
-    "NO_KEY",
-    "ROW_WITHOUT_KEY",
     "AggregatingState",
     "DefaultingValueState",
     "ElementContext",
     "ListState",
     "MapState",
-    "NoKey",
     "ReducingState",
     "StateHandle",
     "ValueState",
@@ -59,24 +66,6 @@ _NONE = type(None)
 _FIRST, _SECOND = itemgetter(0), itemgetter(1)
 #: Handles that `in_namespace` caches. A new handle costs about a microsecond, and there may be many namespaces.
 KEPT_NAMESPACES = 256
-
-
-class NoKey:
-    """The current key where there is none. Every table hashes its key first, so any use raises an error.
-
-    `place` says where that is, `hint` what to do.
-    """
-
-    def __init__(self, place: str, hint: str) -> None:
-        self._place = place
-        self._hint = hint
-
-    def __hash__(self) -> NoReturn:
-        where = f"in {self._place}, " if self._place else ""
-        raise JobError(f"state was used {where}where there is no current key; {self._hint}")
-
-    def __repr__(self) -> str:
-        return self._place or "no current key"
 
 
 class ElementContext:
@@ -107,7 +96,7 @@ class ElementContext:
     watermark: int | None
     #: The time of the driver when the epoch began.
     processing_time: int
-    #: Registers and deletes timers of the current key.
+    #: Registers and deletes timers: of the current key, or of the keys of a batch.
     timers: TimerService
     #: In `on_timer`, the namespace that the timer was registered in; else None.
     namespace: Namespace
@@ -152,21 +141,6 @@ def _no_visit(descriptor: StateDescriptor, function: Callable[[Key, Any], None])
 
 def _no_side_outputs(name: str, row: Any) -> NoReturn:
     raise JobError(f"no side output is called {name!r}: the operator is declared without side_outputs")
-
-
-#: Outside of the rows.
-NO_KEY: Any = NoKey(
-    "",
-    "use it inside process_element, or in a loop over a batch's by_key(); elsewhere in process_batch, name the keys, "
-    "as in get_many(keys)",
-)
-#: While a broadcast row is processed.
-BROADCAST_ROW: Any = NoKey(
-    "a broadcast row",
-    "every subtask gets it: use broadcast state, and context.apply_to_keyed_state() to change the state of keys",
-)
-#: While a row of a stream without a key is processed.
-ROW_WITHOUT_KEY: Any = NoKey("a row without a key", "use key_by() for keyed state and timers, or operator state")
 
 
 class StateHandle(ABC):
@@ -224,19 +198,13 @@ class StateHandle(ABC):
     def _parts(
         self, operation: str, keys: Sequence[Key], namespaces: Sequence[Namespace] | None, *columns: Sequence[Any]
     ) -> Iterator[Part]:
-        """The parts of a call by namespace. Raises `JobError` when the columns are not as long as the keys."""
-        if self._cursor.current_key is not NO_KEY:
-            hash(self._cursor.current_key)  # raises `JobError` where there is no current key
-            raise JobError(
-                f"state {self._descriptor.name!r}: {operation} takes the keys of a whole batch, but there is a current "
-                f"key, {self._cursor.current_key!r}: use the methods without _many"
-            )
-        for column in columns if namespaces is None else (*columns, namespaces):
-            if len(column) != len(keys):
-                raise JobError(
-                    f"state {self._descriptor.name!r}: {operation} got {len(keys)} keys, and {len(column)} values, map "
-                    "keys or namespaces for them"
-                )
+        """The parts of a call by namespace. Raises `JobError` for a call that `check_many` refuses."""
+        check_many(
+            f"state {self._descriptor.name!r}: {operation}",
+            self._cursor.current_key,
+            keys,
+            columns if namespaces is None else (*columns, namespaces),
+        )
         return parts(self._tables, self._namespace, namespaces, keys, *columns)
 
     def _read_many(self, keys: Sequence[Key], namespaces: Sequence[Namespace] | None) -> list[Any]:

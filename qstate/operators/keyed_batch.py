@@ -6,9 +6,10 @@ asked for: a function that takes the rows by key needs only those of the batch's
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from itertools import repeat
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +17,12 @@ import pyarrow as pa
 
 from qstate.keys import Key, Namespace
 from qstate.operators.columns.column_values import column_values
-from qstate.operators.handles import NO_KEY, ElementContext
+from qstate.operators.handles import ElementContext
+from qstate.operators.no_key import NO_KEY
 
-__all__ = ["KeyedBatch", "RowsByKey", "RowsOfKey", "combined"]
+__all__ = ["KeyedBatch", "ManyKeys", "RowsByKey", "RowsOfKey", "combined"]
+
+Item = TypeVar("Item", bound=Any)
 
 
 class RowsOfKey(NamedTuple):
@@ -29,7 +33,27 @@ class RowsOfKey(NamedTuple):
     rows: pa.RecordBatch
 
 
-class KeyedBatch:
+class ManyKeys:
+    """What a batch function gets at once for many keys, one of which may be the current key in a loop."""
+
+    def __init__(self, cursor: ElementContext) -> None:
+        self._cursor = cursor
+        #: The key at which a loop is, or was left before its end. For errors.
+        self.key_of_loop: Any = NO_KEY
+
+    def one_by_one(self, items: Iterable[Item]) -> Iterator[Item]:
+        """The items of a loop. While it has an item, that item's `key` is the current key."""
+        cursor = self._cursor
+        try:
+            for item in items:
+                cursor.current_key = self.key_of_loop = item.key
+                yield item
+            self.key_of_loop = NO_KEY
+        finally:
+            cursor.current_key = NO_KEY
+
+
+class KeyedBatch(ManyKeys):
     """A batch of rows with their keys. Made by the operator."""
 
     def __init__(
@@ -39,12 +63,10 @@ class KeyedBatch:
         keys: Sequence[pa.Array],
         namespaces: Sequence[pa.Array] = (),
     ) -> None:
+        super().__init__(cursor)
         self._rows = rows
-        self._cursor = cursor
         self._key_columns = keys
         self._namespace_columns = namespaces
-        #: The key at which a loop over `by_key()` is, or was left before its end. For errors.
-        self.key_of_loop: Any = NO_KEY
 
     @property
     def rows(self) -> pa.RecordBatch:
@@ -67,7 +89,7 @@ class KeyedBatch:
         order = np.argsort(codes, kind="stable")
         return RowsByKey(self, order, _starts(codes[order]))
 
-    # For RowsByKey and the operator.
+    # For RowsByKey.
 
     def at(self, rows: npt.NDArray[Any]) -> tuple[list[Key], list[Namespace] | None]:
         """The keys and namespaces of these rows."""
@@ -77,10 +99,6 @@ class KeyedBatch:
             for columns in (self._key_columns, self._namespace_columns)
         )
         return combined(keys), combined(namespaces) if namespaces else None
-
-    @property
-    def cursor(self) -> ElementContext:
-        return self._cursor
 
 
 class RowsByKey:
@@ -125,16 +143,9 @@ class RowsByKey:
         return len(self._keys)
 
     def __iter__(self) -> Iterator[RowsOfKey]:
-        batch, cursor, rows = self._batch, self._batch.cursor, self._rows
-        namespaces = self._namespaces or [None] * len(self._keys)
-        stops = (self.last_rows + 1).tolist()
-        try:
-            for key, namespace, start, stop in zip(self._keys, namespaces, self._starts.tolist(), stops, strict=True):
-                cursor.current_key = batch.key_of_loop = key
-                yield RowsOfKey(key, namespace, rows.slice(start, stop - start))
-            batch.key_of_loop = NO_KEY
-        finally:
-            cursor.current_key = NO_KEY
+        lengths = self.last_rows + 1 - self._starts
+        slices = map(self._rows.slice, self._starts.tolist(), lengths.tolist())
+        return self._batch.one_by_one(map(RowsOfKey, self._keys, self._namespaces or repeat(None), slices))
 
 
 def combined(columns: Sequence[Sequence[Any]]) -> list[Any]:

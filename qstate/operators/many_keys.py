@@ -1,11 +1,11 @@
-"""Reads and writes of one state for many keys at once: what the `..._many` methods of the handles share.
+"""Calls for many keys at once: what the `..._many` methods of handles and of timers share.
 
 Rules of this module: it knows tables, keys and namespaces; it must not know batches, nor which kind of state it serves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from itertools import compress
 from typing import Any, NamedTuple
 
@@ -17,9 +17,20 @@ from qstate.backends.contract import StateTable
 from qstate.errors import JobError
 from qstate.keys import Key, Namespace, key_identity
 from qstate.operators.columns.column_values import column_values
+from qstate.operators.no_key import NO_KEY
 from qstate.operators.user_traceback import described
 
-__all__ = ["Part", "Tables", "Values", "fold", "gathered", "listed", "parts", "put_or_delete"]
+__all__ = [
+    "Part",
+    "Tables",
+    "Values",
+    "check_many",
+    "fold",
+    "gathered",
+    "listed",
+    "parts",
+    "put_or_delete",
+]
 
 #: A function from a namespace to the table that holds one state's entries in it.
 Tables = Callable[[Namespace], StateTable]
@@ -37,11 +48,29 @@ class Part(NamedTuple):
     given: Sequence[Sequence[Any]]
 
 
-def listed(values: Values) -> Sequence[Any]:
-    """The values as plain Python objects."""
+def check_many(call: str, current_key: Any, keys: Sized, columns: Iterable[Sized]) -> None:
+    """Raise `JobError` where there is a current key, or when a column is not as long as the keys.
+
+    `call` is the name of the method in errors.
+    """
+    if current_key is not NO_KEY:
+        hash(current_key)  # raises `JobError` where there is none
+        raise JobError(
+            f"{call} takes the keys of a whole batch, but there is a current key, {current_key!r}: use the methods "
+            "without _many"
+        )
+    for column in columns:
+        if len(column) != len(keys):
+            raise JobError(
+                f"{call} got {len(keys)} keys, and {len(column)} values, map keys, times or namespaces for them"
+            )
+
+
+def listed(values: Values, read: Callable[[pa.Array], list[Any]] = column_values) -> Sequence[Any]:
+    """The values as plain Python objects. `read` is the function for Arrow arrays."""
     if isinstance(values, pa.Array | pa.ChunkedArray):
         chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
-        return [value for chunk in chunks for value in column_values(chunk)]
+        return [value for chunk in chunks for value in read(chunk)]
     found: Sequence[Any] = values.tolist() if isinstance(values, np.ndarray) else values
     return found
 

@@ -53,13 +53,15 @@ from qstate.operators.columns.rows import OutputRows
 from qstate.operators.context import RuntimeContext, Subtask
 from qstate.operators.expiry.expiry_sweep import WriteCount
 from qstate.operators.functions import KeyedBatchFunction, RowFunction
-from qstate.operators.handles import BROADCAST_ROW, NO_KEY, ROW_WITHOUT_KEY, ElementContext, NoKey
-from qstate.operators.keyed_batch import KeyedBatch, combined
+from qstate.operators.handles import ElementContext
+from qstate.operators.keyed_batch import KeyedBatch, ManyKeys, combined
 from qstate.operators.keyed_state_visit import keys_of, visit_keys
+from qstate.operators.no_key import BROADCAST_ROW, NO_KEY, ROW_WITHOUT_KEY, NoKey
 from qstate.operators.operator_lists import OperatorLists, OperatorListState
 from qstate.operators.operator_spec import OperatorSpec, sort_keys
 from qstate.operators.side_outputs import SideOutputs
 from qstate.operators.time.clock import OperatorClock
+from qstate.operators.time.due_timers import DueTimers
 from qstate.operators.time.epoch_time import EpochTime, Reached
 from qstate.operators.time.timers import (
     EVENT_TIME_TIMERS,
@@ -86,6 +88,8 @@ SORTED_BATCH_ROWS = 10_000
 _KeyedRow = tuple[Key, int | None, Any]
 #: `process_element` or `on_timer` of a function.
 _Call = Callable[[Any, ElementContext], Iterable[Any] | None]
+#: `process_batch` or `on_timers` of a function.
+_BatchCall = Callable[[Any, ElementContext], Iterable[pa.RecordBatch] | None]
 
 
 class FunctionOperator:
@@ -287,6 +291,8 @@ class FunctionOperator:
         if not self._timers:
             return iter(())
         self._context.check_writes()
+        if isinstance(self._function, KeyedBatchFunction):
+            return self._run_timers(self._function, time)
         assert isinstance(self._function, RowFunction)
         return self._run_rows(self._function.on_timer, self._due(time))
 
@@ -475,11 +481,20 @@ class FunctionOperator:
             list(map(batch.column, names)) for names in (self._spec.key_columns, self._spec.namespace_columns)
         )
         keyed = KeyedBatch(batch.select(range(self._width)), self._cursor, keys, namespaces)
+        return self._run_keys(function.process_batch, keyed, f"a batch of {batch.num_rows} rows")
+
+    def _run_timers(self, function: KeyedBatchFunction, time: EpochTime) -> Iterator[pa.RecordBatch]:
+        for domain, timers, of_epoch in self._timers:
+            for due in timers.batches(of_epoch(time)):
+                keyed = DueTimers(due, domain, self._cursor)
+                yield from self._run_keys(function.on_timers, keyed, f"{len(due)} due timers")
+
+    def _run_keys(self, call: _BatchCall, keyed: ManyKeys, what: str) -> list[pa.RecordBatch]:
         try:
-            outputs = list(function.process_batch(keyed, self._cursor) or ())
+            outputs = list(call(keyed, self._cursor) or ())
         except Exception as exc:
             key = "" if keyed.key_of_loop is NO_KEY else f", key {keyed.key_of_loop!r}"
-            raise self._fault(f"a batch of {batch.num_rows} rows{key}", exc) from exc
+            raise self._fault(f"{what}{key}", exc) from exc
         finally:
             end_forked_child(self._pid)
             self._cursor.current_key = NO_KEY

@@ -96,7 +96,7 @@ class OperatorSpec:
     @property
     def uses_timers(self) -> bool:
         """Whether the function has timers."""
-        return isinstance(self.function, RowFunction) and self.function.uses_timers
+        return self.function.uses_timers
 
     @property
     def has_broadcast(self) -> bool:

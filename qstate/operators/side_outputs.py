@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from qstate.errors import JobError
 from qstate.operators.columns.rows import OutputRows
-from qstate.operators.handles import NO_KEY, ElementContext
+from qstate.operators.handles import ElementContext
+from qstate.operators.no_key import NO_KEY
 
 __all__ = ["MAIN", "SideOutputs", "check_names", "united_schema"]
 

@@ -14,7 +14,7 @@ from traceback import StackSummary
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-from qstate.operators.handles import NO_KEY, NoKey
+from qstate.operators.no_key import NO_KEY, NoKey
 from qstate.operators.operator import FunctionOperator
 from qstate.operators.user_traceback import shortened
 
@@ -25,10 +25,10 @@ MOST_COLUMNS = 20
 
 
 class Step(NamedTuple):
-    """A call of the user's function: a life-cycle method, or the processing of a row or a batch.
+    """A call of the user's function: a life-cycle method, or the processing of a row, a batch or timers.
 
-    `subject` is the same object during the whole call, and another one in the next call: the row, the batch, or the
-    bound method.
+    `subject` is the same object during the whole call, and another one in the next call: the row, the batch, the due
+    timers, or the bound method.
     """
 
     operator: FunctionOperator
@@ -100,9 +100,9 @@ def _element(names: Mapping[str, Any], frames: tuple[FrameType, ...]) -> Step | 
     return Step(names["self"], names["process"].__name__, names["cursor"].current_key, names["row"], frames)
 
 
-def _batch(names: Mapping[str, Any], frames: tuple[FrameType, ...]) -> Step | None:
-    keyed = names.get("keyed")
-    return Step(names["self"], "process_batch", keyed.key_of_loop if keyed else NO_KEY, names["batch"], frames)
+def _keys(names: Mapping[str, Any], frames: tuple[FrameType, ...]) -> Step | None:
+    keyed = names["keyed"]
+    return Step(names["self"], names["call"].__name__, keyed.key_of_loop, keyed, frames)
 
 
 def _call(names: Mapping[str, Any], frames: tuple[FrameType, ...]) -> Step | None:
@@ -111,6 +111,6 @@ def _call(names: Mapping[str, Any], frames: tuple[FrameType, ...]) -> Step | Non
 
 _STEPS: dict[CodeType, _Found] = {
     FunctionOperator._fill.__code__: _element,
-    FunctionOperator._run_batch.__code__: _batch,
+    FunctionOperator._run_keys.__code__: _keys,
     FunctionOperator._call.__code__: _call,
 }

@@ -36,6 +36,7 @@ try:
     )
     from qstate.operators.keyed_batch import KeyedBatch, RowsByKey, RowsOfKey
     from qstate.operators.operator_lists import OperatorListState
+    from qstate.operators.time.due_timers import DueTimers
     from qstate.operators.time.timers import TimeDomain, TimerService
     from qstate.spark.broadcast_streams import BroadcastConnectedStream, BroadcastStream
     from qstate.spark.connected_streams import ConnectedStreams
@@ -56,6 +57,7 @@ __all__ = [
     "CheckpointListener",
     "CheckpointedFunction",
     "ConnectedStreams",
+    "DueTimers",
     "ElementContext",
     "FunctionInitializationContext",
     "FunctionSnapshotContext",

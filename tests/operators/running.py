@@ -16,6 +16,8 @@ from qstate.checkpoint.log.operator_state import OperatorState
 from qstate.operators import (
     ElementContext,
     FunctionOperator,
+    KeyedBatch,
+    KeyedBatchFunction,
     KeyedProcessFunction,
     OperatorSpec,
     RuntimeContext,
@@ -26,6 +28,7 @@ from qstate.operators import (
 __all__ = [
     "INPUT",
     "OUTPUT",
+    "Batches",
     "Calls",
     "batch",
     "empty_heap",
@@ -53,6 +56,21 @@ class Calls(KeyedProcessFunction):
 
     def process_element(self, row: Any, context: ElementContext) -> Iterable[Any] | None:
         found: Iterable[Any] | None = self._each(self, row, context)
+        return found
+
+
+class Batches(KeyedBatchFunction):
+    """Calls the given functions: `opening(self, context)`, `each(self, batch, context)`."""
+
+    def __init__(self, each: Callable[..., Any], opening: Callable[..., Any] = lambda self, context: None) -> None:
+        self._each = each
+        self._opening = opening
+
+    def open(self, context: RuntimeContext) -> None:
+        self._opening(self, context)
+
+    def process_batch(self, batch: KeyedBatch, context: ElementContext) -> Iterable[pa.RecordBatch] | None:
+        found: Iterable[pa.RecordBatch] | None = self._each(self, batch, context)
         return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,8 @@ from qstate.descriptors import (
     ValueStateDescriptor,
 )
 from qstate.errors import JobError, SerializationError
-from qstate.operators import ElementContext, FunctionOperator, KeyedBatch, KeyedBatchFunction, RuntimeContext
-from tests.operators.running import OUTPUT, Calls, batch, heap, opened, operator_of, rows_of
+from qstate.operators import FunctionOperator, KeyedBatch, RuntimeContext
+from tests.operators.running import OUTPUT, Batches, Calls, batch, heap, opened, operator_of, rows_of
 
 SCHEMA = pa.schema([("key", pa.string()), ("place", pa.int64()), ("temp", pa.float64())])
 ROWS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 2), st.integers(-9, 9).map(float)), max_size=12)
@@ -53,21 +53,6 @@ LIST = ListStateDescriptor("list", float)
 MAP = MapStateDescriptor("map", float, map_key_type=int)
 REDUCING = ReducingStateDescriptor("reducing", float, reduce_function=lambda old, new: old / 2 - new)
 AGGREGATING = AggregatingStateDescriptor("aggregating", list, aggregate_function=Mean())
-
-
-class Batches(KeyedBatchFunction):
-    """Calls the given functions: `opening(self, context)`, `each(self, batch, context)`."""
-
-    def __init__(self, each: Callable[..., Any], opening: Callable[..., Any] = lambda self, context: None) -> None:
-        self._each = each
-        self._opening = opening
-
-    def open(self, context: RuntimeContext) -> None:
-        self._opening(self, context)
-
-    def process_batch(self, batch: KeyedBatch, context: ElementContext) -> Iterable[pa.RecordBatch] | None:
-        found: Iterable[pa.RecordBatch] | None = self._each(self, batch, context)
-        return found
 
 
 def all_handles(function: Any, context: RuntimeContext) -> None:

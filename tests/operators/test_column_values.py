@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qstate.operators.columns.column_values import column_values
+from qstate.operators.columns.column_values import column_values, timestamp_milliseconds
 
 NAIVE = st.datetimes()
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -124,3 +124,12 @@ def test_null_list_has_no_elements_whatever_its_buffer_holds() -> None:
     elements = pa.array([[("a", 1)], [("b", 2)], [("c", 3)]], MAP)
     masked = pa.ListArray.from_arrays(offsets, elements, mask=pa.array([True, False, False]))
     assert column_values(masked) == [None, [], [{"c": 3}]]
+
+
+@pytest.mark.parametrize(("unit", "in_a_second"), [("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9)])
+@given(counts=st.lists(st.none() | st.integers(-(2**52), 2**52)))
+def test_timestamps_of_any_unit_are_milliseconds_rounded_down(
+    unit: str, in_a_second: int, counts: list[int | None]
+) -> None:
+    found = timestamp_milliseconds(pa.array(counts, pa.int64()).cast(pa.timestamp(unit, "Asia/Tokyo")))
+    assert found == [None if count is None else count * 1000 // in_a_second for count in counts]

@@ -138,7 +138,7 @@ def test_null_key_is_refused_before_any_row_is_processed() -> None:
         ),
         ({"order_by": ("when",)}, "order_by names 'when'"),
         ({"namespace_columns": ("at",)}, "namespace columns are for queryable sinks"),
-        ({"function": print}, "the function must be a KeyedProcessFunction"),
+        ({"function": print}, "the function must be one of the function classes"),
         ({"input_schema": pa.schema([("key", pa.string()), ("key", pa.string())])}, "more than one column named 'key'"),
         (
             {"input_schema": pa.schema([("key", pa.string()), ("s", pa.list_(pa.int8()))]), "order_by": ("s",)},

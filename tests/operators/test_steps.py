@@ -15,12 +15,14 @@ from qstate.descriptors import ReducingStateDescriptor
 from qstate.operators import (
     CheckpointedFunction,
     CheckpointListener,
+    DueTimers,
     FunctionOperator,
     QueryableReducingSink,
     StreamFunction,
 )
 from qstate.operators.steps import Step, step_of
-from tests.operators.running import Calls, batch, heap, operator_of
+from qstate.operators.time.epoch_time import EpochTime
+from tests.operators.running import Batches, Calls, batch, heap, opened, operator_of
 
 
 class Gate:
@@ -118,6 +120,28 @@ def test_a_batch_is_shown_as_one(operator_with: Any) -> None:
         assert step is not None
         assert (step.call, step.row) == ("process_batch", "")
         assert step.where == "operator 'alerts' subtask 0, function QueryableReducingSink(r)"
+
+
+class Timed(Batches):
+    def on_timers(self, timers: DueTimers, context: Any) -> None:
+        for _ in timers:
+            self.process_batch(timers, context)  # type: ignore[arg-type]
+
+
+def test_due_timers_are_shown_with_the_key_of_the_loop() -> None:
+    gate = Gate()
+
+    def each(function: Any, rows: Any, context: Any) -> None:
+        if isinstance(rows, DueTimers):
+            gate()
+        else:
+            context.timers.register_processing_time_many(rows.keys, [5])
+
+    with opened(Timed(each)) as operator:
+        operator.process(batch([("a", 1.5, 7)]))
+        with held(lambda: list(operator.begin(1, EpochTime(None, 5))), gate) as step:
+            assert step is not None
+            assert (step.call, step.key, step.row) == ("on_timers", "a", "")
 
 
 class Hooked(Calls, CheckpointedFunction, CheckpointListener):

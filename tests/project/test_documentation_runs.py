@@ -155,9 +155,10 @@ def test_whole_batches(spark: Any, tmp_path: Path) -> None:
 
     def look(namespace: dict[str, Any]) -> None:
         alerts.extend(spark.sql("SELECT * FROM alerts").collect())
+        until(lambda: spark.table("silences").where("last = 86.0").count() == 1, "the sensor is silent")
 
     printed = _acted_out(WHOLE_BATCHES, spark, tmp_path, [[60.0, 20.0, 41.0, 42.0], [85.0, 86.0]], look)
-    assert printed == ["", "86.0\n", "[Row(sensor='JFK', longest=2), Row(sensor='JFK', longest=4)]\n", ""]
+    assert printed == ["", "86.0\n", "[Row(sensor='JFK', longest=2), Row(sensor='JFK', longest=4)]\n", "", ""]
     assert [tuple(row) for row in alerts] == [("JFK", 20.0, 41.0), ("JFK", 42.0, 85.0)]
 
 

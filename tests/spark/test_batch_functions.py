@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,10 @@ from pyspark.sql import functions as F
 
 from qstate.descriptors import ReducingStateDescriptor, ValueStateDescriptor
 from qstate.errors import JobError
-from qstate.spark import ElementContext, KeyedBatch, KeyedBatchFunction, KeyedProcessFunction, RuntimeContext
+from qstate.spark import DueTimers, ElementContext, KeyedBatch, KeyedBatchFunction, KeyedProcessFunction, RuntimeContext
 from tests.functions import add
 from tests.spark.generated import amounts, totals
-from tests.spark.streams import run_to_end
+from tests.spark.streams import run_to_end, until
 
 
 class TotalByBatch(KeyedBatchFunction):
@@ -34,6 +35,31 @@ class TotalByBatch(KeyedBatchFunction):
         yield pa.RecordBatch.from_arrays(
             [pa.array(keys, pa.string()), pa.array(self.total.get_many(keys), pa.int64())], ["key", "total"]
         )
+
+
+class Silent(KeyedBatchFunction):
+    """Emits the keys that had no row for some milliseconds of processing time, with the number of their rows."""
+
+    def __init__(self, wait_ms: int) -> None:
+        self._wait_ms = wait_ms
+
+    def open(self, context: RuntimeContext) -> None:
+        self.rows = context.get_reducing_state(ReducingStateDescriptor("rows", int, reduce_function=add))
+        self.until = context.get_state(ValueStateDescriptor("until", int))
+
+    def process_batch(self, batch: KeyedBatch, context: ElementContext) -> None:
+        self.rows.add_many(batch.keys, [1] * len(batch.keys))
+        keys = batch.by_key().keys
+        timed = [(key, time) for key, time in zip(keys, self.until.get_many(keys), strict=True) if time is not None]
+        context.timers.delete_processing_time_many([key for key, _ in timed], [time for _, time in timed])
+        until = [context.processing_time + self._wait_ms] * len(keys)
+        context.timers.register_processing_time_many(keys, until)
+        self.until.put_many(keys, until)
+
+    def on_timers(self, timers: DueTimers, context: ElementContext) -> Iterable[pa.RecordBatch]:
+        rows = self.rows.get_many(timers.keys)
+        self.until.clear_many(timers.keys)
+        yield pa.RecordBatch.from_arrays([pa.array(timers.keys, pa.string()), pa.array(rows, pa.int64())], ["key", "n"])
 
 
 class Fails(KeyedBatchFunction):
@@ -63,6 +89,26 @@ def test_a_batch_function_keeps_state_by_key_and_namespace(
         keys = [key for key, own in last if own == label]
         found = client.get_many("job", "lastAmount", keys, namespace=label.upper())
         assert {key: view.value() for key, view in found.items()} == {key: last[key, label] for key in keys}
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_timers_of_a_batch_function_fire_when_the_input_has_stopped(
+    backend: str, spark: Any, stream_of: Any, job_of: Any, tmp_path: Path
+) -> None:
+    tables = amounts(batches=2, rows_a_batch=5000, keys=40)
+    counts = Counter(key for table in tables for key in table["key"].to_pylist())
+    emitted: list[tuple[str, int]] = []
+    result = job_of(spark, backend=backend).key_by(stream_of(spark, *tables).read(), "key")
+    silent = result.process(Silent(2000), "key string, n bigint", uid="silent")
+    query = (
+        silent.writeStream.foreachBatch(lambda batch, _: emitted.extend((row.key, row.n) for row in batch.collect()))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    try:
+        until(lambda: dict(emitted) == counts, "the timers of all keys fire after their last rows")
+    finally:
+        query.stop()
 
 
 def test_errors_of_a_batch_function_name_it_and_its_key(

@@ -18,10 +18,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["column_values"]
+__all__ = ["column_values", "timestamp_milliseconds"]
 
 _FIRST_TIME = datetime(1, 1, 1)
 _LAST_TIME = datetime(9999, 12, 31, 23, 59, 59, 999999)
+
+#: How many of a timestamp's unit are a millisecond. Seconds are converted to milliseconds first.
+_PER_MILLISECOND = {"ms": 1, "us": 1_000, "ns": 1_000_000}
 
 Reader = Callable[[pa.Array], list[Any]]
 
@@ -29,6 +32,17 @@ Reader = Callable[[pa.Array], list[Any]]
 def column_values(array: pa.Array) -> list[Any]:
     """The values of an Arrow array, nulls as None."""
     return _reader(array.type)(array)
+
+
+def timestamp_milliseconds(times: pa.Array) -> list[Any]:
+    """Timestamps as milliseconds since 1970-01-01 UTC, rounded down, as Spark does; nulls as None."""
+    if times.type.unit == "s":
+        times = times.cast(pa.timestamp("ms", times.type.tz))
+    counts = pc.fill_null(times.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
+    found: list[Any] = (counts // _PER_MILLISECOND[times.type.unit]).tolist()
+    if times.null_count:
+        return [None if missing else time for time, missing in zip(found, times.is_null().to_pylist(), strict=True)]
+    return found
 
 
 @lru_cache(maxsize=1024)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import repeat
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from qstate.checkpoint.log.operator_state import TIME_LIST, Distribution
 from qstate.descriptors import ListStateDescriptor
+from qstate.operators.columns.column_values import timestamp_milliseconds
 from qstate.operators.handles import ElementContext
 from qstate.operators.operator_lists import OperatorLists, OperatorListState
 from qstate.operators.time.epoch_time import EpochTime, EventTime, Reached
@@ -64,7 +64,7 @@ class OperatorClock:
         """The event time of each row, None where the column is null or there is none."""
         if not self._columns:
             return repeat(None, batch.num_rows)
-        return iter(_milliseconds(pc.coalesce(*map(batch.column, self._columns))))
+        return iter(timestamp_milliseconds(pc.coalesce(*map(batch.column, self._columns))))
 
     def end(self) -> None:
         """The epoch has no more rows: store what is reached."""
@@ -74,12 +74,3 @@ class OperatorClock:
         before = None if reached is None else reached.watermark
         cursor = self._cursor
         self._list.update([[self._epoch, before, cursor.watermark, cursor.processing_time, list(self._greatest)]])
-
-
-def _milliseconds(times: pa.Array) -> list[Any]:
-    """Timestamps in microseconds as milliseconds, rounded down, as Spark does."""
-    micros = pc.fill_null(times.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
-    found: list[Any] = (micros // _MICROSECONDS).tolist()
-    if times.null_count:
-        return [None if missing else time for time, missing in zip(found, times.is_null().to_pylist(), strict=True)]
-    return found

@@ -7,20 +7,30 @@ An epoch first fires the timers that its time makes due, then its rows are proce
 its watermark, as in Flink. Event-time timers come before processing-time timers, and in each domain the earliest first.
 A timer that is registered while timers fire fires in the same epoch if it is due; one that a row registers fires in a
 later epoch.
+
+A function over whole batches gets several due timers at once. All of them have fired when it gets them. So to delete
+one of them has no effect any more, and one that is registered again fires again. The queue has all other timers: one
+that is deleted there does not fire, and one that is registered for a due time fires in a later batch of the epoch.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from enum import Enum
+from itertools import repeat
 from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+import pyarrow as pa
 
 from qstate.backends.contract import Timer, TimerQueue
 from qstate.descriptors import TimerDescriptor
 from qstate.errors import JobError
 from qstate.keys import Key, Namespace, check_key, encode_key
+from qstate.operators.columns.column_values import column_values, timestamp_milliseconds
+from qstate.operators.many_keys import Values, check_many, listed
 from qstate.operators.time.epoch_time import milliseconds_of
 
 __all__ = [
@@ -101,14 +111,17 @@ class Timers:
 
     def due(self, upto: int | None) -> Iterator[Timer]:
         """The timers up to and including a time, in their order; also those that are registered meanwhile."""
-        if upto is None:
-            return
-        while taken := self._queue.take(upto, TAKEN_AT_ONCE):
+        for taken in self.batches(upto):
             self._taken, self._at = taken, 0
             while self._at < len(self._taken):
                 self._at += 1
                 yield self._taken[self._at - 1]
             self.discard()
+
+    def batches(self, upto: int | None) -> Iterator[list[Timer]]:
+        """The same in batches. All timers of a batch have fired when it is given; the queue has all others."""
+        while upto is not None and (taken := self._queue.take(upto, TAKEN_AT_ONCE)):
+            yield taken
 
     def first(self) -> int | None:
         """The time of the earliest timer."""
@@ -135,6 +148,12 @@ class TimerService:
     A time is an integer, in milliseconds since 1970-01-01 UTC, or a datetime with a time zone. A key has one timer for
     each time, time domain and namespace: to register it twice is the same as once. Raises `JobError` for another time,
     or where there is no current key.
+
+    The methods whose names end with `_many` take keys and a time for each, for functions over whole batches. The times
+    are a sequence, an Arrow array (of integers, or of timestamps with a time zone) or a NumPy array of integers.
+    `namespaces` has the namespace of each key; without it, all are in the namespace of this object. They raise
+    `JobError` where there is a current key, for another time, and unless there is one time for each key; `WrongKeyType`
+    for what cannot be a key or a namespace.
     """
 
     __slots__ = ("_cursor", "_event_time", "_namespace", "_processing_time")
@@ -171,22 +190,70 @@ class TimerService:
         timer = self._timer(time)
         self._processing_time.remove(timer)
 
+    def register_event_time_many(
+        self, keys: Sequence[Key], times: Values, namespaces: Sequence[Namespace] | None = None
+    ) -> None:
+        """Register an event-time timer of each key. A key may come several times."""
+        for timer in self._timers("register_event_time_many()", keys, times, namespaces):
+            self._event_time.add(timer)
+
+    def register_processing_time_many(
+        self, keys: Sequence[Key], times: Values, namespaces: Sequence[Namespace] | None = None
+    ) -> None:
+        """Register a processing-time timer of each key. A key may come several times."""
+        for timer in self._timers("register_processing_time_many()", keys, times, namespaces):
+            self._processing_time.add(timer)
+
+    def delete_event_time_many(
+        self, keys: Sequence[Key], times: Values, namespaces: Sequence[Namespace] | None = None
+    ) -> None:
+        """Delete each key's event-time timer of the time given for it, if it is registered."""
+        for timer in self._timers("delete_event_time_many()", keys, times, namespaces):
+            self._event_time.remove(timer)
+
+    def delete_processing_time_many(
+        self, keys: Sequence[Key], times: Values, namespaces: Sequence[Namespace] | None = None
+    ) -> None:
+        """Delete each key's processing-time timer of the time given for it, if it is registered."""
+        for timer in self._timers("delete_processing_time_many()", keys, times, namespaces):
+            self._processing_time.remove(timer)
+
     def _timer(self, time: int | datetime) -> Timer:
         key: Key = self._cursor.current_key
         hash(key)  # raises `JobError` where there is no current key
         return Timer(time if type(time) is int else _milliseconds(time), self._namespace, key)
 
+    def _timers(
+        self, call: str, keys: Sequence[Key], times: Values, namespaces: Sequence[Namespace] | None
+    ) -> Iterator[Timer]:
+        """The timers of a call for many keys, all of them checked."""
+        found = _all_milliseconds(times)
+        columns = [found] if namespaces is None else [found, namespaces]
+        check_many(f"context.timers.{call}", self._cursor.current_key, keys, columns)
+        for key in keys:
+            check_key(key)
+        for namespace in () if namespaces is None else namespaces:
+            if namespace is not None:
+                check_key(namespace)
+        return map(Timer, found, repeat(self._namespace) if namespaces is None else namespaces, keys)
+
 
 class _NoTimers(TimerService):
-    """`context.timers` of a function without `on_timer`."""
+    """`context.timers` of a function without `on_timer` or `on_timers`."""
 
     __slots__ = ()
 
     def __init__(self) -> None:
         """It has neither a key nor queues."""
 
-    def _timer(self, time: int | datetime) -> NoReturn:
-        raise JobError("a function that uses context.timers must define on_timer(self, timestamp, context)")
+    def _timer(self, time: Any) -> NoReturn:
+        raise JobError(
+            "a function that uses context.timers must define on_timer(self, timestamp, context), and a "
+            "KeyedBatchFunction must define on_timers(self, timers, context)"
+        )
+
+    def _timers(self, *arguments: Any) -> NoReturn:
+        self._timer(arguments)
 
     def in_namespace(self, namespace: Namespace) -> TimerService:
         return self
@@ -203,6 +270,16 @@ def _milliseconds(time: Any) -> int:
     if time.tzinfo is None:
         raise JobError(f"the time of a timer needs a time zone, as datetime.now(timezone.utc) has, got {time!r}")
     return milliseconds_of(time)
+
+
+def _all_milliseconds(times: Values) -> Sequence[int]:
+    """The times in milliseconds. Raises as `_milliseconds`."""
+    read: Callable[[pa.Array], list[Any]] = column_values
+    if isinstance(times, pa.Array | pa.ChunkedArray) and pa.types.is_timestamp(times.type) and times.type.tz:
+        read = timestamp_milliseconds
+    elif isinstance(times, np.ndarray) and times.dtype.kind in "mM":
+        times = list(times)  # refused one by one: `tolist` would make integers of some units
+    return [time if type(time) is int else _milliseconds(time) for time in listed(times, read)]
 
 
 def _order(timer: Timer) -> _Order:
