@@ -168,7 +168,10 @@ class ListStateDescriptor(StateDescriptor):
 
 @dataclass(frozen=True, kw_only=True)
 class MapStateDescriptor(StateDescriptor):
-    """A map per key; `map_key_type` is str, bytes, int, a tuple of those, or object for all of them."""
+    """A map per key; `map_key_type` is str, bytes, int, a tuple of those, or object for all of them.
+
+    A value may be None if `value_type` admits it: `int | None` or `object`.
+    """
 
     map_key_type: type = str
 

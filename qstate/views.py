@@ -308,7 +308,7 @@ class ReadOnlyMapState(ReadOnlyState):
     kind = StateKind.MAP
 
     def get(self, map_key: Key) -> Any:
-        """The value of one entry, or None."""
+        """The value of one entry, which may be None, or None without one: `contains` distinguishes them."""
         found = self._framed().get(map_key)
         return found if found is None or self._reading.own is None else self._reading.loads(found)
 

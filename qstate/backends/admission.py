@@ -1,8 +1,9 @@
 """The checks that every backend makes on values and map keys before it stores them, in the operator's thread.
 
 Rules of this module: it refuses values that no backend could return unchanged, at the cost of a type test or two.
-None is the absence of a value, so it cannot be one. Map keys are those of `qstate.keys`, without booleans and decimals:
-the keys of one map may have different types, and in Python True and Decimal("1.0") equal 1.
+None is the absence of a value, so it cannot be one. In a map it can: the map keys say which entries there are. Map keys
+are those of `qstate.keys`, without booleans and decimals: the keys of one map may have different types, and in Python
+True and Decimal("1.0") equal 1.
 """
 
 from __future__ import annotations
@@ -103,7 +104,6 @@ def admit_map(value: Any) -> dict[Any, Any]:
     if not isinstance(value, Mapping):
         raise SerializationError(f"the value of a map state is a mapping, got {type(value).__name__}")
     entries: dict[Any, Any] = value if type(value) is dict else dict(value)
-    admit_values(entries.values())
     for key in entries:
         if type(key) is not str:
             admit_map_key(key)
@@ -111,7 +111,7 @@ def admit_map(value: Any) -> dict[Any, Any]:
 
 
 def none_refused() -> SerializationError:
-    return SerializationError("None is not a value (nor an element, nor a map's value): clear() or remove it instead")
+    return SerializationError("None is not a value (nor an element): clear() instead")
 
 
 def refused_write(

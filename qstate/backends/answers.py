@@ -9,7 +9,7 @@ sockets. Both sources give the same bytes for the same state:
     map               MessagePack map; the map keys as MessagePack keys, tuples as arrays
 
 The array or map contains the serializer's bytes of an element or value directly if the serializer is `msgpack`,
-otherwise as a MessagePack bin.
+otherwise as a MessagePack bin. A map's value None is written by the serializer like any other: nil with `msgpack`.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ The life of a backend, epoch by epoch (an epoch is one Spark micro-batch):
                    +--rollback()--+-- back to the last commit; commit(n) itself cannot be undone: a caller that
                                       fails to make the changes durable discards the backend and restores a new one
 
-None is not a value: a table has a value for a key or it has none.
+None is not a value: a table has a value for a key or it has none. Only an entry of a map can have the value None.
 """
 
 from __future__ import annotations
@@ -156,12 +156,14 @@ class StateTable(ABC):
     T8: `list_add` MUST keep the list's elements and their order and add the new ones at the end, each element once.
         The order is the job's: `get`, `list_items`, answers, changes, entries and restored backends of any kind MUST
         have it. A result of `list_items` MUST NOT change through later writes, a commit or a rollback.
-    T9: `map_put` and `map_remove` MUST change their entry and no other; `map_get` and `map_items` MUST agree with
-        `get`. A result of `map_items` MUST NOT change through later writes, a commit or a rollback. A map has no
-        order: a backend MAY return its entries, in reads, answers, changes and `entries`, in any order.
+    T9: `map_put` and `map_remove` MUST change their entry and no other; `map_get`, `map_contains` and `map_items` MUST
+        agree with `get`. A result of `map_items` MUST NOT change through later writes, a commit or a rollback. A map
+        has no order: a backend MAY return its entries, in reads, answers, changes and `entries`, in any order. A null,
+        an entry whose value is None, MUST NOT be treated as a missing entry: reads, answers, changes, `entries` and
+        restored backends of any kind MUST have it, and `map_remove` MUST remove it.
     T10: A value that could not be read back unchanged MUST raise `SerializationError`, from the write or from the
-        commit: None as a value, an element or a map's value; a map key that is not a key; a value that the serializer
-        refuses.
+        commit: None as a value or an element; a map key that is not a key; a value that the serializer refuses. The
+        serializer also decides whether a map's value may be None, and writes it as it writes any value.
     T11: Each entry that an epoch changed MUST be written by the serializer of the descriptor that was passed to
         `table`, before the epoch is sealed. The serializer refuses a value that does not have the declared type or
         could not be read back unchanged; the backend need not check that itself.
@@ -208,9 +210,13 @@ class StateTable(ABC):
         return iter(list(self.get(key) or ()))
 
     def map_get(self, key: Key, map_key: Key) -> Any:
-        """The value of one entry of the key's map, or None."""
+        """The value of one entry of the key's map, which may be None, or None without one."""
         found = self.get(key)
         return found.get(map_key) if found else None
+
+    def map_contains(self, key: Key, map_key: Key) -> bool:
+        """Whether the key's map has an entry. The default reads the whole map unless `map_get` gives a value."""
+        return self.map_get(key, map_key) is not None or map_key in (self.get(key) or ())
 
     def map_put(self, key: Key, map_key: Key, value: Any) -> None:
         """Set one entry of the key's map."""

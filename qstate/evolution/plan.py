@@ -152,7 +152,7 @@ def _is_as_good(stored: ValueType, wanted: ValueType) -> bool:
 
 def _step(stored: StateSchema, wanted: StateSchema, descriptor: StateDescriptor) -> Conversion | None:
     if stored.schema_version < wanted.schema_version and descriptor.migration is not None:
-        return _migration(descriptor.migration, stored.schema_version, wanted.value_type)
+        return _migration(descriptor.migration, stored.schema_version, wanted)
     try:
         # Only the default serializer stores a record as a dict, and an enum as text.
         kinds = {type(stored.value_type), type(wanted.value_type)}
@@ -163,12 +163,12 @@ def _step(stored: StateSchema, wanted: StateSchema, descriptor: StateDescriptor)
         raise Refusal(f"{exc}; {_MIGRATE}") from None
 
 
-def _migration(migrate: Callable[[Any, int], Any], version: int, wanted: ValueType) -> Conversion:
-    admit = admission_to(wanted)
+def _migration(migrate: Callable[[Any, int], Any], version: int, wanted: StateSchema) -> Conversion:
+    admit = admission_to(wanted.value_type)
 
     def convert(value: Any) -> Any:
         found = migrate(value, version)
-        if found is None:
+        if found is None and wanted.kind is not StateKind.MAP:
             raise SerializationError(f"the migration made None of {value!r:.80}; a state cannot hold None")
         return admit(found)
 

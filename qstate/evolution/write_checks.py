@@ -15,9 +15,9 @@ from qstate.descriptors import StateDescriptor
 from qstate.errors import SerializationError
 from qstate.evolution.value_checks import PLAIN, Misfit, Rule, rule_of
 from qstate.serializers import DeclaredSerializer, MessagePackSerializer, Serializer
-from qstate.values.value_types import OBJECT, ValueType, value_type_of
+from qstate.values.value_types import OBJECT, RecordType, ValueType, value_type_of
 
-__all__ = ["CheckedSerializer", "WriteChecks", "checked"]
+__all__ = ["CheckedSerializer", "WriteChecks", "checked", "null_refusal"]
 
 #: The `dumps` of the default serializers. A serializer that overrides it has its own rules.
 _DEFAULT_FORMS = (MessagePackSerializer.dumps, DeclaredSerializer.dumps)
@@ -41,6 +41,20 @@ class WriteChecks:
 def checked(descriptor: StateDescriptor) -> StateDescriptor:
     """The descriptor that a backend gets while a function runs: its serializer refuses invalid values."""
     return WriteChecks(on=True).of(descriptor)
+
+
+def null_refusal(descriptor: StateDescriptor) -> str | None:
+    """What to do so that an entry of a map state can have the value None; None: it can have it already."""
+    declared = value_type_of(descriptor.value_type)
+    rule = rule_of(declared, None)
+    if rule is not None and type(None) not in rule.exact:
+        return f"declare {declared.name if isinstance(declared, RecordType) else declared} | None"
+    serializer = descriptor.serializer
+    try:
+        is_read_back = serializer.loads(serializer.dumps(None)) is None
+    except Exception:  # a serializer has any code, which may not expect None
+        is_read_back = False
+    return None if is_read_back else f"make its serializer {serializer.name!r} write None and read it back"
 
 
 class CheckedSerializer(Serializer):

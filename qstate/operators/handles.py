@@ -4,8 +4,9 @@ Rules of this module: a handle knows the backend's table and the current key; it
 values, nor its operator. A function calls handles for every row, so each handle binds the table's methods when it is
 made, and adds only one attribute look-up and one call to the backend's own cost.
 
-None is not a value. `ValueState.update(None)` clears, as in Flink; all other methods raise `JobError` for None. What a
-handle writes has the form that is read back (`qstate.evolution.admission`): a NumPy scalar becomes a Python number.
+None is not a value, except in a map whose declared type takes it. `ValueState.update(None)` clears, as in Flink; all
+other methods raise `JobError` for None. What a handle writes has the form that is read back
+(`qstate.evolution.admission`): a NumPy scalar becomes a Python number.
 
 A handle may return the stored object itself: treat it as read-only, or change it and put it again.
 
@@ -32,6 +33,7 @@ from qstate.descriptors import (
 from qstate.errors import JobError, SerializationError
 from qstate.evolution.admission import admission_of
 from qstate.evolution.value_checks import Misfit, Rule, rule_of
+from qstate.evolution.write_checks import null_refusal
 from qstate.keys import Key, Namespace, check_key, key_identity
 from qstate.operators.many_keys import (
     Part,
@@ -365,26 +367,39 @@ class MapState(StateHandle):
 
     `entries`, `keys` and `values` give the map as it is when they are called, one entry at a time: on RocksDB, a map
     that is larger than memory. What is written while they are read does not show. Each result is to be read once.
+
+    The value of an entry can be None if the state is declared so, as in `MapStateDescriptor("m", int | None)` or with
+    `object`, and its serializer writes None. Otherwise a write of None raises `JobError`.
     """
 
-    __slots__ = ("_items", "_key_classes", "_map_get", "_map_put", "_map_remove")
+    __slots__ = (
+        "_items",
+        "_key_classes",
+        "_map_contains",
+        "_map_get",
+        "_map_put",
+        "_map_remove",
+        "_takes_null",
+    )
 
     def _bind(self, table: StateTable) -> None:
         assert isinstance(self._descriptor, MapStateDescriptor)
         self._key_classes = _rule_of_map_keys(self._descriptor.map_key_type).exact
+        self._takes_null = False  # until it is known
+        self._map_contains = table.map_contains
         self._map_get = table.map_get
         self._map_put = table.map_put
         self._map_remove = table.map_remove
         self._items = table.map_items
 
     def get(self, map_key: Key) -> Any:
-        """The value of an entry, or None when there is none."""
+        """The value of an entry, or None when there is none; `contains` distinguishes that from an entry with None."""
         return self._map_get(self._cursor.current_key, map_key)
 
     def put(self, map_key: Key, value: Any) -> None:
         """Set the value of an entry. Raises `SerializationError` for a map key that is not of the declared type."""
         if value is None:
-            self._refuse_none("put()")
+            self._check_null("put()")
         if type(map_key) not in self._key_classes:
             self._check_map_key(map_key)
         self._map_put(
@@ -395,7 +410,7 @@ class MapState(StateHandle):
         """Set the values of several entries. Raises as `put`, before any entry is set."""
         for map_key, value in entries.items():
             if value is None:
-                self._refuse_none("put_all()")
+                self._check_null("put_all()")
             if type(map_key) not in self._key_classes:
                 self._check_map_key(map_key)
         key = self._cursor.current_key
@@ -408,7 +423,7 @@ class MapState(StateHandle):
 
     def contains(self, map_key: Key) -> bool:
         """Whether there is an entry."""
-        return self._map_get(self._cursor.current_key, map_key) is not None
+        return self._map_contains(self._cursor.current_key, map_key)
 
     def entries(self) -> Iterator[tuple[Any, Any]]:
         """The current entries, in no particular order."""
@@ -442,7 +457,9 @@ class MapState(StateHandle):
     ) -> None:
         """Set the value of one entry of each key's map. Of equal entries, the last one counts. Raises as `put_all`."""
         names, new = listed(map_keys), self._admitted(values)
-        self._refuse_none_of("put_many()", keys, new)
+        for key, value in zip(keys, new, strict=False):
+            if value is None:
+                self._check_null("put_many()", f", key {key!r}")
         for map_key in names:
             if type(map_key) not in self._key_classes:
                 self._check_map_key(map_key)
@@ -455,6 +472,17 @@ class MapState(StateHandle):
         for part in self._parts("remove_many()", keys, namespaces, listed(map_keys)):
             for key, map_key in zip(part.keys, *part.given, strict=True):
                 part.table.map_remove(key, map_key)
+
+    def _check_null(self, operation: str, where: str = "") -> None:
+        """Raises `JobError` unless the value of an entry can be None."""
+        if not self._takes_null:
+            refusal = null_refusal(self._descriptor)
+            if refusal is not None:
+                raise JobError(
+                    f"state {self._descriptor.name!r}{where}: {operation} got None, which is not a value of this "
+                    f"state: {refusal}, or remove the entry"
+                )
+            self._takes_null = True
 
     def _check_map_key(self, map_key: Any) -> None:
         assert isinstance(self._descriptor, MapStateDescriptor)

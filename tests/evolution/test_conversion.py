@@ -68,6 +68,26 @@ STATES: dict[str, tuple[StateDescriptor, StateDescriptor, Any, Any]] = {
     ),
     "list": (ListStateDescriptor("list", int), ListStateDescriptor("list", float), [5, 6], [5.0, 6.0]),
     "map": (MapStateDescriptor("map", int), MapStateDescriptor("map", float), {"a": 5, "b": 6}, {"a": 5.0, "b": 6.0}),
+    "nulls": (
+        MapStateDescriptor("nulls", int | None),
+        MapStateDescriptor("nulls", float | None),
+        {"a": 5, "b": None},
+        {"a": 5.0, "b": None},
+    ),
+    "nulls declared": (
+        MapStateDescriptor("nulls declared", int),
+        MapStateDescriptor("nulls declared", int | None),
+        {"a": 5},
+        {"a": 5},
+    ),
+    "nulls migrated": (
+        MapStateDescriptor("nulls migrated", str),
+        MapStateDescriptor(
+            "nulls migrated", int | None, schema_version=2, migration=lambda old, _: int(old) if old else None
+        ),
+        {"a": "5", "b": ""},
+        {"a": 5, "b": None},
+    ),
     "reducing": (
         ReducingStateDescriptor("reducing", int, reduce_function=max),
         ReducingStateDescriptor("reducing", float, reduce_function=max),
@@ -191,6 +211,12 @@ FAULTS: dict[str, tuple[StateDescriptor, StateDescriptor, Change, str]] = {
         MapStateDescriptor("s", float),
         change(ChangeOp.MAP_PUT, "s", dumps("x"), encode_key("a")),
         r"key \('JFK', 7\), map key 'a', namespace 'w'",
+    ),
+    "null": (
+        MapStateDescriptor("s"),
+        MapStateDescriptor("s", int),
+        change(ChangeOp.MAP_PUT, "s", dumps(None), encode_key("a")),
+        "stored value None does not fit: expected int",
     ),
     "migration": (ValueStateDescriptor("s", int), BROKEN, change(ChangeOp.PUT, "s", dumps(1)), "KeyError: 'gate'"),
     "damaged bytes": (

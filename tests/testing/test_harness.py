@@ -68,6 +68,26 @@ def test_state_is_what_has_not_expired(backend: str) -> None:
         assert [harness.state(name, "LGA") for name in states] == [None] * 3
 
 
+class Seen(KeyedProcessFunction):
+    def open(self, context: Any) -> None:
+        ttl = StateTtl(timedelta(seconds=10))
+        self.map = context.get_map_state(MapStateDescriptor("map", float | None))
+        self.expiring = context.get_map_state(MapStateDescriptor("expiring", float | None, ttl=ttl))
+
+    def process_element(self, row: Any, context: Any) -> None:
+        for state in (self.map, self.expiring):
+            state.put("seen", None)
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_state_of_a_map_has_its_nulls(backend: str) -> None:
+    with FunctionHarness(Seen(), input=READING, output=ALERT, key_by="sensor", backend=backend) as harness:
+        harness.process(("JFK", START, 1.0))
+        assert (harness.state("map", "JFK"), harness.state("expiring", "JFK")) == ({"seen": None}, {"seen": None})
+        harness.advance_processing_time(10_000)
+        assert (harness.state("map", "JFK"), harness.state("expiring", "JFK")) == ({"seen": None}, None)
+
+
 def at(seconds: int) -> datetime:
     return START + timedelta(seconds=seconds)
 

@@ -23,6 +23,9 @@ from qstate_conformance.packing import extension_column
 
 __all__ = ["all_places", "answered", "check_reads", "check_tables", "query", "query_one", "read_answer"]
 
+#: A map key that no law writes.
+_NO_ENTRY = "never an entry"
+
 
 def read_answer(descriptor: StateDescriptor, answer: bytes) -> Any:
     """The contents of a query's answer."""
@@ -109,6 +112,8 @@ def check_tables(backend: StateBackend, model: Model, places: Iterable[Place]) -
             for map_key, value in (expected or {}).items():
                 entry = table.map_get(key, map_key)
                 check_same(entry, value, f"map_get({map_key!r}) of {place}")
+                assert table.map_contains(key, map_key), f"map_contains({map_key!r}) of {place}"
+            assert not table.map_contains(key, _NO_ENTRY), f"map_contains of a missing entry of {place}"
 
 
 def check_reads(backend: StateBackend, isolation: Isolation, model: Model, places: Iterable[Place]) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from qstate.backends import Change, ChangeOp
@@ -56,6 +56,7 @@ def test_changes_mean_what_their_documentation_says(subject: BackendSubject, pro
 
 @law("B9")
 @given(program=programs(epochs=3))
+@example(program=[[Write("put", MAP.name, None, "k", ({name: 1},))] for name in ("a", "b")])
 def test_a_commit_tells_each_changed_entry_once(subject: BackendSubject, program: list[list[Write]]) -> None:
     """A commit has each written entry once and no other entry, and a map's DELETE comes first."""
     model = Model()

@@ -9,8 +9,8 @@ from qstate.backends import Capability, Isolation
 from qstate.errors import FailureCode
 from qstate_conformance.backend.contents import all_places, check_reads, query, query_one
 from qstate_conformance.backend.instances import Instances, opened, sealed
-from qstate_conformance.backend.model import Model
-from qstate_conformance.backend.states import AGGREGATING, KINDS, LIST, MAP, VALUE, numbered
+from qstate_conformance.backend.model import Model, check_same
+from qstate_conformance.backend.states import AGGREGATING, FRAMED_MAP, KINDS, LIST, MAP, VALUE, numbered
 from qstate_conformance.backend.strategies import programs
 from qstate_conformance.backend.writes import Write, apply
 from qstate_conformance.laws import law
@@ -71,6 +71,27 @@ def test_before_the_first_final_epoch_committed_reads_show_nothing(subject: Back
         assert [query(backend, _COMMITTED, kind, ["k"]) for kind in KINDS] == [(-1, [None])] * len(KINDS)
         backend.finalize(0)
         assert query(backend, _COMMITTED, VALUE, ["k"]) == (0, [1])
+
+
+@law("R3", "R5", "T9", needs=[Capability.COMMITTED_READS])
+def test_committed_reads_show_nulls_in_a_map(subject: BackendSubject) -> None:
+    """Entries whose value is None show once they are final, and until their removal is final."""
+    with opened(subject) as backend:
+        for descriptor in (MAP, FRAMED_MAP):
+            backend.table(descriptor).put("k", {"null": None, "other": 1})
+        sealed(backend, 0)
+        backend.finalize(0)
+        backend.begin(1)
+        for descriptor in (MAP, FRAMED_MAP):
+            backend.table(descriptor).map_remove("k", "null")
+            backend.table(descriptor).map_put("k", "other", None)
+        sealed(backend, 1)
+        for descriptor in (MAP, FRAMED_MAP):
+            found = query_one(backend, _COMMITTED, descriptor, "k")
+            check_same(found, {"null": None, "other": 1}, "before epoch 1 is final")
+        backend.finalize(1)
+        for descriptor in (MAP, FRAMED_MAP):
+            check_same(query_one(backend, _COMMITTED, descriptor, "k"), {"other": None}, "epoch 1 is final")
 
 
 @law("R3", "B12", needs=[Capability.COMMITTED_READS])

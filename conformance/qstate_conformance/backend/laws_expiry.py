@@ -141,6 +141,23 @@ def test_elements_and_entries_expire_one_by_one(subject: BackendSubject) -> None
             assert _answer(backend, isolation, lists, 180) is None and _answer(backend, isolation, maps, 180) is None
 
 
+@law("T14", "R5", "T9")
+def test_a_null_expires_like_a_value(subject: BackendSubject) -> None:
+    """A map's entry whose value is None is answered until its time-to-live has passed, also after a restore."""
+    descriptor = _EXPIRING[2]
+    with Instances(subject) as instances:
+        backend = _open(instances)
+        backend.begin(0)
+        backend.table(stored_form(descriptor)).map_put("k", "null", (_START, None))
+        changes = sealed(backend, 0)
+        backend.finalize(0)
+        for holder in (backend, _restored(instances, 0, changes)):
+            check_same(holder.table(stored_form(descriptor)).get("k"), {"null": (_START, None)})
+            for isolation in _isolations(subject):
+                check_same(_answer(holder, isolation, descriptor, 99), {"null": None}, isolation.value)
+                assert _answer(holder, isolation, descriptor, 100) is None, f"{isolation.value}: it has expired"
+
+
 @law("T14", "B9")
 @_of_each_kind
 def test_a_new_time_alone_is_a_change(subject: BackendSubject, descriptor: StateDescriptor) -> None:

@@ -189,6 +189,19 @@ def test_answers_have_the_documented_form(subject: BackendSubject, value: Any) -
             assert list(reader.get(descriptor, None, ["k"]).values) == [expected], descriptor.name
 
 
+@law("R5", "T9")
+def test_nulls_in_a_map_are_answered(subject: BackendSubject) -> None:
+    """A live answer has the entries whose value is None: as nil, or as a bin of the bytes of another serializer."""
+    with opened(subject) as backend:
+        for descriptor in (MAP, FRAMED_MAP):
+            backend.table(descriptor).put("k", {"null": None})
+            backend.publish()
+            check_same(query_one(backend, Isolation.LIVE, descriptor, "k"), {"null": None}, "published")
+        sealed(backend, 0)
+        for descriptor in (MAP, FRAMED_MAP):
+            check_same(query_one(backend, Isolation.LIVE, descriptor, "k"), {"null": None}, "committed")
+
+
 @law("R5")
 def test_long_lists_and_maps_are_answered_whole(subject: BackendSubject) -> None:
     """Lists and maps around the sizes at which MessagePack changes its headers come back as they are."""

@@ -101,15 +101,13 @@ def test_a_namespace_that_cannot_be_a_key_is_refused(subject: BackendSubject, na
         (VALUE, "put_many", (["j", "k"], [1, None])),
         (LIST, "put", ("k", [1, None])),
         (LIST, "list_add", ("k", [1, None])),
-        (MAP, "put", ("k", {"m": None})),
-        (MAP, "map_put", ("k", "m", None)),
     ],
     ids=lambda part: part if isinstance(part, str) else "",
 )
 def test_none_is_not_a_value(
     subject: BackendSubject, descriptor: StateDescriptor, operation: str, arguments: tuple[Any, ...]
 ) -> None:
-    """None is refused as a value, as an element and as a map's value: it would look like no value."""
+    """None is refused as a value and as an element: it would look like no value."""
     with opened(subject) as backend:
         table = backend.table(descriptor)
         with pytest.raises(SerializationError):

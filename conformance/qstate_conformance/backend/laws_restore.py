@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstate.backends import Capability, Change, Isolation, StateBackend
-from qstate.descriptors import ValueStateDescriptor
+from qstate.descriptors import StateDescriptor, ValueStateDescriptor
 from qstate.errors import JobError
 from qstate.keys import KeyGroupRange, encode_key, key_group
 from qstate_conformance.backend.contents import all_places, answered, check_reads, check_tables, read_answer
 from qstate_conformance.backend.instances import Instances, sealed
 from qstate_conformance.backend.model import Model, Place, check_same
 from qstate_conformance.backend.replica import Replica
-from qstate_conformance.backend.states import KINDS, LIST, MAP, STATES, VALUE, numbered
+from qstate_conformance.backend.states import FRAMED_MAP, KINDS, LIST, MAP, STATES, VALUE, numbered
 from qstate_conformance.backend.strategies import cuts, parallelisms, programs
 from qstate_conformance.backend.writes import Write, apply
 from qstate_conformance.laws import law
@@ -213,6 +213,27 @@ def test_an_empty_restore_is_a_restore(subject: BackendSubject) -> None:
         backend.begin(5)
         backend.table(VALUE).put("k", 1)
         assert len(sealed(backend, 5)) == 1
+
+
+@law("T9", "B3", "B5")
+@pytest.mark.parametrize("by_entries", [False, True], ids=["from changes", "from entries"])
+@pytest.mark.parametrize("descriptor", [MAP, FRAMED_MAP], ids=["msgpack", "own serializer"])
+def test_nulls_in_a_map_are_restored(subject: BackendSubject, descriptor: StateDescriptor, by_entries: bool) -> None:
+    """Entries whose value is None are in changes, with the serializer's bytes, in `entries`, and in a new instance."""
+    with Instances(subject) as instances:
+        backend = instances.open()
+        backend.begin(0)
+        backend.table(descriptor).put("k", {"null": None, "removed": None, "value": 1})
+        changes = sealed(backend, 0)
+        written = {change.map_key: change.data for change in changes}
+        assert written.get(encode_key("null")) == descriptor.serializer.dumps(None), "the change has other bytes"
+        backend.begin(1)
+        backend.table(descriptor).map_put("k", "value", None)
+        backend.table(descriptor).map_remove("k", "removed")
+        changes += sealed(backend, 1)
+        other = instances.restored(1, list(backend.entries(ALL)) if by_entries else changes)
+        check_same(other.table(descriptor).get("k"), {"null": None, "value": None})
+        assert other.table(descriptor).map_contains("k", "null")
 
 
 @law("B15")

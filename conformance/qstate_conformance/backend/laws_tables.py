@@ -17,13 +17,14 @@ from qstate.keys import Key, Namespace
 from qstate_conformance.backend.contents import all_places, check_tables
 from qstate_conformance.backend.instances import Instances, opened, sealed
 from qstate_conformance.backend.model import Model, check_same
-from qstate_conformance.backend.states import FRAMED, KINDS, LIST, MAP, VALUE, numbered
+from qstate_conformance.backend.states import FRAMED, FRAMED_MAP, KINDS, LIST, MAP, VALUE, numbered
 from qstate_conformance.backend.strategies import (
     contents_of,
     elements,
     key_lists,
     keys,
     map_keys,
+    map_values,
     namespaces,
     programs,
     values,
@@ -264,7 +265,9 @@ def test_a_long_list_keeps_its_order(subject: BackendSubject) -> None:
 
 
 @law("T9")
-@given(start=st.dictionaries(map_keys, values, max_size=4), map_key=map_keys, value=values, committed=st.booleans())
+@given(
+    start=st.dictionaries(map_keys, map_values, max_size=4), map_key=map_keys, value=map_values, committed=st.booleans()
+)
 def test_a_map_entry_changes_alone(
     subject: BackendSubject, start: dict[Key, Any], map_key: Key, value: Any, committed: bool
 ) -> None:
@@ -283,6 +286,41 @@ def test_a_map_entry_changes_alone(
             check_same(backend.table(MAP).map_get("k", "other"), model.entries.get(place, {}).get("other"))
         sealed(backend, int(committed))
         check_tables(backend, model, [place])
+
+
+@law("T9")
+@pytest.mark.parametrize("descriptor", [MAP, FRAMED_MAP], ids=["msgpack", "own serializer"])
+@pytest.mark.parametrize("whole", [False, True], ids=["map_put", "put"])
+@pytest.mark.parametrize("end", ["none", "publish", "commit", "rollback"])
+def test_a_null_in_a_map_is_an_entry(
+    subject: BackendSubject, descriptor: StateDescriptor, whole: bool, end: str
+) -> None:
+    """An entry whose value is None is there, in the epoch that wrote it and later, until it is removed."""
+    with opened(subject) as backend:
+        table = backend.table(descriptor)
+        if whole:
+            table.put("k", {"null": None})
+        else:
+            table.map_put("k", "null", None)
+        if end == "publish":
+            backend.publish()
+        elif end != "none":
+            sealed(backend, 0)
+            backend.begin(1)
+        if end == "rollback":
+            table.map_remove("k", "null")
+            backend.rollback()
+            backend.begin(1)
+        for _ in range(2):  # the first read may be kept
+            assert table.map_contains("k", "null") and not table.map_contains("k", "other")
+            assert table.map_get("k", "null") is None
+            check_same(dict(table.map_items("k")), {"null": None})
+            check_same(table.get("k"), {"null": None})
+        table.map_put("k", "null", 1)
+        check_same(table.get("k"), {"null": 1})
+        table.map_put("k", "null", None)
+        table.map_remove("k", "null")
+        assert not table.map_contains("k", "null") and table.get("k") is None
 
 
 @law("T9")

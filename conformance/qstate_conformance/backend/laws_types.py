@@ -83,11 +83,14 @@ _readings = st.builds(
 DECLARED: tuple[tuple[StateDescriptor, st.SearchStrategy[Any]], ...] = (
     (ValueStateDescriptor("reading", Reading), _readings),
     (ListStateDescriptor("points", Point), st.lists(_points, min_size=1, max_size=3)),
-    (MapStateDescriptor("colours", Colour | None), st.dictionaries(st.text(), st.sampled_from(Colour), min_size=1)),
+    (
+        MapStateDescriptor("colours", Colour | None),
+        st.dictionaries(st.text(), st.none() | st.sampled_from(Colour), min_size=1),
+    ),
     (ValueStateDescriptor("by name", dict[str, Reading]), st.dictionaries(st.text(max_size=2), _readings, max_size=2)),
 )
 #: No number with a fraction, though Python, MessagePack or another language would take some of them for one.
-NO_NUMBERS = [1, True, "1.5", b"1.5", [1.5], {"a": 1.5}, (1.5,), bytearray(b"1.5"), 1.5j]
+NO_NUMBERS = [None, 1, True, "1.5", b"1.5", [1.5], {"a": 1.5}, (1.5,), bytearray(b"1.5"), 1.5j]
 #: What plain bytes would give back as something else.
 CHANGELINGS = [bytearray(b"x"), memoryview(b"x"), [bytearray(b"x")], {"a": {1, 2}}, type("Text", (str,), {})("x")]
 

@@ -30,7 +30,7 @@ from qstate_conformance.backend.states import (
     TWIN_TIMERS,
     VALUE,
 )
-from qstate_conformance.backend.strategies import elements, times, values
+from qstate_conformance.backend.strategies import elements, map_values, times, values
 from qstate_conformance.backend.timers import check_timers, take_from_model
 from qstate_conformance.backend.writes import Write, apply
 from qstate_conformance.subjects import ALL, BackendSubject
@@ -114,7 +114,7 @@ class BackendMachine(RuleBasedStateMachine):
         self._write("put" if whole else "list_add", state, namespace, key, added)
 
     @precondition(lambda self: self.in_epoch)
-    @rule(namespace=_namespaces, key=_keys, map_key=_map_keys, value=values)
+    @rule(namespace=_namespaces, key=_keys, map_key=_map_keys, value=map_values)
     def map_put(self, namespace: Namespace, key: Key, map_key: Key, value: Any) -> None:
         self._write("map_put", MAP.name, namespace, key, map_key, value)
 
@@ -124,7 +124,7 @@ class BackendMachine(RuleBasedStateMachine):
         self._write("map_remove", MAP.name, namespace, key, map_key)
 
     @precondition(lambda self: self.in_epoch)
-    @rule(namespace=_namespaces, key=_keys, entries=st.dictionaries(_map_keys, values, max_size=3))
+    @rule(namespace=_namespaces, key=_keys, entries=st.dictionaries(_map_keys, map_values, max_size=3))
     def put_a_map(self, namespace: Namespace, key: Key, entries: dict[Key, Any]) -> None:
         self._write("put", MAP.name, namespace, key, entries)
 

@@ -28,6 +28,7 @@ __all__ = [
     "key_lists",
     "keys",
     "map_keys",
+    "map_values",
     "maps",
     "namespaces",
     "parallelisms",
@@ -112,19 +113,21 @@ def _of_depth(depth: int) -> Any:
     return nested
 
 
-#: Whatever MessagePack carries, nested too; None only inside.
+#: Whatever MessagePack carries, nested too; None only inside, but see `map_values`.
 values: st.SearchStrategy[Any] = st.one_of(
     _plain, _plain, st.recursive(_plain, _nested, max_leaves=12), _huge, st.sampled_from([[], {}, ()])
 )
 elements: st.SearchStrategy[list[Any]] = st.lists(values, max_size=4)
-maps: st.SearchStrategy[dict[Key, Any]] = st.dictionaries(map_keys, values, max_size=4)
+#: Values of a map's entries, nulls among them.
+map_values: st.SearchStrategy[Any] = st.one_of(values, values, st.none())
+maps: st.SearchStrategy[dict[Key, Any]] = st.dictionaries(map_keys, map_values, max_size=4)
 _accumulators = st.tuples(st.floats(-1e9, 1e9), st.integers(1, 100)).map(list)
 
 #: Strategies of the contents of one key, by kind; never empty.
 contents_of: dict[StateKind, st.SearchStrategy[Any]] = {
     StateKind.VALUE: values,
     StateKind.LIST: st.lists(values, min_size=1, max_size=4),
-    StateKind.MAP: st.dictionaries(map_keys, values, min_size=1, max_size=4),
+    StateKind.MAP: st.dictionaries(map_keys, map_values, min_size=1, max_size=4),
     StateKind.REDUCING: st.integers(_LEAST, _MOST),
     StateKind.AGGREGATING: _accumulators,
 }
@@ -206,8 +209,8 @@ def _of_lists(write: Any, key: Any, field: Any) -> list[st.SearchStrategy[Write]
 
 
 def _of_maps(write: Any, key: Any, field: Any) -> list[st.SearchStrategy[Write]]:
-    whole = st.dictionaries(field, values, max_size=3)
-    return [write("map_put", field, values), write("map_put", field, values), write("map_remove", field),
+    whole = st.dictionaries(field, map_values, max_size=3)
+    return [write("map_put", field, map_values), write("map_put", field, map_values), write("map_remove", field),
             write("put", whole), write("change_in_place", values)]  # fmt: skip
 
 

@@ -315,7 +315,7 @@ STATES: tuple[State, ...] = (
         "map",
         _TEXT,
         (
-            Entry("JFK", (("LAX", pack(2)),)),
+            Entry("JFK", (("LAX", pack(2)), ("HNL", pack(None)))),
             Entry("", (("LAX", pack(2)), ("SFO", pack([1, 2])), ("Zürich", pack("seen")), ("", pack(0)))),
             Entry("JFK", (("BOS", pack(1)),), 60),
             Entry(_placed("touched"), (("LAX", pack(3)), ("BOS", pack(1)))),

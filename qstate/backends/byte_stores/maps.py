@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from qstate.backends.admission import admit_map, admit_map_key, none_refused
+from qstate.backends.admission import admit_map, admit_map_key
 from qstate.backends.byte_stores.layout import stop_of
 from qstate.backends.byte_stores.store import ByteSnapshot
 from qstate.backends.byte_stores.table import BATCH_ENTRIES, MISSING, SMALL, Batch, ByteState, ByteTable
@@ -19,9 +19,12 @@ from qstate.keys import Key, Namespace, decode_key
 
 __all__ = ["ByteMapTable"]
 
+#: In the place of a value: there is no entry. None is a value.
+_ABSENT: Any = object()
+
 
 class _CachedMap:
-    """`known`: map keys to values, None without a value; it has all map keys if `complete`."""
+    """`known`: map keys to values, `_ABSENT` without an entry; it has all map keys if `complete`."""
 
     __slots__ = ("complete", "known", "rewritten", "unwritten")
 
@@ -34,7 +37,7 @@ class _CachedMap:
 
 
 def _entries(cached: _CachedMap) -> list[tuple[Key, Any]]:
-    return [(map_key, value) for map_key, value in cached.known.items() if value is not None]
+    return [(map_key, value) for map_key, value in cached.known.items() if value is not _ABSENT]
 
 
 class ByteMapTable(ByteTable):
@@ -92,25 +95,34 @@ class ByteMapTable(ByteTable):
     def map_get(self, key: Key, map_key: Key) -> Any:
         cached = self._cached(key)
         found = cached.known.get(map_key, MISSING)
-        if found is not MISSING:
-            return found
+        if found is MISSING:
+            found = self._read(key, map_key, cached)
+        return None if found is _ABSENT else found
+
+    def map_contains(self, key: Key, map_key: Key) -> bool:
+        cached = self._cached(key)
+        found = cached.known.get(map_key, MISSING)
+        if found is MISSING:
+            found = self._read(key, map_key, cached)
+        return found is not _ABSENT
+
+    def _read(self, key: Key, map_key: Key, cached: _CachedMap) -> Any:
+        """Cache an entry that is not known."""
         if type(map_key) is not str:
             admit_map_key(map_key)
         data = None if cached.complete else self._store.get(self.locate(key)[2] + self.state.encode(map_key))
-        cached.known[map_key] = value = None if data is None else self._load(data)
+        cached.known[map_key] = value = _ABSENT if data is None else self._load(data)
         return value
 
     def map_put(self, key: Key, map_key: Key, value: Any) -> None:
         if type(map_key) is not str:
             admit_map_key(map_key)
-        if value is None:
-            raise none_refused()
         self._set(key, map_key, value)
 
     def map_remove(self, key: Key, map_key: Key) -> None:
         if type(map_key) is not str:
             admit_map_key(map_key)
-        self._set(key, map_key, None)
+        self._set(key, map_key, _ABSENT)
 
     def _set(self, key: Key, map_key: Key, value: Any) -> None:
         cached = self._cached(key)
@@ -155,7 +167,7 @@ class ByteMapTable(ByteTable):
         except Exception as exc:
             raise self.failure(key, exc, map_key) from exc
         value = cached.known[map_key]
-        return sub_key, None if value is None else self.dump(key, value, map_key)
+        return sub_key, None if value is _ABSENT else self.dump(key, value, map_key)
 
     def changes(self, committed: ByteSnapshot) -> Iterator[Change]:
         self.flush()
@@ -185,7 +197,8 @@ class ByteMapTable(ByteTable):
         self._cache = dict(self._unwritten)
 
     def size(self) -> int:
-        weight = self.weigh(value for cached in self._cache.values() for value in cached.known.values())
+        known = (value for cached in self._cache.values() for value in cached.known.values())
+        weight = self.weigh(value for value in known if value is not _ABSENT)
         return sum(1 + len(cached.known) for cached in self._cache.values()) * weight
 
     def revert(self, committed: ByteSnapshot) -> None:

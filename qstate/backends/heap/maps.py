@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from qstate.backends.admission import admit_map, admit_map_key, none_refused
+from qstate.backends.admission import admit_map, admit_map_key
 from qstate.backends.answers import map_answer
 from qstate.backends.change_blocks import ChangeBlock
 from qstate.backends.contract import Change, ChangeOp, Wanted
@@ -21,6 +21,7 @@ __all__ = ["HeapMapTable"]
 
 
 _NOTHING: dict[Any, Any] = {}
+_ABSENT: Any = object()
 
 
 class _WholeMap(set[Key]):
@@ -56,11 +57,13 @@ class HeapMapTable(HeapContainerTable):
         found = self.live.get(key)
         return found.get(map_key) if found else None
 
+    def map_contains(self, key: Key, map_key: Key) -> bool:
+        found = self.live.get(key)
+        return found is not None and map_key in found
+
     def map_put(self, key: Key, map_key: Key, value: Any) -> None:
         if type(map_key) is not str:
             admit_map_key(map_key)
-        if value is None:
-            raise none_refused()
         try:
             self._before[key].add(map_key)
         except KeyError:
@@ -103,8 +106,8 @@ class HeapMapTable(HeapContainerTable):
                 if whole and standing:
                     yield change(ChangeOp.DELETE, group, encoded)
                 for map_key in list(entries if whole else marks):
-                    value = entries.get(map_key)
-                    if value is not None:
+                    value = entries.get(map_key, _ABSENT)
+                    if value is not _ABSENT:
                         staged[map_key] = data = dump(value)
                         yield change(put, group, encoded, data, encode(map_key))
                     elif map_key in standing:

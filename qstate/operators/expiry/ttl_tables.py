@@ -142,9 +142,11 @@ class _TtlMapTable(_TtlTable):
         found = self._inner.map_get(key, map_key)
         return found[1] if found is not None and self._sees(key, map_key, *found) else None
 
+    def map_contains(self, key: Key, map_key: Key) -> bool:
+        found = self._inner.map_get(key, map_key)
+        return found is not None and self._sees(key, map_key, *found)
+
     def map_put(self, key: Key, map_key: Key, value: Any) -> None:
-        if value is None:
-            raise none_refused()
         self._writes.count += 1
         self._inner.map_put(key, map_key, (self._context.processing_time, value))
 

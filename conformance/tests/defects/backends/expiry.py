@@ -56,6 +56,17 @@ class ReadsRenewTheTimes(WithReaders):
             return ReadResult(found.epoch, values)
 
 
+class NullsHaveNoTime(WithTables):
+    """The entry of a map whose value is None is stored with the time 0, so it expires at once."""
+
+    caught_by = "backend.expiry.a_null_expires_like_a_value"
+
+    class proxy(TableProxy):
+        def map_put(self, key: Key, map_key: Key, value: Any) -> None:
+            is_null = _is_timed(self.descriptor) and value[1] is None
+            super().map_put(key, map_key, (0, None) if is_null else value)
+
+
 class OneTimeForAList(WithReaders):
     """A list has one time, that of its newest element."""
 

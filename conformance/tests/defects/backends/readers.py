@@ -94,6 +94,41 @@ class ElementsWrapped(WithReaders):
             return msgpack.packb([msgpack.packb(element) for element in elements])
 
 
+class CommittedNullsLeftOut(WithReaders):
+    """Committed answers have the entries of a map whose value is not None."""
+
+    caught_by = "backend.committed_reads.committed_reads_show_nulls_in_a_map"
+
+    class proxy(ReaderProxy):
+        def get(
+            self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
+        ) -> ReadResult:
+            epoch, values = super().get(descriptor, namespace, keys, most_bytes)
+            if self.isolation is Isolation.COMMITTED and descriptor.kind is StateKind.MAP:
+                values = [self._without_nulls(value) for value in values]
+            return ReadResult(epoch, values)
+
+        def _without_nulls(self, answer: Any) -> Any:
+            if not isinstance(answer, bytes):
+                return answer
+            found = msgpack.unpackb(answer, strict_map_key=False)
+            return msgpack.packb({key: value for key, value in found.items() if value is not None}) if found else None
+
+
+class LiveNullsLeftOut(WithReaders):
+    """A live answer of a map that has only nulls says that there is no value."""
+
+    caught_by = "backend.live_reads.nulls_in_a_map_are_answered"
+
+    class proxy(ReaderProxy):
+        def get(
+            self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
+        ) -> ReadResult:
+            epoch, values = super().get(descriptor, namespace, keys, most_bytes)
+            nulls = b"\x81\xa4null\xc0"
+            return ReadResult(epoch, [None if value == nulls else value for value in values])
+
+
 class PublishForgotten(DictBackend):
     """`publish` is not implemented, and writes are held back."""
 

@@ -66,6 +66,28 @@ class RestoreIgnoresDeletes(DictBackend):
         super().restore(epoch, (change for change in changes if change.op is not ChangeOp.DELETE))
 
 
+class RestoreDropsNulls(DictBackend):
+    """A restore leaves out the entries of a map whose value is None."""
+
+    caught_by = "backend.restore.nulls_in_a_map_are_restored"
+
+    def restore(self, epoch: int, changes: Iterable[Change]) -> None:
+        super().restore(epoch, (change for change in changes if not _is_null(change)))
+
+
+class NullsNotInEntries(DictBackend):
+    """`entries` leaves out the entries of a map whose value is None."""
+
+    caught_by = "backend.restore.nulls_in_a_map_are_restored"
+
+    def entries(self, key_groups: KeyGroupRange) -> Iterator[Change]:
+        return (change for change in super().entries(key_groups) if not _is_null(change))
+
+
+def _is_null(change: Change) -> bool:
+    return change.op is ChangeOp.MAP_PUT and change.data == b"\xc0"
+
+
 class RestoreOverwrites(DictBackend):
     """A restore overwrites a backend that is in use."""
 

@@ -124,6 +124,9 @@ class TableProxy(StateTable):
     def map_get(self, key: Key, map_key: Key) -> Any:
         return self.inner.map_get(key, map_key)
 
+    def map_contains(self, key: Key, map_key: Key) -> bool:
+        return self.inner.map_contains(key, map_key)
+
     def map_put(self, key: Key, map_key: Key, value: Any) -> None:
         self.inner.map_put(key, map_key, value)
 

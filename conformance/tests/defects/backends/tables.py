@@ -60,6 +60,40 @@ class StaleCache(WithTables):
             self.cache[key] = value
 
 
+class NullsLookAbsent(WithTables):
+    """A map has an entry if its value is not None."""
+
+    caught_by = "backend.tables.a_null_in_a_map_is_an_entry"
+
+    class proxy(TableProxy):
+        def map_contains(self, key: Key, map_key: Key) -> bool:
+            return self.inner.map_get(key, map_key) is not None
+
+
+class NullsAreNotRemoved(WithTables):
+    """`map_remove` looks for a value first, and finds none."""
+
+    caught_by = "backend.tables.a_null_in_a_map_is_an_entry"
+
+    class proxy(TableProxy):
+        def map_remove(self, key: Key, map_key: Key) -> None:
+            if self.inner.map_get(key, map_key) is not None:
+                super().map_remove(key, map_key)
+
+
+class NullsRemoveTheEntry(WithTables):
+    """A put of None is a removal."""
+
+    caught_by = "backend.tables.a_null_in_a_map_is_an_entry"
+
+    class proxy(TableProxy):
+        def map_put(self, key: Key, map_key: Key, value: Any) -> None:
+            if value is None:
+                self.inner.map_remove(key, map_key)
+            else:
+                super().map_put(key, map_key, value)
+
+
 class RepeatedKeysReadOnce(WithTables):
     """`get_many` has one value for each different key."""
 
