@@ -16,6 +16,7 @@ from pathlib import Path
 
 from benchmarks import (
     checkpoints,
+    expiry,
     gets,
     growth,
     interference,
@@ -27,6 +28,7 @@ from benchmarks import (
     sinks,
     snapshots_beside,
     table,
+    timers,
     whole_batches,
 )
 from benchmarks.bench import Bench
@@ -41,6 +43,8 @@ FAMILIES: dict[str, tuple[tuple[str, ...], Callable[[Bench], Findings]]] = {
     "checkpoints": (("p9", "p10", "p12"), checkpoints.run),
     "growth of checkpoints": (("growth",), checkpoints.run_growth),
     "memory": (("p11",), memory.run),
+    "timers": (("p19",), timers.run),
+    "time-to-live": (("ttl",), expiry.run),
     "pipelines": (("p1", "p2"), pipelines.run),
     "whole batches": (("p14",), whole_batches.run),
     "sinks": (("p3",), sinks.run),

@@ -7,21 +7,17 @@ set: memory that is bounded shows at any number, and 20 million take minutes.
 
 from __future__ import annotations
 
-from contextlib import suppress
-from pathlib import Path
-
 import psutil
 import pyarrow as pa
 
 from benchmarks.bench import Bench
+from benchmarks.process_memory import peak_mib, resident_mib
 from benchmarks.results import Comparison, Curve, Figure, Findings
 from benchmarks.rounds import say
 from benchmarks.served_job import JOB, STATE, ServedJob
 from qstate.runtime.client.sync_client import QueryableStateClient
 
 __all__ = ["run"]
-
-MIB = 2**20
 
 
 def run(bench: Bench) -> Findings:
@@ -30,16 +26,16 @@ def run(bench: Bench) -> Findings:
     line: list[tuple[float, float]] = []
     with ServedJob(pa.float64(), backend="rocksdb") as job:
         job.hold({_key(0): 0.0})  # task managers start with the first epoch
-        process = _listening_on(job.proxy[1])
-        first = process.memory_info().rss / MIB
+        pid = _listening_on(job.proxy[1])
+        first = resident_mib(pid)
         for start in range(0, keys, step):
             held = min(start + step, keys)
             job.hold({_key(number): number * 0.5 for number in range(start, held)})
-            line.append((held, process.memory_info().rss / MIB))
+            line.append((held, resident_mib(pid)))
             say(f"  {held:,} keys: {line[-1][1]:,.0f} MiB")
         _check(job, keys)
-        line.append((keys, process.memory_info().rss / MIB))
-        peak = max(_high_water_mib(process.pid), *(mib for _, mib in line))
+        line.append((keys, resident_mib(pid)))
+        peak = max(peak_mib(pid), *(mib for _, mib in line))
     curve = dict(line)  # one point per number of keys
     return Findings(
         [Comparison("P11", "MiB", [peak], detail=f"{keys:,} keys, the most it ever had")],
@@ -52,21 +48,12 @@ def _key(number: int) -> str:
     return f"key-{number}"
 
 
-def _listening_on(port: int) -> psutil.Process:
+def _listening_on(port: int) -> int:
     """The process whose proxy this is: the task manager."""
     for connection in psutil.net_connections("tcp"):
         if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
-            return psutil.Process(connection.pid)
+            return int(connection.pid)
     raise RuntimeError(f"no process of this user listens on port {port}")
-
-
-def _high_water_mib(pid: int) -> float:
-    """The peak memory of the process, also within an epoch; 0 where the system does not report it."""
-    with suppress(OSError):
-        for name, _, value in (line.partition(":") for line in Path(f"/proc/{pid}/status").read_text().splitlines()):
-            if name == "VmHWM":
-                return int(value.split()[0]) * 1024 / MIB
-    return 0.0
 
 
 def _check(job: ServedJob, keys: int) -> None:

@@ -49,6 +49,13 @@ class Sizes:
     checkpoint_rounds: int = 5
     memory_keys: int = 4_000_000
     memory_epoch_keys: int = 500_000
+    #: A tenth is due in one epoch.
+    timers: int = 10_000_000
+    timer_rounds: int = 3
+    ttl_keys: int = 1_000_000
+    ttl_rounds: int = 3
+    #: In each epoch of a sweep.
+    ttl_sweep_rows: int = 20_000
     snapshot_rounds: int = 5
     growth_rows: int = 500_000
     growth_batches: int = 2
@@ -80,6 +87,10 @@ QUICK = replace(
     live_s=2.0,
     checkpoint_rounds=3,
     memory_keys=1_000_000,
+    timers=1_000_000,
+    timer_rounds=2,
+    ttl_keys=200_000,
+    ttl_rounds=2,
     snapshot_rounds=3,
     growth_batches=1,
     growth_pipeline_keys=(1_000, 100_000),
@@ -122,6 +133,11 @@ TINY = Sizes(
     checkpoint_rounds=1,
     memory_keys=2_000,
     memory_epoch_keys=1_000,
+    timers=2_000,
+    timer_rounds=1,
+    ttl_keys=2_000,
+    ttl_rounds=1,
+    ttl_sweep_rows=100,
     snapshot_rounds=1,
     growth_rows=2_000,
     growth_batches=1,

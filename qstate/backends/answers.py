@@ -32,6 +32,7 @@ __all__ = [
     "IMMUTABLE",
     "accumulator_answer",
     "bounded",
+    "is_immutable",
     "list_answer",
     "live_answer",
     "map_answer",
@@ -47,6 +48,11 @@ IMMUTABLE = frozenset((type(None), bool, int, float, complex, str, bytes, Decima
 
 _U16 = Struct(">BH")
 _U32 = Struct(">BI")
+
+
+def is_immutable(value: Any) -> bool:
+    """Whether a value is of one of these types, or a tuple of such values, as one with its time is."""
+    return type(value) in IMMUTABLE or (type(value) is tuple and IMMUTABLE.issuperset(map(type, value)))
 
 
 def too_large(most_bytes: int) -> TooLarge:

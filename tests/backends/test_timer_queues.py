@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
+from collections import Counter
+from itertools import groupby
 
 from qstate.backends import StateBackend
-from qstate.backends.contract import Timer
+from qstate.backends.contract import ChangeOp, Timer
 from qstate.descriptors import TimerDescriptor
 
 
@@ -29,3 +31,22 @@ def test_timers_that_are_moved_before_they_are_due_take_no_more_memory_with_each
         tracemalloc.stop()
     assert max(sizes[20:]) < max(sizes[:20]) + 100_000, sizes
     assert len(queue.take(10**7, 10**4)) == 200
+
+
+def test_the_changes_of_timers_that_are_moved_are_in_one_run_for_each_operation_and_namespace(
+    backend: StateBackend,
+) -> None:
+    """The epoch log stores a run by its columns; runs of one change each took twice the room and the time."""
+    queue = backend.timers(TimerDescriptor("windows"))
+    backend.begin(0)
+    for key in range(200):
+        queue.add(Timer(key % 2, key % 2, key))
+    list(backend.commit(0))
+    backend.begin(1)
+    for key in range(200):
+        queue.remove(Timer(key % 2, key % 2, key))
+        queue.add(Timer(key % 2 + 2, key % 2 + 2, key))
+    changes = list(backend.commit(1))
+    runs = Counter(op for (op, _), _ in groupby(changes, lambda change: (change.op, change.namespace)))
+    assert len(changes) == 400
+    assert runs == {ChangeOp.MAP_PUT: 2, ChangeOp.MAP_REMOVE: 2}

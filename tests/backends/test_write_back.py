@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,11 @@ def test_writes_wait_for_publish_while_the_cache_has_room_and_time(tmp_path: Pat
         assert query(backend, VALUE, "k") == [1]
 
 
-def test_values_that_cannot_change_in_place_show_at_once_and_wait_for_the_commit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("value_of", [int, lambda number: (7, number)])
+def test_values_that_cannot_change_in_place_show_at_once_and_wait_for_the_commit(
+    tmp_path: Path, value_of: Callable[[int], Any]
+) -> None:
+    """Nor can a pair of such values, which is the form of a value with its time."""
     with open_memory(tmp_path, 1000, 0.0) as backend:
         table = backend.table(VALUE)
         assert isinstance(backend, ByteStoreBackend)
@@ -38,27 +43,30 @@ def test_values_that_cannot_change_in_place_show_at_once_and_wait_for_the_commit
         written = len(list(store.scan(b"", b"\xff")))
         backend.begin(1)
         for number in range(600):  # the clock is checked every 256 operations
-            table.put(f"k{number}", number)
+            table.put(f"k{number}", value_of(number))
+        table.put_many(["many"], [value_of(600)])
         table.delete("old")
         backend.publish()
-        assert [query(backend, VALUE, key) for key in ("k0", "k599", "old")] == [0, 599, None]
+        shown = [query(backend, VALUE, key) for key in ("k0", "k599", "many", "old")]
+        assert shown == [value_of(0), value_of(599), value_of(600), None]
         assert len(list(store.scan(b"", b"\xff"))) == written
         backend.rollback()
         assert [query(backend, VALUE, key) for key in ("k0", "old")] == [None, "text"]
 
 
+@pytest.mark.parametrize("changing", [[1], (7, [1])])
 @pytest.mark.parametrize("many", [False, True])
-def test_one_value_that_can_change_has_all_written(tmp_path: Path, many: bool) -> None:
+def test_one_value_that_can_change_has_all_written(tmp_path: Path, many: bool, changing: Any) -> None:
     with open_memory(tmp_path, 100_000, 3600.0) as backend:
         table = backend.table(VALUE)
-        pairs = [*((f"k{number}", number) for number in range(5000)), ("list", [1])]
+        pairs = [*((f"k{number}", number) for number in range(5000)), ("list", changing)]
         if many:
             table.put_many([key for key, _ in pairs], [value for _, value in pairs])
         else:
             for key, value in pairs:
                 table.put(key, value)
         backend.publish()
-        assert (query(backend, VALUE, "k0"), query(backend, VALUE, "list")) == (0, [1])
+        assert (query(backend, VALUE, "k0"), query(backend, VALUE, "list")) == (0, changing)
 
 
 def test_an_unwritten_value_that_cannot_be_serialized_fails_its_key_alone(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ REPOSITORY = Path(__file__).parents[2]
 LIVE_GETS = {"P8 one, p99", "P8 64, gets/s", "P8 64, p99", "P8b 64, gets/s", "P8b 256, gets/s"}
 TARGETS = {
     *("P1", "P2", "P2b", "P3", "P4 direct", "P4 proxy", "P5", "P6", "P7", *LIVE_GETS),
-    *("P9", "P10", "P11", "P12", "P13", "P14 rows", "P14 ceiling"),
+    *("P9", "P10", "P11", "P12", "P13", "P14 rows", "P14 ceiling", "P19"),
 }
 AGAINST_SPARK, AGAINST_REDIS = {"P1", "P2"}, {"P3", "P4 direct", "P4 proxy", "P5", "P6"}
 CURVES = {
@@ -32,6 +32,8 @@ CURVES = {
     "get throughput against gets in flight",
     "commit against all entries",
     "commit against changed entries",
+    "peak memory against timers",
+    "registering against timers",
     "resident memory against keys",
     "snapshot against keys",
     "pipeline against keys",

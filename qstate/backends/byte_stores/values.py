@@ -10,7 +10,7 @@ from itertools import chain, islice, repeat
 from typing import Any
 
 from qstate.backends.admission import admit_pairs, none_refused
-from qstate.backends.answers import IMMUTABLE
+from qstate.backends.answers import IMMUTABLE, is_immutable
 from qstate.backends.byte_stores.layout import groups_and_keys
 from qstate.backends.byte_stores.store import ByteSnapshot
 from qstate.backends.byte_stores.table import BATCH_ENTRIES, MISSING, Batch, ByteState, ByteTable
@@ -91,7 +91,7 @@ class ByteValueTable(ByteTable):
         if not unwritten:
             self.state.touched(self)
         unwritten[key] = value
-        if type(value) not in IMMUTABLE:
+        if not (self._mutable or type(value) in IMMUTABLE or is_immutable(value)):
             self._mutable = True
         clock = self._clock
         clock.left -= 1
@@ -100,7 +100,7 @@ class ByteValueTable(ByteTable):
 
     def put_many(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         admit_pairs(keys, values)
-        mutable = not IMMUTABLE.issuperset(map(type, values))
+        mutable = not (IMMUTABLE.issuperset(map(type, values)) or all(map(is_immutable, values)))
         pairs = zip(keys, values, strict=True)
         for _ in range(0, len(keys), _SLICE):
             if not self._unwritten:
@@ -111,7 +111,7 @@ class ByteValueTable(ByteTable):
 
     def shown(self, key: Key) -> Any:
         value = self._unwritten.get(key, MISSING)
-        return value if type(value) in IMMUTABLE else MISSING
+        return value if is_immutable(value) else MISSING
 
     def flush(self) -> None:
         if self._mutable:

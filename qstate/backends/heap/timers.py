@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
+from operator import itemgetter
 from typing import Any
 
 from qstate.backends.admission import admit_time
@@ -26,6 +27,7 @@ __all__ = ["HeapTimers"]
 SPARE_ENTRIES = 1_000
 
 _Entry = tuple[int, bytes, bytes]
+_namespace_of = itemgetter(1)
 
 
 class HeapTimers(TimerQueue):
@@ -69,13 +71,15 @@ class HeapTimers(TimerQueue):
 
     def changes(self) -> Iterator[Change]:
         """The changes of the running epoch. Nothing changes until `seal`."""
-        for (time, namespace, key), before in self._before.items():
-            found = self._held.get((time, namespace, key))
-            if (found is None) is not (before is None):
-                timer = found or before
-                assert timer is not None
-                op, data = (ChangeOp.MAP_REMOVE, b"") if found is None else (ChangeOp.MAP_PUT, self._data)
-                yield Change(op, self._name, self._group_of(timer.key), namespace, key, self._encode(time), data)
+        written = sorted(self._before, key=_namespace_of)
+        # One operation and one namespace after the other: they make the largest blocks.
+        for op, data in ((ChangeOp.MAP_REMOVE, b""), (ChangeOp.MAP_PUT, self._data)):
+            source, other = (self._held, self._before) if op is ChangeOp.MAP_PUT else (self._before, self._held)
+            for entry in written:
+                timer = source.get(entry)
+                if timer is not None and other.get(entry) is None:
+                    time, namespace, key = entry
+                    yield Change(op, self._name, self._group_of(timer.key), namespace, key, self._encode(time), data)
 
     def seal(self) -> None:
         """The running epoch, whose changes were read, is committed."""
