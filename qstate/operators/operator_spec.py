@@ -128,6 +128,12 @@ class OperatorSpec:
                 f"operator {self.uid!r}: timers belong to keys, and the stream of {self.function.display_name} has "
                 "none: leave on_timer() out, or use key_by()"
             )
+        wrong = "on_timers" if isinstance(self.function, RowFunction) else "on_timer"
+        if hasattr(self.function, wrong):
+            raise JobError(
+                f"operator {self.uid!r}: {wrong}() of {self.function.display_name} would never be called: functions of "
+                "rows define on_timer(), functions of whole batches on_timers()"
+            )
         if self.broadcast_states and not self.has_broadcast:
             raise JobError(f"operator {self.uid!r}: {self.function.display_name} has no broadcast rows")
         check_broadcast_states(self.uid, self.broadcast_states)

@@ -14,7 +14,7 @@ import pytest
 
 from qstate.backends.contract import Timer
 from qstate.errors import JobError
-from qstate.operators import DueTimers, ElementContext, FunctionOperator
+from qstate.operators import DueTimers, ElementContext, FunctionOperator, KeyedBatchFunction
 from qstate.operators.time import timers as module
 from qstate.operators.time.epoch_time import EpochTime, EventTime
 from qstate.operators.time.timers import EVENT_TIME_TIMERS, PROCESSING_TIME_TIMERS, TimeDomain
@@ -373,3 +373,20 @@ def test_output_of_a_batch_is_given_before_the_next_batch_is_taken() -> None:
         outputs = operator.begin(1, EpochTime(9, 0))
         assert rows_of([next(outputs)]) == [("1 None a",)] and calls == [1]
         assert rows_of(outputs) == [("2 None b",)] and calls == [1, 1]
+
+
+def test_the_timer_method_of_the_other_kind_of_function_is_refused() -> None:
+    class OfRows(Calls):
+        def on_timers(self, timers: Any, context: Any) -> None:
+            return None
+
+    class OfBatches(KeyedBatchFunction):
+        def process_batch(self, batch: Any, context: Any) -> None:
+            return None
+
+        def on_timer(self, timestamp: int, context: Any) -> None:
+            return None
+
+    for function, name in ((OfRows(lambda *_: None), "on_timers"), (OfBatches(), "on_timer")):
+        with pytest.raises(JobError, match=rf"{name}\(\) of .* would never be called"):
+            spec(function)
