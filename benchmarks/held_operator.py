@@ -102,13 +102,13 @@ class HeldOperator:
         self, batches: Iterable[pa.RecordBatch] = (), *, watermark: int | None = None, processing_time: int = 0
     ) -> EpochCost:
         """Run the next epoch, which is final then."""
-        course = _Course(self._schema, batches, EpochTime(watermark, processing_time))
-        self._epochs.run(EpochAttempt(self._epoch, 0, course, False, course, course.end_of_rows))
-        course.end_of_part()
+        session = _Session(self._schema, batches, EpochTime(watermark, processing_time))
+        self._epochs.run(EpochAttempt(self._epoch, 0, session, False, session, session.end_of_rows))
+        session.end_of_part()
         self._directory.finalize(QUERY, self._epoch)
         self._epochs.finalize(self._epoch)
         self._epoch += 1
-        return EpochCost(*course.parts)
+        return EpochCost(*session.parts)
 
     def entries(self, state: str) -> int:
         """How many entries a state has."""
@@ -128,7 +128,7 @@ class HeldOperator:
         self._directory.close()
 
 
-class _Course:
+class _Session:
     """Channel and clock of an epoch: it gives rows and the time, and notes when a part of the epoch ends."""
 
     def __init__(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch], epoch_time: EpochTime) -> None:
