@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, get_args
 
+from qstate.backends.admission import admit_map_key
 from qstate.backends.contract import StateTable
 from qstate.checkpoint.log.operator_state import pack_entry, unpack_entry
 from qstate.descriptors import MapStateDescriptor, ValueStateDescriptor
-from qstate.errors import JobError
+from qstate.errors import JobError, SerializationError
 from qstate.evolution.admission import admission_of
-from qstate.keys import ColumnType, Key, check_key, decode_key, encode_key, key_identity
+from qstate.keys import ColumnType, Key, decode_key, encode_key, key_identity
 from qstate.operators.handles import check_map_key
 
 __all__ = ["BroadcastState", "BroadcastWrites", "check_broadcast_states", "map_key_types", "owned_state"]
@@ -90,7 +91,7 @@ class BroadcastState:
     subtask must make the same changes: they may depend on the broadcast rows and the state, not on the subtask.
     """
 
-    __slots__ = ("_admit", "_descriptor", "_dumps", "_entries", "_owned", "_owns", "_writes")
+    __slots__ = ("_admit", "_descriptor", "_dumps", "_entries", "_loads", "_owned", "_owns", "_writes")
 
     def __init__(
         self,
@@ -109,6 +110,7 @@ class BroadcastState:
         self._descriptor = descriptor
         self._writes = writes
         self._dumps = dumps
+        self._loads = descriptor.serializer.loads
         self._admit = admission_of(descriptor.value_type).admit
         self._owned = owned
         self._owns = owns
@@ -116,7 +118,7 @@ class BroadcastState:
         self._entries: dict[Any, _Entry] = {}
         for element in elements:
             map_key: Any = decode_key(unpack_entry(element)[0])
-            value = descriptor.serializer.loads(unpack_entry(element)[1])
+            value = self._loads(unpack_entry(element)[1])
             self._entries[key_identity(map_key)] = _Entry(map_key, value, element)
 
     def get(self, map_key: Key) -> Any:
@@ -147,24 +149,35 @@ class BroadcastState:
     def put(self, map_key: Key, value: Any) -> None:
         """Set the value of an entry.
 
-        Raises `JobError` outside of `process_broadcast_element` and for None, and `SerializationError` for a map key or
-        a value that does not have the declared type.
+        The state keeps a copy of the value. Raises `JobError` outside of `process_broadcast_element` and for None, and
+        `SerializationError` for a map key or a value that does not have the declared type.
         """
         self._check_writable("put()")
-        if value is None:
-            raise JobError(f"broadcast state {self._descriptor.name!r}: put() got None, which is not a value")
-        check_key(map_key)
-        check_map_key(self._descriptor, map_key)
-        value = self._admit(value)
-        element = pack_entry(encode_key(map_key), self._dumps(value))
-        self._entries[key_identity(map_key)] = _Entry(map_key, value, element)
-        if self._owns(map_key):
-            self._owned.put(map_key, value)
+        self._set([self._entry(map_key, value, "put()")])
 
     def put_all(self, entries: Mapping[Any, Any]) -> None:
-        """Set the values of several entries. Raises as `put`."""
-        for map_key, value in entries.items():
-            self.put(map_key, value)
+        """Set the values of several entries. Raises as `put`, before any entry is set."""
+        self._check_writable("put_all()")
+        self._set([self._entry(map_key, value, "put_all()") for map_key, value in entries.items()])
+
+    def _entry(self, map_key: Any, value: Any, operation: str) -> _Entry:
+        name = self._descriptor.name
+        if value is None:
+            raise JobError(f"broadcast state {name!r}: {operation} got None, which is not a value")
+        try:
+            admit_map_key(map_key)
+            check_map_key(self._descriptor, map_key)
+            data = self._dumps(self._admit(value))
+        except SerializationError as exc:
+            raise SerializationError(f"broadcast state {name!r}, map key {map_key!r}: {exc}") from None
+        # A copy: what the function does to its own object afterwards is no change of the state.
+        return _Entry(map_key, self._loads(data), pack_entry(encode_key(map_key), data))
+
+    def _set(self, entries: Iterable[_Entry]) -> None:
+        for entry in entries:
+            self._entries[key_identity(entry.map_key)] = entry
+            if self._owns(entry.map_key):
+                self._owned.put(entry.map_key, self._loads(unpack_entry(entry.element)[1]))
 
     def remove(self, map_key: Key) -> None:
         """Remove an entry, if it exists. Raises `JobError` outside of `process_broadcast_element`."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from qstate.backends.contract import StateBackend
+from qstate.backends.contract import StateBackend, StateTable
 from qstate.backends.expiry import stored_form
 from qstate.checkpoint.log.operator_state import Distribution, OperatorState
 from qstate.descriptors import (
@@ -185,10 +185,10 @@ class RuntimeContext:
         """For the operator: the lists that the function has declared."""
         return self._lists
 
-    def keyed_handle(self, descriptor: StateDescriptor, cursor: ElementContext) -> StateHandle:
-        """For the operator: another handle of a keyed state that the function has asked for, with its own key.
+    def keyed_state(self, descriptor: StateDescriptor, cursor: ElementContext) -> tuple[StateHandle, StateTable]:
+        """For the operator: another handle of a keyed state that the function has asked for, and its stored values.
 
-        Raises `JobError` for other states.
+        The handle takes its key from `cursor`; both are in the void namespace. Raises `JobError` for other states.
         """
         name = getattr(descriptor, "name", repr(descriptor))
         handle = self._handles.get(name)
@@ -197,7 +197,8 @@ class RuntimeContext:
                 f"operator {self._operator!r}: the function has no keyed state {name!r} of this descriptor; ask for it "
                 f"in open(). It has {', '.join(map(repr, self._handles)) or 'none'}"
             )
-        return handle.at(cursor)
+        expiring = self._expiring.get(name)
+        return handle.at(cursor), handle.table if expiring is None else expiring.table(None)
 
     def key_types_of(self, state: str) -> tuple[ColumnType, ...] | None:
         """For the operator: the types of the keys of a state whose keys are not those of the stream, else None."""

@@ -107,7 +107,7 @@ class ElementContext:
     #: What `output` calls.
     send: Callable[[str, Any], None]
     #: What `apply_to_keyed_state` calls.
-    visit: Callable[[StateDescriptor, Callable[[Key, Any], None]], None]
+    visit: Callable[[StateDescriptor, Callable[[Key, Any], object]], None]
 
     def __init__(self) -> None:
         self.current_key = NO_KEY
@@ -125,19 +125,21 @@ class ElementContext:
         """
         self.send(name, row)
 
-    def apply_to_keyed_state(self, descriptor: StateDescriptor, function: Callable[[Key, Any], None]) -> None:
+    def apply_to_keyed_state(self, descriptor: StateDescriptor, function: Callable[[Key, Any], object]) -> None:
         """In `process_broadcast_element`: call `function(key, state)` for every key that has a value of a keyed state.
 
         Each subtask visits its own keys, one after the other, in no particular order. `state` is the handle of that
         key's state: valid during the call, and in the void namespace. The function may change and clear it; it reaches
-        no other state. What it does to the rows must not depend on the order.
+        no other state. What it does to the rows must not depend on the order. The visit alone reads no value, so it
+        prolongs no time-to-live.
 
-        Raises `JobError` elsewhere, and for a state that the function did not ask for in `open`.
+        Raises `JobError` elsewhere, for a function that returns something, such as a generator, and for a state that
+        the function did not ask for in `open`.
         """
         self.visit(descriptor, function)
 
 
-def _no_visit(descriptor: StateDescriptor, function: Callable[[Key, Any], None]) -> NoReturn:
+def _no_visit(descriptor: StateDescriptor, function: Callable[[Key, Any], object]) -> NoReturn:
     raise JobError("context.apply_to_keyed_state() is for process_broadcast_element of a keyed stream only")
 
 
@@ -183,9 +185,10 @@ class StateHandle(ABC):
         """The same state of the current key of another cursor, in the void namespace."""
         return type(self)(self._descriptor, cursor, self._tables)
 
-    def has_value(self) -> bool:
-        """Whether the current key has a value of this state."""
-        return self._tables(self._namespace).get(self._cursor.current_key) is not None
+    @property
+    def table(self) -> StateTable:
+        """The table of the state in the void namespace."""
+        return self._tables(None)
 
     def clear(self) -> None:
         """Remove the state of the current key."""
@@ -305,10 +308,6 @@ class ListState(StateHandle):
     def get(self) -> list[Any]:
         """The elements in the order they were added; an empty list when there are none."""
         return self._get(self._cursor.current_key) or []
-
-    def has_value(self) -> bool:
-        """Whether the list has an element."""
-        return next(self.elements(), None) is not None
 
     def elements(self) -> Iterator[Any]:
         """The elements one by one, in their order: on RocksDB, a list that is larger than memory.
@@ -436,10 +435,6 @@ class MapState(StateHandle):
     def values(self) -> Iterator[Any]:
         """The current values, in no particular order."""
         return map(_SECOND, self._items(self._cursor.current_key))
-
-    def has_value(self) -> bool:
-        """Whether the map has an entry."""
-        return not self.is_empty()
 
     def is_empty(self) -> bool:
         """Whether there is no entry."""

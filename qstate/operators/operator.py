@@ -48,14 +48,14 @@ from qstate.operators.checkpointed import (
     OperatorStateStore,
 )
 from qstate.operators.columns.column_values import column_values
-from qstate.operators.columns.inputs import BROADCAST, INPUT_COLUMN, InputRows
+from qstate.operators.columns.inputs import BROADCAST, INPUT_COLUMN, KEY_SUFFIX, InputRows
 from qstate.operators.columns.rows import OutputRows
 from qstate.operators.context import RuntimeContext, Subtask
 from qstate.operators.expiry.expiry_sweep import WriteCount
 from qstate.operators.functions import KeyedBatchFunction, RowFunction
 from qstate.operators.handles import ElementContext
 from qstate.operators.keyed_batch import KeyedBatch, ManyKeys, combined
-from qstate.operators.keyed_state_visit import keys_of, visit_keys
+from qstate.operators.keyed_state_visit import keys_with_values, visit_keys
 from qstate.operators.no_key import BROADCAST_ROW, NO_KEY, ROW_WITHOUT_KEY, NoKey
 from qstate.operators.operator_lists import OperatorLists, OperatorListState
 from qstate.operators.operator_spec import OperatorSpec, sort_keys
@@ -66,6 +66,7 @@ from qstate.operators.time.epoch_time import EpochTime, Reached
 from qstate.operators.time.timers import (
     EVENT_TIME_TIMERS,
     NO_FIRST_TIMERS,
+    NO_TIMERS_WITHOUT_KEY,
     PROCESSING_TIME_TIMERS,
     FirstTimers,
     NoEventTime,
@@ -318,6 +319,8 @@ class FunctionOperator:
 
     def _open_timers(self) -> None:
         """Give the function timers, if it uses them."""
+        if not self._spec.function.keyed:
+            self._cursor.timers = NO_TIMERS_WITHOUT_KEY
         if not self._spec.uses_timers:
             return
         kind = Timers if self._spec.event_times else NoEventTime
@@ -430,12 +433,12 @@ class FunctionOperator:
 
         return process_broadcast_element
 
-    def _visit_keys(self, descriptor: StateDescriptor, function: Callable[[Key, Any], None]) -> None:
-        cursor = ElementContext()
-        cursor.processing_time = self._cursor.processing_time
-        state = self._context.keyed_handle(descriptor, cursor)
-        keys = keys_of(self._backend, self._subtask.key_groups, descriptor.name)
-        visit_keys(keys, descriptor.name, state, cursor, function)
+    def _visit_keys(self, descriptor: StateDescriptor, function: Callable[[Key, Any], object]) -> None:
+        cursor, now_ms = ElementContext(), self._cursor.processing_time
+        cursor.processing_time = now_ms
+        state, table = self._context.keyed_state(descriptor, cursor)
+        keys = keys_with_values(self._backend, self._subtask.key_groups, descriptor, table, now_ms)
+        visit_keys(keys, descriptor, state, cursor, function)
 
     def _run_rows(self, process: _Call, keyed_rows: Iterator[_KeyedRow]) -> Iterator[pa.RecordBatch]:
         found: list[Any] = []
@@ -514,8 +517,8 @@ class FunctionOperator:
             nulls = batch.column(name).null_count
             if nulls:
                 raise JobError(
-                    f"operator {self._spec.uid!r}: column {name!r} is null in {nulls} of {batch.num_rows} rows; a null "
-                    "key has no owner: filter or fill the column before key_by"
+                    f"operator {self._spec.uid!r}: column {name.removesuffix(KEY_SUFFIX)!r} is null in {nulls} of "
+                    f"{batch.num_rows} rows; a null key has no owner: filter or fill the column before key_by"
                 )
 
     def _check_usable(self) -> None:

@@ -13,6 +13,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from qstate.spark.plan.event_time import MARK
+
 __all__ = ["StreamingQueries"]
 
 log = logging.getLogger(__name__)
@@ -27,7 +29,7 @@ class StreamingQueries:
     def __init__(self, session: SparkSession) -> None:
         self._sessions = [session]
         #: The name of the job's operators in Spark's plans; no other job has it.
-        self.mark = f"qstate_{uuid4().hex}"
+        self.mark = f"{MARK}{uuid4().hex}"
 
     def include(self, session: SparkSession) -> None:
         """Ask this session as well."""

@@ -80,6 +80,10 @@ class FunctionHarness:
     ) -> None:
         self._temporary = temporary_directory("qstate-harness-")
         try:
+            if broadcast is not None and second is not None:
+                raise ConfigError("a function has broadcast rows or a second input, not both")
+            if not isinstance(broadcast, Broadcast | None):
+                raise ConfigError(f"broadcast takes Broadcast(columns=..., states=[...]), got {broadcast!r}")
             first = Input(columns=input, key_by=key_by, event_time=event_time, delay=delay)
             self._inputs = HarnessInputs([one for one in (broadcast, first, second) if one is not None], order_by)
             self._given = [broadcast is not None, True, second is not None]
@@ -170,9 +174,11 @@ class FunctionHarness:
     def broadcast_state(self, name: str) -> dict[Any, Any]:
         """The stored entries of a broadcast state.
 
-        Raises `JobError` for a name that the function has not declared.
+        Raises `JobError` for a name that is not among the states of `broadcast`.
         """
         descriptor = self._descriptor(name)
+        if name not in [one.name for one in self._subtasks.operators[0].spec.broadcast_states]:
+            raise JobError(f"{name!r} is a keyed state: use state({name!r}, key)")
         entries = self._subtasks.entries(name)
         return {decode_key(one.key): descriptor.serializer.loads(one.data) for one in entries}
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from xxhash import xxh64_intdigest
 
 from qstate.backends.contract import Change, StateBackend
 from qstate.config import JobConfig
@@ -82,7 +83,8 @@ class _Channel:
         digest = InputDigest()
         yield Frame(FrameKind.SCHEMA, schema.serialize())
         for batch in batches:
-            digest.take(batch.append_column("hash", pa.array([0] * batch.num_rows, pa.int64())))
+            hashes = [xxh64_intdigest(repr(row).encode()) >> 1 for row in batch.to_pylist()]
+            digest.take(batch.append_column("hash", pa.array(hashes, pa.int64())))
             yield Frame(FrameKind.BATCH, batch.serialize())
         yield Frame(FrameKind.END, digest.to_bytes())
 

@@ -353,7 +353,7 @@ def test_stream_without_a_key_refuses_keyed_state_and_timers() -> None:
         assert sorted(opened.process(*READINGS)) == sorted((sensor, temp) for sensor, _, temp in READINGS)
     with pytest.raises(JobError, match="'last' is keyed state, and the stream has no key: use key_by"):
         harness(Plain("state"), **plain).__enter__()
-    with harness(Plain("timers"), **plain) as opened, pytest.raises(JobError, match="must define on_timer"):
+    with harness(Plain("timers"), **plain) as opened, pytest.raises(JobError, match="timers belong to keys"):
         opened.process(*READINGS[:1])
     with pytest.raises(JobError, match="Plain is for a stream without a key"):
         harness(Plain(), broadcast=None).__enter__()
@@ -440,3 +440,148 @@ def test_map_keys_of_another_type_are_refused(tmp_path: Path) -> None:
         JobError, match=r"broadcast state 'by number' was stored with map keys of the types \['bigint'\]"
     ):
         harness(checkpoint=tmp_path, broadcast=broadcasting(object)).__enter__()
+
+
+def test_one_name_is_not_keyed_and_broadcast_state_in_turn(tmp_path: Path) -> None:
+    name = "limits"
+    rules = MapStateDescriptor(name, float)
+
+    class AsRules(Thresholds):
+        def open(self, context: Any) -> None:
+            self.rules = context.get_broadcast_state(rules)
+
+        def process_element(self, row: Any, context: Any) -> None:
+            return None
+
+    class AsKeyed(AsRules):
+        def open(self, context: Any) -> None:
+            self.rules = context.get_broadcast_state(RULES)
+            self.limit = context.get_state(ValueStateDescriptor(name, float))
+
+        def process_element(self, row: Any, context: Any) -> None:
+            self.limit.update(row.temp)
+
+    def places(which: str, state: MapStateDescriptor) -> dict[str, Any]:
+        broadcast = Broadcast(columns={"type": str, "limit": float}, states=[state])
+        return {"broadcast": broadcast, "checkpoint": tmp_path / which, "allow_non_restored_state": True}
+
+    with harness(AsKeyed(), **places("keyed", RULES)) as opened:
+        opened.process(*READINGS)
+    with pytest.raises(JobError, match="'limits' was stored as keyed state and is declared as broadcast state"):
+        harness(AsRules(), **places("keyed", rules)).__enter__()
+    with harness(AsRules(), **places("broadcast", rules)) as opened:
+        opened.process(broadcast=[("oven", 1.0)])
+    with pytest.raises(JobError, match="'limits' was stored as broadcast state and is declared as keyed state"):
+        harness(AsKeyed(), **places("broadcast", RULES)).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("map_key", "told"), [(True, "got True of bool"), (2**63, "64 bits"), (("a", True), "of tuple")]
+)
+def test_map_keys_that_python_mixes_up_are_refused(backend: str, map_key: Any, told: str) -> None:
+    anything = MapStateDescriptor("anything", int, map_key_type=object)
+
+    class Any_(Thresholds):
+        def open(self, context: Any) -> None:
+            self.anything = context.get_broadcast_state(anything)
+
+        def process_broadcast_element(self, row: Any, context: Any) -> None:
+            self.anything.put(1, 10)
+            self.anything.put_all({2: 20, map_key: 30})
+
+    broadcast = Broadcast(columns={"type": str, "limit": float}, states=[anything])
+    with harness(Any_(), broadcast=broadcast, backend=backend) as opened:
+        with pytest.raises(JobError, match=rf"broadcast state 'anything', map key .*: .*{told}"):
+            opened.process(broadcast=[("x", 1.0)])
+        assert opened.broadcast_state("anything") == {}
+
+
+def test_what_is_done_to_a_value_after_it_was_put_is_no_change(backend: str, tmp_path: Path) -> None:
+    lists = MapStateDescriptor("lists", list[int])
+
+    class Lists(Thresholds):
+        def open(self, context: Any) -> None:
+            self.lists = context.get_broadcast_state(lists)
+
+        def process_broadcast_element(self, row: Any, context: Any) -> None:
+            given = [1]
+            self.lists.put("a", given)
+            given.append(2)
+
+        def process_element(self, row: Any, context: Any) -> Iterator[tuple[str, float]]:
+            yield row.sensor, float(len(self.lists.get("a")))
+
+    broadcast = Broadcast(columns={"type": str, "limit": float}, states=[lists])
+    settings: dict[str, Any] = {"broadcast": broadcast, "backend": backend, "checkpoint": tmp_path}
+    with harness(Lists(), **settings) as opened:
+        assert opened.process(READINGS[0], broadcast=[("x", 1.0)]) == [("s0", 1.0)]
+        assert opened.broadcast_state("lists") == {"a": [1]}
+    with harness(Lists(), **settings) as opened:
+        assert opened.process(READINGS[0]) == [("s0", 1.0)]
+
+
+def test_a_visit_prolongs_no_time_to_live(backend: str) -> None:
+    ttl = StateTtl(timedelta(milliseconds=10), refresh="on_read_and_write")
+    value, entries = ValueStateDescriptor("v", int, ttl=ttl), MapStateDescriptor("m", int, ttl=ttl)
+
+    class Kept(Thresholds):
+        def open(self, context: Any) -> None:
+            super().open(context)
+            self.value, self.entries = context.get_state(value), context.get_map_state(entries)
+
+        def process_broadcast_element(self, row: Any, context: Any) -> Iterator[tuple[str, float]]:
+            found: list[tuple[str, float]] = []
+            for one in (value, entries):
+                context.apply_to_keyed_state(one, lambda key, state, name=one.name: found.append((name, 1.0)))
+            return iter(found)
+
+        def process_element(self, row: Any, context: Any) -> None:
+            self.value.update(1)
+            self.entries.put_all({"a": 1, "b": 2})
+
+    with harness(Kept(), backend=backend) as opened:
+        opened.process(READINGS[0])
+        opened.advance_processing_time(8)
+        assert opened.process(broadcast=[("x", 1.0)]) == [("v", 1.0), ("m", 1.0)]
+        opened.advance_processing_time(12)
+        assert opened.process(broadcast=[("x", 1.0)]) == []
+        assert (opened.state("v", "s0"), opened.state("m", "s0")) == (None, None)
+
+
+def test_a_visitor_that_is_a_generator_is_refused() -> None:
+    def generator(key: str, state: Any) -> Iterator[int]:
+        state.clear()
+        yield 1
+
+    with harness(visits("last", generator)) as opened:
+        opened.process(*READINGS[:1])
+        with pytest.raises(JobError, match="expected None from the function, got <generator"):
+            opened.process(broadcast=[("oven", 1.0)])
+
+
+@pytest.mark.parametrize("name", ["__qstate_input", "__qstate_subtask_of_row"])
+def test_columns_with_reserved_names_are_refused(name: str) -> None:
+    told = f"a column of the stream is called '{name}', which qstate uses itself"
+    with pytest.raises(JobError, match=told):
+        harness(input={"sensor": str, "type": str, "temp": float, name: int}).__enter__()
+    with pytest.raises(JobError, match=told):
+        harness(broadcast=Broadcast(columns={"type": str, "limit": float, name: int}, states=[RULES])).__enter__()
+
+
+def test_null_key_is_named_as_the_user_names_it() -> None:
+    with harness() as opened, pytest.raises(JobError, match="column 'sensor' is null in 1 of 1 rows"):
+        opened.process((None, "oven", 1.0), broadcast=[("oven", 1.0)])
+
+
+def test_epoch_that_comes_again_with_other_broadcast_rows_is_refused() -> None:
+    class FailsInOne(Thresholds):
+        def process_element(self, row: Any, context: Any) -> Any:
+            if self.subtask == 1:
+                raise ValueError("as the test wants")
+            return super().process_element(row, context)
+
+    with harness(FailsInOne(), parallelism=2) as opened:
+        with pytest.raises(JobError, match="as the test wants"):
+            opened.process(*READINGS, broadcast=[("oven", 1.0)])
+        with pytest.raises(JobError, match="was sealed with"):
+            opened.process(*READINGS, broadcast=[("oven", 2.0)])

@@ -336,3 +336,35 @@ class SeesWatermark(KeyedBroadcastProcessFunction):
 
     def process_element(self, row: Any, context: Any) -> Iterator[tuple[Any, ...]]:
         yield row.sensor, context.watermark
+
+
+class Hot(KeyedProcessFunction):
+    """Passes readings of 20 and more on."""
+
+    def process_element(self, row: Any, context: Any) -> Iterator[tuple[Any, ...]]:
+        if row.temp >= 20:
+            yield row.sensor, row.kind, row.temp
+
+
+class SameRule(KeyedProcessFunction):
+    """Passes limits on."""
+
+    def process_element(self, row: Any, context: Any) -> Iterator[tuple[Any, ...]]:
+        yield row.kind, row.limit
+
+
+class Pairs(KeyedCoProcessFunction):
+    """Counts the rows of both streams, and emits the count of each key when its micro-batch is through."""
+
+    def open(self, context: Any) -> None:
+        self.count = context.get_reducing_state(COUNT)
+
+    def process_element1(self, row: Any, context: Any) -> None:
+        self.count.add(1)
+        context.timers.register_processing_time(0)
+
+    def process_element2(self, row: Any, context: Any) -> None:
+        self.count.add(1)
+
+    def on_timer(self, timestamp: int, context: Any) -> Iterator[tuple[Any, ...]]:
+        yield context.current_key, self.count.get()

@@ -15,7 +15,17 @@ from pyspark.sql import functions as F
 from qstate.descriptors import MapStateDescriptor
 from qstate.errors import JobError
 from qstate.spark import Job
-from tests.spark.functions_under_test import LIMITS, Above, InOrder, Numbered, Passes, SeesWatermark
+from tests.spark.functions_under_test import (
+    LIMITS,
+    Above,
+    Hot,
+    InOrder,
+    Numbered,
+    Pairs,
+    Passes,
+    SameRule,
+    SeesWatermark,
+)
 from tests.spark.streams import run_to_end
 
 START = datetime(2020, 1, 1, tzinfo=timezone.utc)
@@ -162,3 +172,35 @@ def test_what_cannot_be_broadcast_says_why(spark: Any, stream_of: Any, job_of: C
         job.stream(spark.range(3))
     with pytest.raises(JobError, match="queried by its map keys"):
         job.stream(second.read()).broadcast(MapStateDescriptor("m", int, map_key_type=object).queryable("m"))
+
+
+def test_results_of_operators_are_connected_in_any_place(
+    spark: Any, stream_of: Any, job_of: Callable[..., Job], tmp_path: Path
+) -> None:
+    """A union numbers tasks from its first stream on, and an operator's tasks need the numbers of their subtasks."""
+    first, second = stream_of(spark, readings(*TEMPERATURES)), stream_of(spark, limits(("oven", 5.0), ("ice", -1.0)))
+
+    def run(name: str, schema: str, connected: Callable[[Job, DataFrame, DataFrame], Any], function: Any) -> list[Any]:
+        with job_of(spark, name) as job:
+            hot = job.key_by(first.read(), "sensor").process(
+                Hot(), "sensor string, kind string, temp double", uid="hot"
+            )
+            rules = job.key_by(second.read(), "kind").process(SameRule(), "kind string, limit double", uid="rules")
+            result = connected(job, hot, rules).process(function, schema, uid="both")
+            return sorted(map(tuple, run_to_end(result, tmp_path / name)))
+
+    def broadcast(job: Job, hot: DataFrame, rules: DataFrame) -> Any:
+        return job.key_by(hot, "sensor").connect(job.stream(rules).broadcast(LIMITS))
+
+    above = sorted((f"s{n}", float(n), 5.0) for n in range(20, 40))
+    assert run("one", RESULT, lambda job, hot, _: broadcast(job, hot, second.read()), Above()) == above
+    assert run("two", RESULT, broadcast, Above()) == above
+    counts = [("ice", 1), ("oven", 21)]
+    for name, stream in (("three", lambda rules: second.read()), ("four", lambda rules: rules)):
+        found = run(
+            name,
+            "kind string, n bigint",
+            lambda job, hot, rules, stream=stream: job.key_by(stream(rules), "kind").connect(job.key_by(hot, "kind")),
+            Pairs(),
+        )
+        assert found == counts

@@ -47,6 +47,8 @@ __all__ = ["Declare", "DeclaredStates", "Origin", "convert_log", "open_epoch_log
 
 log = logging.getLogger(__name__)
 
+#: In a stored schema: the state has the entries of a broadcast state, and its keys are their map keys.
+BROADCAST = "broadcast"
 NO_KEY_TYPES: Mapping[str, Sequence[ColumnType]] = MappingProxyType({})
 
 
@@ -85,7 +87,11 @@ class DeclaredStates:
         self._opened_at_ms = time_ns() // 1_000_000
         #: The declared schemas as plain data, as in the files.
         self.schemas: States = tuple(
-            {**StateSchema.of(descriptor).to_plain(), "key_types": self._key_types[descriptor.name]}
+            {
+                **StateSchema.of(descriptor).to_plain(),
+                "key_types": self._key_types[descriptor.name],
+                **({BROADCAST: True} if descriptor.name in own_key_types else {}),
+            }
             for descriptor in descriptors
         )
 
@@ -96,6 +102,7 @@ class DeclaredStates:
             schema = StateSchema.from_plain(plain)
             descriptor = self._descriptors.get(schema.name)
             if descriptor is not None:
+                self._check_broadcast(schema.name, stored=bool(plain.get(BROADCAST)))
                 self._check_keys(schema.name, plain.get("key_types"))
                 plans[schema.name] = plan_evolution(schema, descriptor, now_ms=self._opened_at_ms)
             elif not self._allow_non_restored:
@@ -125,6 +132,15 @@ class DeclaredStates:
         """The stored lists, converted to the declared schemas. Raises `JobError`."""
         return self._lists.restored(stored)
 
+    def _check_broadcast(self, state: str, *, stored: bool) -> None:
+        declared = state in self._own_key_types
+        if stored is not declared:
+            kinds = {False: "keyed state", True: "broadcast state"}
+            raise JobError(
+                f"operator {self._operator!r}: {state!r} was stored as {kinds[stored]} and is declared as "
+                f"{kinds[declared]}; declare it as before, or the new state under another name"
+            )
+
     def _check_keys(self, state: str, stored: Any) -> None:
         declared = self._key_types[state]
         if stored == declared:
@@ -132,7 +148,8 @@ class DeclaredStates:
         if state in self._own_key_types:
             raise JobError(
                 f"operator {self._operator!r}: broadcast state {state!r} was stored with map keys of the types "
-                f"{stored}, and is declared with {declared}; declare its map_key_type as it was, or another state"
+                f"{stored}, and is declared with {declared or 'any type'}; declare its map_key_type as it was, or "
+                "another state"
             )
         raise JobError(
             f"operator {self._operator!r}: state {state!r} was stored by keys of the types {stored}, but the "

@@ -28,12 +28,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from qstate.errors import JobError
 from qstate.operators.columns.column_values import column_values
 from qstate.operators.columns.rows import Row, RowMaker
 
 __all__ = [
     "BROADCAST",
     "INPUT_COLUMN",
+    "KEY_SUFFIX",
     "TARGET_COLUMN",
     "BroadcastNames",
     "InputNames",
@@ -46,6 +48,8 @@ __all__ = [
 INPUT_COLUMN = "__qstate_input"
 #: The column with the subtask that a broadcast row goes to.
 TARGET_COLUMN = "__qstate_subtask_of_row"
+#: What the name of a hidden key column ends with.
+KEY_SUFFIX = " (key)"
 #: The number of the broadcast input, of two.
 BROADCAST = 0
 
@@ -68,10 +72,13 @@ class UnitedNames:
     """The names of the columns that several inputs have when they are united. They are unique.
 
     The inputs have equally many keys and orders. `columns` are the united names of each input's columns. Of rows with
-    equal orders, those of the first input come first.
+    equal orders, those of the first input come first. Raises `JobError` for a column with a name that is reserved.
     """
 
     def __init__(self, inputs: Sequence[InputNames]) -> None:
+        for name in (INPUT_COLUMN, TARGET_COLUMN):
+            if any(name in one.columns for one in inputs):
+                raise JobError(f"a column of the stream is called {name!r}, which qstate uses itself: rename it")
         self.all: list[str] = []
         self._inputs = inputs
         self.columns: list[dict[str, str]] = [{name: self._added(name) for name in one.columns} for one in inputs]
@@ -81,7 +88,7 @@ class UnitedNames:
     def _hidden(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Add the hidden columns; returns the names of the keys and of the orders."""
         first = self._inputs[0]
-        keys = tuple(self._added(f"{name} (key)") for name in first.keys)
+        keys = tuple(self._added(name + KEY_SUFFIX) for name in first.keys)
         orders = tuple(self._added(f"{name} (order)") for name in first.order_by)
         return keys, (*orders, INPUT_COLUMN) if orders else ()
 
@@ -104,7 +111,7 @@ class BroadcastNames(UnitedNames):
 
     def _hidden(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         self.all.append(TARGET_COLUMN)
-        keys = tuple(self._added(f"{name} (key)") for name in self._inputs[1].keys)
+        keys = tuple(self._added(name + KEY_SUFFIX) for name in self._inputs[1].keys)
         orders = tuple(self._added(f"{name} (order)") for one in self._inputs for name in one.order_by)
         return keys, (INPUT_COLUMN, *orders)
 

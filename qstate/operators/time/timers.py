@@ -37,6 +37,7 @@ __all__ = [
     "EVENT_TIME_TIMERS",
     "NO_FIRST_TIMERS",
     "NO_TIMERS",
+    "NO_TIMERS_WITHOUT_KEY",
     "PROCESSING_TIME_TIMERS",
     "FirstTimers",
     "NoEventTime",
@@ -239,18 +240,15 @@ class TimerService:
 
 
 class _NoTimers(TimerService):
-    """`context.timers` of a function without `on_timer` or `on_timers`."""
+    """`context.timers` of a function that cannot have any; `why` says so."""
 
-    __slots__ = ()
+    __slots__ = ("_why",)
 
-    def __init__(self) -> None:
-        """It has neither a key nor queues."""
+    def __init__(self, why: str) -> None:
+        self._why = why
 
     def _timer(self, time: Any) -> NoReturn:
-        raise JobError(
-            "a function that uses context.timers must define on_timer(self, timestamp, context), and a "
-            "KeyedBatchFunction must define on_timers(self, timers, context)"
-        )
+        raise JobError(self._why)
 
     def _timers(self, *arguments: Any) -> NoReturn:
         self._timer(arguments)
@@ -259,7 +257,12 @@ class _NoTimers(TimerService):
         return self
 
 
-NO_TIMERS: TimerService = _NoTimers()
+NO_TIMERS: TimerService = _NoTimers(
+    "a function that uses context.timers must define on_timer(self, timestamp, context), and a KeyedBatchFunction must "
+    "define on_timers(self, timers, context)"
+)
+#: Those of a function over a stream without a key.
+NO_TIMERS_WITHOUT_KEY: TimerService = _NoTimers("timers belong to keys, and the stream has none: use key_by()")
 
 
 def _milliseconds(time: Any) -> int:

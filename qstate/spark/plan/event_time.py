@@ -17,8 +17,10 @@ from pyspark.sql.types import StructField, StructType, TimestampType
 from qstate.errors import JobError
 from qstate.operators.time.epoch_time import EventTime
 
-__all__ = ["event_time_of", "operator_name", "with_watermark_of"]
+__all__ = ["MARK", "comes_from_operator", "event_time_of", "operator_name", "with_watermark_of"]
 
+#: The names of operators in Spark's plans begin with this.
+MARK = "qstate_"
 #: The key in the metadata of a column with a watermark (EventTimeWatermark.delayKey).
 DELAY_KEY = "spark.watermarkDelayMs"
 
@@ -37,6 +39,11 @@ def event_time_of(stream: DataFrame, mark: str) -> EventTime | None:
     names = list(_origins(stream._jdf.queryExecution().analyzed(), mark))
     follows = tuple(dict.fromkeys(_uid_of(name, mark) for name in names if name))
     return EventTime(field.name, field.metadata[DELAY_KEY], follows, has_source="" in names)
+
+
+def comes_from_operator(stream: DataFrame) -> bool:
+    """Whether an operator of any job is among what a stream comes from."""
+    return any(_origins(stream._jdf.queryExecution().analyzed(), MARK))
 
 
 def operator_name(mark: str, uid: str) -> str:

@@ -98,6 +98,6 @@ class RelayTask:
 
     def _misplaced(self, what: str) -> JobError:
         return JobError(
-            f"operator {self._operator!r}: {what}. Something after it merged its partitions, such as coalesce(); "
-            "use repartition() there instead"
+            f"operator {self._operator!r}: {what}. Something after it merged its partitions, such as coalesce(), or "
+            "put others before them, such as union(); use repartition() after the operator"
         )

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from qstate.errors import JobError
 from qstate.operators.columns.inputs import InputNames, UnitedNames
 from qstate.spark.plan.columns import ColumnsOrNames, KeyedColumns, OperatorColumns, PlannedColumns
+from qstate.spark.plan.event_time import comes_from_operator
 
 __all__ = ["UnitedColumns", "united_plan"]
 
@@ -23,7 +24,11 @@ _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 
 
 def united_plan(united: UnitedNames, columns: Sequence[PlannedColumns], plans: Sequence[DataFrame]) -> DataFrame:
-    """The rows of all inputs, each with the united columns, under the names of a plan."""
+    """The rows of all inputs, each with the united columns, under the names of a plan.
+
+    A task of an operator must have the number of its subtask. In a union, tasks are numbered from the first plan on. So
+    the plan that comes from an operator is the first one, and if there are several, the others are shuffled before.
+    """
 
     def of_input(number: int) -> DataFrame:
         found = []
@@ -37,7 +42,13 @@ def united_plan(united: UnitedNames, columns: Sequence[PlannedColumns], plans: S
             found.append(F.col(name) if own else F.lit(None).cast(plans[other].schema[name].dataType))
         return plans[number].select(*found)
 
-    parts = reduce(DataFrame.union, map(of_input, range(len(plans))))
+    after_operators = [number for number, plan in enumerate(plans) if comes_from_operator(plan)]
+    others = [number for number in range(len(plans)) if number not in after_operators]
+    shuffled = [
+        of_input(number).repartition(plans[number].sparkSession.sparkContext.defaultParallelism)
+        for number in after_operators[1:]
+    ]
+    parts = reduce(DataFrame.union, [*map(of_input, after_operators[:1]), *map(of_input, others), *shuffled])
     return parts.toDF(*(f"c{index}" for index in range(len(parts.columns))))
 
 
