@@ -19,7 +19,7 @@ from qstate.checkpoint.log.operator_state import pack_entry, unpack_entry
 from qstate.descriptors import MapStateDescriptor, ValueStateDescriptor
 from qstate.errors import JobError, SerializationError
 from qstate.evolution.admission import admission_of
-from qstate.keys import ColumnType, Key, decode_key, encode_key, key_identity
+from qstate.keys import ColumnType, Key, decode_key, encode_key
 from qstate.operators.handles import check_map_key
 
 __all__ = ["BroadcastState", "BroadcastWrites", "check_broadcast_states", "map_key_types", "owned_state"]
@@ -114,21 +114,21 @@ class BroadcastState:
         self._admit = admission_of(descriptor.value_type).admit
         self._owned = owned
         self._owns = owns
-        #: By the identity of the map key, because keys such as 1 and True are equal in Python.
+        #: By map key: those that are equal in Python and different keys, such as 1 and True, are refused.
         self._entries: dict[Any, _Entry] = {}
         for element in elements:
             map_key: Any = decode_key(unpack_entry(element)[0])
             value = self._loads(unpack_entry(element)[1])
-            self._entries[key_identity(map_key)] = _Entry(map_key, value, element)
+            self._entries[map_key] = _Entry(map_key, value, element)
 
     def get(self, map_key: Key) -> Any:
         """The value of an entry, or None when there is none."""
-        found = self._entries.get(key_identity(map_key))
+        found = self._entries.get(map_key)
         return None if found is None else found.value
 
     def contains(self, map_key: Key) -> bool:
         """Whether there is an entry."""
-        return key_identity(map_key) in self._entries
+        return map_key in self._entries
 
     def entries(self) -> Iterator[tuple[Any, Any]]:
         """The entries, in the order in which their keys were first put. They must not be changed meanwhile."""
@@ -175,14 +175,14 @@ class BroadcastState:
 
     def _set(self, entries: Iterable[_Entry]) -> None:
         for entry in entries:
-            self._entries[key_identity(entry.map_key)] = entry
+            self._entries[entry.map_key] = entry
             if self._owns(entry.map_key):
                 self._owned.put(entry.map_key, self._loads(unpack_entry(entry.element)[1]))
 
     def remove(self, map_key: Key) -> None:
         """Remove an entry, if it exists. Raises `JobError` outside of `process_broadcast_element`."""
         self._check_writable("remove()")
-        if self._entries.pop(key_identity(map_key), None) is not None and self._owns(map_key):
+        if self._entries.pop(map_key, None) is not None and self._owns(map_key):
             self._owned.delete(map_key)
 
     def clear(self) -> None:
