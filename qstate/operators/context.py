@@ -92,7 +92,8 @@ class RuntimeContext:
         self._subtask = subtask
         self._backend = backend
         self._descriptors: dict[str, StateDescriptor] = {}
-        self._handles: dict[str, StateHandle] = {}
+        #: The class of the handle and the tables of each keyed state that the function has asked for.
+        self._keyed_states: dict[str, tuple[type[StateHandle], Tables]] = {}
         self._expiring: dict[str, ExpiringState] = {}
         self._timed_writes = WriteCount() if timed_writes is None else timed_writes
         self._cursor = ElementContext()
@@ -191,14 +192,15 @@ class RuntimeContext:
         The handle takes its key from `cursor`; both are in the void namespace. Raises `JobError` for other states.
         """
         name = getattr(descriptor, "name", repr(descriptor))
-        handle = self._handles.get(name)
-        if handle is None or self._descriptors[name] != descriptor:
+        found = self._keyed_states.get(name)
+        if found is None or self._descriptors[name] != descriptor:
             raise JobError(
                 f"operator {self._operator!r}: the function has no keyed state {name!r} of this descriptor; ask for it "
-                f"in open(). It has {', '.join(map(repr, self._handles)) or 'none'}"
+                f"in open(). It has {', '.join(map(repr, self._keyed_states)) or 'none'}"
             )
+        handle, tables = found
         expiring = self._expiring.get(name)
-        return handle.at(cursor), handle.table if expiring is None else expiring.table(None)
+        return handle(descriptor, cursor, tables), (tables if expiring is None else expiring.table)(None)
 
     def key_types_of(self, state: str) -> tuple[ColumnType, ...] | None:
         """For the operator: the types of the keys of a state whose keys are not those of the stream, else None."""
@@ -229,8 +231,9 @@ class RuntimeContext:
     def _handle(self, handle: type[Handle], expected: type[StateDescriptor], descriptor: StateDescriptor) -> Handle:
         if not isinstance(descriptor, expected):
             raise JobError(f"operator {self._operator!r}: expected a {expected.__name__}, got {descriptor!r}")
-        made = self._handles[descriptor.name] = handle(descriptor, self._cursor, self._tables(descriptor))
-        return made
+        tables = self._tables(descriptor)
+        self._keyed_states[descriptor.name] = handle, tables
+        return handle(descriptor, self._cursor, tables)
 
     def _declare_broadcast(self, descriptor: MapStateDescriptor) -> BroadcastState:
         owned = owned_state(descriptor)

@@ -181,15 +181,6 @@ class StateHandle(ABC):
             handle = self._kept[place] = type(self)(self._descriptor, self._cursor, self._tables, namespace)
         return handle
 
-    def at(self: Self, cursor: ElementContext) -> Self:
-        """The same state of the current key of another cursor, in the void namespace."""
-        return type(self)(self._descriptor, cursor, self._tables)
-
-    @property
-    def table(self) -> StateTable:
-        """The table of the state in the void namespace."""
-        return self._tables(None)
-
     def clear(self) -> None:
         """Remove the state of the current key."""
         self._delete(self._cursor.current_key)

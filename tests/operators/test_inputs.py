@@ -63,7 +63,7 @@ def test_rows_of_both_inputs_are_sorted_together_and_equal_ones_by_their_input()
 
 
 def test_null_key_of_either_input_is_refused() -> None:
-    with two() as (operator, batch), pytest.raises(JobError, match=r"'id \(key\)' is null in 1 of 2 rows"):
+    with two() as (operator, batch), pytest.raises(JobError, match=r"'id' is null in 1 of 2 rows"):
         operator.process(batch([("a", 1, 0.5)], [(None, 3)]))
 
 
