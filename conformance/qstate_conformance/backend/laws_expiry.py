@@ -251,7 +251,6 @@ def _every(data: bytes) -> bool:
 def test_a_walk_visits_the_entries_of_one_map_one_after_another(subject: BackendSubject) -> None:
     """A walk gives the entries of one map one after another, also while the entries that it has given are removed."""
     with opened(subject) as backend:
-        backend.begin(0)
         _fill(backend, range(200))
         sealed(backend, 0)
         backend.begin(1)
