@@ -19,7 +19,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from qstate.backends import Change, Isolation, StateBackend, StateReader, Timer
+from qstate.backends import Change, Isolation, StateBackend, StateReader, StateTable, Timer
 from qstate.descriptors import ValueStateDescriptor
 from qstate.errors import ClosedError
 from qstate.keys import Key, Namespace
@@ -261,25 +261,30 @@ def grow(subject: BackendSubject, directory: Path, first_mib: int, last_mib: int
         say(missing=sum(table.get(key) is None for key in probe))
 
 
-def read_large(subject: BackendSubject, directory: Path, mib: int) -> None:
-    """Fill a map and a list, read both one by one; say how much there is, and the peak of memory before and after."""
+def read_large(subject: BackendSubject, directory: Path, first_mib: int, last_mib: int) -> None:
+    """Fill a map and a list and read both one by one, at two sizes; say what was read, and the peak of memory."""
     random, size = Random(1), 32 * 1024
-    count = mib * 1024 * 1024 // size
+    first, last = (mib * 1024 * 1024 // size for mib in (first_mib, last_mib))
     with _open(subject, directory) as backend:
         maps, lists = backend.table(MAP), backend.table(LIST)
-        for epoch, start in enumerate(range(0, count, 64)):
-            backend.begin(epoch)
-            for number in range(start, min(start + 64, count)):
+        for start in range(0, last, 64):
+            backend.begin(start)
+            if start == first:
+                _read_both(maps, lists, size)
+            for number in range(start, start + 64):
                 maps.map_put("k", number, random.randbytes(size))
                 lists.list_add("k", [random.randbytes(size)])
-            for _ in backend.commit(epoch):
+            for _ in backend.commit(start):
                 pass
-            backend.finalize(epoch)
-        backend.begin(count)
-        say(entries=count, peak_mib=_peak_mib())
-        entries = sum(len(value) == size for _, value in maps.map_items("k"))
-        elements = sum(len(element) == size for element in lists.list_items("k"))
-        say(entries=entries, elements=elements, peak_mib=_peak_mib())
+            backend.finalize(start)
+        backend.begin(last)
+        _read_both(maps, lists, size)
+
+
+def _read_both(maps: StateTable, lists: StateTable, size: int) -> None:
+    entries = sum(len(value) == size for _, value in maps.map_items("k"))
+    elements = sum(len(element) == size for element in lists.list_items("k"))
+    say(mib=entries * size / 1024 / 1024, entries=entries, elements=elements, peak_mib=_peak_mib())
 
 
 def age(subject: BackendSubject, directory: Path, epochs: int, samples: int) -> None:
