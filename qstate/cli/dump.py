@@ -20,7 +20,6 @@ from qstate.checkpoint.sources.entries import (
     by_name,
     current_changes,
     elements_of,
-    lists_of_subtasks,
     packed_element,
     packed_entry,
     read_changes,
@@ -28,6 +27,7 @@ from qstate.checkpoint.sources.entries import (
     read_operator_states,
     states_as_of,
     stored_operator,
+    without_broadcast,
 )
 from qstate.cli.arguments import storage_options
 from qstate.cli.query import printable
@@ -87,7 +87,7 @@ def _dump_entries(
 def _dump_elements(
     location: str, operator: str, states: Sequence[OperatorState], arguments: argparse.Namespace
 ) -> None:
-    wanted = [[one for one in lists_of_subtasks(state) if arguments.state in (None, one.name)] for state in states]
+    wanted = [[one for one in without_broadcast(state) if arguments.state in (None, one.name)] for state in states]
     if arguments.format == "json":
         for element in elements_of(location, operator, wanted):
             sys.stdout.write(json.dumps(_plain(element)) + "\n")

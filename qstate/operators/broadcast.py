@@ -46,23 +46,23 @@ def owned_state(descriptor: MapStateDescriptor) -> ValueStateDescriptor:
     )
 
 
-def check_broadcast_states(operator: str, descriptors: Iterable[Any]) -> None:
-    """Raise `JobError` for descriptors that no broadcast state can have."""
+def check_broadcast_states(source: str, descriptors: Iterable[Any]) -> None:
+    """Raise `JobError`, which begins with `source`, for descriptors that no broadcast state can have."""
     names: set[str] = set()
     for one in descriptors:
         if not isinstance(one, MapStateDescriptor):
-            raise JobError(f"operator {operator!r}: a broadcast state needs a MapStateDescriptor, got {one!r}")
+            raise JobError(f"{source}: a broadcast state needs a MapStateDescriptor, got {one!r}")
         if one.name in names:
-            raise JobError(f"operator {operator!r}: two broadcast states are named {one.name!r}")
+            raise JobError(f"{source}: two broadcast states are named {one.name!r}")
         names.add(one.name)
         if one.ttl is not None:
             raise JobError(
-                f"operator {operator!r}: broadcast state {one.name!r} has a time-to-live, which only keyed state can "
+                f"{source}: broadcast state {one.name!r} has a time-to-live, which only keyed state can "
                 "have; leave ttl out, or let a broadcast row remove the entry"
             )
         if one.queryable_name is not None and not map_key_types(one):
             raise JobError(
-                f"operator {operator!r}: broadcast state {one.name!r} is queried by its map keys, so it needs their "
+                f"{source}: broadcast state {one.name!r} is queried by its map keys, so it needs their "
                 f"type: map_key_type is str, bytes, int or a tuple of those, not {one.map_key_type!r}"
             )
 

@@ -103,7 +103,6 @@ class RuntimeContext:
         self._keyed = keyed
         #: For the operator: whether broadcast state may be written now.
         self.broadcast_writes = BroadcastWrites()
-        self._owned: dict[str, tuple[ColumnType, ...]] = {}
         self._broadcast = {one.name: (one, self._declare_broadcast(one)) for one in broadcast_states}
 
     @property
@@ -204,7 +203,7 @@ class RuntimeContext:
 
     def key_types_of(self, state: str) -> tuple[ColumnType, ...] | None:
         """For the operator: the types of the keys of a state whose keys are not those of the stream, else None."""
-        return self._owned.get(state)
+        return map_key_types(self._broadcast[state][0]) if state in self._broadcast else None
 
     @property
     def keeps_time(self) -> bool:
@@ -238,7 +237,6 @@ class RuntimeContext:
     def _declare_broadcast(self, descriptor: MapStateDescriptor) -> BroadcastState:
         owned = owned_state(descriptor)
         self._declare(owned)
-        self._owned[descriptor.name] = map_key_types(descriptor)
         groups, group_of = self._subtask.key_groups, key_grouper(self._subtask.max_parallelism)
         return self._lists.declare_broadcast(
             descriptor,

@@ -5,11 +5,12 @@ Rules of this module: it knows no state. Every table hashes its key first, so an
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from qstate.errors import JobError
 
-__all__ = ["BROADCAST_ROW", "NO_KEY", "ROW_WITHOUT_KEY", "NoKey"]
+__all__ = ["BROADCAST_ROW", "NO_KEY", "ROW_WITHOUT_KEY", "NoKey", "place_of"]
 
 
 class NoKey:
@@ -25,6 +26,11 @@ class NoKey:
 
     def __repr__(self) -> str:
         return self._place or "no current key"
+
+
+def place_of(key: Any, shown: Callable[[Any], str] = repr) -> str:
+    """Where a function is, in messages: its current key, or what stands for one."""
+    return repr(key) if isinstance(key, NoKey) else f"key {shown(key)}"
 
 
 #: Outside of the rows.

@@ -56,7 +56,7 @@ from qstate.operators.functions import KeyedBatchFunction, RowFunction
 from qstate.operators.handles import ElementContext
 from qstate.operators.keyed_batch import KeyedBatch, ManyKeys, combined
 from qstate.operators.keyed_state_visit import keys_with_values, visit_keys
-from qstate.operators.no_key import BROADCAST_ROW, NO_KEY, ROW_WITHOUT_KEY, NoKey
+from qstate.operators.no_key import BROADCAST_ROW, NO_KEY, ROW_WITHOUT_KEY, place_of
 from qstate.operators.operator_lists import OperatorLists, OperatorListState
 from qstate.operators.operator_spec import OperatorSpec, sort_keys
 from qstate.operators.side_outputs import SideOutputs
@@ -143,9 +143,8 @@ class FunctionOperator:
         self._side_outputs = self._open_side_outputs()
         self._output = self._side_outputs or OutputRows(spec.output_schema, self._source)
         self._clock = OperatorClock(spec.event_times, self._cursor)
-        self._timers: Sequence[tuple[TimeDomain, Timers, Callable[[EpochTime], int | None]]] = ()
+        self._timers: Sequence[tuple[TimeDomain, Timers, Callable[[ElementContext], int | None]]] = ()
         self._function_list: OperatorListState | None = None
-        self._time = EpochTime(None, 0)
         self._opened = self._usable = self._closed = False
 
     @property
@@ -284,26 +283,25 @@ class FunctionOperator:
         """
         self._check_usable()
         self._clock.begin(epoch, time)
-        self._time = time
-        return iter(()) if self._spec.has_broadcast else self._fire(time)
+        return iter(()) if self._spec.has_broadcast else self._fire()
 
-    def _fire(self, time: EpochTime) -> Iterator[pa.RecordBatch]:
-        """Fire the timers that are due."""
+    def _fire(self) -> Iterator[pa.RecordBatch]:
+        """Fire the timers that the time of the epoch makes due."""
         if not self._timers:
             return iter(())
         self._context.check_writes()
         if isinstance(self._function, KeyedBatchFunction):
-            return self._run_timers(self._function, time)
+            return self._run_timers(self._function)
         assert isinstance(self._function, RowFunction)
-        return self._run_rows(self._function.on_timer, self._due(time))
+        return self._run_rows(self._function.on_timer, self._due())
 
-    def _due(self, time: EpochTime) -> Iterator[_KeyedRow]:
+    def _due(self) -> Iterator[_KeyedRow]:
         """The timers that are due, in the form of rows; the time of a timer is both its row and its event time."""
         cursor = self._cursor
         try:
             for domain, timers, of_epoch in self._timers:
-                cursor.time_domain = domain
-                for at, cursor.namespace, key in timers.due(of_epoch(time)):
+                cursor.time_domain, upto = domain, of_epoch(cursor)
+                for at, cursor.namespace, key in timers.due(upto):
                     yield key, at, at
         finally:
             cursor.time_domain = cursor.namespace = None
@@ -363,7 +361,7 @@ class FunctionOperator:
         if self._spec.has_broadcast:
             rows = pc.sum(pc.equal(table.column(INPUT_COLUMN), BROADCAST), min_count=0).as_py()
             yield from self._run_all(table.slice(0, rows))
-            yield from self._fire(self._time)
+            yield from self._fire()
             table = table.slice(rows)
         yield from self._run_all(table)
         self._sweep.run(self._cursor.processing_time)
@@ -467,8 +465,7 @@ class FunctionOperator:
                     if len(found) >= OUTPUT_BATCH_ROWS:
                         return True
         except Exception as exc:
-            key = cursor.current_key
-            where = repr(key) if isinstance(key, NoKey) else f"key {key!r}"
+            where = place_of(cursor.current_key)
             if not isinstance(outputs, Iterable | None):
                 raise JobError(
                     f"{self._source}, {where}: expected an iterable of rows or None, got {outputs!r}"
@@ -486,9 +483,9 @@ class FunctionOperator:
         keyed = KeyedBatch(batch.select(range(self._width)), self._cursor, keys, namespaces)
         return self._run_keys(function.process_batch, keyed, f"a batch of {batch.num_rows} rows")
 
-    def _run_timers(self, function: KeyedBatchFunction, time: EpochTime) -> Iterator[pa.RecordBatch]:
+    def _run_timers(self, function: KeyedBatchFunction) -> Iterator[pa.RecordBatch]:
         for domain, timers, of_epoch in self._timers:
-            for due in timers.batches(of_epoch(time)):
+            for due in timers.batches(of_epoch(self._cursor)):
                 keyed = DueTimers(due, domain, self._cursor)
                 yield from self._run_keys(function.on_timers, keyed, f"{len(due)} due timers")
 
@@ -510,15 +507,15 @@ class FunctionOperator:
                 f"operator {self._spec.uid!r}: expected the columns {self._spec.input_schema.names}, "
                 f"got {batch.schema.names}"
             )
-        columns = (*self._spec.key_columns, *self._spec.namespace_columns)
-        if self._spec.has_broadcast and columns:  # broadcast rows have no key
-            batch = batch.filter(pc.not_equal(batch.column(INPUT_COLUMN), BROADCAST))
-        for name in columns:
-            nulls = batch.column(name).null_count
+        keys = batch.select([*self._spec.key_columns, *self._spec.namespace_columns])
+        if self._spec.has_broadcast and keys.num_columns:  # broadcast rows have no key
+            keys = keys.filter(pc.not_equal(batch.column(INPUT_COLUMN), BROADCAST))
+        for name, column in zip(keys.schema.names, keys.columns, strict=True):
+            nulls = column.null_count
             if nulls:
                 raise JobError(
                     f"operator {self._spec.uid!r}: column {name.removesuffix(KEY_SUFFIX)!r} is null in {nulls} of "
-                    f"{batch.num_rows} rows; a null key has no owner: filter or fill the column before key_by"
+                    f"{keys.num_rows} rows; a null key has no owner: filter or fill the column before key_by"
                 )
 
     def _check_usable(self) -> None:

@@ -76,8 +76,8 @@ class OperatorLists:
         self._declared: dict[str, tuple[StateDescriptor, Distribution]] = {}
         self._schemas: dict[str, dict[str, Any]] = {}
         self._serializers: dict[str, Serializer] = {}
-        self._handles: dict[str, OperatorListState] = {}
-        self._broadcast: dict[str, BroadcastState] = {}
+        #: What gives the elements of each state as they are stored, by name.
+        self._packers: dict[str, Callable[[], tuple[bytes, ...]]] = {}
         self._stored = stored
         self._sealed: OperatorState = ()
 
@@ -96,7 +96,7 @@ class OperatorLists:
             distribution,
             lambda stored: OperatorListState(descriptor, list(map(descriptor.serializer.loads, stored))),
         )
-        self._handles[descriptor.name] = handle
+        self._packers[descriptor.name] = lambda: self._packed_list(descriptor, handle.get())
         return handle
 
     def declare_broadcast(
@@ -107,7 +107,7 @@ class OperatorLists:
         Raises `JobError` as `declare`.
         """
         handle = self._declare(descriptor, Distribution.BROADCAST, make)
-        self._broadcast[descriptor.name] = handle
+        self._packers[descriptor.name] = handle.packed
         return handle
 
     def _declare(
@@ -143,18 +143,17 @@ class OperatorLists:
     def packed(self) -> OperatorState:
         """The current lists, serialized. Raises `JobError` for wrong values, and for too many bytes."""
         found = []
-        for name, (descriptor, distribution) in self._declared.items():
+        for name, (_, distribution) in self._declared.items():
             try:
-                broadcast = self._broadcast.get(name)
-                elements = self._packed_list(descriptor) if broadcast is None else broadcast.packed()
+                elements = self._packers[name]()
             except Exception as exc:
                 raise self._fault(name, "cannot be stored", exc) from exc
             found.append(OperatorList(self._schemas[name], distribution, elements))
         check_size(found, self._owner)
         return tuple(found)
 
-    def _packed_list(self, descriptor: StateDescriptor) -> tuple[bytes, ...]:
-        elements, dumps = self._handles[descriptor.name].get(), self._serializers[descriptor.name].dumps
+    def _packed_list(self, descriptor: StateDescriptor, elements: list[Any]) -> tuple[bytes, ...]:
+        dumps = self._serializers[descriptor.name].dumps
         try:
             return tuple(map(dumps, elements))
         except SerializationError:

@@ -62,7 +62,7 @@ class OperatorSpec:
                 f"KeyedProcessFunction, got {self.function!r}"
             )
         check_hooks(self.uid, self.function)
-        self._check_keyed()
+        self._check_function()
         for what in ("key_columns", "order_by", "namespace_columns"):
             self._check_columns(what, getattr(self, what))
         if self.namespace_columns and not isinstance(self.function, KeyedBatchFunction):
@@ -118,7 +118,7 @@ class OperatorSpec:
         """The types of the namespace columns."""
         return tuple(self._column_type("namespace", name) for name in self.namespace_columns)
 
-    def _check_keyed(self) -> None:
+    def _check_function(self) -> None:
         if self.function.keyed and not self.key_columns:
             raise JobError(f"operator {self.uid!r}: a keyed stream needs at least one key column")
         if not self.function.keyed and self.key_columns:
@@ -136,7 +136,7 @@ class OperatorSpec:
             )
         if self.broadcast_states and not self.has_broadcast:
             raise JobError(f"operator {self.uid!r}: {self.function.display_name} has no broadcast rows")
-        check_broadcast_states(self.uid, self.broadcast_states)
+        check_broadcast_states(f"operator {self.uid!r}", self.broadcast_states)
 
     def _check_inputs(self) -> None:
         expected = len(self.function.elements) if isinstance(self.function, RowFunction) else 1

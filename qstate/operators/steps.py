@@ -14,7 +14,7 @@ from traceback import StackSummary
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-from qstate.operators.no_key import NO_KEY, NoKey
+from qstate.operators.no_key import NO_KEY, place_of
 from qstate.operators.operator import FunctionOperator
 from qstate.operators.user_traceback import shortened
 
@@ -40,13 +40,7 @@ class Step(NamedTuple):
     @property
     def where(self) -> str:
         """The operator, the subtask, the function and the key."""
-        key = (
-            ""
-            if self.key is NO_KEY
-            else f", {self.key!r}"
-            if isinstance(self.key, NoKey)
-            else f", key {shown(self.key)}"
-        )
+        key = "" if self.key is NO_KEY else f", {place_of(self.key, shown)}"
         return f"{self.operator.place}{key}"
 
     @property

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from qstate.descriptors import MapStateDescriptor
+from qstate.errors import JobError
 from qstate.operators.columns.inputs import BROADCAST
 from qstate.operators.functions import BroadcastProcessFunction, KeyedBroadcastProcessFunction
 from qstate.spark.plan.broadcast_columns import BroadcastColumns
@@ -33,9 +34,19 @@ class BroadcastStream:
 
 
 class BroadcastConnectedStream:
-    """A stream and broadcast rows for one function. Made by `connect` of a keyed stream, or of one without a key."""
+    """A stream and broadcast rows for one function. Made by `connect` of a keyed stream, or of one without a key.
+
+    Raises `JobError` for anything but broadcast rows of the same job.
+    """
 
     def __init__(self, operators: JobOperators, stream: KeyedColumns, broadcast: BroadcastStream) -> None:
+        if not isinstance(broadcast, BroadcastStream):
+            raise JobError(
+                "connect() takes the rows of job.stream(...).broadcast(...), or, if this stream is keyed, another "
+                f"keyed one; got {broadcast!r}"
+            )
+        if broadcast.operators != operators:
+            raise JobError("connect() takes a broadcast stream of the same job")
         self._operators = operators
         self._stream = stream
         self._broadcast = broadcast

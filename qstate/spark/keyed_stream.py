@@ -22,7 +22,6 @@ from qstate.spark.plan.columns import ColumnsOrNames, KeyedColumns, OperatorColu
 from qstate.spark.plan.operators import JobOperators
 from qstate.spark.results import NO_SIDES, Results, check_function, check_no_class, results_of
 from qstate.spark.sink import QueryableStateStream
-from qstate.spark.stream import connected_with_broadcast
 
 __all__ = ["KeyedStream"]
 
@@ -58,7 +57,7 @@ class KeyedStream:
         """
         own = KeyedColumns(self._columns, self._keys)
         if not isinstance(other, KeyedStream):
-            return connected_with_broadcast(self._operators, own, other)
+            return BroadcastConnectedStream(self._operators, own, other)
         if other._operators != self._operators:
             raise JobError("connect() takes a keyed stream of the same job")
         return ConnectedStreams(self._operators, own, KeyedColumns(other._columns, other._keys))

@@ -19,7 +19,7 @@ from qstate.spark.plan.columns import ColumnsOrNames, KeyedColumns, OperatorColu
 from qstate.spark.plan.operators import JobOperators
 from qstate.spark.results import NO_SIDES, check_function, results_of
 
-__all__ = ["Stream", "connected_with_broadcast"]
+__all__ = ["Stream"]
 
 
 class Stream:
@@ -50,7 +50,7 @@ class Stream:
 
         Raises `JobError` for anything but a broadcast stream of the same job.
         """
-        return connected_with_broadcast(self._operators, KeyedColumns(self._columns, ()), broadcast)
+        return BroadcastConnectedStream(self._operators, KeyedColumns(self._columns, ()), broadcast)
 
     def process(
         self,
@@ -80,17 +80,3 @@ class Stream:
             order_by=columns.add(self._columns.resolve("order_by", order_by)),
             event_times=self._operators.event_times(streams),
         )
-
-
-def connected_with_broadcast(
-    operators: JobOperators, stream: KeyedColumns, broadcast: BroadcastStream
-) -> BroadcastConnectedStream:
-    """A stream and broadcast rows. Raises `JobError` for anything but a broadcast stream of the same job."""
-    if not isinstance(broadcast, BroadcastStream):
-        raise JobError(
-            "connect() takes the rows of job.stream(...).broadcast(...), or, if this stream is keyed, another keyed "
-            f"one; got {broadcast!r}"
-        )
-    if broadcast.operators != operators:
-        raise JobError("connect() takes a broadcast stream of the same job")
-    return BroadcastConnectedStream(operators, stream, broadcast)

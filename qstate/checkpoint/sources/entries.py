@@ -31,7 +31,6 @@ __all__ = [
     "by_name",
     "current_changes",
     "elements_of",
-    "lists_of_subtasks",
     "packed_element",
     "packed_entry",
     "read_changes",
@@ -40,6 +39,7 @@ __all__ = [
     "read_operator_states",
     "states_as_of",
     "stored_operator",
+    "without_broadcast",
 ]
 
 _loads = MessagePackSerializer().loads
@@ -156,14 +156,14 @@ def elements_of(location: str, operator: str, states: Iterable[OperatorState]) -
 
 def _elements(operator: str, states: Iterable[OperatorState]) -> Iterator[Element]:
     for subtask, state in enumerate(states):
-        for one in lists_of_subtasks(state):
+        for one in without_broadcast(state):
             decoded = _is_msgpack(one.schema)
             for data in one.elements:
                 value = _loads(data) if decoded else data
                 yield Element(operator, one.name, subtask, one.distribution.value, value, decoded)
 
 
-def lists_of_subtasks(state: OperatorState) -> list[OperatorList]:
+def without_broadcast(state: OperatorState) -> list[OperatorList]:
     """The lists of a subtask without broadcast states, whose entries are values of the operator's keyed state, too."""
     return [one for one in state if one.distribution is not Distribution.BROADCAST]
 

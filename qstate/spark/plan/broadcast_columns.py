@@ -13,12 +13,12 @@ from pyspark.sql import functions as F
 from qstate.operators.columns.inputs import TARGET_COLUMN, BroadcastNames, InputNames, unused_name
 from qstate.spark.plan.columns import ColumnsOrNames, KeyedColumns, OperatorColumns, PlannedColumns, StreamColumns
 from qstate.spark.plan.row_hash import row_hash
-from qstate.spark.plan.united_columns import united_plan
+from qstate.spark.plan.united_columns import UnitedPlan, keyed_input
 
 __all__ = ["BroadcastColumns"]
 
 
-class BroadcastColumns(PlannedColumns):
+class BroadcastColumns(UnitedPlan):
     """The united columns. A stream without a key has no key columns."""
 
     def __init__(
@@ -29,26 +29,13 @@ class BroadcastColumns(PlannedColumns):
         order_by: ColumnsOrNames,
         parallelism: int,
     ) -> None:
-        columns = OperatorColumns(stream.columns, stream.columns.with_new(stream.keys))
-        (seen,) = columns.inputs
-        keys = columns.add(stream.keys)
-        rows = InputNames(seen, keys, columns.add(stream.columns.resolve("order_by", order_by)))
         repeated = _BroadcastRows(broadcast, broadcast_order, parallelism)
-        self._columns: list[PlannedColumns] = [repeated, columns]
-        self._of_input = [repeated.input, rows]
-        self.united = BroadcastNames(self._of_input)
-        super().__init__(self.united.all)
-
-    @property
-    def inputs(self) -> tuple[tuple[str, ...], ...]:
-        return tuple(one.columns for one in self._of_input)
+        columns, names = keyed_input(stream, order_by)
+        super().__init__(BroadcastNames([repeated.input, names]), [repeated, columns], [repeated.input, names])
 
     @property
     def target(self) -> str:
         return TARGET_COLUMN
-
-    def plan(self) -> DataFrame:
-        return united_plan(self.united, self._columns, [columns.plan() for columns in self._columns])
 
 
 class _BroadcastRows(PlannedColumns):
