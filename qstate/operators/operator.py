@@ -324,7 +324,7 @@ class FunctionOperator:
         kind = Timers if self._spec.event_times else NoEventTime
         event_time = kind(self._backend.timers(EVENT_TIME_TIMERS))
         processing_time = Timers(self._backend.timers(PROCESSING_TIME_TIMERS))
-        self._cursor.timers = TimerService(self._cursor, event_time, processing_time)
+        self._cursor.timers = TimerService(self._cursor, self._spec.key_types, event_time, processing_time)
         self._timers = (
             (TimeDomain.EVENT_TIME, event_time, attrgetter("watermark")),
             (TimeDomain.PROCESSING_TIME, processing_time, attrgetter("processing_time")),

@@ -22,7 +22,7 @@ from qstate.backends.expiry import stored_form
 from qstate.config import JobConfig
 from qstate.descriptors import StateDescriptor
 from qstate.errors import ConfigError, JobError
-from qstate.keys import Key, Namespace, decode_key
+from qstate.keys import Key, Namespace, check_key, decode_key
 from qstate.operators.expiry.ttl_tables import current_contents
 from qstate.operators.functions import StreamFunction
 from qstate.operators.operator_spec import OperatorSpec
@@ -98,12 +98,16 @@ class FunctionHarness:
             self._outputs = spec.result_schema.names if side_outputs else []
             self._emitted: dict[str, list[tuple[Any, ...]]] = {}
             directory = str(self._temporary / "checkpoint" if checkpoint is None else checkpoint)
-            config = JobConfig(**{"parallelism": 1, "snapshot_interval": 0, **settings, "checkpoint_dir": directory})
+            if settings.get("restore_from") is not None:
+                raise ConfigError("restore_from is for jobs: name the directory of a closed harness as checkpoint")
+            of_harness = {"parallelism": 1, "snapshot_interval": 0, **settings, "checkpoint_dir": directory}
+            config = JobConfig.from_spark({}, **of_harness)
             self._clock = HarnessClock(spec, _milliseconds(processing_time))
             self._subtasks = HarnessSubtasks(_copies(spec), config, self._temporary)
         except BaseException:
             shutil.rmtree(self._temporary, ignore_errors=True)
             raise
+        self._closed = False
         for operator in self._subtasks.operators:
             self._clock.restored(operator.reached)
 
@@ -117,7 +121,7 @@ class FunctionHarness:
         among the result: see `side_output`.
         """
         self._emitted = {}
-        found = self._subtasks.run(self._rows(broadcast, rows, second), self._clock)
+        found = self._opened.run(self._rows(broadcast, rows, second), self._clock)
         if not self._outputs:
             return found
         for number, name in enumerate(self._outputs):
@@ -137,7 +141,7 @@ class FunctionHarness:
     def fail(self, *rows: Any, second: Sequence[Any] = (), broadcast: Sequence[Any] = ()) -> None:
         """Run an epoch with these rows that fails after the function has processed them: it is rolled back."""
         self._emitted = {}
-        self._subtasks.fail(self._rows(broadcast, rows, second), self._clock)
+        self._opened.fail(self._rows(broadcast, rows, second), self._clock)
 
     # -- what a test looks at
 
@@ -156,10 +160,11 @@ class FunctionHarness:
 
         Of a state with a time-to-live it is what has not expired at the processing time.
 
-        Raises `JobError` for a name that the function has not declared.
+        Raises `JobError` for a name that the function has not declared, `WrongKeyType` for what cannot be a key.
         """
         descriptor = self._descriptor(name)
-        found = self._subtasks.backend_of(key).table(stored_form(descriptor), namespace).get(key)
+        check_key(key)
+        found = self._opened.backend_of(key).table(stored_form(descriptor), namespace).get(key)
         return found if descriptor.ttl is None else current_contents(descriptor, found, self.processing_time)
 
     def side_output(self, name: str) -> list[tuple[Any, ...]]:
@@ -177,9 +182,9 @@ class FunctionHarness:
         Raises `JobError` for a name that is not among the states of `broadcast`.
         """
         descriptor = self._descriptor(name)
-        if name not in [one.name for one in self._subtasks.operators[0].spec.broadcast_states]:
+        if name not in [one.name for one in self._opened.operators[0].spec.broadcast_states]:
             raise JobError(f"{name!r} is a keyed state: use state({name!r}, key)")
-        entries = self._subtasks.entries(name)
+        entries = self._opened.entries(name)
         return {decode_key(one.key): descriptor.serializer.loads(one.data) for one in entries}
 
     def timers(self, domain: TimeDomain = TimeDomain.EVENT_TIME) -> list[Timer]:
@@ -187,12 +192,13 @@ class FunctionHarness:
         descriptor = EVENT_TIME_TIMERS if domain is TimeDomain.EVENT_TIME else PROCESSING_TIME_TIMERS
         found: list[Any] = [
             (decode_key(one.map_key), decode_key(one.namespace), decode_key(one.key))
-            for one in self._subtasks.entries(descriptor.name)
+            for one in self._opened.entries(descriptor.name)
         ]
         return [Timer(*one) for one in sorted(found, key=lambda one: one[0])]
 
     def close(self) -> None:
         """Close the function, as when a job is stopped. Idempotent."""
+        self._closed = True
         self._subtasks.close()
         shutil.rmtree(self._temporary, ignore_errors=True)
 
@@ -201,6 +207,12 @@ class FunctionHarness:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+    @property
+    def _opened(self) -> HarnessSubtasks:
+        if self._closed:
+            raise JobError("this harness is closed: open another one over its checkpoint directory")
+        return self._subtasks
 
     def _rows(self, *rows: Sequence[Any]) -> Callable[[int], pa.RecordBatch]:
         """The rows of (broadcast, first, second) as the batch of an epoch, by subtask."""
@@ -217,7 +229,7 @@ class FunctionHarness:
         return lambda subtask: self._inputs.batch(*given_rows, subtask=subtask)
 
     def _descriptor(self, name: str) -> StateDescriptor:
-        descriptors = {one.name: one for one in self._subtasks.operators[0].descriptors}
+        descriptors = {one.name: one for one in self._opened.operators[0].descriptors}
         if name not in descriptors:
             raise JobError(f"the function has no state {name!r}; it has {', '.join(map(repr, sorted(descriptors)))}")
         return descriptors[name]
@@ -243,4 +255,6 @@ def _milliseconds(time: int | datetime) -> int:
         if time.tzinfo is None:
             raise ConfigError(f"a time is milliseconds, or a datetime with a time zone, got {time!r}")
         return milliseconds_of(time)
+    if type(time) is not int:
+        raise ConfigError(f"a time is milliseconds, or a datetime with a time zone, got {time!r}")
     return time

@@ -110,9 +110,22 @@ class HarnessInputs:
         for number, one in sorted(enumerate(self._inputs), key=lambda pair: isinstance(pair[1], Broadcast)):
             if one.event_time is None:
                 return tuple(found) if isinstance(one, Broadcast) else ()
+            _check_event_time(one, self._schemas[number])
             names = {} if self._united is None else self._united.columns[number]
             found.append(EventTime(names.get(one.event_time, one.event_time), one.delay // _MILLISECOND))
         return tuple(found)
+
+
+def _check_event_time(of_input: Input | Broadcast, schema: pa.Schema) -> None:
+    """Raise `ConfigError` unless the event time is what `withWatermark` takes: a timestamp and a delay."""
+    name = of_input.event_time
+    if name not in schema.names:
+        raise ConfigError(f"the event time {name!r} is not among the columns {', '.join(schema.names)}")
+    kind = schema.field(name).type
+    if not pa.types.is_timestamp(kind):
+        raise ConfigError(f"the event time {name!r} is a column of type {kind}, not a timestamp")
+    if not isinstance(of_input.delay, timedelta):
+        raise ConfigError(f"the delay is a timedelta, got {of_input.delay!r}")
 
 
 def _names(columns: str | Sequence[str]) -> tuple[str, ...]:

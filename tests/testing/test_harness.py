@@ -18,7 +18,7 @@ from qstate.descriptors import (
     StateTtl,
     ValueStateDescriptor,
 )
-from qstate.errors import ConfigError, JobError
+from qstate.errors import ConfigError, JobError, WrongKeyType
 from qstate.operators.functions import KeyedCoProcessFunction, KeyedProcessFunction
 from qstate.operators.time.timers import TimeDomain
 from qstate.testing import FunctionHarness, Input
@@ -235,11 +235,15 @@ def test_containers_are_seen_as_containers() -> None:
         (lambda harness: harness.process({"sensor": "JFK", "where": 1}), "unknown columns"),
         (lambda harness: harness.process(("JFK", "noon", 1.0)), "do not have the columns"),
         (lambda harness: harness.state("first", "JFK"), "no state 'first'; it has 'last'"),
+        (lambda harness: harness.state("last", None), "NoneType"),
+        (lambda harness: harness.state("last", ["JFK"]), "list"),
         (lambda harness: harness.advance_watermark(datetime(2020, 1, 1)), "with a time zone"),
+        (lambda harness: harness.advance_watermark("noon"), "a time is milliseconds, .* got 'noon'"),
+        (lambda harness: harness.advance_processing_time(1.5), "a time is milliseconds, .* got 1.5"),
     ],
 )
 def test_wrong_calls_say_what_is_wrong(call: Any, message: str) -> None:
-    with alerts() as harness, pytest.raises((ConfigError, JobError), match=message):
+    with alerts() as harness, pytest.raises((ConfigError, JobError, WrongKeyType), match=message):
         call(harness)
 
 
@@ -250,11 +254,31 @@ def test_wrong_calls_say_what_is_wrong(call: Any, message: str) -> None:
         ({"input": {}}, "types of the columns by name"),
         ({"key_by": "airport"}, "key_columns names 'airport'"),
         ({"backend": "redis"}, "redis"),
+        ({"paralelism": 2}, "did you mean 'parallelism'"),
+        ({"restore_from": "/savepoint"}, "restore_from is for jobs: name the directory of a closed harness"),
+        ({"event_time": "temperature"}, "event time 'temperature' is a column of type double, not a timestamp"),
+        ({"event_time": "when"}, "event time 'when' is not among the columns sensor, time, temperature"),
+        ({"event_time": "time", "delay": 5}, "delay is a timedelta, got 5"),
     ],
 )
 def test_what_a_job_refuses_is_refused_and_leaves_nothing(changed: Any, message: str) -> None:
     with pytest.raises((ConfigError, JobError), match=message):
         alerts(**changed)
+
+
+def test_a_closed_harness_says_so() -> None:
+    harness = alerts()
+    harness.close()
+    for call in (
+        harness.process,
+        harness.fail,
+        harness.timers,
+        lambda: harness.advance_watermark(1),
+        lambda: harness.state("last", "JFK"),
+    ):
+        with pytest.raises(JobError, match="this harness is closed"):
+            call()
+    harness.close()
 
 
 def test_columns_may_be_a_schema_of_arrow() -> None:
