@@ -7,7 +7,7 @@ It has the priority of any program, so what it waits for a processor counts, as 
 
     {"load": gets per second, "direct": bool}    gets at that rate, collected per turn of the loop; answers {}
     {"stop": true}                               ends the load; answers {"gets": n, "seconds": s}
-    {"ask": gets in flight, "direct": bool, "seconds": s}
+    {"ask": gets in flight, "direct": bool or null, "seconds": s}
                                                  gets as fast as answers come, decoded: one at a time with the client
                                                  that blocks, more with the asyncio client; answers a `Window`
 """
@@ -59,8 +59,8 @@ class LiveClient:
         done = self._call({"stop": True})
         return float(done["gets"] / done["seconds"])
 
-    def ask(self, gets_in_flight: int, seconds: float, *, direct: bool) -> Window:
-        """Get for so long; without `direct` the client has no options."""
+    def ask(self, gets_in_flight: int, seconds: float, *, direct: bool | None) -> Window:
+        """Get for so long."""
         return Window(**self._call({"ask": gets_in_flight, "direct": direct, "seconds": seconds}))
 
     def _call(self, request: dict[str, Any]) -> Any:
@@ -131,15 +131,14 @@ class _Asker:
                 await asyncio.sleep(TICK_S)
         return {"gets": answered, "seconds": time.perf_counter() - began}
 
-    async def _ask(self, ask: int, direct: bool, seconds: float) -> Window:
+    async def _ask(self, ask: int, direct: bool | None, seconds: float) -> Window:
         if ask > 1:
             return await self._in_flight(direct, ask, seconds)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(None, self._one_at_a_time, direct, seconds)
 
-    def _one_at_a_time(self, direct: bool, seconds: float) -> Window:
-        proxy = self._proxy
-        with QueryableStateClient(*proxy, direct=True) if direct else QueryableStateClient(*proxy) as client:
+    def _one_at_a_time(self, direct: bool | None, seconds: float) -> Window:
+        with QueryableStateClient(*self._proxy, direct=direct) as client:
 
             def get(key: str) -> Any:
                 return client.get(*self._target, key).value()
@@ -147,9 +146,8 @@ class _Asker:
             get(self._keys[0])
             return one_at_a_time(get, self._asked_keys, seconds)
 
-    async def _in_flight(self, direct: bool, tasks: int, seconds: float) -> Window:
-        connect, proxy = AsyncQueryableStateClient.connect, self._proxy
-        async with await (connect(*proxy, direct=True) if direct else connect(*proxy)) as client:
+    async def _in_flight(self, direct: bool | None, tasks: int, seconds: float) -> Window:
+        async with await AsyncQueryableStateClient.connect(*self._proxy, direct=direct) as client:
 
             async def get(key: str) -> Any:
                 return (await client.get(*self._target, key)).value()

@@ -16,7 +16,7 @@ from qstate.errors import ConfigError, Detail
 from qstate.keys import Key, Namespace
 from qstate.protocol.limits import MAX_NAME, MAX_TOKEN, Limits
 from qstate.runtime.client.query import COMMITTED, LIVE, NO_OPTIONS, Query
-from qstate.runtime.client.state_cache import Endpoints, StateCache
+from qstate.runtime.client.state_cache import Endpoints, StateCache, Way
 from qstate.runtime.routing.pipelined_connection import ConnectionSettings
 from qstate.serializers import Serializer
 from qstate.views import serializers_by_name
@@ -69,17 +69,18 @@ def check_address(host: Any, port: Any) -> tuple[str, int]:
 
 def endpoints_of(
     proxy: tuple[Any, Any],
-    direct: bool,
+    direct: bool | None,
     serializers: Iterable[Serializer],
     fallback: Iterable[tuple[str, int]],
 ) -> Endpoints:
     """Return the job's proxy and its fallbacks. Raises `ConfigError`."""
     known = serializers_by_name(serializers)
     address = check_address(*proxy)
-    if not isinstance(direct, bool):
-        raise ConfigError(f"direct must be True or False, got {direct!r}")
-    elsewhere = [StateCache(other, direct=False, serializers=known) for other in _fallback_addresses(fallback)]
-    return Endpoints([StateCache(address, direct=direct, serializers=known), *elsewhere])
+    if not isinstance(direct, bool | None):
+        raise ConfigError(f"direct must be True, False or None, got {direct!r}")
+    way = Way.REACHED if direct is None else Way.OWNERS if direct else Way.PROXY
+    elsewhere = [StateCache(other, way=Way.PROXY, serializers=known) for other in _fallback_addresses(fallback)]
+    return Endpoints([StateCache(address, way=way, serializers=known), *elsewhere])
 
 
 def link_settings(token: str | bytes | None, max_frame: int) -> ConnectionSettings:

@@ -39,7 +39,7 @@ __all__ = ["AsyncQueryableStateClient"]
 
 
 class AsyncQueryableStateClient:
-    """Reads the state of running jobs through a client proxy, or with `direct=True` from the state servers.
+    """Reads the state of running jobs from the state servers that own it, and through a client proxy.
 
     Make it with `connect`, inside a running event loop, and use it in that loop only, from any number of tasks. The
     client makes a lost connection again, and looks a state that moved up again, within the deadline (`timeout_s`) of
@@ -70,7 +70,7 @@ class AsyncQueryableStateClient:
         host: str,
         port: int,
         *,
-        direct: bool = False,
+        direct: bool | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         token: str | bytes | None = None,
         serializers: Iterable[Serializer] = (),

@@ -18,7 +18,7 @@ from qstate.protocol import Describe, Ping
 from qstate.runtime.client.failover_plan import Attempt, FailoverPlan
 from qstate.runtime.client.operations import CallOperation, GetOperation, Links, Operation, RoutedOperation, Terms
 from qstate.runtime.client.query import Query
-from qstate.runtime.client.state_cache import StateCache
+from qstate.runtime.client.state_cache import StateCache, Way
 from qstate.runtime.routing.routed_get import retry_after_s
 
 __all__ = ["Failover", "call_operation", "failover_get"]
@@ -145,8 +145,7 @@ def _is_unresponsive(operation: RoutedOperation, states: StateCache, now: float)
     if error.code is FailureCode.UNAVAILABLE:
         return (error.details.get("host"), error.details.get("port")) == states.proxy
     # A proxy answers before its deadline. When a client asks the owners itself, an owner may be the silent one.
-    asked_owners = states.direct and operation.knows_owners
-    silent = error.code is FailureCode.DEADLINE_EXCEEDED and now >= operation.deadline and not asked_owners
+    silent = error.code is FailureCode.DEADLINE_EXCEEDED and now >= operation.deadline and not operation.asks_owners
     return silent or error.code is FailureCode.SHUTTING_DOWN
 
 
@@ -155,7 +154,7 @@ class _AttemptGet(GetOperation):
 
     def _finish(self) -> None:
         states = self._states
-        if states.direct and not _MOVED.isdisjoint(self.codes):
+        if states.way is not Way.PROXY and not _MOVED.isdisjoint(self.codes):
             # The attempt may have ended before a new look-up; the next query must not go to the same owners.
             states.drop(self._query.job, self._query.state)
         super()._finish()

@@ -21,7 +21,7 @@ from qstate.protocol.limits import MAX_DEADLINE_MS
 from qstate.protocol.messages import PLAIN
 from qstate.runtime.client.query import Query
 from qstate.runtime.client.state_cache import CachedState, Endpoints, StateCache
-from qstate.runtime.routing.location import LocationTable
+from qstate.runtime.routing.location import LocationTable, Owner
 from qstate.runtime.routing.pipelined_connection import ConnectionSettings, PipelinedConnection, Requester
 from qstate.runtime.routing.routed_get import (
     ANY_NUMBER,
@@ -114,6 +114,11 @@ class Links(ABC, Generic[SomeLink]):
             self.open.add(link)
         return link
 
+    def connect(self, states: StateCache, known: CachedState, now: float) -> None:
+        """Begin to connect to the owners of a state that are to be asked once they are reached."""
+        for address in states.unreached(known, now):
+            self.link_to(address).connect()
+
     def stalls(self, operation: Operation) -> Mapping[str, Detail]:
         """The reason why the operation's request has not been sent yet, as details; empty when it was sent."""
         return next((found for link in self.open if (found := link.stalls(operation))), {})
@@ -199,8 +204,8 @@ class RoutedOperation(Operation, Requester):
         return [result if isinstance(result, int) else 0 for result in self._answer.results]
 
     @property
-    def knows_owners(self) -> bool:
-        """Whether the owners of the keys are known. A direct client then sends its requests to the owners."""
+    def asks_owners(self) -> bool:
+        """Whether its requests go to owners of keys. The proxy is no owner."""
         return False
 
     @property
@@ -213,9 +218,8 @@ class RoutedOperation(Operation, Requester):
         """Whether its proxy refused the connection and never was reached: waiting does not help."""
         return self._routed.hopeless
 
-    @property
-    def is_current(self) -> bool:
-        """Whether its knowledge of the state came over a connection that is still open."""
+    def may_ask(self, owner: Owner) -> bool:
+        """Whether the owner may still be asked by what the operation knows of the state."""
         return True
 
     @property
@@ -231,7 +235,7 @@ class RoutedOperation(Operation, Requester):
 
     def _ask(self, command: Ask, now: float) -> None:
         link = self._links.link_to(command.owner.address)
-        if self.is_current:
+        if self.may_ask(command.owner):
             link.send(self, command, now)
         else:
             self.on_outdated(command.part, now)
@@ -275,14 +279,19 @@ class _StateOperation(RoutedOperation):
         super().__init__(links, terms, keys, deadline, None if self._known is None else self._known.table)
 
     @property
-    def knows_owners(self) -> bool:
-        return self._known is not None
+    def asks_owners(self) -> bool:
+        return self._known is not None and any(owner.state_id for owner in self._known.table.owners)
 
-    @property
-    def is_current(self) -> bool:
-        # A direct client asks by state id, which stands for one description of the state and never becomes outdated.
-        states = self._states
-        return states.direct or self._known is None or states.find(self._query.job, self._query.state) is self._known
+    def may_ask(self, owner: Owner) -> bool:
+        if self._known is None:
+            return True
+        current = self._states.find(self._query.job, self._query.state)
+        return self._states.may_ask(owner, self._known, current)
+
+    def _ask(self, command: Ask, now: float) -> None:
+        super()._ask(command, now)
+        if self._known is not None and now >= self._known.expires_at:
+            self._states.drop(self._query.job, self._query.state)
 
     def _locate(self, request_id: int, now: float) -> Locate:
         return Locate(request_id, self._ms_left(now), self._query.job, self._query.state)
@@ -305,6 +314,7 @@ class _StateOperation(RoutedOperation):
         except SerializationError as exc:
             self.fail(exc)
         else:
+            self._links.connect(self._states, known, now)
             self._found(known, now)
 
     def _found(self, known: CachedState, now: float) -> None:

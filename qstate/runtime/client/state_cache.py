@@ -1,18 +1,22 @@
 """The state cache of a client: for each state, its location and its description.
 
-Rules of this module: caches without I/O. The operations decide when an entry is stale. For a client that asks the
-proxy, the location of a state is a pseudo-table with the proxy as the owner of every key, so that clients with and
-without `direct` share the same routing.
+Rules of this module: caches without I/O. The operations decide when an entry is stale, and `Links` connects to owners.
+
+Whom to ask for a key is always said by a table of owners, so that all clients share the same routing. The proxy takes
+the place of owners that are not to be asked: of all of them (`Way.PROXY`), or of those to which the client has no
+connection (`Way.REACHED`).
 
 A proxy's description of a state is valid as long as the connection that brought it: the next connection may lead to a
-job that was restarted with another program. A direct client keeps its entries, because it asks by state id, and a state
-id stands for one description of the state.
+job that was restarted with another program. When the connection ends, no key of the entry can be asked for at the proxy
+any more. Owners are asked by state id, and a state id stands for one description of the state.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any
 
 from qstate.errors import WrongKeyType
@@ -24,14 +28,40 @@ from qstate.runtime.routing.location import LocationTable, Owner
 from qstate.serializers import Serializer
 from qstate.views import ViewMaker
 
-__all__ = ["CachedState", "Endpoints", "StateCache"]
+__all__ = ["MOST_OWNERS", "CachedState", "Endpoints", "StateCache", "Way"]
+
+#: The most addresses of one state's owners that a client connects to beside its gets.
+MOST_OWNERS = 128
+#: How long a client asks the proxy instead of an owner whose connection has ended or could not be made. The time
+#: doubles with each failure in a row.
+RETRY_OWNER_S = 1.0
+LONGEST_RETRY_OWNER_S = 60.0
+
+Address = tuple[str, int]
+
+
+class Way(Enum):
+    """Whom a client asks for values."""
+
+    PROXY = "proxy"
+    OWNERS = "owners"
+    #: The owners to which it has a connection, and the proxy for the keys of the others.
+    REACHED = "reached"
 
 
 @dataclass(frozen=True, slots=True)
 class CachedState:
-    """The cached facts of one state. `key_class` is the type of its keys when they have one column."""
+    """The cached facts of one state.
+
+    `table` says whom to ask; `location` has the owners. `described` is whether the connection is open that brought the
+    description. At `expires_at` it is time to look the state up again. `key_class` is the type of the keys when they
+    have one column.
+    """
 
     table: LocationTable
+    location: LocationTable
+    described: bool
+    expires_at: float
     maker: ViewMaker
     key_types: tuple[ColumnType, ...] | None
     key_class: type | None
@@ -48,14 +78,16 @@ class CachedState:
 class StateCache:
     """The states that a client has asked one proxy for, by job and name."""
 
-    def __init__(self, proxy: tuple[str, int], *, direct: bool, serializers: Mapping[str, Serializer]) -> None:
-        self._proxy = Owner(KeyGroupRange(0, 1), *proxy, b"")
+    def __init__(self, proxy: Address, *, way: Way, serializers: Mapping[str, Serializer]) -> None:
         #: The address of the proxy that look-ups go to.
         self.proxy = proxy
-        #: Whether gets go to the owners instead of the proxy.
-        self.direct = direct
+        self.way = way
         self._serializers = serializers
         self._known: dict[tuple[str, str], CachedState] = {}
+        #: The addresses of peers to which there is a connection.
+        self._reached: set[Address] = set()
+        #: By the address of a peer that could not be reached: how often in a row, and when to try again.
+        self._failed: dict[Address, tuple[int, float]] = {}
 
     def find(self, job: str, state: str) -> CachedState | None:
         """The entry of a state, or None; None for names that are not text."""
@@ -64,14 +96,22 @@ class StateCache:
     def learn(self, job: str, state: str, location: Location) -> CachedState:
         """Add a proxy's answer to a Locate. Raises `SerializationError` when this client cannot read the state."""
         types = _column_types(location.state)
+        owners = LocationTable.from_message(job, location)
+        maker = ViewMaker(location.state, self._serializers)
+        failed = [self._failed[owner.address][1] for owner in owners.owners if owner.address in self._failed]
+        expires_at = min(failed, default=math.inf) if self.way is Way.REACHED else math.inf
         known = CachedState(
-            LocationTable.from_message(job, location) if self.direct else self.at_proxy(job, location.state),
-            ViewMaker(location.state, self._serializers),
-            types,
-            key_class(types),
+            self._table(owners, described=True), owners, True, expires_at, maker, types, key_class(types)
         )
         self._known[job, state] = known
         return known
+
+    def unreached(self, known: CachedState, now: float) -> list[Address]:
+        """The addresses of owners to which to connect beside the gets."""
+        if self.way is not Way.REACHED:
+            return []
+        owners = list(dict.fromkeys(owner.address for owner in known.location.owners))[:MOST_OWNERS]
+        return [one for one in owners if one not in self._reached and self._failed.get(one, (0, now))[1] <= now]
 
     def drop(self, job: str, state: str, stale: LocationTable | None = None) -> None:
         """Remove the entry of a state; with `stale`, only if the entry still has that table."""
@@ -79,14 +119,64 @@ class StateCache:
         if known is not None and (stale is None or known.table is stale):
             del self._known[job, state]
 
-    def forget(self) -> None:
-        """The connection to the proxy has ended: remove what it described. A direct client keeps its entries."""
-        if not self.direct:
-            self._known.clear()
+    def reached(self, address: Address) -> None:
+        """There is a connection to a peer."""
+        self._reached.add(address)
+        self._failed.pop(address, None)
+        self._renew(address)
+
+    def ended(self, address: Address, now: float) -> None:
+        """The connection to a peer has ended or could not be made, or gets no more requests."""
+        self._reached.discard(address)
+        if address == self.proxy:
+            self._forget()
+        if self.way is Way.REACHED:
+            failures = self._failed.get(address, (0, now))[0] + 1
+            pause_s = min(LONGEST_RETRY_OWNER_S, RETRY_OWNER_S * (1 << min(failures - 1, 10)))
+            self._failed[address] = failures, now + pause_s
+            for target, known in list(self._known.items()):
+                if _names(known, address):
+                    del self._known[target]
+
+    def may_ask(self, owner: Owner, known: CachedState, current: CachedState | None) -> bool:
+        """Whether an owner may still be asked by what `known` says, an entry that is `current` now."""
+        if self.way is Way.OWNERS or owner.state_id and owner.address in self._reached:
+            return True
+        return not owner.state_id and current is not None and current.described and current.maker is known.maker
 
     def at_proxy(self, job: str, state: Mapping[str, Any]) -> LocationTable:
         """A table with the proxy as the owner of every key."""
-        return LocationTable(job, state, 1, (self._proxy,))
+        return LocationTable(job, state, 1, (Owner(KeyGroupRange(0, 1), *self.proxy, b""),))
+
+    def _forget(self) -> None:
+        """The connection to the proxy has ended, and with it the descriptions that came over it."""
+        for (job, state), known in list(self._known.items()):
+            table = self._table(known.location, described=False)
+            if table.owners:
+                self._known[job, state] = replace(known, described=False, table=table)
+            else:
+                del self._known[job, state]
+
+    def _renew(self, address: Address) -> None:
+        """A peer is reached now: ask it for its keys."""
+        if self.way is Way.REACHED:
+            for target, known in self._known.items():
+                if _names(known, address):
+                    self._known[target] = replace(known, table=self._table(known.location, described=known.described))
+
+    def _table(self, location: LocationTable, *, described: bool) -> LocationTable:
+        """Whom to ask for the keys of a state. Unless it is `described`, the proxy is not to be asked."""
+        if self.way is Way.OWNERS:
+            return location
+        if self.way is Way.PROXY and described:
+            return self.at_proxy(location.job, location.state)
+        asked = [owner for owner in location.owners if self.way is Way.REACHED and owner.address in self._reached]
+        if len(asked) == len(location.owners):
+            return location
+        if described:
+            others = (owner.key_groups for owner in location.owners if owner.address not in self._reached)
+            asked += [Owner(groups, *self.proxy, b"") for groups in others]
+        return replace(location, owners=tuple(asked))
 
 
 class Endpoints:
@@ -116,12 +206,17 @@ class Endpoints:
     def reached(self, host: str, port: int) -> None:
         """The peer at the address has sent a Welcome."""
         self._reached.add((host, port))
-
-    def ended(self, host: str, port: int) -> None:
-        """The connection to the address has ended, or gets no more requests."""
         for cache in self.caches:
-            if cache.proxy == (host, port):
-                cache.forget()
+            cache.reached((host, port))
+
+    def ended(self, host: str, port: int, now: float) -> None:
+        """The connection to the address has ended or could not be made, or gets no more requests."""
+        for cache in self.caches:
+            cache.ended((host, port), now)
+
+
+def _names(known: CachedState, address: Address) -> bool:
+    return any(owner.address == address for owner in known.location.owners)
 
 
 def _column_types(state: Mapping[str, Any]) -> tuple[ColumnType, ...] | None:

@@ -74,13 +74,16 @@ class QueryFuture(Generic[Value]):
 
 
 class QueryableStateClient:
-    """Reads the state of running jobs through a client proxy, or with `direct=True` from the state servers.
+    """Reads the state of running jobs from the state servers that own it, and through a client proxy.
 
     Any number of threads may share one client. It has one connection to each peer, which carries many requests at a
     time, and no background thread. The first request connects. The client tries a proxy that it never reached and that
     refuses the connection once more, then fails. Later it makes a lost connection again, and looks a state that moved
     up again, within the deadline (`timeout_s`) of each request. A request that was sent when its connection broke fails
     with `Unavailable`: the client does not send it again, because it may have killed the server.
+
+    The proxy says where a state is. The client then connects to the owners of the state's keys, beside its requests. It
+    asks owners that it has reached itself; the proxy asks the others. So the client needs a path to the proxy only.
 
     The server describes each state: a caller needs only the job, the state's queryable name and the key. `serializers`
     are needed only for states whose descriptor has a serializer of its own.
@@ -97,7 +100,7 @@ class QueryableStateClient:
         host: str,
         port: int,
         *,
-        direct: bool = False,
+        direct: bool | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         token: str | bytes | None = None,
         serializers: Iterable[Serializer] = (),
@@ -107,9 +110,10 @@ class QueryableStateClient:
     ) -> None:
         """Make a client of the proxy at `host` and `port`. Connects at the first request.
 
-        `timeout_s` is the deadline, in seconds, of requests without a `timeout_s` of their own. `max_frame` bounds an
-        answer's bytes. `fallback` are (host, port) of proxies; the client sends them the same `token`. `random` draws
-        the jitter of retries. Raises `ConfigError`.
+        `direct=False` sends all requests to the proxy. `direct=True` sends every get to the owners, and a get waits for
+        the connection to its owner. `timeout_s` is the deadline, in seconds, of requests without a `timeout_s` of their
+        own. `max_frame` bounds an answer's bytes. `fallback` are (host, port) of proxies; the client sends them the
+        same `token`. `random` draws the jitter of retries. Raises `ConfigError`.
         """
         self._timeout_s = check_timeout(timeout_s)
         endpoints = endpoints_of((host, port), direct, serializers, fallback)

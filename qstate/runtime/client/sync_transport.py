@@ -56,9 +56,10 @@ class SyncLink(PipelinedConnection):
         self._arrivals = select.poll()
 
     def _connect(self) -> None:
-        # Resolving a host name may block.
+        # Resolving a host name may block. A request waits for it, but nothing else does.
+        flags = 0 if self._queued else socket.AI_NUMERICHOST
         try:
-            self._addresses = list(socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM))
+            self._addresses = list(socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM, flags=flags))
         except (OSError, UnicodeError) as exc:
             self.refused(exc if isinstance(exc, OSError) else OSError(str(exc)), time.monotonic())
             return

@@ -54,7 +54,8 @@ class LocationTable:
     """The owners of the key groups of one state. Groups without an owner are legal: their owner is restarting.
 
     `state` is the state's description on the wire, `StateInstance.describe()`. `max_parallelism` is the number of key
-    groups, the same for every instance of the state. Immutable, so any thread may use it. Raises `ConfigError` when
+    groups, the same for every instance of the state. Several ranges may have one owner: the same address and state id.
+    Immutable, so any thread may use it. Raises `ConfigError` when
     ranges overlap or exceed `max_parallelism`.
     """
 
@@ -70,12 +71,14 @@ class LocationTable:
     def __post_init__(self) -> None:
         check_max_parallelism(self.max_parallelism)
         slots = [-1] * self.max_parallelism
+        first: dict[tuple[str, int, bytes], int] = {}
         for index, owner in enumerate(self.owners):
             groups = owner.key_groups
             if groups.stop > self.max_parallelism or any(slot >= 0 for slot in slots[groups.start : groups.stop]):
                 raise ConfigError(f"key groups {groups} overlap another owner's or exceed {self.max_parallelism}")
-            slots[groups.start : groups.stop] = [index] * len(groups)
-        sole = self.owners[0] if len(self.owners) == 1 and -1 not in slots else None
+            same = first.setdefault((owner.host, owner.port, owner.state_id), index)
+            slots[groups.start : groups.stop] = [same] * len(groups)
+        sole = self.owners[0] if len(first) == 1 and -1 not in slots else None
         object.__setattr__(self, "sole_owner", sole)
         object.__setattr__(self, "_slots", tuple(slots))
         object.__setattr__(self, "_group", key_grouper(self.max_parallelism))

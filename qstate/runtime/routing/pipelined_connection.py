@@ -149,8 +149,8 @@ class Peers(Protocol):
     def reached(self, host: str, port: int) -> None:
         """The peer at the address has sent a Welcome."""
 
-    def ended(self, host: str, port: int) -> None:
-        """The connection to the address has ended, or gets no more requests."""
+    def ended(self, host: str, port: int, now: float) -> None:
+        """The connection to the address has ended or could not be made, or gets no more requests."""
 
 
 class Phase(Enum):
@@ -212,9 +212,7 @@ class PipelinedConnection(ABC):
         if self.phase is not _READY or wire.state is _CLOSED:
             # Closed: the bytes that are being parsed end the connection; `lost` follows at once.
             self._queued.append((requester, command))
-            if self.phase is Phase.NEW:
-                self.phase = Phase.CONNECTING
-                self._connect()
+            self.connect()
             return
         request_id = wire.next_id()
         part = command.part if type(command) is Ask else LOOK_UP
@@ -227,6 +225,12 @@ class PipelinedConnection(ABC):
             return
         self._pending[request_id] = (requester, part, now)
         self._write(data)
+
+    def connect(self) -> None:
+        """Begin to connect, unless that has begun."""
+        if self.phase is Phase.NEW:
+            self.phase = Phase.CONNECTING
+            self._connect()
 
     def opened(self) -> None:
         """The transport is connected: begin the handshake."""
@@ -266,7 +270,7 @@ class PipelinedConnection(ABC):
             return
         hopeless = not self._is_open and self._peers.is_new(self.host, self.port)
         if self.takes_requests:
-            self._peers.ended(self.host, self.port)
+            self._peers.ended(self.host, self.port, now)
         self.phase, self.takes_requests = Phase.LOST, False
         self._wire.close()
         self._abort()
@@ -318,7 +322,7 @@ class PipelinedConnection(ABC):
     def _give_up(self, now: float) -> None:
         if self.phase is Phase.READY:
             self.phase, self.takes_requests = Phase.SILENT, False
-            self._peers.ended(self.host, self.port)
+            self._peers.ended(self.host, self.port, now)
         if self.phase is Phase.SILENT:
             self._close_unless_awaited(now)
         else:

@@ -237,7 +237,7 @@ class _Router:
     def reached(self, host: str, port: int) -> None:
         """Nothing to do."""
 
-    def ended(self, host: str, port: int) -> None:
+    def ended(self, host: str, port: int, now: float) -> None:
         self._owner_connections.pop((host, port), None)
 
 

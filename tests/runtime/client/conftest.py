@@ -19,9 +19,11 @@ def peer() -> Iterator[Peer]:
         yield peer
 
 
-@pytest.fixture(params=["proxy", "direct"])
-def direct(request: pytest.FixtureRequest) -> bool:
-    return bool(request.param == "direct")
+@pytest.fixture(params=[None, False, True], ids=["reached", "proxy", "direct"])
+def direct(request: pytest.FixtureRequest) -> bool | None:
+    """Whom the client asks: see `QueryableStateClient`."""
+    found: bool | None = request.param
+    return found
 
 
 @pytest.fixture(params=["sync", "asyncio"])
@@ -33,6 +35,6 @@ def make(request: pytest.FixtureRequest) -> MakeClient:
 
 
 @pytest.fixture
-def client(make: MakeClient, peer: Peer, direct: bool) -> Iterator[Any]:
+def client(make: MakeClient, peer: Peer, direct: bool | None) -> Iterator[Any]:
     with make(peer.address, direct=direct, random=Random(3)) as client:
         yield client

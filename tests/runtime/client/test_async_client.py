@@ -33,7 +33,7 @@ Scenario = Callable[[AsyncQueryableStateClient], Awaitable[None]]
 
 
 @pytest.fixture
-def run(peer: Peer, direct: bool) -> Callable[[Scenario], None]:
+def run(peer: Peer, direct: bool | None) -> Callable[[Scenario], None]:
     """Runs a scenario with a connected client, in debug mode, and checks that no task is left."""
 
     async def main(scenario: Scenario) -> None:
@@ -63,14 +63,14 @@ def test_namespaces_that_are_equal_in_python_are_asked_for_in_requests_of_their_
     ]
 
 
-def test_a_get_gives_a_view(run: Callable[[Scenario], None], peer: Peer, direct: bool) -> None:
+def test_a_get_gives_a_view(run: Callable[[Scenario], None], peer: Peer, direct: bool | None) -> None:
     async def scenario(client: AsyncQueryableStateClient) -> None:
         view = await client.get("job", "state", "JFK", ("window", 1), "committed")
         assert (view.value(), view.epoch, view.isolation) == ("JFK", 1, "committed")
 
     run(scenario)
     (get,) = gets(peer)
-    assert get.target == (STATE_ID if direct else ("job", "state"))
+    assert get.target == (("job", "state") if direct is False else STATE_ID)
     assert (get.namespace, get.options, get.keys) == (("window", 1), {"isolation": "committed"}, ("JFK",))
 
 

@@ -57,7 +57,7 @@ def test_no_keys_give_nothing(client: Client) -> None:
     assert client.get_many("job", "state", []) == {}
 
 
-def test_more_keys_than_a_request_may_hold_are_split(make: MakeClient, direct: bool) -> None:
+def test_more_keys_than_a_request_may_hold_are_split(make: MakeClient, direct: bool | None) -> None:
     with Peer(max_keys=7) as peer, make(peer.address, direct=direct) as client:
         keys = [f"key-{number}" for number in range(100)]
         assert [view.value() for view in client.get_many("job", "state", keys).values()] == keys
@@ -233,7 +233,7 @@ def test_an_overloaded_peer_gets_no_request_during_its_pause(client: Client, pee
     assert len([request for request in peer.requests if isinstance(request, Get)]) == 1
 
 
-def test_a_wrong_token_is_refused_at_once(make: MakeClient, direct: bool) -> None:
+def test_a_wrong_token_is_refused_at_once(make: MakeClient, direct: bool | None) -> None:
     with Peer(token=b"secret") as peer:
         with pytest.raises(Unauthenticated), make(peer.address, direct=direct) as client:
             client.get("job", "state", "JFK")

@@ -15,20 +15,22 @@ import pytest
 from qstate.client import AsyncQueryableStateClient, QueryableStateClient
 from qstate.errors import DeadlineExceeded, FailureCode, Unavailable, UnknownKeyGroupLocation
 from qstate.protocol import Describe, Failure, Get, Locate, Ping, Values
+from qstate.runtime.client.state_cache import Way
 from tests.runtime.client.peer import CLOSE, STATE_ID, Peer, Reply
 from tests.runtime.client.real_job import Asked
 
 PATIENCE_S = 20.0
 COMMITTED = "committed"
+DIRECT = {"reached": None, "proxy": False, "direct": True}
 MakeClient = Callable[..., Any]
 
 
-@pytest.fixture(params=["sync proxy", "sync direct", "asyncio proxy", "asyncio direct"])
+@pytest.fixture(params=[f"{kind} {way}" for kind in ("sync", "asyncio") for way in ("reached", "proxy", "direct")])
 def make(request: pytest.FixtureRequest) -> MakeClient:
     kind, way = request.param.split()
 
     def client(peer: Peer, **options: Any) -> Any:
-        options = {"direct": way == "direct", **options}
+        options = {"direct": DIRECT[way], **options}
         return QueryableStateClient(*peer.address, **options) if kind == "sync" else Asked(peer.address, **options)
 
     return client
@@ -141,7 +143,7 @@ def test_an_unreachable_owner_counts_as_no_owner(make: MakeClient) -> None:
 
 def client_is_direct(client: Any) -> bool:
     inner = client._client if isinstance(client, Asked) else client
-    return bool(inner._links.states.direct)
+    return bool(inner._links.states.way is Way.OWNERS)
 
 
 def describing(peer: Peer, **state: Any) -> Callable[[Any], Iterable[Reply]]:
@@ -168,7 +170,7 @@ def test_a_value_is_decoded_by_the_description_of_its_own_connection(way: str, m
 
 def make_client(way: str, peer: Peer, **options: Any) -> Any:
     kind, which = way.split()
-    options = {"direct": which == "direct", **options}
+    options = {"direct": DIRECT[which], **options}
     return QueryableStateClient(*peer.address, **options) if kind == "sync" else Asked(peer.address, **options)
 
 

@@ -23,10 +23,10 @@ def job(tmp_path: Path) -> Iterator[Job]:
     job.close()
 
 
-@pytest.fixture(params=["sync proxy", "sync direct", "asyncio proxy", "asyncio direct"])
+@pytest.fixture(params=[f"{kind} {way}" for kind in ("sync", "asyncio") for way in ("reached", "proxy", "direct")])
 def client(request: pytest.FixtureRequest, job: Job) -> Iterator[Any]:
     kind, way = request.param.split()
-    direct = way == "direct"
+    direct = {"reached": None, "proxy": False, "direct": True}[way]
     address = job.proxy.address
     with QueryableStateClient(*address, direct=direct) if kind == "sync" else Asked(address, direct=direct) as client:
         yield client
@@ -109,8 +109,8 @@ def test_a_server_that_is_replaced_is_found_without_the_caller_noticing(client: 
     assert all(found[key].get() == KEYS.index(key) + 500 for key in moved)
 
 
-@pytest.mark.parametrize("direct", [False, True], ids=["proxy", "direct"])
-def test_64_threads_and_256_tasks_at_once_never_mix_up_answers(job: Job, direct: bool) -> None:
+@pytest.mark.parametrize("direct", [None, False, True], ids=["reached", "proxy", "direct"])
+def test_64_threads_and_256_tasks_at_once_never_mix_up_answers(job: Job, direct: bool | None) -> None:
     def ask(client: QueryableStateClient, worker: int) -> bool:
         keys = [KEYS[(worker * 7 + number) % len(KEYS)] for number in range(20)]
         return all(client.get("job", "reducing", key).get() == KEYS.index(key) + 100 for key in keys)

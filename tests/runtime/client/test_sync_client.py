@@ -27,7 +27,7 @@ OPEN_FILES = Path("/proc/self/fd")
 
 
 @pytest.fixture
-def client(peer: Peer, direct: bool) -> Iterator[QueryableStateClient]:
+def client(peer: Peer, direct: bool | None) -> Iterator[QueryableStateClient]:
     with QueryableStateClient(*peer.address, direct=direct, random=Random(3)) as client:
         yield client
 
@@ -38,7 +38,7 @@ def test_the_target_is_the_name_at_a_proxy_and_the_id_at_a_state_server(
     client.get("job", "state", "JFK", ("window", 1), "committed")
     locate, get = peer.requests
     assert isinstance(locate, Locate)
-    assert get.target == (STATE_ID if direct else ("job", "state"))
+    assert get.target == (("job", "state") if direct is False else STATE_ID)
     assert (get.namespace, get.options, get.keys) == (("window", 1), {"isolation": "committed"}, ("JFK",))
     assert 9_000 < get.deadline_ms < 10_000
 

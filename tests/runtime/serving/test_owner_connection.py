@@ -42,8 +42,8 @@ def short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owner_connection, "SILENCE_S", SHORT_SILENCE_S)
 
 
-def at(peer: Peer, groups: KeyGroupRange = EVERYTHING) -> Owner:
-    return Owner(groups, *peer.address, STATE_ID)
+def at(peer: Peer, groups: KeyGroupRange = EVERYTHING, state_id: bytes = STATE_ID) -> Owner:
+    return Owner(groups, *peer.address, state_id)
 
 
 def gets(peer: Peer) -> list[Get]:
@@ -246,7 +246,7 @@ def test_state_that_moves_with_the_same_description_ends_no_connection(proxy: Cl
 
 
 def test_keys_are_checked_by_the_new_description(proxy: ClientProxy, owner: Peer) -> None:
-    halves = at(owner, LOWER), at(owner, UPPER)
+    halves = at(owner, LOWER), at(owner, UPPER, bytes([2] * 16))
     before = instance(DictReader({}))
     oracle = TableOracle(lastTemperature=table(before, *halves))
     proxy.set_location_oracle("job", oracle)

@@ -83,8 +83,8 @@ def test_descriptions_are_those_of_the_job(job_of: JobOf, standby_of: StandbyOf)
         assert of_standby.states(JOB) == of_job.states(JOB)
 
 
-@pytest.mark.parametrize("direct", [False, True], ids=["proxy", "direct"])
-def test_ordinary_client_reads_every_kind(job_of: JobOf, standby_of: StandbyOf, direct: bool) -> None:
+@pytest.mark.parametrize("direct", [None, False, True], ids=["reached", "proxy", "direct"])
+def test_ordinary_client_reads_every_kind(job_of: JobOf, standby_of: StandbyOf, direct: bool | None) -> None:
     fed(job_of(EveryKind(), parallelism=2))
     standby = standby_of(descriptors=[AGGREGATING])
     with QueryableStateClient(*standby.address, direct=direct, serializers=[JSON]) as client:

@@ -80,9 +80,9 @@ def test_standby_follows_a_job_that_is_restarted_with_another_parallelism(job_of
     assert standby.status().failures == 0
 
 
-@pytest.mark.parametrize("direct", [False, True], ids=["proxy", "direct"])
+@pytest.mark.parametrize("direct", [None, False, True], ids=["reached", "proxy", "direct"])
 def test_queries_never_fail_and_never_go_back_while_backends_are_replaced(
-    job_of: JobOf, standby_of: StandbyOf, direct: bool
+    job_of: JobOf, standby_of: StandbyOf, direct: bool | None
 ) -> None:
     job = job_of(Totals(), parallelism=2)
     feed(job, 0)
