@@ -140,7 +140,7 @@ class StateCache:
 
     def may_ask(self, owner: Owner, known: CachedState, current: CachedState | None) -> bool:
         """Whether an owner may still be asked by what `known` says, an entry that is `current` now."""
-        if self.way is Way.OWNERS or owner.state_id and owner.address in self._reached:
+        if self.way is Way.OWNERS or (owner.state_id and owner.address in self._reached):
             return True
         return not owner.state_id and current is not None and current.described and current.maker is known.maker
 

@@ -1,4 +1,4 @@
-"""The clients as people make them: they ask the owners that they can reach, and the proxy for the keys of the others."""
+"""Clients without options: they ask the owners that they have reached, and the proxy for the keys of the others."""
 
 from __future__ import annotations
 
