@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import runpy
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.spark.streams import REPOSITORY
+from tests.spark.streams import LOCAL, LOCAL_CLUSTER, REPOSITORY, start_spark
 
 DIRECTORY = REPOSITORY / "examples" / "temperature"
 GOLDEN_SIGNALS = REPOSITORY / "examples" / "golden_signals" / "golden_signals.py"
@@ -100,24 +101,29 @@ def expected(name: str) -> list[list[str]]:
     return [line.split() for line in OUTPUTS[name].strip().splitlines()]
 
 
+@pytest.fixture(scope="module", params=[LOCAL, LOCAL_CLUSTER])
+def master(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A session on this master, which the programs find."""
+    session = start_spark(request.param)
+    yield
+    if request.param == LOCAL_CLUSTER:
+        session.stop()
+
+
+@pytest.fixture(params=["heap", "rocksdb"])
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The backend that the program uses unless it names one itself."""
+    monkeypatch.setenv("QSTATE_EXAMPLE_BACKEND", request.param)
+
+
+@pytest.mark.usefixtures("master", "backend")
 @pytest.mark.parametrize("name", OUTPUTS)
-def test_program_prints_what_it_shows(spark: Any, name: str, capsys: Any, monkeypatch: Any, tmp_path: Path) -> None:
+def test_program_prints_what_it_shows(name: str, capsys: Any, monkeypatch: Any, tmp_path: Path) -> None:
     assert printed(DIRECTORY / f"{name}.py", capsys, monkeypatch, tmp_path) == expected(name)
 
 
-@pytest.mark.parametrize("name", [name for name in OUTPUTS if name not in ("configuration", "flat_map")])
-def test_program_prints_the_same_on_rocksdb_and_a_cluster(
-    cluster_spark: Any, name: str, capsys: Any, monkeypatch: Any, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("QSTATE_EXAMPLE_BACKEND", "rocksdb")
-    assert printed(DIRECTORY / f"{name}.py", capsys, monkeypatch, tmp_path) == expected(name)
-
-
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
-def test_golden_signals_are_served_until_they_expire(
-    spark: Any, backend: str, capsys: Any, monkeypatch: Any, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("QSTATE_EXAMPLE_BACKEND", backend)
+@pytest.mark.usefixtures("master", "backend")
+def test_golden_signals_are_served_until_they_expire(capsys: Any, monkeypatch: Any, tmp_path: Path) -> None:
     *signals, last = printed(GOLDEN_SIGNALS, capsys, monkeypatch, tmp_path)
     assert [" ".join(words) for words in signals] == [
         f"00:0{minute} {service} {{'requests': 60, 'errors': {errors}, 'p50_ms': 50, 'p99_ms': 500}}"

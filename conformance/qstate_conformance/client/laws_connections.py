@@ -15,6 +15,8 @@ from qstate_conformance.client.peer import CLOSE, HANG_UP, STATE, Connection, Pe
 from qstate_conformance.client.requests import Request
 from qstate_conformance.client.stage import (
     BRIEFLY_S,
+    MOMENT_S,
+    OWN_SERIALIZER,
     answering_gets,
     are_answered_again,
     client_of,
@@ -32,9 +34,6 @@ from qstate_conformance.subjects import ClientSubject
 MARK = "after the end"
 #: More often than a client may have been made to bear.
 OFTEN = 21
-MOMENT_S = 0.1
-#: Writes text as its UTF-8 bytes in reverse order; every driver that declares `serializer` has it.
-OWN_SERIALIZER = "conformance.reversed"
 
 
 @law("P-CLOSE-1", "P-RETRY-5", "P-BROKEN-3")

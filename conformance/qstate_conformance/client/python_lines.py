@@ -101,7 +101,7 @@ class Views:
 
 def described(client: str, *more: str) -> dict[str, Any]:
     """The description of a driver."""
-    features = ["async", "batch", "demands", "direct", "retry", "serializer", *more]
+    features = ["async", "batch", "demands", "direct", "reached", "retry", "serializer", *more]
     return {"protocol": 1, "client": client, "features": features}
 
 

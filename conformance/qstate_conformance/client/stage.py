@@ -22,6 +22,8 @@ from qstate_conformance.subjects import ClientSubject
 
 __all__ = [
     "BRIEFLY_S",
+    "MOMENT_S",
+    "OWN_SERIALIZER",
     "always",
     "answering_gets",
     "are_answered_again",
@@ -39,6 +41,10 @@ __all__ = [
     "when_quiet",
 ]
 
+#: The serializer that drivers with the feature `serializer` have: text as its UTF-8 bytes in reverse order.
+OWN_SERIALIZER = "conformance.reversed"
+#: Longer than a client may take to notice what has arrived, and than it may trust a connection that it has just used.
+MOMENT_S = 0.1
 #: When nothing has come for so long, the client is taken to wait for an answer.
 QUIET_S = 0.05
 #: The deadline of a later request, of which there are three at most.

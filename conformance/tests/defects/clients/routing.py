@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from qstate.keys import KeyGroupRange
 from qstate.protocol import messages
-from qstate.runtime.client.state_cache import StateCache
+from qstate.runtime.client.state_cache import StateCache, Way
 from qstate.runtime.client.sync_transport import SyncLink
 from qstate.runtime.routing.location import LocationTable
 from qstate_conformance.key_groups import group_of
@@ -96,6 +97,48 @@ def keeps_its_token_from_owners() -> None:
         make(self, links, host, port, replace(settings, token=None) if is_owner else settings)
 
     SyncLink.__init__ = make_with  # type: ignore[method-assign]
+
+
+@defect("reached.no_get_waits_for_an_owner_that_cannot_be_reached")
+def waits_for_owners() -> None:
+    _asks_always(Way.OWNERS)
+
+
+@defect("reached.an_owner_is_asked_once_it_is_reached")
+def asks_the_proxy_whatever_it_has_reached() -> None:
+    _asks_always(Way.PROXY)
+
+
+def _asks_always(way: Way) -> None:
+    make = StateCache.__init__
+
+    def make_other(self: Any, *args: Any, **kwargs: Any) -> None:
+        make(self, *args, **{**kwargs, "way": way})
+
+    StateCache.__init__ = make_other  # type: ignore[method-assign]
+
+
+@defect("reached.the_proxy_is_asked_while_an_owner_is_gone")
+def trusts_an_owner_that_is_gone() -> None:
+    StateCache.ended = lambda self, address, now: None  # type: ignore[method-assign]
+
+
+@defect("reached.each_key_goes_to_its_owner_or_to_the_proxy")
+def asks_the_owner_that_it_has_reached_for_all_keys() -> None:
+    table = StateCache._table
+
+    def of_one_owner(self: Any, location: LocationTable, *, described: bool) -> LocationTable:
+        found = table(self, location, described=described)
+        one = next((owner for owner in found.owners if owner.state_id), None)
+        groups = KeyGroupRange(0, found.max_parallelism)
+        return found if one is None else replace(found, owners=(replace(one, key_groups=groups),))
+
+    StateCache._table = of_one_owner  # type: ignore[method-assign]
+
+
+@defect("reached.a_value_from_the_proxy_is_read_by_the_description_of_its_connection")
+def keeps_what_an_ended_connection_told() -> None:
+    StateCache._forget = lambda self: None  # type: ignore[method-assign]
 
 
 @defect("routing.a_location_that_breaks_its_table_ends_the_connection")
