@@ -13,6 +13,5 @@ __all__ = ["UNOBSERVABLE"]
 UNOBSERVABLE: Mapping[str, str] = {
     "P-RETRY-4": "says SHOULD: a client that asks for all keys again is slower, not wrong",
     "P-RETRY-7": "says SHOULD: a client that sends over a connection that has ended fails as P-RETRY-5 lets it",
-    "P-ROUTE-3": "says SHOULD: a client that does not fall back to the proxy fails as P-ROUTE-1 lets it",
     "P-VERSION-4": "binds those who write the next version of the reference",
 }
