@@ -129,6 +129,7 @@ def _client(arguments: argparse.Namespace) -> QueryableStateClient:
         port,
         timeout_s=arguments.timeout,
         token=os.environ.get(TOKEN_VARIABLE) or None,
+        direct=False,  # a connection to an owner would come too late for one request
         fallback=[_address("--fallback", text) for text in getattr(arguments, "fallback", ())],
     )
 

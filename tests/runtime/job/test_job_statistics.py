@@ -24,9 +24,11 @@ def test_gets_and_failures_are_counted_by_the_proxy_that_they_were_sent_to(job_o
     job = job_of(Totals())
     assert job.manager.statistics() == []
     job.epoch(0, rows_batch(("a", 1), ("b", 2)))
-    assert job.totals("a", "b", "c") == {"a": 1, "b": 2, "c": None}
-    with QueryableStateClient(*job.manager.wait_for_proxy(10.0)) as client, pytest.raises(UnknownState):
-        client.get(JOB, "no such state", "a")
+    address = job.manager.wait_for_proxy(20.0)
+    with QueryableStateClient(*address, direct=False) as one, QueryableStateClient(*address, direct=False) as other:
+        assert one.get_many(JOB, "totalAmount", ["a", "b", "c"])["b"].get() == 2
+        with pytest.raises(UnknownState):
+            other.get(JOB, "no such state", "a")
     until(lambda: job.manager.statistics()[0].proxy.connections == 0, "the proxy notices that the clients have left")
     (found,) = job.manager.statistics()
     assert found.reachable and found.name == "0"
