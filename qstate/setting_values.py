@@ -14,7 +14,7 @@ __all__ = ["MAX_FRAME_LIMIT", "MIN_MAX_FRAME", "WORDS", "setting_value"]
 #: Bytes. No server may announce less: every Failure must fit, with the names in its details.
 MIN_MAX_FRAME = 4096
 #: The length field has 32 bits.
-MAX_FRAME_LIMIT = (1 << 32) - 1
+MAX_FRAME_LIMIT = (1 << 28) - 1
 
 #: The names of the types in messages.
 WORDS = {bool: "true or false", int: "an integer", float: "a number", str: "text"}

@@ -96,7 +96,8 @@ CAUGHT_BY = {
     "LosesPlacesToSilentOwners": "deadlines.gets_of_a_silent_owner_are_answered_and_give_their_places_back",
     "NothingCommittedIsNil": "demands.before_the_first_commit_a_committed_read_is_refused",
     "FailsWhereStalenessIsNotKnown": "demands.a_view_that_may_lack_anything_is_too_stale_for_any_bound",
-    "KeepsConnectionsOfOldDescriptions": "losses.a_connection_ends_when_a_state_is_another_than_it_told",
+    "OneFingerprintForAll": "losses.values_have_the_fingerprint_of_their_description",
+    "FingerprintOfTheFirstDescription": "losses.values_have_the_fingerprint_of_their_description",
     "AnswersARepeatedPingOnce": "broken.damage_at_every_place_of_a_session_harms_nobody_else",
 }
 

@@ -27,10 +27,10 @@ _ON_THE_PAGE = re.compile(r"^- \*\*(P-[A-Z]+-\d+)\*\* (.*(?:\n  .*)*)$", re.MULT
 _ALONE = """
     server P-HELLO-2 P-HELLO-3 P-HELLO-6 P-REQ-2 P-REQ-3 P-REQ-4 P-DEADLINE-1 P-DEADLINE-3 P-GET-1 P-GET-2 P-GET-3
     server P-GET-4 P-GET-5 P-GET-6 P-GET-7 P-GET-8 P-LOC-1 P-PING-1 P-BROKEN-1 P-BROKEN-3 P-VERSION-3
-    server P-CLOSE-4 P-CLOSE-5 P-CLOSE-6 P-GET-14 P-REQ-8 P-GET-15 P-DESC-4 P-MSG-10
+    server P-CLOSE-4 P-CLOSE-5 P-CLOSE-6 P-GET-14 P-REQ-8 P-GET-15 P-GET-16 P-DESC-4 P-MSG-10
     client P-HELLO-1 P-HELLO-4 P-HELLO-7 P-REQ-1 P-REQ-6 P-REQ-7 P-DEADLINE-4 P-GET-9 P-GET-10 P-LOC-2 P-LOC-3
     client P-DESC-2 P-FAIL-1 P-FAIL-2 P-RETRY-1 P-RETRY-2 P-RETRY-3 P-BROKEN-2 P-ROUTE-1 P-ROUTE-2 P-VALUE-2 P-VALUE-3
-    client P-VALUE-4 P-VERSION-2 P-DEADLINE-5 P-DESC-3 P-RETRY-6 P-DESC-5
+    client P-VALUE-4 P-VERSION-2 P-DEADLINE-5 P-DESC-3 P-RETRY-6 P-DESC-5 P-LOC-4
 """
 _LINES = [line.split() for line in _ALONE.strip().splitlines()]
 SERVER_ALONE = {rule for side, *rules in _LINES for rule in rules if side == "server"}

@@ -24,7 +24,10 @@ STATE = {
     "name": "s",
     "kind": "value",
     "serializer": "msgpack",
+    "serializer_version": 1,
+    "fingerprint": "f",
     "key_types": ("string",),
+    "namespace_types": None,
     "value_type": "",
     "capabilities": (),
 }
@@ -41,13 +44,14 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "a welcome of version 0": ((1, 0, 0, "", (), 4096, 1), "P-MSG-6"),
     "a pong with id 0": ((9, 0), "P-MSG-2"),
     "a pong with an element": ((9, 1, 1), "P-MSG-3"),
-    "values without results": ((3, 1, (), ()), "P-GET-1"),
-    "values with an epoch more": ((3, 1, (1, 1), (None,)), "P-GET-1"),
-    "values with text": ((3, 1, (1,), ("text",)), "P-GET-2"),
-    "values with a failure and an epoch": ((3, 1, (1,), (5,)), "P-GET-2"),
-    "values with the failure 0": ((3, 1, (-1,), (0,)), "P-GET-2"),
-    "values with a boolean": ((3, 1, (-1,), (True,)), "P-GET-2"),
-    "values with the epoch -2": ((3, 1, (-2,), (None,)), "P-MSG-6"),
+    "values without results": ((3, 1, (), (), "f"), "P-GET-1"),
+    "values with an epoch more": ((3, 1, (1, 1), (None,), "f"), "P-GET-1"),
+    "values with text": ((3, 1, (1,), ("text",), "f"), "P-GET-2"),
+    "values with a failure and an epoch": ((3, 1, (1,), (5,), "f"), "P-GET-2"),
+    "values with the failure 0": ((3, 1, (-1,), (0,), "f"), "P-GET-2"),
+    "values with a boolean": ((3, 1, (-1,), (True,), "f"), "P-GET-2"),
+    "values without a fingerprint": ((3, 1, (1,), (None,), ""), "P-GET-16"),
+    "values with the epoch -2": ((3, 1, (-2,), (None,), "f"), "P-MSG-6"),
     "owners that overlap": ((5, 1, STATE, 8, (OWNER, (3, 5, "host", 1, b"y" * 16))), "P-LOC-1"),
     "owners in another order": ((5, 1, STATE, 8, ((4, 5, "host", 1, b"y" * 16), OWNER)), "P-LOC-1"),
     "an owner of nothing": ((5, 1, STATE, 8, ((4, 4, "host", 1, b"y" * 16),)), "P-LOC-1"),
@@ -90,7 +94,7 @@ def test_broken_bytes_are_refused_by_their_rule(payload: bytes, rule: str) -> No
 
 
 def test_what_a_later_server_adds_is_read() -> None:
-    assert read_message(pack((1, 0, 1, "", ("scan",), 4096, 1, {"more": 1}))).features == ("scan",)  # type: ignore[union-attr]
+    assert read_message(pack((1, 0, 1, "", ("scan",), 4096, 1, 7, 0, {"more": 1}))).features == ("scan",)  # type: ignore[union-attr]
     assert read_message(pack((10, 1, 999, {"new": None}))).code == 999  # type: ignore[union-attr]
     assert read_message(pack((7, 1, ({**STATE, "ttl_ms": 5, "more": ("a", 1)},)))).id == 1  # type: ignore[union-attr]
 

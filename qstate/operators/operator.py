@@ -60,6 +60,7 @@ from qstate.operators.no_key import BROADCAST_ROW, NO_KEY, ROW_WITHOUT_KEY, plac
 from qstate.operators.operator_lists import OperatorLists, OperatorListState
 from qstate.operators.operator_spec import OperatorSpec, sort_keys
 from qstate.operators.side_outputs import SideOutputs
+from qstate.operators.sinks import QueryableStateSink
 from qstate.operators.time.clock import OperatorClock
 from qstate.operators.time.due_timers import DueTimers
 from qstate.operators.time.epoch_time import EpochTime, Reached
@@ -165,6 +166,11 @@ class FunctionOperator:
         """The types of the keys of a state: those of the stream, or the map keys of a broadcast state."""
         own = self._context.key_types_of(state)
         return self._spec.key_types if own is None else own
+
+    @property
+    def namespace_types(self) -> tuple[ColumnType, ...] | None:
+        """The types of the namespaces of all states; None where the function may choose namespaces itself."""
+        return (self._spec.namespace_types or None) if isinstance(self._spec.function, QueryableStateSink) else None
 
     @property
     def lists(self) -> OperatorLists:

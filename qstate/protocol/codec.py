@@ -25,7 +25,7 @@ from functools import lru_cache
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_type_hints
 
 import msgspec
-from msgspec import Meta, Raw, Struct
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from msgspec.structs import astuple
 
 from qstate.errors import (
@@ -38,7 +38,7 @@ from qstate.errors import (
     query_error,
 )
 from qstate.keys import encode_key
-from qstate.protocol.fields import FAULTS, Reader
+from qstate.protocol.fields import FAULTS, Reader, check_attributes
 from qstate.protocol.limits import DEFAULT_LIMITS, DEFAULT_MAX_FRAME, MAX_FRAME_LIMIT, MAX_ID, Limits
 from qstate.protocol.messages import FORMS, Form, Get, Message
 
@@ -67,7 +67,8 @@ class _Start(Struct, array_like=True):
 class Plan(NamedTuple):
     """How the payloads of one form are written and read.
 
-    `has_id`: the message has the payload's id; those of the handshake have none. `prefix` precedes the message's
+    `has_id`: the message has the payload's id, and may have attributes; those of the handshake have neither. `prefix`
+    precedes the message's
     fields. `wire` is the type that the library decodes, `readers` are the functions for fields of this type, `expected`
     what an error says about them.
     """
@@ -89,9 +90,13 @@ def plan_of(form: Form) -> Plan:
     if not has_id:
         # The handshake: it has no request. It precedes the agreement on a version, so fields that follow are ignored.
         types = {"id": Literal[0], **types}
+    defaults: Mapping[str, Any] = form.message._field_defaults
+    fields: list[Any] = [(name, kind, *([defaults[name]] if name in defaults else ())) for name, kind in types.items()]
+    if has_id:
+        fields.append(("attributes", Raw | UnsetType, UNSET))
     wire = msgspec.defstruct(
         form.message.__name__,
-        [*types.items()],
+        fields,
         namespace={"of": form.message},
         array_like=True,
         tag=form.number,
@@ -183,6 +188,10 @@ def decode(payload: bytes, limits: Limits = DEFAULT_LIMITS, takes: tuple[type, .
     plan = PLANS[kind]
     fields = astuple(wire)
     try:
+        if plan.has_id:
+            if fields[-1] is not UNSET:
+                check_attributes(fields[-1])
+            fields = fields[:-1]
         if plan.readers:
             found = [*fields]
             for index, read in plan.readers:

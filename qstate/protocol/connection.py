@@ -176,7 +176,7 @@ class ClientConnection(_Connection):
         max_frame: int = DEFAULT_MAX_FRAME,
     ) -> None:
         super().__init__()
-        self._hello = Hello(versions, token, client)
+        self._hello = Hello(versions, token, client, max_frame=max_frame)
         self._own_max_frame = max_frame
         self._limits = Limits(max_frame=max_frame)
         self._reader = FrameReader(min(max_frame, HANDSHAKE_MAX_FRAME))
@@ -285,6 +285,7 @@ class ServerConnection(_Connection):
         versions: tuple[int, ...] = PROTOCOL_VERSIONS,
         max_frame: int = DEFAULT_MAX_FRAME,
         max_keys: int = DEFAULT_MAX_KEYS,
+        max_in_flight: int = MAX_ID,
     ) -> None:
         super().__init__()
         self._server = server
@@ -292,6 +293,9 @@ class ServerConnection(_Connection):
         self._token = token
         self._versions = versions
         self._limits = Limits(max_frame, max_keys)
+        #: The limits of answers: those of the client, too, once its Hello has come.
+        self.answer_limits = self._limits
+        self._max_in_flight = max_in_flight
         self._reader = FrameReader(HANDSHAKE_MAX_FRAME)
         # The class of the answer and the number of results.
         self._waiting: dict[int, tuple[type, int]] = {}
@@ -327,7 +331,7 @@ class ServerConnection(_Connection):
             raise LocalProtocolError("the connection is closed")
         if type(answer) not in _ANSWERS:
             raise LocalProtocolError(f"a server does not send {type(answer).__name__}")
-        data = frame(encode(answer, self._limits))
+        data = frame(encode(answer, self.answer_limits))
         number = answer.id
         if type(answer) is Failure:
             if number == 0:
@@ -382,7 +386,11 @@ class ServerConnection(_Connection):
             raise RemoteProtocolError("no version in common", FailureCode.VERSION_MISMATCH)
         if self._token is not None and not hmac.compare_digest(self._token, message.token or b""):
             raise RemoteProtocolError("no token, or a wrong one", FailureCode.UNAUTHENTICATED)
-        welcome = Welcome(max(shared), self._server, self._features, self._limits.max_frame, self._limits.max_keys)
+        limits = self._limits
+        welcome = Welcome(
+            max(shared), self._server, self._features, limits.max_frame, limits.max_keys, self._max_in_flight
+        )
+        self.answer_limits = Limits(min(limits.max_frame, message.max_frame), limits.max_keys)
         self._reader.max_frame = self._limits.max_frame
         self.state = ConnectionState.OPEN
         return Opened(message.client, welcome.version, frame(encode(welcome)))

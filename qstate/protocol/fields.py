@@ -26,6 +26,7 @@ __all__ = [
     "MAX_INT64",
     "OPTIONS",
     "Reader",
+    "check_attributes",
     "check_integer",
     "check_name",
     "malformed",
@@ -37,6 +38,8 @@ __all__ = [
     "read_target",
 ]
 
+#: How the name of an option or attribute begins that a receiver ignores when it does not know it.
+OPTIONAL = "?"
 #: The options of a Get with a fixed set of values. Without the option the first value holds.
 OPTIONS: dict[str, tuple[str, ...]] = {"isolation": ("live", "committed")}
 #: The options that demand something of the answer: integers from 0. Without the option nothing is demanded.
@@ -202,10 +205,22 @@ def read_options(raw: Raw, limits: Limits) -> Mapping[str, Detail]:
             if type(value) is not int or value < 0:
                 raise malformed(f"options.{name}", f"integer 0..{MAX_INT64}")
         elif name not in OPTIONS:
-            raise UnsupportedQuery(option=name)
+            check_name_is_optional(name)
         elif value not in OPTIONS[name]:
             raise UnsupportedQuery(option=name, expected=", ".join(OPTIONS[name]))
-    return options
+    return {name: value for name, value in options.items() if not name.startswith(OPTIONAL)}
+
+
+def check_attributes(raw: Raw) -> None:
+    """Check the attributes of a message. This version defines none, so it takes those that may be ignored only."""
+    for name in read_scalars(raw, "attributes"):
+        check_name_is_optional(name)
+
+
+def check_name_is_optional(name: str) -> None:
+    """Raise `UnsupportedQuery` unless a receiver that does not know this option or attribute may ignore it."""
+    if not name.startswith(OPTIONAL):
+        raise UnsupportedQuery(option=name)
 
 
 def read_scalars(raw: Raw, field: str) -> dict[str, Detail]:

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
-from msgspec import Meta, Raw
+from msgspec import Meta, Raw, Struct
+from msgspec.structs import astuple
 
 from qstate.errors import Detail, TooLarge
 from qstate.keys import MAX_PARALLELISM_LIMIT, Key, Namespace
@@ -100,6 +101,20 @@ def _read_entries(raws: tuple[Raw, ...], limits: Limits) -> tuple[Mapping[str, A
     return tuple(_entry(raw) for raw in raws)
 
 
+class _Owned(Struct, array_like=True):
+    """An owner on the wire. The library skips further elements."""
+
+    start: int
+    stop: int
+    host: str
+    port: int
+    state_id: bytes
+
+
+def _read_owners(rows: tuple[_Owned, ...], limits: Limits) -> tuple[Owned, ...]:
+    return tuple(map(astuple, rows))
+
+
 def _read_details(raw: Raw, limits: Limits) -> Mapping[str, Detail]:
     return read_scalars(raw, "details")
 
@@ -115,11 +130,16 @@ def _entry(raw: Raw) -> Mapping[str, Any]:
 
 def _checked_state(state: Mapping[str, Any], field: str) -> Mapping[str, Any]:
     """A description map. Unknown names are allowed: a newer server may send more about a state."""
-    for name in ("name", "kind", "serializer"):
+    for name in ("name", "kind", "serializer", "fingerprint"):
         check_name(state.get(name), f"{field}.{name}")
+    version = state.get("serializer_version")
+    if type(version) is not int or version < 1:
+        raise malformed(f"{field}.serializer_version", "integer from 1")
     if type(state.get("value_type")) is not str:
         raise malformed(f"{field}.value_type", "string")
-    for name in ("key_types", "capabilities"):
+    for name in ("key_types", "namespace_types", "capabilities"):
+        if name == "namespace_types" and name in state and state[name] is None:
+            continue
         if type(state.get(name)) is not tuple:
             raise malformed(f"{field}.{name}", f"array of 0..{MAX_MAP_ENTRIES} strings")
         for item in state[name]:
@@ -133,27 +153,38 @@ Name: TypeAlias = Annotated[str, _text(1)]
 
 
 class Hello(NamedTuple):
-    """The client's first message: the versions that it supports, its token and its name."""
+    """The client's first message: the versions that it supports, its token and its name.
+
+    `features` are the optional abilities of the client; no answer to it is larger than its `max_frame`.
+    """
 
     versions: Annotated[tuple[Annotated[int, Meta(ge=1, le=MAX_VERSION)], ...], _array(1, MAX_VERSIONS, "integers")]
     token: Annotated[
         Annotated[bytes, Meta(max_length=MAX_TOKEN)] | None, Meta(description=f"nil or {MAX_TOKEN} bytes at most")
     ]
     client: Annotated[str, _text(0)]
+    features: Annotated[tuple[Name, ...], _array(0, MAX_FEATURES, "strings")] = ()
+    max_frame: Annotated[int, _integer(MIN_MAX_FRAME, MAX_FRAME_LIMIT)] = MAX_FRAME_LIMIT
 
     def __repr__(self) -> str:
         shown = None if self.token is None else "..."  # errors and logs show messages
-        return f"Hello(versions={self.versions!r}, token={shown!r}, client={self.client!r})"
+        return f"Hello(versions={self.versions!r}, token={shown!r}, client={self.client!r}, ...)"
 
 
 class Welcome(NamedTuple):
-    """The server's answer to Hello: the version of this connection and the server's limits."""
+    """The server's answer to Hello: the version of this connection and the server's limits.
+
+    The server reads no further while `max_in_flight` requests of the connection are unanswered. It may close a
+    connection that has been without a request for `idle_timeout_ms`; 0 is no such time.
+    """
 
     version: Annotated[int, _integer(1, MAX_VERSION)]
     server: Annotated[str, _text(0)]
     features: Annotated[tuple[Name, ...], _array(0, MAX_FEATURES, "strings")]
     max_frame: Annotated[int, _integer(MIN_MAX_FRAME, MAX_FRAME_LIMIT)]
     max_keys: Annotated[int, _integer(1, MAX_KEYS_LIMIT)]
+    max_in_flight: Annotated[int, _integer(1, MAX_ID)] = MAX_ID
+    idle_timeout_ms: Annotated[int, _integer(0, MAX_DEADLINE_MS)] = 0
 
 
 class Get(NamedTuple):
@@ -168,7 +199,10 @@ class Get(NamedTuple):
 
 
 class Values(NamedTuple):
-    """The answer to Get, for each key in order: bytes, None (not found) or a failure code (with epoch -1)."""
+    """The answer to Get, for each key in order: bytes, None (not found) or a failure code (with epoch -1).
+
+    `fingerprint` is that of the state's description by which the bytes are to be read; empty if there are none.
+    """
 
     id: RequestId
     epochs: Annotated[
@@ -179,6 +213,7 @@ class Values(NamedTuple):
         tuple[bytes | int | None, ...],
         Meta(min_length=1, max_length=MAX_KEYS_LIMIT, description="array of binary, nil or failure code"),
     ]
+    fingerprint: Annotated[str, _text(0)]
 
     def with_failures_marked(self) -> Values:
         """The same answer, in which each failure has epoch -1."""
@@ -208,7 +243,13 @@ class Location(NamedTuple):
     max_parallelism: Annotated[int, _integer(1, MAX_PARALLELISM_LIMIT)]
     owners: Annotated[
         tuple[Owned, ...],
-        Meta(max_length=MAX_PARALLELISM_LIMIT, description="array of [start, stop, host, port, state id]"),
+        Reader(
+            _read_owners,
+            Annotated[
+                tuple[_Owned, ...],
+                Meta(max_length=MAX_PARALLELISM_LIMIT, description="array of [start, stop, host, port, state id]"),
+            ],
+        ),
     ]
 
 
@@ -254,12 +295,15 @@ Message: TypeAlias = Hello | Welcome | Get | Values | Locate | Location | Descri
 
 
 def _check_values(message: Values, limits: Limits) -> None:
-    _, epochs, results = message
+    _, epochs, results, fingerprint = message
     if len(results) > limits.max_keys:
         raise TooLarge(field="results", limit=limits.max_keys)
     if len(epochs) != len(results):
         raise malformed("epochs", f"array of {len(results)}, one for each result")
-    if not PLAIN.issuperset(map(type, results)):
+    plain = PLAIN.issuperset(map(type, results))
+    if not fingerprint and (plain or not all(type(result) is int for result in results)):
+        raise malformed("fingerprint", "that of the description of the values")
+    if not plain:
         for result, epoch in zip(results, epochs, strict=True):
             if type(result) is int and (not 0 < result <= _MAX_CODE or epoch != NO_EPOCH):
                 raise malformed("results", f"failure code 1..{_MAX_CODE} with epoch {NO_EPOCH}")

@@ -54,14 +54,18 @@ hellos = st.builds(
     st.lists(st.integers(1, 65535), min_size=1, max_size=5).map(tuple),
     st.none() | st.binary(max_size=40),
     texts,
+    st.lists(names, max_size=3).map(tuple),
+    st.integers(4096, 2**28 - 1),
 )
 welcomes = st.builds(
     Welcome,
     st.integers(1, 65535),
     texts,
     st.lists(names, max_size=3).map(tuple),
-    st.integers(4096, 2**32 - 1),
+    st.integers(4096, 2**28 - 1),
     st.integers(1, 2**20),
+    st.integers(1, 2**32 - 1),
+    st.integers(0, 2**32 - 1),
 )
 gets = st.builds(
     Get,
@@ -87,7 +91,7 @@ results = st.tuples(st.integers(-1, 2**63 - 1), st.none() | st.binary(max_size=3
 
 
 def _values(number: int, pairs: list[tuple[int, Any]]) -> Values:
-    return Values(number, tuple(epoch for epoch, _ in pairs), tuple(result for _, result in pairs))
+    return Values(number, tuple(epoch for epoch, _ in pairs), tuple(result for _, result in pairs), "f")
 
 
 values = st.builds(_values, ids, st.lists(results, min_size=1, max_size=8))
@@ -96,6 +100,9 @@ descriptions = st.fixed_dictionaries(
         "name": names,
         "kind": st.sampled_from(["value", "list", "map", "reducing", "aggregating"]),
         "serializer": names,
+        "serializer_version": st.integers(1, 2**63 - 1),
+        "fingerprint": names,
+        "namespace_types": st.none() | st.lists(names, max_size=3).map(tuple),
         "key_types": st.lists(st.sampled_from(["string", "binary", "bigint"]), max_size=3).map(tuple),
         "value_type": texts,
         "capabilities": st.lists(names, max_size=3).map(tuple),

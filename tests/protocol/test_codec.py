@@ -29,6 +29,7 @@ from qstate.protocol import (
     Location,
     Message,
     Ping,
+    Pong,
     Values,
     Welcome,
     decode,
@@ -42,6 +43,7 @@ from qstate.protocol.limits import (
     MAX_VERSIONS,
     MIN_MAX_FRAME,
 )
+from qstate.protocol.messages import FORMS
 from tests.protocol.strategies import almost_payloads, messages
 
 STATE_ID = bytes(range(16))
@@ -49,7 +51,10 @@ STATE = {
     "name": "lastTemp",
     "kind": "value",
     "serializer": "msgpack",
+    "serializer_version": 1,
+    "fingerprint": "f",
     "key_types": ("string",),
+    "namespace_types": None,
     "value_type": "float",
     "capabilities": (),
 }
@@ -112,18 +117,18 @@ BAD_FIELDS: list[tuple[Message, str]] = [
     (GET._replace(options={"limit": math.inf}), "options.limit"),
     (GET._replace(keys=()), "keys"),
     (GET._replace(keys="JFK"), "keys"),  # type: ignore[arg-type]
-    (Values(7, (1,), ()), "results"),
-    (Values(7, (), (b"x",)), "epochs"),
-    (Values(7, (-2,), (b"x",)), "epochs"),
-    (Values(7, (True,), (b"x",)), "epochs"),
-    (Values(7, (1, True), (b"x", b"y")), "epochs"),
-    (Values(7, (1.0,), (b"x",)), "epochs"),  # type: ignore[arg-type]
-    (Values(7, (2**63,), (b"x",)), "epochs"),
-    (Values(7, (1,), ("x",)), "results"),  # type: ignore[arg-type]
-    (Values(7, (-1,), (True,)), "results"),
-    (Values(7, (-1,), (0,)), "results"),
-    (Values(7, (-1,), (65536,)), "results"),
-    (Values(7, (3,), (5,)), "results"),
+    (Values(7, (1,), (), "f"), "results"),
+    (Values(7, (), (b"x",), "f"), "epochs"),
+    (Values(7, (-2,), (b"x",), "f"), "epochs"),
+    (Values(7, (True,), (b"x",), "f"), "epochs"),
+    (Values(7, (1, True), (b"x", b"y"), "f"), "epochs"),
+    (Values(7, (1.0,), (b"x",), "f"), "epochs"),  # type: ignore[arg-type]
+    (Values(7, (2**63,), (b"x",), "f"), "epochs"),
+    (Values(7, (1,), ("x",), "f"), "results"),  # type: ignore[arg-type]
+    (Values(7, (-1,), (True,), "f"), "results"),
+    (Values(7, (-1,), (0,), "f"), "results"),
+    (Values(7, (-1,), (65536,), "f"), "results"),
+    (Values(7, (3,), (5,), "f"), "results"),
     (Locate(7, 0, "", "s"), "job"),
     (Locate(7, 0, "j", 3), "state"),  # type: ignore[arg-type]
     (Describe(7, 0, ""), "job"),
@@ -268,7 +273,7 @@ def test_too_many_keys_are_too_large_and_the_failure_names_the_limit(surplus: in
 
 def test_a_payload_over_the_frame_limit_is_not_encoded() -> None:
     with pytest.raises(LocalProtocolError) as caught:
-        encode(Values(7, (1,), (b"x" * 4096,)), Limits(max_frame=4096))
+        encode(Values(7, (1,), (b"x" * 4096,), "f"), Limits(max_frame=4096))
     assert caught.value.code is FailureCode.TOO_LARGE
 
 
@@ -297,8 +302,45 @@ def test_without_one_array_of_type_and_id_the_frame_is_broken(payload: bytes) ->
 
 
 def test_the_handshake_ignores_fields_that_a_newer_peer_appends() -> None:
-    assert decode(msgpack.packb((0, 0, (1, 2), None, "new", {"more": 1}))) == Hello((1, 2), None, "new")
-    assert decode(msgpack.packb((1, 0, 1, "s", (), 4096, 1, "more"))) == Welcome(1, "s", (), 4096, 1)
+    hello, welcome = Hello((1, 2), None, "new", ("zip",), 5000), Welcome(1, "s", (), 4096, 1, 7, 60_000)
+    for more in ((), ({"more": 1},), ("more", 2, None)):
+        assert decode(msgpack.packb((0, 0, *hello, *more))) == hello
+        assert decode(msgpack.packb((1, 0, *welcome, *more))) == welcome
+
+
+@pytest.mark.parametrize("left_out", [1, 2])
+def test_the_last_elements_of_the_handshake_may_be_left_out(left_out: int) -> None:
+    hello, welcome = Hello((1, 2), None, "old"), Welcome(1, "s", (), 4096, 1)
+    assert decode(msgpack.packb((0, 0, *hello[:-left_out]))) == hello
+    assert decode(msgpack.packb((1, 0, *welcome[:-left_out]))) == welcome
+    with pytest.raises(RemoteProtocolError):
+        decode(msgpack.packb((0, 0, *hello[:2])))
+
+
+@pytest.mark.parametrize("message", [GET, Ping(7), Pong(7), Failure(7, 8, {}), Values(7, (1,), (b"x",), "f")])
+def test_attributes_that_may_be_ignored_are(message: Any) -> None:
+    number = next(form.number for form in FORMS if form.message is type(message))
+    for attributes in ({}, {"?color": "red", "?": None}):
+        assert decode(msgpack.packb((number, *message, attributes))) == message
+    for attributes, code in (
+        ({"color": 1}, FailureCode.UNSUPPORTED),
+        ({"?color": 1, "color": 1}, FailureCode.UNSUPPORTED),
+        ({"?color": [1]}, FailureCode.MALFORMED),
+        ({"?" * 256: 1}, FailureCode.MALFORMED),
+        ({f"?{number}": 1 for number in range(65)}, FailureCode.MALFORMED),
+        ([], FailureCode.MALFORMED),
+        (None, FailureCode.MALFORMED),
+    ):
+        with pytest.raises(BadContent) as caught:
+            decode(msgpack.packb((number, *message, attributes)))
+        assert caught.value.code is code, attributes
+    with pytest.raises(BadContent):
+        decode(msgpack.packb((number, *message, {}, {})))
+
+
+def test_options_that_may_be_ignored_are() -> None:
+    asked = GET._replace(options={"?hint": 5, "min_epoch": 3})
+    assert decode(msgpack.packb((2, *asked))) == GET._replace(options={"min_epoch": 3})
 
 
 def test_numbers_in_a_longer_form_than_needed_are_read() -> None:
@@ -339,8 +381,9 @@ def test_the_python_form_of_msgpack_gives_the_same_answers() -> None:
 
 def test_the_longest_hello_and_welcome_fit_before_the_handshake_is_done() -> None:
     name = "\U0001f600" * 255
-    longest_hello = Hello(tuple([65535] * MAX_VERSIONS), bytes(MAX_TOKEN), name)
-    longest_welcome = Welcome(65535, name, (name,) * MAX_FEATURES, 2**32 - 1, MAX_KEYS_LIMIT)
+    features = (name,) * MAX_FEATURES
+    longest_hello = Hello(tuple([65535] * MAX_VERSIONS), bytes(MAX_TOKEN), name, features, 2**28 - 1)
+    longest_welcome = Welcome(65535, name, features, 2**28 - 1, MAX_KEYS_LIMIT, 2**32 - 1, 2**32 - 1)
     for message in (longest_hello, longest_welcome):
         assert len(encode(message)) <= HANDSHAKE_MAX_FRAME
 

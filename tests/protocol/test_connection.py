@@ -43,12 +43,15 @@ STATE = {
     "name": "s",
     "kind": "value",
     "serializer": "msgpack",
+    "serializer_version": 1,
+    "fingerprint": "f",
     "key_types": ("string",),
+    "namespace_types": None,
     "value_type": "float",
     "capabilities": (),
 }
 ANSWERED: list[tuple[Request, Message]] = [
-    (Get(1, 10, STATE_ID, None, {}, ("a", "b")), Values(1, (4, 4), (b"x", None))),
+    (Get(1, 10, STATE_ID, None, {}, ("a", "b")), Values(1, (4, 4), (b"x", None), "f")),
     (Locate(1, 10, "j", "s"), Location(1, STATE, 128, ((0, 128, "h", 9067, STATE_ID),))),
     (Describe(1, 10, None), Description(1, ({"job": "j"},))),
     (Ping(1), Pong(1)),
@@ -194,7 +197,7 @@ def test_a_client_refuses_answers_of_other_requests(request_: Request, answer: A
         *(other for _, other in ANSWERED if type(other) is not type(answer)),
         answer._replace(id=2),
         Failure(2, 1, {}),
-        Values(1, (1,), (None,)),
+        Values(1, (1,), (None,), "f"),
         request_,
         Welcome(1, "", (), 4096, 1),
     ]:
@@ -246,7 +249,7 @@ def test_an_answer_over_the_limit_leaves_its_request_waiting() -> None:
     client, server = opened(max_frame=4096)
     server.receive(client.send(Get(1, 10, STATE_ID, None, {}, (1,))))
     with pytest.raises(LocalProtocolError) as caught:
-        server.send(Values(1, (1,), (bytes(5000),)))
+        server.send(Values(1, (1,), (bytes(5000),), "f"))
     assert caught.value.code is FailureCode.TOO_LARGE
     failure = Failure(1, FailureCode.TOO_LARGE, {"limit": 4096})
     assert client.receive(server.send(failure)) == [failure]
@@ -256,7 +259,7 @@ def test_values_for_another_number_of_keys_are_not_sent() -> None:
     client, server = opened()
     server.receive(client.send(Get(1, 10, STATE_ID, None, {}, (1, 2))))
     with pytest.raises(LocalProtocolError):
-        server.send(Values(1, (1,), (None,)))
+        server.send(Values(1, (1,), (None,), "f"))
     assert server.waiting == (1,)
 
 

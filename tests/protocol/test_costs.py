@@ -112,10 +112,10 @@ def test_before_the_handshake_a_payload_costs_little(name: str) -> None:
 
 def test_fields_that_a_newer_client_appends_to_its_hello_are_not_built() -> None:
     later = (0,) * 20_000
-    payload = msgpack.packb((0, 0, (1,), None, "", later, *later))
+    payload = msgpack.packb((0, 0, (1,), None, "", (), 4096, later, *later))
     memory, calls = spent(lambda: decode(payload, takes=(Hello,)))
     assert memory < MIB and calls < 100
-    assert decode(payload, takes=(Hello,)) == Hello((1,), None, "")
+    assert decode(payload, takes=(Hello,)) == Hello((1,), None, "", (), 4096)
 
 
 @pytest.mark.parametrize(
@@ -190,5 +190,5 @@ def test_more_keys_than_the_limit_are_too_large_however_many() -> None:
 
 
 def test_large_answers_are_read() -> None:
-    values = Values(7, (3,) * 9_000, (b"x" * 30, None, 5) * 3_000).with_failures_marked()
+    values = Values(7, (3,) * 9_000, (b"x" * 30, None, 5) * 3_000, "f").with_failures_marked()
     assert decode(msgpack.packb((3, *values)), Limits()) == values

@@ -19,6 +19,7 @@ __all__ = [
     "FAILURE",
     "FATAL",
     "FATAL_ANSWERS",
+    "FINGERPRINT",
     "GET",
     "HELLO",
     "LOCATE",
@@ -43,6 +44,8 @@ __all__ = [
 
 HELLO, WELCOME, GET, VALUES, LOCATE, LOCATION, DESCRIBE, DESCRIPTION, PING, PONG, FAILURE = map(int, Type)
 
+#: Of the state that the peer of a law describes, unless the law says otherwise.
+FINGERPRINT = "0f1e2d3c4b5a6978"
 MAX_FRAME = 16 * 1024 * 1024
 MAX_KEYS = 10_000
 
@@ -91,18 +94,24 @@ def welcome(
     features: tuple[Any, ...] = (),
     max_frame: int = MAX_FRAME,
     max_keys: int = MAX_KEYS,
+    last: tuple[Any, ...] = (1000, 0),
     more: tuple[Any, ...] = (),
 ) -> bytes:
-    """Welcome; `more` are the elements that a newer server appends."""
-    return message(WELCOME, 0, version, server, features, max_frame, max_keys, *more)
+    """Welcome; `last` are the elements that may be left out, `more` those that a newer server appends."""
+    return message(WELCOME, 0, version, server, features, max_frame, max_keys, *last, *more)
 
 
 def values(
-    request_id: int, results: tuple[Any, ...] | list[Any], epoch: int = 1, *, choose: Choose = shortest
+    request_id: int,
+    results: tuple[Any, ...] | list[Any],
+    epoch: int = 1,
+    *,
+    fingerprint: Any = FINGERPRINT,
+    choose: Choose = shortest,
 ) -> bytes:
     """Values: the epoch is that of every result that is no failure."""
     epochs = [-1 if isinstance(result, int) else epoch for result in results]
-    return message(VALUES, request_id, epochs, results, choose=choose)
+    return message(VALUES, request_id, epochs, results, fingerprint, choose=choose)
 
 
 def failure(request_id: int, code: int, details: dict[str, Any] | None = None) -> bytes:

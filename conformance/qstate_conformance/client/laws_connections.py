@@ -19,6 +19,7 @@ from qstate_conformance.client.stage import (
     OWN_SERIALIZER,
     answering_gets,
     are_answered_again,
+    assert_growing,
     client_of,
     connection,
     declares,
@@ -118,42 +119,45 @@ def test_requests_in_flight_together_end_with_their_connection(subject: ClientSu
         assert sum(get.namespace is not None for get in peer.gets) == 5, "a Get was sent again"
 
 
+#: The state of a law's peer when it has come back as another one, and its fingerprint.
+ANOTHER_FINGERPRINT = "8796a5b4c3d2e1f0"
+ANOTHER_STATE = {STATE: state_map(serializer=OWN_SERIALIZER, fingerprint=ANOTHER_FINGERPRINT)}
+
+
+def _answering_as_another(request: Request) -> Iterable[bytes]:
+    reversed_texts = [key[::-1].encode() for key in request.keys]
+    return [frames.values(request.id, reversed_texts, fingerprint=ANOTHER_FINGERPRINT)]
+
+
 @law("P-DESC-5", "P-VALUE-3")
-def test_what_a_connection_told_of_a_state_ends_with_it(subject: ClientSubject) -> None:
-    """A client reads a value by the description from the same connection, not from one that has ended."""
-    needs(subject, "serializer")
-    for orderly in (True, False):
+def test_a_value_is_read_by_the_description_whose_fingerprint_it_has(subject: ClientSubject) -> None:
+    """When values have another fingerprint, a client looks the state up and asks again, over whatever connection."""
+    needs(subject, "serializer", "retry")
+    for end in ("no end", "shutdown", "closed"):
         with Peer() as peer, client_of(subject, peer) as client:
             assert client.get("before").value == "before"
-            peer.states = {STATE: state_map(serializer=OWN_SERIALIZER)}
-            answering_gets(
-                peer, lambda request: [frames.values(request.id, [key[::-1].encode() for key in request.keys])]
-            )
-            for made in list(peer.connections):
-                if orderly:
+            peer.states = ANOTHER_STATE
+            answering_gets(peer, _answering_as_another)
+            for made in list(peer.connections) if end != "no end" else ():
+                if end == "shutdown":
                     made.send(frames.failure(0, CODES["SHUTTING_DOWN"]))
                 made.close()
-            # Longer than a client may take to notice it, and than one may trust a connection that it has just used.
-            time.sleep(MOMENT_S * 3)
+            if end != "no end":
+                # Longer than a client may take to notice it, and than one may trust a connection just used.
+                time.sleep(MOMENT_S * 3)
             keeps_working(subject, peer, client, "afterwards")
+            assert client.get("again").value == "again"
 
 
-@law("P-DESC-5", "P-FAIL-3")
-def test_a_get_that_goes_on_over_another_connection_is_read_by_what_that_one_told(subject: ClientSubject) -> None:
-    """A client that sends a Get again, after a shutdown, reads the answer by the description of the new connection."""
-    needs(subject, "serializer", "retry")
+@law("P-DESC-5", "P-RETRY-1", "P-RETRY-2")
+def test_values_of_a_description_that_nobody_tells_are_not_given_away(subject: ClientSubject) -> None:
+    """Values whose fingerprint no Location has are no result: the get fails by its deadline, after growing waits."""
     with Peer() as peer, client_of(subject, peer) as client:
-        assert client.get("before").value == "before"
-
-        def answer(request: Request) -> Iterable[object]:
-            if request.connection == 0:
-                return [frames.failure(0, CODES["SHUTTING_DOWN"]), CLOSE]
-            return [frames.values(request.id, [key[::-1].encode() for key in request.keys])]
-
-        peer.states = {STATE: state_map(serializer=OWN_SERIALIZER)}
-        answering_gets(peer, answer)
-        outcome = client.get("key")
-        assert outcome.value == "key", outcome
+        answering_gets(peer, lambda request: [frames.values(request.id, [b"\x01"], fingerprint="of nobody")])
+        assert client.get("key", timeout_s=1.0).failed
+        assert_growing([get.at for get in peer.gets])
+        answering_gets(peer, peer.honest)
+        keeps_working(subject, peer, client)
 
 
 @law("P-FAIL-3", "P-CLOSE-3")

@@ -167,7 +167,13 @@ def test_one_result_of_an_earlier_epoch_spoils_an_answer(subject: ClientSubject)
         answering_gets(
             peer,
             lambda request: [
-                frames.message(frames.VALUES, request.id, [7, -1, 8], [pack("a"), CODES["FORBIDDEN"], pack("c")])
+                frames.message(
+                    frames.VALUES,
+                    request.id,
+                    [7, -1, 8],
+                    [pack("a"), CODES["FORBIDDEN"], pack("c")],
+                    frames.FINGERPRINT,
+                )
             ],
         )
         with client_of(subject, peer) as client:
@@ -177,4 +183,4 @@ def test_one_result_of_an_earlier_epoch_spoils_an_answer(subject: ClientSubject)
 
 
 def _of_epochs(epochs: list[int], request: Request) -> Iterable[object]:
-    return [frames.message(frames.VALUES, request.id, epochs, [pack(key) for key in request.keys])]
+    return [frames.message(frames.VALUES, request.id, epochs, [pack(key) for key in request.keys], frames.FINGERPRINT)]

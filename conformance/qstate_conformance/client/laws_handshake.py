@@ -102,6 +102,14 @@ def test_what_a_newer_server_adds_to_its_welcome_is_ignored(
         assert client.get("key").value == "key"
 
 
+@law("P-HELLO-5")
+def test_the_last_elements_of_a_welcome_may_be_left_out(subject: ClientSubject) -> None:
+    """A client takes a Welcome without `max_in_flight` and `idle_timeout_ms`, and one without the latter."""
+    for last in ((), (7,), (1, (1 << 32) - 1)):
+        with Peer(greet=always(frames.welcome(last=last))) as peer, client_of(subject, peer) as client:
+            assert client.get("key").value == "key", last
+
+
 @law("P-MSG-5", "P-HELLO-5")
 def test_a_server_names_itself_as_it_likes(subject: ClientSubject) -> None:
     """A Welcome is sound with any text of at most 255 characters as the server's name, counted in code points."""

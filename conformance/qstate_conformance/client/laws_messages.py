@@ -48,7 +48,7 @@ def _states(key: Any) -> list[dict[str, Any]]:
 
 @law(
     *("P-FRAME-1", "P-MSG-1", "P-MSG-2", "P-MSG-3", "P-MSG-5", "P-MSG-6", "P-MSG-7", "P-MSG-8", "P-MSG-9"),
-    *("P-REQ-1", "P-KEY-1", "P-KEY-2", "P-KEY-5", "P-KEY-6"),
+    *("P-REQ-1", "P-KEY-1", "P-KEY-2", "P-KEY-5", "P-KEY-6", "P-ATTR-2"),
 )
 @examples(0.5)
 @given(job=names, key=keys, namespace=st.none() | keys, committed=st.booleans())
@@ -200,7 +200,7 @@ def test_every_form_of_messagepack_is_read(subject: ClientSubject, data: st.Data
 
     state = state_map()
     # What is drawn is drawn here and not on the peer's threads, which hypothesis does not know.
-    answer = frames.message(frames.VALUES, 0, [7], [pack("found", choose)], choose=choose)
+    answer = frames.message(frames.VALUES, 0, [7], [pack("found", choose)], frames.FINGERPRINT, choose=choose)
     described = frames.message(frames.DESCRIPTION, 0, [state], choose=choose)
     with Peer() as peer, client_of(subject, peer) as client:
         assert client.get("first").value == "first"

@@ -9,10 +9,10 @@ from contextlib import ExitStack, contextmanager
 
 from qstate_conformance.client import frames
 from qstate_conformance.client.driver import GRACE_S, Client
-from qstate_conformance.client.frames import GET, LOCATE
-from qstate_conformance.client.peer import JOB, STATE, Peer, Reply, state_map
+from qstate_conformance.client.frames import LOCATE
+from qstate_conformance.client.peer import JOB, STATE, Peer, Reply
 from qstate_conformance.client.requests import Request
-from qstate_conformance.client.stage import MOMENT_S, OWN_SERIALIZER, client_of, keeps_working, needs
+from qstate_conformance.client.stage import client_of, needs
 from qstate_conformance.key_groups import group_of
 from qstate_conformance.laws import law
 from qstate_conformance.subjects import ClientSubject
@@ -127,25 +127,3 @@ def test_the_proxy_is_asked_while_an_owner_is_gone(subject: ClientSubject) -> No
         assert len(proxy.gets) == before + len(KEYS)
         owner = stack.enter_context(Peer())
         _get_until(client, lambda: owner.gets, "a Get at the next owner")
-
-
-@law("P-ROUTE-3", "P-DESC-5")
-def test_a_value_from_the_proxy_is_read_by_the_description_of_its_connection(subject: ClientSubject) -> None:
-    """After its connection to the proxy has ended, a client looks a state up before it asks the proxy for keys."""
-    needs(subject, "serializer")
-    refuses = _refuses()
-    with Peer() as proxy:
-        _located(proxy, lambda: [(0, 128, refuses)])
-        with _reaching(subject, proxy) as client:
-            _get_all(client)
-            proxy.states = {STATE: state_map(serializer=OWN_SERIALIZER)}
-            located = proxy.answer
-            proxy.answer = lambda request: (
-                [frames.values(request.id, [key[::-1].encode() for key in request.keys])]
-                if request.type == GET
-                else located(request)
-            )
-            proxy.connections[0].close()
-            # Longer than one may trust a connection that one has just used.
-            time.sleep(MOMENT_S * 3)
-            keeps_working(subject, proxy, client)

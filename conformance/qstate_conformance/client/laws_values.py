@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 
 from qstate_conformance.client import frames
 from qstate_conformance.client.driver import Outcome
-from qstate_conformance.client.peer import JOB, Peer, state_map
+from qstate_conformance.client.frames import FINGERPRINT, GET, LOCATE, PING
+from qstate_conformance.client.peer import JOB, STATE, Peer, Reply, state_map
 from qstate_conformance.client.requests import Request
 from qstate_conformance.client.stage import answering_gets, client_of, has_left, needs
 from qstate_conformance.client.strategies import map_states, maps_with_array_keys, texts, values
@@ -189,7 +191,10 @@ def test_each_result_has_the_epoch_that_it_is_from(subject: ClientSubject, epoch
     needs(subject, "batch")
     with Peer() as peer:
         answering_gets(
-            peer, lambda request: [frames.message(frames.VALUES, request.id, epochs, [b"\x01"] * len(request.keys))]
+            peer,
+            lambda request: [
+                frames.message(frames.VALUES, request.id, epochs, [b"\x01"] * len(request.keys), frames.FINGERPRINT)
+            ],
         )
         with client_of(subject, peer) as client:
             outcome = client.get_many([f"key {index}" for index in range(len(epochs))])
@@ -208,6 +213,29 @@ def test_what_a_newer_server_says_of_a_state_is_ignored(subject: ClientSubject) 
         assert [entry["name"] for entry in listed.body["states"]] == ["state"], listed
 
 
+@law("P-ATTR-1", "P-LOC-4", "P-VERSION-2")
+def test_what_a_newer_server_adds_to_an_answer_is_ignored(subject: ClientSubject) -> None:
+    """A client takes answers with attributes whose names begin with `?`, and owners with further elements."""
+    added = {"?hint": "x", "?": None, "?load": 0.5}
+    with Peer() as peer:
+
+        def answer(request: Request) -> Iterable[Reply]:
+            if request.type == GET:
+                results = [pack(key) for key in request.keys]
+                return [frames.message(frames.VALUES, request.id, [1] * len(results), results, FINGERPRINT, added)]
+            if request.type == LOCATE:
+                owner = (*peer.owner(), "zone", {"weight": 1})
+                return [frames.message(frames.LOCATION, request.id, peer.states[STATE], 128, [owner], added)]
+            if request.type == PING:
+                return [frames.message(frames.PONG, request.id, added)]
+            return [frames.message(frames.DESCRIPTION, request.id, [{"job": JOB}], added)]
+
+        peer.answer = answer
+        with client_of(subject, peer) as client:
+            assert client.get("key").value == "key"
+            assert client.describe().body.get("jobs") == [JOB]
+
+
 @law("P-DESC-2")
 def test_a_state_that_the_client_cannot_read_is_listed_and_only_reading_it_fails(subject: ClientSubject) -> None:
     """States of an unknown kind, key type or serializer are listed; a get of the unknown kind fails, of others not."""
@@ -219,7 +247,7 @@ def test_a_state_that_the_client_cannot_read_is_listed_and_only_reading_it_fails
     ]
     with Peer(states=odd) as peer, client_of(subject, peer) as client:
         listed = client.describe(JOB)
-        names = ("name", "kind", "serializer", "key_types", "value_type", "capabilities")
+        names = tuple(state_map())
         told = [{name: entry.get(name) for name in names} for entry in listed.body.get("states", ())]
         assert told == [{name: state[name] for name in names} for state in odd], listed
         assert client.get("key", state="kind").failed

@@ -35,8 +35,9 @@ LARGEST_READ = 64 * 1024 * 1024
 
 def state_map(name: Any = STATE, kind: Any = "value", serializer: Any = "msgpack", **more: Any) -> dict[str, Any]:
     """The description of a state whose keys are text."""
-    described: dict[str, Any] = {"name": name, "kind": kind, "serializer": serializer, "key_types": ["string"]}
-    return {**described, "value_type": "any", "capabilities": ["committed_reads"], **more}
+    described: dict[str, Any] = {"name": name, "kind": kind, "serializer": serializer, "serializer_version": 1}
+    types = {"key_types": ["string"], "namespace_types": None, "value_type": "any"}
+    return {**described, **types, "capabilities": ["committed_reads"], "fingerprint": frames.FINGERPRINT, **more}
 
 
 class Connection:
@@ -156,8 +157,14 @@ class Peer:
         """What an honest server answers."""
         if request.type == GET:
             epoch = max(1, request.options.get("min_epoch", 1))
-            return [frames.values(request.id, [pack(key) for key in request.keys], epoch)]
+            results = [pack(key) for key in request.keys]
+            return [frames.values(request.id, results, epoch, fingerprint=self._fingerprint(request.target))]
         return self.explain(request)
+
+    def _fingerprint(self, target: Any) -> str:
+        """That of the state that is asked for; of its only state, if by a state id."""
+        described = self.states.get(target[1]) if not isinstance(target, bytes) else None
+        return str((described or next(iter(self.states.values())))["fingerprint"])
 
     def explain(self, request: Request) -> Iterable[Reply]:
         """The honest answer to all but a Get."""

@@ -20,6 +20,7 @@ from qstate_conformance.packing import Ext, Pairs
 __all__ = ["MAX_ID", "Limits", "Request", "faults_of", "read_payload"]
 
 MAX_ID = (1 << 32) - 1
+MAX_FRAME = (1 << 28) - 1
 MAX_NAME = 255
 MAX_MAP = 64
 STATE_ID_BYTES = 16
@@ -103,13 +104,16 @@ def _faults(request: Request, limits: Limits | None) -> Iterator[str]:
     if name is None:
         yield f"a client sends no message of type {kind} (the table of messages)"
         return
-    rest = (*elements[:4], elements[5]) if kind == GET and len(elements) > 6 else elements  # without keys and namespace
+    # Without keys and namespace.
+    rest = (*elements[:4], elements[5], *elements[7:]) if kind == GET and len(elements) > 6 else elements
     if any(isinstance(part, Ext) for part in _parts(rest)):
         yield f"P-MSG-9: {name} contains an extension type"
     size = SIZES[kind]
-    if len(elements) < size or (kind != HELLO and len(elements) > size):
+    if len(elements) < size or (kind != HELLO and len(elements) > size + 1):
         yield f"P-MSG-3: {name} has {len(elements)} elements, its table {size}"
         return
+    if kind != HELLO and len(elements) > size:
+        yield from _attribute_faults(name, elements[size])
     most = 65536 if limits is None else limits.max_frame
     if len(request.payload) > most:
         yield f"P-FRAME-2: {name} is a payload of {len(request.payload)} bytes, over the limit of {most}"
@@ -124,8 +128,8 @@ def _faults(request: Request, limits: Limits | None) -> Iterator[str]:
         yield f"deadline_ms of {name} is {elements[2]!r}, not an integer of 0 to {MAX_ID} (P-MSG-6)"
     if kind == GET:
         yield from _get_faults(request, limits)
-    elif kind == LOCATE and not all(map(_is_name, elements[3:])):
-        yield f"Locate names {elements[3:]!r}: a name is a string of 1 to {MAX_NAME} characters (P-MSG-5)"
+    elif kind == LOCATE and not all(map(_is_name, elements[3:5])):
+        yield f"Locate names {elements[3:5]!r}: a name is a string of 1 to {MAX_NAME} characters (P-MSG-5)"
     elif kind == DESCRIBE and elements[3] is not None and not _is_name(elements[3]):
         yield f"Describe names {elements[3]!r}: nil, or a string of 1 to {MAX_NAME} characters (P-MSG-5)"
 
@@ -143,9 +147,25 @@ def _hello_faults(elements: tuple[Any, ...]) -> Iterator[str]:
     if not isinstance(client, str) or len(client) > MAX_NAME:
         yield f"client of Hello is {client!r}, not a string of at most {MAX_NAME} characters (P-MSG-5)"
 
+    features, max_frame = (*elements[5:7], *((), 4096)[len(elements[5:7]) :])
+    if not _is_array(features) or len(features) > 32 or not all(map(_is_name, features)):
+        yield f"features of Hello are {features!r}, not an array of at most 32 names"
+    if not _is_integer(max_frame, 4096, MAX_FRAME):
+        yield f"max_frame of Hello is {max_frame!r}, not an integer of 4096 to {MAX_FRAME} (P-MSG-6)"
+
+
+def _attribute_faults(name: str, attributes: Any) -> Iterator[str]:
+    if not isinstance(attributes, Pairs):
+        yield f"P-MSG-3: the attributes of {name} are {attributes!r}, not a map"
+        return
+    yield from _option_faults(attributes)
+    for each, _ in attributes.entries:
+        if not str(each).startswith("?"):
+            yield f"P-ATTR-2: {name} has the attribute {each!r}, which this version does not define"
+
 
 def _get_faults(request: Request, limits: Limits | None) -> Iterator[str]:
-    target, namespace, options, keys = request.elements[3:]
+    target, namespace, options, keys = request.elements[3:7]
     if isinstance(target, bytes):
         if len(target) != STATE_ID_BYTES:
             yield f"the state id {target!r} has not {STATE_ID_BYTES} bytes"

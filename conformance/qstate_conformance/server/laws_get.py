@@ -31,8 +31,10 @@ from qstate_conformance.server.messages import Description, Failure, Values, Vio
 from qstate_conformance.server.packing import pack
 from qstate_conformance.server.probes import (
     TEMPERATURE,
+    ask_known,
     check_answer,
     check_each,
+    check_known,
     many_keys,
     near_texts,
     owner_sessions,
@@ -348,6 +350,17 @@ def test_an_answer_over_the_frame_is_too_large(subject: ServerSubject) -> None:
         for entry in (fits, half, other):
             found = session.get(_BLOBS, entry.key)
             assert isinstance(found, Values) and found.results == (entry.contents,), f"P-GET-8: {found!r:.200}"
+
+
+@law("P-FRAME-2", "P-GET-8", "P-HELLO-5")
+def test_no_answer_is_larger_than_the_client_takes(subject: ServerSubject) -> None:
+    """To a client whose Hello sets a smaller `max_frame`, an answer over it is TOO_LARGE; others are given."""
+    half = _blob("half")
+    with connect(subject, max_frame=4096) as small, connect(subject, max_frame=(1 << 28) - 1) as large:
+        _expect_for_each_key(small.get(_BLOBS, half.key), Code.TOO_LARGE)
+        found = large.get(_BLOBS, half.key)
+        assert isinstance(found, Values) and found.results == (half.contents,), f"P-GET-8: {found!r:.200}"
+        check_known(small, ask_known(small))
 
 
 @law("P-GET-6", "P-DEADLINE-3", "P-LOC-3", "P-RETRY-1")

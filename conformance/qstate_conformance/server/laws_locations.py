@@ -38,7 +38,7 @@ def test_a_location_names_the_owner_of_every_key_group(subject: ServerSubject) -
 
 @law("P-DESC-1", "P-LOC-1")
 def test_a_location_describes_the_state(subject: ServerSubject) -> None:
-    """A Location describes its state with all six names, as Describe does."""
+    """A Location describes its state with all nine names, as Describe does."""
     with connect(subject) as session:
         described = session.describe(JOB)
         assert isinstance(described, Description), f"{described} for a Describe"
@@ -61,7 +61,7 @@ def test_the_jobs_are_listed(subject: ServerSubject) -> None:
 
 @law("P-DESC-1")
 def test_the_states_of_a_job_are_listed(subject: ServerSubject) -> None:
-    """Describe of a job lists its queryable states, each once and with all six names."""
+    """Describe of a job lists its queryable states, each once and with all nine names."""
     with connect(subject) as session:
         found = session.describe(JOB)
     assert isinstance(found, Description), f"{found} for a Describe"

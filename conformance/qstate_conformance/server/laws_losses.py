@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from itertools import count
-from typing import Any
 
 from qstate_conformance.codes import Code, Type
 from qstate_conformance.laws import law
 from qstate_conformance.server.fixture import CHANGING, DYING, JOB, state
-from qstate_conformance.server.messages import Answer, Failure, Location, Values, Violation
+from qstate_conformance.server.messages import Answer, Values, Violation
 from qstate_conformance.server.probes import TEMPERATURE, ask_known, check_answer, check_known, located
-from qstate_conformance.server.wire import DEADLINE_MS, Ended, Session, connect
+from qstate_conformance.server.wire import DEADLINE_MS, Session, connect
 from qstate_conformance.subjects import ServerSubject
 
 #: A proxy that tries again until the deadline takes longer.
@@ -62,44 +61,27 @@ def _expect_unavailable(found: Answer) -> None:
         raise Violation(f"P-RETRY-5: {found} for a Get under which its owner died")
 
 
-@law("P-DESC-4", "P-LOC-3")
-def test_a_connection_ends_when_a_state_is_another_than_it_told(subject: ServerSubject) -> None:
-    """A connection that got the first description of a state gets no answers about it once the description changed."""
-    for ask in ("get", "locate", "describe"):
-        with connect(subject) as told, connect(subject) as other:
-            before = located(told, CHANGING[0].name).state
-            _check_read(told, str(before["kind"]))
-            after = located(other, CHANGING[0].name).state
-            if after["kind"] == before["kind"]:
-                raise Violation(f"P-DESC-4: {dict(after)} after a Locate that the fixture changes it at")
-            _check_read(other, str(after["kind"]))
-            _expect_end(told, ask, str(before["kind"]))
-            check_known(other, ask_known(other))
+@law("P-DESC-4", "P-GET-16", "P-LOC-3")
+def test_values_have_the_fingerprint_of_their_description(subject: ServerSubject) -> None:
+    """Values of a state that comes back as another one have the fingerprint of the description they are read by."""
+    kinds: dict[str, str] = {}
+    with connect(subject) as one, connect(subject) as other:
+        for session in (one, other, one, other):
+            told = located(session, CHANGING[0].name).state
+            fingerprint, kind = str(told["fingerprint"]), str(told["kind"])
+            if kinds.setdefault(fingerprint, kind) != kind:
+                raise Violation(f"P-DESC-4: the fingerprint {fingerprint} for {kinds[fingerprint]} and {kind}")
+            # Over each connection, whatever it was told before.
+            for asking in (one, other):
+                _check_read(asking, fingerprint, kind)
+        check_known(other, ask_known(other))
+    if len(kinds) != len(CHANGING):
+        raise Violation(f"P-DESC-4: {kinds} for a state that the fixture changes at each Locate")
 
 
-def _check_read(session: Session, kind: str) -> None:
+def _check_read(session: Session, fingerprint: str, kind: str) -> None:
     (found,) = (found for found in CHANGING if found.kind == kind)
     values = session.get(_TARGET, found.entries[0].key)
-    if not isinstance(values, Values):
-        raise Violation(f"P-DESC-4: {values} for a state that was just located")
+    if not isinstance(values, Values) or values.fingerprint != fingerprint:
+        raise Violation(f"P-GET-16: {values} for a {kind} with the fingerprint {fingerprint}")
     check_answer(found, found.entries[0], values.results[0])
-
-
-def _expect_end(session: Session, ask: str, told: str) -> None:
-    """The connection ends with SHUTTING_DOWN in place of an answer."""
-    fields: dict[str, tuple[Any, ...]] = {
-        "get": (Type.GET, DEADLINE_MS, _TARGET, None, {}, ("JFK",)),
-        "locate": (Type.LOCATE, DEADLINE_MS, *_TARGET),
-        "describe": (Type.DESCRIBE, DEADLINE_MS, JOB),
-    }
-    session.ask(*fields[ask])
-    try:
-        found = session.receive()
-    except Ended:
-        return
-    # Another Locate finds it changed once more: it may be what the client knows.
-    if isinstance(found, Location) and found.state["kind"] == told:
-        return
-    if not (isinstance(found, Failure) and (found.id, found.code) == (0, Code.SHUTTING_DOWN)):
-        raise Violation(f"P-DESC-4: {found} over a connection with another description of the state")
-    session.receive_rest()

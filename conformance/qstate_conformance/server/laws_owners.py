@@ -65,6 +65,20 @@ def _expect_not_owned(found: Values | Failure) -> None:
         raise Violation(f"P-GET-5: {found} for a key whose group the server does not hold")
 
 
+@law("P-GET-16", "P-DESC-4")
+def test_the_values_of_a_state_have_its_fingerprint(subject: ServerSubject) -> None:
+    """The Values of a state, of the proxy and of each owner, have the fingerprint of its Location."""
+    for found in _SMALL_STATES:
+        keys = [entry.key for entry in found.entries[:10]]
+        with connect(subject) as proxy, owner_sessions(subject, found.name) as owners:
+            described = located(proxy, found.name).state
+            answers = [proxy.get((JOB, found.name), *keys)]
+            answers += [session.get(owner.state_id, *keys) for owner, session in owners]
+        for values in answers:
+            if isinstance(values, Values) and values.fingerprint != described["fingerprint"]:
+                raise Violation(f"P-GET-16: the fingerprint {values.fingerprint} for {dict(described)}")
+
+
 @law("P-GET-5", "P-GET-1", "P-GET-2", "P-GET-3", "P-KEY-4")
 @given(data=st.data(), found=st.sampled_from(_SMALL_STATES))
 def test_keys_of_other_owners_fail_alone(subject: ServerSubject, data: st.DataObject, found: State) -> None:

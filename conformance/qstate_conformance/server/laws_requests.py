@@ -131,7 +131,7 @@ def test_a_second_request_with_an_id_in_flight_is_malformed(subject: ServerSubje
 _NO_REQUESTS: dict[str, tuple[Any, ...]] = {
     "a pong": (Type.PONG, 9),
     "a pong with elements": (Type.PONG, 9, 1, 2),
-    "values": (Type.VALUES, 9, (7,), (b"x",)),
+    "values": (Type.VALUES, 9, (7,), (b"x",), "f"),
     "values without elements": (Type.VALUES, 9),
     "a location without elements": (Type.LOCATION, 9),
     "a description": (Type.DESCRIPTION, 9, ()),

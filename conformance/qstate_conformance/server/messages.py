@@ -29,6 +29,9 @@ __all__ = [
 ]
 
 
+_MAX_U32 = (1 << 32) - 1
+
+
 class Violation(AssertionError):
     """The server broke a rule; the message starts with the rule's id."""
 
@@ -39,12 +42,15 @@ class Welcome(NamedTuple):
     features: tuple[str, ...]
     max_frame: int
     max_keys: int
+    max_in_flight: int = _MAX_U32
+    idle_timeout_ms: int = 0
 
 
 class Values(NamedTuple):
     id: int
     epochs: tuple[int, ...]
     results: tuple[bytes | int | None, ...]
+    fingerprint: str
 
 
 class Owner(NamedTuple):
@@ -84,10 +90,10 @@ class Failure(NamedTuple):
 Answer: TypeAlias = Values | Location | Description | Pong | Failure
 ServerMessage: TypeAlias = Welcome | Answer
 
-_MAX_U32 = (1 << 32) - 1
 _MAX_INT64 = (1 << 63) - 1
-_STATE_TEXTS = ("name", "kind", "serializer")
-_STATE_ARRAYS = ("key_types", "capabilities")
+_MAX_FRAME = (1 << 28) - 1
+_STATE_TEXTS = ("name", "kind", "serializer", "fingerprint")
+_STATE_ARRAYS = ("key_types", "namespace_types", "capabilities")
 
 
 def read_message(payload: bytes) -> ServerMessage:
@@ -97,13 +103,17 @@ def read_message(payload: bytes) -> ServerMessage:
     if kind == Type.WELCOME:
         _require(number == 0, "P-MSG-2", f"Welcome has the id 0, not {number}")
         _require(len(rest) >= 5, "P-HELLO-5", f"Welcome has at least 5 fields, not {len(rest)}")
-        return _welcome(rest[:5])
+        return _welcome(rest[:7])
     if kind not in _READERS:
         raise Violation(f"P-MSG-1: a server does not send type {kind}")
     _require(number > 0 or kind == Type.FAILURE, "P-MSG-2", f"an answer of type {kind} has the id 0")
     size, reader = _READERS[kind]
-    _require(len(rest) == size, "P-MSG-3", f"type {kind} has {size} fields, not {len(rest)}")
-    return reader(number, *rest)
+    _require(len(rest) in (size, size + 1), "P-MSG-3", f"type {kind} has {size} fields, not {len(rest)}")
+    for attributes in rest[size:]:
+        _require(type(attributes) is dict, "P-MSG-3", f"{attributes!r} after the fields of type {kind}")
+        known = all(name.startswith("?") and _is_scalar(value) for name, value in attributes.items())
+        _require(known, "P-ATTR-2", f"the attributes {attributes!r}")
+    return reader(number, *rest[:size])
 
 
 def _require(sound: bool, rule: str, what: str) -> None:
@@ -156,17 +166,19 @@ def _is_scalar(value: Any) -> bool:
 
 
 def _welcome(fields: tuple[Any, ...]) -> Welcome:
-    version, server, features, max_frame, max_keys = fields
+    version, server, features, max_frame, max_keys, *more = fields
     _require(_is_integer(version, 1, 65_535), "P-MSG-6", f"the Welcome's version is {version!r}")
     _require(_is_name(server, 0), "P-MSG-5", f"the Welcome's server is {server!r}")
     named = type(features) is tuple and len(features) <= 32 and all(_is_name(name) for name in features)
     _require(named, "P-MSG-5", f"the Welcome's features are {features!r}")
-    _require(_is_integer(max_frame, 4096, _MAX_U32), "P-FRAME-2", f"the Welcome's max_frame is {max_frame!r}")
+    _require(_is_integer(max_frame, 4096, _MAX_FRAME), "P-FRAME-2", f"the Welcome's max_frame is {max_frame!r}")
     _require(_is_integer(max_keys, 1, 1 << 20), "P-MSG-6", f"the Welcome's max_keys is {max_keys!r}")
-    return Welcome(version, server, features, max_frame, max_keys)
+    for low, value in zip((1, 0), more, strict=False):
+        _require(_is_integer(value, low, _MAX_U32), "P-MSG-6", f"the Welcome's last elements are {more!r}")
+    return Welcome(version, server, features, max_frame, max_keys, *more)
 
 
-def _values(number: int, epochs: Any, results: Any) -> Values:
+def _values(number: int, epochs: Any, results: Any, fingerprint: Any) -> Values:
     _require(type(epochs) is tuple and type(results) is tuple, "P-GET-1", "epochs and results are arrays")
     _require(len(epochs) == len(results) > 0, "P-GET-1", f"{len(epochs)} epochs for {len(results)} results")
     for epoch, result in zip(epochs, results, strict=True):
@@ -174,7 +186,10 @@ def _values(number: int, epochs: Any, results: Any) -> Values:
         if result is not None and type(result) is not bytes:
             _require(_is_integer(result, 1, 65_535), "P-GET-2", f"{result!r} as a result")
             _require(epoch == -1, "P-GET-2", f"the failure {result} has the epoch {epoch}")
-    return Values(number, epochs, results)
+    _require(_is_name(fingerprint, 0), "P-GET-16", f"{fingerprint!r} as a fingerprint")
+    needless = all(type(result) is int for result in results)
+    _require(bool(fingerprint) or needless, "P-GET-16", "results without a fingerprint")
+    return Values(number, epochs, results, fingerprint)
 
 
 def _location(number: int, state: Any, max_parallelism: Any, owners: Any) -> Location:
@@ -182,8 +197,8 @@ def _location(number: int, state: Any, max_parallelism: Any, owners: Any) -> Loc
     _require(type(owners) is tuple, "P-LOC-1", f"owners are an array, not {owners!r}")
     found, free = [], 0
     for row in owners:
-        _require(type(row) is tuple and len(row) == 5, "P-LOC-1", f"an owner is five elements, not {row!r}")
-        start, stop, host, port, state_id = row
+        _require(type(row) is tuple and len(row) >= 5, "P-LOC-1", f"an owner is five elements, not {row!r}")
+        start, stop, host, port, state_id = row[:5]
         ranges = _is_integer(start, free, max_parallelism - 1) and _is_integer(stop, 1, max_parallelism)
         _require(ranges and start < stop, "P-LOC-1", f"key groups {start!r} to {stop!r} after {free}")
         _require(_is_name(host) and _is_integer(port, 1, 65_535), "P-LOC-1", f"{host!r}:{port!r} as an address")
@@ -195,10 +210,13 @@ def _location(number: int, state: Any, max_parallelism: Any, owners: Any) -> Loc
 
 def _state(found: Any) -> Mapping[str, Any]:
     _require(type(found) is dict, "P-DESC-1", f"a state is described by a map, not {found!r}")
-    _require(all(_is_name(found.get(name)) for name in _STATE_TEXTS), "P-DESC-1", f"name, kind, serializer: {found}")
+    _require(all(_is_name(found.get(name)) for name in _STATE_TEXTS), "P-DESC-1", f"{_STATE_TEXTS}: {found}")
+    _require(_is_integer(found.get("serializer_version"), 1, _MAX_INT64), "P-DESC-1", f"serializer_version: {found}")
     _require(type(found.get("value_type")) is str, "P-DESC-1", f"value_type: {found}")
     for name in _STATE_ARRAYS:
         items = found.get(name)
+        if name == "namespace_types" and name in found and items is None:
+            continue
         named = type(items) is tuple and len(items) <= 64 and all(_is_name(item) for item in items)
         _require(named, "P-DESC-1", f"{name} is an array of names: {found}")
     _described(found)
@@ -231,7 +249,7 @@ def _failure(number: int, code: Any, details: Any) -> Failure:
 
 
 _READERS: Mapping[int, tuple[int, Callable[..., Answer]]] = {
-    Type.VALUES: (2, _values),
+    Type.VALUES: (3, _values),
     Type.LOCATION: (3, _location),
     Type.DESCRIPTION: (1, _description),
     Type.PONG: (0, Pong),

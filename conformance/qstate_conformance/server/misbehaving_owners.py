@@ -29,8 +29,11 @@ def silent_owner(bind: str) -> MisbehavingOwner:
     return MisbehavingOwner(bind, lambda get: None)
 
 
-def dying_owner(bind: str) -> MisbehavingOwner:
-    """An owner that closes the connection at a Get with a key that it has not seen, and has nothing for the others."""
+def dying_owner(bind: str, fingerprint: str) -> MisbehavingOwner:
+    """An owner that closes the connection at a Get with a key that it has not seen, and has nothing for the others.
+
+    `fingerprint` is that of its state's description.
+    """
     lock, seen = threading.Lock(), set[Key]()
 
     def die_once(get: Get) -> Values:
@@ -39,7 +42,7 @@ def dying_owner(bind: str) -> MisbehavingOwner:
             seen.update(unseen)
         if unseen:
             raise ConnectionAbortedError
-        return Values(get.id, (fixture.LIVE_EPOCH,) * len(get.keys), (None,) * len(get.keys))
+        return Values(get.id, (fixture.LIVE_EPOCH,) * len(get.keys), (None,) * len(get.keys), fingerprint)
 
     return MisbehavingOwner(bind, die_once)
 

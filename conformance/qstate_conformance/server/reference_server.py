@@ -80,7 +80,8 @@ def reference_server(
         locations.misplace(fixture.MOVED, servers[0].address)
         locations.misplace(fixture.UNREACHABLE, stack.enter_context(_nobody(bind)))
         locations.misplace(fixture.SILENT, stack.enter_context(silent_owner(bind)).address)
-        locations.misplace(fixture.DYING, stack.enter_context(dying_owner(bind)).address)
+        dying = stack.enter_context(dying_owner(bind, locations.fingerprint))
+        locations.misplace(fixture.DYING, dying.address)
         for found in special_states(servers[0].address, registries[0]):
             locations.special[found.name] = found
         proxy = ClientProxy(_proxy_options(bind, port, token), statistics, local=servers[0])
@@ -176,6 +177,11 @@ class _Locations:
             owner = Owner(key_groups, *server.address, registry.register(instance))
             self._descriptions[found.name] = instance.describe()
             self._owners.setdefault(found.name, []).append(owner)
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the description of misplaced states."""
+        return str(self._descriptions[fixture.STATES[0].name]["fingerprint"])
 
     def misplace(self, name: str, address: tuple[str, int]) -> None:
         """Report a state at this address, by an id that is not registered anywhere."""

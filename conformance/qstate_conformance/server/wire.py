@@ -61,9 +61,9 @@ def frame(payload: bytes) -> bytes:
     return len(payload).to_bytes(4, "big") + payload
 
 
-def hello(versions: Iterable[int] = (1,), token: bytes | None = None, client: str = "conformance") -> bytes:
-    """The frame that opens a connection."""
-    return frame(pack((Type.HELLO, 0, tuple(versions), token, client)))
+def hello(versions: Iterable[int] = (1,), token: bytes | None = None, client: str = "conformance", *last: Any) -> bytes:
+    """The frame that opens a connection; `last` are the elements that may be left out."""
+    return frame(pack((Type.HELLO, 0, tuple(versions), token, client, *last)))
 
 
 class Stream:
@@ -254,18 +254,26 @@ class Session(Stream):
     """A connection with its handshake, which knows what is in flight: an answer to nothing is a violation."""
 
     def __init__(
-        self, address: tuple[str, int], token: bytes | None, *, receive_buffer: int = 0, versions: Iterable[int] = (1,)
+        self,
+        address: tuple[str, int],
+        token: bytes | None,
+        *,
+        receive_buffer: int = 0,
+        versions: Iterable[int] = (1,),
+        max_frame: int | None = None,
     ) -> None:
+        """`max_frame` is that of the Hello; without it, the Hello has none."""
         super().__init__(address, receive_buffer=receive_buffer)
         self._last_id = 0
         self._waiting: dict[int, tuple[type | None, int]] = {}
         self._answers: dict[int, Answer] = {}
         try:
-            self.welcome = self._shake_hands(hello(versions, token))
+            last = () if max_frame is None else ((), max_frame)
+            self.welcome = self._shake_hands(hello(versions, token, "conformance", *last))
         except BaseException:
             self.close()
             raise
-        self.max_frame = self.welcome.max_frame
+        self.max_frame = min(self.welcome.max_frame, max_frame or self.welcome.max_frame)
 
     def __enter__(self) -> Session:
         return self
@@ -379,7 +387,13 @@ class Session(Stream):
         return found.code
 
 
-def connect(subject: ServerSubject, address: tuple[str, int] | None = None, *, receive_buffer: int = 0) -> Session:
+def connect(
+    subject: ServerSubject,
+    address: tuple[str, int] | None = None,
+    *,
+    receive_buffer: int = 0,
+    max_frame: int | None = None,
+) -> Session:
     """A session with the proxy, or with the state server at this address.
 
     A server notices that earlier connections are gone only after a while; until then it may be full (P-HELLO-7).
@@ -387,7 +401,8 @@ def connect(subject: ServerSubject, address: tuple[str, int] | None = None, *, r
     until = time.monotonic() + _patience.limit_s
     while True:
         try:
-            return Session(address or (subject.host, subject.port), subject.token, receive_buffer=receive_buffer)
+            where = address or (subject.host, subject.port)
+            return Session(where, subject.token, receive_buffer=receive_buffer, max_frame=max_frame)
         except Ended:
             if time.monotonic() > until:
                 _patience.was_lost()

@@ -17,6 +17,8 @@ export { ClosedError, InvalidArgument, QueryError, UnreadableState, UnsupportedO
 export { Extension, Timestamp } from "./messagepack.js";
 export * from "./views.js";
 
+/** The failure code of values that no known description can read. */
+const UNKNOWN_STATE_ID = 4;
 const FIRST_WAIT_MS = 5;
 const LONGEST_WAIT_MS = 200;
 /** Timers count milliseconds in 31 bits: one of more ends at once. */
@@ -31,8 +33,8 @@ export class Client {
   #connection = null;
   #closed = false;
   /**
-   * What the connection has told about states, by job and name: promises, so that those who ask at once share one
-   * look-up. It ends with the connection (P-DESC-4).
+   * The descriptions of states, by job and name: promises, so that those who ask at once share one look-up. Values
+   * that have another fingerprint show that one is out of date (P-DESC-5).
    */
   #states = new Map();
 
@@ -70,10 +72,13 @@ export class Client {
     let open = [...keys.keys()];
     await this.#retrying(timeoutMs, async (deadline) => {
       if (open.length === 0) return;
-      const { connection, makeView } = await this.#look(job, state, deadline);
+      const { makeView, fingerprint } = await this.#look(job, state, deadline);
+      const connection = await this.#connected(deadline);
       const asked = open;
-      const query = { target: [job, state], namespace, options };
-      const [epochs, results] = await ask(connection, query, asked.map((index) => keys[index]), deadline);
+      const query = { target: [job, state], namespace, options, fingerprint };
+      const [epochs, results] = await ask(connection, query, asked.map((index) => keys[index]), deadline).catch(
+        (error) => (error.code === "UNKNOWN_STATE_ID" ? this.#forget(job, state, error) : Promise.reject(error)),
+      );
       // What has an answer is kept: only the other keys are asked for again (P-RETRY-4).
       open = asked.filter((_, at) => typeof results[at] === "number");
       asked.forEach((index, at) => {
@@ -111,9 +116,8 @@ export class Client {
     });
   }
 
-  /** How to make the views of a state, and the connection that told it; the proxy is asked once. */
+  /** How to make the views of a state, and the fingerprint of its description; the proxy is asked once. */
   async #look(job, state, deadline) {
-    await this.#connected(deadline);
     const name = JSON.stringify([job, state]);
     let known = this.#states.get(name);
     if (known === undefined) {
@@ -128,7 +132,7 @@ export class Client {
     const { LOCATE, LOCATION } = protocol;
     const connection = await this.#connected(deadline);
     const answer = await connection.request(LOCATE, LOCATION, (deadlineMs) => [deadlineMs, job, state], deadline);
-    return { connection, makeView: viewsOf(answer.state, this.#serializers) };
+    return { makeView: viewsOf(answer.state, this.#serializers), fingerprint: answer.state.fingerprint };
   }
 
   /** A state that failed for good may be replaced by another: the client looks it up again. */
@@ -141,7 +145,6 @@ export class Client {
   async #connected(deadline) {
     if (this.#closed) throw new ClosedError("the client is closed");
     if (this.#connection === null || this.#connection.ended) {
-      this.#states.clear();
       this.#connection = new Connection(this.#host, this.#port, this.#token);
     }
     const connection = this.#connection;
@@ -175,13 +178,18 @@ export class Client {
 }
 
 /** The epochs and results of keys, in their order; in several requests when one would be too large. */
-async function ask(connection, { target, namespace, options }, keys, deadline) {
+async function ask(connection, query, keys, deadline) {
   const { GET, VALUES } = protocol;
+  const { target, namespace, options } = query;
   if (keys.length <= connection.maxKeys) {
     try {
       const fieldsOf = (deadlineMs) => [deadlineMs, target, namespace, options, keys];
       const fits = (message) => message.results.length === keys.length && isReached(message, options);
-      const { epochs, results } = await connection.request(GET, VALUES, fieldsOf, deadline, fits);
+      const { epochs, results, fingerprint } = await connection.request(GET, VALUES, fieldsOf, deadline, fits);
+      if (fingerprint !== query.fingerprint && results.some((result) => typeof result !== "number")) {
+        // The state has come back as another one: it has to be looked up again.
+        throw failure(UNKNOWN_STATE_ID, new Map());
+      }
       return [epochs, results];
     } catch (error) {
       if (error.code !== "TOO_LARGE" || keys.length === 1) throw error;
@@ -189,7 +197,6 @@ async function ask(connection, { target, namespace, options }, keys, deadline) {
   }
   const half = keys.length >> 1;
   const parts = [keys.slice(0, half), keys.slice(half)];
-  const query = { target, namespace, options };
   const found = await Promise.all(parts.map((part) => ask(connection, query, part, deadline)));
   return [found.flatMap(([epochs]) => epochs), found.flatMap(([, results]) => results)];
 }

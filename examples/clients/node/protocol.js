@@ -12,6 +12,7 @@ export const VERSIONS = [1];
 export const BEFORE_THE_WELCOME = 65536;
 
 const MAX_UINT32 = 2 ** 32 - 1;
+const MAX_FRAME = 2 ** 28 - 1;
 const BIGINT_STOP = 2n ** 63n;
 const MAX_NAME = 255;
 /** A timestamp, and the texts of a date and of a decimal. */
@@ -93,15 +94,33 @@ export function read(payload) {
   need(isInteger(type, 0, MAX_UINT32) && isInteger(id, 0, MAX_UINT32), "a message begins with its type and its id");
   const check = CHECKS.get(type);
   need(check !== undefined, `a server sends no message of type ${type}`);
-  return { type, id, ...check(rest, id) };
+  return { type, id, ...check(SIZES.has(type) ? withoutAttributes(rest, SIZES.get(type)) : rest, id) };
 }
 
+/** The fields of an answer, which may end with attributes: those that may be ignored are (P-ATTR-1). */
+function withoutAttributes(fields, size) {
+  need(fields.length === size || fields.length === size + 1, "the number of fields of an answer");
+  for (const attributes of fields.slice(size)) {
+    need(attributes instanceof Map, "attributes are a map");
+    for (const [name, value] of attributes) need(name.startsWith("?") && isScalar(value), `the attribute ${name}`);
+  }
+  return fields.slice(0, size);
+}
+
+/** How many fields the answers have. */
+const SIZES = new Map([
+  [VALUES, 3],
+  [LOCATION, 3],
+  [DESCRIPTION, 1],
+  [PONG, 0],
+  [FAILURE, 2],
+]);
 const CHECKS = new Map([
   [WELCOME, welcome],
   [VALUES, values],
   [LOCATION, location],
   [DESCRIPTION, description],
-  [PONG, (fields) => need(fields.length === 0, "Pong has no fields") ?? {}],
+  [PONG, () => ({})],
   [FAILURE, failed],
 ]);
 
@@ -109,29 +128,31 @@ function welcome([version, server, features, maxFrame, maxKeys], id) {
   // Elements after these, and features that are not known, are ignored (P-HELLO-5).
   need(id === 0, "Welcome has the id 0");
   need(isInteger(version, 1, 65535) && isText(server) && isNames(features, 32), "Welcome");
-  need(isInteger(maxFrame, 4096, MAX_UINT32) && isInteger(maxKeys, 1, 2 ** 20), "the limits of the Welcome");
+  need(isInteger(maxFrame, 4096, MAX_FRAME) && isInteger(maxKeys, 1, 2 ** 20), "the limits of the Welcome");
   return { version, maxFrame, maxKeys };
 }
 
 function values(fields) {
-  const [epochs, results] = fields;
-  need(fields.length === 2 && Array.isArray(epochs) && Array.isArray(results), "Values");
+  const [epochs, results, fingerprint] = fields;
+  need(Array.isArray(epochs) && Array.isArray(results), "Values");
   need(epochs.length === results.length, "Values have one epoch for each result");
   results.forEach((result, index) => {
     const isCode = isInteger(result, 1, 65535);
     need(isCode || result === null || result instanceof Uint8Array, "a result is binary, nil or a failure code");
     need(isCode ? epochs[index] === -1 : isEpoch(epochs[index]), "an epoch");
   });
-  return { epochs, results };
+  const needless = results.every((result) => isInteger(result, 1, 65535));
+  need(isText(fingerprint) && (needless || fingerprint !== ""), "the fingerprint of the description");
+  return { epochs, results, fingerprint };
 }
 
 function location(fields) {
   const [state, maxParallelism, owners] = fields;
-  need(fields.length === 3 && Array.isArray(owners), "Location");
+  need(Array.isArray(owners), "Location");
   need(isInteger(maxParallelism, 1, 32768), "max_parallelism");
   let free = 0;
   for (const owner of owners) {
-    need(Array.isArray(owner) && owner.length === 5, "an owner");
+    need(Array.isArray(owner) && owner.length >= 5, "an owner");
     const [start, stop, host, port, stateId] = owner;
     need(isInteger(start, free, maxParallelism - 1) && isInteger(stop, start + 1, maxParallelism), "key groups");
     need(isName(host) && isInteger(port, 1, 65535), "the address of an owner");
@@ -143,13 +164,13 @@ function location(fields) {
 
 function description(fields) {
   const [entries] = fields;
-  need(fields.length === 1 && Array.isArray(entries) && entries.length <= 32768, "Description");
+  need(Array.isArray(entries) && entries.length <= 32768, "Description");
   return { entries: entries.map((entry) => (entry instanceof Map && !entry.has("kind") ? jobOf(entry) : stateOf(entry))) };
 }
 
 function failed(fields) {
   const [code, details] = fields;
-  need(fields.length === 2 && isInteger(code, 1, 65535) && details instanceof Map, "Failure");
+  need(isInteger(code, 1, 65535) && details instanceof Map, "Failure");
   for (const value of details.values()) need(isScalar(value), "a detail is a scalar");
   return { code, details: unwrapped(details) };
 }
@@ -162,10 +183,16 @@ function jobOf(entry) {
 /** The description of a state; names that this client does not know are ignored (P-DESC-1). */
 function stateOf(entry) {
   need(describes(entry), "a state is a map of scalars, or arrays of them");
-  for (const name of ["name", "kind", "serializer"]) need(isName(entry.get(name)), name);
+  for (const name of ["name", "kind", "serializer", "fingerprint"]) need(isName(entry.get(name)), name);
   for (const name of ["key_types", "capabilities"]) need(isNames(entry.get(name), 64), name);
+  need(entry.get("namespace_types") === null || isNames(entry.get("namespace_types"), 64), "namespace_types");
+  const version = entry.get("serializer_version");
+  need(typeof version === "bigint" ? version > 0n : Number.isInteger(version) && version > 0, "serializer_version");
   need(typeof entry.get("value_type") === "string", "value_type");
-  const known = ["name", "kind", "serializer", "key_types", "value_type", "capabilities"];
+  const known = [
+    ...["name", "kind", "serializer", "serializer_version", "key_types", "namespace_types", "value_type"],
+    ...["capabilities", "fingerprint"],
+  ];
   return Object.fromEntries(known.map((name) => [name, entry.get(name)]));
 }
 

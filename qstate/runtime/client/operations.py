@@ -21,7 +21,7 @@ from qstate.protocol.limits import MAX_DEADLINE_MS
 from qstate.protocol.messages import PLAIN
 from qstate.runtime.client.query import Query
 from qstate.runtime.client.state_cache import CachedState, Endpoints, StateCache
-from qstate.runtime.routing.location import LocationTable, Owner
+from qstate.runtime.routing.location import LocationTable
 from qstate.runtime.routing.pipelined_connection import ConnectionSettings, PipelinedConnection, Requester
 from qstate.runtime.routing.routed_get import (
     ANY_NUMBER,
@@ -218,10 +218,6 @@ class RoutedOperation(Operation, Requester):
         """Whether its proxy refused the connection and never was reached: waiting does not help."""
         return self._routed.hopeless
 
-    def may_ask(self, owner: Owner) -> bool:
-        """Whether the owner may still be asked by what the operation knows of the state."""
-        return True
-
     @property
     def wake_at(self) -> float:
         return self._routed.wake_at
@@ -234,11 +230,7 @@ class RoutedOperation(Operation, Requester):
         self._run(self._routed.on_time(now), now)
 
     def _ask(self, command: Ask, now: float) -> None:
-        link = self._links.link_to(command.owner.address)
-        if self.may_ask(command.owner):
-            link.send(self, command, now)
-        else:
-            self.on_outdated(command.part, now)
+        self._links.link_to(command.owner.address).send(self, command, now)
 
     def _look_up(self, command: LookUp, now: float) -> None:
         self._links.link_to(self._states.proxy).send(self, command, now)
@@ -281,12 +273,6 @@ class _StateOperation(RoutedOperation):
     @property
     def asks_owners(self) -> bool:
         return self._known is not None and any(owner.state_id for owner in self._known.table.owners)
-
-    def may_ask(self, owner: Owner) -> bool:
-        if self._known is None:
-            return True
-        current = self._states.find(self._query.job, self._query.state)
-        return self._states.may_ask(owner, self._known, current)
 
     def _ask(self, command: Ask, now: float) -> None:
         super()._ask(command, now)
@@ -368,7 +354,7 @@ class GetOperation(_StateOperation):
         if self.error is not None:
             raise self.error
         assert self._answer is not None
-        epochs, results = self._answer
+        epochs, results, _ = self._answer
         if not results:
             return []
         assert self._known is not None
@@ -427,4 +413,4 @@ class CallOperation(RoutedOperation):
 
     def _on_other_answer(self, part: int, message: WireAnswer, now: float) -> None:
         self._result = message.entries if type(message) is Description else now - self._sent_at
-        self._run(self._routed.on_values(part, (0,), (b"",), now), now)
+        self._run(self._routed.on_values(part, (0,), (b"",), "", now), now)

@@ -6,9 +6,8 @@ Whom to ask for a key is always said by a table of owners, so that all clients s
 the place of owners that are not to be asked: of all of them (`Way.PROXY`), or of those to which the client has no
 connection (`Way.REACHED`).
 
-A proxy's description of a state is valid as long as the connection that brought it: the next connection may lead to a
-job that was restarted with another program. When the connection ends, no key of the entry can be asked for at the proxy
-any more. Owners are asked by state id, and a state id stands for one description of the state.
+An entry may outlive the job that it describes: values have the fingerprint of the description that they are to be read
+by, so a value of another one shows that the entry is stale.
 """
 
 from __future__ import annotations
@@ -53,14 +52,12 @@ class Way(Enum):
 class CachedState:
     """The cached facts of one state.
 
-    `table` says whom to ask; `location` has the owners. `described` is whether the connection is open that brought the
-    description. At `expires_at` it is time to look the state up again. `key_class` is the type of the keys when they
-    have one column.
+    `table` says whom to ask; `location` has the owners. At `expires_at` it is time to look the state up again.
+    `key_class` is the type of the keys when they have one column.
     """
 
     table: LocationTable
     location: LocationTable
-    described: bool
     expires_at: float
     maker: ViewMaker
     key_types: tuple[ColumnType, ...] | None
@@ -100,9 +97,7 @@ class StateCache:
         maker = ViewMaker(location.state, self._serializers)
         failed = [self._failed[owner.address][1] for owner in owners.owners if owner.address in self._failed]
         expires_at = min(failed, default=math.inf) if self.way is Way.REACHED else math.inf
-        known = CachedState(
-            self._table(owners, described=True), owners, True, expires_at, maker, types, key_class(types)
-        )
+        known = CachedState(self._table(owners), owners, expires_at, maker, types, key_class(types))
         self._known[job, state] = known
         return known
 
@@ -128,8 +123,6 @@ class StateCache:
     def ended(self, address: Address, now: float) -> None:
         """The connection to a peer has ended or could not be made, or gets no more requests."""
         self._reached.discard(address)
-        if address == self.proxy:
-            self._forget()
         if self.way is Way.REACHED:
             failures = self._failed.get(address, (0, now))[0] + 1
             pause_s = min(LONGEST_RETRY_OWNER_S, RETRY_OWNER_S * (1 << min(failures - 1, 10)))
@@ -138,44 +131,27 @@ class StateCache:
                 if _names(known, address):
                     del self._known[target]
 
-    def may_ask(self, owner: Owner, known: CachedState, current: CachedState | None) -> bool:
-        """Whether an owner may still be asked by what `known` says, an entry that is `current` now."""
-        if self.way is Way.OWNERS or (owner.state_id and owner.address in self._reached):
-            return True
-        return not owner.state_id and current is not None and current.described and current.maker is known.maker
-
     def at_proxy(self, job: str, state: Mapping[str, Any]) -> LocationTable:
         """A table with the proxy as the owner of every key."""
         return LocationTable(job, state, 1, (Owner(KeyGroupRange(0, 1), *self.proxy, b""),))
-
-    def _forget(self) -> None:
-        """The connection to the proxy has ended, and with it the descriptions that came over it."""
-        for (job, state), known in list(self._known.items()):
-            table = self._table(known.location, described=False)
-            if table.owners:
-                self._known[job, state] = replace(known, described=False, table=table)
-            else:
-                del self._known[job, state]
 
     def _renew(self, address: Address) -> None:
         """A peer is reached now: ask it for its keys."""
         if self.way is Way.REACHED:
             for target, known in self._known.items():
                 if _names(known, address):
-                    self._known[target] = replace(known, table=self._table(known.location, described=known.described))
+                    self._known[target] = replace(known, table=self._table(known.location))
 
-    def _table(self, location: LocationTable, *, described: bool) -> LocationTable:
-        """Whom to ask for the keys of a state. Unless it is `described`, the proxy is not to be asked."""
-        if self.way is Way.OWNERS:
-            return location
-        if self.way is Way.PROXY and described:
+    def _table(self, location: LocationTable) -> LocationTable:
+        """Whom to ask for the keys of a state."""
+        if self.way is Way.PROXY:
             return self.at_proxy(location.job, location.state)
-        asked = [owner for owner in location.owners if self.way is Way.REACHED and owner.address in self._reached]
-        if len(asked) == len(location.owners):
+        if self.way is Way.OWNERS or all(owner.address in self._reached for owner in location.owners):
             return location
-        if described:
-            others = (owner.key_groups for owner in location.owners if owner.address not in self._reached)
-            asked += [Owner(groups, *self.proxy, b"") for groups in others]
+        asked = (
+            owner if owner.address in self._reached else Owner(owner.key_groups, *self.proxy, b"")
+            for owner in location.owners
+        )
         return replace(location, owners=tuple(asked))
 
 

@@ -65,6 +65,8 @@ class LocationTable:
     owners: tuple[Owner, ...]
     #: The owner of every group, which saves hashing keys; None when there are several owners or a gap.
     sole_owner: Owner | None = field(init=False, repr=False, compare=False)
+    #: That of the description.
+    fingerprint: str = field(init=False, repr=False, compare=False)
     _slots: tuple[int, ...] = field(init=False, repr=False, compare=False)
     _group: Callable[[Key], int] = field(init=False, repr=False, compare=False)
 
@@ -80,6 +82,7 @@ class LocationTable:
             slots[groups.start : groups.stop] = [same] * len(groups)
         sole = self.owners[0] if len(first) == 1 and -1 not in slots else None
         object.__setattr__(self, "sole_owner", sole)
+        object.__setattr__(self, "fingerprint", self.state.get("fingerprint", ""))
         object.__setattr__(self, "_slots", tuple(slots))
         object.__setattr__(self, "_group", key_grouper(self.max_parallelism))
 

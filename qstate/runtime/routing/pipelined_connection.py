@@ -30,7 +30,6 @@ from qstate.protocol import (
     ClientConnection,
     ConnectionState,
     Failure,
-    Location,
     Request,
     Values,
     Welcome,
@@ -76,7 +75,7 @@ class Requester(ABC):
         if self.finished:
             return
         if type(message) is Values:
-            self._run(self._routed.on_values(part, message.epochs, message.results, now), now)
+            self._run(self._routed.on_values(part, message.epochs, message.results, message.fingerprint, now), now)
         elif type(message) is Failure:
             self._run(self._routed.on_failure(part, message.code, message.details, now), now)
         else:
@@ -95,11 +94,6 @@ class Requester(ABC):
             self.on_lost(part, code, details, now)
         elif not self.finished:
             self._run(self._routed.on_unreached(part, details, now, hopeless=hopeless), now)
-
-    def on_outdated(self, part: int, now: float) -> None:
-        """The connection has ended that described the state: the part was not sent, or its answer does not count."""
-        if not self.finished:
-            self._run(self._routed.on_outdated(part, now), now)
 
     def on_unsendable(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> None:
         """The protocol cannot encode the request of the part."""
@@ -253,10 +247,7 @@ class PipelinedConnection(ABC):
                 entry = pending.pop(message.id, None)  # type: ignore[union-attr]
                 if entry is None:
                     continue
-                if type(message) is Location and self.phase is Phase.SILENT:
-                    entry[0].on_outdated(entry[1], now)
-                else:
-                    entry[0].on_answer(entry[1], message, now)  # type: ignore[arg-type]
+                entry[0].on_answer(entry[1], message, now)  # type: ignore[arg-type]
             elif type(message) is Failure:
                 self._dismissed(message, now)
         if broken is not None:

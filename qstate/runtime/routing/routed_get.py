@@ -25,8 +25,9 @@ What happens to a key, by its latest answer:
     the deadline              its latest failure; DEADLINE_EXCEEDED without one. A failure is also final
                               when the next try could not start before the deadline
 
-A new location may have another description of the state, because the job was restarted with another program. Earlier
-answers then have another form, so every key with a value is asked for again.
+Values are read by the description of the state whose fingerprint they have. It may be another one than that of the
+location, because the job was restarted with another program: then the location is looked up again. When the new
+location has another description, earlier answers have another form, so every key with a value is asked for again.
 """
 
 from __future__ import annotations
@@ -88,10 +89,14 @@ class LookUp(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The end: an epoch and a result for each key, in the order of the keys."""
+    """The end: an epoch and a result for each key, in the order of the keys.
+
+    The values are to be read by the description with this fingerprint, empty if there are none.
+    """
 
     epochs: tuple[int, ...]
     results: tuple[Result, ...]
+    fingerprint: str
 
 
 class Refuse(NamedTuple):
@@ -150,9 +155,9 @@ class RoutedGet:
 
     __slots__ = (
         "_deadline",
-        "_described",
         "_details",
         "_epochs",
+        "_fingerprint",
         "_keys",
         "_locating",
         "_most_bytes",
@@ -195,8 +200,8 @@ class RoutedGet:
         self._epochs: list[int] = []
         self._results: list[Result] = []
         self._details: dict[int, Mapping[str, Detail]] = {}
-        #: The description of the state in the latest location.
-        self._described = None if table is None else table.state
+        #: That of the description in the latest location.
+        self._fingerprint = "" if table is None else table.fingerprint
         #: The positions of keys that are UNAVAILABLE because no proxy was reached: no request was sent for them.
         self.unreached: set[int] = set()
         #: Whether a proxy refused the connection and never was reached: waiting does not help.
@@ -223,8 +228,10 @@ class RoutedGet:
             return [LookUp(None)]
         return self._route(everything, now) or self._ending()
 
-    def on_values(self, part: int, epochs: Sequence[int], results: Sequence[Result], now: float) -> list[Command]:
-        """The owner answered each key of a part."""
+    def on_values(
+        self, part: int, epochs: Sequence[int], results: Sequence[Result], fingerprint: str, now: float
+    ) -> list[Command]:
+        """The owner answered each key of a part, by the description with this fingerprint."""
         asked = self._open.pop(part, None)
         if asked is None or self.finished:
             return []
@@ -232,9 +239,14 @@ class RoutedGet:
             reason = {"reason": "the answer has another number of keys than the request"}
             self._fail(asked, _Failed(FailureCode.INTERNAL, reason), now)
             return self._ending()
-        if len(results) == self._unanswered == len(self._keys) and PLAIN.issuperset(map(type, results)):
+        plain = PLAIN.issuperset(map(type, results))
+        if fingerprint != self._fingerprint and (plain or not all(isinstance(result, int) for result in results)):
+            reason = {"reason": "the answer is of another description of the state than its location"}
+            self._fail(asked, _Failed(FailureCode.UNKNOWN_STATE_ID, reason), now)
+            return self._ending()
+        if plain and len(results) == self._unanswered == len(self._keys):
             self.finished = True
-            return [_NEW(Answer, (tuple(epochs), tuple(results)))]
+            return [_NEW(Answer, (tuple(epochs), tuple(results), fingerprint))]
         if self._is_too_large(results):
             return self._refuse(FailureCode.TOO_LARGE, {"field": "answer"})
         self._merge(asked, epochs, results, now)
@@ -275,20 +287,6 @@ class RoutedGet:
         self._fail(asked, _not_reached(asked, details, hopeless), now)
         return self._ending()
 
-    def on_outdated(self, part: int, now: float) -> list[Command]:
-        """The part was not sent, because the connection has ended that described the state."""
-        if part == LOOK_UP:
-            return [LookUp(None)]
-        asked = self._take(part)
-        if asked is None:
-            return []
-        again = asked._replace(attempt=asked.attempt + 1)
-        if asked.attempt:
-            self._wait(_Waiting(now + backoff_s(asked.attempt, self._random), again, look_up=True))
-            return []
-        self._locating.append(again)
-        return [LookUp(self._table)] if len(self._locating) == 1 else []
-
     def on_located(self, table: LocationTable, now: float) -> list[Command]:
         """The answer to a `LookUp`."""
         parts, self._locating = self._locating, []
@@ -326,8 +324,8 @@ class RoutedGet:
 
     def _has_new_description(self, table: LocationTable) -> bool:
         """Take the table's description of the state; returns whether it differs from the one before."""
-        before, self._described = self._described, table.state
-        return before is not None and before is not table.state and before != table.state
+        before, self._fingerprint = self._fingerprint, table.fingerprint
+        return bool(before) and before != table.fingerprint
 
     def _all_but_failed(self) -> list[_Part]:
         """Every key that has not failed for good, to be asked for again: its value now has another form."""
@@ -475,7 +473,7 @@ class RoutedGet:
         first = results[0] if results else None
         if isinstance(first, int) and results.count(first) == len(results):
             return [Refuse(first, self._details.get(first, {}))]
-        return [Answer(tuple(self._epochs), tuple(results))]
+        return [Answer(tuple(self._epochs), tuple(results), self._fingerprint)]
 
 
 def _not_reached(part: _Part, details: Mapping[str, Detail], hopeless: bool) -> _Failed:

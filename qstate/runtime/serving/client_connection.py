@@ -73,8 +73,7 @@ class AcceptedConnection:
     """A connection from accept to close, which the threads of a pool read. Call `open` on the reactor's thread.
 
     With `max_requests` in flight it stops reading until half of them are answered, so one connection takes no more than
-    its share. Answers that come late may fill `room_bytes`; more than `max_unsent_bytes` end the connection. `notes`
-    belongs to the service.
+    its share. Answers that come late may fill `room_bytes`; more than `max_unsent_bytes` end the connection.
     """
 
     def __init__(
@@ -92,7 +91,6 @@ class AcceptedConnection:
     ) -> None:
         self.reactor = reactor
         self.protocol = protocol
-        self.notes: dict[str, int] = {}
         self.channel = PooledChannel(
             reactor,
             sock,
@@ -256,6 +254,11 @@ class Call:
         self.received_at = received_at
         self.deadline = received_at + request.deadline_ms / 1000
         self.failure: int | None = None
+
+    @property
+    def most_bytes(self) -> int:
+        """The most bytes that an answer may have."""
+        return self.connection.protocol.answer_limits.max_frame
 
     def answer(self, answer: Answer) -> None:
         """Send the answer. Any thread.

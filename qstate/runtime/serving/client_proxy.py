@@ -3,10 +3,6 @@
 Rules of this module: it carries out what `routing` decides. It must not decide on retries, and none of its network
 threads may wait for a state server or an oracle.
 
-A client decodes values by the description that the proxy sent over the same connection. If the job restarts with a
-different description, the proxy ends the connection with SHUTTING_DOWN instead of answering. The client then connects
-again and repeats its request.
-
 The endpoint's reading pool reads the requests, as in a state server. The reactor's thread does the rest: the router,
 its timers, and the connections to the state servers, which all clients share. So nothing on a get's path takes a lock.
 Only a lookup runs on another thread; it returns through `call_soon`.
@@ -29,7 +25,6 @@ from qstate.keys import Key
 from qstate.protocol import Answer, Description, Failure, Get, Locate, Values
 from qstate.protocol.messages import PLAIN
 from qstate.runtime.control.statistics import RequestStatistics
-from qstate.runtime.net.channel import LINGER_S
 from qstate.runtime.net.reactor import Reactor, Timer
 from qstate.runtime.net.worker_pool import WorkerPool
 from qstate.runtime.routing.location import UNSOUND_KEY, LocationOracle, LocationTable, Owner
@@ -42,9 +37,6 @@ from qstate.runtime.serving.owner_connection import OwnerConnection
 from qstate.runtime.serving.state_server import StateServer
 
 __all__ = ["ClientProxy"]
-
-#: A connection's note: how many descriptions had changed when the proxy first answered about a state over it.
-_DESCRIBED_SINCE = "described since"
 
 
 class ClientProxy(EndpointOwner):
@@ -106,7 +98,7 @@ class ClientProxy(EndpointOwner):
             assert isinstance(job, str) and isinstance(state, str)
             if self._locations.oracle(job) is None:
                 raise UnknownJob(job=job)
-            answer = self._answer_in_process(router, call, request, (job, state)) if self._local is not None else None
+            answer = self._answer_in_process(call, request, (job, state)) if self._local is not None else None
             if answer is not None:
                 return answer
             router.run(router.get, call, request, (job, state))
@@ -118,16 +110,14 @@ class ClientProxy(EndpointOwner):
             router.run(router.describe, call, request.job)
         return None
 
-    def _answer_in_process(self, router: _Router, call: Call, request: Get, names: tuple[str, str]) -> Answer | None:
+    def _answer_in_process(self, call: Call, request: Get, names: tuple[str, str]) -> Answer | None:
         """The answer of the local state server, if `routing` would pass it on unchanged; else None."""
         table = self._locations.known(*names)
-        if table is None or not router.is_consistent(call, names, table.state):
-            return None
-        owner = _owner_of_all(table, request.keys)
+        owner = None if table is None else _owner_of_all(table, request.keys)
         if owner is None or self._local is None:
             return None
         try:
-            values = self._local.answer_in_process(request, owner.state_id)
+            values = self._local.answer_in_process(request, owner.state_id, call.most_bytes)
         except QueryError as error:
             if error.retry is Retry.FATAL:
                 raise
@@ -167,8 +157,6 @@ class _Router:
         self.reactor = reactor
         self.locations = locations
         self.random = Random()
-        #: The bound on the bytes of all values of one answer.
-        self.most_bytes = options.max_frame
         self._pool = pool
         self._options = options
         self._owner_connections: dict[tuple[str, int], OwnerConnection] = {}
@@ -184,37 +172,14 @@ class _Router:
         table = self.locations.known(*names)
         # The job may have restarted with other key types, so ask its oracle again.
         outdated = table is not None and _misfit(table, request.keys) is not None
-        if table is not None and not outdated and not self.is_consistent(call, names, table.state):
-            self.end(call)
-            return
         get = _ProxiedGet(self, call, request, names, table=None if outdated else table)
         get.start(self.locations.refresh if outdated else None)
 
     def locate(self, call: Call, request: Locate) -> None:
-        self.locations.refresh(request.job, request.state, _Waiting(self, call, request.job).found)
+        self.locations.refresh(request.job, request.state, _Waiting(self, call).found)
 
     def describe(self, call: Call, job: str) -> None:
-        self.locations.describe(job, _Waiting(self, call, job).found)
-
-    def is_consistent(self, call: Call, names: tuple[str, str], state: Mapping[str, Any]) -> bool:
-        """Whether an answer agrees with the state's description that the client got over its connection. Any thread.
-
-        `state` is the description that the answer holds, or that its values have. The first call for a connection notes
-        the number of changes so far, and later calls compare with it.
-        """
-        changes = self.locations.changes
-        since = call.connection.notes.get(_DESCRIBED_SINCE)
-        if since is None:
-            if not self.locations.is_described(names, state):
-                return False
-            since = call.connection.notes.setdefault(_DESCRIBED_SINCE, changes)
-        return since == changes or not self.locations.changed(names, since)
-
-    def end(self, call: Call) -> None:
-        """End the call's connection: a description sent over it is out of date, and the client must ask again."""
-        if not call.connection.over:
-            call.connection.end(FailureCode.SHUTTING_DOWN, LINGER_S)
-        call.fail(FailureCode.SHUTTING_DOWN)
+        self.locations.describe(job, _Waiting(self, call).found)
 
     def owner_connection(self, host: str, port: int) -> OwnerConnection:
         """The connection to a state server: the open one, or a new one."""
@@ -254,7 +219,7 @@ class _ProxiedGet(Requester):
         self._request = request
         self._names = names
         self._routed = RoutedGet(
-            request.keys, deadline=call.deadline, random=router.random, table=table, most_bytes=router.most_bytes
+            request.keys, deadline=call.deadline, random=router.random, table=table, most_bytes=call.most_bytes
         )
         self._timer: Timer | None = None
         self._wake_at = 0.0
@@ -308,9 +273,7 @@ class _ProxiedGet(Requester):
             self.on_lost(LOOK_UP, found.code, found.details, self._now())
             return
         error = _misfit(found, self._request.keys)
-        if not self._router.is_consistent(self._call, self._names, found.state):
-            self._finish(None)
-        elif error is not None:
+        if error is not None:
             self._finish(Failure(self._request.id, error.code, error.details))
         else:
             now = self._now()
@@ -326,7 +289,7 @@ class _ProxiedGet(Requester):
 
     def _conclude(self, end: Routed | Refuse) -> None:
         if isinstance(end, Routed):
-            self._finish(Values(self._request.id, end.epochs, end.results))
+            self._finish(Values(self._request.id, end.epochs, end.results, end.fingerprint))
         else:
             self._finish(Failure(self._request.id, end.code, end.details))
 
@@ -339,15 +302,12 @@ class _ProxiedGet(Requester):
         self._wake_at = wake_at
         self._timer = self._router.reactor.call_later(max(0.0, wake_at - self._now()), self._on_time)
 
-    def _finish(self, answer: Answer | None) -> None:
-        """Send the answer; without one, end the connection. Answers of owners that come later are ignored."""
+    def _finish(self, answer: Answer) -> None:
+        """Send the answer. Answers of owners that come later are ignored."""
         self.finished = self._routed.finished = True
         if self._timer is not None:
             self._timer.cancel()
-        if answer is not None:
-            self._call.answer(answer)
-        else:
-            self._router.end(self._call)
+        self._call.answer(answer)
         for part, connection in self._asked.items():
             if part in self._routed.open_parts:
                 connection.gave_up(self, self._now())
@@ -356,12 +316,11 @@ class _ProxiedGet(Requester):
 class _Waiting:
     """A locate or describe that waits for its oracle until its deadline."""
 
-    __slots__ = ("_call", "_done", "_job", "_router", "_timer")
+    __slots__ = ("_call", "_done", "_router", "_timer")
 
-    def __init__(self, router: _Router, call: Call, job: str) -> None:
+    def __init__(self, router: _Router, call: Call) -> None:
         self._router = router
         self._call = call
-        self._job = job
         self._done = False
         self._timer = router.reactor.call_later(call.deadline - router.reactor.clock(), self._late)
 
@@ -371,19 +330,15 @@ class _Waiting:
         if isinstance(found, QueryError):
             finish_soon(Failure(number, found.code, found.details))
         elif isinstance(found, LocationTable):
-            finish_soon(found.message(number), found.state)
+            finish_soon(found.message(number))
         else:
-            finish_soon(Description(number, tuple(found)), *found)
+            finish_soon(Description(number, tuple(found)))
 
     def _late(self) -> None:
         self._finish(Failure(self._call.request.id, FailureCode.DEADLINE_EXCEEDED, {}))
 
-    def _finish(self, answer: Answer, *states: Mapping[str, Any]) -> None:
-        if self._done:
-            return
-        self._done = True
-        self._timer.cancel()
-        if all(self._router.is_consistent(self._call, (self._job, str(state.get("name"))), state) for state in states):
+    def _finish(self, answer: Answer) -> None:
+        if not self._done:
+            self._done = True
+            self._timer.cancel()
             self._call.answer(answer)
-        else:
-            self._router.end(self._call)

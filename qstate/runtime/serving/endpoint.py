@@ -343,7 +343,11 @@ class Endpoint:
     def _open(self, sock: socket.socket) -> None:
         options = self.options
         protocol = ServerConnection(
-            server=f"qstate {self.name}", token=options.token, max_frame=options.max_frame, max_keys=options.max_keys
+            server=f"qstate {self.name}",
+            token=options.token,
+            max_frame=options.max_frame,
+            max_keys=options.max_keys,
+            max_in_flight=options.max_requests_per_connection,
         )
         turn_bytes = TURN_BYTES + options.max_frame  # a turn ends with the answer that exceeds its bound
         connection = AcceptedConnection(

@@ -5,9 +5,6 @@ block, so only the threads of a pool call them, never a network thread.
 
 Lookups are single-flight: however many requests miss the same location, the cache asks its oracle once. It drops a
 table that a caller found stale, and the tables of a job whose oracle is replaced or removed.
-
-It notes when an oracle's description of a state changes, because the job restarted with another program: clients that
-know the old description must not get values of the new one.
 """
 
 from __future__ import annotations
@@ -55,10 +52,6 @@ class LocationCache:
         self._oracles: dict[str, LocationOracle] = {}
         self._tables: dict[tuple[str, str], LocationTable] = {}
         self._lookups: dict[tuple[str, str], _Lookup] = {}
-        #: How often a description has changed.
-        self.changes = 0
-        #: By job and state: the description, and the number of the change that it came with.
-        self._described: dict[tuple[str, str], tuple[Mapping[str, Any], int]] = {}
 
     @property
     def jobs(self) -> list[str]:
@@ -85,16 +78,6 @@ class LocationCache:
     def known(self, job: str, state: str) -> LocationTable | None:
         """The cached table of a state, None without one."""
         return self._tables.get((job, state))
-
-    def is_described(self, names: tuple[str, str], state: Mapping[str, Any]) -> bool:
-        """Whether this is the state's latest description. True if none was noted."""
-        described = self._described.get(names)
-        return described is None or described[0] is state or described[0] == state
-
-    def changed(self, names: tuple[str, str], since: int) -> bool:
-        """Whether the state's description has changed since `changes` had that number."""
-        described = self._described.get(names)
-        return described is not None and described[1] > since
 
     def look_up(self, job: str, state: str, stale: LocationTable | None, reply: Reply) -> None:
         """Call `reply` with the cached table, or with the oracle's answer if there is none or it is `stale`."""
@@ -123,16 +106,8 @@ class LocationCache:
         oracle = self.oracle(job)
         if oracle is None:
             reply(UnknownJob(job=job))
-            return
-
-        def described(found: Sequence[Mapping[str, Any]] | QueryError) -> None:
-            if not isinstance(found, QueryError):
-                with self._lock:
-                    for state in found:
-                        self._note(job, state)
-            reply(found)
-
-        self._pool.submit(_describe, job, oracle, described)
+        else:
+            self._pool.submit(_describe, job, oracle, reply)
 
     def _join(self, names: tuple[str, str], reply: Reply) -> _Lookup | None:
         """Join the lookup in flight, or start one; None when the job has no oracle. Call it under the lock."""
@@ -155,22 +130,8 @@ class LocationCache:
         except Exception as exc:
             answered(_failure_of(exc, names[0]))
 
-    def _note(self, job: str, state: Mapping[str, Any]) -> None:
-        """Note a state's description. Call it under the lock."""
-        names = (job, str(state.get("name")))
-        known = self._described.get(names)
-        if known is None:
-            self._described[names] = state, 0
-        elif known[0] != state:
-            self._described[names] = state, self.changes + 1
-            self.changes += 1  # last, so that a reader never sees the number before the change
-            if names in self._tables and self._tables[names].state != state:
-                del self._tables[names]
-
     def _settle(self, names: tuple[str, str], lookup: _Lookup, found: Found) -> None:
         with self._lock:
-            if isinstance(found, LocationTable):
-                self._note(names[0], found.state)
             # A replaced lookup, or one of a replaced oracle, still answers the callers that joined it.
             if self._lookups.get(names) is lookup:
                 del self._lookups[names]

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from secrets import token_bytes
 from typing import Any, Protocol
 
+from xxhash import xxh64_intdigest
+
 from qstate.backends.contract import Capability, Isolation, StateReader
 from qstate.backends.expiry import current_reader
 from qstate.descriptors import MapStateDescriptor, StateDescriptor
@@ -39,6 +41,8 @@ class StateInstance:
     - `key_types`: the type of each key column; keys of other types fail with WRONG_KEY_TYPE.
     - `key_groups`: the groups whose keys this instance has, of `max_parallelism` groups; other keys fail with
       KEY_GROUP_NOT_OWNED.
+    - `namespace_types`: the type of each column of a namespace, None if they are not known. A namespace of other types
+      fails with WRONG_KEY_TYPE.
     - `capabilities`: the backend's, for the clients to see.
     - `readers`: a reader for each isolation that a query may ask for, `backend.reader(...)`. The server calls it on its
       threads. After the backend is closed the reader may raise `ClosedError`, and such a get fails with INTERNAL. For a
@@ -62,6 +66,7 @@ class StateInstance:
     #: known, None when the view lacks nothing. Called for gets with `max_staleness_ms`, on any thread; must not block.
     behind_since: Callable[[], float | None] = known_to_be_current
     restored: bool = False
+    namespace_types: tuple[ColumnType, ...] | None = None
     #: Whether this instance owns every key group; then no key has to be hashed.
     owns_all: bool = field(init=False, repr=False, compare=False)
     #: `readers` by the isolation's name on the wire. They show nothing that has expired.
@@ -71,6 +76,8 @@ class StateInstance:
 
     #: The type of keys of one column, None for several. Cached, because an enum computes its attributes in Python.
     key_class: type | None = field(init=False, repr=False, compare=False)
+    #: What stands for the description in answers.
+    fingerprint: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_max_parallelism(self.max_parallelism)
@@ -90,6 +97,7 @@ class StateInstance:
         object.__setattr__(self, "readers_by_name", by_name)
         object.__setattr__(self, "key_class", key_class(self.key_types))
         object.__setattr__(self, "group_of", key_grouper(self.max_parallelism))
+        object.__setattr__(self, "fingerprint", _fingerprint(self._described()))
 
     def _current(self, isolation: Isolation, reader: StateReader) -> StateReader:
         may_tear = isolation is Isolation.LIVE and Capability.SNAPSHOT_READS not in self.capabilities
@@ -104,18 +112,29 @@ class StateInstance:
 
     def describe(self) -> dict[str, Any]:
         """The description map, as the wire carries it."""
+        return {**self._described(), "fingerprint": self.fingerprint}
+
+    def _described(self) -> dict[str, Any]:
         descriptor = self.descriptor
+        namespace_types = self.namespace_types
         description: dict[str, Any] = {
             "name": self.name,
             "kind": descriptor.kind.value,
             "serializer": descriptor.query_serializer_name,
+            "serializer_version": descriptor.serializer.version,
             "key_types": tuple(column.value for column in self.key_types),
+            "namespace_types": None if namespace_types is None else tuple(one.value for one in namespace_types),
             "value_type": _type_text(descriptor.value_type),
             "capabilities": tuple(sorted(capability.name.lower() for capability in self.capabilities)),
         }
         if isinstance(descriptor, MapStateDescriptor):
             description["map_key_type"] = _type_text(descriptor.map_key_type)
         return description
+
+
+def _fingerprint(description: Mapping[str, Any]) -> str:
+    """Equal for equal descriptions, in every process."""
+    return f"{xxh64_intdigest(repr(sorted(description.items())).encode('utf-8', 'surrogatepass')):016x}"
 
 
 class StateListener(Protocol):

@@ -70,7 +70,6 @@ class StateServer(EndpointOwner):
         """
         options = options or EndpointOptions()
         self._registry = registry
-        self._most_bytes = options.max_frame
         self._statistics = contained(statistics)
         self._endpoint = Endpoint("Queryable State Server", options, self, statistics=self._statistics)
 
@@ -84,9 +83,9 @@ class StateServer(EndpointOwner):
         instance = self._registry.lookup(target)
         if instance is None:
             raise UnknownStateId(state_id=target.hex())
-        return self._values(request, instance)
+        return _values(request, instance, call.most_bytes)
 
-    def answer_in_process(self, request: Get, state_id: bytes) -> Values | None:
+    def answer_in_process(self, request: Get, state_id: bytes, most_bytes: int) -> Values | None:
         """The answer to a get of this state id without a socket, for the proxy in the same process.
 
         None when this server does not serve the id. It runs on the calling thread, which must be allowed to wait for
@@ -98,7 +97,7 @@ class StateServer(EndpointOwner):
         started_at = time.monotonic()
         self._statistics.report_request(len(request.keys))
         try:
-            values = self._values(request, instance)
+            values = _values(request, instance, most_bytes)
         except QueryError as error:
             self._statistics.report_failed_request(error.code)
             raise
@@ -108,20 +107,21 @@ class StateServer(EndpointOwner):
         self._statistics.report_successful_request(time.monotonic() - started_at)
         return values
 
-    def _values(self, request: Get, instance: StateInstance) -> Values:
-        # Check all keys at C speed. Only if that fails check key by key, for the details of the error.
-        if instance.key_class is None or not all_of_class(request.keys, instance.key_class):
-            for key in request.keys:
-                check_key(key, instance.key_types)
-        if request.namespace is not None:
-            check_key(request.namespace)
-        isolation = request.options.get("isolation", _LIVE)
-        reader = instance.readers_by_name.get(isolation)  # type: ignore[arg-type]
-        if reader is None:
-            raise UnsupportedQuery(isolation=isolation, reason="the state's backend does not declare it")
-        if instance.owns_all:
-            return _values_of(request, *_read(reader, instance, request, request.keys, self._most_bytes))
-        return _owned_values(request, instance, reader, self._most_bytes)
+
+def _values(request: Get, instance: StateInstance, most_bytes: int) -> Values:
+    # Check all keys at C speed. Only if that fails check key by key, for the details of the error.
+    if instance.key_class is None or not all_of_class(request.keys, instance.key_class):
+        for key in request.keys:
+            check_key(key, instance.key_types)
+    if request.namespace is not None:
+        check_key(request.namespace, instance.namespace_types)
+    isolation = request.options.get("isolation", _LIVE)
+    reader = instance.readers_by_name.get(isolation)  # type: ignore[arg-type]
+    if reader is None:
+        raise UnsupportedQuery(isolation=isolation, reason="the state's backend does not declare it")
+    if instance.owns_all:
+        return _values_of(request, instance, *_read(reader, instance, request, request.keys, most_bytes))
+    return _owned_values(request, instance, reader, most_bytes)
 
 
 def _read(
@@ -207,9 +207,9 @@ def _check_epoch(epoch: int, options: Mapping[str, Detail]) -> None:
         raise EpochNotReached(epoch=epoch, min_epoch=least)
 
 
-def _values_of(request: Get, epoch: int, values: Sequence[bytes | int | None]) -> Values:
+def _values_of(request: Get, instance: StateInstance, epoch: int, values: Sequence[bytes | int | None]) -> Values:
     """The answer with the same epoch for each key. `Call.encode` corrects the epochs of failures."""
-    return Values(request.id, (epoch,) * len(values), tuple(values))
+    return Values(request.id, (epoch,) * len(values), tuple(values), instance.fingerprint)
 
 
 def _owned_values(request: Get, instance: StateInstance, reader: StateReader, most_bytes: int) -> Values:
@@ -217,11 +217,12 @@ def _owned_values(request: Get, instance: StateInstance, reader: StateReader, mo
     keys = request.keys
     owned = [start <= group_of(key) < stop for key in keys]
     if all(owned):
-        return _values_of(request, *_read(reader, instance, request, keys, most_bytes))
+        return _values_of(request, instance, *_read(reader, instance, request, keys, most_bytes))
     mine = [key for key, own in zip(keys, owned, strict=True) if own]
     found: Sequence[bytes | int | None] = ()
     epoch = NO_EPOCH
     if mine:
         epoch, found = _read_own(reader, instance, request, mine, most_bytes)
     results = iter(found)
-    return _values_of(request, epoch, [next(results) if own else FailureCode.KEY_GROUP_NOT_OWNED for own in owned])
+    merged = [next(results) if own else FailureCode.KEY_GROUP_NOT_OWNED for own in owned]
+    return _values_of(request, instance, epoch, merged)

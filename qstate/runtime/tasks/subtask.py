@@ -80,6 +80,7 @@ class Subtask:
                 readers,
                 lambda: self._epochs.uncommitted_since,
                 parts.restored.holds_committed,
+                parts.operator.namespace_types,
             )
             for descriptor in parts.operator.descriptors
             if descriptor.queryable_name is not None

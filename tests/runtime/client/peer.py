@@ -31,11 +31,16 @@ Reply = Answer | bytes | object
 Script = Callable[[Any], Iterable[Reply]]
 
 STATE_ID = bytes(16)
+#: Of the description below.
+FINGERPRINT = "f"
 VALUE_STATE: Mapping[str, Any] = {
     "name": "state",
     "kind": "value",
     "serializer": "msgpack",
+    "serializer_version": 1,
+    "fingerprint": FINGERPRINT,
     "key_types": ["string"],
+    "namespace_types": None,
     "value_type": "str",
     "capabilities": [],
 }
@@ -48,8 +53,17 @@ class Peer:
     `script(request)` decides instead, when given; `requests` has every request, `connections` counts connections.
     """
 
-    def __init__(self, script: Script | None = None, *, port: int = 0, **connection: Any) -> None:
+    def __init__(
+        self,
+        script: Script | None = None,
+        *,
+        port: int = 0,
+        state: Mapping[str, Any] = VALUE_STATE,
+        **connection: Any,
+    ) -> None:
         self.script: Script = script or self.honest
+        #: The description of its state.
+        self.state = state
         self.requests: list[Any] = []
         self.connections = 0
         self._connection = connection
@@ -66,11 +80,12 @@ class Peer:
     def honest(self, request: Any) -> Iterable[Reply]:
         if isinstance(request, Get):
             epoch = max(1, request.options.get("min_epoch", 1))
-            yield Values(request.id, (epoch,) * len(request.keys), tuple(msgpack.packb(key) for key in request.keys))
+            values = tuple(msgpack.packb(key) for key in request.keys)
+            yield Values(request.id, (epoch,) * len(values), values, self.state["fingerprint"])
         elif isinstance(request, Locate):
             yield self.location(request)
         elif isinstance(request, Describe):
-            entries = ({"job": "job"},) if request.job is None else (VALUE_STATE,)
+            entries = ({"job": "job"},) if request.job is None else (self.state,)
             yield Description(request.id, entries)
         elif isinstance(request, Ping):
             yield Pong(request.id)
@@ -78,7 +93,7 @@ class Peer:
     def location(self, request: Locate, **state: Any) -> Location:
         """A location with this peer as the owner of everything."""
         owner = (0, 128, *self.address, STATE_ID)
-        return Location(request.id, {**VALUE_STATE, **state}, 128, (owner,))
+        return Location(request.id, {**self.state, **state}, 128, (owner,))
 
     def drop_connections(self) -> None:
         """Close every connection, like a peer that dies."""

@@ -27,7 +27,7 @@ from qstate.errors import (
 from qstate.keys import key_group
 from qstate.protocol import Failure, Get, Locate, Values
 from qstate.runtime.client.batching import FIRST_BATCH_KEYS
-from tests.runtime.client.peer import STATE_ID, Peer, Reply
+from tests.runtime.client.peer import FINGERPRINT, STATE_ID, Peer, Reply
 
 Scenario = Callable[[AsyncQueryableStateClient], Awaitable[None]]
 
@@ -150,7 +150,7 @@ def test_gets_that_a_server_does_not_own_any_more_are_sent_to_the_one_that_does(
             return lower.honest(request)
         lower.script = lower.honest  # whose location has this peer as the owner of everything
         codes = (int(FailureCode.KEY_GROUP_NOT_OWNED),) * (len(request.keys) - 1)
-        return [Values(request.id, (-1,) * len(codes) + (1,), (*codes, msgpack.packb(request.keys[-1])))]
+        return [Values(request.id, (-1,) * len(codes) + (1,), (*codes, msgpack.packb(request.keys[-1])), FINGERPRINT)]
 
     async def scenario(client: AsyncQueryableStateClient) -> None:
         futures = {key: client.submit("job", "state", key) for key in (f"key-{number}" for number in range(100))}
@@ -256,7 +256,7 @@ def test_a_failed_key_does_not_fail_the_other_gets_of_its_batch(run: Callable[[S
             return peer.honest(request)
         results = [int(FailureCode.INTERNAL) if key == "bad" else msgpack.packb(key) for key in request.keys]
         epochs = [-1 if key == "bad" else 1 for key in request.keys]
-        return [Values(request.id, tuple(epochs), tuple(results))]
+        return [Values(request.id, tuple(epochs), tuple(results), FINGERPRINT)]
 
     peer.script = script
 

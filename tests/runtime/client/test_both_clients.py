@@ -26,7 +26,7 @@ from qstate.errors import (
     WrongKeyType,
 )
 from qstate.protocol import Failure, Get, Locate, Location, Values
-from tests.runtime.client.peer import CLOSE, STATE_ID, VALUE_STATE, Peer, Reply
+from tests.runtime.client.peer import CLOSE, FINGERPRINT, STATE_ID, VALUE_STATE, Peer, Reply
 from tests.runtime.client.real_job import MakeClient
 from tests.runtime.client.test_views import ReversedText
 
@@ -41,7 +41,7 @@ def test_a_get_gives_a_view(client: Client) -> None:
 
 def test_a_key_without_a_value_is_none(client: Client, peer: Peer) -> None:
     peer.script = lambda request: (
-        [Values(request.id, (4,), (None,))] if isinstance(request, Get) else peer.honest(request)
+        [Values(request.id, (4,), (None,), FINGERPRINT)] if isinstance(request, Get) else peer.honest(request)
     )
     assert client.get("job", "state", "JFK") is None
 
@@ -93,7 +93,7 @@ def test_gets_in_a_row_have_the_epoch_and_the_missing_keys_of_their_own_answer(c
             if not isinstance(request, Get):
                 return peer.honest(request)
             results = tuple(None if key in missing else msgpack.packb(key) for key in request.keys)
-            return [Values(request.id, (epoch,) * len(results), results)]
+            return [Values(request.id, (epoch,) * len(results), results, FINGERPRINT)]
 
         peer.script = script
         for keys in (["a", "b", "c"], ["c", "a", "c"]):
@@ -121,7 +121,7 @@ def test_a_failed_key_of_many_raises_its_own_error(client: Client, peer: Peer) -
     def script(request: Any) -> Iterable[Reply]:
         if not isinstance(request, Get):
             return peer.honest(request)
-        return [Values(request.id, (1, -1), (msgpack.packb("a"), int(FailureCode.TOO_LARGE)))]
+        return [Values(request.id, (1, -1), (msgpack.packb("a"), int(FailureCode.TOO_LARGE)), FINGERPRINT)]
 
     peer.script = script
     with pytest.raises(TooLarge, match="'b'"):
@@ -254,7 +254,7 @@ def test_an_unknown_serializer_is_an_error_that_names_the_remedy(make: MakeClien
     def script(request: Any) -> Iterable[Reply]:
         if isinstance(request, Locate):
             return [peer.location(request, serializer="reversed-text")]
-        return [Values(request.id, (1,), (b"cba",))] if isinstance(request, Get) else peer.honest(request)
+        return [Values(request.id, (1,), (b"cba",), FINGERPRINT)] if isinstance(request, Get) else peer.honest(request)
 
     peer.script = script
     with make(peer.address) as client, pytest.raises(SerializationError, match="serializers="):

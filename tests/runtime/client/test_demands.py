@@ -13,7 +13,7 @@ import pytest
 from qstate.client import AsyncQueryableStateClient, QueryableStateClient
 from qstate.errors import ConfigError, EpochNotReached, FailureCode, QueryError, TooStale, Unavailable
 from qstate.protocol import Failure, Get, Values
-from tests.runtime.client.peer import Peer, Reply
+from tests.runtime.client.peer import FINGERPRINT, Peer, Reply
 
 Calls = Callable[[AsyncQueryableStateClient], Awaitable[Any]]
 
@@ -31,7 +31,9 @@ def answering_epoch(peer: Peer, refusals: int, code: FailureCode = FailureCode.E
         elif len(gets(peer)) <= refusals:
             yield Failure(request.id, code, {"epoch": 6, "min_epoch": 7})
         else:
-            yield Values(request.id, (7,) * len(request.keys), tuple(msgpack.packb(key) for key in request.keys))
+            yield Values(
+                request.id, (7,) * len(request.keys), tuple(msgpack.packb(key) for key in request.keys), FINGERPRINT
+            )
 
     peer.script = script
 
@@ -151,7 +153,7 @@ def test_an_answer_of_an_earlier_epoch_than_demanded_is_never_returned(
     peer: Peer, results: tuple[Any, ...], isolation: str
 ) -> None:
     peer.script = lambda request: (
-        [Values(request.id, tuple(-1 if type(result) is int else 6 for result in results), results)]
+        [Values(request.id, tuple(-1 if type(result) is int else 6 for result in results), results, FINGERPRINT)]
         if isinstance(request, Get)
         else peer.honest(request)
     )

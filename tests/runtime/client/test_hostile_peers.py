@@ -13,7 +13,7 @@ import pytest
 from qstate.client import AsyncQueryableStateClient, QueryableStateClient
 from qstate.errors import DeadlineExceeded, QueryError, Unavailable, VersionMismatch
 from qstate.protocol import Failure, Get, Location, Pong, ServerConnection, Values, Welcome, encode, frame
-from tests.runtime.client.peer import Peer, RawPeer
+from tests.runtime.client.peer import FINGERPRINT, Peer, RawPeer
 
 Ask = Callable[..., Any]
 
@@ -77,7 +77,7 @@ def test_a_peer_that_does_not_speak_the_protocol_is_refused_at_once(ask: Ask, gr
         b"\x00\x00\x00\x01\xc1",
         b"\x00\x00\x00\x20\x94\x03",
         frame(encode(Pong(4_000_000))),
-        frame(encode(Values(1, (1, 1), (None, None)))),
+        frame(encode(Values(1, (1, 1), (None, None), FINGERPRINT))),
         frame(msgpack.packb([3, 1, [1], ["text"]])),
         frame(msgpack.packb([1, 0, 1, "again", [], 1 << 24, 10])),
         WELCOME,

@@ -16,7 +16,7 @@ from qstate.client import AsyncQueryableStateClient, QueryableStateClient
 from qstate.errors import DeadlineExceeded, FailureCode, Unavailable, UnknownKeyGroupLocation
 from qstate.protocol import Describe, Failure, Get, Locate, Ping, Values
 from qstate.runtime.client.state_cache import Way
-from tests.runtime.client.peer import CLOSE, STATE_ID, Peer, Reply
+from tests.runtime.client.peer import CLOSE, FINGERPRINT, STATE_ID, VALUE_STATE, Peer, Reply
 from tests.runtime.client.real_job import Asked
 
 PATIENCE_S = 20.0
@@ -92,7 +92,7 @@ def test_unavailable_from_a_peer_is_not_retried(make: MakeClient) -> None:
     with Peer() as peer, make(peer) as client:
         for answer in (
             lambda request: Failure(request.id, FailureCode.UNAVAILABLE, {}),
-            lambda request: Values(request.id, (-1,), (int(FailureCode.UNAVAILABLE),)),
+            lambda request: Values(request.id, (-1,), (int(FailureCode.UNAVAILABLE),), FINGERPRINT),
         ):
             peer.requests.clear()
             peer.script = lambda request, answer=answer: (
@@ -146,20 +146,19 @@ def client_is_direct(client: Any) -> bool:
     return bool(inner._links.states.way is Way.OWNERS)
 
 
-def describing(peer: Peer, **state: Any) -> Callable[[Any], Iterable[Reply]]:
-    return lambda request: [peer.location(request, **state)] if isinstance(request, Locate) else peer.honest(request)
+#: A description that differs from that of other peers.
+REDUCING = {**VALUE_STATE, "kind": "reducing", "fingerprint": "of another description"}
 
 
-@pytest.mark.parametrize("way", ["sync proxy", "asyncio proxy"])
+@pytest.mark.parametrize("way", [f"{kind} {way}" for kind in ("sync", "asyncio") for way in DIRECT])
 @pytest.mark.parametrize("many", [1, 3])
-def test_a_value_is_decoded_by_the_description_of_its_own_connection(way: str, many: int) -> None:
+def test_a_value_is_decoded_by_its_own_description(way: str, many: int) -> None:
     with Peer() as first:
         port = first.address[1]
         with make_client(way, first) as client:
             kinds = [type(client.get("job", "state", "JFK")).__name__]
             first.close()
-            with Peer(port=port) as second:
-                second.script = describing(second, kind="reducing")
+            with Peer(port=port, state=REDUCING):
                 if many == 1:
                     kinds.append(type(client.get("job", "state", "JFK")).__name__)
                 else:
@@ -185,8 +184,7 @@ def test_gets_made_while_the_connection_is_dead_are_decoded_by_the_new_descripti
 
     class Second:
         def start(self) -> None:
-            self.peer = Peer(port=port)
-            self.peer.script = describing(self.peer, kind="reducing")
+            self.peer = Peer(port=port, state=REDUCING)
 
     with Peer() as first:
         host, port = first.address
@@ -217,7 +215,7 @@ def owner_script(proxy: Peer, owner: Peer, **state: Any) -> Callable[[Any], Iter
     )
 
 
-@pytest.mark.parametrize("way", ["asyncio proxy", "asyncio direct", "sync proxy", "sync direct"])
+@pytest.mark.parametrize("way", [f"{kind} {way}" for kind in ("sync", "asyncio") for way in DIRECT])
 def test_the_server_checks_keys_of_another_type(way: str) -> None:
     """The job may have been restarted with keys of another type, so the cached state must not refuse a key."""
     came_back = threading.Event()
@@ -226,8 +224,8 @@ def test_the_server_checks_keys_of_another_type(way: str) -> None:
         if isinstance(request, Get) and came_back.is_set() and request.target == STATE_ID:
             return [Failure(request.id, FailureCode.UNKNOWN_STATE_ID, {})]
         if isinstance(request, Locate) and came_back.is_set():
-            owners = ((0, 128, *peer.address, bytes([1] * 16)),)
-            return [peer.location(request, key_types=["bigint"])._replace(owners=owners)]
+            peer.state = {**VALUE_STATE, "key_types": ["bigint"], "fingerprint": "of another description"}
+            return [peer.location(request)._replace(owners=((0, 128, *peer.address, bytes([1] * 16)),))]
         return peer.honest(request)
 
     with Peer() as peer:
@@ -256,7 +254,7 @@ def test_requests_at_a_silent_peer_keep_waiting_while_later_ones_use_a_new_conne
                 client.get("job", "state", "given up", timeout_s=1.5)
             assert client.get("job", "state", "LGA").value() == "LGA"
             assert peer.connections == 2
-            peer.send_to(0, Values(held[0].id, (1,), (msgpack.packb("late"),)))
+            peer.send_to(0, Values(held[0].id, (1,), (msgpack.packb("late"),), FINGERPRINT))
             assert slow.result(PATIENCE_S).value() == "late"
             until = time.monotonic() + PATIENCE_S
             while len(client._links.open) > 1 and time.monotonic() < until:

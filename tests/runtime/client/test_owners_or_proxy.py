@@ -28,7 +28,7 @@ def owned_by(proxy: Peer, owners: Callable[[], list[Any]]) -> None:
     def script(request: Any) -> Iterable[Reply]:
         if not isinstance(request, Locate):
             return proxy.honest(request)
-        return [Location(request.id, VALUE_STATE, 128, tuple((*row, STATE_ID) for row in owners()))]
+        return [Location(request.id, proxy.state, 128, tuple((*row, STATE_ID) for row in owners()))]
 
     proxy.script = script
 
@@ -157,25 +157,6 @@ def test_owners_are_asked_while_the_proxy_is_gone(make: MakeClient, owner: Peer)
             proxy.await_gone()
             for key in KEYS:
                 assert client.get("job", "state", key).value() == key
-
-
-def test_values_from_the_proxy_are_decoded_by_the_description_of_their_connection(
-    make: MakeClient, gone: tuple[str, int]
-) -> None:
-    with Peer() as first:
-        owned_by(first, lambda: [(0, 128, *gone)])
-        with make(first.address) as client:
-            kinds = [type(client.get("job", "state", "JFK")).__name__]
-            first.close()
-            with Peer(port=first.address[1]) as second:
-                other = {**VALUE_STATE, "kind": "reducing"}
-                second.script = lambda request: (
-                    [Location(request.id, other, 128, ((0, 128, *gone, STATE_ID),))]
-                    if isinstance(request, Locate)
-                    else second.honest(request)
-                )
-                kinds.append(type(client.get("job", "state", "JFK")).__name__)
-    assert kinds == ["ReadOnlyValueState", "ReadOnlyReducingState"]
 
 
 def test_a_client_connects_to_a_bounded_number_of_owners(make: MakeClient, proxy: Peer) -> None:

@@ -9,6 +9,8 @@ from qstate.runtime.routing.location import LocationTable, Owner
 from qstate.runtime.routing.routed_get import Answer, Ask, Command, RoutedGet
 
 MAX_PARALLELISM = 16
+#: Of the description in each table here, and of another one.
+FINGERPRINT, OTHER = "f", "g"
 KEYS: tuple[Key, ...] = tuple(f"key-{number}" for number in range(40))
 
 
@@ -17,7 +19,11 @@ def owner(start: int, stop: int, port: int) -> Owner:
 
 
 def table(*owners: Owner) -> LocationTable:
-    return LocationTable("job", {"name": "state"}, MAX_PARALLELISM, owners)
+    return described(FINGERPRINT, *owners)
+
+
+def described(fingerprint: str, *owners: Owner) -> LocationTable:
+    return LocationTable("job", {"name": "state", "fingerprint": fingerprint}, MAX_PARALLELISM, owners)
 
 
 ONE = table(owner(0, 16, 1))
@@ -40,9 +46,9 @@ def value(key: Key) -> bytes:
     return f"value of {key!r}".encode()
 
 
-def answer(get: RoutedGet, ask: Command, now: float = 0.0) -> list[Command]:
+def answer(get: RoutedGet, ask: Command, now: float = 0.0, fingerprint: str = FINGERPRINT) -> list[Command]:
     assert isinstance(ask, Ask)
-    return get.on_values(ask.part, (ask.owner.port,) * len(ask.keys), tuple(map(value, ask.keys)), now)
+    return get.on_values(ask.part, (ask.owner.port,) * len(ask.keys), tuple(map(value, ask.keys)), fingerprint, now)
 
 
 def asked(commands: list[Command]) -> list[Ask]:

@@ -12,13 +12,15 @@ from qstate.keys import KeyGroupRange
 from qstate.runtime.routing.location import LocationTable, Owner
 from qstate.runtime.routing.routed_get import LAST_TRY_S, LOOK_UP, Answer, Ask, LookUp, Refuse, RoutedGet, backoff_s
 from tests.runtime.routing.gets import (
+    FINGERPRINT,
     GAP,
     KEYS,
-    MAX_PARALLELISM,
     ONE,
+    OTHER,
     TWO,
     answer,
     asked,
+    described,
     one_ask,
     owner,
     routed,
@@ -42,8 +44,8 @@ def test_a_fatal_refusal_is_final_and_keeps_its_details(code: FailureCode) -> No
 @pytest.mark.parametrize("code", FATAL)
 def test_a_fatal_key_does_not_spoil_the_others(code: FailureCode) -> None:
     get, ask = one_ask(("a", "b"))
-    found = the_answer(get.on_values(ask.part, (-1, 5), (int(code), b"v"), 0.0))
-    assert found == Answer((-1, 5), (code, b"v"))
+    found = the_answer(get.on_values(ask.part, (-1, 5), (int(code), b"v"), FINGERPRINT, 0.0))
+    assert found == Answer((-1, 5), (code, b"v"), FINGERPRINT)
 
 
 @pytest.mark.parametrize("code", [code for code in FATAL if code is not FailureCode.TOO_LARGE])
@@ -55,7 +57,7 @@ def test_a_fatal_part_does_not_spoil_the_others(code: FailureCode) -> None:
     by_key = dict(zip(KEYS, found.results, strict=True))
     assert all(by_key[key] == code for key in refused.keys)
     assert all(by_key[key] == value(key) for key in answered.keys)
-    assert all((epoch == -1) == isinstance(result, int) for epoch, result in zip(*found, strict=True))
+    assert all((epoch == -1) == isinstance(result, int) for epoch, result in zip(*found[:2], strict=True))
 
 
 @pytest.mark.parametrize("code", [FailureCode.UNAVAILABLE, FailureCode.RESTORING, FailureCode.UNKNOWN_JOB])
@@ -83,7 +85,7 @@ def test_failures_without_a_number_of_tries_are_retried_until_the_deadline() -> 
 @pytest.mark.parametrize("code", [100, 65_535])
 def test_a_code_of_a_newer_peer_is_final(code: int) -> None:
     get, ask = one_ask()
-    assert get.on_values(ask.part, (-1,), (code,), 0.0) == [Refuse(code, {})]
+    assert get.on_values(ask.part, (-1,), (code,), FINGERPRINT, 0.0) == [Refuse(code, {})]
 
 
 @pytest.mark.parametrize("code", RETRY_HERE)
@@ -93,7 +95,7 @@ def test_retry_here_asks_the_same_owner_after_the_back_off(code: FailureCode, wh
     if whole:
         assert get.on_failure(ask.part, code, {}, 1.0) == []
     else:
-        assert get.on_values(ask.part, (-1,), (int(code),), 1.0) == []
+        assert get.on_values(ask.part, (-1,), (int(code),), FINGERPRINT, 1.0) == []
     due = get.wake_at
     assert 1.0025 <= due <= 1.005
     assert get.on_time(due - 0.001) == []
@@ -132,7 +134,7 @@ def test_a_key_whose_owner_died_of_the_request_is_not_asked_for_again() -> None:
     assert not get.unreached
 
 
-AT_PROXY = LocationTable("job", {"name": "state"}, 1, (Owner(KeyGroupRange(0, 1), "127.0.0.1", 9069, b""),))
+AT_PROXY = table(Owner(KeyGroupRange(0, 16), "127.0.0.1", 9069, b""))
 
 
 def test_a_proxy_that_cannot_be_reached_is_tried_until_the_deadline() -> None:
@@ -165,17 +167,21 @@ def test_a_proxy_that_was_never_reached_is_tried_once_more(known: LocationTable 
     assert get.unreached == {0}
 
 
-def test_a_state_whose_connection_ended_is_looked_up_at_once() -> None:
-    get = routed(keys=("a",), known=AT_PROXY)
+@pytest.mark.parametrize("known", [ONE, AT_PROXY])
+def test_values_of_another_description_than_the_locations_are_no_answer(known: LocationTable) -> None:
+    get = routed(keys=("a", "b"), known=known)
     (ask,) = asked(get.start(0.0))
-    assert get.on_outdated(ask.part, 0.5) == [LookUp(AT_PROXY)]
-    (again,) = asked(get.on_located(AT_PROXY, 0.6))
-    # After the second end there is a pause: a peer that accepts and closes must not be flooded.
-    assert get.on_outdated(again.part, 0.7) == []
-    assert get.wake_at > 0.7
-    assert get.on_time(get.wake_at) == [LookUp(AT_PROXY)]
-    (last,) = asked(get.on_located(AT_PROXY, 0.8))
-    the_answer(get.on_values(last.part, (1,), (b"v",), 0.9))
+    assert get.on_values(ask.part, (1, 1), (b"new", None), OTHER, 0.0) == []
+    assert get.on_time(get.wake_at) == [LookUp(known)]
+    (again,) = asked(get.on_located(described(OTHER, *known.owners), 0.1))
+    assert the_answer(get.on_values(again.part, (1, 1), (b"new", None), OTHER, 0.2)).fingerprint == OTHER
+
+
+def test_failures_without_values_need_no_description() -> None:
+    get, ask = one_ask(("a", "b"))
+    assert get.on_values(ask.part, (-1, -1), (5, 19), "", 0.0) == []
+    (again,) = asked(get.on_located(ONE, 0.1)) if get.on_time(get.wake_at) == [LookUp(ONE)] else ()
+    assert again.keys == ("a",)
 
 
 def test_values_of_another_description_are_asked_for_again() -> None:
@@ -184,37 +190,39 @@ def test_values_of_another_description_are_asked_for_again() -> None:
     assert answer(get, first) == []
     get.on_failure(second.part, FailureCode.UNKNOWN_STATE_ID, {}, 0.0)
     assert get.on_time(get.wake_at) == [LookUp(TWO)]
-    another = LocationTable("job", {"name": "state", "kind": "list"}, MAX_PARALLELISM, ONE.owners)
+    another = described(OTHER, *ONE.owners)
     (again,) = asked(get.on_located(another, 0.1))
     assert again.keys == KEYS
-    assert the_answer(answer(get, again)).epochs == (1,) * len(KEYS)
+    assert the_answer(answer(get, again, fingerprint=OTHER)).epochs == (1,) * len(KEYS)
 
 
 def test_a_key_that_failed_for_good_is_not_asked_for_again_under_another_description() -> None:
     get, ask = one_ask(("a", "b", "c"))
     results = (int(FailureCode.UNAVAILABLE), b"old", int(FailureCode.UNKNOWN_STATE_ID))
-    assert get.on_values(ask.part, (-1, 1, -1), results, 0.0) == []
+    assert get.on_values(ask.part, (-1, 1, -1), results, FINGERPRINT, 0.0) == []
     assert get.on_time(get.wake_at) == [LookUp(ONE)]
-    another = LocationTable("job", {"name": "state", "kind": "list"}, MAX_PARALLELISM, ONE.owners)
+    another = described(OTHER, *ONE.owners)
     (again,) = asked(get.on_located(another, 0.1))
     assert again.keys == ("b", "c")
-    found = the_answer(get.on_values(again.part, (2, 2), (b"new", None), 0.2))
-    assert found == Answer((-1, 2, 2), (FailureCode.UNAVAILABLE, b"new", None))
+    found = the_answer(get.on_values(again.part, (2, 2), (b"new", None), OTHER, 0.2))
+    assert found == Answer((-1, 2, 2), (FailureCode.UNAVAILABLE, b"new", None), OTHER)
 
 
 def test_only_the_keys_that_failed_are_asked_again() -> None:
     get, ask = one_ask(("a", "b", "c"))
     results = (b"1", int(FailureCode.RESTORING), b"3")
-    assert get.on_values(ask.part, (1, -1, 1), results, 0.0) == []
+    assert get.on_values(ask.part, (1, -1, 1), results, FINGERPRINT, 0.0) == []
     (again,) = asked(get.on_time(get.wake_at))
     assert again.keys == ("b",)
-    assert the_answer(get.on_values(again.part, (2,), (b"2",), 0.1)) == Answer((1, 2, 1), (b"1", b"2", b"3"))
+    assert the_answer(get.on_values(again.part, (2,), (b"2",), FINGERPRINT, 0.1)) == Answer(
+        (1, 2, 1), (b"1", b"2", b"3"), FINGERPRINT
+    )
 
 
 def test_keys_that_failed_differently_are_retried_separately() -> None:
     get, ask = one_ask(("a", "b", "c"))
     results = (int(FailureCode.RESTORING), int(FailureCode.KEY_GROUP_NOT_OWNED), int(FailureCode.INTERNAL))
-    assert get.on_values(ask.part, (-1, -1, -1), results, 0.0) == []
+    assert get.on_values(ask.part, (-1, -1, -1), results, FINGERPRINT, 0.0) == []
     commands = get.on_time(0.005)
     assert [type(command) for command in commands] == [Ask, LookUp]
     assert isinstance(commands[0], Ask)

@@ -14,6 +14,7 @@ from qstate.keys import key_group
 from qstate.runtime.routing.location import LocationTable
 from qstate.runtime.routing.routed_get import LOOK_UP, Answer, Ask, Command, LookUp, Refuse, RoutedGet
 from tests.runtime.routing.gets import (
+    FINGERPRINT,
     GAP,
     KEYS,
     MAX_PARALLELISM,
@@ -21,6 +22,7 @@ from tests.runtime.routing.gets import (
     TWO,
     answer,
     asked,
+    described,
     one_ask,
     routed,
     the_answer,
@@ -33,7 +35,7 @@ def test_one_owner_is_asked_for_all_keys_without_splitting() -> None:
     (ask,) = asked(get.start(0.0))
     assert ask.keys is KEYS
     found = the_answer(answer(get, ask))
-    assert found == Answer((1,) * len(KEYS), tuple(map(value, KEYS)))
+    assert found == Answer((1,) * len(KEYS), tuple(map(value, KEYS)), FINGERPRINT)
     assert get.finished
 
 
@@ -63,12 +65,12 @@ def test_repeated_keys_each_get_their_result() -> None:
 
 
 def test_no_keys_is_answered_at_once() -> None:
-    assert routed(keys=()).start(0.0) == [Answer((), ())]
+    assert routed(keys=()).start(0.0) == [Answer((), (), FINGERPRINT)]
 
 
 def test_not_found_is_a_result() -> None:
     get, ask = one_ask()
-    assert get.on_values(ask.part, (4,), (None,), 0.0) == [Answer((4,), (None,))]
+    assert get.on_values(ask.part, (4,), (None,), FINGERPRINT, 0.0) == [Answer((4,), (None,), FINGERPRINT)]
 
 
 def test_an_unknown_location_is_looked_up_first() -> None:
@@ -108,7 +110,7 @@ def test_a_key_that_waits_for_another_try_at_the_deadline_keeps_its_failure() ->
 
 def test_a_key_that_is_being_tried_again_at_the_deadline_keeps_its_failure() -> None:
     get, ask = one_ask(("a", "b"), deadline=2.0)
-    get.on_values(ask.part, (-1, 1), (int(FailureCode.RESTORING), b"b"), 1.0)
+    get.on_values(ask.part, (-1, 1), (int(FailureCode.RESTORING), b"b"), FINGERPRINT, 1.0)
     asked(get.on_time(get.wake_at))
     assert the_answer(get.on_time(2.0)).results == (FailureCode.RESTORING, b"b")
 
@@ -176,7 +178,7 @@ def test_answers_of_several_owners_are_added_up_to_the_bound(spare: int) -> None
         assert isinstance(last, Answer) and last.results == tuple(map(value, KEYS))
 
 
-@pytest.mark.parametrize("late", ["values", "failure", "unreached", "outdated", "located", "lookup failed", "time"])
+@pytest.mark.parametrize("late", ["values", "failure", "unreached", "located", "lookup failed", "time"])
 def test_events_after_the_end_are_ignored(late: str) -> None:
     get, ask = one_ask()
     the_answer(answer(get, ask))
@@ -184,7 +186,6 @@ def test_events_after_the_end_are_ignored(late: str) -> None:
         "values": lambda: answer(get, ask),
         "failure": lambda: get.on_failure(ask.part, FailureCode.INTERNAL, {}, 0.0),
         "unreached": lambda: get.on_unreached(ask.part, {}, 0.0),
-        "outdated": lambda: get.on_outdated(ask.part, 0.0),
         "located": lambda: get.on_located(TWO, 0.0),
         "lookup failed": lambda: get.on_failure(LOOK_UP, FailureCode.UNKNOWN_JOB, {}, 0.0),
         "time": lambda: get.on_time(100.0),
@@ -202,7 +203,7 @@ def test_a_second_answer_to_one_part_is_ignored() -> None:
 
 def test_an_answer_with_another_number_of_keys_fails_the_part() -> None:
     get, ask = one_ask(("a", "b"))
-    (refusal,) = get.on_values(ask.part, (1,), (b"x",), 0.0)
+    (refusal,) = get.on_values(ask.part, (1,), (b"x",), FINGERPRINT, 0.0)
     assert isinstance(refusal, Refuse)
     assert refusal.code == FailureCode.INTERNAL
 
@@ -214,7 +215,7 @@ def test_a_key_that_cannot_be_hashed_fails_alone(unsound: Any) -> None:
     assert the_answer(commands).results == (value("a"), FailureCode.WRONG_KEY_TYPE, value("b"))
 
 
-ANSWERS = ["values", "mixed", "retry", "moved", "fatal", "unreached", "outdated"]
+ANSWERS = ["values", "mixed", "retry", "moved", "fatal", "unreached"]
 EVENTS = st.sampled_from([*ANSWERS, "located", "gap", "another", "lookup", "no proxy", "time"])
 
 
@@ -240,7 +241,7 @@ def test_whatever_happens_each_get_ends_once_by_its_deadline_with_one_result_per
         elif event == "gap":
             note(get.on_located(GAP, now))
         elif event == "another":
-            note(get.on_located(LocationTable("job", {"name": random.choice("abc")}, MAX_PARALLELISM, TWO.owners), now))
+            note(get.on_located(described(random.choice("abc"), *TWO.owners), now))
         elif event == "no proxy":
             note(get.on_unreached(LOOK_UP, {}, now, hopeless=random.choice([True, False])))
         elif event == "lookup":
@@ -248,15 +249,13 @@ def test_whatever_happens_each_get_ends_once_by_its_deadline_with_one_result_per
         elif event == "time" or ask is None:
             note(get.on_time(now))
         elif event == "values":
-            note(answer(get, ask, now))
+            note(answer(get, ask, now, random.choice([FINGERPRINT, *"abc"])))
         elif event == "mixed":
             results = [random.choice([b"v", None, 8, 5, 19]) for _ in ask.keys]
             epochs = [-1 if isinstance(result, int) else 3 for result in results]
-            note(get.on_values(ask.part, tuple(epochs), tuple(results), now))
+            note(get.on_values(ask.part, tuple(epochs), tuple(results), random.choice([FINGERPRINT, *"abc"]), now))
         elif event == "unreached":
             note(get.on_unreached(ask.part, {}, now))
-        elif event == "outdated":
-            note(get.on_outdated(ask.part, now))
         else:
             code = {
                 "retry": FailureCode.RESTORING,

@@ -10,7 +10,7 @@ import pytest
 
 from qstate.errors import FailureCode
 from qstate.keys import ColumnType, KeyGroupRange, key_group
-from qstate.protocol import Description, Get, Location, Pong, Values
+from qstate.protocol import Description, Get, Location, Values
 from qstate.runtime.routing.location import LocationTable, Owner
 from qstate.runtime.serving import owner_connection
 from qstate.runtime.serving.client_proxy import ClientProxy
@@ -33,13 +33,17 @@ def proxy(start_proxy: ProxyFactory) -> ClientProxy:
 @pytest.fixture
 def owner() -> Iterator[Peer]:
     """A state server with a script."""
-    with Peer() as owner:
+    with Peer(state=VALUE) as owner:
         yield owner
 
 
 @pytest.fixture
 def short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owner_connection, "SILENCE_S", SHORT_SILENCE_S)
+
+
+VALUE = instance(DictReader({})).describe()
+LIST = {**VALUE, "kind": "list", "fingerprint": "of another description"}
 
 
 def at(peer: Peer, groups: KeyGroupRange = EVERYTHING, state_id: bytes = STATE_ID) -> Owner:
@@ -60,14 +64,21 @@ def keeping(*keys: str) -> Callable[[Any], Iterable[Reply]]:
     def script(request: Any) -> Iterable[Reply]:
         if isinstance(request, Get) and request.keys[0] in keys:
             return []
-        return [Values(request.id, (1,) * len(request.keys), tuple(msgpack.packb(key) for key in request.keys))]
+        return [
+            Values(
+                request.id,
+                (1,) * len(request.keys),
+                tuple(msgpack.packb(key) for key in request.keys),
+                VALUE["fingerprint"],
+            )
+        ]
 
     return script
 
 
 def test_get_whose_owner_dies_is_unavailable_and_sent_once(proxy: ClientProxy, owner: Peer) -> None:
     owner.script = lambda request: [CLOSE] if request.keys == ("poison",) else owner.honest(request)
-    with Peer() as heir:
+    with Peer(state=VALUE) as heir:
         oracle = TableOracle(lastTemperature=table(instance(DictReader({})), at(owner)))
         proxy.set_location_oracle("job", oracle)
         with RawClient(proxy.address) as client:
@@ -84,7 +95,7 @@ def test_only_the_keys_of_an_owner_that_dies_fail(proxy: ClientProxy, owner: Pee
     keys = [f"key {number}" for number in range(20)]
     lower = {key for key in keys if key_group(key, MAX_PARALLELISM) in LOWER}
     owner.script = lambda request: [CLOSE]
-    with Peer() as other:
+    with Peer(state=VALUE) as other:
         proxy.set_location_oracle(
             "job", TableOracle(lastTemperature=table(instance(DictReader({})), at(owner, LOWER), at(other, UPPER)))
         )
@@ -100,7 +111,7 @@ def test_only_the_keys_of_an_owner_that_dies_fail(proxy: ClientProxy, owner: Pee
 def test_answer_of_an_earlier_epoch_than_demanded_is_not_passed_on(
     proxy: ClientProxy, owner: Peer, result: bytes | None
 ) -> None:
-    owner.script = lambda request: [Values(request.id, (6,), (result,))]
+    owner.script = lambda request: [Values(request.id, (6,), (result,), VALUE["fingerprint"])]
     proxy.set_location_oracle("job", TableOracle(lastTemperature=table(instance(DictReader({})), at(owner))))
     with RawClient(proxy.address) as client:
         assert failure_code(client.get(TARGET, "key 1", options={"min_epoch": 7})) == FailureCode.UNAVAILABLE
@@ -157,7 +168,7 @@ def test_gets_that_a_silent_owner_has_wait_until_their_deadlines(proxy: ClientPr
         assert failure_code(held) == FailureCode.DEADLINE_EXCEEDED
         assert isinstance(client.get(TARGET, "key 1"), Values)
         assert owner.connections == 2
-        owner.send_to(0, Values(gets(owner)[0].id, (1,), (msgpack.packb("late"),)))
+        owner.send_to(0, Values(gets(owner)[0].id, (1,), (msgpack.packb("late"),), VALUE["fingerprint"]))
         answer = client.answer_to(slow)
         assert isinstance(answer, Values) and answer.results == (msgpack.packb("late"),)
         assert len([get for get in gets(owner) if get.keys == ("slow",)]) == 1
@@ -170,7 +181,7 @@ def test_request_of_a_client_that_has_gone_ends_once(proxy: ClientProxy, owner: 
         client.send_get(TARGET, "held", deadline_ms=300)
         wait_until(lambda: gets(owner), "the get")
     wait_until(lambda: no_request_in_flight(proxy), "the end of the request")
-    owner.send_to(0, Values(gets(owner)[0].id, (1,), (b"\x01",)))
+    owner.send_to(0, Values(gets(owner)[0].id, (1,), (b"\x01",), VALUE["fingerprint"]))
     with RawClient(proxy.address) as other:
         assert isinstance(other.get(TARGET, "key 1"), Values)
         wait_until(lambda: no_request_in_flight(proxy), "the end of every request")
@@ -183,66 +194,35 @@ def described(peer: Peer, state: dict[str, Any]) -> LocationTable:
     return LocationTable("job", state, MAX_PARALLELISM, (at(peer),))
 
 
-VALUE = instance(DictReader({})).describe()
-LIST = {**VALUE, "kind": "list"}
-
-
-@pytest.mark.parametrize("ask", ["get", "locate", "describe"])
-@pytest.mark.parametrize("first", ["get", "locate", "describe"])
-def test_connection_ends_when_the_description_of_a_state_changes(
-    proxy: ClientProxy, owner: Peer, first: str, ask: str
+def test_values_have_the_fingerprint_of_the_description_that_they_were_read_under(
+    proxy: ClientProxy, owner: Peer
 ) -> None:
-    def request(client: RawClient, which: str) -> Any:
-        if which == "get":
-            return client.get(TARGET, "key 1")
-        return client.locate(*TARGET) if which == "locate" else client.describe("job")
-
-    oracle = TableOracle(lastTemperature=described(owner, VALUE))
-    proxy.set_location_oracle("job", oracle)
-    with RawClient(proxy.address) as client, RawClient(proxy.address) as other:
-        assert isinstance(request(client, first), Values | Location | Description)
-        oracle.tables["lastTemperature"] = described(owner, LIST)
-        found = other.locate(*TARGET)  # its first request: it has no other description
-        assert isinstance(found, Location) and found.state == LIST
-        assert isinstance(other.get(TARGET, "key 1"), Values)
-        before = len(gets(owner))
-        assert isinstance(client.ping(), Pong)
-        with pytest.raises(EOFError):
-            request(client, ask)
-        assert [(event.id, event.code) for event in client.events] == [(0, FailureCode.SHUTTING_DOWN)]  # type: ignore[union-attr]
-        assert len(gets(owner)) == before
-    wait_until(lambda: no_request_in_flight(proxy), "the end of every request")
-
-
-def test_get_that_finds_another_description_is_not_answered(proxy: ClientProxy, owner: Peer) -> None:
     oracle = TableOracle(lastTemperature=described(owner, VALUE))
     proxy.set_location_oracle("job", oracle)
     with RawClient(proxy.address) as client:
-        assert isinstance(client.locate(*TARGET), Location)
-        assert isinstance(client.get(TARGET, "key 1"), Values)
-        owner.script = lambda request: _moved(request) if request.target == STATE_ID else owner.honest(request)
-        again = Owner(EVERYTHING, *owner.address, b"2" * 16)
-        oracle.tables["lastTemperature"] = LocationTable("job", LIST, MAX_PARALLELISM, (again,))
-        with pytest.raises(EOFError):
-            client.get(TARGET, "key 1")
-    assert all(get.target == STATE_ID for get in gets(owner))
+        for state in (VALUE, LIST, VALUE):
+            owner.state, oracle.tables["lastTemperature"] = state, described(owner, state)
+            values = client.get(TARGET, "key 1")
+            assert isinstance(values, Values) and values.fingerprint == state["fingerprint"]
+            found = client.locate(*TARGET)
+            assert isinstance(found, Location) and found.state == state
+            listed = client.describe("job")
+            assert isinstance(listed, Description) and listed.entries == (state,)
 
 
-def _moved(request: Get) -> Iterable[Reply]:
-    yield Values(request.id, (-1,), (int(FailureCode.UNKNOWN_STATE_ID),))
-
-
-def test_state_that_moves_with_the_same_description_ends_no_connection(proxy: ClientProxy, owner: Peer) -> None:
-    oracle = TableOracle(lastTemperature=described(owner, VALUE))
-    proxy.set_location_oracle("job", oracle)
-    with Peer() as heir, RawClient(proxy.address) as client:
-        assert isinstance(client.locate(*TARGET), Location)
-        oracle.tables["lastTemperature"] = described(heir, dict(VALUE))
-        oracle.tables["other"] = LocationTable("job", {**LIST, "name": "other"}, MAX_PARALLELISM, (at(heir),))
-        assert isinstance(client.locate("job", "other"), Location)
-        assert isinstance(client.locate(*TARGET), Location)
-        owner.close()
-        assert isinstance(client.get(TARGET, "key 1"), Values)
+def test_values_of_two_descriptions_are_not_put_into_one_answer(proxy: ClientProxy, owner: Peer) -> None:
+    keys = [f"key {number}" for number in range(20)]
+    with Peer(state=LIST) as other:
+        oracle = TableOracle(lastTemperature=table(instance(DictReader({})), at(owner, LOWER), at(other, UPPER)))
+        proxy.set_location_oracle("job", oracle)
+        with RawClient(proxy.address) as client:
+            answer = client.get(TARGET, *keys, deadline_ms=300)
+            assert isinstance(answer, Values) and answer.fingerprint == VALUE["fingerprint"]
+            for key, result in zip(keys, answer.results, strict=True):
+                lower = key_group(key, MAX_PARALLELISM) in LOWER
+                assert result == (msgpack.packb(key) if lower else FailureCode.UNKNOWN_STATE_ID)
+            other.state = VALUE
+            assert client.get(TARGET, *keys).results == tuple(map(msgpack.packb, keys))  # type: ignore[union-attr]
 
 
 def test_keys_are_checked_by_the_new_description(proxy: ClientProxy, owner: Peer) -> None:
@@ -253,7 +233,8 @@ def test_keys_are_checked_by_the_new_description(proxy: ClientProxy, owner: Peer
     with RawClient(proxy.address) as client:
         assert isinstance(client.get(TARGET, "key 1"), Values)
         assert failure_code(client.get(TARGET, 7)) == FailureCode.WRONG_KEY_TYPE
-    after = {**before.describe(), "key_types": (ColumnType.BIGINT.value,)}
+    after = {**VALUE, "key_types": (ColumnType.BIGINT.value,), "fingerprint": "of another description"}
+    owner.state = after
     oracle.tables["lastTemperature"] = LocationTable("job", after, MAX_PARALLELISM, halves)
     with RawClient(proxy.address) as client:
         assert isinstance(client.get(TARGET, 7), Values)

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from qstate.backends.contract import Capability, Isolation
-from qstate.descriptors import MapStateDescriptor, ValueStateDescriptor
+from qstate.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from qstate.errors import ConfigError
 from qstate.keys import ColumnType, KeyGroupRange
 from qstate.runtime.serving.registry import StateInstance, StateRegistry
+from qstate.serializers import MessagePackSerializer
 from tests.runtime.serving.readers import DictReader, instance
 
 
@@ -47,6 +48,12 @@ def test_listeners_are_called_for_their_job_only_until_unlisten(caplog: pytest.L
     assert len(heard) == 2
 
 
+class Version2(MessagePackSerializer):
+    """The same bytes under another version."""
+
+    version = 2
+
+
 def test_description_has_what_a_client_needs() -> None:
     served = StateInstance(
         job="flights",
@@ -61,24 +68,47 @@ def test_description_has_what_a_client_needs() -> None:
         "name": "visits of aircraft",
         "kind": "map",
         "serializer": "msgpack",
+        "serializer_version": 1,
         "key_types": ("string", "bigint"),
+        "namespace_types": None,
         "value_type": "int",
         "map_key_type": "str",
         "capabilities": ("committed_reads", "snapshot_reads"),
+        # The same in every process: task managers of one job must agree on it.
+        "fingerprint": "e1ea7acb8fc4c7d1",
     }
+
+
+VALID: dict[str, Any] = {
+    "job": "job",
+    "descriptor": ValueStateDescriptor("temperature", float).queryable("t"),
+    "key_types": (ColumnType.STRING,),
+    "key_groups": KeyGroupRange(0, 4),
+    "max_parallelism": 4,
+    "capabilities": frozenset(),
+    "readers": {Isolation.LIVE: DictReader({})},
+}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"descriptor": ListStateDescriptor("temperature", float).queryable("t")},
+        {"descriptor": ValueStateDescriptor("temperature", int).queryable("t")},
+        {"descriptor": ValueStateDescriptor("temperature", float, serializer=Version2()).queryable("t")},
+        {"key_types": (ColumnType.BIGINT,)},
+        {"namespace_types": (ColumnType.STRING,)},
+        {"capabilities": frozenset([Capability.SNAPSHOT_READS])},
+    ],
+)
+def test_another_description_has_another_fingerprint(change: dict[str, Any]) -> None:
+    before, same = StateInstance(**VALID), StateInstance(**{**VALID, "key_groups": KeyGroupRange(1, 2), "job": "other"})
+    assert before.fingerprint == same.fingerprint
+    assert StateInstance(**{**VALID, **change}).fingerprint != before.fingerprint
 
 
 def test_instance_that_cannot_be_served_is_refused() -> None:
-    reader = DictReader({})
-    valid: dict[str, Any] = {
-        "job": "job",
-        "descriptor": ValueStateDescriptor("temperature", float).queryable("t"),
-        "key_types": (ColumnType.STRING,),
-        "key_groups": KeyGroupRange(0, 4),
-        "max_parallelism": 4,
-        "capabilities": frozenset(),
-        "readers": {Isolation.LIVE: reader},
-    }
+    valid, reader = VALID, DictReader({})
     assert StateInstance(**valid).owns_all
     wrong: dict[str, dict[str, Any]] = {
         "not queryable": {"descriptor": ValueStateDescriptor("temperature", float)},

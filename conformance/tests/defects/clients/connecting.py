@@ -8,7 +8,6 @@ from typing import Any
 
 from qstate.protocol import ClientConnection, Failure, connection
 from qstate.runtime.client.operations import GetOperation, RoutedOperation
-from qstate.runtime.client.state_cache import StateCache
 from qstate.runtime.client.sync_transport import SyncLink, SyncLinks
 from qstate.runtime.routing.pipelined_connection import Phase, PipelinedConnection
 from qstate_conformance.client.python_async_driver import PythonAsyncDriver
@@ -184,18 +183,8 @@ def asks_the_next_owner() -> None:
     _sends_again_what_was_lost(PipelinedConnection)
 
 
-@defect("connections.what_a_connection_told_of_a_state_ends_with_it")
-def remembers_states_beyond_their_connection() -> None:
-    StateCache.forget = lambda self: None  # type: ignore[method-assign]
-
-
-@defect("connections.what_a_connection_told_of_a_state_ends_with_it", PythonAsyncDriver)
-def remembers_states_in_the_asyncio_client() -> None:
-    StateCache.forget = lambda self: None  # type: ignore[method-assign]
-
-
-@defect("connections.a_get_that_goes_on_over_another_connection_is_read_by_what_that_one_told")
-def reads_by_what_the_first_connection_told() -> None:
+@defect("connections.a_value_is_read_by_the_description_whose_fingerprint_it_has")
+def reads_by_the_description_that_it_knew_first() -> None:
     found = GetOperation._found
 
     def locate(self: Any, known: Any, now: float) -> None:

@@ -11,6 +11,7 @@ from qstate.protocol import messages
 from qstate.runtime.client.state_cache import StateCache, Way
 from qstate.runtime.client.sync_transport import SyncLink
 from qstate.runtime.routing.location import LocationTable
+from qstate.runtime.routing.routed_get import RoutedGet
 from qstate_conformance.key_groups import group_of
 from tests.defects.clients.seeds import defect, ignore_rules_of
 
@@ -127,8 +128,8 @@ def trusts_an_owner_that_is_gone() -> None:
 def asks_the_owner_that_it_has_reached_for_all_keys() -> None:
     table = StateCache._table
 
-    def of_one_owner(self: Any, location: LocationTable, *, described: bool) -> LocationTable:
-        found = table(self, location, described=described)
+    def of_one_owner(self: Any, location: LocationTable) -> LocationTable:
+        found = table(self, location)
         one = next((owner for owner in found.owners if owner.state_id), None)
         groups = KeyGroupRange(0, found.max_parallelism)
         return found if one is None else replace(found, owners=(replace(one, key_groups=groups),))
@@ -136,9 +137,14 @@ def asks_the_owner_that_it_has_reached_for_all_keys() -> None:
     StateCache._table = of_one_owner  # type: ignore[method-assign]
 
 
-@defect("reached.a_value_from_the_proxy_is_read_by_the_description_of_its_connection")
-def keeps_what_an_ended_connection_told() -> None:
-    StateCache._forget = lambda self: None  # type: ignore[method-assign]
+@defect("connections.a_value_is_read_by_the_description_whose_fingerprint_it_has")
+def reads_any_value_by_the_description_that_it_knows() -> None:
+    on_values = RoutedGet.on_values
+
+    def take(self: Any, part: int, epochs: Any, results: Any, fingerprint: str, now: float) -> Any:
+        return on_values(self, part, epochs, results, self._fingerprint, now)
+
+    RoutedGet.on_values = take  # type: ignore[method-assign]
 
 
 @defect("routing.a_location_that_breaks_its_table_ends_the_connection")

@@ -115,7 +115,7 @@ class EpochOfNothing(Spoiler):
     """Every result has the epoch -1, as if there had been none."""
 
     def from_server(self, fields: Sequence[Any], payload: bytes) -> list[bytes]:
-        return [pack((*fields[:2], [-1] * len(fields[2]), fields[3]))] if fields[0] == Type.VALUES else [payload]
+        return [pack((*fields[:2], [-1] * len(fields[2]), *fields[3:]))] if fields[0] == Type.VALUES else [payload]
 
 
 @seeded

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from qstate_conformance.codes import Code, Type
-from qstate_conformance.server.fixture import DYING, JOB, LIMITS, LIVE_EPOCH, SILENT
+from qstate_conformance.server.fixture import DYING, JOB, LIMITS, SILENT
 from tests.defects.servers.meddler import Spoiler, frame, pack
 from tests.defects.servers.spoilers import seeded
 
@@ -84,7 +84,7 @@ class NothingCommittedIsNil(_KnowsGets):
         get, _ = self.gets.pop(fields[1], (None, b""))
         if get is None or Code.NO_COMMITTED_EPOCH not in self.codes(fields):
             return [payload]
-        return [pack((Type.VALUES, fields[1], (-1,) * len(get[6]), (None,) * len(get[6])))]
+        return [pack((Type.VALUES, fields[1], (-1,) * len(get[6]), (None,) * len(get[6]), "f"))]
 
 
 @seeded
@@ -98,10 +98,25 @@ class FailsWhereStalenessIsNotKnown(_KnowsGets):
 
 
 @seeded
-class KeepsConnectionsOfOldDescriptions(_KnowsGets):
-    """Answers a Get with a value of another kind than it has described over the connection."""
+class OneFingerprintForAll(Spoiler):
+    """Every description and every value has the same fingerprint."""
 
     def from_server(self, fields: Sequence[Any], payload: bytes) -> list[bytes]:
-        if fields[0] == Type.FAILURE and not fields[1] and fields[2] == Code.SHUTTING_DOWN and self.gets:
-            return [pack((Type.VALUES, max(self.gets), (LIVE_EPOCH,), (pack("a value"),)))]
-        return [payload]
+        if fields[0] == Type.LOCATION:
+            return [pack((*fields[:2], {**fields[2], "fingerprint": "f"}, *fields[3:]))]
+        if fields[0] == Type.DESCRIPTION:
+            return [pack((*fields[:2], [{**entry, "fingerprint": "f"} for entry in fields[2]]))]
+        return [pack((*fields[:4], "f"))] if fields[0] == Type.VALUES else [payload]
+
+
+@seeded
+class FingerprintOfTheFirstDescription(Spoiler):
+    """Values have the fingerprint with which their state was described first over the connection."""
+
+    first: str | None = None
+
+    def from_server(self, fields: Sequence[Any], payload: bytes) -> list[bytes]:
+        if fields[0] == Type.LOCATION and self.first is None:
+            self.first = fields[2]["fingerprint"]
+        known = fields[0] == Type.VALUES and self.first is not None
+        return [pack((*fields[:4], self.first))] if known else [payload]

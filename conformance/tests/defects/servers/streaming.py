@@ -132,7 +132,7 @@ class AnswersOverTheLimit(Spoiler):
 
     def from_server(self, fields: Sequence[Any], payload: bytes) -> list[bytes]:
         if fields[0] == Type.FAILURE and fields[2] == Code.TOO_LARGE and fields[1]:
-            return [pack((Type.VALUES, fields[1], (LIVE_EPOCH,), (b"x" * (LIMITS.max_frame + 1),)))]
+            return [pack((Type.VALUES, fields[1], (LIVE_EPOCH,), (b"x" * (LIMITS.max_frame + 1),), "f"))]
         return [payload]
 
 
