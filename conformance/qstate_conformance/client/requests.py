@@ -147,7 +147,8 @@ def _hello_faults(elements: tuple[Any, ...]) -> Iterator[str]:
     if not isinstance(client, str) or len(client) > MAX_NAME:
         yield f"client of Hello is {client!r}, not a string of at most {MAX_NAME} characters (P-MSG-5)"
 
-    features, max_frame = (*elements[5:7], *((), 4096)[len(elements[5:7]) :])
+    features = elements[5] if len(elements) > 5 else ()
+    max_frame = elements[6] if len(elements) > 6 else MAX_FRAME
     if not _is_array(features) or len(features) > 32 or not all(map(_is_name, features)):
         yield f"features of Hello are {features!r}, not an array of at most 32 names"
     if not _is_integer(max_frame, 4096, MAX_FRAME):
