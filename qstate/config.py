@@ -95,7 +95,7 @@ class JobConfig:
         1024, "client connections per server or proxy; at the limit, a new connection replaces an idle one"
     )
     max_frame_bytes: int = _option(
-        16 * 1024 * 1024, "largest frame accepted or sent on the query port; 4096 to 4294967295"
+        16 * 1024 * 1024, "largest frame accepted or sent on the query port; 4096 to 268435455"
     )
     max_queued_requests: int = _option(10_000, "requests a server or proxy queues before it answers 'overloaded'")
     max_requests_per_connection: int = _option(
