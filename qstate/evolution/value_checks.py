@@ -20,9 +20,9 @@ at most `DEEPEST` deep.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import is_dataclass
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
 from operator import attrgetter
@@ -55,7 +55,6 @@ _PLAIN_TEXT = (
     "or lists, dicts, tuples)"
 )
 _are_scalars = _PLAIN_SCALARS.issuperset
-_NO_OFFSET = timedelta(0)
 
 
 class Misfit(SerializationError):
@@ -205,7 +204,29 @@ def _record(declared: RecordType, fields: dict[str, Rule | None]) -> Rule:
         for name, rule in fields.items():
             _part(name, rule, getattr(value, name))
 
-    return Rule(frozenset(), check)
+    def check_kept(value: Any) -> None:
+        check(value)
+        _check_kept(value, declared, list(fields))
+
+    return Rule(frozenset(), check_kept if hasattr(declared.python_class, "__post_init__") else check)
+
+
+def _check_kept(value: Any, declared: RecordType, fields: Sequence[str]) -> None:
+    """Check that the dataclass, whose `__post_init__` has any code, accepts the fields and leaves them as they are."""
+    given = {name: getattr(value, name) for name in fields}
+    assert declared.python_class is not None
+    try:
+        read_back = declared.python_class(**given)
+    except Exception as exc:
+        raise Misfit(
+            f"fields that {declared.name} accepts when it is made of them", value, f"{type(exc).__name__}: {exc}"[:200]
+        ) from exc
+    for name, part in given.items():
+        found = getattr(read_back, name)
+        if found is not part and (type(found) is not type(part) or found != part):
+            misfit = Misfit(f"{shown(found)}, which __post_init__ makes of it", part, "give what it leaves as it is")
+            misfit.path = f"[{name!r}]"
+            raise misfit
 
 
 def _named(name: str, anything: Rule | None) -> Rule:
@@ -264,18 +285,9 @@ PLAIN = Rule(_PLAIN_SCALARS, _check_plain)
 def _check_moment(value: Any) -> None:
     if type(value) is not datetime:
         raise Misfit("datetime", value, _advice("datetime", value))
-    if value.tzinfo is not None and not _is_utc(value):
+    if value.tzinfo is not None and value.tzinfo is not timezone.utc:
         advice = "give value.astimezone(timezone.utc), the form in which a moment is stored"
         raise Misfit("a datetime in UTC, or without a time zone", value, advice)
-
-
-def _is_utc(value: datetime) -> bool:
-    """Whether its time zone has no offset at any time of the year."""
-    assert value.tzinfo is not None
-    try:
-        return value.tzinfo.utcoffset(None) == _NO_OFFSET
-    except Exception:  # a time zone may have any code, and some fails without a datetime
-        return False
 
 
 def _advice(expected: str, value: Any) -> str:

@@ -34,7 +34,7 @@ from qstate.errors import JobError, SerializationError
 from qstate.evolution.admission import admission_of
 from qstate.evolution.value_checks import Misfit, Rule, rule_of
 from qstate.evolution.write_checks import null_refusal
-from qstate.keys import Key, Namespace, check_key, key_identity
+from qstate.keys import ColumnType, Key, Namespace, check_key, key_identity
 from qstate.operators.many_keys import (
     Part,
     Tables,
@@ -79,6 +79,7 @@ class ElementContext:
 
     __slots__ = (
         "current_key",
+        "key_types",
         "namespace",
         "processing_time",
         "send",
@@ -91,6 +92,8 @@ class ElementContext:
 
     #: The key of the row being processed: a bare value for one key column, a tuple for several.
     current_key: Any
+    #: The types of the stream's keys; None where they are not known.
+    key_types: Sequence[ColumnType] | None
     #: The event time of the row. None if its event-time column is null, or the stream has no watermark. The row is late
     #: if this is not above the watermark.
     timestamp: int | None
@@ -110,7 +113,7 @@ class ElementContext:
     visit: Callable[[StateDescriptor, Callable[[Key, Any], object]], None]
 
     def __init__(self) -> None:
-        self.current_key = NO_KEY
+        self.current_key, self.key_types = NO_KEY, None
         self.timestamp = self.watermark = self.namespace = self.time_domain = None
         self.processing_time = 0
         self.timers = NO_TIMERS
@@ -197,7 +200,7 @@ class StateHandle(ABC):
         """The parts of a call by namespace. Raises `JobError` for a call that `check_many` refuses."""
         check_many(
             f"state {self._descriptor.name!r}: {operation}",
-            self._cursor.current_key,
+            self._cursor,
             keys,
             columns if namespaces is None else (*columns, namespaces),
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from itertools import compress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +15,13 @@ import pyarrow as pa
 
 from qstate.backends.contract import StateTable
 from qstate.errors import JobError
-from qstate.keys import Key, Namespace, key_identity
+from qstate.keys import ColumnType, Key, Namespace, all_of_class, check_key, key_class, key_identity
 from qstate.operators.columns.column_values import column_values
 from qstate.operators.no_key import NO_KEY
 from qstate.operators.user_traceback import described
 
 __all__ = [
+    "Cursor",
     "Part",
     "Tables",
     "Values",
@@ -38,6 +39,13 @@ Tables = Callable[[Namespace], StateTable]
 Values = Sequence[Any] | npt.NDArray[Any]
 
 
+class Cursor(Protocol):
+    """The key of a call: the current one, and the types that keys have."""
+
+    current_key: Any
+    key_types: Sequence[ColumnType] | None
+
+
 class Part(NamedTuple):
     """The keys of one namespace among those of a call, with what was given for each."""
 
@@ -48,11 +56,13 @@ class Part(NamedTuple):
     given: Sequence[Sequence[Any]]
 
 
-def check_many(call: str, current_key: Any, keys: Sized, columns: Iterable[Sized]) -> None:
+def check_many(call: str, cursor: Cursor, keys: Sequence[Key], columns: Iterable[Sized]) -> None:
     """Raise `JobError` where there is a current key, or when a column is not as long as the keys.
 
-    `call` is the name of the method in errors.
+    Raises `WrongKeyType` for a key that has not the types of the stream's keys. `call` is the name of the method in
+    errors.
     """
+    current_key = cursor.current_key
     if current_key is not NO_KEY:
         hash(current_key)  # raises `JobError` where there is none
         raise JobError(
@@ -64,6 +74,10 @@ def check_many(call: str, current_key: Any, keys: Sized, columns: Iterable[Sized
             raise JobError(
                 f"{call} got {len(keys)} keys, and {len(column)} values, map keys, times or namespaces for them"
             )
+    of_one_class = key_class(cursor.key_types)
+    if len(keys) and (of_one_class is None or not all_of_class(keys, of_one_class)):
+        for key in keys:
+            check_key(key, cursor.key_types)
 
 
 def listed(values: Values, read: Callable[[pa.Array], list[Any]] = column_values) -> Sequence[Any]:

@@ -141,6 +141,7 @@ class FunctionOperator:
             broadcast_states=spec.broadcast_states,
         )
         self._cursor = self._context.element_context
+        self._cursor.key_types = spec.key_types or None
         self._side_outputs = self._open_side_outputs()
         self._output = self._side_outputs or OutputRows(spec.output_schema, self._source)
         self._clock = OperatorClock(spec.event_times, self._cursor)
@@ -330,7 +331,7 @@ class FunctionOperator:
         kind = Timers if self._spec.event_times else NoEventTime
         event_time = kind(self._backend.timers(EVENT_TIME_TIMERS))
         processing_time = Timers(self._backend.timers(PROCESSING_TIME_TIMERS))
-        self._cursor.timers = TimerService(self._cursor, self._spec.key_types, event_time, processing_time)
+        self._cursor.timers = TimerService(self._cursor, event_time, processing_time)
         self._timers = (
             (TimeDomain.EVENT_TIME, event_time, attrgetter("watermark")),
             (TimeDomain.PROCESSING_TIME, processing_time, attrgetter("processing_time")),

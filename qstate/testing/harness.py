@@ -103,7 +103,7 @@ class FunctionHarness:
             of_harness = {"parallelism": 1, "snapshot_interval": 0, **settings, "checkpoint_dir": directory}
             config = JobConfig.from_spark({}, **of_harness)
             self._clock = HarnessClock(spec, _milliseconds(processing_time))
-            self._subtasks = HarnessSubtasks(_copies(spec), config, self._temporary)
+            self._subtasks = HarnessSubtasks(_copies(spec), config, self._temporary, self._clock.processing_time)
         except BaseException:
             shutil.rmtree(self._temporary, ignore_errors=True)
             raise
@@ -163,7 +163,7 @@ class FunctionHarness:
         Raises `JobError` for a name that the function has not declared, `WrongKeyType` for what cannot be a key.
         """
         descriptor = self._descriptor(name)
-        check_key(key)
+        check_key(key, self._opened.operators[0].key_types_of(name))
         found = self._opened.backend_of(key).table(stored_form(descriptor), namespace).get(key)
         return found if descriptor.ttl is None else current_contents(descriptor, found, self.processing_time)
 

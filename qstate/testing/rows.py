@@ -32,6 +32,8 @@ _TYPES: Mapping[type, pa.DataType] = {
 def schema_of(which: str, columns: Columns) -> pa.Schema:
     """The schema of declared columns. Raises `ConfigError` that names the column."""
     if isinstance(columns, pa.Schema):
+        for column in columns:
+            _check_unit(which, column.name, column.type)
         return columns
     if not isinstance(columns, Mapping) or not columns:
         raise ConfigError(f"{which} takes the types of the columns by name, as in {{'sensor': str}}, got {columns!r}")
@@ -43,7 +45,16 @@ def _arrow_type(which: str, name: str, kind: Any) -> pa.DataType:
     if found is None:
         known = ", ".join(one.__name__ for one in _TYPES)
         raise ConfigError(f"{which}: column {name!r} has the type {kind!r}; use {known}, or a type of Arrow")
+    _check_unit(which, name, found)
     return found
+
+
+def _check_unit(which: str, name: str, kind: pa.DataType) -> None:
+    if pa.types.is_timestamp(kind) and kind.unit != "us":
+        raise ConfigError(
+            f"{which}: column {name!r} is {kind}, and timestamps of Spark have microseconds: declare it as datetime, "
+            "or as a timestamp in us"
+        )
 
 
 def batch_of(rows: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:

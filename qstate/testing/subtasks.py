@@ -108,8 +108,14 @@ RowsOfSubtask = Callable[[int], pa.RecordBatch]
 class HarnessSubtasks:
     """The subtasks of one operator, open until `close`."""
 
-    def __init__(self, make_spec: Callable[[], OperatorSpec], config: JobConfig, directory: Path) -> None:
-        """`make_spec` gives each subtask a spec of its own, with its own copy of the function."""
+    def __init__(
+        self, make_spec: Callable[[], OperatorSpec], config: JobConfig, directory: Path, processing_time: int
+    ) -> None:
+        """`make_spec` gives each subtask a spec of its own, with its own copy of the function.
+
+        They are opened at `processing_time`, or at the time that the stored epochs have reached.
+        """
+        self._opened_at_ms = processing_time
         spec = make_spec()
         self._uid, self._schema = spec.uid, spec.input_schema
         self._config = config
@@ -139,7 +145,9 @@ class HarnessSubtasks:
             directory.manifest.layout,
             self._scratch,
         )
-        parts = restore_subtask(self._make_spec, place, Restart(directory.final(self._uid), self.epoch))
+        parts = restore_subtask(
+            self._make_spec, place, Restart(directory.final(self._uid), self.epoch, self._opened_at_ms)
+        )
         self._parts[index], self._epochs[index] = parts, SubtaskEpochs(parts)
 
     @property

@@ -75,6 +75,7 @@ STRANGE: dict[str, tuple[Any, str]] = {
     "frozen set": (frozenset({1}), r"give list\(value\)"),
     "dataclass": (Place(1.0), "declare its class, or give dataclasses.asdict"),
     "offset": (datetime(2013, 1, 1, tzinfo=timezone(timedelta(hours=5))), r"give value.astimezone\(timezone.utc\)"),
+    "zone of UTC": (datetime(2013, 1, 1, tzinfo=ZoneInfo("UTC")), r"give value.astimezone\(timezone.utc\)"),
     "zone": (datetime(2013, 1, 1, tzinfo=ZoneInfo("Europe/London")), r"give value.astimezone\(timezone.utc\)"),
     "MessagePack's timestamp": (msgpack.Timestamp(1), "give a plain value"),
     "MessagePack's extension": (msgpack.ExtType(1, b"\x90"), r"give tuple\(value\)"),
@@ -239,7 +240,7 @@ def exactly(value: Any) -> Any:
     if type(value) in (list, tuple):
         return type(value), list(map(exactly, value))
     if type(value) is datetime:
-        return datetime, value.isoformat()
+        return datetime, value.isoformat(), type(value.tzinfo)
     return type(value), repr(value)
 
 
@@ -291,3 +292,28 @@ class Made:
 def test_a_dataclass_that_cannot_be_made_of_its_fields_is_refused_before_it_is_stored(record: type) -> None:
     with pytest.raises(ConfigError, match=f"state 's': {record.__name__}: .* cannot be made of its fields"):
         ValueStateDescriptor("s", record)
+
+
+@dataclass
+class Interval:
+    start: int
+    stop: int = 0
+
+    def __post_init__(self) -> None:
+        if self.start < 0:
+            raise ValueError("before the beginning")
+        self.stop = max(self.stop, self.start)
+
+
+@pytest.mark.parametrize("wrap", [lambda value: value, lambda value: [value]], ids=["alone", "in a list"])
+def test_a_dataclass_is_refused_whose_post_init_would_not_give_it_back(wrap: Any) -> None:
+    declared: Any = Interval if wrap(1) == 1 else list[Interval]
+    serializer = checked(ValueStateDescriptor("s", declared)).serializer
+    sound = Interval(3, 5)
+    assert serializer.loads(serializer.dumps(wrap(sound))) == wrap(sound)
+    changed, refused = Interval(3, 5), Interval(3, 5)
+    changed.stop, refused.start = 1, -1
+    with pytest.raises(SerializationError, match=r"\['stop'\]: expected 3, which __post_init__ makes of it, got 1"):
+        serializer.dumps(wrap(changed))
+    with pytest.raises(SerializationError, match=r"that Interval accepts .*before the beginning"):
+        serializer.dumps(wrap(refused))

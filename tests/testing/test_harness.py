@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from qstate.descriptors import (
     ValueStateDescriptor,
 )
 from qstate.errors import ConfigError, JobError, WrongKeyType
-from qstate.operators.functions import KeyedCoProcessFunction, KeyedProcessFunction
+from qstate.operators.functions import KeyedBatchFunction, KeyedCoProcessFunction, KeyedProcessFunction
 from qstate.operators.time.timers import TimeDomain
 from qstate.testing import FunctionHarness, Input
 from tests.functions import add
@@ -257,6 +258,8 @@ def test_wrong_calls_say_what_is_wrong(call: Any, message: str) -> None:
         ({"paralelism": 2}, "did you mean 'parallelism'"),
         ({"restore_from": "/savepoint"}, "restore_from is for jobs: name the directory of a closed harness"),
         ({"event_time": "temperature"}, "event time 'temperature' is a column of type double, not a timestamp"),
+        ({"input": {**READING, "time": pa.timestamp("ms", "UTC")}}, "timestamps of Spark have microseconds"),
+        ({"input": pa.schema([("sensor", pa.string()), ("t", pa.timestamp("ns"))])}, "column 't' is timestamp.ns"),
         ({"event_time": "when"}, "event time 'when' is not among the columns sensor, time, temperature"),
         ({"event_time": "time", "delay": 5}, "delay is a timedelta, got 5"),
     ],
@@ -389,3 +392,77 @@ def test_two_streams_of_which_one_has_no_event_time_have_none() -> None:
 def test_rows_of_a_second_stream_need_one() -> None:
     with alerts() as harness, pytest.raises(ConfigError, match="no second input"):
         harness.process(second=[("JFK", at(0), 1.0)])
+
+
+class Held(KeyedProcessFunction):
+    """A value and a map with a time-to-live of `ttl_ms`, or without one. A row with a value is stored."""
+
+    def __init__(self, ttl_ms: int | None) -> None:
+        self._ttl = None if ttl_ms is None else StateTtl(timedelta(milliseconds=ttl_ms))
+
+    def open(self, context: Any) -> None:
+        self.value = context.get_state(ValueStateDescriptor("value", int, ttl=self._ttl))
+        self.map = context.get_map_state(MapStateDescriptor("map", int, ttl=self._ttl))
+
+    def process_element(self, row: Any, context: Any) -> None:
+        self.value.update(row.value)
+        self.map.put("a", row.value)
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize(
+    ("before", "after", "reopened_at"),
+    [(100, None, 1_050), (None, 100, 1_050), (100, None, 0)],
+    ids=["removed", "added", "removed at the time of the last epoch"],
+)
+def test_a_time_to_live_comes_and_goes_at_the_processing_time(
+    tmp_path: Path, backend: str, before: int | None, after: int | None, reopened_at: int
+) -> None:
+    def held(ttl_ms: int | None, time: int) -> FunctionHarness:
+        return FunctionHarness(
+            Held(ttl_ms),
+            input={"key": str, "value": int},
+            output={"none": int},
+            key_by="key",
+            processing_time=time,
+            checkpoint=tmp_path,
+            backend=backend,
+        )
+
+    with held(before, 1_000) as harness:
+        harness.process(("a", 7))
+        harness.advance_processing_time(1_050)
+    with held(after, reopened_at) as harness:
+        for time in (1_050, 1_149):
+            harness.advance_processing_time(time)
+            assert (harness.state("value", "a"), harness.state("map", "a")) == (7, {"a": 7})
+        harness.advance_processing_time(1_150)
+        stays = after is None
+        assert harness.state("value", "a") == (7 if stays else None)
+        assert harness.state("map", "a") == ({"a": 7} if stays else None)
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_a_decimal_of_another_scale_is_no_key(backend: str) -> None:
+    class Counts(KeyedBatchFunction):
+        def open(self, context: Any) -> None:
+            self.count = context.get_state(ValueStateDescriptor("count", int, default=0))
+
+        def process_batch(self, batch: Any, context: Any) -> None:
+            keys = [key.normalize() for key in batch.keys] if batch.rows.column("other")[0].as_py() else batch.keys
+            self.count.put_many(keys, [count + 1 for count in self.count.get_many(keys)])
+
+    with FunctionHarness(
+        Counts(),
+        input=pa.schema([("price", pa.decimal128(10, 2)), ("other", pa.bool_())]),
+        output={"none": int},
+        key_by="price",
+        backend=backend,
+    ) as harness:
+        harness.process((Decimal("1.10"), False))
+        with pytest.raises(JobError, match=r"WrongKeyType: .*expected='decimal\(38,2\)', got='decimal\(38,1\)'"):
+            harness.process((Decimal("1.10"), True))
+        with pytest.raises(WrongKeyType):
+            harness.state("count", Decimal("1.1"))
+        harness.process((Decimal("1.10"), False))
+        assert harness.state("count", Decimal("1.10")) == 2

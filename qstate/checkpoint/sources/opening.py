@@ -73,8 +73,12 @@ class DeclaredStates:
         allow_non_restored: bool = False,
         lists: DeclaredLists | None = None,
         own_key_types: Mapping[str, Sequence[ColumnType]] = NO_KEY_TYPES,
+        opened_at_ms: int | None = None,
     ) -> None:
-        """`own_key_types` has those states, by name, whose keys are not the stream's, of the types `key_types`."""
+        """`own_key_types` has those states, by name, whose keys are not the stream's, of the types `key_types`.
+
+        `opened_at_ms` is when the states are opened; None: now.
+        """
         self._operator = operator
         self._own_key_types = own_key_types
         self._descriptors = {descriptor.name: descriptor for descriptor in descriptors}
@@ -83,8 +87,8 @@ class DeclaredStates:
         }
         self._allow_non_restored = allow_non_restored
         self._lists = DeclaredLists(operator, {}, allow_non_restored) if lists is None else lists
-        #: When the states are opened: values that get a time count as written then, however often they are read.
-        self._opened_at_ms = time_ns() // 1_000_000
+        #: Values that get a time count as written then, however often they are read.
+        self._opened_at_ms = time_ns() // 1_000_000 if opened_at_ms is None else opened_at_ms
         #: The declared schemas as plain data, as in the files.
         self.schemas: States = tuple(
             {

@@ -28,7 +28,7 @@ import pyarrow as pa
 from qstate.backends.contract import Timer, TimerQueue
 from qstate.descriptors import TimerDescriptor
 from qstate.errors import JobError
-from qstate.keys import ColumnType, Key, Namespace, check_key, encode_key
+from qstate.keys import Key, Namespace, check_key, encode_key
 from qstate.operators.columns.column_values import column_values, timestamp_milliseconds
 from qstate.operators.many_keys import Values, check_many, listed
 from qstate.operators.time.epoch_time import milliseconds_of
@@ -157,18 +157,10 @@ class TimerService:
     for what cannot be a key of the stream or a namespace.
     """
 
-    __slots__ = ("_cursor", "_event_time", "_key_types", "_namespace", "_processing_time")
+    __slots__ = ("_cursor", "_event_time", "_namespace", "_processing_time")
 
-    def __init__(
-        self,
-        cursor: Any,
-        key_types: Sequence[ColumnType],
-        event_time: Timers,
-        processing_time: Timers,
-        namespace: Namespace = None,
-    ) -> None:
+    def __init__(self, cursor: Any, event_time: Timers, processing_time: Timers, namespace: Namespace = None) -> None:
         self._cursor = cursor
-        self._key_types = key_types
         self._event_time = event_time
         self._processing_time = processing_time
         self._namespace = namespace
@@ -177,7 +169,7 @@ class TimerService:
         """The timers of another namespace, such as a window. None is the namespace of `context.timers`."""
         if namespace is not None:
             check_key(namespace)
-        return TimerService(self._cursor, self._key_types, self._event_time, self._processing_time, namespace)
+        return TimerService(self._cursor, self._event_time, self._processing_time, namespace)
 
     def register_event_time(self, time: int | datetime) -> None:
         """Have `on_timer` called for the current key once the watermark has reached this time."""
@@ -240,9 +232,7 @@ class TimerService:
             raise JobError(f"context.timers.{call} takes one time for each key, got {times!r}")
         found = _all_milliseconds(times)
         columns = [found] if namespaces is None else [found, namespaces]
-        check_many(f"context.timers.{call}", self._cursor.current_key, keys, columns)
-        for key in keys:
-            check_key(key, self._key_types)
+        check_many(f"context.timers.{call}", self._cursor, keys, columns)
         for namespace in () if namespaces is None else namespaces:
             if namespace is not None:
                 check_key(namespace)

@@ -76,8 +76,13 @@ class SubtaskPlace:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """What is known when a subtask is opened: `final`, the newest epoch that is known to be committed, and
-    `first_epoch`, the epoch of the session that opens it (None without a session)."""
+    """What is known when a subtask is opened.
+
+    `final` is the newest epoch that is known to be committed, `first_epoch` the epoch of the session that opens it
+    (None without a session), and `opened_at_ms` the time, in milliseconds since 1970-01-01 UTC (None: that of the
+    clock).
+    """
 
     final: int = -1
     first_epoch: int | None = None
+    opened_at_ms: int | None = None

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from time import time_ns
 
 from qstate.backends.catalog import open_backend
 from qstate.backends.change_blocks import chained
@@ -103,9 +104,12 @@ class _OpenOperator:
 class _Opening:
     """Opens the operator with the stored lists, once these are found. Closing `resources` closes it."""
 
-    def __init__(self, make_spec: Callable[[], OperatorSpec], place: SubtaskPlace, resources: ExitStack) -> None:
+    def __init__(
+        self, make_spec: Callable[[], OperatorSpec], place: SubtaskPlace, restart: Restart, resources: ExitStack
+    ) -> None:
         self._make_spec = make_spec
         self._place = place
+        self._opened_at_ms = time_ns() // 1_000_000 if restart.opened_at_ms is None else restart.opened_at_ms
         self._directory = temporary_directory(f"backend-{place.subtask}-", place.scratch_directory)
         resources.callback(shutil.rmtree, self._directory, ignore_errors=True)
         self._resources = resources.enter_context(ExitStack())
@@ -122,7 +126,9 @@ class _Opening:
         if self._opened is None or not self._opened.began_with(stored):
             self.close()
             spec, self._spec = self._spec or self._make_spec(), None
-            self._opened = _open_operator(spec, self._place, self._directory, stored, self._resources)
+            self._opened = _open_operator(
+                spec, self._place, self._directory, stored, self._opened_at_ms, self._resources
+            )
         return self._opened
 
     def close(self) -> None:
@@ -137,7 +143,7 @@ def restore_subtask(make_spec: Callable[[], OperatorSpec], place: SubtaskPlace, 
     `make_spec` gives a new copy of the operator's spec, and of its function, each time.
     """
     with ExitStack() as resources:
-        opening = _Opening(make_spec, place, resources)
+        opening = _Opening(make_spec, place, restart, resources)
         snapshotter = Snapshotter(place.log_directory(opening.uid), place.config)
         resources.callback(snapshotter.close)
         for epoch_log, base, last in _bases(opening, place, restart):
@@ -179,7 +185,12 @@ def _bases(
 
 
 def _open_operator(
-    spec: OperatorSpec, place: SubtaskPlace, directory: Path, stored: OperatorState | None, resources: ExitStack
+    spec: OperatorSpec,
+    place: SubtaskPlace,
+    directory: Path,
+    stored: OperatorState | None,
+    opened_at_ms: int,
+    resources: ExitStack,
 ) -> _OpenOperator:
     """Closing `resources` closes what this opens."""
     config = place.config
@@ -196,6 +207,7 @@ def _open_operator(
     )
     resources.callback(_close_operator, operator, place)  # also when the function fails after its open()
     operator.open()
+    reached = operator.reached
     declared = DeclaredStates(
         spec.uid,
         operator.descriptors,
@@ -203,6 +215,8 @@ def _open_operator(
         allow_non_restored=config.allow_non_restored_state,
         lists=operator.lists.declared(allow_non_restored=config.allow_non_restored_state),
         own_key_types={one.name: operator.key_types_of(one.name) for one in spec.broadcast_states},
+        # The clock of this host may be behind that of the driver, whose time the function has.
+        opened_at_ms=opened_at_ms if reached is None else max(opened_at_ms, reached.processing_time),
     )
     return _OpenOperator(operator, backend, declared, stored is not None)
 
