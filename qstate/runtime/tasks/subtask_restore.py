@@ -127,7 +127,7 @@ class _Opening:
             self.close()
             spec, self._spec = self._spec or self._make_spec(), None
             self._opened = _open_operator(
-                spec, self._place, self._directory, stored, self._opened_at_ms, self._resources
+                spec, self._place, self._directory, stored, self._resources, opened_at_ms=self._opened_at_ms
             )
         return self._opened
 
@@ -189,8 +189,9 @@ def _open_operator(
     place: SubtaskPlace,
     directory: Path,
     stored: OperatorState | None,
-    opened_at_ms: int,
     resources: ExitStack,
+    *,
+    opened_at_ms: int,
 ) -> _OpenOperator:
     """Closing `resources` closes what this opens."""
     config = place.config
