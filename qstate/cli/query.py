@@ -100,7 +100,7 @@ def _states(arguments: argparse.Namespace) -> int:
 
 
 def _get(arguments: argparse.Namespace) -> int:
-    demands(arguments.min_epoch, arguments.max_staleness)
+    demands(arguments.min_epoch, arguments.max_staleness, None)
     check_name("state", arguments.state)
     namespace = parse_namespace(arguments.namespace)
     with _client(arguments) as client:

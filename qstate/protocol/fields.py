@@ -42,8 +42,8 @@ __all__ = [
 OPTIONAL = "?"
 #: The options of a Get with a fixed set of values. Without the option the first value holds.
 OPTIONS: dict[str, tuple[str, ...]] = {"isolation": ("live", "committed")}
-#: The options that demand something of the answer: integers from 0. Without the option nothing is demanded.
-INTEGER_OPTIONS = frozenset({"max_staleness_ms", "min_epoch"})
+#: The options that are integers from 0. Without `min_epoch` and `max_staleness_ms` nothing is demanded of the answer.
+INTEGER_OPTIONS = frozenset({"max_staleness_ms", "min_epoch", "wait_ms"})
 
 MAX_INT64 = (1 << 63) - 1
 #: MessagePack integers reach from -2**63 to 2**64 - 1, those of a bigint only to 2**63 - 1.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from hypothesis import given
@@ -350,6 +351,24 @@ def test_an_answer_over_the_frame_is_too_large(subject: ServerSubject) -> None:
         for entry in (fits, half, other):
             found = session.get(_BLOBS, entry.key)
             assert isinstance(found, Values) and found.results == (entry.contents,), f"P-GET-8: {found!r:.200}"
+
+
+@law("P-GET-17", "P-GET-6", "P-DEADLINE-3")
+def test_a_key_without_an_owner_keeps_the_others_waiting_no_longer_than_allowed(subject: ServerSubject) -> None:
+    """A Get of keys with and without owners is answered soon after `wait_ms`, long before its deadline."""
+    found = state("temperature")
+    entry = next(one for one in found.entries if one.namespace is None)
+    with connect(subject) as session:
+        for wait_ms in (0, 100):
+            began = time.monotonic()
+            values = session.get(
+                TEMPERATURE, entry.key, found.homeless, options={"wait_ms": wait_ms}, deadline_ms=60_000
+            )
+            took = time.monotonic() - began
+            assert isinstance(values, Values), f"P-GET-17: {values}"
+            check_answer(found, entry, values.results[0])
+            assert values.results[1] == Code.UNKNOWN_KEY_GROUP_LOCATION, f"P-GET-6: {values}"
+            assert took < 10, f"P-GET-17: the answer took {took:.1f} s"
 
 
 @law("P-FRAME-2", "P-GET-8", "P-HELLO-5")

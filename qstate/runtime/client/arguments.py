@@ -106,14 +106,21 @@ def check_timeout(timeout_s: float) -> float:
 
 
 def query_of(
-    job: Any, state: Any, namespace: Namespace, isolation: str, *, min_epoch: int | None, max_staleness_s: float | None
+    job: Any,
+    state: Any,
+    namespace: Namespace,
+    isolation: str,
+    *,
+    min_epoch: int | None,
+    max_staleness_s: float | None,
+    wait_s: float | None,
 ) -> Query:
     """Return the query of a call. Raises `ConfigError`; `check_names` and `Query.check_keys` check the rest."""
     if isolation not in ISOLATIONS:
         raise ConfigError(f"isolation must be one of {', '.join(map(repr, ISOLATIONS))}, got {isolation!r}")
     options = NO_OPTIONS if isolation == LIVE else _COMMITTED_OPTIONS
-    if min_epoch is not None or max_staleness_s is not None:
-        options = {**options, **demands(min_epoch, max_staleness_s)}
+    if min_epoch is not None or max_staleness_s is not None or wait_s is not None:
+        options = {**options, **demands(min_epoch, max_staleness_s, wait_s)}
     return Query(job, state, namespace, isolation, options)
 
 
@@ -140,17 +147,18 @@ def keys_of(keys: Iterable[Key]) -> tuple[Key, ...]:
     return tuple(keys)
 
 
-def demands(min_epoch: int | None, max_staleness_s: float | None) -> Mapping[str, Detail]:
-    """Return a get's options for a least epoch and a bound of staleness. Raises `ConfigError`."""
+def demands(min_epoch: int | None, max_staleness_s: float | None, wait_s: float | None) -> Mapping[str, Detail]:
+    """Return a get's options for a least epoch, a bound of staleness and a time to wait. Raises `ConfigError`."""
     wanted: dict[str, Detail] = {}
     if min_epoch is not None:
         if type(min_epoch) is not int or not 0 <= min_epoch <= _LARGEST:
             raise ConfigError(f"min_epoch must be an epoch's number, such as a view's epoch, got {min_epoch!r}")
         wanted["min_epoch"] = min_epoch
-    if max_staleness_s is not None:
-        if not _is_number(max_staleness_s) or not 0 <= max_staleness_s < math.inf:
-            raise ConfigError(f"max_staleness_s must be seconds, from zero and finite, got {max_staleness_s!r}")
-        wanted["max_staleness_ms"] = min(round(max_staleness_s * 1000), _LARGEST)
+    for name, seconds in (("max_staleness", max_staleness_s), ("wait", wait_s)):
+        if seconds is not None:
+            if not _is_number(seconds) or not 0 <= seconds < math.inf:
+                raise ConfigError(f"{name}_s must be seconds, from zero and finite, got {seconds!r}")
+            wanted[f"{name}_ms"] = min(round(seconds * 1000), _LARGEST)
     return wanted
 
 

@@ -106,6 +106,7 @@ class AsyncQueryableStateClient:
         timeout_s: float | None = None,
         min_epoch: int | None = None,
         max_staleness_s: float | None = None,
+        wait_s: float | None = None,
     ) -> Any:
         """The view of the key's value, or None when the state has no value for the key.
 
@@ -113,6 +114,9 @@ class AsyncQueryableStateClient:
         of `min_epoch` or later, and contains everything that was committed more than `max_staleness_s` seconds ago. The
         client asks again until the server can give such an answer, and at the deadline raises `EpochNotReached` or
         `TooStale`.
+
+        A failure that may pass, such as that of a key whose owner restarts, is tried again for `wait_s` seconds; None:
+        until the deadline.
 
         Raises the `QueryError` of the failure, `SerializationError`, `ClosedError`, `ConfigError`.
         """
@@ -125,6 +129,7 @@ class AsyncQueryableStateClient:
             timeout_s=timeout_s,
             min_epoch=min_epoch,
             max_staleness_s=max_staleness_s,
+            wait_s=wait_s,
         )
 
     def submit(
@@ -138,6 +143,7 @@ class AsyncQueryableStateClient:
         timeout_s: float | None = None,
         min_epoch: int | None = None,
         max_staleness_s: float | None = None,
+        wait_s: float | None = None,
     ) -> asyncio.Future[Any]:
         """`get` without waiting and without a task: returns a future of the view. Call it in the client's loop.
 
@@ -145,7 +151,7 @@ class AsyncQueryableStateClient:
 
         Raises `ClosedError` and `ConfigError`; the future raises every other error of `get`.
         """
-        arguments = (job, state, namespace, isolation, timeout_s, min_epoch, max_staleness_s)
+        arguments = (job, state, namespace, isolation, timeout_s, min_epoch, max_staleness_s, wait_s)
         known = self._links.states.find(job, state)
         if known is not None:
             return self._batching.add(known, arguments, key)
@@ -163,14 +169,17 @@ class AsyncQueryableStateClient:
         timeout_s: float | None = None,
         min_epoch: int | None = None,
         max_staleness_s: float | None = None,
+        wait_s: float | None = None,
     ) -> dict[Key, Any]:
         """The view, or None, of each key. The client splits any number of keys into requests as needed.
 
         The values of one call may be of different moments: each has its own epoch. If any key failed, raises the error
-        of the first that did, and returns no values.
+        of the first that did, and returns no values: with `wait_s`, as soon as it is known which keys fail.
         """
         asked = keys_of(keys)
-        query = query_of(job, state, namespace, isolation, min_epoch=min_epoch, max_staleness_s=max_staleness_s)
+        query = query_of(
+            job, state, namespace, isolation, min_epoch=min_epoch, max_staleness_s=max_staleness_s, wait_s=wait_s
+        )
         deadline = self._deadline(timeout_s)
         if self._links.states.find(job, state) is None:
             # For a known state, encoding the request checks its keys.

@@ -36,8 +36,9 @@ __all__ = ["Batching", "GetArguments"]
 #: processors of two.
 FIRST_BATCH_KEYS = 32
 #: What the gets of a batch have in common, as the caller passed it: job, state, namespace, isolation, timeout, least
-#: epoch and staleness. It is made and hashed for each get, so it is a tuple; a batch has one `Query`, made of it.
-GetArguments = tuple[str, str, Namespace, str, float | None, int | None, float | None]
+#: epoch, staleness and waiting time. It is made and hashed for each get, so it is a tuple; a batch has one `Query`,
+#: made of it.
+GetArguments = tuple[str, str, Namespace, str, float | None, int | None, float | None, float | None]
 #: The keys of one owner, and a future for each key.
 _Share = tuple[Sequence[Key], Sequence[asyncio.Future[Any]]]
 
@@ -126,8 +127,10 @@ class Batching:
     def _new_batch(self, arguments: GetArguments) -> _Batch:
         if self._links.closed:
             raise ClosedError("the client is closed")
-        job, state, namespace, isolation, timeout_s, min_epoch, max_staleness_s = arguments
-        query = query_of(job, state, namespace, isolation, min_epoch=min_epoch, max_staleness_s=max_staleness_s)
+        job, state, namespace, isolation, timeout_s, min_epoch, max_staleness_s, wait_s = arguments
+        query = query_of(
+            job, state, namespace, isolation, min_epoch=min_epoch, max_staleness_s=max_staleness_s, wait_s=wait_s
+        )
         return _Batch(query, self._timeout_s if timeout_s is None else check_timeout(timeout_s))
 
     def _send(self, batch: _Batch) -> None:

@@ -187,13 +187,22 @@ class RoutedOperation(Operation, Requester):
     __slots__ = ("_answer", "_keys", "_margin", "_routed", "_states")
 
     def __init__(
-        self, links: Links[Any], terms: Terms, keys: tuple[Any, ...], deadline: float, table: LocationTable | None
+        self,
+        links: Links[Any],
+        terms: Terms,
+        keys: tuple[Any, ...],
+        deadline: float,
+        table: LocationTable | None,
+        wait_s: float | None = None,
     ) -> None:
         super().__init__(links, terms.observer, deadline)
+        retry_until = None if wait_s is None else time.monotonic() + wait_s
         self._states = terms.states
         self._margin = terms.margin
         self._keys = keys
-        self._routed = RoutedGet(keys, deadline=deadline, random=links.random, table=table, tries=terms.tries)
+        self._routed = RoutedGet(
+            keys, deadline=deadline, random=links.random, table=table, tries=terms.tries, retry_until=retry_until
+        )
         self._answer: Answer | None = None
 
     @property
@@ -268,7 +277,8 @@ class _StateOperation(RoutedOperation):
         terms = terms or links.terms
         self._query = query
         self._known: CachedState | None = terms.states.find(query.job, query.state)
-        super().__init__(links, terms, keys, deadline, None if self._known is None else self._known.table)
+        table = None if self._known is None else self._known.table
+        super().__init__(links, terms, keys, deadline, table, query.wait_s)
 
     @property
     def asks_owners(self) -> bool:

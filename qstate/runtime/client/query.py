@@ -6,7 +6,7 @@ Rules of this module: a value. `arguments` makes it of what the caller passed; t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from qstate.errors import Detail
 from qstate.keys import Key, Namespace, check_key
@@ -31,6 +31,12 @@ class Query(NamedTuple):
     namespace: Namespace
     isolation: str
     options: Mapping[str, Detail]
+
+    @property
+    def wait_s(self) -> float | None:
+        """How long a failure that may pass is tried again, in seconds; None: until the deadline."""
+        found: Any = self.options.get("wait_ms") if self.options else None
+        return None if found is None else found / 1000
 
     def check_keys(self, keys: Iterable[Key]) -> None:
         """Raise `WrongKeyType` for a namespace or a key that no state can have."""

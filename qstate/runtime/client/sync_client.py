@@ -130,6 +130,7 @@ class QueryableStateClient:
         timeout_s: float | None = None,
         min_epoch: int | None = None,
         max_staleness_s: float | None = None,
+        wait_s: float | None = None,
     ) -> Any:
         """The view of the key's value, or None when the state has no value for the key.
 
@@ -138,9 +139,14 @@ class QueryableStateClient:
         client asks again until the server can give such an answer, and at the deadline raises `EpochNotReached` or
         `TooStale`.
 
+        A failure that may pass, such as that of a key whose owner restarts, is tried again for `wait_s` seconds; None:
+        until the deadline.
+
         Raises the `QueryError` of the failure, `SerializationError`, `ClosedError`, `ConfigError`.
         """
-        query = query_of(job, state, namespace, isolation, min_epoch=min_epoch, max_staleness_s=max_staleness_s)
+        query = query_of(
+            job, state, namespace, isolation, min_epoch=min_epoch, max_staleness_s=max_staleness_s, wait_s=wait_s
+        )
         return self._finish(self._get(query, (key,), timeout_s))[0]
 
     def submit(
@@ -154,9 +160,12 @@ class QueryableStateClient:
         timeout_s: float | None = None,
         min_epoch: int | None = None,
         max_staleness_s: float | None = None,
+        wait_s: float | None = None,
     ) -> QueryFuture[Any]:
         """`get` without waiting: sends the request and returns a future of the view."""
-        query = query_of(job, state, namespace, isolation, min_epoch=min_epoch, max_staleness_s=max_staleness_s)
+        query = query_of(
+            job, state, namespace, isolation, min_epoch=min_epoch, max_staleness_s=max_staleness_s, wait_s=wait_s
+        )
         operation = self._get(query, (key,), timeout_s)
         with self._links.lock:
             self._links.start(operation)
@@ -173,14 +182,17 @@ class QueryableStateClient:
         timeout_s: float | None = None,
         min_epoch: int | None = None,
         max_staleness_s: float | None = None,
+        wait_s: float | None = None,
     ) -> dict[Key, Any]:
         """The view, or None, of each key. The client splits any number of keys into requests as needed.
 
         The values of one call may be of different moments: each has its own epoch. If any key failed, raises the error
-        of the first that did, and returns no values.
+        of the first that did, and returns no values: with `wait_s`, as soon as it is known which keys fail.
         """
         asked = keys_of(keys)
-        query = query_of(job, state, namespace, isolation, min_epoch=min_epoch, max_staleness_s=max_staleness_s)
+        query = query_of(
+            job, state, namespace, isolation, min_epoch=min_epoch, max_staleness_s=max_staleness_s, wait_s=wait_s
+        )
         found = self._finish(self._get(query, asked, timeout_s))
         return dict(zip(asked, found, strict=True))
 

@@ -23,7 +23,7 @@ What happens to a key, by its latest answer:
       after the request
     a failure with `tries`    final after that many tries in a row, whatever its code
     the deadline              its latest failure; DEADLINE_EXCEEDED without one. A failure is also final
-                              when the next try could not start before the deadline
+                              when the next try could not start before the deadline, or before `retry_until`
 
 Values are read by the description of the state whose fingerprint they have. It may be another one than that of the
 location, because the job was restarted with another program: then the location is looked up again. When the new
@@ -149,8 +149,8 @@ class RoutedGet:
 
     `deadline` and every `now` are seconds of one monotonic clock. `table` is the location, if known. `tries` has, by
     failure code, the number of tries after which the code is final for a key, fatal or not; a caller sets it when it
-    has another endpoint to ask. `most_bytes` bounds the size of all values together, when the answer has to fit a
-    frame.
+    has another endpoint to ask. From `retry_until` on, every failure is final (None: the deadline). `most_bytes` bounds
+    the size of all values together, when the answer has to fit a frame.
     """
 
     __slots__ = (
@@ -165,6 +165,7 @@ class RoutedGet:
         "_parts",
         "_random",
         "_results",
+        "_retry_until",
         "_table",
         "_tries",
         "_unanswered",
@@ -183,12 +184,14 @@ class RoutedGet:
         random: Random,
         table: LocationTable | None = None,
         tries: Mapping[int, int] = ANY_NUMBER,
+        retry_until: float | None = None,
         most_bytes: int | None = None,
     ) -> None:
         self._tries = tries
         self._most_bytes = most_bytes
         self._keys = keys
         self._deadline = deadline
+        self._retry_until = deadline if retry_until is None else min(deadline, retry_until)
         self._random = random
         self._table = table
         self._parts = 0
@@ -207,7 +210,7 @@ class RoutedGet:
         #: Whether a proxy refused the connection and never was reached: waiting does not help.
         self.hopeless = False
         #: When `on_time` is due next; each event may change it.
-        self.wake_at = deadline
+        self.wake_at = self._retry_until
         self.finished = False
 
     @property
@@ -313,6 +316,8 @@ class RoutedGet:
             return []
         if now >= self._deadline:
             return self._expire()
+        if now >= self._retry_until:
+            return self._give_up_failed()
         due = [waiting for waiting in self._waiting if waiting.due <= now]
         if due:
             self._waiting = [waiting for waiting in self._waiting if waiting.due > now]
@@ -416,7 +421,7 @@ class RoutedGet:
         if code == FailureCode.OVERLOADED:
             due = max(due, now + retry_after_s(details))
         final = part.attempt + 1 >= self._tries[code] if code in self._tries else retry is Retry.FATAL
-        if final or due >= self._deadline:
+        if final or due >= self._retry_until:
             # The failure before the deadline says more than DEADLINE_EXCEEDED.
             late = code == FailureCode.DEADLINE_EXCEEDED
             self._settle(part.positions, part.failure if late and part.failure else code)
@@ -430,7 +435,18 @@ class RoutedGet:
 
     def _wait(self, *more: _Waiting) -> None:
         self._waiting += more
-        self.wake_at = min([self._deadline, *(waiting.due for waiting in self._waiting)])
+        self.wake_at = min([self._retry_until, *(waiting.due for waiting in self._waiting)])
+
+    def _give_up_failed(self) -> list[Command]:
+        """It is too late for another try: settle what has failed."""
+        failed = [*(waiting.part for waiting in self._waiting), *(part for part in self._locating if part.failure)]
+        self._waiting, self._locating = [], [part for part in self._locating if not part.failure]
+        for part in failed:
+            self._settle(part.positions, part.failure)
+            if part.failure == FailureCode.UNAVAILABLE:  # it is tried again only if no peer was reached
+                self.unreached.update(part.positions)
+        self.wake_at = self._deadline
+        return self._ending()
 
     def _settle(self, positions: Sequence[int], code: int) -> None:
         self._make_room()

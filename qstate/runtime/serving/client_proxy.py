@@ -218,8 +218,14 @@ class _ProxiedGet(Requester):
         self._call = call
         self._request = request
         self._names = names
+        wait_ms: Any = request.options.get("wait_ms")
         self._routed = RoutedGet(
-            request.keys, deadline=call.deadline, random=router.random, table=table, most_bytes=call.most_bytes
+            request.keys,
+            deadline=call.deadline,
+            random=router.random,
+            table=table,
+            retry_until=None if wait_ms is None else call.received_at + wait_ms / 1000,
+            most_bytes=call.most_bytes,
         )
         self._timer: Timer | None = None
         self._wake_at = 0.0

@@ -286,3 +286,25 @@ def test_use_after_close_is_closed_error_and_close_is_idempotent(make: MakeClien
         for use in uses:
             with pytest.raises(ClosedError):
                 use()
+
+
+def test_a_key_without_an_owner_fails_after_the_time_to_wait(make: MakeClient, direct: bool | None) -> None:
+    """Whoever looks for the owner: the client, or the proxy."""
+    with Peer() as peer:
+        waits: list[Any] = []
+
+        def script(request: Any) -> Iterable[Reply]:
+            if isinstance(request, Get) and request.target != STATE_ID:
+                waits.append(request.options.get("wait_ms"))
+                codes = [int(FailureCode.UNKNOWN_KEY_GROUP_LOCATION)] * len(request.keys)
+                return [Values(request.id, (-1,) * len(codes), tuple(codes), "")]
+            return [Location(request.id, VALUE_STATE, 128, ())] if isinstance(request, Locate) else peer.honest(request)
+
+        peer.script = script
+        with make(peer.address, direct=direct, timeout_s=60.0) as client:
+            for wait_s in (0, 0.05):
+                with pytest.raises(UnknownKeyGroupLocation):
+                    client.get("job", "state", "JFK", wait_s=wait_s)
+            with pytest.raises(ConfigError, match="wait_s must be seconds, from zero"):
+                client.get("job", "state", "JFK", wait_s=-1)
+    assert set(waits) == ({0, 50} if direct is False else set())

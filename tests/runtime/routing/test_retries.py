@@ -329,3 +329,45 @@ def test_back_off_grows_with_each_failure_of_a_key() -> None:
         assert longest / 2 <= get.wake_at - now <= longest
         now = get.wake_at
         (ask,) = asked(get.on_time(now))
+
+
+def test_keys_that_fail_are_given_up_at_the_time_for_tries_and_the_others_are_answered() -> None:
+    get = RoutedGet(KEYS, deadline=10.0, random=Random(7), table=GAP, retry_until=1.0)
+    (ask,) = asked(get.start(0.0))
+    now, looked_up = 0.0, 0
+    while get.wake_at < 1.0:
+        now = get.wake_at
+        assert get.on_time(now) == [LookUp(GAP)]
+        assert get.on_located(GAP, now) == []
+        looked_up += 1
+    assert looked_up > 3
+    assert get.on_time(1.0) == []
+    assert get.wake_at == 10.0, "the owner still has until the deadline"
+    found = the_answer(answer(get, ask, 5.0))
+    for key, result in zip(KEYS, found.results, strict=True):
+        owned = key in ask.keys
+        assert result == (value(key) if owned else FailureCode.UNKNOWN_KEY_GROUP_LOCATION)
+
+
+def test_without_time_for_tries_the_first_failure_is_final() -> None:
+    get = RoutedGet(("a",), deadline=10.0, random=Random(7), table=ONE, retry_until=0.0)
+    (ask,) = asked(get.start(0.0))
+    assert get.on_failure(ask.part, FailureCode.RESTORING, {}, 0.1) == [Refuse(FailureCode.RESTORING, {})]
+
+
+def test_a_key_that_waits_for_a_location_is_given_up_at_the_time_for_tries() -> None:
+    get = RoutedGet(("a",), deadline=10.0, random=Random(7), table=ONE, retry_until=1.0)
+    (ask,) = asked(get.start(0.0))
+    assert get.on_failure(ask.part, FailureCode.UNKNOWN_STATE_ID, {}, 0.0) == []
+    assert get.on_time(get.wake_at) == [LookUp(ONE)]
+    assert get.wake_at == 1.0
+    assert get.on_time(1.0) == [Refuse(FailureCode.UNKNOWN_STATE_ID, {})]
+    assert get.on_located(ONE, 1.1) == []
+
+
+def test_a_first_look_up_has_until_the_deadline() -> None:
+    get = RoutedGet(("a",), deadline=10.0, random=Random(7), retry_until=1.0)
+    assert get.start(0.0) == [LookUp(None)]
+    assert get.on_time(1.0) == []
+    (ask,) = asked(get.on_located(ONE, 2.0))
+    the_answer(answer(get, ask, 3.0))
