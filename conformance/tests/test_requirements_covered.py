@@ -25,7 +25,7 @@ _ON_THE_PAGE = re.compile(r"^- \*\*(P-[A-Z]+-\d+)\*\* (.*(?:\n  .*)*)$", re.MULT
 
 #: Rules that bind one side, or of which the other side's part cannot be seen from outside. All others bind both.
 _ALONE = """
-    server P-HELLO-2 P-HELLO-3 P-HELLO-6 P-REQ-2 P-REQ-3 P-REQ-4 P-DEADLINE-1 P-DEADLINE-3 P-GET-1 P-GET-2 P-GET-3
+    server P-HELLO-2 P-HELLO-3 P-HELLO-6 P-REQ-2 P-REQ-3 P-REQ-4 P-REQ-9 P-DEADLINE-1 P-DEADLINE-3 P-GET-1 P-GET-2 P-GET-3
     server P-GET-4 P-GET-5 P-GET-6 P-GET-7 P-GET-8 P-LOC-1 P-PING-1 P-BROKEN-1 P-BROKEN-3 P-VERSION-3
     server P-CLOSE-4 P-CLOSE-5 P-CLOSE-6 P-GET-14 P-REQ-8 P-GET-15 P-GET-16 P-GET-17 P-DESC-4 P-MSG-10
     client P-HELLO-1 P-HELLO-4 P-HELLO-7 P-REQ-1 P-REQ-6 P-REQ-7 P-DEADLINE-4 P-GET-9 P-GET-10 P-LOC-2 P-LOC-3

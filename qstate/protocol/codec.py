@@ -188,15 +188,17 @@ def decode(payload: bytes, limits: Limits = DEFAULT_LIMITS, takes: tuple[type, .
     plan = PLANS[kind]
     fields = astuple(wire)
     try:
+        attributes: Any = UNSET
         if plan.has_id:
-            if fields[-1] is not UNSET:
-                check_attributes(fields[-1])
-            fields = fields[:-1]
+            *known, attributes = fields
+            fields = tuple(known)
         if plan.readers:
             found = [*fields]
             for index, read in plan.readers:
                 found[index] = read(fields[index], limits)
             fields = tuple(found)
+        if attributes is not UNSET:
+            check_attributes(attributes)
         message: Message = _NEW(kind, fields if plan.has_id else fields[1:])
         check = plan.form.check
         if check is not None:
