@@ -193,6 +193,7 @@ class RoutedOperation(Operation, Requester):
         keys: tuple[Any, ...],
         deadline: float,
         table: LocationTable | None,
+        *,
         wait_s: float | None = None,
     ) -> None:
         super().__init__(links, terms.observer, deadline)
@@ -278,7 +279,7 @@ class _StateOperation(RoutedOperation):
         self._query = query
         self._known: CachedState | None = terms.states.find(query.job, query.state)
         table = None if self._known is None else self._known.table
-        super().__init__(links, terms, keys, deadline, table, query.wait_s)
+        super().__init__(links, terms, keys, deadline, table, wait_s=query.wait_s)
 
     @property
     def asks_owners(self) -> bool:
