@@ -316,6 +316,8 @@ def main() -> None:
     try:
         manager = TaskManager(bootstrap)
         signal.signal(signal.SIGTERM, lambda *_: manager.end("SIGTERM"))
+        # A child that a function forks ends by SIGTERM, as `multiprocessing` expects of the processes of a pool.
+        os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
         manager.run(up=lambda: os.close(tell) if os.write(tell, b"1") else None)
     except (QStateError, OSError) as exc:
         log.error("task manager %d of job %s cannot run: %s", bootstrap.index, bootstrap.job, exc)

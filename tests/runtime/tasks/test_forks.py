@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -188,6 +189,28 @@ def test_child_that_does_not_return_is_left_alone(job_of: JobOf, tmp_path: Path)
 def in_another_process() -> None:
     with multiprocessing.get_context("fork").Pool(1) as pool:
         assert pool.map(abs, [-1, 2]) == [1, 2]
+
+
+def test_child_ends_when_it_is_told_to(job_of: JobOf, tmp_path: Path) -> None:
+    """`multiprocessing` ends the processes of a pool with SIGTERM."""
+    job = job_of(Totals(end_a_child))
+    assert job.epoch(0, ROWS) == [("a", 1), ("mischief", 1), ("a", 2)]
+
+
+def end_a_child() -> None:
+    told, tell = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(tell, b"1")
+        signal.sigwait([signal.SIGUSR1])  # no signal that anybody sends
+        os._exit(0)
+    os.read(told, 1)
+    os.kill(child, signal.SIGTERM)
+    try:
+        assert psutil.Process(child).wait(10) == -signal.SIGTERM
+    except psutil.TimeoutExpired:
+        os.kill(child, signal.SIGKILL)
+        raise
 
 
 def test_child_of_the_driver_stops_nothing(job_of: JobOf) -> None:
