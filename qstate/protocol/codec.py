@@ -68,9 +68,8 @@ class Plan(NamedTuple):
     """How the payloads of one form are written and read.
 
     `has_id`: the message has the payload's id, and may have attributes; those of the handshake have neither. `prefix`
-    precedes the message's
-    fields. `wire` is the type that the library decodes, `readers` are the functions for fields of this type, `expected`
-    what an error says about them.
+    precedes the message's fields. `wire` is the type that the library decodes, `readers` are the functions for fields
+    of this type, `expected` what an error says about them.
     """
 
     form: Form
@@ -186,17 +185,11 @@ def decode(payload: bytes, limits: Limits = DEFAULT_LIMITS, takes: tuple[type, .
         raise _fault(payload, takes, exc) from None
     kind = wire.of
     plan = PLANS[kind]
-    fields = astuple(wire)
+    fields = [*astuple(wire)]
+    attributes = fields.pop() if plan.has_id else UNSET
     try:
-        attributes: Any = UNSET
-        if plan.has_id:
-            *known, attributes = fields
-            fields = tuple(known)
-        if plan.readers:
-            found = [*fields]
-            for index, read in plan.readers:
-                found[index] = read(fields[index], limits)
-            fields = tuple(found)
+        for index, read in plan.readers:
+            fields[index] = read(fields[index], limits)
         if attributes is not UNSET:
             check_attributes(attributes)
         message: Message = _NEW(kind, fields if plan.has_id else fields[1:])

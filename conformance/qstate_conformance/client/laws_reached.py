@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 from qstate_conformance.client import frames
 from qstate_conformance.client.driver import GRACE_S, Client
@@ -47,6 +48,10 @@ def _reaching(subject: ClientSubject, proxy: Peer) -> Iterator[Client]:
         yield client
 
 
+def _everything_at(address: tuple[str, int]) -> Owners:
+    return [(0, 128, address)]
+
+
 def _refuses() -> tuple[str, int]:
     with Peer() as gone:
         return gone.address
@@ -75,7 +80,7 @@ def test_no_get_waits_for_an_owner_that_cannot_be_reached(subject: ClientSubject
         mute = stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()
         for address in (_refuses(), mute):
             with Peer() as proxy:
-                _located(proxy, lambda address=address: [(0, 128, address)])  # type: ignore[misc]
+                _located(proxy, partial(_everything_at, address))
                 with _reaching(subject, proxy) as client:
                     _get_all(client)
                 assert {tuple(get.target) for get in proxy.gets} == {(JOB, STATE)}

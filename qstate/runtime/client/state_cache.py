@@ -52,8 +52,8 @@ class Way(Enum):
 class CachedState:
     """The cached facts of one state.
 
-    `table` says whom to ask; `location` has the owners. At `expires_at` it is time to look the state up again.
-    `key_class` is the type of the keys when they have one column.
+    `table` says whom to ask; `location` has the owners, or the proxy where only that is asked. At `expires_at` it is
+    time to look the state up again. `key_class` is the type of the keys when they have one column.
     """
 
     table: LocationTable
@@ -93,10 +93,11 @@ class StateCache:
     def learn(self, job: str, state: str, location: Location) -> CachedState:
         """Add a proxy's answer to a Locate. Raises `SerializationError` when this client cannot read the state."""
         types = _column_types(location.state)
-        owners = LocationTable.from_message(job, location)
+        proxied = self.way is Way.PROXY
+        owners = self.at_proxy(job, location.state) if proxied else LocationTable.from_message(job, location)
         maker = ViewMaker(location.state, self._serializers)
-        failed = [self._failed[owner.address][1] for owner in owners.owners if owner.address in self._failed]
-        expires_at = min(failed, default=math.inf) if self.way is Way.REACHED else math.inf
+        failed = (self._failed[owner.address][1] for owner in owners.owners if owner.address in self._failed)
+        expires_at = min(failed, default=math.inf)
         known = CachedState(self._table(owners), owners, expires_at, maker, types, key_class(types))
         self._known[job, state] = known
         return known
@@ -118,7 +119,10 @@ class StateCache:
         """There is a connection to a peer."""
         self._reached.add(address)
         self._failed.pop(address, None)
-        self._renew(address)
+        if self.way is Way.REACHED:
+            for target, known in self._known.items():
+                if _names(known, address):
+                    self._known[target] = replace(known, table=self._table(known.location))
 
     def ended(self, address: Address, now: float) -> None:
         """The connection to a peer has ended or could not be made, or gets no more requests."""
@@ -135,18 +139,9 @@ class StateCache:
         """A table with the proxy as the owner of every key."""
         return LocationTable(job, state, 1, (Owner(KeyGroupRange(0, 1), *self.proxy, b""),))
 
-    def _renew(self, address: Address) -> None:
-        """A peer is reached now: ask it for its keys."""
-        if self.way is Way.REACHED:
-            for target, known in self._known.items():
-                if _names(known, address):
-                    self._known[target] = replace(known, table=self._table(known.location))
-
     def _table(self, location: LocationTable) -> LocationTable:
         """Whom to ask for the keys of a state."""
-        if self.way is Way.PROXY:
-            return self.at_proxy(location.job, location.state)
-        if self.way is Way.OWNERS or all(owner.address in self._reached for owner in location.owners):
+        if self.way is not Way.REACHED or all(owner.address in self._reached for owner in location.owners):
             return location
         asked = (
             owner if owner.address in self._reached else Owner(owner.key_groups, *self.proxy, b"")
@@ -164,7 +159,7 @@ class Endpoints:
     def __init__(self, caches: Sequence[StateCache]) -> None:
         self.caches = caches
         self.breaker = CircuitBreaker()
-        self._reached: set[tuple[str, int]] = set()
+        self._ever_reached: set[Address] = set()
 
     def find(self, job: str, state: str) -> CachedState | None:
         """The first cache's entry for a state, or None when no cache has one."""
@@ -177,11 +172,11 @@ class Endpoints:
     def is_new(self, host: str, port: int) -> bool:
         """Whether this is the address of a proxy that the client has never reached."""
         known = any(cache.proxy == (host, port) for cache in self.caches)
-        return known and (host, port) not in self._reached
+        return known and (host, port) not in self._ever_reached
 
     def reached(self, host: str, port: int) -> None:
         """The peer at the address has sent a Welcome."""
-        self._reached.add((host, port))
+        self._ever_reached.add((host, port))
         for cache in self.caches:
             cache.reached((host, port))
 

@@ -55,8 +55,7 @@ class LocationTable:
 
     `state` is the state's description on the wire, `StateInstance.describe()`. `max_parallelism` is the number of key
     groups, the same for every instance of the state. Several ranges may have one owner: the same address and state id.
-    Immutable, so any thread may use it. Raises `ConfigError` when
-    ranges overlap or exceed `max_parallelism`.
+    Immutable, so any thread may use it. Raises `ConfigError` when ranges overlap or exceed `max_parallelism`.
     """
 
     job: str

@@ -32,7 +32,7 @@ location has another description, earlier answers have another form, so every ke
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -441,12 +441,15 @@ class RoutedGet:
         """It is too late for another try: settle what has failed."""
         failed = [*(waiting.part for waiting in self._waiting), *(part for part in self._locating if part.failure)]
         self._waiting, self._locating = [], [part for part in self._locating if not part.failure]
-        for part in failed:
-            self._settle(part.positions, part.failure)
-            if part.failure == FailureCode.UNAVAILABLE:  # it is tried again only if no peer was reached
-                self.unreached.update(part.positions)
+        self._settle_late(failed)
         self.wake_at = self._deadline
         return self._ending()
+
+    def _settle_late(self, parts: Iterable[_Part]) -> None:
+        for part in parts:
+            self._settle(part.positions, part.failure or FailureCode.DEADLINE_EXCEEDED)
+            if part.failure == FailureCode.UNAVAILABLE:  # it is tried again only if no peer was reached
+                self.unreached.update(part.positions)
 
     def _settle(self, positions: Sequence[int], code: int) -> None:
         self._make_room()
@@ -460,10 +463,7 @@ class RoutedGet:
             self._results = [None] * len(self._keys)
 
     def _expire(self) -> list[Command]:
-        for part in [*self._open.values(), *self._locating, *(waiting.part for waiting in self._waiting)]:
-            self._settle(part.positions, part.failure or FailureCode.DEADLINE_EXCEEDED)
-            if part.failure == FailureCode.UNAVAILABLE:  # it is tried again only if no peer was reached
-                self.unreached.update(part.positions)
+        self._settle_late([*self._open.values(), *self._locating, *(waiting.part for waiting in self._waiting)])
         return self._finish()
 
     def _ending(self, commands: list[Command] | None = None) -> list[Command]:

@@ -5,8 +5,9 @@ Rules of this module: it reads the checkpoint's manifest and the names of the su
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from time import time_ns
 
 from qstate.checkpoint.log.chain import LogIdentity, read_chain
 from qstate.checkpoint.manifest import MANIFEST_FILE, JobManifest, subtask_directory
@@ -79,10 +80,9 @@ class Restart:
     """What is known when a subtask is opened.
 
     `final` is the newest epoch that is known to be committed, `first_epoch` the epoch of the session that opens it
-    (None without a session), and `opened_at_ms` the time, in milliseconds since 1970-01-01 UTC (None: that of the
-    clock).
+    (None without a session), and `opened_at_ms` the time, in milliseconds since 1970-01-01 UTC.
     """
 
     final: int = -1
     first_epoch: int | None = None
-    opened_at_ms: int | None = None
+    opened_at_ms: int = field(default_factory=lambda: time_ns() // 1_000_000)

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from time import time_ns
 
 from qstate.backends.catalog import open_backend
 from qstate.backends.change_blocks import chained
@@ -109,7 +108,7 @@ class _Opening:
     ) -> None:
         self._make_spec = make_spec
         self._place = place
-        self._opened_at_ms = time_ns() // 1_000_000 if restart.opened_at_ms is None else restart.opened_at_ms
+        self._opened_at_ms = restart.opened_at_ms
         self._directory = temporary_directory(f"backend-{place.subtask}-", place.scratch_directory)
         resources.callback(shutil.rmtree, self._directory, ignore_errors=True)
         self._resources = resources.enter_context(ExitStack())
