@@ -41,6 +41,10 @@ class FollowedLog:
         self.older: set[int] = set()
         #: The epoch of the snapshot that the log began with. It is final: Spark asked for the epoch after it.
         self.given = NO_EPOCH
+        #: The log has the changes of each epoch after this one that was sealed in it; -1: of all.
+        self.begins_after = NO_EPOCH
+        #: The schemas of the data of each writer, by the number of its opening.
+        self.schemas: dict[int, States] = {}
         #: The path of the newest file if it is damaged.
         self.damaged: str | None = None
         #: Whether the files after the epoch that the follower has exist.
@@ -106,6 +110,14 @@ class FollowedLog:
         self.older = {max([*self.older, *(one.epoch for one in taken)], default=NO_EPOCH)} - {NO_EPOCH}
         self.continues = True
 
+    def drop_removed(self) -> None:
+        """Forget the epochs whose files the last listing does not have any more: snapshots have replaced them."""
+        numbers = {number for number, kind in self.place.files if kind is FileKind.LOG}
+        gone = [one.epoch for one in self.sealed if one.sequence not in numbers]
+        if gone:
+            self.begins_after = max(self.begins_after, *gone)
+            self.sealed = [one for one in self.sealed if one.sequence in numbers]
+
     def changes(self, epoch: int) -> Iterator[Change]:
         """The changes of an epoch in `sealed`; empty for other epochs. Raises `CheckpointError` while they are read."""
         for one in self.sealed:
@@ -133,7 +145,7 @@ class FollowedLog:
         if header.get("kind") not in ("writer", "epoch") or any(header.get(key) != expected[key] for key in expected):
             raise DamagedCheckpoint(f"{self.place.directory.path / name} does not follow the file before it")
         if header["kind"] == "writer":  # its schemas describe data only once it has sealed an epoch
-            self._opened_with = tuple(header.get("states", ()))
+            self._opened_with = self.schemas[number] = tuple(header.get("states", ()))
         else:
             self.states = self._opened_with
             self.sealed.append(Sealed(number, info.seal, header["epoch"], header["writer"]))
@@ -146,13 +158,16 @@ class FollowedLog:
         if chain is None:
             raise DamagedCheckpoint(f"{self.place.directory.path} has lost its epoch log; bring it back from a copy")
         self.states = self._opened_with = chain.states
+        bases = [base for base in chain.bases if base is not None]
+        self.schemas = {base.writer: base.states for base in bases}
         for one in chain.segments:
             if one.writer == one.sequence:
-                self._opened_with = one.states
+                self._opened_with = self.schemas[one.sequence] = one.states
         self.damaged = chain.damaged
-        bases = [base for base in chain.bases if base is not None]
         self._bases = {base.epoch: (base.sequence, base.previous) for base in reversed(bases)}
         self.given = max((base.epoch for base in bases if base.sequence == 0), default=NO_EPOCH)
+        oldest = chain.bases[-1]
+        self.begins_after = self.given if oldest is None else oldest.epoch
         after = self._applied[0] if self._applied is not None else -1
         epochs = [one for one in chain.segments if one.epoch != NO_EPOCH]
         self.sealed = [one for one in epochs if one.sequence > after]
