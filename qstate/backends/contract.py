@@ -44,6 +44,7 @@ __all__ = [
     "ReadResult",
     "StateBackend",
     "StateReader",
+    "StateSizes",
     "StateTable",
     "Timer",
     "TimerQueue",
@@ -109,6 +110,20 @@ class ReadResult(NamedTuple):
 
     epoch: int
     values: Sequence[bytes | FailureCode | None]
+
+
+@dataclass(frozen=True, slots=True)
+class StateSizes:
+    """How large a subtask's state is, as of the newest final epoch. What a backend cannot tell cheaply is missing.
+
+    `keys` has the number of keys with a value for each state, over all namespaces. `entries` (of all states and timers)
+    and `bytes` (of memory and disk) may be estimates.
+    """
+
+    keys: Mapping[str, int] = field(default_factory=dict)
+    timers: int | None = None
+    entries: int | None = None
+    bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,6 +455,14 @@ class StateBackend(ABC):
             for change in list(self.entries(KeyGroupRange(group, group + 1))):
                 if change.state in wanted:
                     yield change if wanted[change.state](change.data) else None
+
+    def sizes(self) -> StateSizes:
+        """What the backend knows about the size of its state, for metrics.
+
+        The operator's thread calls it about once an epoch, so it must not take longer with more state. The default
+        knows nothing.
+        """
+        return StateSizes()
 
     @abstractmethod
     def close(self) -> None:

@@ -60,6 +60,7 @@ from qstate.backends.contract import (
     ReadResult,
     StateBackend,
     StateReader,
+    StateSizes,
     Wanted,
 )
 from qstate.descriptors import StateDescriptor, StateKind, TimerDescriptor
@@ -266,6 +267,10 @@ class ByteStoreBackend(StateBackend):
             table.revert(self._committed.snapshot)
         self._forget_tables()
         self._running = self._committed.epoch
+
+    def sizes(self) -> StateSizes:
+        entries, size = self._store.estimate()
+        return StateSizes(entries=entries, bytes=size)
 
     def reader(self, isolation: Isolation) -> StateReader:
         self._check_open()

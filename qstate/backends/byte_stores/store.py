@@ -65,6 +65,13 @@ class ByteStore(ABC):
     def snapshot(self) -> ByteSnapshot:
         """The store as it is now. The backend takes one or two in an epoch, so one should cost no more than a batch."""
 
+    def estimate(self) -> tuple[int | None, int | None]:
+        """About how many entries the store has, and how many bytes of memory and disk they take; None: unknown.
+
+        For metrics: it is called about once an epoch, so it must not take longer with more entries.
+        """
+        return None, None
+
     @abstractmethod
     def close(self) -> None:
         """Free all resources. Idempotent; snapshots may still be open."""

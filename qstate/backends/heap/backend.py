@@ -33,6 +33,7 @@ from qstate.backends.contract import (
     ReadResult,
     StateBackend,
     StateReader,
+    StateSizes,
     Wanted,
 )
 from qstate.backends.heap.lists import HeapListTable
@@ -85,6 +86,8 @@ class HeapBackend(StateBackend):
         self._tables: WeakValueDictionary[tuple[str, Any], HeapTable] = WeakValueDictionary()
         self._held: dict[HeapTable, None] = {}
         self._timers: dict[str, HeapTimers] = {}
+        #: By state, the keys with a value, as of the newest final epoch.
+        self._keys: dict[str, int] = {}
         self._touched: dict[HeapTable, None] = {}
         self._sealed: dict[HeapTable, None] = {}
         self._lock = Lock()
@@ -162,6 +165,7 @@ class HeapBackend(StateBackend):
             self._final = self._committed
         for table in self._sealed:
             table.settle()
+            self._count(table)
         self._release(self._sealed)
         self._sealed = {}
 
@@ -183,6 +187,16 @@ class HeapBackend(StateBackend):
             if table.is_empty():
                 self._held.pop(table, None)
 
+    def _count(self, table: HeapTable) -> None:
+        """Add what has changed in the number of a table's keys: there may be too many tables to count them all."""
+        name, counted = table.state.descriptor.name, table.counted
+        table.counted = len(table.live)
+        self._keys[name] = self._keys.get(name, 0) + table.counted - counted
+
+    def sizes(self) -> StateSizes:
+        timers = sum(queue.count for queue in self._timers.values()) if self._timers else None
+        return StateSizes(dict(self._keys), timers)
+
     def reader(self, isolation: Isolation) -> StateReader:
         self._check_open()
         return _LiveReader(self) if isolation is Isolation.LIVE else _CommittedReader(self)
@@ -202,6 +216,8 @@ class HeapBackend(StateBackend):
                 table.load(wanted)
         for queue in self._timers.values():
             queue.loaded()
+        for table in self._held:
+            self._count(table)
         self._release(list(self._held))
         self._running = self._committed = self._final = epoch
 

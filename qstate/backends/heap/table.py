@@ -89,6 +89,8 @@ class HeapTable(StateTable):
         self.state = state
         self.namespace = namespace
         self.live: dict[Key, Any] = {}
+        #: How many keys `live` had when the heap counted them last.
+        self.counted = 0
         self._name = state.descriptor.name
         self._dump = state.dump
         self._encode = state.encode

@@ -69,6 +69,11 @@ class HeapTimers(TimerQueue):
             heappop(queue)
         return queue[0][0] if queue else None
 
+    @property
+    def count(self) -> int:
+        """The number of timers as of now."""
+        return len(self._held)
+
     def changes(self) -> Iterator[Change]:
         """The changes of the running epoch. Nothing changes until `seal`."""
         written = sorted(self._before, key=_namespace_of)

@@ -26,7 +26,6 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,7 @@ from qstate.checkpoint.log.chain import (
 from qstate.checkpoint.log.epoch_input import EpochInput, input_fact
 from qstate.checkpoint.log.file_names import leftover_number, log_name, output_name, temporary_name
 from qstate.checkpoint.log.operator_state import OperatorState, state_fact
-from qstate.checkpoint.log.segment import Frame, SegmentWriter, write_segment
+from qstate.checkpoint.log.segment import Frame, SegmentWriter, Written, write_segment
 from qstate.checkpoint.log.snapshots import write_snapshot
 from qstate.checkpoint.storage.directory import Directory, doing
 from qstate.checkpoint.storage.locations import directory_of
@@ -70,6 +69,11 @@ class OutputSpool:
         files.remove(name)  # left by an epoch that this writer discarded
         self._file = files.create(name)
         self._writer = SegmentWriter(self._file, header)
+
+    @property
+    def size(self) -> int:
+        """How many bytes were written."""
+        return self._writer.size
 
     def append(self, frame: Frame) -> None:
         """Add a frame. Raises `CheckpointError` when the disk fails; the spool is then unusable."""
@@ -114,6 +118,8 @@ class EpochLog:
         self._pid = os.getpid()
         #: The compression of the changes that this writer seals.
         self.compression = "none"
+        #: How many bytes of epochs, changes and results, this writer has sealed.
+        self.sealed_bytes = 0
         #: Whether the stored data has other schemas than this writer's; it must be converted before the next seal.
         self.unconverted = False
 
@@ -190,7 +196,10 @@ class EpochLog:
             with doing(f"seal epoch {epoch} in {self._files.path}", self._files):
                 spool = output if isinstance(output, OutputSpool) else self._spooled(output)
                 facts = {"output": spool.finish(), **state_fact(operator_state), **input_fact(epoch_input)}
-                sealed = replace(self._write(temporary, epoch, changes, facts), input=epoch_input)
+                written = self._write(temporary, epoch, changes, facts)
+                sealed = Sealed(
+                    self._last.sequence + 1, written.seal, epoch, self._writer, facts["output"], input=epoch_input
+                )
                 self._publish(temporary, sealed)
                 self._files.sync()
         except BaseException:
@@ -200,8 +209,10 @@ class EpochLog:
         self._last = self._epochs[epoch] = sealed
         self._latest = epoch
         self._chain.segments.append(sealed)
+        self.sealed_bytes += written.size
         if sealed.output:
             self._outputs[epoch] = sealed.output_name
+            self.sealed_bytes += spool.size
         with suppress(OSError):  # the epoch is sealed; the next opening removes a file that is left
             self._files.remove(temporary)
 
@@ -297,15 +308,14 @@ class EpochLog:
             raise
         return spool
 
-    def _write(self, temporary: str, epoch: int, changes: Iterable[Change], facts: Mapping[str, Any]) -> Sealed:
+    def _write(self, temporary: str, epoch: int, changes: Iterable[Change], facts: Mapping[str, Any]) -> Written:
         header = self._header("epoch", epoch)
         if self.compression != "none":
             header["compression"] = self.compression
-        seal, _ = write_segment(self._files, temporary, header, changes, **facts)
-        output: Mapping[str, int] | None = facts["output"]
-        if output is not None:
+        written = write_segment(self._files, temporary, header, changes, **facts)
+        if facts["output"] is not None:
             self._files.sync()
-        return Sealed(self._last.sequence + 1, seal, epoch, self._writer, output)
+        return written
 
     def _publish(self, temporary: str, sealed: Sealed) -> None:
         end_forked_child(self._pid)  # the user's code, which may fork, has serialized the changes
@@ -367,7 +377,7 @@ def _claim(chain: Chain, states: States) -> Sealed | None:
     )
     header.update(states=list(states), void=1 if chain.damaged else 0)
     temporary = temporary_name(sequence)
-    seal, _ = write_segment(files, temporary, header)
+    seal = write_segment(files, temporary, header).seal
     opening = Sealed(sequence, seal, NO_EPOCH, sequence, states=states)
     try:
         files.publish(temporary, opening.name)

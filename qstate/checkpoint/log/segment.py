@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from itertools import chain
 from struct import Struct
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, NamedTuple
 
 import msgpack
 import msgspec
@@ -45,7 +45,16 @@ from qstate.errors import CheckpointError, DamagedCheckpoint
 from qstate.forks import end_forked_child
 from qstate.keys import MAX_PARALLELISM_LIMIT, KeyGroupRange
 
-__all__ = ["LARGEST_BLOCK", "WHAT_TO_DO", "Frame", "SegmentInfo", "SegmentReader", "SegmentWriter", "write_segment"]
+__all__ = [
+    "LARGEST_BLOCK",
+    "WHAT_TO_DO",
+    "Frame",
+    "SegmentInfo",
+    "SegmentReader",
+    "SegmentWriter",
+    "Written",
+    "write_segment",
+]
 
 #: An output frame: any object with the buffer protocol, such as an Arrow buffer.
 Frame = bytes | bytearray | memoryview
@@ -90,6 +99,14 @@ class SegmentInfo:
     seal: int
 
 
+class Written(NamedTuple):
+    """A file that was written: its seal, the number of its entries, and its size in bytes."""
+
+    seal: int
+    entries: int
+    size: int
+
+
 class SegmentWriter:
     """Writes one file: the header at once, then changes or frames, then the footer."""
 
@@ -112,6 +129,11 @@ class SegmentWriter:
     def entries(self) -> int:
         """How many changes or frames were written."""
         return self._entries
+
+    @property
+    def size(self) -> int:
+        """How many bytes were written."""
+        return self._offset
 
     def write_changes(self, changes: Iterable[Change]) -> None:
         count = FIRST_COUNT
@@ -144,7 +166,7 @@ class SegmentWriter:
             footer["index"] = self._index
         offset = self._offset
         seal = self._write(Kind.FOOTER, 0, msgpack.packb(footer))
-        self._file.write(TRAILER.pack(offset))
+        self._offset += self._file.write(TRAILER.pack(offset))
         return seal
 
     def _body(self, kind: Kind, payload: bytes | memoryview, entries: int) -> None:
@@ -172,14 +194,14 @@ def write_segment(
     *,
     ascending: bool = False,
     **facts: Any,
-) -> tuple[int, int]:
-    """Write a file of changes, whole and durable. Returns its seal and the number of its entries."""
+) -> Written:
+    """Write a file of changes, whole and durable."""
     with files.create(name) as file:
         writer = SegmentWriter(file, header, ascending=ascending)
         writer.write_changes(changes)
         seal = writer.write_footer(**facts)
         files.finish(file)
-    return seal, writer.entries
+    return Written(seal, writer.entries, writer.size)
 
 
 class SegmentReader:

@@ -165,14 +165,14 @@ def write_snapshot(
     temporary = temporary_name(snapshot.sequence)
     try:
         with doing(f"write {files.path / snapshot.name}", files):
-            seal, _ = write_segment(files, temporary, header, changes, ascending=True, **state_fact(operator_state))
+            written = write_segment(files, temporary, header, changes, ascending=True, **state_fact(operator_state))
             with suppress(FileExistsError):
                 files.publish(temporary, snapshot.name)
             files.sync()
     finally:
         with suppress(OSError):  # the next opening removes a file that is left
             files.remove(temporary)
-    return replace(snapshot, seal=seal)
+    return replace(snapshot, seal=written.seal)
 
 
 def remove_unneeded(files: Directory, retained: int) -> None:

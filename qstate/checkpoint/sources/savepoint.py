@@ -115,7 +115,7 @@ def _write_operator(
     changes = source.state(stored.uid, every, stored.epoch, in_one_form(stored.states, source.location))
     facts = states_fact(source.operator_states(stored.uid, stored.epoch))
     reported = _reported(changes, partial(progress, stored.uid), source.max_parallelism)
-    seal, entries = write_segment(files, name, header, reported, ascending=True, **facts)
+    seal, entries, _ = write_segment(files, name, header, reported, ascending=True, **facts)
     described = asdict(stored)
     del described["uid"], described["sealed"], described["committed"]
     return {**described, "seal": seal, "entries": entries}
