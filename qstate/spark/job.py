@@ -25,7 +25,7 @@ from qstate.config import JobConfig
 from qstate.errors import ClosedError, ConfigError, JobError
 from qstate.runtime.control.addresses import RestoredSubtask
 from qstate.runtime.control.auth_token import with_token
-from qstate.runtime.control.statistics import ProcessStatistics
+from qstate.runtime.control.job_statistics import JobStatistics
 from qstate.runtime.job.job_manager import JobManager, log_directory
 from qstate.runtime.relay.relay import JobTicket
 from qstate.runtime.serving.metrics import MetricsServer
@@ -113,7 +113,7 @@ class Job:
             if self.config.metrics_ports:
                 self._metrics = MetricsServer(
                     lambda: name,
-                    self._manager.statistics,
+                    lambda: self._manager.statistics().processes,
                     bind=self.config.metrics_bind,
                     ports=self.config.metrics_ports,
                 )
@@ -188,12 +188,13 @@ class Job:
         """
         return self._manager.restored()
 
-    def statistics(self) -> list[ProcessStatistics]:
-        """The counts of the state server and the client proxy of each task manager since they started.
+    def statistics(self) -> JobStatistics:
+        """The figures of each running task manager: what its state server and client proxy serve, and what its
+        subtasks process.
 
-        One entry for each running task manager, by index; empty before the first micro-batch. A task manager that does
-        not answer within two seconds has `reachable=False`. The counts begin at zero when a task manager is restarted,
-        and are None with `statistics=False`. Any thread may call it.
+        There are none before the first micro-batch. A task manager that does not answer within two seconds has
+        `reachable=False`. The counts begin at zero when a task manager is restarted; those of requests are None with
+        `statistics=False`. Any thread may call it.
         """
         self._check_running()
         return self._manager.statistics()

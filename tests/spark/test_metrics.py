@@ -22,7 +22,7 @@ def test_statistics_and_metrics_of_a_job_count_what_clients_ask(
     query.awaitTermination()
     keys = [f"no such key {number}" for number in range(50)]
     client_of(job).get_many(job.name, "lastRow", keys)
-    found = job.statistics()
+    found = job.statistics().processes
     assert [process.name for process in found] == ["0", "1"]
     assert sum(process.proxy.keys for process in found) == 50
     assert sum(process.server.keys for process in found) == 50

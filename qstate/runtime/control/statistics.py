@@ -10,7 +10,7 @@ import logging
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import add
 from typing import Protocol
 
@@ -20,11 +20,10 @@ __all__ = [
     "DURATION_BUCKETS_S",
     "DisabledStatistics",
     "InMemoryStatistics",
-    "ProcessStatistics",
     "RequestStatistics",
     "StatisticsSnapshot",
     "contained",
-    "process_statistics",
+    "counts_of",
     "request_statistics",
 ]
 
@@ -131,7 +130,7 @@ class StatisticsSnapshot:
     keys: int
     successes: int
     duration_s: float
-    durations: tuple[int, ...]
+    durations: tuple[int, ...] = field(repr=False)
     failures: Mapping[int, int]
 
     def __add__(self, other: StatisticsSnapshot) -> StatisticsSnapshot:
@@ -149,20 +148,6 @@ class StatisticsSnapshot:
             durations=tuple(map(add, self.durations, other.durations)),
             failures=failures,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessStatistics:
-    """The counts of the endpoints of one process since it started.
-
-    `name` is a task manager's index, or "standby". `server` and `proxy` are None when the process has no such endpoint,
-    when statistics are switched off, and when the process did not answer (then `reachable` is False).
-    """
-
-    name: str
-    server: StatisticsSnapshot | None
-    proxy: StatisticsSnapshot | None
-    reachable: bool = True
 
 
 class InMemoryStatistics:
@@ -232,10 +217,6 @@ def request_statistics(enabled: bool) -> RequestStatistics:
     return InMemoryStatistics() if enabled else DisabledStatistics()
 
 
-def process_statistics(name: str, server: RequestStatistics, proxy: RequestStatistics | None) -> ProcessStatistics:
-    """The counts of a process that runs a state server and perhaps a client proxy."""
-    return ProcessStatistics(name, _counted(server), _counted(proxy))
-
-
-def _counted(statistics: RequestStatistics | None) -> StatisticsSnapshot | None:
+def counts_of(statistics: RequestStatistics | None) -> StatisticsSnapshot | None:
+    """The counts of an endpoint; None when it does not exist, or its collector counts nothing that can be read."""
     return statistics.snapshot() if isinstance(statistics, InMemoryStatistics) else None

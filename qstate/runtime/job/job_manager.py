@@ -30,10 +30,10 @@ from qstate.line_limit import report_withheld
 from qstate.operators.time.epoch_time import EpochTime, Reached
 from qstate.runtime.control.addresses import Bootstrap, RestoredSubtask, TaskManagerAddress, host_id
 from qstate.runtime.control.authentication import new_secret
+from qstate.runtime.control.job_statistics import JobStatistics, ProcessStatistics
 from qstate.runtime.control.launch import StartedTaskManager, start_task_manager
 from qstate.runtime.control.processes import await_ends, runs
 from qstate.runtime.control.rpc import RpcListener, RpcPeer
-from qstate.runtime.control.statistics import ProcessStatistics
 from qstate.runtime.job.assignments import Assignments
 from qstate.runtime.job.declarations import Declaration, Declarations
 from qstate.runtime.job.epoch_clocks import EpochClocks
@@ -144,13 +144,14 @@ class JobManager:
         with self._lock:
             return [found for _, found in sorted(self._restored.items())]
 
-    def statistics(self) -> list[ProcessStatistics]:
-        """The current counts of each task manager, by index."""
+    def statistics(self) -> JobStatistics:
+        """The current figures of each task manager, by index."""
         with self._lock:
             peers = sorted(self._peers.items())
         deadline = time.monotonic() + STATISTICS_TIMEOUT_S
         asked = [(index, _asked_for_statistics(peer)) for index, peer in peers]
-        return [_answered(str(index), answer, deadline - time.monotonic()) for index, answer in asked]
+        found = (_answered(str(index), answer, deadline - time.monotonic()) for index, answer in asked)
+        return JobStatistics(self.job, tuple(found))
 
     def wait_for_proxy(self, timeout_s: float) -> tuple[str, int]:
         """Wait for a client proxy and return its address. Raises `TimeoutError`."""

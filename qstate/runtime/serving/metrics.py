@@ -19,7 +19,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from qstate.errors import FailureCode, InstallationError
 from qstate.installation import DISTRIBUTION
-from qstate.runtime.control.statistics import DURATION_BUCKETS_S, ProcessStatistics, StatisticsSnapshot
+from qstate.runtime.control.job_statistics import ProcessStatistics
+from qstate.runtime.control.statistics import DURATION_BUCKETS_S, StatisticsSnapshot
 from qstate.runtime.net.listener import host_and_port, listen
 
 __all__ = ["MetricsServer"]

@@ -41,8 +41,9 @@ from qstate.errors import (
 from qstate.keys import KeyGroupRange
 from qstate.line_limit import limited
 from qstate.runtime.control.auth_token import with_token
+from qstate.runtime.control.job_statistics import ProcessStatistics, StandbyStatistics
 from qstate.runtime.control.scratch_directory import ScratchDirectory
-from qstate.runtime.control.statistics import ProcessStatistics, process_statistics, request_statistics
+from qstate.runtime.control.statistics import counts_of, request_statistics
 from qstate.runtime.routing.location import LocationTable
 from qstate.runtime.serving.client_proxy import ClientProxy
 from qstate.runtime.serving.metrics import MetricsServer
@@ -200,8 +201,14 @@ class Standby:
         )
 
     def statistics(self) -> ProcessStatistics:
-        """The counts of the state server and the client proxy. Any thread may call it."""
-        return process_statistics("standby", self._server_statistics, self._proxy_statistics)
+        """The counts of the state server and the client proxy, and what is served. Any thread may call it."""
+        status = self.status()
+        return ProcessStatistics(
+            "standby",
+            counts_of(self._server_statistics),
+            counts_of(self._proxy_statistics),
+            standby=StandbyStatistics(tuple(status.epochs.items()), status.looks, status.failures),
+        )
 
     def close(self) -> None:
         """Stop serving; requests in flight may finish. Idempotent."""

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -34,6 +35,8 @@ class Snapshotter:
         self._epochs = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._waiting: threading.Thread | None = None
+        #: The epoch of the newest snapshot that it has made, and when that was ready, by `time.time`.
+        self.last: tuple[int, float] | None = None
 
     def epoch_is_final(self, epoch: int) -> None:
         """Start a snapshot if one is due and none is running. Never raises: the next epoch tries again."""
@@ -82,5 +85,7 @@ class Snapshotter:
         if process.stdin is not None:
             with suppress(OSError):
                 process.stdin.close()
+        if status == 0:
+            self.last = epoch, time.time()
         if status not in (0, -signal.SIGKILL):  # the process itself has logged the cause
             log.warning("no snapshot of epoch %d in %s", epoch, self._location)

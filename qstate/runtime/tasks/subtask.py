@@ -19,6 +19,7 @@ from qstate.errors import FencedError, JobError
 from qstate.operators.operator_spec import OperatorSpec
 from qstate.operators.steps import step_in
 from qstate.runtime.control.addresses import RestoredSubtask
+from qstate.runtime.control.job_statistics import SubtaskStatistics
 from qstate.runtime.relay.data_channel import SessionRequest, TaskChannel
 from qstate.runtime.serving.registry import StateInstance
 from qstate.runtime.tasks.subtask_epochs import EpochAttempt, EpochClock, SubtaskEpochs
@@ -61,6 +62,10 @@ class Subtask:
     def restored(self) -> RestoredSubtask | None:
         """The state that it began with, None for none."""
         return self._parts.restored.report
+
+    def statistics(self) -> SubtaskStatistics:
+        """Its figures as of the epoch sealed last. Any thread."""
+        return self._epochs.meter.statistics()
 
     def instances(self) -> list[StateInstance]:
         """The queryable states as the server registers them."""

@@ -9,6 +9,7 @@ makes every row count once. It knows channels as frames, not sockets.
     anything else    the epoch is abandoned: the backend is rolled back. The next attempt starts with a new copy of the
                      function, so that nothing is left of what the abandoned one did to its attributes
     final            the function is told, once, that the epoch sealed last is final
+    any end          the meter is told the figures of the epoch
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from qstate.operators.time.timers import FirstTimers
 from qstate.runtime.job.replayed_epoch import ReplayedEpoch, older_than_state
 from qstate.runtime.relay.data_channel import FrameKind, SessionChannel
 from qstate.runtime.tasks.session_input import read_rows, skip_rows
+from qstate.runtime.tasks.subtask_meter import EpochFigures, SubtaskMeter
 from qstate.runtime.tasks.subtask_restore import SubtaskParts
 
 __all__ = ["EpochAttempt", "EpochClock", "SubtaskEpochs"]
@@ -74,6 +76,7 @@ class SubtaskEpochs:
         self._pid = os.getpid()
         self._attempts = EpochAttempts(parts.restored.sealed)
         self._sealed_by: tuple[int, int] | None = None
+        self.meter = SubtaskMeter(parts)
         #: When the newest epoch was sealed, by `time.monotonic` (minus infinity when unknown); None once it is known
         #: to be committed.
         self.uncommitted_since = -math.inf if parts.restored.pending else None
@@ -117,6 +120,7 @@ class SubtaskEpochs:
         sealed = self._attempts.sealed
         if sealed is not None and self.uncommitted_since is not None:
             self._parts.operator.complete(sealed)
+            self.meter.committed()
         self.uncommitted_since = None
 
     def _decided(self, attempt: EpochAttempt, replayed: ReplayedEpoch) -> Process | Replay:
@@ -131,10 +135,12 @@ class SubtaskEpochs:
 
     def _process(self, attempt: EpochAttempt, decision: Process) -> None:
         output: OutputSpool | None = None
+        figures = EpochFigures(time.monotonic())
         try:
             epoch_time = self._begin(attempt, decision)
             output = self._parts.log.begin_output()
-            identity = self._send_results(attempt, epoch_time, output)
+            identity = self._send_results(attempt, epoch_time, output, figures)
+            figures.watermark_ms, figures.rows_in = epoch_time.watermark, identity.rows
             attempt.check_current()
             lists = self._parts.operator.snapshot(attempt.epoch)
             changes = self._parts.backend.commit(attempt.epoch)
@@ -142,6 +148,7 @@ class SubtaskEpochs:
             self._abandon(attempt, output)
             raise
         self._seal(attempt, changes, output, lists, identity)
+        self.meter.sealed(attempt.epoch, figures)
 
     def _begin(self, attempt: EpochAttempt, decision: Process) -> EpochTime:
         parts = self._parts
@@ -161,7 +168,9 @@ class SubtaskEpochs:
         self._committed()
         return epoch_time
 
-    def _send_results(self, attempt: EpochAttempt, epoch_time: EpochTime, output: OutputSpool) -> EpochInput:
+    def _send_results(
+        self, attempt: EpochAttempt, epoch_time: EpochTime, output: OutputSpool, figures: EpochFigures
+    ) -> EpochInput:
         """Fire timers, process the rows as they arrive, send and keep the results. Returns the identity of the rows."""
         operator = self._parts.operator
 
@@ -169,6 +178,7 @@ class SubtaskEpochs:
             for batch in results:
                 frame = batch.serialize()
                 output.append(frame)
+                figures.rows_out += batch.num_rows
                 attempt.channel.send(FrameKind.OUTPUT, memoryview(frame))
 
         send(operator.begin(attempt.epoch, epoch_time))
@@ -179,6 +189,7 @@ class SubtaskEpochs:
             waiting=self._parts.backend.publish,
             received=lambda batch: send(operator.process(batch)),
         )
+        figures.input_ended_at = time.monotonic()
         send(operator.finish())
         return identity
 
@@ -209,10 +220,12 @@ class SubtaskEpochs:
         replayed.check(stored, given, allow_changed=place.config.allow_changed_input)
         for frame in self._parts.log.output(attempt.epoch):
             attempt.channel.send(FrameKind.OUTPUT, frame)
+        self.meter.replayed()
 
     def _abandon(self, attempt: EpochAttempt, output: OutputSpool | None) -> None:
         """Return to the last sealed epoch now, because live queries must not see a failed epoch after its end."""
         end_forked_child(self._pid)  # the backend's files are its parent's
+        self.meter.abandoned()
         try:
             self._parts.operator.discard()
             if self._exactly_once:

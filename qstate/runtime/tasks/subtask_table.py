@@ -12,6 +12,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from qstate.checkpoint.storage.locations import open_directory
 from qstate.errors import JobError, QStateError
 from qstate.operators.operator_spec import OperatorSpec
 from qstate.runtime.control.addresses import Bootstrap
+from qstate.runtime.control.job_statistics import SubtaskStatistics
 from qstate.runtime.control.rpc import RpcPeer
 from qstate.runtime.job.declarations import Declaration
 from qstate.runtime.routing.location import Owner
@@ -141,6 +143,10 @@ class SubtaskTable:
             chosen = [subtask for (uid, _), subtask in self._subtasks.items() if uid in operators]
         for subtask in chosen:
             subtask.finalize(epoch)
+
+    def statistics(self) -> tuple[SubtaskStatistics, ...]:
+        """The figures of the open subtasks, by operator and index. It waits for no subtask that is being opened."""
+        return tuple(subtask.statistics() for _, subtask in sorted(self._subtasks.copy().items(), key=itemgetter(0)))
 
     def close(self) -> None:
         """Close every subtask, even when one fails to close. No subtask is opened afterwards."""

@@ -32,11 +32,12 @@ from qstate.operators.time.epoch_time import EpochTime, Reached
 from qstate.operators.time.timers import FirstTimers
 from qstate.operators.user_traceback import described, with_user_traceback
 from qstate.runtime.control.addresses import Bootstrap, TaskManagerAddress, host_id
+from qstate.runtime.control.job_statistics import ProcessStatistics
 from qstate.runtime.control.process_log import ProcessLog
 from qstate.runtime.control.processes import runs
 from qstate.runtime.control.rpc import RpcListener, RpcPeer, connect
 from qstate.runtime.control.scratch_directory import ScratchDirectory
-from qstate.runtime.control.statistics import ProcessStatistics, process_statistics, request_statistics
+from qstate.runtime.control.statistics import counts_of, request_statistics
 from qstate.runtime.relay.data_channel import FrameKind, SessionRequest, TaskChannel
 from qstate.runtime.serving.client_proxy import ClientProxy
 from qstate.runtime.serving.endpoint import EndpointOptions
@@ -257,8 +258,13 @@ class TaskManager:
         return endpoint_options(self._bootstrap.config, which, self._host)
 
     def _counted(self) -> ProcessStatistics:
-        proxy = self._proxy_statistics if self._proxy is not None else None
-        return process_statistics(str(self._bootstrap.index), self._server_statistics, proxy)
+        return ProcessStatistics(
+            str(self._bootstrap.index),
+            counts_of(self._server_statistics),
+            counts_of(self._proxy_statistics if self._proxy is not None else None),
+            subtasks=self._subtasks.statistics(),
+            restarts=self._bootstrap.incarnation - 1,
+        )
 
     def _advertised(self, address: tuple[str, int]) -> tuple[str, int]:
         host, port = address

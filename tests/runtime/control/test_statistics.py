@@ -12,11 +12,11 @@ from urllib.request import urlopen
 import pytest
 
 from qstate.errors import ConfigError, FailureCode
+from qstate.runtime.control.job_statistics import ProcessStatistics
 from qstate.runtime.control.statistics import (
     DURATION_BUCKETS_S,
     DisabledStatistics,
     InMemoryStatistics,
-    ProcessStatistics,
     RequestStatistics,
 )
 from qstate.runtime.serving.metrics import MOST_CONNECTIONS, MetricsServer, _Handler

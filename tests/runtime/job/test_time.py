@@ -63,6 +63,18 @@ def alarms(request: pytest.FixtureRequest, job_of: JobOf) -> JobOf:
     return make
 
 
+def test_the_watermark_and_the_timers_of_a_subtask_are_told(alarms: JobOf) -> None:
+    job = alarms()
+    job.epoch(0, rows(("a", 100), ("b", 200)))
+    (found,) = job.manager.statistics().subtasks
+    assert (found.watermark_ms, found.state.timers) in ((None, 0), (None, None))
+    job.epoch(1, rows(("a", 50)))
+    (found,) = job.manager.statistics().subtasks
+    assert found.watermark_ms == 190
+    if job.config.backend == "heap":  # as of the committed epoch 0
+        assert found.state.timers == 2
+
+
 def of_subtask(number: int, parallelism: int = 2) -> str:
     """A key of this subtask."""
     return next(key for key in map(str, range(1000)) if subtask_of(key_group(key, 128), parallelism, 128) == number)
