@@ -5,5 +5,6 @@ Rules of this module: names only. It works where neither Spark nor RocksDB nor P
 
 from qstate.runtime.client.async_client import AsyncQueryableStateClient
 from qstate.runtime.client.sync_client import QueryableStateClient, QueryFuture
+from qstate.tls import ClientTls
 
-__all__ = ["AsyncQueryableStateClient", "QueryFuture", "QueryableStateClient"]
+__all__ = ["AsyncQueryableStateClient", "ClientTls", "QueryFuture", "QueryableStateClient"]

@@ -31,7 +31,18 @@ _MAPS = frozenset(("backend_options", "checkpoint_storage_options"))
 
 
 #: Fields whose value may be a `Path`.
-_PLACES = frozenset(("checkpoint_dir", "restore_from", "log_dir", "auth_token_file"))
+_PLACES = frozenset(
+    (
+        "checkpoint_dir",
+        "restore_from",
+        "log_dir",
+        "auth_token_file",
+        "tls_certificate_file",
+        "tls_key_file",
+        "tls_client_ca_file",
+        "tls_ca_file",
+    )
+)
 #: Fields whose value may be any form of `Ports`; the config has it as text.
 _PORTS = frozenset(("proxy_ports", "server_ports", "metrics_ports"))
 
@@ -113,6 +124,25 @@ class JobConfig:
         "", "file that holds the token instead, in one line; the driver reads it when the job starts"
     )
     allow_open_query_port: bool = _option(False, "permit a query port beyond loopback without a token")
+    tls_certificate_file: str = _option(
+        "",
+        "file in PEM form, on every host, with the certificate of its servers and proxies and those that lead to its "
+        "authority: the query port takes TLS connections only; empty: no TLS",
+    )
+    tls_key_file: str = _option("", "file with the certificate's key, in PEM form; empty: it is in the same file")
+    tls_client_ca_file: str = _option(
+        "", "file with the authorities of client certificates, in PEM form; empty: clients need no certificate"
+    )
+    tls_require_client_certificate: bool = _option(
+        True, "with tls_client_ca_file, refuse clients without a certificate"
+    )
+    tls_ca_file: str = _option(
+        "", "file with the authorities by which proxies verify state servers, in PEM form; empty: the system's"
+    )
+    tls_server_name: str = _option(
+        "",
+        "name that proxies look for in the certificates of state servers; empty: the address that they connect to",
+    )
     lease_s: float = _option(10.0, "a task manager ends itself after so long without contact to its job manager")
     start_timeout_s: float = _option(60.0, "how long a task waits for its task manager to start and restore")
     replay_buffer_bytes: int = _option(

@@ -56,6 +56,7 @@ __all__ = [
     "Retry",
     "SerializationError",
     "ShuttingDown",
+    "TlsFailed",
     "TooLarge",
     "TooStale",
     "Unauthenticated",
@@ -109,6 +110,7 @@ class FailureCode(IntEnum):
     EPOCH_NOT_REACHED = 21
     TOO_STALE = 22
     NO_COMMITTED_EPOCH = 23
+    TLS_FAILED = 24
 
     @property
     def retry(self) -> Retry:
@@ -367,6 +369,21 @@ class NoCommittedEpoch(QueryError, code=FailureCode.NO_COMMITTED_EPOCH, retry=Re
     """The query asks for committed state, and no epoch is committed yet: the job's first epoch is not final."""
 
     template = "no epoch has been committed yet that the node could answer from; wait for the job's first, or ask live"
+
+
+class TlsFailed(QueryError, code=FailureCode.TLS_FAILED):
+    """No TLS connection could be made: one end speaks no TLS, or does not accept the other's certificate."""
+
+    template = "no TLS connection could be made"
+
+    def _sentence(self) -> str:
+        if self.details.get("expected") == "TLS":
+            return (
+                "the server takes TLS connections only: give the client tls=ClientTls(...), or --tls-ca on the "
+                "command line"
+            )
+        place = f" with {_place(self.details)}" if "host" in self.details else ""
+        return f"{self.template}{place}: {self.details.get('reason', 'the peer gave no reason')}"
 
 
 #: The one table between codes and classes.

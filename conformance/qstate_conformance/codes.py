@@ -52,3 +52,4 @@ class Code(IntEnum):
     EPOCH_NOT_REACHED = 21
     TOO_STALE = 22
     NO_COMMITTED_EPOCH = 23
+    TLS_FAILED = 24

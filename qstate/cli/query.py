@@ -15,6 +15,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
+from qstate.cli.arguments import add_client_tls, client_tls
 from qstate.cli.tables import table
 from qstate.client import QueryableStateClient
 from qstate.errors import ConfigError, UnknownState
@@ -74,6 +75,7 @@ def _command(commands: Any, name: str, what: str) -> argparse.ArgumentParser:
         "--timeout", type=float, default=DEFAULT_TIMEOUT_S, metavar="SECONDS", help="default: %(default)s"
     )
     parser.add_argument("--json", action="store_true", help="print JSON, one document")
+    add_client_tls(parser)
     return parser
 
 
@@ -129,6 +131,7 @@ def _client(arguments: argparse.Namespace) -> QueryableStateClient:
         port,
         timeout_s=arguments.timeout,
         token=os.environ.get(TOKEN_VARIABLE) or None,
+        tls=client_tls(arguments),
         direct=False,  # a connection to an owner would come too late for one request
         fallback=[_address("--fallback", text) for text in getattr(arguments, "fallback", ())],
     )

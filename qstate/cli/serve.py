@@ -48,6 +48,7 @@ def add_serve_command(commands: Any) -> None:
         action="store_true",
         help=f"listen beyond loopback without a token (${TOKEN_VARIABLE} has the token otherwise)",
     )
+    _add_tls(serve)
     serve.add_argument(
         "--metrics-port", default="", metavar="PORTS", help="ports for Prometheus metrics on --host (default: none)"
     )
@@ -74,6 +75,24 @@ def add_serve_command(commands: Any) -> None:
     serve.set_defaults(run=_serve)
 
 
+def _add_tls(serve: argparse.ArgumentParser) -> None:
+    for name, what in (
+        ("certificate", "the certificate of the query ports, which take TLS connections only then"),
+        ("key", "the certificate's key, when it is in another file"),
+        ("client-ca", "the authorities of client certificates, which clients need then"),
+        ("ca", "the authorities by which the proxy verifies the state server (default: the system's)"),
+    ):
+        serve.add_argument(f"--tls-{name}", default="", metavar="FILE", help=f"{what} (PEM)")
+    serve.add_argument(
+        "--tls-client-certificate-optional",
+        action="store_true",
+        help="with --tls-client-ca, also serve clients without a certificate",
+    )
+    serve.add_argument(
+        "--tls-server-name", default="", metavar="NAME", help="the name in the certificate, if it lacks the address"
+    )
+
+
 def _ports(what: str) -> str:
     return f"ports of the {what}, tried in order (default: %(default)s)"
 
@@ -88,6 +107,12 @@ def _serve(arguments: argparse.Namespace) -> int:
         auth_token="" if arguments.token_file else os.environ.get(TOKEN_VARIABLE, ""),
         auth_token_file=arguments.token_file,
         allow_open_query_port=arguments.allow_open_query_port,
+        tls_certificate_file=arguments.tls_certificate,
+        tls_key_file=arguments.tls_key,
+        tls_client_ca_file=arguments.tls_client_ca,
+        tls_require_client_certificate=not arguments.tls_client_certificate_optional,
+        tls_ca_file=arguments.tls_ca,
+        tls_server_name=arguments.tls_server_name,
         backend=arguments.backend,
         backend_options=dict(map(_option, arguments.backend_option)),
         checkpoint_storage_options=storage_options(arguments),

@@ -18,6 +18,8 @@ from qstate.cli import main as cli
 from qstate.cli.query import parse_key, parse_namespace, printable
 from qstate.errors import ConfigError, WrongKeyType
 from qstate.keys import ColumnType, check_key
+from qstate.tls import ServerTls
+from tests.certificates import Authority
 from tests.cli.test_command_line import assert_one_line_error, run
 from tests.project.served_job import CONTENTS, serve
 
@@ -142,6 +144,18 @@ def test_token_is_taken_from_the_environment(tmp_path: Path) -> None:
         assert run("jobs", "--proxy", f"{host}:{port}", QSTATE_TOKEN="secret").stdout == "nyc\n"
         assert_one_line_error(run("jobs", "--proxy", f"{host}:{port}", QSTATE_TOKEN="wrong"), "valid token")
         assert_one_line_error(run("jobs", "--proxy", f"{host}:{port}"), "valid token")
+
+
+def test_certificates_are_options(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    tls = ServerTls(authority.issue("127.0.0.1"), client_ca_file=authority.file)
+    own = authority.issue("operator")
+    with serve(tmp_path, tls=tls) as (host, port):
+        proxy = ("--proxy", f"{host}:{port}")
+        assert run("jobs", *proxy, "--tls-ca", authority.file, "--tls-certificate", own).stdout == "nyc\n"
+        assert_one_line_error(run("jobs", *proxy, "--tls-ca", authority.file), "client's certificate")
+        assert_one_line_error(run("jobs", *proxy, "--tls"), "certificate is not accepted")
+        assert_one_line_error(run("jobs", *proxy), "TLS connections only", "--tls-ca")
 
 
 @given(text=st.text(st.characters(codec="utf-8")), number=INT64, data=st.binary())

@@ -67,14 +67,14 @@ class _Oracle:
 
 @contextmanager
 def serve(
-    directory: Path, token: bytes | None = None, job: str = JOB, *, committed: bool = False
+    directory: Path, token: bytes | None = None, job: str = JOB, *, committed: bool = False, **options: Any
 ) -> Iterator[tuple[str, int]]:
     """Serve `CONTENTS` as this job's, live only or also as committed; gives the proxy's address."""
-    options = EndpointOptions(token=token)
+    endpoint = EndpointOptions(token=token, **options)
     registry = StateRegistry()
     with HeapBackend(BackendContext(GROUPS, 128, directory)) as backend:
         _fill(backend)
-        server, proxy = StateServer(registry, options), ClientProxy(options)
+        server, proxy = StateServer(registry, endpoint), ClientProxy(endpoint)
         server.start()
         try:
             isolations = list(Isolation) if committed else [Isolation.LIVE]

@@ -19,6 +19,7 @@ from qstate.runtime.client.query import COMMITTED, LIVE, NO_OPTIONS, Query
 from qstate.runtime.client.state_cache import Endpoints, StateCache, Way
 from qstate.runtime.routing.pipelined_connection import ConnectionSettings
 from qstate.serializers import Serializer
+from qstate.tls import ClientTls
 from qstate.views import serializers_by_name
 
 __all__ = [
@@ -83,7 +84,7 @@ def endpoints_of(
     return Endpoints([StateCache(address, way=way, serializers=known), *elsewhere])
 
 
-def link_settings(token: str | bytes | None, max_frame: int) -> ConnectionSettings:
+def link_settings(token: str | bytes | None, max_frame: int, tls: ClientTls | None) -> ConnectionSettings:
     """Return the settings of a client's connections. Raises `ConfigError` for values that no server accepts."""
     if token is not None and not isinstance(token, str | bytes):
         raise ConfigError(f"token must be text or bytes, got {type(token).__name__}")
@@ -95,7 +96,9 @@ def link_settings(token: str | bytes | None, max_frame: int) -> ConnectionSettin
     if type(max_frame) is not int:
         raise ConfigError(f"max_frame must be a number of bytes, got {max_frame!r}")
     Limits(max_frame=max_frame)
-    return ConnectionSettings(data, "qstate-python", max_frame)
+    if tls is not None and not isinstance(tls, ClientTls):
+        raise ConfigError(f"tls must be a qstate.client.ClientTls, as in tls=ClientTls(ca_file=...), got {tls!r}")
+    return ConnectionSettings(data, "qstate-python", max_frame, tls=tls)
 
 
 def check_timeout(timeout_s: float) -> float:

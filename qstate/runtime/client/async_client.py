@@ -34,6 +34,7 @@ from qstate.runtime.client.operations import CallOperation, GetOperation, LearnO
 from qstate.runtime.client.query import LIVE, Query
 from qstate.runtime.client.state_cache import CachedState
 from qstate.serializers import Serializer
+from qstate.tls import ClientTls
 
 __all__ = ["AsyncQueryableStateClient"]
 
@@ -76,6 +77,7 @@ class AsyncQueryableStateClient:
         serializers: Iterable[Serializer] = (),
         max_frame: int = DEFAULT_MAX_FRAME,
         fallback: Iterable[tuple[str, int]] = (),
+        tls: ClientTls | None = None,
         random: Random | None = None,
     ) -> AsyncQueryableStateClient:
         """Connect to the proxy at `host` and `port`, or to a fallback when the proxy does not answer.
@@ -85,7 +87,7 @@ class AsyncQueryableStateClient:
         """
         check_timeout(timeout_s)
         endpoints = endpoints_of((host, port), direct, serializers, fallback)
-        links = AsyncLinks(endpoints, link_settings(token, max_frame), random or Random())
+        links = AsyncLinks(endpoints, link_settings(token, max_frame, tls), random or Random())
         client = cls.__new__(cls)
         client._open(links, timeout_s)
         try:

@@ -30,6 +30,7 @@ from qstate.runtime.client.operations import CallOperation, GetOperation, Operat
 from qstate.runtime.client.query import LIVE, Query
 from qstate.runtime.client.sync_transport import SyncLinks
 from qstate.serializers import Serializer
+from qstate.tls import ClientTls
 
 __all__ = ["QueryFuture", "QueryableStateClient"]
 
@@ -106,6 +107,7 @@ class QueryableStateClient:
         serializers: Iterable[Serializer] = (),
         max_frame: int = DEFAULT_MAX_FRAME,
         fallback: Iterable[tuple[str, int]] = (),
+        tls: ClientTls | None = None,
         random: Random | None = None,
     ) -> None:
         """Make a client of the proxy at `host` and `port`. Connects at the first request.
@@ -113,11 +115,12 @@ class QueryableStateClient:
         `direct=False` sends all requests to the proxy. `direct=True` sends every get to the owners, and a get waits for
         the connection to its owner. `timeout_s` is the deadline, in seconds, of requests without a `timeout_s` of their
         own. `max_frame` bounds an answer's bytes. `fallback` are (host, port) of proxies; the client sends them the
-        same `token`. `random` draws the jitter of retries. Raises `ConfigError`.
+        same `token`. With `tls` every connection is encrypted, and every server must prove itself. `random` draws the
+        jitter of retries. Raises `ConfigError`.
         """
         self._timeout_s = check_timeout(timeout_s)
         endpoints = endpoints_of((host, port), direct, serializers, fallback)
-        self._links = SyncLinks(endpoints, link_settings(token, max_frame), random or Random())
+        self._links = SyncLinks(endpoints, link_settings(token, max_frame, tls), random or Random())
 
     def get(
         self,

@@ -212,7 +212,7 @@ class Channel:
     def _close_locked(self, reason: BaseException | None) -> None:
         if self.state is not ChannelState.CLOSED:
             self.state = ChannelState.CLOSED
-            self._reason = reason
+            self._reason = self._reason or reason
             self._reactor.call_soon(self._end, reason)
 
     def _end(self, reason: BaseException | None) -> None:

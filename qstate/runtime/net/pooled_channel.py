@@ -12,10 +12,12 @@ import socket
 import threading
 from collections.abc import Callable
 
+from qstate.errors import TlsFailed
 from qstate.line_limit import limited
 from qstate.runtime.net.channel import RECEIVE_BYTES, Channel, ChannelState, SlowReader
 from qstate.runtime.net.reactor import Reactor, Timer
 from qstate.runtime.net.reading_pool import ReadingPool
+from qstate.tls import TlsStream
 
 __all__ = ["PooledChannel"]
 
@@ -37,9 +39,12 @@ class PooledChannel(Channel):
     With more than `HIGH_WATER_BYTES` unsent the channel stops reading (back-pressure). `is_congested` is then True, and
     the caller should send nothing until `on_room`, which runs on the reactor's thread. If the peer reads none of the
     unsent bytes for `patience_s`, the channel closes with `SlowReader`.
+
+    With `tls` the peer's bytes are TLS's, those of `on_data` and `send` are plain. Bytes that are sent before the
+    handshake is complete are dropped. When TLS fails, the channel finishes, and `on_close` has the `TlsFailed`.
     """
 
-    __slots__ = ("_held", "_high_water", "_on_room", "_patience_s", "_paused", "_pool", "_reading", "_unread")
+    __slots__ = ("_held", "_high_water", "_on_room", "_patience_s", "_paused", "_pool", "_reading", "_unread", "tls")
 
     def __init__(
         self,
@@ -53,10 +58,12 @@ class PooledChannel(Channel):
         on_close: Callable[[BaseException | None], None],
         max_unsent_bytes: int,
         patience_s: float,
+        tls: TlsStream | None = None,
     ) -> None:
         super().__init__(
             reactor, sock, on_data=on_data, on_end=on_end, on_close=on_close, max_unsent_bytes=max_unsent_bytes
         )
+        self.tls = tls
         self._pool = pool
         self._on_room = on_room
         self._patience_s = patience_s
@@ -92,7 +99,8 @@ class PooledChannel(Channel):
                 if not data:
                     self._on_input_ended()
                 elif self.state is ChannelState.OPEN:
-                    work = self._on_data(data)
+                    plain = data if self.tls is None else self._decrypted(self.tls, data)
+                    work = self._on_data(plain) if plain else None
             except (BlockingIOError, InterruptedError):
                 return
             except Exception as exc:
@@ -115,6 +123,19 @@ class PooledChannel(Channel):
                 self._pool.arm(self._sock.fileno())
         self._do(work)
 
+    def _decrypted(self, tls: TlsStream, data: bytes) -> bytes:
+        # The peer's bytes may change how the next ones are encrypted, so other threads must not send meanwhile.
+        with self._lock:
+            try:
+                return tls.receive(data)
+            finally:
+                answer = tls.outgoing()
+                if answer:
+                    super()._send_locked(answer)
+
+    def _send_locked(self, data: bytes) -> bool:
+        return super()._send_locked(data if self.tls is None else self.tls.send(data))
+
     def _do(self, work: Work | None) -> None:
         if work is not None:
             try:
@@ -124,6 +145,10 @@ class PooledChannel(Channel):
 
     def _fail(self, exc: Exception) -> None:
         """An error ends this connection and no other."""
+        if isinstance(exc, TlsFailed):
+            self._reason = exc
+            self.finish()
+            return
         if not isinstance(exc, OSError):
             log.error("a connection failed and is closed", exc_info=exc)
         self.close(exc)

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from qstate.errors import Detail, FailureCode, LocalProtocolError, QueryError
+from qstate.errors import Detail, FailureCode, LocalProtocolError, QueryError, TlsFailed
 from qstate.protocol import (
     Answer,
     BrokenConnection,
@@ -37,6 +37,7 @@ from qstate.protocol import (
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
 from qstate.runtime.routing.routed_get import LOOK_UP, Ask, Command, LookUp, Refuse, RoutedGet
 from qstate.runtime.routing.routed_get import Answer as Routed
+from qstate.tls import ClientTls, TlsStream
 
 __all__ = ["ConnectionSettings", "Peers", "Phase", "PipelinedConnection", "Requester"]
 
@@ -52,6 +53,7 @@ class ConnectionSettings:
     client: str = ""
     max_frame: int = DEFAULT_MAX_FRAME
     silence_s: float = 1.0
+    tls: ClientTls | None = None
 
 
 class Requester(ABC):
@@ -173,6 +175,7 @@ class PipelinedConnection(ABC):
         self._peers = peers
         self._silence_s = settings.silence_s
         self._is_open = False
+        self._tls: TlsStream | None = None if settings.tls is None else settings.tls.stream(host)
         self._wire = ClientConnection(token=settings.token, client=settings.client, max_frame=settings.max_frame)
         #: By request id: the requester, its part, and when the request was sent.
         self._pending: dict[int, tuple[Requester, int, float]] = {}
@@ -218,7 +221,7 @@ class PipelinedConnection(ABC):
             requester.on_unsendable(part, exc.code, details, now)
             return
         self._pending[request_id] = (requester, part, now)
-        self._write(data)
+        self._write(data if self._tls is None else self._tls.send(data))
 
     def connect(self) -> None:
         """Begin to connect, unless that has begun."""
@@ -229,11 +232,15 @@ class PipelinedConnection(ABC):
     def opened(self) -> None:
         """The transport is connected: begin the handshake."""
         self._is_open = True
-        self._write(self._wire.start())
+        self._write(self._wire.start() if self._tls is None else self._tls.start())
 
     def received(self, data: bytes, now: float) -> None:
         """Take bytes from the peer."""
         self._heard_at = now
+        if self._tls is not None:
+            data = self._decrypted(self._tls, data, now)
+            if not data:
+                return
         broken: BrokenConnection | None = None
         try:
             events = self._wire.receive(data)
@@ -254,6 +261,23 @@ class PipelinedConnection(ABC):
             self._broken(broken, now)
         elif self.phase is Phase.SILENT:
             self._close_unless_awaited(now)
+
+    def _decrypted(self, tls: TlsStream, data: bytes, now: float) -> bytes:
+        """The plain bytes that the peer's bytes complete. The Hello follows the handshake of TLS."""
+        was_open = tls.is_open
+        try:
+            data = tls.receive(data)
+        except TlsFailed as failed:
+            self._write(tls.outgoing())
+            if self.phase is Phase.CONNECTING:
+                self.lost(failed.code, {"host": self.host, "port": self.port, **failed.details}, now)
+            else:
+                self.unreachable(str(failed), now)
+            return b""
+        answer = tls.outgoing() if was_open else tls.outgoing() + tls.send(self._wire.start())
+        if answer:
+            self._write(answer)
+        return data
 
     def lost(self, code: int, details: Mapping[str, Detail], now: float) -> None:
         """The connection has ended: close it and fail the requesters that wait. Only the first call counts."""

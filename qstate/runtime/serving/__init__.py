@@ -13,9 +13,11 @@ from qstate.runtime.serving.client_proxy import ClientProxy
 from qstate.runtime.serving.endpoint import EndpointOptions
 from qstate.runtime.serving.registry import StateInstance, StateListener, StateRegistry
 from qstate.runtime.serving.state_server import StateServer
+from qstate.tls import ClientTls, ServerTls
 
 __all__ = [
     "ClientProxy",
+    "ClientTls",
     "EndpointOptions",
     "InMemoryStatistics",
     "LocationOracle",
@@ -23,6 +25,7 @@ __all__ = [
     "Owner",
     "Ports",
     "RequestStatistics",
+    "ServerTls",
     "StateInstance",
     "StateListener",
     "StateRegistry",

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from qstate.errors import Detail, FailureCode, LocalProtocolError
+from qstate.errors import Detail, FailureCode, LocalProtocolError, TlsFailed
 from qstate.line_limit import limited
 from qstate.protocol import (
     Answer,
@@ -34,6 +34,7 @@ from qstate.runtime.net.channel import LINGER_S
 from qstate.runtime.net.pooled_channel import PooledChannel
 from qstate.runtime.net.reactor import Reactor, Timer
 from qstate.runtime.net.reading_pool import ReadingPool
+from qstate.tls import TlsStream
 
 __all__ = ["AcceptedConnection", "Call", "ConnectionHandler"]
 
@@ -88,6 +89,7 @@ class AcceptedConnection:
         max_unsent_bytes: int,
         max_requests: int,
         patience_s: float,
+        tls: TlsStream | None = None,
     ) -> None:
         self.reactor = reactor
         self.protocol = protocol
@@ -101,6 +103,7 @@ class AcceptedConnection:
             on_close=self._on_close,
             max_unsent_bytes=max_unsent_bytes,
             patience_s=patience_s,
+            tls=tls,
         )
         #: The calls that wait for a thread. `queued` says that the connection waits for its turn.
         self.calls: deque[Call] = deque()
@@ -225,6 +228,9 @@ class AcceptedConnection:
 
     def _on_close(self, reason: BaseException | None) -> None:
         self._cancel_late()
+        if isinstance(reason, TlsFailed):
+            log.info("closed a connection without TLS: %s", reason)
+            self._handler.refused(reason.code)
         self.protocol.close()
         self._handler.closed(self)
 

@@ -190,7 +190,13 @@ class _Router:
         if connection is None or not connection.takes_requests:
             options = self._options
             connection = self._owner_connections[address] = OwnerConnection(
-                self.reactor, self._pool, address, token=options.token, max_frame=options.max_frame, peers=self
+                self.reactor,
+                self._pool,
+                address,
+                token=options.token,
+                max_frame=options.max_frame,
+                tls=options.owner_tls,
+                peers=self,
             )
         return connection
 
@@ -251,7 +257,8 @@ class _ProxiedGet(Requester):
         self, part: int, code: int, details: Mapping[str, Detail], now: float, *, hopeless: bool = False
     ) -> None:
         # Where the oracle says that the owner is, something else may listen until the oracle knows better.
-        unreached = FailureCode.UNAVAILABLE if details.get("greeted") is False else code
+        foreign = details.get("greeted") is False or code == FailureCode.TLS_FAILED
+        unreached = FailureCode.UNAVAILABLE if foreign else code
         super().on_unsent(part, unreached, details, now, hopeless=hopeless)
 
     def on_unsendable(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> None:

@@ -52,6 +52,7 @@ from qstate.runtime.net.reactor import Reactor
 from qstate.runtime.net.reading_pool import ReadingPool
 from qstate.runtime.serving.client_connection import AcceptedConnection, Call
 from qstate.runtime.serving.turns import TURN_BYTES, Turns
+from qstate.tls import ClientTls, ServerTls
 
 __all__ = ["Call", "Endpoint", "EndpointOptions", "EndpointOwner", "Service"]
 
@@ -68,6 +69,8 @@ LONGEST_RETRY_AFTER_MS = 1000
 CLOSE_NOTICE_S = 0.2
 
 _active_at = attrgetter("active_at")
+#: What a client that speaks no TLS gets where it is required.
+_TLS_ONLY = frame(encode(Failure(0, FailureCode.TLS_FAILED, {"expected": "TLS"})))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,7 @@ class EndpointOptions:
       `max_requests_per_connection`: those of one connection, which is not read meanwhile.
     - `token`: bytes that clients must present, None for no authentication. A proxy presents its token to the state
       servers.
+    - `tls`: the port takes TLS connections only. `owner_tls`: how a proxy connects to state servers; None without TLS.
     - `handshake_timeout_s`: seconds within which a new connection must present itself.
     - `unread_timeout_s`: seconds after which a client that reads nothing of its answers loses its connection.
     """
@@ -99,6 +103,8 @@ class EndpointOptions:
     max_queued: int = 10_000
     max_requests_per_connection: int = 1000
     token: bytes | None = field(default=None, repr=False)
+    tls: ServerTls | None = None
+    owner_tls: ClientTls | None = None
     handshake_timeout_s: float = 10.0
     unread_timeout_s: float = 30.0
 
@@ -361,6 +367,7 @@ class Endpoint:
             max_unsent_bytes=(2 + options.query_threads) * turn_bytes,
             max_requests=options.max_requests_per_connection,
             patience_s=options.unread_timeout_s,
+            tls=None if options.tls is None else options.tls.stream(_TLS_ONLY),
         )
         with self._changed:
             self._connections.add(connection)
@@ -378,7 +385,8 @@ class Endpoint:
 
     def _refuse(self, sock: socket.socket, code: FailureCode) -> None:
         self._statistics.report_failed_request(code)
-        if self._refusals >= MAX_REFUSALS:
+        # A TLS client would take a plain notice for a server without TLS, and a handshake is not worth a refusal.
+        if self._refusals >= MAX_REFUSALS or self.options.tls is not None:
             sock.close()
             return
         self._refusals += 1

@@ -17,6 +17,7 @@ from qstate.runtime.net.channel import Channel
 from qstate.runtime.net.reactor import Reactor, Timer
 from qstate.runtime.net.worker_pool import WorkerPool
 from qstate.runtime.routing.pipelined_connection import ConnectionSettings, Peers, Phase, PipelinedConnection
+from qstate.tls import ClientTls
 
 __all__ = ["OwnerConnection"]
 
@@ -39,9 +40,10 @@ class OwnerConnection(PipelinedConnection):
         *,
         token: bytes | None,
         max_frame: int,
+        tls: ClientTls | None,
         peers: Peers,
     ) -> None:
-        settings = ConnectionSettings(token, "qstate proxy", max_frame, SILENCE_S)
+        settings = ConnectionSettings(token, "qstate proxy", max_frame, SILENCE_S, tls)
         super().__init__(*address, settings, peers, reactor.clock())
         self._reactor = reactor
         self._pool = pool

@@ -11,6 +11,7 @@ import socket
 from qstate.config import JobConfig
 from qstate.errors import ConfigError
 from qstate.runtime.serving.endpoint import EndpointOptions
+from qstate.tls import ClientTls, ServerTls
 
 __all__ = ["check_exposure", "endpoint_options", "is_loopback", "reachable"]
 
@@ -29,7 +30,30 @@ def endpoint_options(config: JobConfig, which: str, host: str) -> EndpointOption
         max_queued=config.max_queued_requests,
         max_requests_per_connection=config.max_requests_per_connection,
         token=config.auth_token.encode() or None,
+        tls=_server_tls(config),
+        owner_tls=_owner_tls(config),
     )
+
+
+def _server_tls(config: JobConfig) -> ServerTls | None:
+    if not config.tls_certificate_file:
+        unused = next((name for name in ("tls_key_file", "tls_client_ca_file") if getattr(config, name)), None)
+        if unused:
+            raise ConfigError(f"{unused} needs tls_certificate_file: without a certificate there is no TLS")
+        return None
+    return ServerTls(
+        config.tls_certificate_file,
+        config.tls_key_file,
+        config.tls_client_ca_file,
+        config.tls_require_client_certificate,
+    )
+
+
+def _owner_tls(config: JobConfig) -> ClientTls | None:
+    """How proxies connect to state servers, which have the same settings: their certificate is the client's, too."""
+    if not config.tls_certificate_file:
+        return None
+    return ClientTls(config.tls_ca_file, config.tls_certificate_file, config.tls_key_file, config.tls_server_name)
 
 
 def check_exposure(config: JobConfig, host: str) -> None:

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from qstate.cli import main as cli
+from qstate.client import ClientTls, QueryableStateClient
 from qstate.errors import ConfigError
 from qstate.runtime.serving.query_ports import reachable
 from qstate.standby import serve_checkpoint
+from tests.certificates import Authority
 
 
 @pytest.mark.parametrize(
@@ -37,6 +39,16 @@ def test_host_beyond_loopback_needs_a_token_or_a_decision(tmp_path: Path) -> Non
     for settings in ({"auth_token": "open sesame"}, {"allow_open_query_port": True}):
         with serve_checkpoint(tmp_path, host="0.0.0.0", proxy_ports="0", server_ports="0", **settings) as standby:
             assert standby.address[0] != "0.0.0.0", "the address of a standby can be reached from other hosts"
+
+
+def test_a_standby_serves_over_tls(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    settings = {"tls_certificate_file": Path(authority.issue("127.0.0.1")), "tls_ca_file": authority.file}
+    with (
+        serve_checkpoint(tmp_path, proxy_ports="0", server_ports="0", **settings) as standby,
+        QueryableStateClient(*standby.address, tls=ClientTls(ca_file=authority.file)) as client,
+    ):
+        assert client.ping() > 0
 
 
 def test_address_that_others_reach_is_no_wildcard() -> None:
