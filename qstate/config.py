@@ -44,7 +44,7 @@ _PLACES = frozenset(
     )
 )
 #: Fields whose value may be any form of `Ports`; the config has it as text.
-_PORTS = frozenset(("proxy_ports", "server_ports", "metrics_ports"))
+_PORTS = frozenset(("proxy_ports", "server_ports", "metrics_ports", "task_manager_metrics_ports"))
 
 
 def _option(default: Any, doc: str) -> Any:
@@ -118,7 +118,10 @@ class JobConfig:
     metrics_ports: str = _option(
         "", "ports of the driver for Prometheus metrics of all task managers, tried in order; empty: none"
     )
-    metrics_bind: str = _option("127.0.0.1", "address that the metrics endpoint listens on")
+    task_manager_metrics_ports: str = _option(
+        "", "ports of each task manager for Prometheus metrics of its own, tried in order; empty: none"
+    )
+    metrics_bind: str = _option("127.0.0.1", "address that the metrics endpoints listen on")
     auth_token: str = field(default="", repr=False, metadata={"doc": "token that clients must present; empty: none"})
     auth_token_file: str = _option(
         "", "file that holds the token instead, in one line; the driver reads it when the job starts"

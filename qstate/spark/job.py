@@ -28,7 +28,7 @@ from qstate.runtime.control.auth_token import with_token
 from qstate.runtime.control.job_statistics import JobStatistics
 from qstate.runtime.job.job_manager import JobManager, log_directory
 from qstate.runtime.relay.relay import JobTicket
-from qstate.runtime.serving.metrics import MetricsServer
+from qstate.runtime.serving.metrics import MetricsServer, check_metrics
 from qstate.runtime.serving.query_ports import check_exposure
 from qstate.runtime.tasks.driver_only import check_driver
 from qstate.spark.command_lines import is_on_a_command_line
@@ -89,6 +89,8 @@ class Job:
         self.parallelism = self.config.parallelism or min(context.defaultParallelism, self.config.max_parallelism)
         local = bool(_LOCAL_MASTER.match(context.master or ""))
         host = "127.0.0.1" if local else context.getConf().get("spark.driver.host", "127.0.0.1")
+        if self.config.task_manager_metrics_ports:
+            check_metrics()
         check_exposure(self.config, "127.0.0.1" if local else "the host's address")
         _LIVE_JOBS.stop_idle(name)
         _use_this_interpreter(context, local=local)

@@ -30,6 +30,9 @@ def test_statistics_and_metrics_of_a_job_count_what_clients_ask(
     with urlopen(f"http://{host}:{port}/metrics", timeout=10) as answer:
         lines = str(answer.read(), "utf-8").splitlines()
     assert {f'qstate_up{{job="job",process="{index}"}} 1.0' for index in (0, 1)} <= set(lines)
+    assert sum(subtask.rows_in for subtask in job.statistics().subtasks) == 100
+    rows = [line for line in lines if line.startswith('qstate_rows_in_total{job="job",operator="last"')]
+    assert sum(float(line.split()[-1]) for line in rows) == 100
     asked = [line for line in lines if line.startswith("qstate_keys_total") and 'endpoint="proxy"' in line]
     assert sum(float(line.split()[-1]) for line in asked) == 50
     job.stop()

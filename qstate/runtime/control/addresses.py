@@ -17,7 +17,8 @@ __all__ = ["Bootstrap", "RestoredSubtask", "TaskManagerAddress", "host_id"]
 class TaskManagerAddress:
     """The addresses of a task manager: for relays (`unix_path` on its own host, else `host:data_port`) and for queries.
 
-    `executor_pid` is the executor process that it ends with, 0 when the driver started it.
+    `executor_pid` is the executor process that it ends with, 0 when the driver started it. `metrics` is the address of
+    its own metrics, None without.
     """
 
     index: int
@@ -30,6 +31,7 @@ class TaskManagerAddress:
     server: tuple[str, int]
     proxy: tuple[str, int] | None
     executor_pid: int
+    metrics: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

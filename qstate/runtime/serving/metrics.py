@@ -1,14 +1,16 @@
-"""The statistics of a job's processes as Prometheus metrics over HTTP.
+"""The HTTP server of Prometheus metrics.
 
-Rules of this module: it wraps the optional package `prometheus_client`. It reads the counts at each scrape. It counts
-nothing itself and knows nothing of requests.
+Rules of this module: it wraps the server side of the optional package `prometheus_client`, and bounds what a client can
+cost: the number of connections, their time, and no body of a request. It does not know which metrics there are.
 """
 
 from __future__ import annotations
 
+import logging
+import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from importlib import import_module
 from socket import SHUT_RD, socket
@@ -17,23 +19,29 @@ from types import ModuleType
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from qstate.errors import FailureCode, InstallationError
+from qstate.errors import InstallationError
 from qstate.installation import DISTRIBUTION
 from qstate.runtime.control.job_statistics import ProcessStatistics
-from qstate.runtime.control.statistics import DURATION_BUCKETS_S, StatisticsSnapshot
 from qstate.runtime.net.listener import host_and_port, listen
+from qstate.runtime.serving.metric_families import MetricCollector
 
-__all__ = ["MetricsServer"]
+__all__ = ["MetricsServer", "check_metrics"]
+
+log = logging.getLogger(__name__)
+
+PATH = "/metrics"
 
 #: How long the server waits for a client that sends nothing, and for one of its threads when none is free.
 REQUEST_TIMEOUT_S = 5.0
 #: How many connections are served at a time, each on a thread of its own.
 MOST_CONNECTIONS = 16
+#: How long a client may take to send its request, even if it sends a byte now and then.
+MOST_REQUEST_S = 10.0
 #: How long `close` may wait for the server's threads.
 CLOSE_TIMEOUT_S = 10.0
 POLL_S = 0.1
 
-_LABELS = ("job", "process", "endpoint")
+_Application = Callable[[dict[str, Any], Any], list[bytes]]
 
 
 class MetricsServer:
@@ -48,13 +56,13 @@ class MetricsServer:
     ) -> None:
         client = _prometheus()
         registry = client.CollectorRegistry()
-        registry.register(_Collector(job, read))
-        app = client.make_wsgi_app(registry)
-        self._server = _HTTPServer(bind, ports, app)
+        registry.register(MetricCollector(job, read))
+        self._server = _HTTPServer(bind, ports, _restricted(client.make_wsgi_app(registry)))
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(POLL_S,), name="qstate-metrics", daemon=True
         )
         self._thread.start()
+        log.info("Started the metrics server @ %s:%d", *self.address)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -93,7 +101,7 @@ class _HTTPServer(ThreadingMixIn, WSGIServer):
         self.setup_environ()
         self.set_app(app)
         self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
-        self._served: dict[socket, threading.Thread] = {}
+        self._served: dict[socket, tuple[threading.Thread, float]] = {}
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a connection on a new thread. Close it when there are too many of them, and all stay."""
@@ -106,7 +114,7 @@ class _HTTPServer(ThreadingMixIn, WSGIServer):
             name="qstate-metrics-connection",
             daemon=True,
         )
-        self._served[request] = thread
+        self._served[request] = thread, time.monotonic() + MOST_REQUEST_S
         try:
             thread.start()
         except RuntimeError:  # the system has no thread left
@@ -119,17 +127,22 @@ class _HTTPServer(ThreadingMixIn, WSGIServer):
         finally:
             self._end(request)
 
-    def end_requests(self) -> None:
-        """Wait no longer for requests that have not arrived."""
-        for request in tuple(self._served):
-            with suppress(OSError):  # it is closed already
-                request.shutdown(SHUT_RD)
+    def service_actions(self) -> None:
+        """The server calls it every `POLL_S` seconds."""
+        self.end_requests(time.monotonic())
+
+    def end_requests(self, due: float = math.inf) -> None:
+        """Wait no longer for requests that should have arrived by `due` (`time.monotonic`), and have not."""
+        for request, (_, until) in tuple(self._served.items()):
+            if until <= due:
+                with suppress(OSError):  # it is closed already
+                    request.shutdown(SHUT_RD)
 
     def server_close(self) -> None:
         super().server_close()
         self.end_requests()
         deadline = time.monotonic() + CLOSE_TIMEOUT_S
-        for thread in tuple(self._served.values()):
+        for thread, _ in tuple(self._served.values()):
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def _end(self, request: socket) -> None:
@@ -140,73 +153,27 @@ class _HTTPServer(ThreadingMixIn, WSGIServer):
         """A client that sends no request, or leaves before its answer, ends only its own connection."""
 
 
-class _Collector:
-    """`prometheus_client` calls its `collect` once for each scrape."""
+def _restricted(metrics: _Application) -> _Application:
+    """The application for GET of `PATH` only, without a body: it reads none, whatever a client sends."""
 
-    def __init__(self, job: Callable[[], str], read: Callable[[], Iterable[ProcessStatistics]]) -> None:
-        self._job = job
-        self._read = read
+    def serve(request: dict[str, Any], start_response: Any) -> list[bytes]:
+        if request["PATH_INFO"] != PATH:
+            status = "404 Not Found"
+        elif request["REQUEST_METHOD"] != "GET":
+            status = "405 Method Not Allowed"
+        elif request.get("CONTENT_LENGTH") not in (None, "", "0") or "HTTP_TRANSFER_ENCODING" in request:
+            status = "413 Content Too Large"
+        else:
+            return metrics(request, start_response)
+        start_response(status, [("Allow", "GET"), ("Content-Type", "text/plain")])
+        return [f"{status}: GET {PATH}, without a body\n".encode()]
 
-    def collect(self) -> Iterator[Any]:
-        return self._described(self._job(), list(self._read()))
-
-    def describe(self) -> Iterator[Any]:
-        """The metrics without counts. `prometheus_client` takes their names from it, for scrapes that name metrics."""
-        return self._described("", [])
-
-    def _described(self, job: str, processes: list[ProcessStatistics]) -> Iterator[Any]:
-        metrics = import_module("prometheus_client.metrics_core")
-        up = metrics.GaugeMetricFamily("qstate_up", "1 when the process answered", labels=("job", "process"))
-        for process in processes:
-            up.add_metric((job, process.name), float(process.reachable))
-        yield up
-        yield from _families(metrics, list(_endpoints(job, processes)))
+    return serve
 
 
-def _endpoints(
-    job: str, processes: Iterable[ProcessStatistics]
-) -> Iterator[tuple[tuple[str, str, str], StatisticsSnapshot]]:
-    for process in processes:
-        for endpoint, counts in (("server", process.server), ("proxy", process.proxy)):
-            if counts is not None:
-                yield (job, process.name, endpoint), counts
-
-
-def _families(metrics: Any, counted: list[tuple[tuple[str, str, str], StatisticsSnapshot]]) -> Iterator[Any]:
-    connections = metrics.GaugeMetricFamily("qstate_connections", "open connections", labels=_LABELS)
-    accepted = metrics.CounterMetricFamily("qstate_accepted_connections", "connections accepted", labels=_LABELS)
-    requests = metrics.CounterMetricFamily("qstate_requests", "requests received", labels=_LABELS)
-    keys = metrics.CounterMetricFamily("qstate_keys", "keys asked for", labels=_LABELS)
-    failures = metrics.CounterMetricFamily(
-        "qstate_failures", "requests and connections refused, by failure code", labels=(*_LABELS, "code")
-    )
-    durations = metrics.HistogramMetricFamily("qstate_request_seconds", "from receipt to answer", labels=_LABELS)
-    for labels, counts in counted:
-        connections.add_metric(labels, counts.connections)
-        accepted.add_metric(labels, counts.connections_accepted)
-        requests.add_metric(labels, counts.requests)
-        keys.add_metric(labels, counts.keys)
-        for code, count in sorted(counts.failures.items()):
-            failures.add_metric((*labels, _code_name(code)), count)
-        durations.add_metric(labels, buckets=_buckets(counts), sum_value=counts.duration_s)
-    yield from (connections, accepted, requests, keys, failures, durations)
-
-
-def _buckets(counts: StatisticsSnapshot) -> list[tuple[str, int]]:
-    """Cumulative counts by upper bound, as Prometheus has them."""
-    buckets: list[tuple[str, int]] = []
-    total = 0
-    for bound, count in zip((*map(str, DURATION_BUCKETS_S), "+Inf"), counts.durations, strict=True):
-        total += count
-        buckets.append((bound, total))
-    return buckets
-
-
-def _code_name(code: int) -> str:
-    try:
-        return FailureCode(code).name.lower()
-    except ValueError:
-        return str(code)
+def check_metrics() -> None:
+    """Raise `InstallationError` when this installation cannot serve metrics."""
+    _prometheus()
 
 
 def _prometheus() -> ModuleType:

@@ -41,6 +41,7 @@ from qstate.runtime.control.statistics import counts_of, request_statistics
 from qstate.runtime.relay.data_channel import FrameKind, SessionRequest, TaskChannel
 from qstate.runtime.serving.client_proxy import ClientProxy
 from qstate.runtime.serving.endpoint import EndpointOptions
+from qstate.runtime.serving.metrics import MetricsServer
 from qstate.runtime.serving.query_ports import endpoint_options
 from qstate.runtime.serving.registry import StateRegistry
 from qstate.runtime.serving.state_server import StateServer
@@ -90,6 +91,7 @@ class TaskManager:
         #: The channels of running sessions, by the id of the thread that serves them.
         self._sessions: dict[int, TaskChannel] = {}
         self._watchdog = Watchdog(bootstrap.config, self._on_hang)
+        self._metrics: MetricsServer | None = None
         self._proxy: ClientProxy | None = None
         if bootstrap.config.proxy_enabled:
             self._proxy = ClientProxy(self._endpoint("proxy"), self._proxy_statistics, local=self._server)
@@ -110,6 +112,7 @@ class TaskManager:
                 self._proxy.set_location_oracle(self._bootstrap.job, JobManagerOracle(self._job_manager))
                 self._proxy.start()
             self._subtasks.server = self._advertised(self._server.address)
+            self._serve_metrics()
             listeners.append(RpcListener((self._host, 0), self._bootstrap.secret, self._serve))
             unix_path = self._listen_on_this_host(listeners)
             self._job_manager.start()
@@ -118,6 +121,16 @@ class TaskManager:
             self._watch()
         finally:
             self._close(listeners)
+
+    def _serve_metrics(self) -> None:
+        config = self._bootstrap.config
+        if config.task_manager_metrics_ports:
+            self._metrics = MetricsServer(
+                lambda: self._bootstrap.job,
+                lambda: [self._counted()],
+                bind=config.metrics_bind,
+                ports=config.task_manager_metrics_ports,
+            )
 
     def _listen_on_this_host(self, listeners: list[RpcListener]) -> str:
         """The path of a Unix socket for relays of this host; empty when it cannot be created: they use TCP then."""
@@ -141,6 +154,7 @@ class TaskManager:
             self._subtasks.server,
             self._advertised(self._proxy.address) if self._proxy is not None else None,
             self._bootstrap.executor_pid,
+            None if self._metrics is None else self._advertised(self._metrics.address),
         )
         self._subtasks.restore(self._job_manager.call("register", address))
 
@@ -172,6 +186,8 @@ class TaskManager:
             steps.callback(self._server.shutdown, DRAIN_TIMEOUT_S)
             if self._proxy is not None:
                 steps.callback(self._proxy.shutdown, DRAIN_TIMEOUT_S)
+            if self._metrics is not None:
+                steps.callback(self._metrics.close)
             for listener in listeners:
                 steps.callback(listener.close)
 

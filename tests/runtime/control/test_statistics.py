@@ -41,6 +41,12 @@ def scraped(server: MetricsServer, query: str = "") -> str:
         return str(answer.read(), "utf-8")
 
 
+def all_of(client: socket.socket) -> bytes:
+    """What the server sends until it closes the connection."""
+    with client.makefile("rb") as answer:
+        return answer.read()
+
+
 def sorted_labels(sample: str) -> str:
     """A sample with its labels in alphabetical order."""
     return re.sub(r"\{(.*)\}", lambda found: "{" + ",".join(sorted(found[1].split(","))) + "}", sample)
@@ -125,6 +131,34 @@ def test_the_connections_to_the_metrics_are_bounded(metrics: MetricsServer, monk
         silent[0].sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
         assert silent[0].makefile("rb").read().startswith(b"HTTP/1.0 200 OK")
         assert "qstate_up" in scraped(metrics)
+
+
+def test_a_client_has_a_time_for_its_request_however_slowly_it_sends(
+    metrics: MetricsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qstate.runtime.serving.metrics.MOST_REQUEST_S", 0.2)
+    monkeypatch.setattr(_Handler, "timeout", 60.0)
+    with socket.create_connection(metrics.address, timeout=10) as slow:
+        slow.sendall(b"GET /metrics HTTP/1.0\r\nX: ")
+        assert all_of(slow), "the rest of the request was not waited for"
+
+
+@pytest.mark.parametrize(
+    ("request_text", "status"),
+    [
+        ("GET /other HTTP/1.0", "404"),
+        ("POST /metrics HTTP/1.0\r\nContent-Length: 0", "405"),
+        ("DELETE /metrics HTTP/1.0", "405"),
+        ("GET /metrics HTTP/1.0\r\nContent-Length: 1000000000", "413"),
+        ("GET /metrics HTTP/1.0\r\nTransfer-Encoding: chunked", "413"),
+        ("nonsense", "400"),
+    ],
+)
+def test_only_get_without_a_body_is_answered(metrics: MetricsServer, request_text: str, status: str) -> None:
+    with socket.create_connection(metrics.address, timeout=10) as client:
+        client.sendall(f"{request_text}\r\n\r\n".encode())
+        answer = all_of(client)
+    assert status.encode() in answer[:200] and b"qstate_up" not in answer
 
 
 def test_closing_the_metrics_does_not_wait_for_silent_connections(

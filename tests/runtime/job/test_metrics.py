@@ -1,0 +1,111 @@
+"""The metrics that a real job and a real standby serve are those that the reference describes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+from urllib.request import urlopen
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from qstate.errors import UnknownState
+from qstate.runtime.client.sync_client import QueryableStateClient
+from qstate.runtime.serving.metrics import MetricsServer
+from qstate.standby import serve_checkpoint
+from tests.runtime.job.functions import Totals
+from tests.runtime.job.running_job import JOB, QUERY, RunningJob, rows_batch, until
+
+JobOf = Callable[..., RunningJob]
+REFERENCE = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
+ROW = re.compile(r"\| `(qstate_\w+)` \| (\w+) \| ([\w, ]+) \| (.+) \|")
+
+
+class Described(NamedTuple):
+    type: str
+    meaning: str
+
+
+def described() -> dict[str, tuple[Described, set[str]]]:
+    """Each metric of the reference with its labels."""
+    rows = map(ROW.fullmatch, REFERENCE.read_text().splitlines())
+    return {row[1]: (Described(row[2], row[4]), set(row[3].split(", "))) for row in rows if row}
+
+
+def scraped(address: tuple[str, int]) -> str:
+    with urlopen("http://{}:{}/metrics".format(*address), timeout=10) as answer:
+        return str(answer.read(), "utf-8")
+
+
+def served(text: str) -> tuple[dict[str, Described], dict[str, set[str]]]:
+    """The metrics of an answer, and the labels of those with samples."""
+    metrics, labels = {}, {}
+    for family in text_string_to_metric_families(text):
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        metrics[name] = Described(family.type, family.documentation)
+        for sample in family.samples:
+            labels[name] = set(sample.labels) - {"le"}
+    return metrics, labels
+
+
+def asked(job: RunningJob) -> None:
+    with QueryableStateClient(*job.manager.wait_for_proxy(20.0)) as client:
+        assert client.get(JOB, "totalAmount", "a") is not None
+        with pytest.raises(UnknownState):
+            client.get(JOB, "no such state", "a")
+
+
+def test_a_job_serves_the_metrics_of_the_reference_and_no_others(job_of: JobOf) -> None:
+    job = job_of(Totals(), task_manager_metrics_ports="0", snapshot_interval=1)
+    job.epoch(0, rows_batch(("a", 1), ("b", 2)))
+    job.epoch(1, rows_batch(("a", 1)))
+    asked(job)
+    until(lambda: job.manager.statistics().subtasks[0].snapshot_epoch == 0, "the snapshot is ready")
+    of_job = MetricsServer(lambda: JOB, lambda: job.manager.statistics().processes, bind="127.0.0.1", ports="0")
+    try:
+        text = scraped(of_job.address)
+    finally:
+        of_job.close()
+    reference = described()
+    metrics, labels = served(text)
+    assert metrics == {name: one for name, (one, _) in reference.items()}
+    for name, found in labels.items():
+        assert found == reference[name][1], name
+    assert {"qstate_rows_in_total", "qstate_state_keys", "qstate_snapshot_timestamp_seconds"} <= labels.keys()
+    own = job.task_manager().metrics
+    assert own is not None and served(scraped(own)) == (metrics, labels)
+
+
+def test_the_metrics_of_a_task_manager_have_the_figures_of_its_subtasks(job_of: JobOf) -> None:
+    job = job_of(Totals(fan_out=2), task_manager_metrics_ports="0", backend="rocksdb")
+    job.epoch(0, rows_batch(("a", 1), ("b", 2), ("a", 3)))
+    job.manager.finalize(QUERY, 0)
+    until(lambda: job.manager.statistics().subtasks[0].state.entries == 2, "the state is committed")
+    lines = scraped(job.task_manager().metrics or ("", 0)).splitlines()
+    labels = f'{{job="{JOB}",operator="it",process="0",subtask="0"}}'
+    for sample in (
+        f"qstate_rows_in_total{labels} 3.0",
+        f"qstate_rows_out_total{labels} 6.0",
+        f"qstate_epoch{labels} 0.0",
+        f"qstate_epochs_total{labels} 1.0",
+        f"qstate_state_entries{labels} 2.0",
+        f'qstate_restarts_total{{job="{JOB}",process="0"}} 0.0',
+    ):
+        assert sample in lines
+    assert not any(line.startswith("qstate_state_keys{") for line in lines), "RocksDB does not count keys"
+
+
+def test_a_standby_serves_its_metrics_by_the_same_names(job_of: JobOf, tmp_path: Path) -> None:
+    job = job_of(Totals())
+    job.epoch(0, rows_batch(("a", 1)))
+    job.manager.finalize(QUERY, 0)
+    place = tmp_path / "checkpoint"
+    with serve_checkpoint(place, proxy_ports="0", server_ports="0", metrics_ports="0") as standby:
+        text = scraped(standby.metrics_address or ("", 0))
+    metrics, labels = served(text)
+    assert metrics == {name: one for name, (one, _) in described().items()}
+    assert {"qstate_standby_epoch", "qstate_standby_looks_total"} <= labels.keys()
+    assert f'qstate_standby_epoch{{job="{JOB}",operator="it",process="standby"}} 0.0' in text.splitlines()
+    assert "qstate_epoch" not in labels
