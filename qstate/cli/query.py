@@ -67,9 +67,10 @@ def _command(commands: Any, name: str, what: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=what)
     parser.add_argument(
         "--proxy",
-        default=DEFAULT_PROXY,
+        action="append",
         metavar="HOST:PORT",
-        help=f"a client proxy of the job (default: %(default)s); ${TOKEN_VARIABLE} has its token, if it needs one",
+        help=f"a client proxy of the job (default: {DEFAULT_PROXY}); may be repeated, for others when one does not "
+        f"answer; ${TOKEN_VARIABLE} has their token, if they need one",
     )
     parser.add_argument(
         "--timeout", type=float, default=DEFAULT_TIMEOUT_S, metavar="SECONDS", help="default: %(default)s"
@@ -125,10 +126,11 @@ def _get(arguments: argparse.Namespace) -> int:
 
 
 def _client(arguments: argparse.Namespace) -> QueryableStateClient:
-    host, port = _address("--proxy", arguments.proxy)
+    (host, port), *proxies = [_address("--proxy", text) for text in arguments.proxy or [DEFAULT_PROXY]]
     return QueryableStateClient(
         host,
         port,
+        proxies=proxies,
         timeout_s=arguments.timeout,
         token=os.environ.get(TOKEN_VARIABLE) or None,
         tls=client_tls(arguments),

@@ -53,6 +53,14 @@ def test_value_of_every_kind_is_printed(proxy: str, state: str) -> None:
     assert json.loads(answer.stdout) == CONTENTS[state][None]["JFK"]
 
 
+def test_another_proxy_is_asked_when_one_does_not_answer(proxy: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        nobody = f"127.0.0.1:{closed.getsockname()[1]}"
+    for proxies in ([nobody, proxy], [proxy, nobody]):
+        options = [part for one in proxies for part in ("--proxy", one)]
+        assert run("get", "nyc", "lastTemperature", "JFK", *options).stdout == "71.06\n"
+
+
 def test_value_is_printed_as_text_without_json(proxy: str) -> None:
     assert run("get", "nyc", "lastTemperature", "JFK", "--proxy", proxy).stdout == "71.06\n"
 

@@ -89,6 +89,7 @@ def test_query_state(tmp_path: Path) -> None:
         "True 71.06\n",
         "71.06\n",
         "71.06\n",
+        "71.06\n",
     ]
 
 

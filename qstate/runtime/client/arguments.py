@@ -10,11 +10,13 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from numbers import Real
+from random import Random
 from typing import Any
 
 from qstate.errors import ConfigError, Detail
 from qstate.keys import Key, Namespace
 from qstate.protocol.limits import MAX_NAME, MAX_TOKEN, Limits
+from qstate.runtime.client.proxies import Proxies
 from qstate.runtime.client.query import COMMITTED, LIVE, NO_OPTIONS, Query
 from qstate.runtime.client.state_cache import Endpoints, StateCache, Way
 from qstate.runtime.routing.pipelined_connection import ConnectionSettings
@@ -70,18 +72,24 @@ def check_address(host: Any, port: Any) -> tuple[str, int]:
 
 def endpoints_of(
     proxy: tuple[Any, Any],
+    *,
+    proxies: Iterable[tuple[str, int]],
     direct: bool | None,
     serializers: Iterable[Serializer],
     fallback: Iterable[tuple[str, int]],
+    random: Random,
 ) -> Endpoints:
-    """Return the job's proxy and its fallbacks. Raises `ConfigError`."""
+    """Return the job's proxies and its fallbacks. Raises `ConfigError`."""
     known = serializers_by_name(serializers)
-    address = check_address(*proxy)
+    addresses = [check_address(*proxy), *_addresses("proxies", proxies)]
     if not isinstance(direct, bool | None):
         raise ConfigError(f"direct must be True, False or None, got {direct!r}")
     way = Way.REACHED if direct is None else Way.OWNERS if direct else Way.PROXY
-    elsewhere = [StateCache(other, way=Way.PROXY, serializers=known) for other in _fallback_addresses(fallback)]
-    return Endpoints([StateCache(address, way=way, serializers=known), *elsewhere])
+    elsewhere = [
+        StateCache(Proxies([other], random), way=Way.PROXY, serializers=known)
+        for other in _addresses("fallback", fallback)
+    ]
+    return Endpoints([StateCache(Proxies(addresses, random), way=way, serializers=known), *elsewhere])
 
 
 def link_settings(token: str | bytes | None, max_frame: int, tls: ClientTls | None) -> ConnectionSettings:
@@ -165,19 +173,19 @@ def demands(min_epoch: int | None, max_staleness_s: float | None, wait_s: float 
     return wanted
 
 
-def _fallback_addresses(fallback: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Return the addresses of the fallbacks. Raises `ConfigError`."""
-    if isinstance(fallback, str) or not isinstance(fallback, Iterable):
-        raise ConfigError(f"fallback takes a list of (host, port), as in [('standby', 9069)], got {fallback!r}")
+def _addresses(name: str, given: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Return the addresses that an argument lists. Raises `ConfigError`."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ConfigError(f"{name} takes a list of (host, port), as in [('standby', 9069)], got {given!r}")
     addresses = []
-    for address in fallback:
+    for address in given:
         try:
             host, port = address
             addresses.append(check_address(host, port))
         except (TypeError, ValueError, ConfigError) as exc:
             why = f": {exc}" if isinstance(exc, ConfigError) else ""
             raise ConfigError(
-                f"fallback takes (host, port) of each proxy, as in [('standby', 9069)], got {address!r}{why}"
+                f"{name} takes (host, port) of each proxy, as in [('standby', 9069)], got {address!r}{why}"
             ) from None
     return addresses
 

@@ -71,6 +71,7 @@ class AsyncQueryableStateClient:
         host: str,
         port: int,
         *,
+        proxies: Iterable[tuple[str, int]] = (),
         direct: bool | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         token: str | bytes | None = None,
@@ -80,14 +81,22 @@ class AsyncQueryableStateClient:
         tls: ClientTls | None = None,
         random: Random | None = None,
     ) -> AsyncQueryableStateClient:
-        """Connect to the proxy at `host` and `port`, or to a fallback when the proxy does not answer.
+        """Connect to the proxy at `host` and `port`, to one of `proxies`, or to a fallback when no proxy answers.
 
         The parameters are those of `QueryableStateClient`. Raises `ConfigError`, or the `QueryError` of the failure
         (`Unavailable`, `Unauthenticated`, `VersionMismatch`); no connection is left open then.
         """
         check_timeout(timeout_s)
-        endpoints = endpoints_of((host, port), direct, serializers, fallback)
-        links = AsyncLinks(endpoints, link_settings(token, max_frame, tls), random or Random())
+        random = random or Random()
+        endpoints = endpoints_of(
+            (host, port),
+            proxies=proxies,
+            direct=direct,
+            serializers=serializers,
+            fallback=fallback,
+            random=random,
+        )
+        links = AsyncLinks(endpoints, link_settings(token, max_frame, tls), random)
         client = cls.__new__(cls)
         client._open(links, timeout_s)
         try:

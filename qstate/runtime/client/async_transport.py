@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import select
+import socket
 import time
 from random import Random
-from typing import cast
+from typing import Any, cast
 
 from qstate.errors import ClosedError
 from qstate.runtime.client.operations import Links, Operation
@@ -26,6 +27,9 @@ class AsyncLink(PipelinedConnection, asyncio.Protocol):
 
     def __init__(self, host: str, port: int, settings: ConnectionSettings, endpoints: Endpoints) -> None:
         super().__init__(host, port, settings, endpoints, time.monotonic())
+        self._endpoints = endpoints
+        #: The address that its socket connects to.
+        self._address: Any = None
         self._transport: asyncio.Transport | None = None
         self._arrivals = select.poll()
         self._connecting: asyncio.Task[None] | None = None
@@ -38,10 +42,23 @@ class AsyncLink(PipelinedConnection, asyncio.Protocol):
         self._connecting.add_done_callback(self._connect_ended)
 
     async def _make_transport(self) -> None:
+        loop = asyncio.get_running_loop()
+        reason: Exception = OSError("no address")
         try:
-            await asyncio.get_running_loop().create_connection(lambda: self, self.host, self.port)
+            found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+            for family, kind, protocol, _, address in self._endpoints.addresses.ordered(self.host, found):
+                self._address = address
+                try:
+                    sock = await _connected(family, kind, protocol, address)
+                except OSError as exc:
+                    self._endpoints.addresses.failed(self.host, address, time.monotonic())
+                    reason = exc
+                    continue
+                await loop.create_connection(lambda: self, sock=sock)
+                return
         except (OSError, UnicodeError) as exc:
-            self.refused(exc if isinstance(exc, OSError) else OSError(str(exc)), time.monotonic())
+            reason = exc
+        self.refused(reason if isinstance(reason, OSError) else OSError(str(reason)), time.monotonic())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -76,12 +93,25 @@ class AsyncLink(PipelinedConnection, asyncio.Protocol):
             self._transport.write(data)
 
     def _abort(self) -> None:
+        self._endpoints.addresses.failed(self.host, self._address, time.monotonic())
         if self._transport is not None:
             self._transport.abort()
         elif self._connecting is not None:
             self._connecting.cancel()
         else:
             self._end()
+
+
+async def _connected(family: int, kind: int, protocol: int, address: Any) -> socket.socket:
+    """A socket that is connected to the address. Raises `OSError`."""
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, address)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 class AsyncLinks(Links[AsyncLink]):

@@ -47,7 +47,12 @@ class Failover(Operation):
         self._operation_of = operation_of
         endpoints = links.endpoints
         self._plan = FailoverPlan(
-            keys, len(endpoints.caches), deadline=deadline, breaker=endpoints.breaker, random=links.random
+            keys,
+            len(endpoints.caches),
+            deadline=deadline,
+            breaker=endpoints.breaker,
+            random=links.random,
+            proxies=len(endpoints.caches[0].proxies),
         )
         #: One for each attempt so far.
         self._operations: list[RoutedOperation] = []
@@ -143,7 +148,7 @@ def _is_unresponsive(operation: RoutedOperation, states: StateCache, now: float)
     if not isinstance(error, QueryError):
         return False
     if error.code is FailureCode.UNAVAILABLE:
-        return (error.details.get("host"), error.details.get("port")) == states.proxy
+        return (error.details.get("host"), error.details.get("port")) in states.proxies
     # A proxy answers before its deadline. When a client asks the owners itself, an owner may be the silent one.
     silent = error.code is FailureCode.DEADLINE_EXCEEDED and now >= operation.deadline and not operation.asks_owners
     return silent or error.code is FailureCode.SHUTTING_DOWN

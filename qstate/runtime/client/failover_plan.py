@@ -56,6 +56,8 @@ _TRIES_AT_THE_JOB: Mapping[int, int] = {
     FailureCode.UNKNOWN_KEY_GROUP_LOCATION: 2,
     FailureCode.RESTORING: 2,
 }
+#: After these failures an attempt at the job tries its other proxies.
+_PROXY_GONE = frozenset({FailureCode.UNAVAILABLE, FailureCode.SHUTTING_DOWN})
 _TRIES_AT_A_FALLBACK: Mapping[int, int] = dict.fromkeys(FailureCode, 1)
 #: Failures that show that some of the job's keys have no owner.
 _OWNER_MISSING = frozenset({*_TRIES_AT_THE_JOB, FailureCode.DEADLINE_EXCEEDED}) - STARTING
@@ -125,13 +127,27 @@ class FailoverPlan:
         "_random",
         "_ranks",
         "_round",
+        "_tries_at_the_job",
         "_turn",
         "attempts",
         "verdicts",
     )
 
-    def __init__(self, keys: int, endpoints: int, *, deadline: float, breaker: CircuitBreaker, random: Random) -> None:
+    def __init__(
+        self,
+        keys: int,
+        endpoints: int,
+        *,
+        deadline: float,
+        breaker: CircuitBreaker,
+        random: Random,
+        proxies: int = 1,
+    ) -> None:
+        """`proxies` is the number of the job's proxies: an attempt at the job may try each of them."""
         self._deadline = deadline
+        self._tries_at_the_job: Mapping[int, int] = {
+            code: max(tries, proxies) if code in _PROXY_GONE else tries for code, tries in _TRIES_AT_THE_JOB.items()
+        }
         self._breaker = breaker
         self._random = random
         self._order = list(range(endpoints))
@@ -224,6 +240,6 @@ class FailoverPlan:
         timeout_s = self._breaker.timeout_s(start) if endpoint == JOB and not self._round else ATTEMPT_TIMEOUT_S
         share = min(timeout_s * (1 << min(self._round, _MOST_DOUBLINGS)), left / 2)
         until = self._deadline if left - share < MIN_ATTEMPT_S else start + share
-        tries = _TRIES_AT_A_FALLBACK if endpoint else _TRIES_AT_THE_JOB
+        tries = _TRIES_AT_A_FALLBACK if endpoint else self._tries_at_the_job
         self.attempts.append(Attempt(endpoint, positions, start, until, tries))
         return self.attempts[-1]

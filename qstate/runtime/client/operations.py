@@ -8,6 +8,7 @@ call. Operations are not thread-safe: the links let one thread at a time in.
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
@@ -19,10 +20,16 @@ from qstate.protocol import Answer as WireAnswer
 from qstate.protocol import Describe, Description, Get, Locate, Location, Ping, Request
 from qstate.protocol.limits import MAX_DEADLINE_MS
 from qstate.protocol.messages import PLAIN
+from qstate.runtime.client.proxies import Proxies
 from qstate.runtime.client.query import Query
 from qstate.runtime.client.state_cache import CachedState, Endpoints, StateCache
 from qstate.runtime.routing.location import LocationTable
-from qstate.runtime.routing.pipelined_connection import ConnectionSettings, PipelinedConnection, Requester
+from qstate.runtime.routing.pipelined_connection import (
+    PROBE_S,
+    ConnectionSettings,
+    PipelinedConnection,
+    Requester,
+)
 from qstate.runtime.routing.routed_get import (
     ANY_NUMBER,
     LOOK_UP,
@@ -119,6 +126,13 @@ class Links(ABC, Generic[SomeLink]):
         for address in states.unreached(known, now):
             self.link_to(address).connect()
 
+    def probe(self, proxies: Proxies, now: float) -> None:
+        """Ask silent proxies for a sign of life, if the client may leave them for others."""
+        for address in proxies:
+            link = self._links.get(address)
+            if link is not None and self.endpoints.has_others(*address):
+                link.probe(now)
+
     def stalls(self, operation: Operation) -> Mapping[str, Detail]:
         """The reason why the operation's request has not been sent yet, as details; empty when it was sent."""
         return next((found for link in self.open if (found := link.stalls(operation))), {})
@@ -184,7 +198,7 @@ class Operation(ABC):
 class RoutedOperation(Operation, Requester):
     """An operation that sends requests, routed by a `RoutedGet`."""
 
-    __slots__ = ("_answer", "_keys", "_margin", "_routed", "_states")
+    __slots__ = ("_answer", "_keys", "_margin", "_probe_at", "_routed", "_states")
 
     def __init__(
         self,
@@ -205,6 +219,8 @@ class RoutedOperation(Operation, Requester):
             keys, deadline=deadline, random=links.random, table=table, tries=terms.tries, retry_until=retry_until
         )
         self._answer: Answer | None = None
+        #: When to see whether its proxy is silent.
+        self._probe_at = math.inf
 
     @property
     def codes(self) -> Sequence[int]:
@@ -230,20 +246,38 @@ class RoutedOperation(Operation, Requester):
 
     @property
     def wake_at(self) -> float:
-        return self._routed.wake_at
+        return min(self._routed.wake_at, self._probe_at)
 
     def start(self) -> None:
         now = time.monotonic()
+        if self._states.proxies.may_be_several:
+            self._probe_at = now + PROBE_S
         self._run(self._routed.start(now), now)
 
     def on_time(self, now: float) -> None:
+        if now >= self._probe_at:
+            self._probe_at = now + PROBE_S
+            self._links.probe(self._states.proxies, now)
         self._run(self._routed.on_time(now), now)
 
     def _ask(self, command: Ask, now: float) -> None:
-        self._links.link_to(command.owner.address).send(self, command, now)
+        if command.owner.state_id:
+            self._links.link_to(command.owner.address).send(self, command, now)
+        else:
+            self._ask_proxy(command, now)
 
     def _look_up(self, command: LookUp, now: float) -> None:
-        self._links.link_to(self._states.proxy).send(self, command, now)
+        self._ask_proxy(command, now)
+
+    def _ask_proxy(self, command: Ask | LookUp, now: float) -> None:
+        """Send the request to the proxy that is current now, which may be another one than at an earlier try."""
+        proxies = self._states.proxies
+        address = proxies.choose(now)
+        if address is not None:
+            self._links.link_to(address).send(self, command, now)
+            return
+        part = command.part if type(command) is Ask else LOOK_UP
+        self.on_unsent(part, FailureCode.UNAVAILABLE, proxies.pausing(), now, hopeless=proxies.hopeless)
 
     def _conclude(self, end: Answer | Refuse) -> None:
         if isinstance(end, Refuse):

@@ -22,6 +22,7 @@ from qstate.errors import WrongKeyType
 from qstate.keys import ColumnType, Key, KeyGroupRange, check_key, key_class
 from qstate.protocol import Location
 from qstate.runtime.client.failover_plan import CircuitBreaker
+from qstate.runtime.client.proxies import Proxies, ResolvedAddresses
 from qstate.runtime.client.query import COMMITTED, Query
 from qstate.runtime.routing.location import LocationTable, Owner
 from qstate.serializers import Serializer
@@ -73,11 +74,11 @@ class CachedState:
 
 
 class StateCache:
-    """The states that a client has asked one proxy for, by job and name."""
+    """The states that a client has asked the proxies of one job for, by job and name."""
 
-    def __init__(self, proxy: Address, *, way: Way, serializers: Mapping[str, Serializer]) -> None:
-        #: The address of the proxy that look-ups go to.
-        self.proxy = proxy
+    def __init__(self, proxies: Proxies, *, way: Way, serializers: Mapping[str, Serializer]) -> None:
+        #: The proxies that look-ups go to.
+        self.proxies = proxies
         self.way = way
         self._serializers = serializers
         self._known: dict[tuple[str, str], CachedState] = {}
@@ -136,22 +137,22 @@ class StateCache:
                     del self._known[target]
 
     def at_proxy(self, job: str, state: Mapping[str, Any]) -> LocationTable:
-        """A table with the proxy as the owner of every key."""
-        return LocationTable(job, state, 1, (Owner(KeyGroupRange(0, 1), *self.proxy, b""),))
+        """A table with the proxy as the owner of every key: whichever proxy is current when a request is sent."""
+        return LocationTable(job, state, 1, (Owner(KeyGroupRange(0, 1), *self.proxies.current, b""),))
 
     def _table(self, location: LocationTable) -> LocationTable:
         """Whom to ask for the keys of a state."""
         if self.way is not Way.REACHED or all(owner.address in self._reached for owner in location.owners):
             return location
         asked = (
-            owner if owner.address in self._reached else Owner(owner.key_groups, *self.proxy, b"")
+            owner if owner.address in self._reached else Owner(owner.key_groups, *self.proxies.current, b"")
             for owner in location.owners
         )
         return replace(location, owners=tuple(asked))
 
 
 class Endpoints:
-    """The endpoints of one client: the job's own proxy, then its fallbacks.
+    """The endpoints of one client: the job's own proxies, then its fallbacks.
 
     Each has a state cache, and the job has a circuit breaker. Two endpoints may have the same address.
     """
@@ -159,7 +160,7 @@ class Endpoints:
     def __init__(self, caches: Sequence[StateCache]) -> None:
         self.caches = caches
         self.breaker = CircuitBreaker()
-        self._ever_reached: set[Address] = set()
+        self.addresses = ResolvedAddresses()
 
     def find(self, job: str, state: str) -> CachedState | None:
         """The first cache's entry for a state, or None when no cache has one."""
@@ -169,21 +170,32 @@ class Endpoints:
         """Whether fallbacks may answer the query instead of the job."""
         return len(self.caches) > 1 and query.isolation == COMMITTED
 
+    def has_others(self, host: str, port: int) -> bool:
+        """Whether a proxy may be left for another one: the list has several, or its name has several addresses."""
+        return self.addresses.several(host) or any(
+            cache.proxies.several and (host, port) in cache.proxies for cache in self.caches
+        )
+
     def is_new(self, host: str, port: int) -> bool:
-        """Whether this is the address of a proxy that the client has never reached."""
-        known = any(cache.proxy == (host, port) for cache in self.caches)
-        return known and (host, port) not in self._ever_reached
+        """Whether this is the address of a proxy, and neither it nor another one of its list was ever reached."""
+        return any((host, port) in cache.proxies and cache.proxies.hopeless for cache in self.caches)
 
     def reached(self, host: str, port: int) -> None:
         """The peer at the address has sent a Welcome."""
-        self._ever_reached.add((host, port))
         for cache in self.caches:
+            cache.proxies.reached((host, port))
             cache.reached((host, port))
 
     def ended(self, host: str, port: int, now: float) -> None:
         """The connection to the address has ended or could not be made, or gets no more requests."""
         for cache in self.caches:
+            cache.proxies.failed((host, port), now)
             cache.ended((host, port), now)
+
+    def declined(self, host: str, port: int, now: float) -> None:
+        """The peer at the address has answered that it shuts down or is overloaded."""
+        for cache in self.caches:
+            cache.proxies.failed((host, port), now)
 
 
 def _names(known: CachedState, address: Address) -> bool:

@@ -89,6 +89,11 @@ class QueryableStateClient:
     The server describes each state: a caller needs only the job, the state's queryable name and the key. `serializers`
     are needed only for states whose descriptor has a serializer of its own.
 
+    `proxies` are the addresses of further proxies of the job. The client stays with the one that answers, and goes on
+    to the next one when that is lost, refuses connections, is silent, shuts down or is overloaded. A name with several
+    addresses counts as several proxies. Clients begin at random proxies of their list. A request that was not sent, or
+    whose proxy is silent, is sent to the next proxy within its deadline.
+
     `fallback` are addresses of standby servers. The client sends them `committed` queries while the job's own proxy
     does not answer. Such an answer may be of an earlier epoch than one that this client has seen, unless the query sets
     `min_epoch`. `live` queries never go to a standby server.
@@ -101,6 +106,7 @@ class QueryableStateClient:
         host: str,
         port: int,
         *,
+        proxies: Iterable[tuple[str, int]] = (),
         direct: bool | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         token: str | bytes | None = None,
@@ -112,6 +118,7 @@ class QueryableStateClient:
     ) -> None:
         """Make a client of the proxy at `host` and `port`. Connects at the first request.
 
+        `proxies` are (host, port) of the job's other proxies.
         `direct=False` sends all requests to the proxy. `direct=True` sends every get to the owners, and a get waits for
         the connection to its owner. `timeout_s` is the deadline, in seconds, of requests without a `timeout_s` of their
         own. `max_frame` bounds an answer's bytes. `fallback` are (host, port) of proxies; the client sends them the
@@ -119,8 +126,16 @@ class QueryableStateClient:
         jitter of retries. Raises `ConfigError`.
         """
         self._timeout_s = check_timeout(timeout_s)
-        endpoints = endpoints_of((host, port), direct, serializers, fallback)
-        self._links = SyncLinks(endpoints, link_settings(token, max_frame, tls), random or Random())
+        random = random or Random()
+        endpoints = endpoints_of(
+            (host, port),
+            proxies=proxies,
+            direct=direct,
+            serializers=serializers,
+            fallback=fallback,
+            random=random,
+        )
+        self._links = SyncLinks(endpoints, link_settings(token, max_frame, tls), random)
 
     def get(
         self,

@@ -50,6 +50,8 @@ class SyncLink(PipelinedConnection):
         self._links = links
         self._addresses: list[tuple[Any, ...]] = []
         self._sock: socket.socket | None = None
+        #: The one of the addresses that the socket connects to.
+        self._address: tuple[Any, ...] | None = None
         self._connected = False
         self._unsent = bytearray()
         # A poll of this socket alone takes 0.7 us, a read without data 3.
@@ -59,10 +61,11 @@ class SyncLink(PipelinedConnection):
         # Resolving a host name may block. A request waits for it, but nothing else does.
         flags = 0 if self._queued else socket.AI_NUMERICHOST
         try:
-            self._addresses = list(socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM, flags=flags))
+            found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM, flags=flags)
         except (OSError, UnicodeError) as exc:
             self.refused(exc if isinstance(exc, OSError) else OSError(str(exc)), time.monotonic())
             return
+        self._addresses = self._links.endpoints.addresses.ordered(self.host, found)
         self._next_address(OSError("no address"))
 
     def ready(self, events: int) -> None:
@@ -132,6 +135,7 @@ class SyncLink(PipelinedConnection):
             self._links.unwatch(self._sock)
             self._sock.close()
             self._sock = None
+            self._links.endpoints.addresses.failed(self.host, self._address, time.monotonic())
 
     def _flush(self, sock: socket.socket) -> None:
         try:
@@ -156,6 +160,7 @@ class SyncLink(PipelinedConnection):
                 reason = exc
                 continue
             sock.setblocking(False)
+            self._address = address
             code = sock.connect_ex(address)
             if code in _CONNECTING:
                 self._sock = sock

@@ -30,6 +30,7 @@ from qstate.protocol import (
     ClientConnection,
     ConnectionState,
     Failure,
+    Ping,
     Request,
     Values,
     Welcome,
@@ -39,7 +40,13 @@ from qstate.runtime.routing.routed_get import LOOK_UP, Ask, Command, LookUp, Ref
 from qstate.runtime.routing.routed_get import Answer as Routed
 from qstate.tls import ClientTls, TlsStream
 
-__all__ = ["ConnectionSettings", "Peers", "Phase", "PipelinedConnection", "Requester"]
+__all__ = ["PROBE_S", "ConnectionSettings", "Peers", "Phase", "PipelinedConnection", "Requester"]
+
+
+#: `probe` asks a peer for a sign of life that has been silent for so long while a request waits for it.
+PROBE_S = 0.25
+#: How long such a peer may take to answer: a busy one answers a ping, because that touches no state.
+PROBE_ANSWER_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +94,11 @@ class Requester(ABC):
         """The connection was lost after the part had been sent over it; the code says why."""
         if not self.finished:
             self._run(self._routed.on_failure(part, code, details, now), now)
+
+    def on_silent(self, part: int, details: Mapping[str, Detail], now: float) -> None:
+        """The connection that the part was sent over was given up, because its peer is silent."""
+        if not self.finished:
+            self._run(self._routed.on_silent(part, details, now), now)
 
     def on_unsent(
         self, part: int, code: int, details: Mapping[str, Detail], now: float, *, hopeless: bool = False
@@ -148,6 +160,9 @@ class Peers(Protocol):
     def ended(self, host: str, port: int, now: float) -> None:
         """The connection to the address has ended or could not be made, or gets no more requests."""
 
+    def declined(self, host: str, port: int, now: float) -> None:
+        """The peer at the address has answered a request with SHUTTING_DOWN or OVERLOADED."""
+
 
 class Phase(Enum):
     """The phases of a connection, in order; it never returns to an earlier one."""
@@ -161,6 +176,33 @@ class Phase(Enum):
 
 _READY = Phase.READY
 _CLOSED = ConnectionState.CLOSED
+#: With these codes a peer says that it takes no requests for a while.
+_DECLINES = frozenset({FailureCode.SHUTTING_DOWN, FailureCode.OVERLOADED})
+
+
+class _Probe(Requester):
+    """Sends the ping of a probe, and needs no answer: whatever comes shows that the peer lives."""
+
+    finished = True
+
+    def request(self, request_id: int, command: Ask | LookUp, now: float) -> Request:
+        return Ping(request_id)
+
+    def _ask(self, command: Ask, now: float) -> None:
+        """Nothing to do."""
+
+    def _look_up(self, command: LookUp, now: float) -> None:
+        """Nothing to do."""
+
+    def _conclude(self, end: Routed | Refuse) -> None:
+        """Nothing to do."""
+
+    def _on_progress(self) -> None:
+        """Nothing to do."""
+
+
+_PROBE = _Probe()
+_SIGN_OF_LIFE = LookUp(None)
 
 
 class PipelinedConnection(ABC):
@@ -181,6 +223,8 @@ class PipelinedConnection(ABC):
         self._pending: dict[int, tuple[Requester, int, float]] = {}
         self._queued: list[tuple[Requester, Ask | LookUp]] = []
         self._heard_at = now
+        #: When a probe was sent that nothing has followed; None without one.
+        self._probed_at: float | None = None
 
     @abstractmethod
     def _connect(self) -> None:
@@ -237,6 +281,7 @@ class PipelinedConnection(ABC):
     def received(self, data: bytes, now: float) -> None:
         """Take bytes from the peer."""
         self._heard_at = now
+        self._probed_at = None
         if self._tls is not None:
             data = self._decrypted(self._tls, data, now)
             if not data:
@@ -254,6 +299,8 @@ class PipelinedConnection(ABC):
                 entry = pending.pop(message.id, None)  # type: ignore[union-attr]
                 if entry is None:
                     continue
+                if type(message) is Failure and message.code in _DECLINES:
+                    self._peers.declined(self.host, self.port, now)
                 entry[0].on_answer(entry[1], message, now)  # type: ignore[arg-type]
             elif type(message) is Failure:
                 self._dismissed(message, now)
@@ -279,13 +326,37 @@ class PipelinedConnection(ABC):
             self._write(answer)
         return data
 
-    def lost(self, code: int, details: Mapping[str, Detail], now: float) -> None:
-        """The connection has ended: close it and fail the requesters that wait. Only the first call counts."""
+    def probe(self, now: float) -> None:
+        """Give the connection up if its peer is silent. For callers that know another peer to ask.
+
+        Who waits for an answer asks again elsewhere: a slow peer answers the ping, and one that a request has stopped
+        would answer no other request either. Call it every `PROBE_S` seconds while a request waits.
+        """
+        if self.phase is Phase.CONNECTING:
+            if now - self._heard_at >= PROBE_ANSWER_S:
+                self._fall_silent(now)
+        elif self.phase is Phase.READY and any(not waiting.finished for waiting, _, _ in self._pending.values()):
+            if self._probed_at is not None:
+                if now - self._probed_at >= PROBE_ANSWER_S:
+                    self._fall_silent(now)
+            elif now - self._heard_at >= PROBE_S:
+                self._probed_at = now
+                self.send(_PROBE, _SIGN_OF_LIFE, now)
+
+    def _fall_silent(self, now: float) -> None:
+        reason = f"no sign of life for {now - self._heard_at:.2f} s"
+        self.lost(FailureCode.UNAVAILABLE, {"host": self.host, "port": self.port, "reason": reason}, now, silent=True)
+
+    def lost(self, code: int, details: Mapping[str, Detail], now: float, *, silent: bool = False) -> None:
+        """The connection has ended: close it and fail the requesters that wait. Only the first call counts.
+
+        `silent`: it is closed here, because the peer is silent. Requests that were sent may be sent to another peer.
+        """
         if self.phase is Phase.LOST:
             return
-        hopeless = not self._is_open and self._peers.is_new(self.host, self.port)
         if self.takes_requests:
             self._peers.ended(self.host, self.port, now)
+        hopeless = not self._is_open and self._peers.is_new(self.host, self.port)
         self.phase, self.takes_requests = Phase.LOST, False
         self._wire.close()
         self._abort()
@@ -293,7 +364,10 @@ class PipelinedConnection(ABC):
         self._pending.clear()
         self._queued.clear()
         for requester, part, _ in sent:
-            requester.on_lost(part, code, details, now)
+            if silent:
+                requester.on_silent(part, details, now)
+            else:
+                requester.on_lost(part, code, details, now)
         for requester, command in queued:
             part = command.part if type(command) is Ask else LOOK_UP
             requester.on_unsent(part, code, details, now, hopeless=hopeless)

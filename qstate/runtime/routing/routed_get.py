@@ -19,6 +19,8 @@ What happens to a key, by its latest answer:
     no owner, or none that    UNKNOWN_KEY_GROUP_LOCATION, which is: look up again
       can be reached
     no proxy can be reached   UNAVAILABLE: tried again, once only when that proxy never was reached
+    no sign of life from the  DEADLINE_EXCEEDED: asked again, of another proxy; only clients that know several
+      proxy                   watch for that
     the connection broke      UNAVAILABLE, which is fatal: the request may have killed the owner
       after the request
     a failure with `tries`    final after that many tries in a row, whatever its code
@@ -266,6 +268,17 @@ class RoutedGet:
         if code == FailureCode.TOO_LARGE and len(asked.positions) > 1:
             return self._halves(asked) if self._most_bytes is None else self._refuse(code, details)
         self._fail(asked, _Failed(code, details), now)
+        return self._ending()
+
+    def on_silent(self, part: int, details: Mapping[str, Detail], now: float) -> list[Command]:
+        """The peer that the part was sent to is silent, and was given up: ask again elsewhere."""
+        failed = _Failed(FailureCode.DEADLINE_EXCEEDED, details, Retry.LOOK_UP_AGAIN)
+        if part == LOOK_UP:
+            return self._without_location([(each, failed) for each in self._locating], now)
+        asked = self._take(part)
+        if asked is None:
+            return []
+        self._fail(asked, failed, now)
         return self._ending()
 
     def on_unsendable(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> list[Command]:

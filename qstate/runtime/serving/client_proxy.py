@@ -208,6 +208,9 @@ class _Router:
     def reached(self, host: str, port: int) -> None:
         """Nothing to do."""
 
+    def declined(self, host: str, port: int, now: float) -> None:
+        """Nothing to do."""
+
     def ended(self, host: str, port: int, now: float) -> None:
         self._owner_connections.pop((host, port), None)
 

@@ -66,10 +66,10 @@ class OwnerConnection(PipelinedConnection):
         if self.idle and self._channel is not None and self._channel.has_input():
             self.unreachable("the server ended the connection", self._reactor.clock())
 
-    def lost(self, code: int, details: Mapping[str, Detail], now: float) -> None:
+    def lost(self, code: int, details: Mapping[str, Detail], now: float, *, silent: bool = False) -> None:
         if self.phase is not Phase.LOST:
             log.info("lost the state server at %s:%s: %s", self.host, self.port, details.get("reason", code))
-        super().lost(code, details, now)
+        super().lost(code, details, now, silent=silent)
 
     def _write(self, data: bytes) -> None:
         if self._channel is not None:

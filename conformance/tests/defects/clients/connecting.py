@@ -144,7 +144,7 @@ def gives_a_dead_connection_up_after_a_long_deadline_alone() -> None:
 def keeps_dead_connections_to_owners() -> None:
     def give_up(self: Any, operation: Any, now: float) -> None:
         for link in list(self.open):
-            if (link.host, link.port) == self.states.proxy:
+            if (link.host, link.port) in self.states.proxies:
                 link.gave_up(operation, now)
 
     SyncLinks.gave_up = give_up  # type: ignore[method-assign]

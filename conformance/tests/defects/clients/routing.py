@@ -94,7 +94,7 @@ def keeps_its_token_from_owners() -> None:
     make = SyncLink.__init__
 
     def make_with(self: Any, links: Any, host: str, port: int, settings: Any) -> None:
-        is_owner = (host, port) != links.states.proxy
+        is_owner = (host, port) not in links.states.proxies
         make(self, links, host, port, replace(settings, token=None) if is_owner else settings)
 
     SyncLink.__init__ = make_with  # type: ignore[method-assign]
