@@ -127,6 +127,9 @@ class JobConfig:
         "", "file that holds the token instead, in one line; the driver reads it when the job starts"
     )
     allow_open_query_port: bool = _option(False, "permit a query port beyond loopback without a token")
+    allow_token_without_tls: bool = _option(
+        False, "permit a token beyond loopback without TLS, where others on the network can read it"
+    )
     tls_certificate_file: str = _option(
         "",
         "file in PEM form, on every host, with the certificate of its servers and proxies and those that lead to its "

@@ -10,12 +10,13 @@ and keeps bytes that a poller cannot see.
 
 from __future__ import annotations
 
+import ipaddress
 import ssl
 from dataclasses import dataclass, field
 
 from qstate.errors import ConfigError, TlsFailed
 
-__all__ = ["ALPN", "HANDSHAKE_MAX_BYTES", "ClientTls", "ServerTls", "TlsStream"]
+__all__ = ["ALPN", "HANDSHAKE_MAX_BYTES", "ClientTls", "ServerTls", "TlsStream", "is_loopback"]
 
 #: The name of the protocol in TLS's negotiation of protocols. The number is that of the protocol's first version.
 ALPN = "qstate/1"
@@ -193,6 +194,14 @@ class TlsStream:
                 "certificate_file and key_file, signed by an authority that the server knows"
             )
         return f"TLS with the {peer} failed: {reason}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether connections to this host never leave the machine. A name may resolve to any address, except localhost."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 #: What a client can do about a certificate, by OpenSSL's number of the fault.

@@ -31,6 +31,8 @@ _ALONE = """
     client P-HELLO-1 P-HELLO-4 P-HELLO-7 P-REQ-1 P-REQ-6 P-REQ-7 P-DEADLINE-4 P-GET-9 P-GET-10 P-LOC-2 P-LOC-3
     client P-DESC-2 P-FAIL-1 P-FAIL-2 P-RETRY-1 P-RETRY-2 P-RETRY-3 P-BROKEN-2 P-ROUTE-1 P-ROUTE-2 P-VALUE-2 P-VALUE-3
     client P-VALUE-4 P-VERSION-2 P-DEADLINE-5 P-DESC-3 P-RETRY-6 P-DESC-5 P-LOC-4
+    client P-HELLO-8 P-TLS-1 P-TLS-2
+    server P-TLS-4
 """
 _LINES = [line.split() for line in _ALONE.strip().splitlines()]
 SERVER_ALONE = {rule for side, *rules in _LINES for rule in rules if side == "server"}

@@ -51,6 +51,11 @@ def add_client_tls(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tls-server-name", default="", metavar="NAME", help="the name in the servers' certificates; implies --tls"
     )
+    parser.add_argument(
+        "--allow-token-without-tls",
+        action="store_true",
+        help="send the token beyond loopback without TLS, where others on the network can read it",
+    )
 
 
 def client_tls(arguments: argparse.Namespace) -> ClientTls | None:

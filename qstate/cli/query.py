@@ -134,6 +134,7 @@ def _client(arguments: argparse.Namespace) -> QueryableStateClient:
         timeout_s=arguments.timeout,
         token=os.environ.get(TOKEN_VARIABLE) or None,
         tls=client_tls(arguments),
+        allow_token_without_tls=arguments.allow_token_without_tls,
         direct=False,  # a connection to an owner would come too late for one request
         fallback=[_address("--fallback", text) for text in getattr(arguments, "fallback", ())],
     )

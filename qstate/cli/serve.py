@@ -89,6 +89,11 @@ def _add_tls(serve: argparse.ArgumentParser) -> None:
         help="with --tls-client-ca, also serve clients without a certificate",
     )
     serve.add_argument(
+        "--allow-token-without-tls",
+        action="store_true",
+        help="with a token, listen beyond loopback without TLS, where others on the network can read the token",
+    )
+    serve.add_argument(
         "--tls-server-name", default="", metavar="NAME", help="the name in the certificate, if it lacks the address"
     )
 
@@ -107,6 +112,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         auth_token="" if arguments.token_file else os.environ.get(TOKEN_VARIABLE, ""),
         auth_token_file=arguments.token_file,
         allow_open_query_port=arguments.allow_open_query_port,
+        allow_token_without_tls=arguments.allow_token_without_tls,
         tls_certificate_file=arguments.tls_certificate,
         tls_key_file=arguments.tls_key,
         tls_client_ca_file=arguments.tls_client_ca,

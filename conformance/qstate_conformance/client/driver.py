@@ -42,7 +42,7 @@ __all__ = [
 
 LINE_PROTOCOL = 1
 #: What a driver may declare in its description. Laws about what is not declared are skipped.
-FEATURES = ("async", "batch", "demands", "direct", "reached", "retry", "serializer")
+FEATURES = ("async", "batch", "demands", "direct", "reached", "retry", "serializer", "tls")
 #: What a client may fail with that is no failure code of the protocol.
 OWN_CODES = ("INVALID", "UNREADABLE", "CLOSED")
 #: How much later than it must an operation may end, on a machine that has other things to do.
@@ -216,9 +216,11 @@ class Driver:
         return frozenset(self._description["features"])
 
     def open(self, address: tuple[str, int], *, timeout_s: float = TIMEOUT_S, **more: Any) -> Client:
-        """A client of the proxy at that address. `more`: token (bytes), direct (bool or None)."""
+        """A client of the proxy at that address. `more`: token (bytes), direct (bool or None), tls (a map)."""
         host, port = address
         fields = {"token": tagged(more.get("token")), "direct": more.get("direct", False)}
+        if "tls" in more:
+            fields["tls"] = more["tls"]
         timeout_ms = round(timeout_s * 1000)
         opened = self.start("open", timeout_s, host=host, port=port, timeout_ms=timeout_ms, **fields).outcome()
         return Client(self, opened)

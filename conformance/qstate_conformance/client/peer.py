@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -50,10 +51,20 @@ class Connection:
         #: When the client closed, or None while it has not. (The peer's own end does not count.)
         self.left_at: float | None = None
         self.in_flight: dict[int, Request] = {}
+        #: The connection as `ssl` sees it, once its handshake is complete.
+        self.tls: ssl.SSLSocket | None = None
         #: Whether this side ended it.
         self.ended = False
         self._sock = sock
         self._buffer = bytearray()
+
+    def secure(self, tls: ssl.SSLContext) -> ssl.SSLSocket:
+        """Make the handshake of TLS. Raises `OSError` when the client refuses it."""
+        self._sock.settimeout(SEND_TIMEOUT_S)
+        secured = tls.wrap_socket(self._sock, server_side=True)
+        secured.settimeout(None)
+        self._sock, self.tls = secured, secured
+        return secured
 
     def send(self, data: bytes) -> None:
         """Send bytes; a client that has gone is no error. Any thread may call it."""
@@ -112,7 +123,8 @@ class Peer:
 
     Without more it is an honest proxy and state server for the job `job`, whose state `state` holds each key's own
     text. `answer(request)` gives the replies to a request instead, `greet(connection)` those to a Hello. A law may also
-    answer from its own thread, with `Connection.answer`, what `answer` left unanswered.
+    answer from its own thread, with `Connection.answer`, what `answer` left unanswered. With `tls` it takes TLS
+    connections only.
     """
 
     def __init__(
@@ -123,6 +135,8 @@ class Peer:
         states: Iterable[dict[str, Any]] | None = None,
         max_frame: int = frames.MAX_FRAME,
         max_keys: int = frames.MAX_KEYS,
+        host: str = "127.0.0.1",
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.answer = answer or self.honest
         self.greet = greet or (lambda connection: [frames.welcome(max_frame=max_frame, max_keys=max_keys)])
@@ -135,7 +149,8 @@ class Peer:
         self._changed = threading.Condition()
         self._closing = False
         self._threads: list[threading.Thread] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._tls = tls
+        self._listener = socket.create_server((host, 0))
         #: Told also while the peer closes: a request that came just before is still answered with it.
         self.address: tuple[str, int] = self._listener.getsockname()
         self._spawn(self._accept)
@@ -231,6 +246,15 @@ class Peer:
             self._spawn(self._serve, connection, sock)
 
     def _serve(self, connection: Connection, sock: socket.socket) -> None:
+        if self._tls is not None:
+            try:
+                sock = connection.secure(self._tls)
+            except OSError:
+                sock.close()
+                with self._changed:
+                    connection.left_at = time.monotonic()
+                    self._changed.notify_all()
+                return
         with sock:
             self._converse(connection)
             connection.drain()

@@ -16,7 +16,16 @@ from typing import Any
 import qstate
 from qstate.client import AsyncQueryableStateClient
 from qstate_conformance.client.python_driver import json_of
-from qstate_conformance.client.python_lines import ReversedText, Views, answer, described, failure, key_of, options
+from qstate_conformance.client.python_lines import (
+    ReversedText,
+    Views,
+    answer,
+    described,
+    failure,
+    key_of,
+    options,
+    tls_of,
+)
 
 __all__ = ["PythonAsyncDriver", "main"]
 
@@ -47,6 +56,7 @@ class PythonAsyncDriver:
             timeout_s=fields["timeout_ms"] / 1000,
             token=key_of(fields["token"]),
             serializers=[ReversedText()],
+            tls=tls_of(fields),
         )
         return {"client": number}
 

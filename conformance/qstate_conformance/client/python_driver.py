@@ -25,6 +25,7 @@ from qstate_conformance.client.python_lines import (
     key_of,
     options,
     reported,
+    tls_of,
 )
 
 __all__ = ["PythonDriver", "main"]
@@ -55,6 +56,7 @@ class PythonDriver:
             timeout_s=fields["timeout_ms"] / 1000,
             token=key_of(fields["token"]),
             serializers=[ReversedText()],
+            tls=tls_of(fields),
         )
         return {"client": number}
 

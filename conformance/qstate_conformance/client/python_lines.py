@@ -18,6 +18,7 @@ from uuid import UUID
 
 import msgpack
 
+from qstate.client import ClientTls
 from qstate.errors import ClosedError, ConfigError, QueryError, SerializationError, UnsupportedOperation
 from qstate.keys import decode_extension
 from qstate.serializers import Serializer
@@ -101,8 +102,14 @@ class Views:
 
 def described(client: str, *more: str) -> dict[str, Any]:
     """The description of a driver."""
-    features = ["async", "batch", "demands", "direct", "reached", "retry", "serializer", *more]
+    features = ["async", "batch", "demands", "direct", "reached", "retry", "serializer", "tls", *more]
     return {"protocol": 1, "client": client, "features": features}
+
+
+def tls_of(fields: Mapping[str, Any]) -> ClientTls | None:
+    """The TLS settings of a client."""
+    tls = fields.get("tls")
+    return None if tls is None else ClientTls(ca_file=tls["ca_file"], server_name=tls.get("server_name") or "")
 
 
 def answer(number: int, body: Mapping[str, Any]) -> str:

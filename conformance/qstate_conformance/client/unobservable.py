@@ -13,5 +13,8 @@ __all__ = ["UNOBSERVABLE"]
 UNOBSERVABLE: Mapping[str, str] = {
     "P-RETRY-4": "says SHOULD: a client that asks for all keys again is slower, not wrong",
     "P-RETRY-7": "says SHOULD: a client that sends over a connection that has ended fails as P-RETRY-5 lets it",
+    "P-TLS-3": "says SHOULD, of servers that take TLS: the suite is given servers without it",
+    "P-TLS-5": "says SHOULD, of servers that take TLS: the suite is given servers without it",
+    "P-TLS-6": "says what an end means; frames that are cut are P-FRAME-1's",
     "P-VERSION-4": "binds those who write the next version of the reference",
 }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from hypothesis import example, given
@@ -52,6 +54,18 @@ def _say(subject: ServerSubject, data: bytes) -> None:
         found = stream.receive_what_comes()
     asked = asked_by(data, LIMITS.max_frame)
     check_answers(asked, found, welcome=asked.opening == hello(token=subject.token)[4:])
+
+
+@law("P-TLS-4", "P-BROKEN-1")
+def test_a_handshake_of_tls_at_a_plain_port_is_refused_in_the_plain(subject: ServerSubject) -> None:
+    """A server that speaks no TLS answers a handshake of TLS with a plain Failure of id 0, and closes."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        context.wrap_bio(incoming, outgoing, server_hostname="localhost").do_handshake()
+    with Stream((subject.host, subject.port)) as stream:
+        stream.send(outgoing.read())
+        stream.receive_close_notice(Code.TOO_LARGE)
 
 
 def _play(subject: ServerSubject, data: bytes) -> None:

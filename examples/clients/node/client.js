@@ -5,6 +5,7 @@
 //     console.log(view?.value());
 //     client.close();
 
+import { isIPv4 } from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
 
 import { Connection } from "./connection.js";
@@ -24,6 +25,11 @@ const LONGEST_WAIT_MS = 200;
 /** Timers count milliseconds in 31 bits: one of more ends at once. */
 const LONGEST_TIMEOUT_MS = 2 ** 31 - 1;
 
+/** Whether connections to this host never leave the machine. */
+function isLoopback(host) {
+  return host === "localhost" || host === "::1" || (isIPv4(host) && host.startsWith("127."));
+}
+
 export class Client {
   #host;
   #port;
@@ -38,8 +44,15 @@ export class Client {
    */
   #states = new Map();
 
-  /** `serializers` maps the name of a serializer to a function that reads its bytes. Nothing is sent yet. */
-  constructor(host, port, { token = null, serializers = {}, timeoutMs = 10_000 } = {}) {
+  /**
+   * `serializers` maps the name of a serializer to a function that reads its bytes. Nothing is sent yet.
+   *
+   * This client speaks no TLS, so a token goes to loopback only, unless `allowTokenWithoutTls` (P-HELLO-8).
+   */
+  constructor(host, port, { token = null, serializers = {}, timeoutMs = 10_000, allowTokenWithoutTls = false } = {}) {
+    if (token !== null && !allowTokenWithoutTls && !isLoopback(host)) {
+      throw new InvalidArgument(`the token would go to ${host} without TLS; see allowTokenWithoutTls`);
+    }
     this.#host = host;
     this.#port = port;
     this.#token = typeof token === "string" ? Buffer.from(token) : token;

@@ -28,6 +28,7 @@ const CODES = new Map([
   [21, ["EPOCH_NOT_REACHED", HERE]],
   [22, ["TOO_STALE", HERE]],
   [23, ["NO_COMMITTED_EPOCH", HERE]],
+  [24, ["TLS_FAILED", FATAL]],
 ]);
 const RETRY = new Map(CODES.values());
 

@@ -92,8 +92,18 @@ def endpoints_of(
     return Endpoints([StateCache(Proxies(addresses, random), way=way, serializers=known), *elsewhere])
 
 
-def link_settings(token: str | bytes | None, max_frame: int, tls: ClientTls | None) -> ConnectionSettings:
-    """Return the settings of a client's connections. Raises `ConfigError` for values that no server accepts."""
+def link_settings(
+    endpoints: Endpoints,
+    token: str | bytes | None,
+    max_frame: int,
+    *,
+    tls: ClientTls | None,
+    allow_token_without_tls: bool,
+) -> ConnectionSettings:
+    """Return the settings of a client's connections.
+
+    Raises `ConfigError` for values that no server accepts, and for a token that the network could see.
+    """
     if token is not None and not isinstance(token, str | bytes):
         raise ConfigError(f"token must be text or bytes, got {type(token).__name__}")
     if isinstance(token, str) and not _is_sound_text(token):
@@ -106,7 +116,19 @@ def link_settings(token: str | bytes | None, max_frame: int, tls: ClientTls | No
     Limits(max_frame=max_frame)
     if tls is not None and not isinstance(tls, ClientTls):
         raise ConfigError(f"tls must be a qstate.client.ClientTls, as in tls=ClientTls(ca_file=...), got {tls!r}")
-    return ConnectionSettings(data, "qstate-python", max_frame, tls=tls)
+    if not isinstance(allow_token_without_tls, bool):
+        raise ConfigError(f"allow_token_without_tls must be True or False, got {allow_token_without_tls!r}")
+    settings = ConnectionSettings(
+        data, "qstate-python", max_frame, tls=tls, allow_token_without_tls=allow_token_without_tls
+    )
+    for host in (address[0] for cache in endpoints.caches for address in cache.proxies):
+        if settings.exposes_token(host):
+            raise ConfigError(
+                f"the token would go to {host} without TLS, to whoever answers there, and others could read it: give "
+                "tls=ClientTls(...) (--tls-ca on the command line), or, on a network that you trust, "
+                "allow_token_without_tls=True (--allow-token-without-tls)"
+            )
+    return settings
 
 
 def check_timeout(timeout_s: float) -> float:

@@ -79,6 +79,7 @@ class AsyncQueryableStateClient:
         max_frame: int = DEFAULT_MAX_FRAME,
         fallback: Iterable[tuple[str, int]] = (),
         tls: ClientTls | None = None,
+        allow_token_without_tls: bool = False,
         random: Random | None = None,
     ) -> AsyncQueryableStateClient:
         """Connect to the proxy at `host` and `port`, to one of `proxies`, or to a fallback when no proxy answers.
@@ -96,7 +97,8 @@ class AsyncQueryableStateClient:
             fallback=fallback,
             random=random,
         )
-        links = AsyncLinks(endpoints, link_settings(token, max_frame, tls), random)
+        settings = link_settings(endpoints, token, max_frame, tls=tls, allow_token_without_tls=allow_token_without_tls)
+        links = AsyncLinks(endpoints, settings, random)
         client = cls.__new__(cls)
         client._open(links, timeout_s)
         try:

@@ -114,6 +114,7 @@ class QueryableStateClient:
         max_frame: int = DEFAULT_MAX_FRAME,
         fallback: Iterable[tuple[str, int]] = (),
         tls: ClientTls | None = None,
+        allow_token_without_tls: bool = False,
         random: Random | None = None,
     ) -> None:
         """Make a client of the proxy at `host` and `port`. Connects at the first request.
@@ -122,8 +123,9 @@ class QueryableStateClient:
         `direct=False` sends all requests to the proxy. `direct=True` sends every get to the owners, and a get waits for
         the connection to its owner. `timeout_s` is the deadline, in seconds, of requests without a `timeout_s` of their
         own. `max_frame` bounds an answer's bytes. `fallback` are (host, port) of proxies; the client sends them the
-        same `token`. With `tls` every connection is encrypted, and every server must prove itself. `random` draws the
-        jitter of retries. Raises `ConfigError`.
+        same `token`. With `tls` every connection is encrypted, and every server must prove itself. Without it, the
+        token goes to loopback only, unless `allow_token_without_tls`. `random` draws the jitter of retries. Raises
+        `ConfigError`.
         """
         self._timeout_s = check_timeout(timeout_s)
         random = random or Random()
@@ -135,7 +137,8 @@ class QueryableStateClient:
             fallback=fallback,
             random=random,
         )
-        self._links = SyncLinks(endpoints, link_settings(token, max_frame, tls), random)
+        settings = link_settings(endpoints, token, max_frame, tls=tls, allow_token_without_tls=allow_token_without_tls)
+        self._links = SyncLinks(endpoints, settings, random)
 
     def get(
         self,

@@ -38,7 +38,7 @@ from qstate.protocol import (
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
 from qstate.runtime.routing.routed_get import LOOK_UP, Ask, Command, LookUp, Refuse, RoutedGet
 from qstate.runtime.routing.routed_get import Answer as Routed
-from qstate.tls import ClientTls, TlsStream
+from qstate.tls import ClientTls, TlsStream, is_loopback
 
 __all__ = ["PROBE_S", "ConnectionSettings", "Peers", "Phase", "PipelinedConnection", "Requester"]
 
@@ -53,6 +53,9 @@ PROBE_ANSWER_S = 0.5
 class ConnectionSettings:
     """The settings of every connection of a client or a proxy. Proxies and state servers get the same token.
 
+    Without `tls`, the token goes to loopback only, unless `allow_token_without_tls`: whoever listens elsewhere could
+    read it.
+
     A peer counts as dead when a request is unanswered at its deadline and the peer has sent nothing for `silence_s`.
     """
 
@@ -61,6 +64,11 @@ class ConnectionSettings:
     max_frame: int = DEFAULT_MAX_FRAME
     silence_s: float = 1.0
     tls: ClientTls | None = None
+    allow_token_without_tls: bool = False
+
+    def exposes_token(self, host: str) -> bool:
+        """Whether a connection to the host would show the token to others."""
+        return not (self.token is None or self.tls or self.allow_token_without_tls or is_loopback(host))
 
 
 class Requester(ABC):
@@ -216,6 +224,7 @@ class PipelinedConnection(ABC):
         self.takes_requests = True
         self._peers = peers
         self._silence_s = settings.silence_s
+        self._exposes_token = settings.exposes_token(host)
         self._is_open = False
         self._tls: TlsStream | None = None if settings.tls is None else settings.tls.stream(host)
         self._wire = ClientConnection(token=settings.token, client=settings.client, max_frame=settings.max_frame)
@@ -271,7 +280,13 @@ class PipelinedConnection(ABC):
         """Begin to connect, unless that has begun."""
         if self.phase is Phase.NEW:
             self.phase = Phase.CONNECTING
-            self._connect()
+            if self._exposes_token:
+                reason = "the token would be sent without TLS; set tls, or allow_token_without_tls"
+                self.lost(
+                    FailureCode.TLS_FAILED, {"host": self.host, "port": self.port, "reason": reason}, self._heard_at
+                )
+            else:
+                self._connect()
 
     def opened(self) -> None:
         """The transport is connected: begin the handshake."""

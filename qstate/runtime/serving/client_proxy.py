@@ -28,7 +28,7 @@ from qstate.runtime.control.statistics import RequestStatistics
 from qstate.runtime.net.reactor import Reactor, Timer
 from qstate.runtime.net.worker_pool import WorkerPool
 from qstate.runtime.routing.location import UNSOUND_KEY, LocationOracle, LocationTable, Owner
-from qstate.runtime.routing.pipelined_connection import Requester
+from qstate.runtime.routing.pipelined_connection import ConnectionSettings, Requester
 from qstate.runtime.routing.routed_get import LOOK_UP, Ask, LookUp, Refuse, RoutedGet
 from qstate.runtime.routing.routed_get import Answer as Routed
 from qstate.runtime.serving.endpoint import Call, Endpoint, EndpointOptions, EndpointOwner
@@ -158,7 +158,13 @@ class _Router:
         self.locations = locations
         self.random = Random()
         self._pool = pool
-        self._options = options
+        self._settings = ConnectionSettings(
+            options.token,
+            "qstate proxy",
+            options.max_frame,
+            tls=options.owner_tls,
+            allow_token_without_tls=options.allow_token_without_tls,
+        )
         self._owner_connections: dict[tuple[str, int], OwnerConnection] = {}
 
     def run(self, action: Callable[..., None], *args: Any) -> None:
@@ -188,14 +194,11 @@ class _Router:
         if connection is not None:
             connection.notice_end()
         if connection is None or not connection.takes_requests:
-            options = self._options
             connection = self._owner_connections[address] = OwnerConnection(
                 self.reactor,
                 self._pool,
                 address,
-                token=options.token,
-                max_frame=options.max_frame,
-                tls=options.owner_tls,
+                settings=self._settings,
                 peers=self,
             )
         return connection

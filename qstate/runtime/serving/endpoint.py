@@ -89,6 +89,7 @@ class EndpointOptions:
     - `token`: bytes that clients must present, None for no authentication. A proxy presents its token to the state
       servers.
     - `tls`: the port takes TLS connections only. `owner_tls`: how a proxy connects to state servers; None without TLS.
+      Then it sends its token to loopback only, unless `allow_token_without_tls`.
     - `handshake_timeout_s`: seconds within which a new connection must present itself.
     - `unread_timeout_s`: seconds after which a client that reads nothing of its answers loses its connection.
     """
@@ -105,6 +106,7 @@ class EndpointOptions:
     token: bytes | None = field(default=None, repr=False)
     tls: ServerTls | None = None
     owner_tls: ClientTls | None = None
+    allow_token_without_tls: bool = False
     handshake_timeout_s: float = 10.0
     unread_timeout_s: float = 30.0
 

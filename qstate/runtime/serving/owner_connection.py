@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from qstate.errors import Detail
@@ -17,7 +18,6 @@ from qstate.runtime.net.channel import Channel
 from qstate.runtime.net.reactor import Reactor, Timer
 from qstate.runtime.net.worker_pool import WorkerPool
 from qstate.runtime.routing.pipelined_connection import ConnectionSettings, Peers, Phase, PipelinedConnection
-from qstate.tls import ClientTls
 
 __all__ = ["OwnerConnection"]
 
@@ -38,16 +38,13 @@ class OwnerConnection(PipelinedConnection):
         pool: WorkerPool,
         address: tuple[str, int],
         *,
-        token: bytes | None,
-        max_frame: int,
-        tls: ClientTls | None,
+        settings: ConnectionSettings,
         peers: Peers,
     ) -> None:
-        settings = ConnectionSettings(token, "qstate proxy", max_frame, SILENCE_S, tls)
-        super().__init__(*address, settings, peers, reactor.clock())
+        super().__init__(*address, replace(settings, silence_s=SILENCE_S), peers, reactor.clock())
         self._reactor = reactor
         self._pool = pool
-        self._max_unsent_bytes = 2 * max_frame
+        self._max_unsent_bytes = 2 * settings.max_frame
         self._channel: Channel | None = None
         self._heard = False
         self._timeout: Timer | None = None

@@ -11,9 +11,9 @@ import socket
 from qstate.config import JobConfig
 from qstate.errors import ConfigError
 from qstate.runtime.serving.endpoint import EndpointOptions
-from qstate.tls import ClientTls, ServerTls
+from qstate.tls import ClientTls, ServerTls, is_loopback
 
-__all__ = ["check_exposure", "endpoint_options", "is_loopback", "reachable"]
+__all__ = ["check_exposure", "endpoint_options", "reachable"]
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +32,7 @@ def endpoint_options(config: JobConfig, which: str, host: str) -> EndpointOption
         token=config.auth_token.encode() or None,
         tls=_server_tls(config),
         owner_tls=_owner_tls(config),
+        allow_token_without_tls=config.allow_token_without_tls,
     )
 
 
@@ -57,9 +58,20 @@ def _owner_tls(config: JobConfig) -> ClientTls | None:
 
 
 def check_exposure(config: JobConfig, host: str) -> None:
-    """Raise `ConfigError` for a query port on the network without authentication, unless the config allows it."""
+    """Raise `ConfigError` for a query port on the network without authentication, unless the config allows it.
+
+    Also for one whose token would travel without TLS.
+    """
     exposed = [bind for bind in (config.proxy_bind or host, config.server_bind or host) if not is_loopback(bind)]
-    if not exposed or config.auth_token:
+    if not exposed:
+        return
+    if config.auth_token:
+        if not config.tls_certificate_file and not config.allow_token_without_tls:
+            raise ConfigError(
+                f"clients would send their token to {exposed[0]} without TLS, where others can read it: set "
+                "tls_certificate_file (--tls-certificate), or, on a network that you trust, "
+                "allow_token_without_tls=True (--allow-token-without-tls)"
+            )
         return
     if not config.allow_open_query_port:
         raise ConfigError(
@@ -68,10 +80,6 @@ def check_exposure(config: JobConfig, host: str) -> None:
             "(--allow-open-query-port) if that is meant"
         )
     log.warning("the query ports listen on %s without authentication, as allow_open_query_port says", exposed[0])
-
-
-def is_loopback(host: str) -> bool:
-    return host.startswith("127.") or host in ("::1", "localhost")
 
 
 def reachable(address: tuple[str, int]) -> tuple[str, int]:

@@ -306,6 +306,43 @@ def test_settings_that_cannot_work_are_refused(tmp_path: Path, authority: Author
             wrong()
 
 
+@pytest.mark.parametrize("host", ["10.1.2.3", "proxy.example", "127.0.0.1.example", "0.0.0.0", "fe80::1"])
+def test_a_token_without_tls_goes_to_loopback_only(host: str) -> None:
+    for refused in (
+        lambda: QueryableStateClient(host, 9069, token="secret"),
+        lambda: QueryableStateClient("localhost", 9069, token="secret", fallback=[(host, 9069)]),
+        lambda: asyncio.run(AsyncQueryableStateClient.connect(host, 9069, token="secret")),
+    ):
+        with pytest.raises(ConfigError, match=rf"to {host} without TLS.*allow_token_without_tls=True"):
+            refused()
+    QueryableStateClient(host, 9069).close()
+    QueryableStateClient(host, 9069, token="secret", tls=ClientTls()).close()
+    QueryableStateClient(host, 9069, token="secret", allow_token_without_tls=True).close()
+    for loopback in ("localhost", "127.0.0.1", "127.8.8.8", "::1"):
+        QueryableStateClient(loopback, 9069, token="secret").close()
+
+
+def test_owners_beyond_loopback_get_no_token_without_tls(
+    registry: StateRegistry, start_proxy: ProxyFactory, served: StateInstance, ask: Callable[..., Any]
+) -> None:
+    with socket.create_server(("0.0.0.0", 0)) as listener:
+        elsewhere = ("0.0.0.0", listener.getsockname()[1])
+        proxy = start_proxy(token=b"secret")
+        located = table(served, owner(served, elsewhere, registry.register(served)))
+        proxy.set_location_oracle("job", TableOracle(**{STATE: located}))
+        with pytest.raises(TlsFailed, match="token would be sent without TLS"):
+            ask(proxy.address, token="secret", direct=True)
+        with (
+            QueryableStateClient(*proxy.address, token="secret", direct=False, timeout_s=0.3) as client,
+            pytest.raises(QueryError) as refused,
+        ):
+            client.get("job", STATE, "key 7")
+        assert refused.value.code == FailureCode.UNKNOWN_KEY_GROUP_LOCATION
+        listener.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
 def openssl(address: tuple[str, int], authority: Authority, *more: str) -> str:
     """What `openssl s_client` writes when it connects and says nothing."""
     command = ["openssl", "s_client", "-connect", f"{address[0]}:{address[1]}", "-CAfile", authority.file, *more]

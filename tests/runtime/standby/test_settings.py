@@ -25,6 +25,8 @@ from tests.certificates import Authority
         ({"interval_s": "soon"}, "interval between two looks must be seconds above zero, got 'soon'"),
         ({"exactly_once": "no"}, "exactly_once must be true or false"),
         ({"host": "0.0.0.0"}, "would listen on 0.0.0.0 without authentication"),
+        ({"host": "0.0.0.0", "auth_token": "x"}, "tls_certificate_file .*allow_token_without_tls=True"),
+        ({"tls_key_file": "key.pem"}, "tls_key_file needs tls_certificate_file"),
         ({"proxy_ports": "many"}, "many"),
         ({"prots": "9069"}, "unknown setting 'prots'"),
     ],
@@ -36,7 +38,8 @@ def test_settings_that_cannot_work_are_refused(tmp_path: Path, settings: dict[st
 
 
 def test_host_beyond_loopback_needs_a_token_or_a_decision(tmp_path: Path) -> None:
-    for settings in ({"auth_token": "open sesame"}, {"allow_open_query_port": True}):
+    in_the_open = {"auth_token": "open sesame", "allow_token_without_tls": True}
+    for settings in (in_the_open, {"allow_open_query_port": True}):
         with serve_checkpoint(tmp_path, host="0.0.0.0", proxy_ports="0", server_ports="0", **settings) as standby:
             assert standby.address[0] != "0.0.0.0", "the address of a standby can be reached from other hosts"
 

@@ -6,11 +6,11 @@ import asyncio
 import inspect
 import sys
 
-from tests.defects.clients import answering, asking, connecting, demanding, retrying, routing, viewing
+from tests.defects.clients import answering, asking, connecting, demanding, retrying, routing, securing, viewing
 from tests.defects.clients.seeds import SEEDS
 
 #: Importing them fills the register.
-MODULES = (answering, asking, connecting, demanding, retrying, routing, viewing)
+MODULES = (answering, asking, connecting, demanding, retrying, routing, securing, viewing)
 
 
 def main(name: str) -> None:
