@@ -16,6 +16,7 @@ from qstate.cli.check import add_check_command
 from qstate.cli.checkpoint import add_checkpoint_commands
 from qstate.cli.query import add_query_commands
 from qstate.cli.serve import add_serve_command
+from qstate.cli.top import add_top_command
 from qstate.demo.options import DemoOptions, add_demo_arguments
 from qstate.errors import QStateError
 from qstate.installation import require
@@ -62,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     add_query_commands(commands)
     add_checkpoint_commands(commands)
     add_serve_command(commands)
+    add_top_command(commands)
     return parser
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from qstate.errors import UnknownState
 from qstate.runtime.client.sync_client import QueryableStateClient
 from qstate.runtime.serving.metrics import MetricsServer
 from qstate.standby import serve_checkpoint
+from tests.cli.test_command_line import run
 from tests.runtime.job.functions import Totals
 from tests.runtime.job.running_job import JOB, QUERY, RunningJob, rows_batch, until
 
@@ -66,6 +68,7 @@ def test_a_job_serves_the_metrics_of_the_reference_and_no_others(job_of: JobOf) 
     of_job = MetricsServer(lambda: JOB, lambda: job.manager.statistics().processes, bind="127.0.0.1", ports="0")
     try:
         text = scraped(of_job.address)
+        top = run("top", "{}:{}".format(*of_job.address), "--once", "--json", "--interval", "0.05")
     finally:
         of_job.close()
     reference = described()
@@ -74,6 +77,8 @@ def test_a_job_serves_the_metrics_of_the_reference_and_no_others(job_of: JobOf) 
     for name, found in labels.items():
         assert found == reference[name][1], name
     assert {"qstate_rows_in_total", "qstate_state_keys", "qstate_snapshot_timestamp_seconds"} <= labels.keys()
+    (shown,) = json.loads(top.stdout)["subtasks"]
+    assert (shown["operator"], shown["epoch"], shown["state_keys"]) == ("it", 1, 2)
     own = job.task_manager().metrics
     assert own is not None and served(scraped(own)) == (metrics, labels)
 
