@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.request import urlopen
 
 import pytest
@@ -21,7 +21,9 @@ from tests.runtime.job.functions import Totals
 from tests.runtime.job.running_job import JOB, QUERY, RunningJob, rows_batch, until
 
 JobOf = Callable[..., RunningJob]
-REFERENCE = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
+ROOT = Path(__file__).parents[3]
+REFERENCE = ROOT / "docs" / "reference" / "metrics.md"
+DASHBOARD = ROOT / "examples" / "grafana" / "qstate.json"
 ROW = re.compile(r"\| `(qstate_\w+)` \| (\w+) \| ([\w, ]+) \| (.+) \|")
 
 
@@ -114,3 +116,39 @@ def test_a_standby_serves_its_metrics_by_the_same_names(job_of: JobOf, tmp_path:
     assert {"qstate_standby_epoch", "qstate_standby_looks_total"} <= labels.keys()
     assert f'qstate_standby_epoch{{job="{JOB}",operator="it",process="standby"}} 0.0' in text.splitlines()
     assert "qstate_epoch" not in labels
+
+
+def queries(found: Any) -> Iterator[str]:
+    """The queries of a dashboard: those of its panels and of its variables."""
+    if isinstance(found, dict):
+        yield from (str(found[name]) for name in ("expr", "definition") if name in found)
+    if isinstance(found, dict | list):
+        for part in found.values() if isinstance(found, dict) else found:
+            yield from queries(part)
+
+
+def test_the_dashboard_asks_for_metrics_and_labels_that_are_served() -> None:
+    empty = MetricsServer(lambda: JOB, list, bind="127.0.0.1", ports="0")
+    try:
+        known, _ = served(scraped(empty.address))
+    finally:
+        empty.close()
+    labels = {name: found for name, (_, found) in described().items()}
+    asked_for = set()
+    dashboard = json.loads(DASHBOARD.read_text())
+    for query in queries(dashboard):
+        names = set(re.findall(r"\bqstate_\w+", query))
+        assert names, query
+        for name in names:
+            of = name.removesuffix("_bucket") if name not in known else name
+            assert of in known, query
+            assert name == of or known[of].type == "histogram", query
+            for used in re.findall(rf"{name}\{{([^}}]*)\}}", query):
+                assert set(re.findall(r"(\w+)=~?", used)) <= labels[of], query
+            grouped = [one.strip() for by in re.findall(r"by \(([^)]*)\)", query) for one in by.split(",")]
+            assert set(grouped) <= labels[of] | {"le"}, query
+            asked_for.add(of)
+        assert [query.count(one) for one in "([{"] == [query.count(one) for one in ")]}"], query
+    assert known.keys() - asked_for <= {"qstate_snapshot_epoch"}, "the dashboard shows every metric but this"
+    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in dashboard["panels"]]
+    assert len(set(places)) == len(places), "no panel covers another"
