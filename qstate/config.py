@@ -17,6 +17,7 @@ from typing import Any
 
 from qstate.errors import ConfigError
 from qstate.keys import DEFAULT_MAX_PARALLELISM, check_max_parallelism
+from qstate.log_lines import FORMS
 from qstate.ports import ports_text
 from qstate.setting_values import MAX_FRAME_LIMIT, MIN_MAX_FRAME, WORDS, setting_value
 
@@ -188,6 +189,7 @@ class JobConfig:
         "directory for the task managers' logs, on each host; empty: the user's own directory qstate-logs-... in the "
         "host's temporary directory",
     )
+    log_format: str = _option("text", "form of the task managers' logs: text, or json for one JSON object a line")
 
     def __post_init__(self) -> None:
         for name in _FIELDS:
@@ -207,6 +209,8 @@ class JobConfig:
             raise ConfigError(
                 f"checkpoint_compression must be one of {', '.join(COMPRESSIONS)}, got {self.checkpoint_compression!r}"
             )
+        if self.log_format not in FORMS:
+            raise ConfigError(f"log_format must be one of {', '.join(FORMS)}, got {self.log_format!r}")
         if self.parallelism > self.max_parallelism:
             raise ConfigError(f"parallelism {self.parallelism} exceeds max_parallelism {self.max_parallelism}")
 

@@ -7,7 +7,6 @@ serves.
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import signal
 import sys
@@ -20,6 +19,7 @@ from qstate.cli.query import TOKEN_VARIABLE
 from qstate.config import JobConfig
 from qstate.descriptors import StateDescriptor
 from qstate.errors import ConfigError
+from qstate.log_lines import FORMS, LogLines, configure_logs
 from qstate.runtime.standby.standby import DEFAULT_INTERVAL_S, Standby
 
 __all__ = ["add_serve_command"]
@@ -59,6 +59,7 @@ def add_serve_command(commands: Any) -> None:
         metavar="SECONDS",
         help="time between two checks for newly committed epochs (default: %(default)s)",
     )
+    serve.add_argument("--log-format", choices=FORMS, default=FORMS[0], help="form of the log (default: %(default)s)")
     serve.add_argument("--backend", default="heap", help="rocksdb for state larger than memory (default: %(default)s)")
     serve.add_argument(
         "--backend-option",
@@ -103,7 +104,7 @@ def _ports(what: str) -> str:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    configure_logs(LogLines(arguments.log_format, process="standby"))
     config = JobConfig(
         proxy_ports=arguments.port,
         server_ports=arguments.server_port,

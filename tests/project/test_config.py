@@ -39,7 +39,7 @@ def test_every_setting_is_of_its_type_or_refused_by_name(name: str, value: Any) 
     try:
         found = getattr(JobConfig(**{name: value}), name)
     except ConfigError as exc:
-        assert not fits or name in ("checkpoint_compression", "max_frame_bytes", "parallelism")
+        assert not fits or name in ("checkpoint_compression", "log_format", "max_frame_bytes", "parallelism")
         assert str(exc).startswith(name)
     else:
         assert fits

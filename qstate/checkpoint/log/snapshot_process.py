@@ -1,4 +1,4 @@
-"""The process that makes one snapshot; its arguments are LOCATION EPOCH RETAINED COMPRESSION.
+"""The process that makes one snapshot; its arguments are LOCATION EPOCH RETAINED COMPRESSION, then those of `LogLines`.
 
 Rules of this module: arguments in, an exit code and log lines out; `snapshots` does the work. It reads the pickled
 options of the storage from its standard input, because every user of the host can read arguments. It ends at once when
@@ -17,6 +17,7 @@ from contextlib import suppress
 from qstate.checkpoint.log.snapshots import take_snapshot
 from qstate.checkpoint.storage.locations import open_directory
 from qstate.errors import CheckpointError, ConfigError
+from qstate.log_lines import LogLines, configure_logs
 
 __all__ = ["main"]
 
@@ -27,7 +28,7 @@ BACKGROUND_NICENESS = 10
 
 
 def main() -> None:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    configure_logs(LogLines(*sys.argv[5:]))
     try:
         options = pickle.load(sys.stdin.buffer)
     except EOFError:

@@ -20,6 +20,7 @@ from pathlib import Path
 from qstate.checkpoint.storage.directory import Directory
 from qstate.checkpoint.storage.locations import directory_of
 from qstate.config import JobConfig
+from qstate.log_lines import configured_logs
 
 __all__ = ["Snapshotter"]
 
@@ -46,6 +47,7 @@ class Snapshotter:
             return
         config = self._config
         arguments = [self._location, str(epoch), str(config.retained_snapshots), config.checkpoint_compression]
+        arguments += configured_logs()
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "qstate.checkpoint.log.snapshot_process", *arguments], stdin=subprocess.PIPE

@@ -28,6 +28,7 @@ import psutil
 
 from qstate.errors import FencedError, JobError, QStateError
 from qstate.line_limit import report_withheld
+from qstate.log_lines import LogLines, configure_logs
 from qstate.operators.time.epoch_time import EpochTime, Reached
 from qstate.operators.time.timers import FirstTimers
 from qstate.operators.user_traceback import described, with_user_traceback
@@ -327,7 +328,7 @@ def main() -> None:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # keeps the user's prints when the process is killed
     faulthandler.enable()  # a crash in compiled code leaves a stack in the log
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    configure_logs(LogLines(bootstrap.config.log_format, bootstrap.job, str(bootstrap.index)))
     log.info("task manager %d, incarnation %d: process %d", bootstrap.index, bootstrap.incarnation, os.getpid())
     if bootstrap.log_file:
         ProcessLog(Path(bootstrap.log_file)).start(report_withheld)
