@@ -111,6 +111,7 @@ class FailureCode(IntEnum):
     TOO_STALE = 22
     NO_COMMITTED_EPOCH = 23
     TLS_FAILED = 24
+    COMPACTED = 25
 
     @property
     def retry(self) -> Retry:
@@ -384,6 +385,12 @@ class TlsFailed(QueryError, code=FailureCode.TLS_FAILED):
             )
         place = f" with {_place(self.details)}" if "host" in self.details else ""
         return f"{self.template}{place}: {self.details.get('reason', 'the peer gave no reason')}"
+
+
+class Compacted(QueryError, code=FailureCode.COMPACTED):
+    """The changes from that epoch on are not stored any more. `details['oldest_epoch']` is the oldest that are."""
+
+    template = "the changes since that epoch are not stored any more; subscribe again, with a new snapshot"
 
 
 #: The one table between codes and classes.

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgpack
 
-from qstate.backends.answers import bounded, list_answer, map_answer, too_large
+from qstate.backends.answers import bounded, list_answer, map_answer, too_large, unpack_elements
 from qstate.backends.contract import UNBOUNDED, ReadResult, StateReader
 from qstate.descriptors import AggregateFunction, AggregatingStateDescriptor, StateDescriptor, StateKind
 from qstate.errors import FailureCode, TooLarge
@@ -22,7 +22,7 @@ from qstate.keys import Key, Namespace
 from qstate.serializers import MessagePackSerializer
 from qstate.values.ttl import TIME_BYTES, StateTtl, TimedSerializer, is_expired, time_of, timed, untimed
 
-__all__ = ["current_elements", "current_reader", "current_value", "stored_form", "wall_clock_ms"]
+__all__ = ["change_converter", "current_elements", "current_reader", "current_value", "stored_form", "wall_clock_ms"]
 
 Clock = Callable[[], int]
 
@@ -82,6 +82,22 @@ def current_value(data: bytes, duration_ms: int, now_ms: int) -> bytes | None:
 def current_elements(elements: Iterable[bytes], duration_ms: int, now_ms: int) -> list[bytes]:
     """The serializer's bytes of the stored elements of a list that have not expired."""
     return [untimed(data) for data in elements if not is_expired(time_of(data), duration_ms, now_ms)]
+
+
+def change_converter(descriptor: StateDescriptor) -> Callable[[bytes], bytes] | None:
+    """What makes of the data of a stored change what a client gets; None: they are the same.
+
+    A change stays in the history when its value has expired: only times are removed.
+    """
+    without_time = untimed if descriptor.ttl is not None else None
+    if descriptor.kind is StateKind.LIST:
+        return lambda data: list_answer(
+            descriptor, [*map(without_time, unpack_elements(data))] if without_time else unpack_elements(data)
+        )
+    if descriptor.kind is StateKind.AGGREGATING:
+        dump, loads = descriptor.result_dumper(), descriptor.serializer.loads
+        return lambda data: dump(loads(without_time(data) if without_time else data))
+    return without_time
 
 
 def current_reader(

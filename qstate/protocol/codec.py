@@ -40,7 +40,7 @@ from qstate.errors import (
 from qstate.keys import encode_key
 from qstate.protocol.fields import FAULTS, Reader, check_attributes
 from qstate.protocol.limits import DEFAULT_LIMITS, DEFAULT_MAX_FRAME, MAX_FRAME_LIMIT, MAX_ID, Limits
-from qstate.protocol.messages import FORMS, Form, Get, Message
+from qstate.protocol.messages import FORMS, Form, Get, Message, Poll
 
 __all__ = ["PLANS", "BadContent", "FrameReader", "Plan", "decode", "decoder_of", "encode", "frame", "plan_of"]
 
@@ -135,7 +135,7 @@ def encode(message: Message, limits: Limits = DEFAULT_LIMITS) -> bytes:
     if plan is None:
         raise LocalProtocolError(f"{name} is not a message of the protocol")
     payload, found = _encoded(plan, message, limits)
-    if type(message) is Get and found != message:
+    if isinstance(message, Get | Poll) and found != message:
         # The library writes dates and decimals as text.
         payload, found = _encoded(plan, _with_raw_keys(message), limits)
         if found != message:
@@ -145,12 +145,15 @@ def encode(message: Message, limits: Limits = DEFAULT_LIMITS) -> bytes:
     return payload
 
 
-def _with_raw_keys(message: Get) -> Any:
+def _with_raw_keys(message: Get | Poll) -> Any:
     try:
         keys = tuple(Raw(encode_key(key)) for key in message.keys)
+        if isinstance(message, Poll):
+            namespaces = tuple(Raw(encode_key(namespace)) for namespace in message.namespaces)
+            return message._replace(keys=keys, namespaces=namespaces)
         return message._replace(keys=keys, namespace=Raw(encode_key(message.namespace)))
     except (ValueError, TypeError, OverflowError) as exc:
-        raise LocalProtocolError(f"Get: MessagePack cannot carry its keys: {exc}") from exc
+        raise LocalProtocolError(f"{type(message).__name__}: MessagePack cannot carry its keys: {exc}") from exc
 
 
 def _encoded(plan: Plan, message: Message, limits: Limits) -> tuple[bytes, Message]:

@@ -7,8 +7,8 @@ closes the socket after a close notice or a `BrokenConnection`.
     state       client may send              server may send                       then
     HANDSHAKE   Hello                        Welcome                               OPEN
                                              Failure(0)                            CLOSED
-    OPEN        Get, Locate, Describe, Ping  Values, Location, Description, Pong,  OPEN
-                                             Failure(id)
+    OPEN        Get, Locate, Describe, Poll, Values, Location, Description,        OPEN
+                Ping                         Changes, Pong, Failure(id)
                                              Failure(0)                            CLOSED
     CLOSED      nothing                      nothing; further input is ignored     CLOSED
 
@@ -36,6 +36,7 @@ from qstate.protocol.limits import (
     Limits,
 )
 from qstate.protocol.messages import (
+    Changes,
     Describe,
     Description,
     Failure,
@@ -45,6 +46,7 @@ from qstate.protocol.messages import (
     Location,
     Message,
     Ping,
+    Poll,
     Pong,
     Values,
     Welcome,
@@ -67,8 +69,8 @@ __all__ = [
 OPENING_BYTES = 16
 _FOREIGN = {b"HTTP": "HTTP", b"\x15\x03": "TLS", b"SSH-": "SSH", b"-ERR": "Redis's protocol", b"220 ": "FTP or SMTP"}
 
-Request: TypeAlias = Get | Locate | Describe | Ping
-Answer: TypeAlias = Values | Location | Description | Pong | Failure
+Request: TypeAlias = Get | Locate | Describe | Poll | Ping
+Answer: TypeAlias = Values | Location | Description | Changes | Pong | Failure
 
 
 class ConnectionState(Enum):
@@ -98,9 +100,9 @@ class BadRequest(NamedTuple):
     details: Mapping[str, Detail]
 
 
-ServerEvent: TypeAlias = Opened | Get | Locate | Describe | Ping | BadRequest
+ServerEvent: TypeAlias = Opened | Get | Locate | Describe | Poll | Ping | BadRequest
 #: A Failure with id 0 is about the connection, which is CLOSED then.
-ClientEvent: TypeAlias = Welcome | Values | Location | Description | Pong | Failure
+ClientEvent: TypeAlias = Welcome | Values | Location | Description | Changes | Pong | Failure
 
 
 class BrokenConnection(RemoteProtocolError):
@@ -119,9 +121,9 @@ class BrokenConnection(RemoteProtocolError):
 
 
 #: The answer to each request, other than a Failure.
-_ANSWER_OF: dict[type, type] = {Get: Values, Locate: Location, Describe: Description, Ping: Pong}
-_REQUESTS = (Get, Locate, Describe, Ping)
-_ANSWERS = (Values, Location, Description, Pong, Failure)
+_ANSWER_OF: dict[type, type] = {Get: Values, Locate: Location, Describe: Description, Poll: Changes, Ping: Pong}
+_REQUESTS = (Get, Locate, Describe, Poll, Ping)
+_ANSWERS = (Values, Location, Description, Changes, Pong, Failure)
 
 
 def check_answer(request: Request, answer: Answer) -> None:
@@ -129,6 +131,8 @@ def check_answer(request: Request, answer: Answer) -> None:
     expected = _ANSWER_OF[type(request)]
     if type(answer) is not expected:
         raise RemoteProtocolError(f"{type(answer).__name__} for a request that takes {expected.__name__}")
+    if isinstance(request, Poll) and isinstance(answer, Changes):
+        _check_continues(request, answer)
     if not isinstance(request, Get) or not isinstance(answer, Values):
         return
     if len(answer.results) != len(request.keys):
@@ -138,6 +142,15 @@ def check_answer(request: Request, answer: Answer) -> None:
         for epoch, result in zip(answer.epochs, answer.results, strict=True):
             if epoch < least and not isinstance(result, int):
                 raise RemoteProtocolError(f"a result of epoch {epoch}, where min_epoch is {least}")
+
+
+def _check_continues(request: Poll, answer: Changes) -> None:
+    """Raise `RemoteProtocolError` unless the changes are those after the place that the poll names."""
+    if not request.start_group < answer.stop_group <= request.stop_group:
+        raise RemoteProtocolError(f"changes up to key group {answer.stop_group}, none of those asked for")
+    epochs = [answer.next_epoch, *(run.epoch for run in answer.runs)]
+    if min(epochs) < request.from_epoch:
+        raise RemoteProtocolError(f"changes of epoch {min(epochs)}, from {request.from_epoch} on were asked for")
 
 
 class _Connection:

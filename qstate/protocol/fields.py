@@ -24,15 +24,18 @@ __all__ = [
     "FAULTS",
     "INTEGER_OPTIONS",
     "MAX_INT64",
+    "NIL",
     "OPTIONS",
     "Reader",
     "check_attributes",
     "check_integer",
     "check_name",
     "malformed",
+    "read_any_keys",
     "read_description",
     "read_keys",
     "read_namespace",
+    "read_namespaces",
     "read_options",
     "read_scalars",
     "read_target",
@@ -48,7 +51,7 @@ INTEGER_OPTIONS = frozenset({"max_staleness_ms", "min_epoch", "wait_ms"})
 MAX_INT64 = (1 << 63) - 1
 #: MessagePack integers reach from -2**63 to 2**64 - 1, those of a bigint only to 2**63 - 1.
 _Int64 = Annotated[int, Meta(ge=-MAX_INT64 - 1, le=MAX_INT64)]
-_NIL, _EMPTY_MAP, _ONE = 0xC0, 0x80, 0x91
+NIL, _EMPTY_MAP, _NONE, _ONE = 0xC0, 0x80, 0x90, 0x91
 
 
 class Reader(NamedTuple):
@@ -146,7 +149,18 @@ def read_target(raw: Raw, limits: Limits) -> tuple[str, str] | bytes:
 def read_namespace(raw: Raw, limits: Limits) -> Namespace:
     """A namespace, or nil for none."""
     view = memoryview(raw)
-    return None if view[0] == _NIL else _read_key(view, {"field": "namespace"})
+    return None if view[0] == NIL else _read_key(view, {"field": "namespace"})
+
+
+def read_namespaces(raw: Raw, limits: Limits) -> tuple[Namespace, ...]:
+    """No namespace, which stands for all, or one."""
+    _header(memoryview(raw), _ARRAYS, "namespaces", "array of 0..1", 1)
+    return tuple(read_namespace(one, limits) for one in _elements(raw))
+
+
+def read_any_keys(raw: Raw, limits: Limits) -> tuple[Key, ...]:
+    """No key, which stands for all, or keys as `read_keys` reads them."""
+    return () if memoryview(raw)[0] == _NONE else read_keys(raw, limits)
 
 
 def read_keys(raw: Raw, limits: Limits) -> tuple[Key, ...]:

@@ -25,6 +25,9 @@ __all__ = [
     "MAX_KEYS_LIMIT",
     "MAX_MAP_ENTRIES",
     "MAX_NAME",
+    "MAX_POSITION",
+    "MAX_PREFIX",
+    "MAX_RUNS",
     "MAX_TOKEN",
     "MAX_VERSION",
     "MAX_VERSIONS",
@@ -57,6 +60,11 @@ MAX_MAP_ENTRIES = 64
 #: Owners of a Location and entries of a Description.
 MAX_ENTRIES = MAX_PARALLELISM_LIMIT
 STATE_ID_BYTES = 16
+#: Bytes of a Poll's position, and of its prefix.
+MAX_POSITION = 64
+MAX_PREFIX = 4096
+#: Runs of one Changes.
+MAX_RUNS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)

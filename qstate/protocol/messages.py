@@ -10,7 +10,7 @@ Do not bound the members of a union with a tuple of fixed length: msgspec 0.22 t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from msgspec import Meta, Raw, Struct
@@ -20,13 +20,16 @@ from qstate.errors import Detail, TooLarge
 from qstate.keys import MAX_PARALLELISM_LIMIT, Key, Namespace
 from qstate.protocol.fields import (
     MAX_INT64,
+    NIL,
     Reader,
     check_integer,
     check_name,
     malformed,
+    read_any_keys,
     read_description,
     read_keys,
     read_namespace,
+    read_namespaces,
     read_options,
     read_scalars,
     read_target,
@@ -40,6 +43,9 @@ from qstate.protocol.limits import (
     MAX_KEYS_LIMIT,
     MAX_MAP_ENTRIES,
     MAX_NAME,
+    MAX_POSITION,
+    MAX_PREFIX,
+    MAX_RUNS,
     MAX_TOKEN,
     MAX_VERSION,
     MAX_VERSIONS,
@@ -52,6 +58,7 @@ __all__ = [
     "FORMS",
     "NO_EPOCH",
     "PLAIN",
+    "Changes",
     "Describe",
     "Description",
     "Failure",
@@ -63,7 +70,9 @@ __all__ = [
     "Message",
     "Owned",
     "Ping",
+    "Poll",
     "Pong",
+    "Run",
     "Target",
     "Values",
     "Welcome",
@@ -77,6 +86,8 @@ Owned: TypeAlias = tuple[int, int, str, int, bytes]
 NO_EPOCH = -1
 #: The types of results that are not failures.
 PLAIN = frozenset({bytes, type(None)})
+#: The keys of a run are bounded by the frame alone.
+_ANY_NUMBER = Limits(max_keys=MAX_KEYS_LIMIT)
 #: The largest failure code. A newer peer may use codes that this version does not know.
 _MAX_CODE = 65_535
 
@@ -113,6 +124,31 @@ class _Owned(Struct, array_like=True):
 
 def _read_owners(rows: tuple[_Owned, ...], limits: Limits) -> tuple[Owned, ...]:
     return tuple(map(astuple, rows))
+
+
+class _Run(Struct, array_like=True, forbid_unknown_fields=True):
+    """Changes on the wire."""
+
+    epoch: Annotated[int, Meta(ge=0, le=MAX_INT64)]
+    operation: Annotated[int, Meta(ge=1, le=5)]
+    namespace: Raw
+    keys: Raw
+    map_keys: Raw
+    values: tuple[bytes, ...] | None
+
+
+def _read_runs(rows: tuple[_Run, ...], limits: Limits) -> tuple[Run, ...]:
+    return tuple(
+        Run(
+            row.epoch,
+            row.operation,
+            read_namespace(row.namespace, limits),
+            read_keys(row.keys, _ANY_NUMBER),
+            None if memoryview(row.map_keys)[0] == NIL else read_keys(row.map_keys, _ANY_NUMBER),
+            row.values,
+        )
+        for row in rows
+    )
 
 
 def _read_details(raw: Raw, limits: Limits) -> Mapping[str, Detail]:
@@ -283,6 +319,67 @@ class Pong(NamedTuple):
     id: RequestId
 
 
+class Poll(NamedTuple):
+    """Ask for the committed changes of a range of key groups from an epoch on, and wait for them if there are none.
+
+    `namespaces` and `keys` select changes: empty ones select all. So do the bytes that an encoded key begins with,
+    `prefix`. `position` is that of the answer before, where it ended within `from_epoch`. With no change, the answer
+    comes after `wait_ms`.
+    """
+
+    id: RequestId
+    deadline_ms: Deadline
+    target: Annotated[Target, Reader(read_target)]
+    namespaces: Annotated[tuple[Namespace, ...], Reader(read_namespaces)]
+    keys: Annotated[tuple[Key, ...], Reader(read_any_keys)]
+    prefix: Annotated[bytes, Meta(max_length=MAX_PREFIX, description=f"binary of at most {MAX_PREFIX} bytes")]
+    start_group: Annotated[int, _integer(0, MAX_PARALLELISM_LIMIT - 1)]
+    stop_group: Annotated[int, _integer(1, MAX_PARALLELISM_LIMIT)]
+    from_epoch: Annotated[int, _integer(0, MAX_INT64)]
+    position: Annotated[bytes, Meta(max_length=MAX_POSITION, description=f"binary of at most {MAX_POSITION} bytes")]
+    wait_ms: Deadline
+
+
+class Run(NamedTuple):
+    """Changes of one epoch, operation and namespace; each column has one item for each change.
+
+    `operation` is a number of `qstate.backends.contract.ChangeOp`. Only map entries have `map_keys`. A deletion has no
+    `values`.
+    """
+
+    epoch: int
+    operation: int
+    namespace: Namespace
+    keys: Sequence[Key]
+    map_keys: Sequence[Key] | None
+    values: Sequence[bytes] | None
+
+
+class Changes(NamedTuple):
+    """The answer to Poll: changes of the key groups up to `stop_group` (exclusive), in the order of their epochs.
+
+    The next poll begins at `next_epoch` and `position`. With an empty position, all epochs before `next_epoch` are
+    complete. `committed` is the newest committed epoch of the node.
+    """
+
+    id: RequestId
+    fingerprint: Name
+    stop_group: Annotated[int, _integer(1, MAX_PARALLELISM_LIMIT)]
+    next_epoch: Annotated[int, _integer(0, MAX_INT64)]
+    position: Annotated[bytes, Meta(max_length=MAX_POSITION, description=f"binary of at most {MAX_POSITION} bytes")]
+    committed: Annotated[int, _integer(NO_EPOCH, MAX_INT64)]
+    runs: Annotated[
+        tuple[Run, ...],
+        Reader(
+            _read_runs,
+            Annotated[
+                tuple[_Run, ...],
+                _array(0, MAX_RUNS, "arrays [epoch, operation, namespace, keys, map keys or nil, values or nil]"),
+            ],
+        ),
+    ]
+
+
 class Failure(NamedTuple):
     """A request failed. With id 0 the connection failed: this is its close notice."""
 
@@ -291,7 +388,9 @@ class Failure(NamedTuple):
     details: Annotated[Mapping[str, Detail], Reader(_read_details)]
 
 
-Message: TypeAlias = Hello | Welcome | Get | Values | Locate | Location | Describe | Description | Ping | Pong | Failure
+Message: TypeAlias = (
+    Hello | Welcome | Get | Values | Locate | Location | Describe | Description | Ping | Pong | Failure | Poll | Changes
+)
 
 
 def _check_values(message: Values, limits: Limits) -> None:
@@ -322,6 +421,27 @@ def _check_location(message: Location, limits: Limits) -> None:
         free = stop
 
 
+def _check_poll(message: Poll, limits: Limits) -> None:
+    if message.stop_group <= message.start_group:
+        raise malformed("stop_group", f"integer {message.start_group + 1}..{MAX_PARALLELISM_LIMIT}")
+    if message.keys and message.prefix:
+        raise malformed("prefix", "empty, as there are keys")
+
+
+#: By operation, whether its changes have map keys, and whether they have values.
+_COLUMNS = {1: (False, True), 2: (False, False), 3: (True, True), 4: (True, False), 5: (False, True)}
+
+
+def _check_changes(message: Changes, limits: Limits) -> None:
+    least, most = 0, message.next_epoch - (not message.position)
+    for run in message.runs:
+        check_integer(run.epoch, "runs.epoch", least, most)
+        least = run.epoch
+        for column, wanted in zip((run.map_keys, run.values), _COLUMNS[run.operation], strict=True):
+            if (column is not None) is not wanted or (column is not None and len(column) != len(run.keys)):
+                raise malformed("runs", "columns of one length, which the operation has")
+
+
 class Form(NamedTuple):
     """A message on the wire: its type number, its class, and the rule that concerns several of its fields, if any."""
 
@@ -343,4 +463,6 @@ FORMS = (
     Form(8, Ping),
     Form(9, Pong),
     Form(10, Failure),
+    Form(15, Poll, _check_poll),
+    Form(16, Changes, _check_changes),
 )

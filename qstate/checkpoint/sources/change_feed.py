@@ -38,7 +38,7 @@ from qstate.errors import CheckpointError, DamagedCheckpoint
 from qstate.evolution import StateSchema
 from qstate.keys import KeyGroupRange
 
-__all__ = ["ChangeFeed", "CompactedEpoch", "EpochChanges", "FedState"]
+__all__ = ["ChangeFeed", "CompactedEpoch", "EpochChanges", "FedState", "StateFeed"]
 
 #: The decoded changes that a feed keeps, in bytes of keys and values.
 MOST_BYTES = 64 << 20
@@ -61,6 +61,13 @@ class FedState(NamedTuple):
 
     schema: StateSchema
     converted: Callable[[bytes], bytes] | None
+
+
+class StateFeed(NamedTuple):
+    """Where the changes of one state are read."""
+
+    feed: ChangeFeed
+    state: FedState
 
 
 class EpochChanges:
@@ -153,6 +160,10 @@ class ChangeFeed:
     def final(self) -> int:
         """The newest committed epoch, -1 when there is none."""
         return self._final
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
 
     def finalize(self, epoch: int) -> None:
         """Spark has committed this epoch and all before."""

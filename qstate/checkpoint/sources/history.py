@@ -90,6 +90,8 @@ class StateSource(ABC):
     location: str
     job: str
     max_parallelism: int
+    #: The directory with the epoch logs of the job; None: there is state, and no history.
+    root: Directory | None = None
 
     @abstractmethod
     def operators(self) -> Mapping[str, StoredOperator]:
@@ -139,7 +141,7 @@ class JobHistory(StateSource):
 
         `current` is False for a manifest that leaves out layouts on purpose.
         """
-        self._root = directory_of(root)
+        self._root = self.root = directory_of(root)
         self.location = str(self._root.path)
         self.job = manifest.job
         self.max_parallelism = manifest.max_parallelism

@@ -24,7 +24,7 @@ from qstate.keys import (
 )
 from qstate.protocol.messages import Location
 
-__all__ = ["UNSOUND_KEY", "LocationOracle", "LocationTable", "Owner"]
+__all__ = ["UNSOUND_KEY", "GroupTable", "LocationOracle", "LocationTable", "Owner"]
 
 #: The exceptions that hashing an unsound key raises.
 UNSOUND_KEY = (AttributeError, TypeError, ValueError, struct.error)
@@ -132,6 +132,18 @@ class LocationTable:
             for start, stop, host, port, state_id in message.owners
         )
         return cls(job, message.state, message.max_parallelism, owners)
+
+
+class GroupTable(LocationTable):
+    """The table for requests about key groups: what `routed_get` takes for keys are the numbers of key groups."""
+
+    @classmethod
+    def of(cls, table: LocationTable) -> GroupTable:
+        return cls(table.job, table.state, table.max_parallelism, table.owners)
+
+    def split(self, keys: Sequence[Any]) -> list[tuple[Owner | None, list[int]]]:
+        owners = [next((one for one in self.owners if group in one.key_groups), None) for group in keys]
+        return [(owner, [position]) for position, owner in enumerate(owners)]
 
 
 class LocationOracle(Protocol):

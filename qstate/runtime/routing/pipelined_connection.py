@@ -256,6 +256,11 @@ class PipelinedConnection(ABC):
         """Whether a request may be sent now and no answer is pending."""
         return self.phase is _READY and not self._pending
 
+    @property
+    def in_flight(self) -> int:
+        """How many requests have no answer yet."""
+        return len(self._pending) + len(self._queued)
+
     def send(self, requester: Requester, command: Ask | LookUp, now: float) -> None:
         """Send the requester's request, now or once the connection is ready. The first request connects."""
         wire = self._wire

@@ -18,6 +18,7 @@ from qstate.protocol import (
     Answer,
     BadRequest,
     BrokenConnection,
+    Changes,
     ConnectionState,
     Describe,
     Failure,
@@ -25,6 +26,7 @@ from qstate.protocol import (
     Locate,
     Opened,
     Ping,
+    Poll,
     Pong,
     ServerConnection,
     ServerEvent,
@@ -48,7 +50,7 @@ RETRY_AFTER_MS = 50
 class ConnectionHandler(Protocol):
     """What a connection needs of its endpoint. The thread that reads calls `received` and `received_alone`."""
 
-    def received(self, connection: AcceptedConnection, request: Get | Locate | Describe) -> None:
+    def received(self, connection: AcceptedConnection, request: Get | Locate | Describe | Poll) -> None:
         """A valid request came in. The endpoint answers it through a `Call`."""
 
     def received_alone(self, connection: AcceptedConnection, get: Get) -> Callable[[], None] | None:
@@ -193,7 +195,7 @@ class AcceptedConnection:
         """Take in the messages, at most `room`. Returns whether more may be buffered and there may be room for them."""
         for event in events:
             kind = type(event)
-            if kind is Get or kind is Locate or kind is Describe:
+            if kind is Get or kind is Poll or kind is Locate or kind is Describe:
                 self._handler.received(self, event)  # type: ignore[arg-type]
             elif kind is Ping:
                 self.send(self.protocol.send(Pong(event.id)))  # type: ignore[union-attr]
@@ -251,7 +253,7 @@ class Call:
         self,
         handler: ConnectionHandler,
         connection: AcceptedConnection,
-        request: Get | Locate | Describe,
+        request: Get | Locate | Describe | Poll,
         received_at: float,
     ) -> None:
         self._handler = handler
@@ -269,10 +271,10 @@ class Call:
     def answer(self, answer: Answer) -> None:
         """Send the answer. Any thread.
 
-        Values for which the client has left no room are replaced by OVERLOADED: the client asks again when it has read
-        the answers before.
+        Values and changes for which the client has left no room are replaced by OVERLOADED: the client asks again when
+        it has read the answers before.
         """
-        if type(answer) is Values and not self.connection.has_room(_size_of(answer)):
+        if isinstance(answer, Values | Changes) and not self.connection.has_room(_size_of(answer)):
             answer = Failure(self.request.id, FailureCode.OVERLOADED, {"retry_after_ms": RETRY_AFTER_MS})
         data = self.encode(answer)
         if data:
@@ -315,5 +317,7 @@ class Call:
         return Failure(self.request.id, FailureCode.INTERNAL, {})
 
 
-def _size_of(values: Values) -> int:
-    return sum(len(result) for result in values.results if isinstance(result, bytes))
+def _size_of(answer: Values | Changes) -> int:
+    if isinstance(answer, Changes):
+        return sum(sum(map(len, run.values or ())) for run in answer.runs)
+    return sum(len(result) for result in answer.results if isinstance(result, bytes))

@@ -20,15 +20,24 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from qstate.errors import Detail, FailureCode, QueryError, Retry, UnknownJob, UnsupportedQuery, WrongKeyType
+from qstate.errors import (
+    Detail,
+    FailureCode,
+    MalformedRequest,
+    QueryError,
+    Retry,
+    UnknownJob,
+    UnsupportedQuery,
+    WrongKeyType,
+)
 from qstate.keys import Key
-from qstate.protocol import Answer, Description, Failure, Get, Locate, Values
+from qstate.protocol import Answer, Changes, Description, Failure, Get, Locate, Poll, Values
 from qstate.protocol.messages import PLAIN
 from qstate.runtime.control.statistics import RequestStatistics
 from qstate.runtime.net.reactor import Reactor, Timer
 from qstate.runtime.net.worker_pool import WorkerPool
-from qstate.runtime.routing.location import UNSOUND_KEY, LocationOracle, LocationTable, Owner
-from qstate.runtime.routing.pipelined_connection import ConnectionSettings, Requester
+from qstate.runtime.routing.location import UNSOUND_KEY, GroupTable, LocationOracle, LocationTable, Owner
+from qstate.runtime.routing.pipelined_connection import ConnectionSettings, Peers, Requester
 from qstate.runtime.routing.routed_get import LOOK_UP, Ask, LookUp, Refuse, RoutedGet
 from qstate.runtime.routing.routed_get import Answer as Routed
 from qstate.runtime.serving.endpoint import Call, Endpoint, EndpointOptions, EndpointOwner
@@ -37,6 +46,9 @@ from qstate.runtime.serving.owner_connection import OwnerConnection
 from qstate.runtime.serving.state_server import StateServer
 
 __all__ = ["ClientProxy"]
+
+#: Less than `max_requests_per_connection` of a state server is by default.
+POLLS_OF_A_CONNECTION = 500
 
 
 class ClientProxy(EndpointOwner):
@@ -92,16 +104,13 @@ class ClientProxy(EndpointOwner):
         request = call.request
         router = self._router
         if isinstance(request, Get):
-            if type(request.target) is bytes:
-                raise UnsupportedQuery(target="state id", reason="ask a state server")
-            job, state = request.target
-            assert isinstance(job, str) and isinstance(state, str)
-            if self._locations.oracle(job) is None:
-                raise UnknownJob(job=job)
-            answer = self._answer_in_process(call, request, (job, state)) if self._local is not None else None
+            names = self._names_of(request)
+            answer = self._answer_in_process(call, request, names) if self._local is not None else None
             if answer is not None:
                 return answer
-            router.run(router.get, call, request, (job, state))
+            router.run(router.get, call, request, names)
+        elif isinstance(request, Poll):
+            router.run(router.poll, call, request, self._names_of(request))
         elif isinstance(request, Locate):
             router.run(router.locate, call, request)
         elif request.job is None:
@@ -109,6 +118,16 @@ class ClientProxy(EndpointOwner):
         else:
             router.run(router.describe, call, request.job)
         return None
+
+    def _names_of(self, request: Get | Poll) -> tuple[str, str]:
+        """The job and the state of a request. Raises the `QueryError` of one that this proxy does not serve."""
+        if type(request.target) is bytes:
+            raise UnsupportedQuery(target="state id", reason="ask a state server")
+        job, state = request.target
+        assert isinstance(job, str) and isinstance(state, str)
+        if self._locations.oracle(job) is None:
+            raise UnknownJob(job=job)
+        return job, state
 
     def _answer_in_process(self, call: Call, request: Get, names: tuple[str, str]) -> Answer | None:
         """The answer of the local state server, if `routing` would pass it on unchanged; else None."""
@@ -166,6 +185,7 @@ class _Router:
             allow_token_without_tls=options.allow_token_without_tls,
         )
         self._owner_connections: dict[tuple[str, int], OwnerConnection] = {}
+        self._poll_connections: dict[tuple[str, int], list[OwnerConnection]] = {}
 
     def run(self, action: Callable[..., None], *args: Any) -> None:
         """Run a method of this router on the reactor's thread. Any thread."""
@@ -181,6 +201,9 @@ class _Router:
         get = _ProxiedGet(self, call, request, names, table=None if outdated else table)
         get.start(self.locations.refresh if outdated else None)
 
+    def poll(self, call: Call, request: Poll, names: tuple[str, str]) -> None:
+        _ProxiedPoll(self, call, request, names, table=self.locations.known(*names)).start(None)
+
     def locate(self, call: Call, request: Locate) -> None:
         self.locations.refresh(request.job, request.state, _Waiting(self, call).found)
 
@@ -194,14 +217,34 @@ class _Router:
         if connection is not None:
             connection.notice_end()
         if connection is None or not connection.takes_requests:
-            connection = self._owner_connections[address] = OwnerConnection(
-                self.reactor,
-                self._pool,
-                address,
-                settings=self._settings,
-                peers=self,
-            )
+            connection = self._owner_connections[address] = self._new_connection(address, self)
         return connection
+
+    def poll_connection(self, host: str, port: int) -> OwnerConnection:
+        """A connection to a state server for a poll, which may be in flight for long: gets have another one.
+
+        Each takes `POLLS_OF_A_CONNECTION` polls at a time, because a state server reads no more than so many requests
+        of a connection.
+        """
+        address = (host, port)
+        for connection in self._poll_connections.get(address, ()):
+            connection.notice_end()
+        self.forget_ended_polls(address)
+        connections = self._poll_connections.setdefault(address, [])
+        free = next((one for one in connections if one.in_flight < POLLS_OF_A_CONNECTION), None)
+        if free is None:
+            free = self._new_connection(address, _PollPeers(self))
+            connections.append(free)
+        return free
+
+    def forget_ended_polls(self, address: tuple[str, int]) -> None:
+        """Drop the connections for polls that have ended."""
+        connections = [one for one in self._poll_connections.pop(address, ()) if one.takes_requests]
+        if connections:
+            self._poll_connections[address] = connections
+
+    def _new_connection(self, address: tuple[str, int], peers: Peers) -> OwnerConnection:
+        return OwnerConnection(self.reactor, self._pool, address, settings=self._settings, peers=peers)
 
     # `Peers`: the oracle says where the owners are, so nothing is kept of those that were reached.
 
@@ -218,27 +261,32 @@ class _Router:
         self._owner_connections.pop((host, port), None)
 
 
-class _ProxiedGet(Requester):
-    """One get: passes the events to its `RoutedGet` and carries out the commands."""
+class _PollPeers(Peers):
+    """What is known of the peers of a connection for polls: its end."""
 
-    __slots__ = ("_asked", "_call", "_names", "_request", "_routed", "_router", "_timer", "_wake_at", "finished")
+    def __init__(self, router: _Router) -> None:
+        self._router = router
 
-    def __init__(
-        self, router: _Router, call: Call, request: Get, names: tuple[str, str], *, table: LocationTable | None
-    ) -> None:
+    def is_new(self, host: str, port: int) -> bool:
+        return False
+
+    def reached(self, host: str, port: int) -> None:
+        """Nothing to do."""
+
+    def ended(self, host: str, port: int, now: float) -> None:
+        self._router.reactor.call_soon(self._router.forget_ended_polls, (host, port))
+
+
+class _Proxied(Requester):
+    """One get or poll: passes the events to its `RoutedGet` and carries out the commands."""
+
+    __slots__ = ("_asked", "_call", "_names", "_routed", "_router", "_timer", "_wake_at", "finished")
+
+    def __init__(self, router: _Router, call: Call, names: tuple[str, str], routed: RoutedGet) -> None:
         self._router = router
         self._call = call
-        self._request = request
         self._names = names
-        wait_ms: Any = request.options.get("wait_ms")
-        self._routed = RoutedGet(
-            request.keys,
-            deadline=call.deadline,
-            random=router.random,
-            table=table,
-            retry_until=None if wait_ms is None else call.received_at + wait_ms / 1000,
-            most_bytes=call.most_bytes,
-        )
+        self._routed = routed
         self._timer: Timer | None = None
         self._wake_at = 0.0
         #: By part: the connection over which it was asked.
@@ -254,11 +302,6 @@ class _ProxiedGet(Requester):
             refresh(*self._names, self._found)
         self._run(commands, now)
 
-    def request(self, request_id: int, command: Ask | LookUp, now: float) -> Get:
-        assert isinstance(command, Ask)
-        request, left_ms = self._request, max(0, int((self._call.deadline - now) * 1000))
-        return Get(request_id, left_ms, command.owner.state_id, request.namespace, request.options, command.keys)
-
     def on_unsent(
         self, part: int, code: int, details: Mapping[str, Detail], now: float, *, hopeless: bool = False
     ) -> None:
@@ -273,11 +316,14 @@ class _ProxiedGet(Requester):
     def _now(self) -> float:
         return self._router.reactor.clock()
 
+    def _left_ms(self, now: float) -> int:
+        return max(0, int((self._call.deadline - now) * 1000))
+
     def _on_time(self) -> None:
         self._timer = None
         if self._call.connection.over:
             # The client has gone, so a retry is useless.
-            self._finish(Failure(self._request.id, FailureCode.DEADLINE_EXCEEDED, {}))
+            self._finish(Failure(self._call.request.id, FailureCode.DEADLINE_EXCEEDED, {}))
             return
         now = self._now()
         self._run(self._routed.on_time(now), now)
@@ -291,15 +337,26 @@ class _ProxiedGet(Requester):
         if isinstance(found, QueryError):
             self.on_lost(LOOK_UP, found.code, found.details, self._now())
             return
-        error = _misfit(found, self._request.keys)
+        error = self._misfit(found)
         if error is not None:
-            self._finish(Failure(self._request.id, error.code, error.details))
+            self._finish(Failure(self._call.request.id, error.code, error.details))
         else:
             now = self._now()
-            self._run(self._routed.on_located(found, now), now)
+            self._run(self._routed.on_located(self._routed_by(found), now), now)
+
+    def _misfit(self, table: LocationTable) -> QueryError | None:
+        """The error of a request that does not suit the state, None if there is none."""
+        return None
+
+    def _routed_by(self, table: LocationTable) -> LocationTable:
+        """The table that routes the request."""
+        return table
+
+    def _connection(self, owner: Owner) -> OwnerConnection:
+        return self._router.owner_connection(owner.host, owner.port)
 
     def _ask(self, command: Ask, now: float) -> None:
-        connection = self._router.owner_connection(command.owner.host, command.owner.port)
+        connection = self._connection(command.owner)
         self._asked[command.part] = connection
         connection.send(self, command, now)
 
@@ -308,9 +365,9 @@ class _ProxiedGet(Requester):
 
     def _conclude(self, end: Routed | Refuse) -> None:
         if isinstance(end, Routed):
-            self._finish(Values(self._request.id, end.epochs, end.results, end.fingerprint))
+            self._finish(Values(self._call.request.id, end.epochs, end.results, end.fingerprint))
         else:
-            self._finish(Failure(self._request.id, end.code, end.details))
+            self._finish(Failure(self._call.request.id, end.code, end.details))
 
     def _on_progress(self) -> None:
         wake_at = self._routed.wake_at
@@ -330,6 +387,88 @@ class _ProxiedGet(Requester):
         for part, connection in self._asked.items():
             if part in self._routed.open_parts:
                 connection.gave_up(self, self._now())
+
+
+class _ProxiedGet(_Proxied):
+    """One get, which may be answered by several owners."""
+
+    __slots__ = ("_request",)
+
+    def __init__(
+        self, router: _Router, call: Call, request: Get, names: tuple[str, str], *, table: LocationTable | None
+    ) -> None:
+        self._request = request
+        wait_ms: Any = request.options.get("wait_ms")
+        routed = RoutedGet(
+            request.keys,
+            deadline=call.deadline,
+            random=router.random,
+            table=table,
+            retry_until=None if wait_ms is None else call.received_at + wait_ms / 1000,
+            most_bytes=call.most_bytes,
+        )
+        super().__init__(router, call, names, routed)
+
+    def request(self, request_id: int, command: Ask | LookUp, now: float) -> Get:
+        assert isinstance(command, Ask)
+        request, left_ms = self._request, self._left_ms(now)
+        return Get(request_id, left_ms, command.owner.state_id, request.namespace, request.options, command.keys)
+
+    def _misfit(self, table: LocationTable) -> WrongKeyType | None:
+        return _misfit(table, self._request.keys)
+
+
+class _ProxiedPoll(_Proxied):
+    """One poll: the owner of its first key group answers it, for all of its key groups that are asked for.
+
+    For the routing it is a get of one key, which is that key group.
+    """
+
+    __slots__ = ("_request", "_table")
+
+    def __init__(
+        self, router: _Router, call: Call, request: Poll, names: tuple[str, str], *, table: LocationTable | None
+    ) -> None:
+        self._request = request
+        #: The cached table that the routing has a version of.
+        self._table = table
+        routed = RoutedGet(
+            (request.start_group,),
+            deadline=call.deadline,
+            random=router.random,
+            table=None if table is None else GroupTable.of(table),
+        )
+        super().__init__(router, call, names, routed)
+
+    def request(self, request_id: int, command: Ask | LookUp, now: float) -> Poll:
+        assert isinstance(command, Ask)
+        left_ms = self._left_ms(now)
+        waited_ms = max(0, int((now - self._call.received_at) * 1000))
+        return self._request._replace(
+            id=request_id,
+            deadline_ms=left_ms,
+            target=command.owner.state_id,
+            wait_ms=max(0, self._request.wait_ms - waited_ms),
+        )
+
+    def _misfit(self, table: LocationTable) -> QueryError | None:
+        if self._request.stop_group <= table.max_parallelism:
+            return None
+        return MalformedRequest(field="stop_group", expected=f"at most {table.max_parallelism} key groups")
+
+    def _routed_by(self, table: LocationTable) -> LocationTable:
+        self._table = table
+        return GroupTable.of(table)
+
+    def _look_up(self, command: LookUp, now: float) -> None:
+        super()._look_up(LookUp(None if command.stale is None else self._table), now)
+
+    def _connection(self, owner: Owner) -> OwnerConnection:
+        return self._router.poll_connection(owner.host, owner.port)
+
+    def _on_other_answer(self, part: int, message: Answer, now: float) -> None:
+        assert isinstance(message, Changes)
+        self._finish(message._replace(id=self._request.id))
 
 
 class _Waiting:

@@ -41,6 +41,7 @@ from qstate.protocol import (
     Get,
     Limits,
     Locate,
+    Poll,
     ServerConnection,
     encode,
     frame,
@@ -258,7 +259,7 @@ class Endpoint:
 
     # `ConnectionHandler`.
 
-    def received(self, connection: AcceptedConnection, request: Get | Locate | Describe) -> None:
+    def received(self, connection: AcceptedConnection, request: Get | Locate | Describe | Poll) -> None:
         self._statistics.report_request(len(request.keys) if type(request) is Get else 0)
         call = Call(self, connection, request, self._clock())
         if self._admit(call):

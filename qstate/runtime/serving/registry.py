@@ -18,6 +18,7 @@ from xxhash import xxh64_intdigest
 
 from qstate.backends.contract import Capability, Isolation, StateReader
 from qstate.backends.expiry import current_reader
+from qstate.checkpoint.sources.change_feed import StateFeed
 from qstate.descriptors import MapStateDescriptor, StateDescriptor
 from qstate.errors import ConfigError
 from qstate.keys import ColumnType, Key, KeyGroupRange, check_max_parallelism, key_class, key_grouper
@@ -48,6 +49,7 @@ class StateInstance:
       threads. After the backend is closed the reader may raise `ClosedError`, and such a get fails with INTERNAL. For a
       state with a time-to-live the backend has its stored form (`qstate.backends.expiry`).
     - `behind_since`: since when a committed view may be behind. A live view of a running job is always current.
+    - `changes`: where committed changes are read, for subscribers; None: polls are UNSUPPORTED.
     - `restored`: whether the backend began with committed state; only then does a committed view of epoch -1 show
       anything. Otherwise such a get fails with NO_COMMITTED_EPOCH.
 
@@ -67,6 +69,7 @@ class StateInstance:
     behind_since: Callable[[], float | None] = known_to_be_current
     restored: bool = False
     namespace_types: tuple[ColumnType, ...] | None = None
+    changes: StateFeed | None = field(default=None, repr=False, compare=False)
     #: Whether this instance owns every key group; then no key has to be hashed.
     owns_all: bool = field(init=False, repr=False, compare=False)
     #: `readers` by the isolation's name on the wire. They show nothing that has expired.

@@ -1,4 +1,4 @@
-"""The state server: answers gets by state id from the registry's readers.
+"""The state server: answers gets by state id from the registry's readers, and polls from its feeds of changes.
 
 Rules of this module: it knows requests and the backend contract. It must not know sockets or threads (`endpoint` does),
 nor any particular backend.
@@ -24,9 +24,10 @@ from qstate.errors import (
     UnsupportedQuery,
 )
 from qstate.keys import Key, all_of_class, check_key, key_encoder
-from qstate.protocol import NO_EPOCH, Answer, Get, Values
+from qstate.protocol import NO_EPOCH, Answer, Get, Poll, Values
 from qstate.runtime.control.statistics import RequestStatistics, contained
 from qstate.runtime.serving.endpoint import Call, Endpoint, EndpointOptions, EndpointOwner
+from qstate.runtime.serving.polls import Polls
 from qstate.runtime.serving.registry import StateInstance, StateRegistry
 
 __all__ = ["StateServer"]
@@ -72,9 +73,23 @@ class StateServer(EndpointOwner):
         self._registry = registry
         self._statistics = contained(statistics)
         self._endpoint = Endpoint("Queryable State Server", options, self, statistics=self._statistics)
+        self._polls = Polls(registry)
+
+    def start(self) -> None:
+        self._polls.start()
+        super().start()
+
+    def shutdown(self, timeout_s: float = 5.0) -> None:
+        self._polls.stop()
+        super().shutdown(timeout_s)
 
     def handle(self, call: Call) -> Answer | None:
         request = call.request
+        if type(request) is Poll:
+            if type(request.target) is not bytes:
+                raise UnsupportedQuery(target="job and state", reason="ask a proxy")
+            self._polls.take(call, request.target)
+            return None
         if type(request) is not Get:
             raise UnsupportedQuery(request=type(request).__name__.lower(), reason="ask a proxy")
         target = request.target

@@ -18,11 +18,12 @@ from pathlib import Path
 
 from qstate.backends.catalog import open_backend
 from qstate.backends.contract import Change, Isolation, StateBackend
-from qstate.backends.expiry import stored_form
+from qstate.backends.expiry import change_converter, stored_form
 from qstate.backends.replay import replay_epoch
 from qstate.checkpoint.log.chain import NO_EPOCH, Part, States, data_schema
 from qstate.checkpoint.log.file_facts import readable
 from qstate.checkpoint.manifest import JobManifest
+from qstate.checkpoint.sources.change_feed import ChangeFeed, FedState, StateFeed
 from qstate.checkpoint.sources.following import FollowedOperator
 from qstate.checkpoint.sources.history import StateSource
 from qstate.config import JobConfig
@@ -63,8 +64,10 @@ Publish = Callable[[], None]
 class _Share:
     """A range of key groups in a backend. `committed` is the last epoch in the backend."""
 
-    def __init__(self, groups: KeyGroupRange, backend: StateBackend, epoch: int) -> None:
+    def __init__(self, groups: KeyGroupRange, backend: StateBackend, epoch: int, feed: ChangeFeed | None) -> None:
         self.groups = groups
+        #: None: there is no history.
+        self.feed = feed
         self.backend = backend
         self.reader = RetiringReader(backend.reader(Isolation.COMMITTED))
         self.committed = epoch
@@ -73,12 +76,14 @@ class _Share:
 class Generation:
     """Backends with one operator's state, as of `epoch`. A read that meets their closing looks the state up again."""
 
-    def __init__(self, settings: ServingSettings, max_parallelism: int, states: Sequence[StoredState]) -> None:
+    def __init__(self, settings: ServingSettings, uid: str, source: StateSource, states: Sequence[StoredState]) -> None:
         self.epoch = NO_EPOCH
+        self._uid = uid
+        self._root = source.root
         self.states = states
         self._filled = False
         self._settings = settings
-        self._max_parallelism = max_parallelism
+        self._max_parallelism = source.max_parallelism
         self._held = {state.name: stored_form(state.descriptor) for state in states if state.refusal is None}
         self._forms = {state.name: state.form for state in states if state.refusal is None}
         self._shares: list[_Share] = []
@@ -92,7 +97,7 @@ class Generation:
                 changes = source.state(operator, groups, epoch, self._admitted) if self._held else iter(())
                 with readable(source.location):
                     backend.restore(epoch, changes)
-                self._shares.append(_Share(groups, backend, epoch))
+                self._shares.append(_Share(groups, backend, epoch, self._feed(groups, epoch)))
             except BaseException:
                 backend.close()
                 raise
@@ -101,7 +106,7 @@ class Generation:
 
     def wait(self, ranges: Iterable[KeyGroupRange]) -> None:
         """Serve the states before their first commit: committed queries get an answer that makes clients wait."""
-        self._shares = [_Share(groups, self._open(groups), NO_EPOCH) for groups in ranges]
+        self._shares = [_Share(groups, self._open(groups), NO_EPOCH, self._feed(groups, NO_EPOCH)) for groups in ranges]
 
     def advance(self, epoch: int, changes: Sequence[Callable[[int], Iterator[Change]]]) -> None:
         """Add an epoch, with the changes of each range; all ranges show it together.
@@ -117,6 +122,8 @@ class Generation:
                 share.committed = epoch
         for share in self._shares:
             share.backend.finalize(epoch)
+            if share.feed is not None:
+                share.feed.finalize(epoch)
         self.epoch = epoch
 
     def instances(self, job: str, behind_since: Callable[[], float | None]) -> Iterator[StateInstance]:
@@ -135,16 +142,22 @@ class Generation:
                     {Isolation.LIVE: live, Isolation.COMMITTED: committed},
                     behind_since,
                     self._filled,
+                    changes=_changes_of(share, state),
                 )
 
     def close(self) -> None:
         """Idempotent."""
         for share in self._shares:
             share.reader.retire()
+            if share.feed is not None:
+                share.feed.close()
         for share in self._shares:
             share.backend.close()
         self._shares = []
         shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _feed(self, groups: KeyGroupRange, epoch: int) -> ChangeFeed | None:
+        return None if self._root is None else ChangeFeed(self._root, self._uid, groups, epoch)
 
     def _open(self, groups: KeyGroupRange) -> StateBackend:
         config = self._settings.config
@@ -183,6 +196,12 @@ class Generation:
                     f"state {form.name!r} is stored in two forms, because its job is converting it; it is served when "
                     "the job has committed an epoch"
                 )
+
+
+def _changes_of(share: _Share, state: StoredState) -> StateFeed | None:
+    if share.feed is None or state.refusal is not None:
+        return None
+    return StateFeed(share.feed, FedState(state.form, change_converter(state.descriptor)))
 
 
 class ServedOperator:
@@ -249,7 +268,7 @@ class ServedOperator:
     def _await(self, history: FollowedOperator, source: StateSource) -> None:
         """Register the states of a job that has not committed its first epoch yet, so that queries find them."""
         states = stored_states(history.declared, self._settings.descriptors)
-        generation = Generation(self._settings, source.max_parallelism, states)
+        generation = Generation(self._settings, self.uid, source, states)
         try:
             generation.wait([log.place.groups for log in history.logs])
         except BaseException:
@@ -260,9 +279,7 @@ class ServedOperator:
 
     def fill(self, source: StateSource, states: States, epoch: int, ranges: Sequence[KeyGroupRange]) -> None:
         """Read the whole state as of an epoch and show it. Raises as `follow`."""
-        generation = Generation(
-            self._settings, source.max_parallelism, stored_states(states, self._settings.descriptors)
-        )
+        generation = Generation(self._settings, self.uid, source, stored_states(states, self._settings.descriptors))
         try:
             generation.fill(source, self.uid, epoch, ranges)
         except BaseException:

@@ -15,7 +15,10 @@ from contextlib import contextmanager
 from functools import partial
 
 from qstate.backends.contract import Capability, Isolation
+from qstate.backends.expiry import change_converter
+from qstate.checkpoint.sources.change_feed import FedState, StateFeed
 from qstate.errors import FencedError, JobError
+from qstate.evolution import StateSchema
 from qstate.operators.operator_spec import OperatorSpec
 from qstate.operators.steps import step_in
 from qstate.runtime.control.addresses import RestoredSubtask
@@ -86,10 +89,15 @@ class Subtask:
                 lambda: self._epochs.uncommitted_since,
                 parts.restored.holds_committed,
                 parts.operator.namespace_types,
+                StateFeed(parts.feed, FedState(StateSchema.of(descriptor), change_converter(descriptor))),
             )
             for descriptor in parts.operator.descriptors
             if descriptor.queryable_name is not None
         ]
+
+    def end_feed(self) -> None:
+        """Let subscribers wait here no longer: the states are not served any more."""
+        self._parts.feed.close()
 
     def run(self, request: SessionRequest, channel: TaskChannel, clock: EpochClock, *, committed: bool = False) -> None:
         """Serve one session to its end; `clock` has the time of the epoch.

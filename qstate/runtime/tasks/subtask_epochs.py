@@ -121,6 +121,7 @@ class SubtaskEpochs:
         if sealed is not None and self.uncommitted_since is not None:
             self._parts.operator.complete(sealed)
             self.meter.committed()
+            self._parts.feed.finalize(sealed)
         self.uncommitted_since = None
 
     def _decided(self, attempt: EpochAttempt, replayed: ReplayedEpoch) -> Process | Replay:

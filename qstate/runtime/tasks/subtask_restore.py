@@ -21,10 +21,11 @@ from qstate.backends.change_blocks import chained
 from qstate.backends.contract import StateBackend
 from qstate.backends.expiry import stored_form
 from qstate.backends.replay import replay_epoch
-from qstate.checkpoint.log.chain import Snapshot
+from qstate.checkpoint.log.chain import NO_EPOCH, Snapshot
 from qstate.checkpoint.log.epoch_log import EpochLog
 from qstate.checkpoint.log.file_facts import readable
 from qstate.checkpoint.log.operator_state import OperatorState
+from qstate.checkpoint.sources.change_feed import ChangeFeed
 from qstate.checkpoint.sources.opening import DeclaredStates, Origin, open_epoch_log, stored_lists
 from qstate.checkpoint.sources.origins import origin_of
 from qstate.errors import DamagedCheckpoint
@@ -51,8 +52,9 @@ class RestoredState:
 
     #: The newest epoch that other task managers sealed, None for none. An older epoch is not a late attempt.
     sealed: int | None
-    #: Whether there is state that is known to be committed.
+    #: Whether there is state that is known to be committed, and the epoch that it is of.
     holds_committed: bool
+    committed: int
     #: Whether the newest epoch may not be committed yet.
     pending: bool
     #: For the job manager; None when there was no state.
@@ -70,6 +72,7 @@ class SubtaskParts:
     declared: DeclaredStates
     log: EpochLog
     restored: RestoredState
+    feed: ChangeFeed
     snapshotter: Snapshotter
     #: Closing it frees all parts, and logs an error of the function's close().
     resources: ExitStack
@@ -164,6 +167,7 @@ def restore_subtask(make_spec: Callable[[], OperatorSpec], place: SubtaskPlace, 
             opened.declared,
             epoch_log,
             restored,
+            ChangeFeed(place.checkpoint_dir, opening.uid, place.key_groups, restored.committed),
             snapshotter,
             resources.pop_all(),
         )
@@ -277,4 +281,5 @@ def _fill(
         directory = place.log_directory(uid).path
         source = str(directory / base.name if base is not None and newest.ascending else directory)
         report = RestoredSubtask(uid, place.subtask, newest.epoch, source)
-    return RestoredState(epoch_log.latest(), bool(committed), pending is not None, report)
+    final_epoch = committed[-1].epoch if committed else NO_EPOCH
+    return RestoredState(epoch_log.latest(), bool(committed), final_epoch, pending is not None, report)

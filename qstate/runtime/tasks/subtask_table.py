@@ -101,7 +101,7 @@ class SubtaskTable:
             if opened is not None:
                 make_spec()  # raises before the state that is served now is withdrawn
                 del self._subtasks[key]
-                self._unpublish(key)
+                self._unpublish(key, opened)
                 opened.close()
             # A report of a newer epoch may have arrived before the job manager's answer.
             final = max(restart.final, self._reported.get(uid, restart.final))
@@ -109,7 +109,7 @@ class SubtaskTable:
             try:
                 self._publish(key, subtask)
             except BaseException:
-                self._unpublish(key)
+                self._unpublish(key, subtask)
                 subtask.close()
                 raise
             self._subtasks[key] = subtask
@@ -122,7 +122,7 @@ class SubtaskTable:
         with self._opening:
             if self._subtasks.get(key) is broken:
                 del self._subtasks[key]
-                self._unpublish(key)
+                self._unpublish(key, broken)
 
     def reopen(self, uid: str, index: int, broken: Subtask, restart: Restart) -> None:
         """Close a broken subtask that was withdrawn, and open it again, so that its state can be queried.
@@ -186,9 +186,10 @@ class SubtaskTable:
             owned.append((instance.describe(), Owner(instance.key_groups, host, port, state_id)))
         self._job_manager.call("publish", self._bootstrap.index, index, owned)
 
-    def _unpublish(self, key: tuple[str, int]) -> None:
+    def _unpublish(self, key: tuple[str, int], subtask: Subtask) -> None:
         for state_id in self._state_ids.pop(key, ()):
             self._registry.unregister(state_id)
+        subtask.end_feed()
 
 
 def _unpickled(uid: str, pickled: bytes) -> OperatorSpec:
