@@ -24,6 +24,8 @@ class Type(IntEnum):
     PING = 8
     PONG = 9
     FAILURE = 10
+    POLL = 15
+    CHANGES = 16
 
 
 class Code(IntEnum):
@@ -53,3 +55,4 @@ class Code(IntEnum):
     TOO_STALE = 22
     NO_COMMITTED_EPOCH = 23
     TLS_FAILED = 24
+    COMPACTED = 25

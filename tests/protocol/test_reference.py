@@ -208,6 +208,9 @@ def test_the_limits_are_those_of_the_code() -> None:
         "entries of a Description": limits.MAX_ENTRIES,
         "key groups of a state": MAX_PARALLELISM_LIMIT,
         "bytes of a state id": limits.STATE_ID_BYTES,
+        "runs in a Changes": limits.MAX_RUNS,
+        "bytes of a Poll's position": limits.MAX_POSITION,
+        "bytes of a Poll's prefix": limits.MAX_PREFIX,
     }
 
 

@@ -42,7 +42,7 @@ __all__ = [
     "welcome",
 ]
 
-HELLO, WELCOME, GET, VALUES, LOCATE, LOCATION, DESCRIBE, DESCRIPTION, PING, PONG, FAILURE = map(int, Type)
+HELLO, WELCOME, GET, VALUES, LOCATE, LOCATION, DESCRIBE, DESCRIPTION, PING, PONG, FAILURE = map(int, [*Type][:11])
 
 #: Of the state that the peer of a law describes, unless the law says otherwise.
 FINGERPRINT = "0f1e2d3c4b5a6978"

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 __all__ = ["UNOBSERVABLE"]
 
 UNOBSERVABLE: Mapping[str, str] = {
+    "P-POLL-10": "says SHOULD: what a client gives its caller of an epoch; a driver has no command that subscribes",
     "P-RETRY-4": "says SHOULD: a client that asks for all keys again is slower, not wrong",
     "P-RETRY-7": "says SHOULD: a client that sends over a connection that has ended fails as P-RETRY-5 lets it",
     "P-TLS-3": "says SHOULD, of servers that take TLS: the suite is given servers without it",

@@ -19,16 +19,20 @@ from qstate_conformance.key_groups import Column, Key, group_of
 from qstate_conformance.server.packing import array_of, map_of, pack
 
 __all__ = [
+    "CHANGES",
     "CHANGING",
     "COMMITTED_EPOCH",
     "DYING",
     "GAP",
+    "HISTORY",
+    "HISTORY_KEYS",
     "JOB",
     "LIMITS",
     "LIVE_EPOCH",
     "MAX_PARALLELISM",
     "MOVED",
     "NAMES",
+    "OLDEST_EPOCH",
     "OWNED",
     "OWN_SERIALIZER",
     "SILENT",
@@ -39,6 +43,7 @@ __all__ = [
     "UNCOMMITTED",
     "UNREACHABLE",
     "Before",
+    "Change",
     "Contents",
     "Entry",
     "Limits",
@@ -114,6 +119,16 @@ class Before:
 
     key: Key
     contents: Contents | None
+    namespace: Key | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """How an epoch changed the state HISTORY: `value` is what the key has then, None: the key has no value."""
+
+    epoch: int
+    key: Key
+    value: bytes | None
     namespace: Key | None = None
 
 
@@ -403,9 +418,23 @@ CHANGING = (
     State("changing", "list", _TEXT, (Entry("JFK", (pack(1), pack(2))),)),
     State("changing", "value", _TEXT, (Entry("JFK", pack("a value")),)),
 )
+#: A value state with one owner, whose changes can be polled, and the oldest epoch whose changes are still stored. Those
+#: of `LIVE_EPOCH` are sealed and not committed.
+HISTORY = "history"
+OLDEST_EPOCH = 3
+HISTORY_KEYS = ("JFK", "", "Zürich", *(f"key {number}" for number in range(40)))
+CHANGES: tuple[Change, ...] = (
+    *(
+        Change(epoch, key, pack([epoch, key, "x" * 300]) if (epoch + number) % 7 else None)
+        for epoch in range(OLDEST_EPOCH, LIVE_EPOCH + 1)
+        for number, key in enumerate(HISTORY_KEYS)
+        if (epoch + number) % 3 == 0 and epoch != 5
+    ),
+    *(Change(epoch, "JFK", pack(epoch), "2013-07-18") for epoch in (4, 6)),
+)
 #: The name of every state.
 NAMES = frozenset(
-    {MOVED, UNREACHABLE, SILENT, DYING, UNCOMMITTED.name, STALE.name, CHANGING[0].name}
+    {MOVED, UNREACHABLE, SILENT, DYING, HISTORY, UNCOMMITTED.name, STALE.name, CHANGING[0].name}
     | {found.name for found in STATES}
 )
 
@@ -441,6 +470,16 @@ def as_json() -> str:
             for name in (MOVED, UNREACHABLE, SILENT, DYING)
         },
         "silent_job": SILENT_JOB,
+        "history": {
+            "name": HISTORY,
+            "kind": "value",
+            "serializer": MSGPACK,
+            "key_types": _TEXT,
+            "oldest_epoch": OLDEST_EPOCH,
+            "changes": [
+                {"epoch": one.epoch, "namespace": one.namespace, "key": one.key, "value": one.value} for one in CHANGES
+            ],
+        },
     }
     return json.dumps(_plain(document), ensure_ascii=False, indent=1)
 

@@ -16,11 +16,13 @@ from qstate_conformance.codes import Type
 
 __all__ = [
     "Answer",
+    "Changes",
     "Description",
     "Failure",
     "Location",
     "Owner",
     "Pong",
+    "Run",
     "ServerMessage",
     "Values",
     "Violation",
@@ -87,7 +89,26 @@ class Failure(NamedTuple):
     details: Mapping[str, Any]
 
 
-Answer: TypeAlias = Values | Location | Description | Pong | Failure
+class Run(NamedTuple):
+    epoch: int
+    operation: int
+    namespace: Any
+    keys: tuple[Any, ...]
+    map_keys: tuple[Any, ...] | None
+    values: tuple[bytes, ...] | None
+
+
+class Changes(NamedTuple):
+    id: int
+    fingerprint: str
+    stop_group: int
+    next_epoch: int
+    position: bytes
+    committed: int
+    runs: tuple[Run, ...]
+
+
+Answer: TypeAlias = Values | Changes | Location | Description | Pong | Failure
 ServerMessage: TypeAlias = Welcome | Answer
 
 _MAX_INT64 = (1 << 63) - 1
@@ -192,6 +213,33 @@ def _values(number: int, epochs: Any, results: Any, fingerprint: Any) -> Values:
     return Values(number, epochs, results, fingerprint)
 
 
+#: By operation, whether its changes have map keys, and values.
+_COLUMNS = {1: (False, True), 2: (False, False), 3: (True, True), 4: (True, False), 5: (False, True)}
+
+
+def _changes(
+    number: int, fingerprint: Any, stop_group: Any, next_epoch: Any, position: Any, committed: Any, runs: Any
+) -> Changes:
+    _require(_is_name(fingerprint), "P-GET-16", f"{fingerprint!r} as a fingerprint")
+    _require(_is_integer(stop_group, 1, 32_768), "P-MSG-6", f"{stop_group!r} as a key group")
+    _require(_is_integer(next_epoch, 0, _MAX_INT64), "P-MSG-6", f"{next_epoch!r} as an epoch")
+    _require(_is_integer(committed, -1, _MAX_INT64), "P-MSG-6", f"{committed!r} as an epoch")
+    _require(type(position) is bytes and len(position) <= 64, "P-MSG-5", f"{position!r} as a position")
+    _require(type(runs) is tuple and len(runs) <= 65_536, "P-POLL-1", "runs are an array")
+    found, least, most = [], 0, next_epoch - (not position)
+    for run in runs:
+        _require(type(run) is tuple and len(run) == 6, "P-POLL-1", f"a run is six elements, not {run!r}")
+        _require(_is_integer(run[0], least, most), "P-POLL-2", f"epoch {run[0]!r} after {least}, before {next_epoch}")
+        _require(run[1] in _COLUMNS, "P-POLL-1", f"{run[1]!r} as an operation")
+        least = run[0]
+        _require(type(run[3]) is tuple and len(run[3]) > 0, "P-POLL-1", f"{run[3]!r} as keys")
+        for column, wanted in zip(run[4:], _COLUMNS[run[1]], strict=True):
+            sound = column is None if not wanted else type(column) is tuple and len(column) == len(run[3])
+            _require(sound, "P-POLL-1", f"{column!r} beside {len(run[3])} keys of operation {run[1]}")
+        found.append(Run(*run))
+    return Changes(number, fingerprint, stop_group, next_epoch, position, committed, tuple(found))
+
+
 def _location(number: int, state: Any, max_parallelism: Any, owners: Any) -> Location:
     _require(_is_integer(max_parallelism, 1, 32_768), "P-MSG-6", f"max_parallelism is {max_parallelism!r}")
     _require(type(owners) is tuple, "P-LOC-1", f"owners are an array, not {owners!r}")
@@ -250,6 +298,7 @@ def _failure(number: int, code: Any, details: Any) -> Failure:
 
 _READERS: Mapping[int, tuple[int, Callable[..., Answer]]] = {
     Type.VALUES: (3, _values),
+    Type.CHANGES: (6, _changes),
     Type.LOCATION: (3, _location),
     Type.DESCRIPTION: (1, _description),
     Type.PONG: (0, Pong),

@@ -28,6 +28,7 @@ from qstate.runtime.serving.endpoint import EndpointOptions
 from qstate.runtime.serving.registry import StateInstance, StateRegistry
 from qstate.runtime.serving.state_server import StateServer
 from qstate_conformance.server import fixture
+from qstate_conformance.server.history_state import HistoryState
 from qstate_conformance.server.loading import descriptor_of, load
 from qstate_conformance.server.misbehaving_owners import dying_owner, silent_owner
 from qstate_conformance.server.special_states import SpecialState, special_states
@@ -82,6 +83,8 @@ def reference_server(
         locations.misplace(fixture.SILENT, stack.enter_context(silent_owner(bind)).address)
         dying = stack.enter_context(dying_owner(bind, locations.fingerprint))
         locations.misplace(fixture.DYING, dying.address)
+        history = HistoryState(servers[1].address, registries[1], _made(scratch / "history"))
+        locations.special[history.name] = history
         for found in special_states(servers[0].address, registries[0]):
             locations.special[found.name] = found
         proxy = ClientProxy(_proxy_options(bind, port, token), statistics, local=servers[0])
@@ -160,13 +163,18 @@ def _loaded(backend: str, key_groups: KeyGroupRange, scratch: Path) -> Iterator[
         yield opened
 
 
+def _made(directory: Path) -> Path:
+    directory.mkdir()
+    return directory
+
+
 class _Locations:
     """The job's location oracle: what each owner registered, and the two states that are not where it says."""
 
     def __init__(self) -> None:
         self._owners: dict[str, list[Owner]] = {}
         self._descriptions: dict[str, Mapping[str, Any]] = {}
-        self.special: dict[str, SpecialState] = {}
+        self.special: dict[str, SpecialState | HistoryState] = {}
 
     def add(
         self, backend: StateBackend, key_groups: KeyGroupRange, server: StateServer, registry: StateRegistry

@@ -20,9 +20,9 @@ from qstate_conformance.server import fixture
 from qstate_conformance.server.fixture import State
 from qstate_conformance.server.loading import descriptor_of
 
-__all__ = ["SpecialState", "special_states"]
+__all__ = ["EVERYTHING", "NOTHING", "SpecialState", "special_states"]
 
-_EVERYTHING = KeyGroupRange(0, fixture.MAX_PARALLELISM)
+EVERYTHING = KeyGroupRange(0, fixture.MAX_PARALLELISM)
 
 
 class _FixedReader(StateReader):
@@ -61,7 +61,7 @@ class SpecialState:
             self._turn += 1
             self._registry.unregister(self._state_id)
             self._state_id = self._registry.register(self._instance)
-        owner = Owner(_EVERYTHING, *self._address, self._state_id)
+        owner = Owner(EVERYTHING, *self._address, self._state_id)
         return LocationTable(fixture.JOB, self.description, fixture.MAX_PARALLELISM, (owner,))
 
     @property
@@ -73,7 +73,7 @@ class SpecialState:
 def special_states(address: tuple[str, int], registry: StateRegistry) -> Iterator[SpecialState]:
     """The states, all at the state server that has this address and registry."""
     uncommitted, stale = fixture.UNCOMMITTED, fixture.STALE
-    yield SpecialState(address, registry, _instance(uncommitted, live=_reader(uncommitted, 0), committed=_NOTHING))
+    yield SpecialState(address, registry, _instance(uncommitted, live=_reader(uncommitted, 0), committed=_EMPTY))
     reader = _reader(stale, fixture.COMMITTED_EPOCH)
     yield SpecialState(address, registry, _instance(stale, live=reader, committed=reader, behind_since=_not_known))
     changing = [_instance(found, live=_reader(found, fixture.LIVE_EPOCH)) for found in fixture.CHANGING]
@@ -81,7 +81,7 @@ def special_states(address: tuple[str, int], registry: StateRegistry) -> Iterato
 
 
 #: A committed view before the first commit.
-_NOTHING = _FixedReader(-1, {})
+_EMPTY = _FixedReader(-1, {})
 
 
 def _not_known() -> float:
@@ -104,9 +104,20 @@ def _instance(
         job=fixture.JOB,
         descriptor=descriptor_of(found),
         key_types=tuple(ColumnType(column) for column in found.key_types),
-        key_groups=_EVERYTHING,
+        key_groups=EVERYTHING,
         max_parallelism=fixture.MAX_PARALLELISM,
         capabilities=frozenset() if committed is None else frozenset({Capability.COMMITTED_READS}),
         readers=readers,
         behind_since=behind_since,
     )
+
+
+#: The arguments of an instance that holds nothing.
+NOTHING: Mapping[str, Any] = {
+    "job": fixture.JOB,
+    "key_types": (ColumnType.STRING,),
+    "key_groups": EVERYTHING,
+    "max_parallelism": fixture.MAX_PARALLELISM,
+    "capabilities": frozenset(),
+    "readers": {Isolation.LIVE: _EMPTY},
+}

@@ -18,6 +18,7 @@ from qstate_conformance.codes import Code, Type
 from qstate_conformance.key_groups import Key
 from qstate_conformance.server.messages import (
     Answer,
+    Changes,
     Description,
     Failure,
     Location,
@@ -45,6 +46,7 @@ _RESET = b"\1\0\0\0\0\0\0\0"
 Target = tuple[str, str] | bytes
 _ANSWERS: Mapping[int, type] = {
     Type.GET: Values,
+    Type.POLL: Changes,
     Type.LOCATE: Location,
     Type.DESCRIBE: Description,
     Type.PING: Pong,

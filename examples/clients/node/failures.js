@@ -29,6 +29,7 @@ const CODES = new Map([
   [22, ["TOO_STALE", HERE]],
   [23, ["NO_COMMITTED_EPOCH", HERE]],
   [24, ["TLS_FAILED", FATAL]],
+  [25, ["COMPACTED", FATAL]],
 ]);
 const RETRY = new Map(CODES.values());
 

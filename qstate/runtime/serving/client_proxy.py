@@ -273,6 +273,9 @@ class _PollPeers(Peers):
     def reached(self, host: str, port: int) -> None:
         """Nothing to do."""
 
+    def declined(self, host: str, port: int, now: float) -> None:
+        """Nothing to do."""
+
     def ended(self, host: str, port: int, now: float) -> None:
         self._router.reactor.call_soon(self._router.forget_ended_polls, (host, port))
 
