@@ -324,7 +324,7 @@ class Poll(NamedTuple):
 
     `namespaces` and `keys` select changes: empty ones select all. So do the bytes that an encoded key begins with,
     `prefix`. `position` is that of the answer before, where it ended within `from_epoch`. With no change, the answer
-    comes after `wait_ms`.
+    comes after `wait_ms`. The answer has at most `max_bytes` bytes.
     """
 
     id: RequestId
@@ -338,6 +338,7 @@ class Poll(NamedTuple):
     from_epoch: Annotated[int, _integer(0, MAX_INT64)]
     position: Annotated[bytes, Meta(max_length=MAX_POSITION, description=f"binary of at most {MAX_POSITION} bytes")]
     wait_ms: Deadline
+    max_bytes: Annotated[int, _integer(MIN_MAX_FRAME, MAX_FRAME_LIMIT)]
 
 
 class Run(NamedTuple):

@@ -46,7 +46,7 @@ def _fields(
     wait_ms: int = 0,
     deadline_ms: int = DEADLINE_MS,
 ) -> tuple[Any, ...]:
-    return (deadline_ms, target, namespaces, keys, prefix, *groups, *place, wait_ms)
+    return (deadline_ms, target, namespaces, keys, prefix, *groups, *place, wait_ms, fixture.LIMITS.max_frame)
 
 
 def _poll(session: Session, *arguments: Any, **options: Any) -> Changes | Failure:

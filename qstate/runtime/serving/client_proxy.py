@@ -452,6 +452,7 @@ class _ProxiedPoll(_Proxied):
             deadline_ms=left_ms,
             target=command.owner.state_id,
             wait_ms=max(0, self._request.wait_ms - waited_ms),
+            max_bytes=min(self._request.max_bytes, self._call.most_bytes),
         )
 
     def _misfit(self, table: LocationTable) -> QueryError | None:

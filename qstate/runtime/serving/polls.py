@@ -129,7 +129,7 @@ class Polls:
         stop = min(request.stop_group, instance.key_groups.stop)
         while True:
             final = source.feed.final
-            found = polled(source, request, poll.place, stop, poll.call.most_bytes)
+            found = polled(source, request, poll.place, stop, min(poll.call.most_bytes, request.max_bytes))
             poll.place = Place(found.next_epoch, request.start_group)
             if found.runs or found.position or time.monotonic() >= poll.until or poll.call.connection.over:
                 return _changes(request, instance, found, stop, final)

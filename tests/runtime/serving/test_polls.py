@@ -42,7 +42,7 @@ def served(history: History, registry: StateRegistry, start_server: ServerFactor
 
 def send_poll(client: RawClient, target: Any, **fields: Any) -> int:
     number = client.connection.next_id()
-    poll = Poll(number, 10_000, target, (), (), b"", 0, MAX_PARALLELISM, 0, b"", 0)._replace(**fields)
+    poll = Poll(number, 10_000, target, (), (), b"", 0, MAX_PARALLELISM, 0, b"", 0, 1 << 24)._replace(**fields)
     client.sock.sendall(client.connection.send(poll))
     return number
 
