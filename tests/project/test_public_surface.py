@@ -15,7 +15,19 @@ import qstate
 
 PACKAGE = Path(qstate.__file__).parent
 #: Everything that only an extra brings.
-OPTIONAL = ("fsspec", "matplotlib", "numpy", "pandas", "psutil", "py4j", "pyarrow", "pyspark", "rich", "rocksdict")
+OPTIONAL = (
+    "cryptography",
+    "fsspec",
+    "matplotlib",
+    "numpy",
+    "pandas",
+    "psutil",
+    "py4j",
+    "pyarrow",
+    "pyspark",
+    "rich",
+    "rocksdict",
+)
 #: The packages of the core: a client, a third-party backend or a checkpoint tool imports these.
 CORE = [
     "qstate",

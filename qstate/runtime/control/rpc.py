@@ -1,7 +1,7 @@
 """Calls in both directions over one authenticated connection: the control plane inside one job.
 
-Rules of this module: it carries pickled calls between processes of one job, over connections that `authentication` has
-checked. It does not know what the calls mean. The query port does not use it.
+Rules of this module: it carries pickled calls between processes of one job, over connections of `secure_socket`. It
+does not know what the calls mean. The query port does not use it.
 
 A peer has one reader thread. It runs the handlers of incoming calls in order. Slow handlers, and those that call back
 over the same connection, are in `threaded` and get a thread of their own, because the reader would wait for itself.
@@ -25,7 +25,8 @@ from typing import Any
 
 from qstate.errors import JobError, QStateError
 from qstate.line_limit import limited
-from qstate.runtime.control.authentication import authenticate_accepted, authenticate_opened, receive_exactly
+from qstate.runtime.control.secure_socket import CONTROL, SecureSocket, accept_secure, open_secure
+from qstate.runtime.control.tls_records import TamperedConnection
 
 __all__ = ["RpcListener", "RpcPeer", "connect"]
 
@@ -52,13 +53,14 @@ class RpcPeer:
 
     def __init__(
         self,
-        sock: socket.socket,
+        connection: SecureSocket,
         handlers: dict[str, Callable[..., Any]],
         *,
         threaded: frozenset[str] = frozenset(),
         on_close: Callable[[RpcPeer], None] | None = None,
     ) -> None:
-        self._sock = sock
+        self._connection = connection
+        self._sock = connection.socket
         self._handlers = handlers
         self._threaded = threaded
         self._on_close = on_close
@@ -132,23 +134,27 @@ class RpcPeer:
         data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
         try:
             with self._send_lock:
-                self._sock.sendall(_LENGTH.pack(len(data)) + data)
+                self._connection.sendall(_LENGTH.pack(len(data)), data)
         except OSError as exc:
             raise ConnectionError(f"the control connection broke: {exc}") from exc
 
     def _read(self) -> None:
+        ended = ConnectionError("the control connection ended before the answer")
         try:
             while True:
-                (size,) = _LENGTH.unpack(receive_exactly(self._sock, _LENGTH.size))
+                (size,) = _LENGTH.unpack(self._connection.receive_exactly(_LENGTH.size))
                 if size > MAX_MESSAGE_BYTES:
                     raise ConnectionError(f"a control message of {size} bytes is over the limit")
-                self._dispatch(pickle.loads(receive_exactly(self._sock, size)))
+                self._dispatch(pickle.loads(self._connection.receive_exactly(size)))
+        except TamperedConnection as exc:
+            log.warning("a control connection is closed: %s", exc)
+            ended = exc
         except OSError as exc:
             log.debug("control connection ended: %s", exc)
         except Exception:  # unpickling may raise anything; the connection is then out of step
             log.exception("a control message could not be read")
         finally:
-            self._ended()
+            self._ended(ended)
 
     def _dispatch(self, message: tuple[Any, ...]) -> None:
         kind, call_id, what, args = message
@@ -191,7 +197,7 @@ class RpcPeer:
         except ConnectionError:
             log.debug("the caller is gone")
 
-    def _ended(self) -> None:
+    def _ended(self, why: ConnectionError) -> None:
         with self._state_lock:
             self._closed = True
             waiting, self._waiting = self._waiting, {}
@@ -200,22 +206,28 @@ class RpcPeer:
         with self._send_lock:  # no thread may use the descriptor's number after a new connection has got it
             self._sock.close()
         for future in waiting.values():
-            future.set_exception(ConnectionError("the control connection ended before the answer"))
+            future.set_exception(why)
         if self._on_close is not None:
             self._on_close(self)
 
 
 class RpcListener:
-    """Accepts and authenticates connections of one job and calls `accepted` with each socket, on a thread of its own.
+    """Accepts and authenticates connections of one job and calls `accepted` with each one, on a thread of its own.
 
-    `address` is a (host, port) pair or the path of a Unix socket.
+    `address` is a (host, port) pair or the path of a Unix socket; `channel` is the name that peers must ask for.
     """
 
     def __init__(
-        self, address: tuple[str, int] | str, secret: bytes, accepted: Callable[[socket.socket], None]
+        self,
+        address: tuple[str, int] | str,
+        secret: bytes,
+        accepted: Callable[[SecureSocket], None],
+        *,
+        channel: str = CONTROL,
     ) -> None:
         self._secret = secret
         self._accepted = accepted
+        self._channel = channel
         self._unauthenticated = threading.BoundedSemaphore(MAX_UNAUTHENTICATED)
         self._closed = threading.Event()
         family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
@@ -257,10 +269,10 @@ class RpcListener:
             try:
                 if sock.family != socket.AF_UNIX:
                     _prepare(sock)
-                authenticate_accepted(sock, self._secret)
+                connection = accept_secure(sock, self._secret, self._channel)
             finally:
                 self._unauthenticated.release()
-            self._accepted(sock)
+            self._accepted(connection)
         except (OSError, QStateError) as exc:
             log.warning("a control connection was refused: %s", exc)
             sock.close()
@@ -269,16 +281,15 @@ class RpcListener:
             raise
 
 
-def connect(host: str, port: int, secret: bytes, *, timeout_s: float = 5.0) -> socket.socket:
-    """An authenticated socket to a listener. Raises `OSError` or `FencedError`."""
+def connect(host: str, port: int, secret: bytes, *, timeout_s: float = 5.0) -> SecureSocket:
+    """A connection to a job manager. Raises `OSError` or `FencedError`."""
     sock = socket.create_connection((host, port), timeout=timeout_s)
     try:
         _prepare(sock)
-        authenticate_opened(sock, secret)
+        return open_secure(sock, secret, CONTROL)
     except (OSError, QStateError):
         sock.close()
         raise
-    return sock
 
 
 def _prepare(sock: socket.socket) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -29,11 +28,12 @@ from qstate.errors import ClosedError, ConfigError, FencedError, JobError
 from qstate.line_limit import report_withheld
 from qstate.operators.time.epoch_time import EpochTime, Reached
 from qstate.runtime.control.addresses import Bootstrap, RestoredSubtask, TaskManagerAddress, host_id
-from qstate.runtime.control.authentication import new_secret
+from qstate.runtime.control.job_secret import new_secret
 from qstate.runtime.control.job_statistics import JobStatistics, ProcessStatistics
 from qstate.runtime.control.launch import StartedTaskManager, start_task_manager
 from qstate.runtime.control.processes import await_ends, runs
 from qstate.runtime.control.rpc import RpcListener, RpcPeer
+from qstate.runtime.control.secure_socket import SecureSocket
 from qstate.runtime.job.assignments import Assignments
 from qstate.runtime.job.declarations import Declaration, Declarations
 from qstate.runtime.job.epoch_clocks import EpochClocks
@@ -231,7 +231,7 @@ class JobManager:
 
     # -- connections ------------------------------------------------------------------------------------------
 
-    def _accepted(self, sock: socket.socket) -> None:
+    def _accepted(self, connection: SecureSocket) -> None:
         handlers: dict[str, Callable[..., Any]] = {
             "is_current": self._is_current,
             "start_failed": self._start_failed,
@@ -248,7 +248,7 @@ class JobManager:
         }
         # These may wait for the storage of the checkpoints; a heartbeat must not wait for them.
         waiting = frozenset({"acquire", "begun", "bind_query"})
-        peer = RpcPeer(sock, handlers, threaded=waiting, on_close=self._closed)
+        peer = RpcPeer(connection, handlers, threaded=waiting, on_close=self._closed)
         handlers["acquire"] = lambda *args: self._acquire(peer, *args)
         handlers["register"] = lambda address: self._register(peer, address)
         handlers["heartbeat"] = lambda index, incarnation: self._heartbeat(index, incarnation)

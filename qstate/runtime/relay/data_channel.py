@@ -1,7 +1,7 @@
 """The data plane between a relay and a task manager: one connection per task, frames of Arrow bytes.
 
-Rules of this module: it frames bytes and knows the order in which frames may come, not what rows mean. Both
-ends have authenticated each other (`authentication`) before the first frame.
+Rules of this module: it frames bytes and knows the order in which frames may come, not what rows mean. The frames
+travel over connections of `secure_socket`: both ends have authenticated each other before the first one.
 
     frame = length of payload (u64, big-endian) | kind (u8) | payload
 
@@ -34,7 +34,7 @@ from typing import Any, Protocol
 from qstate.errors import FencedError, QStateError
 from qstate.forks import end_forked_child
 from qstate.runtime.control.addresses import TaskManagerAddress
-from qstate.runtime.control.authentication import authenticate_opened, receive_exactly
+from qstate.runtime.control.secure_socket import SecureSocket, open_secure
 
 __all__ = [
     "Frame",
@@ -43,6 +43,7 @@ __all__ = [
     "SessionChannel",
     "SessionRequest",
     "TaskChannel",
+    "channel_name",
     "open_channel",
 ]
 
@@ -106,32 +107,31 @@ class SessionChannel(Protocol):
 class TaskChannel:
     """The task manager's end: blocking, for one thread except `cut` and `fail`, and not for forked children."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, connection: SecureSocket) -> None:
         self._pid = os.getpid()
-        self._sock = sock
+        self._connection = connection
+        self._sock = connection.socket
         self._sending = threading.Lock()
         self._failed = False
         self._arrived = select.poll()
-        self._arrived.register(sock, select.POLLIN)
+        self._arrived.register(self._sock, select.POLLIN)
 
     def receive(self) -> Frame:
         """The next frame. Raises `ConnectionError` when the relay is gone or `cut` was called."""
         end_forked_child(self._pid)
-        size, kind = _HEADER.unpack(receive_exactly(self._sock, _HEADER.size))
-        return Frame(FrameKind(kind), receive_exactly(self._sock, size))
+        size, kind = _HEADER.unpack(self._connection.receive_exactly(_HEADER.size))
+        return Frame(FrameKind(kind), self._connection.receive_exactly(size))
 
     def quiet(self) -> bool:
         """Whether no data has arrived, so that `receive` would wait."""
-        return not self._arrived.poll(0)
+        return not self._connection.records.has_unread() and not self._arrived.poll(0)
 
     def send(self, kind: FrameKind, payload: bytes | memoryview = b"") -> None:
         end_forked_child(self._pid)
         with self._sending:
             if self._failed:
                 raise ConnectionError("the session has failed")
-            self._sock.sendall(_HEADER.pack(len(payload), kind))
-            if payload:
-                self._sock.sendall(payload)
+            self._connection.sendall(_HEADER.pack(len(payload), kind), payload)
 
     def send_failure(self, error: QStateError) -> None:
         self.send(FrameKind.FAILED, pickle.dumps(error))
@@ -174,30 +174,35 @@ class RelayChannel:
     Every failure of the connection raises `ConnectionError`, after the last frame was returned.
     """
 
-    def __init__(self, sock: socket.socket, silent: Callable[[], None]) -> None:
-        sock.setblocking(False)
+    def __init__(self, connection: SecureSocket, silent: Callable[[], None]) -> None:
         self._pid = os.getpid()
-        self._sock = sock
+        self._records = connection.records
+        self._sock = connection.socket
+        self._sock.setblocking(False)
         self._silent = silent
         self._received = bytearray()
         self._selector = selectors.DefaultSelector()
-        self._selector.register(sock, selectors.EVENT_READ)
+        self._selector.register(self._sock, selectors.EVENT_READ)
 
     def exchange(self, kind: FrameKind, payload: Any = b"") -> Iterator[Frame]:
         """Send a frame; yields the frames that arrive meanwhile. Exhaust the iterator: only then the frame is sent."""
         end_forked_child(self._pid)
         body = memoryview(payload).cast("B")
-        pending = [memoryview(_HEADER.pack(len(body), kind)), body]
+        records = self._records.encrypted(_HEADER.pack(len(body), kind), body)
+        pending = memoryview(next(records))
         self._selector.modify(self._sock, selectors.EVENT_READ | selectors.EVENT_WRITE)
         try:
             while pending:
                 mask = self._wait()
                 if mask & selectors.EVENT_READ:
                     yield from self._read()
-                if mask & selectors.EVENT_WRITE and not self._write(pending):
-                    # The other end has closed. Read the frames that it sent before, such as its error.
-                    while True:
-                        yield from self.await_frames()
+                if mask & selectors.EVENT_WRITE:
+                    try:
+                        pending = pending[self._write(pending) :] or memoryview(next(records, b""))
+                    except OSError:
+                        # The other end has closed. Read the frames that it sent before, such as its error.
+                        while True:
+                            yield from self.await_frames()
         finally:
             self._selector.modify(self._sock, selectors.EVENT_READ)
 
@@ -215,19 +220,12 @@ class RelayChannel:
             self._silent()
         return ready[0][1] if ready else 0
 
-    def _write(self, pending: list[memoryview]) -> bool:
-        """Send without blocking. False when the other end has closed."""
+    def _write(self, data: memoryview) -> int:
+        """Send without blocking; returns the number of bytes sent. Raises `OSError` when the other end has closed."""
         try:
-            sent = self._sock.sendmsg(pending)
+            return self._sock.send(data)
         except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        while pending and sent >= len(pending[0]):
-            sent -= len(pending.pop(0))
-        if sent:
-            pending[0] = pending[0][sent:]
-        return True
+            return 0
 
     def _read(self) -> list[Frame]:
         try:
@@ -238,7 +236,8 @@ class RelayChannel:
             raise ConnectionError(f"the connection to the task manager broke: {exc}") from exc
         if not data:
             raise ConnectionError("the task manager closed the connection")
-        self._received += data
+        self._records.feed(data)
+        self._received += self._records.read()
         frames = []
         offset = 0
         while len(self._received) - offset >= _HEADER.size:
@@ -251,6 +250,11 @@ class RelayChannel:
         if offset:
             del self._received[:offset]
         return frames
+
+
+def channel_name(index: int, incarnation: int) -> str:
+    """The name of a task manager's data channel: a connection reaches this process, or none."""
+    return f"qstate data {index}.{incarnation}"
 
 
 def open_channel(
@@ -270,11 +274,11 @@ def open_channel(
     except OSError as exc:
         raise ConnectionError(f"task manager {manager.index} (process {manager.pid}) cannot be reached: {exc}") from exc
     try:
-        authenticate_opened(sock, secret)
+        connection = open_secure(sock, secret, channel_name(manager.index, manager.incarnation))
     except (OSError, FencedError) as exc:
         sock.close()
         raise ConnectionError(f"task manager {manager.index} did not authenticate: {exc}") from exc
-    return RelayChannel(sock, silent)
+    return RelayChannel(connection, silent)
 
 
 def _unix_socket(path: str) -> socket.socket:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-import socket
 import subprocess
 import time
 from collections.abc import Iterable, Iterator
@@ -34,6 +33,7 @@ from qstate.errors import FencedError, JobError
 from qstate.runtime.control.addresses import Bootstrap, TaskManagerAddress, host_id
 from qstate.runtime.control.launch import KILLED_STATUS, StartedTaskManager, start_task_manager
 from qstate.runtime.control.rpc import RpcPeer, connect
+from qstate.runtime.control.secure_socket import SecureSocket
 from qstate.runtime.relay.data_channel import Frame, FrameKind, RelayChannel, SessionRequest, open_channel
 from qstate.runtime.relay.input_digest import InputDigest
 
@@ -287,7 +287,7 @@ class _RelaySession:
                 "stopped, or its driver is gone; start a new Job to run its queries again"
             ) from exc
 
-    def _reach_job_manager(self) -> socket.socket:
+    def _reach_job_manager(self) -> SecureSocket:
         """Connect to the driver. A driver that accepts but does not answer is paused, not dead: keep waiting.
 
         Otherwise Spark would retry the task a few times during the pause, and then stop the query.

@@ -16,7 +16,6 @@ import logging
 import os
 import pickle
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -38,8 +37,9 @@ from qstate.runtime.control.process_log import ProcessLog
 from qstate.runtime.control.processes import runs
 from qstate.runtime.control.rpc import RpcListener, RpcPeer, connect
 from qstate.runtime.control.scratch_directory import ScratchDirectory
+from qstate.runtime.control.secure_socket import SecureSocket
 from qstate.runtime.control.statistics import counts_of, request_statistics
-from qstate.runtime.relay.data_channel import FrameKind, SessionRequest, TaskChannel
+from qstate.runtime.relay.data_channel import FrameKind, SessionRequest, TaskChannel, channel_name
 from qstate.runtime.serving.client_proxy import ClientProxy
 from qstate.runtime.serving.endpoint import EndpointOptions
 from qstate.runtime.serving.metrics import MetricsServer
@@ -114,7 +114,7 @@ class TaskManager:
                 self._proxy.start()
             self._subtasks.server = self._advertised(self._server.address)
             self._serve_metrics()
-            listeners.append(RpcListener((self._host, 0), self._bootstrap.secret, self._serve))
+            listeners.append(self._listener((self._host, 0)))
             unix_path = self._listen_on_this_host(listeners)
             self._job_manager.start()
             self._register(listeners[0].port, unix_path)
@@ -137,11 +137,15 @@ class TaskManager:
         """The path of a Unix socket for relays of this host; empty when it cannot be created: they use TCP then."""
         path = str(self._scratch_directory.path / "data.sock")
         try:
-            listeners.append(RpcListener(path, self._bootstrap.secret, self._serve))
+            listeners.append(self._listener(path))
         except OSError as exc:  # for example, TMPDIR is too long for a socket address
             log.warning("no Unix socket at %s: %s", path, exc)
             return ""
         return path
+
+    def _listener(self, address: tuple[str, int] | str) -> RpcListener:
+        channel = channel_name(self._bootstrap.index, self._bootstrap.incarnation)
+        return RpcListener(address, self._bootstrap.secret, self._serve, channel=channel)
 
     def _register(self, data_port: int, unix_path: str) -> None:
         address = TaskManagerAddress(
@@ -194,9 +198,9 @@ class TaskManager:
 
     # -- sessions ---------------------------------------------------------------------------------------------
 
-    def _serve(self, sock: socket.socket) -> None:
+    def _serve(self, connection: SecureSocket) -> None:
         """Serve one relay's session, on the thread that accepted its connection."""
-        channel = self._sessions[threading.get_ident()] = TaskChannel(sock)
+        channel = self._sessions[threading.get_ident()] = TaskChannel(connection)
         try:
             opening = channel.receive()
             if opening.kind is not FrameKind.OPEN:

@@ -8,22 +8,18 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from qstate.errors import FencedError, JobError
-from qstate.runtime.control import authentication, rpc
-from qstate.runtime.control.authentication import (
-    authenticate_accepted,
-    authenticate_opened,
-    new_secret,
-    receive_exactly,
-)
+from qstate.runtime.control import rpc, secure_socket
+from qstate.runtime.control.job_secret import new_secret
 from qstate.runtime.control.rpc import RpcListener, RpcPeer, connect
-
-SECRET = b"s" * 32
+from qstate.runtime.control.secure_socket import CONTROL, SecureSocket, accept_secure, open_secure
+from tests.runtime.control.secure_pairs import SECRET, secure_pair
 
 
 class Pair:
@@ -35,13 +31,13 @@ class Pair:
         self._handlers = server_handlers
         self.server: RpcPeer
         self.listener = RpcListener(("127.0.0.1", 0), SECRET, self._accept)
-        sock = connect("127.0.0.1", self.listener.port, SECRET)
-        self.client = RpcPeer(sock, client_handlers).start()
+        connection = connect("127.0.0.1", self.listener.port, SECRET)
+        self.client = RpcPeer(connection, client_handlers).start()
         assert self.accepted.wait(5)
 
-    def _accept(self, sock: socket.socket) -> None:
+    def _accept(self, connection: SecureSocket) -> None:
         self.server = RpcPeer(
-            sock, self._handlers, threaded=frozenset({"slow"}), on_close=lambda _: self.ended.set()
+            connection, self._handlers, threaded=frozenset({"slow"}), on_close=lambda _: self.ended.set()
         ).start()
         self.accepted.set()
 
@@ -117,18 +113,16 @@ def test_a_peer_without_the_secret_gets_nothing_unpickled(
     mark = tmp_path / "unpickled"
     with socket.create_connection(("127.0.0.1", pair.listener.port)) as connection:
         connection.settimeout(5)
-        receive_exactly(connection, 32)
         connection.sendall(bytes(64) + pickle.dumps(_Touch(str(mark))))
-        with pytest.raises(OSError):
-            receive_exactly(connection, 1)
+        assert not connection.recv(1)
     assert not mark.exists()
 
 
 def test_a_listener_without_the_secret_is_refused() -> None:
-    impostor = RpcListener(("127.0.0.1", 0), new_secret(), lambda sock: sock.close())
+    impostor = RpcListener(("127.0.0.1", 0), new_secret(), lambda connection: connection.socket.close())
     try:
-        with socket.create_connection(("127.0.0.1", impostor.port)) as sock, pytest.raises((FencedError, OSError)):
-            authenticate_opened(sock, SECRET)
+        with pytest.raises(FencedError, match="does not know the job's secret"):
+            connect("127.0.0.1", impostor.port, SECRET)
     finally:
         impostor.close()
 
@@ -146,7 +140,7 @@ class _Touch:
 def test_silent_unauthenticated_connections_are_closed_and_others_served(
     pair_of: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(authentication, "HANDSHAKE_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(secure_socket, "HANDSHAKE_TIMEOUT_S", 1.0)
     monkeypatch.setattr(rpc, "MAX_UNAUTHENTICATED", 4)
     pair = pair_of({"quick": lambda: "here"})
     threads = threading.active_count()
@@ -167,23 +161,23 @@ def test_silent_unauthenticated_connections_are_closed_and_others_served(
 
 
 def test_a_trickle_of_bytes_does_not_extend_the_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(authentication, "HANDSHAKE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(secure_socket, "HANDSHAKE_TIMEOUT_S", 0.5)
     ours, theirs = socket.socketpair()
     stop = threading.Event()
 
     def drip() -> None:
-        while not stop.wait(0.1):
-            try:
-                theirs.sendall(b"x")
-            except OSError:
+        for byte in b"\x16\x03\x01\x01\x00" + bytes(256):  # the beginning of a TLS record of 256 bytes
+            if stop.wait(0.1):
                 return
+            with suppress(OSError):
+                theirs.sendall(bytes([byte]))
 
     dripping = threading.Thread(target=drip)
     dripping.start()
     try:
         began = time.monotonic()
         with pytest.raises(TimeoutError):
-            authenticate_accepted(ours, SECRET)
+            accept_secure(ours, SECRET, CONTROL)
         assert time.monotonic() - began < 3.0
     finally:
         stop.set()
@@ -209,7 +203,7 @@ def test_a_listener_that_ran_out_of_descriptors_accepts_again_when_there_are_som
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     with waiting:
-        authenticate_opened(waiting, SECRET)
+        open_secure(waiting, SECRET, CONTROL)
 
 
 def test_what_cannot_be_pickled_fails_its_call_and_not_the_connection(
@@ -234,8 +228,8 @@ def test_fenced_error_keeps_its_details_over_a_call(pair_of: Callable[..., Pair]
 
 
 def test_a_peer_that_was_never_started_closes_its_socket() -> None:
-    ours, theirs = socket.socketpair()
-    with theirs:
+    ours, theirs = secure_pair()
+    with theirs.socket as other:
         RpcPeer(ours, {}).close()
-        assert theirs.recv(1) == b""
-        assert ours.fileno() == -1
+        assert other.recv(1) == b""
+        assert ours.socket.fileno() == -1

@@ -6,11 +6,13 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from typing import Any
 
 import psutil
 import pytest
 
-from qstate.runtime.control import authentication
+from qstate.operators.time.epoch_time import EpochTime
+from qstate.runtime.control import secure_socket
 from qstate.runtime.job.job_manager import JobManager
 from tests.runtime.job.functions import Totals
 from tests.runtime.job.running_job import Background, RunningJob, rows_batch, until
@@ -30,8 +32,6 @@ class Gate:
         self.connections = 0
         self.open = threading.Event()
         self.open.set()
-        #: The gate shuts when these bytes pass.
-        self.shuts_at: bytes | None = None
         self._threads[0].start()
 
     def close(self) -> None:
@@ -58,9 +58,6 @@ class Gate:
     def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
         with suppress(OSError):
             while data := source.recv(1 << 16):
-                if self.shuts_at is not None and self.shuts_at in data:
-                    self.shuts_at = None
-                    self.open.clear()
                 self.open.wait()
                 target.sendall(data)
         self.open.wait()
@@ -83,7 +80,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
 
 
 def test_a_task_waits_for_a_paused_driver(gate: Gate, job_of: JobOf, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(authentication, "HANDSHAKE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(secure_socket, "HANDSHAKE_TIMEOUT_S", 0.5)
     job = job_of(Totals())
     gate.open.clear()
     running = Background(lambda: job.epoch(0, rows_batch(("a", 1))))
@@ -92,11 +89,24 @@ def test_a_task_waits_for_a_paused_driver(gate: Gate, job_of: JobOf, monkeypatch
     assert running.result() == [("a", 1)]
 
 
-def test_a_task_manager_ends_with_its_lease_though_a_session_waits_for_the_driver(gate: Gate, job_of: JobOf) -> None:
+def test_a_task_manager_ends_with_its_lease_though_a_session_waits_for_the_driver(
+    gate: Gate, job_of: JobOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = JobManager._begun
+    pauses = threading.Event()
+
+    def pause_at_begun(manager: JobManager, *args: Any) -> EpochTime:
+        """Shut the gate before the answer, once."""
+        if pauses.is_set():
+            pauses.clear()
+            gate.open.clear()
+        return begun(manager, *args)
+
+    monkeypatch.setattr(JobManager, "_begun", pause_at_begun)
     job = job_of(Totals(), lease_s=1.0)
     job.epoch(0, rows_batch(("a", 1)))
     process = psutil.Process(job.task_manager().pid)
-    gate.shuts_at = b"begun"
+    pauses.set()
     running = Background(lambda: job.epoch(1, rows_batch(("a", 2))))
     until(lambda: not gate.open.is_set(), "the session reports its begin to the driver")
     process.wait(15)

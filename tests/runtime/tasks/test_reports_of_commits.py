@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,12 +18,14 @@ from qstate.operators.time.epoch_time import EpochTime, Reached
 from qstate.operators.time.timers import FirstTimers
 from qstate.runtime.control.addresses import Bootstrap
 from qstate.runtime.control.rpc import RpcPeer
+from qstate.runtime.control.secure_socket import SecureSocket
 from qstate.runtime.job.declarations import Declaration
 from qstate.runtime.relay.data_channel import FrameKind, RelayChannel, SessionRequest, TaskChannel
 from qstate.runtime.serving.registry import StateRegistry
 from qstate.runtime.tasks.subtask import Subtask
 from qstate.runtime.tasks.subtask_place import Restart
 from qstate.runtime.tasks.subtask_table import SubtaskTable
+from tests.runtime.control.secure_pairs import secure_pair
 from tests.runtime.job.functions import Totals
 from tests.runtime.job.running_job import INPUT, JOB, OUTPUT, QUERY, end_of, rows_batch
 
@@ -44,8 +45,8 @@ class StillClock:
 class HeardAtSealed(TaskChannel):
     """The task manager's end of a session whose epoch is reported as committed as soon as SEALED has been sent."""
 
-    def __init__(self, sock: socket.socket, report: Callable[[], None]) -> None:
-        super().__init__(sock)
+    def __init__(self, connection: SecureSocket, report: Callable[[], None]) -> None:
+        super().__init__(connection)
         self._report = report
 
     def send(self, kind: FrameKind, payload: bytes | memoryview = b"") -> None:
@@ -64,7 +65,7 @@ class TaskManagerAlone:
         self.directory = directory
         self.config = JobConfig(parallelism=1, backend=backend, checkpoint_dir=str(directory))
         self._closing = ExitStack()
-        here, there = socket.socketpair()
+        here, there = secure_pair()
         ignored: dict[str, Callable[..., Any]] = dict.fromkeys(
             ("register_states", "restored", "publish"), lambda *_: None
         )
@@ -88,7 +89,7 @@ class TaskManagerAlone:
 
     def session(self, epoch: int, attempt: int, report: Callable[[], None] = lambda: None) -> None:
         """One attempt of an epoch, which adds 1 to the total of "a". `report` is called in the session's end."""
-        ours, theirs = socket.socketpair()
+        ours, theirs = secure_pair()
         relay = RelayChannel(theirs, lambda: None)
         channel = HeardAtSealed(ours, report)
         try:

@@ -1,0 +1,85 @@
+"""A process on the path of a connection: reads, changes, repeats, adds and drops what the two ends send."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+__all__ = ["ATTACKS", "Attack", "Middleman", "middleman"]
+
+#: What goes on in the place of a piece of data. Both ends send at most one frame at a time in the tests.
+Attack = Callable[[bytes], bytes]
+
+
+def _flipped(data: bytes) -> bytes:
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+
+
+#: Attacks that need no knowledge. Each is told the data that one end has just sent.
+ATTACKS: dict[str, Attack] = {
+    "flips a bit": _flipped,
+    "repeats": lambda data: data + data,
+    "adds": lambda data: bytes(64) + data,
+    "drops": lambda data: b"",
+}
+
+
+class Middleman:
+    """Connections to `port` go to `target`, through the attacks of their direction, if there are any.
+
+    Each attack strikes once: one piece of data of one connection.
+    """
+
+    def __init__(self, target: tuple[str, int]) -> None:
+        self.target = target
+        self.forward: Attack | None = None
+        self.backward: Attack | None = None
+        self.struck = threading.Event()
+        self.seen = bytearray()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self._sockets: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def close(self) -> None:
+        for sock in (self._listener, *self._sockets):
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+            sock.close()
+        for thread in self._threads:
+            thread.join(10)
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(self.target)
+                self._sockets += [near, far]
+                for pair in ((near, far, "forward"), (far, near, "backward")):
+                    self._threads.append(threading.Thread(target=self._carry, args=pair))
+                    self._threads[-1].start()
+
+    def _carry(self, source: socket.socket, sink: socket.socket, direction: str) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 20):
+                self.seen += data
+                attack = getattr(self, direction)
+                if attack is not None:
+                    setattr(self, direction, None)
+                    data = attack(data)
+                    self.struck.set()
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+
+@contextmanager
+def middleman(target: tuple[str, int]) -> Iterator[Middleman]:
+    found = Middleman(target)
+    try:
+        yield found
+    finally:
+        found.close()
