@@ -38,6 +38,7 @@ _PLACES = frozenset(
         "restore_from",
         "log_dir",
         "auth_token_file",
+        "access_file",
         "tls_certificate_file",
         "tls_key_file",
         "tls_client_ca_file",
@@ -126,6 +127,14 @@ class JobConfig:
     auth_token: str = field(default="", repr=False, metadata={"doc": "token that clients must present; empty: none"})
     auth_token_file: str = _option(
         "", "file that holds the token instead, in one line; the driver reads it when the job starts"
+    )
+    access_file: str = _option(
+        "",
+        "file, on every host, with further tokens and certificates and what they may do; it may change while the job "
+        "runs; empty: every client may do everything",
+    )
+    audit_log: bool = _option(
+        False, "log who asked for what at the query ports and what was refused, to the logger qstate.audit"
     )
     allow_open_query_port: bool = _option(False, "permit a query port beyond loopback without a token")
     allow_token_without_tls: bool = _option(

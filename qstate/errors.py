@@ -327,9 +327,9 @@ class Unauthenticated(QueryError, code=FailureCode.UNAUTHENTICATED):
 
 
 class Forbidden(QueryError, code=FailureCode.FORBIDDEN):
-    """The token is valid but does not permit the request."""
+    """The token or the certificate is valid, but does not permit the request."""
 
-    template = "the token does not permit this"
+    template = "the server's rules do not permit this to the holder of this token or certificate"
 
 
 class InternalFailure(QueryError, code=FailureCode.INTERNAL):

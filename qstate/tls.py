@@ -13,6 +13,8 @@ from __future__ import annotations
 import ipaddress
 import ssl
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from qstate.errors import ConfigError, TlsFailed
 
@@ -27,8 +29,35 @@ _READ_BYTES = 64 * 1024
 _HANDSHAKE, _ALERT = 0x16, 0x15
 
 
+class _Renewable:
+    """Settings whose files may be replaced while connections use them."""
+
+    __slots__ = ()
+
+    _context: ssl.SSLContext
+    _stamps: list[tuple[int, int, int] | None]
+
+    def reload(self) -> bool:
+        """Use changed files for new connections; returns whether there are any. One thread at a time.
+
+        Raises `ConfigError` for files that cannot be used, once; new connections use those from before.
+        """
+        stamps = list(map(_stamp, self._files()))
+        if stamps == self._stamps:
+            return False
+        object.__setattr__(self, "_stamps", stamps)
+        object.__setattr__(self, "_context", self._build())
+        return True
+
+    def _files(self) -> tuple[str, ...]:
+        raise NotImplementedError
+
+    def _build(self) -> ssl.SSLContext:
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, slots=True)
-class ServerTls:
+class ServerTls(_Renewable):
     """The TLS settings of a query port. Raises `ConfigError` for files that cannot be used.
 
     - `certificate_file`: PEM, the server's certificate and then those that lead to its authority. Its names must be
@@ -43,8 +72,15 @@ class ServerTls:
     client_ca_file: str = ""
     require_client_certificate: bool = True
     _context: ssl.SSLContext = field(init=False, repr=False, compare=False)
+    _stamps: list[tuple[int, int, int] | None] = field(init=False, repr=False, compare=False, default_factory=list)
 
     def __post_init__(self) -> None:
+        self.reload()
+
+    def _files(self) -> tuple[str, ...]:
+        return self.certificate_file, self.key_file, self.client_ca_file
+
+    def _build(self) -> ssl.SSLContext:
         context = _context(ssl.PROTOCOL_TLS_SERVER)
         # Tickets would arrive at idle clients, which take such bytes for the end of the connection.
         context.num_tickets = 0
@@ -54,7 +90,7 @@ class ServerTls:
         if self.client_ca_file:
             _load_authorities(context, self.client_ca_file)
             context.verify_mode = ssl.CERT_REQUIRED if self.require_client_certificate else ssl.CERT_OPTIONAL
-        object.__setattr__(self, "_context", context)
+        return context
 
     def stream(self, plain_refusal: bytes) -> TlsStream:
         """The server's end of a new connection. A client that speaks no TLS gets the refusal as it is."""
@@ -62,7 +98,7 @@ class ServerTls:
 
 
 @dataclass(frozen=True, slots=True)
-class ClientTls:
+class ClientTls(_Renewable):
     """The TLS settings of a client. Raises `ConfigError` for files that cannot be used.
 
     The client verifies each server: the proxy, fallbacks, and the owners of keys, whose addresses come from the proxy.
@@ -79,8 +115,15 @@ class ClientTls:
     key_file: str = ""
     server_name: str = ""
     _context: ssl.SSLContext = field(init=False, repr=False, compare=False)
+    _stamps: list[tuple[int, int, int] | None] = field(init=False, repr=False, compare=False, default_factory=list)
 
     def __post_init__(self) -> None:
+        self.reload()
+
+    def _files(self) -> tuple[str, ...]:
+        return self.ca_file, self.certificate_file, self.key_file
+
+    def _build(self) -> ssl.SSLContext:
         context = _context(ssl.PROTOCOL_TLS_CLIENT)  # it verifies certificates and names
         if self.ca_file:
             _load_authorities(context, self.ca_file)
@@ -90,7 +133,7 @@ class ClientTls:
             _load_certificate(context, self.certificate_file, self.key_file)
         elif self.key_file:
             raise ConfigError("a client's key needs its certificate: give certificate_file, too")
-        object.__setattr__(self, "_context", context)
+        return context
 
     def stream(self, host: str) -> TlsStream:
         """The client's end of a new connection to a host. Raises `ConfigError` for a name that no certificate has."""
@@ -143,6 +186,13 @@ class TlsStream:
         except ssl.SSLError as exc:
             raise TlsFailed(reason=self._reason(exc)) from exc
         return b"".join(parts)
+
+    def peer_names(self) -> list[str]:
+        """The names in the peer's certificate, if it has one: the common name, then the alternative names."""
+        certificate: dict[str, Any] = dict(self._object.getpeercert() or {})
+        subject = certificate.get("subject", ())
+        common = [value for part in subject for name, value in part if name == "commonName"]
+        return common + [value for _, value in certificate.get("subjectAltName", ())]
 
     def send(self, data: bytes) -> bytes:
         """The bytes to send for plain bytes; none before the handshake is complete: the plain bytes are dropped."""
@@ -208,6 +258,15 @@ def is_loopback(host: str) -> bool:
 _GIVE_CA = ". Give the authority that signed it as ca_file"
 _GIVE_NAME = ". Connect by a name that the certificate has, or give that name as server_name"
 _HINTS = {10: ". Renew it", 18: _GIVE_CA, 19: _GIVE_CA, 20: _GIVE_CA, 21: _GIVE_CA, 62: _GIVE_NAME, 64: _GIVE_NAME}
+
+
+def _stamp(file: str) -> tuple[int, int, int] | None:
+    """What shows that a file has changed; None without one."""
+    try:
+        found = Path(file).stat() if file else None
+    except OSError:
+        return None
+    return None if found is None else (found.st_mtime_ns, found.st_size, found.st_ino)
 
 
 def _context(protocol: int) -> ssl.SSLContext:

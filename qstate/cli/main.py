@@ -16,6 +16,7 @@ from qstate.cli.check import add_check_command
 from qstate.cli.checkpoint import add_checkpoint_commands
 from qstate.cli.query import add_query_commands
 from qstate.cli.serve import add_serve_command
+from qstate.cli.token import add_token_command
 from qstate.cli.top import add_top_command
 from qstate.demo.options import DemoOptions, add_demo_arguments
 from qstate.errors import QStateError
@@ -64,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     add_checkpoint_commands(commands)
     add_serve_command(commands)
     add_top_command(commands)
+    add_token_command(commands)
     return parser
 
 

@@ -44,6 +44,10 @@ def add_serve_command(commands: Any) -> None:
         "--token-file", default="", metavar="FILE", help=f"a file with the token, instead of ${TOKEN_VARIABLE}"
     )
     serve.add_argument(
+        "--access-file", default="", metavar="FILE", help="a file with tokens and certificates, and what they may do"
+    )
+    serve.add_argument("--audit-log", action="store_true", help="log who asked for what and what was refused")
+    serve.add_argument(
         "--allow-open-query-port",
         action="store_true",
         help=f"listen beyond loopback without a token (${TOKEN_VARIABLE} has the token otherwise)",
@@ -112,6 +116,8 @@ def _serve(arguments: argparse.Namespace) -> int:
         metrics_bind=arguments.host,
         auth_token="" if arguments.token_file else os.environ.get(TOKEN_VARIABLE, ""),
         auth_token_file=arguments.token_file,
+        access_file=arguments.access_file,
+        audit_log=arguments.audit_log,
         allow_open_query_port=arguments.allow_open_query_port,
         allow_token_without_tls=arguments.allow_token_without_tls,
         tls_certificate_file=arguments.tls_certificate,

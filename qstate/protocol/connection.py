@@ -18,9 +18,8 @@ on a shared container is atomic). Each send must reach the socket whole; their o
 
 from __future__ import annotations
 
-import hmac
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from itertools import count, islice
 from typing import Any, NamedTuple, TypeAlias
@@ -287,14 +286,18 @@ class ClientConnection(_Connection):
 
 
 class ServerConnection(_Connection):
-    """The server's side. Answer every request event and every BadRequest once, with `send`."""
+    """The server's side. Answer every request event and every BadRequest once, with `send`.
+
+    `accepts` says whether a client with this token may connect. It must take no longer for a token that resembles a
+    valid one.
+    """
 
     def __init__(
         self,
         *,
         server: str = "",
         features: tuple[str, ...] = (),
-        token: bytes | None = None,
+        accepts: Callable[[bytes | None], bool] | None = None,
         versions: tuple[int, ...] = PROTOCOL_VERSIONS,
         max_frame: int = DEFAULT_MAX_FRAME,
         max_keys: int = DEFAULT_MAX_KEYS,
@@ -303,7 +306,7 @@ class ServerConnection(_Connection):
         super().__init__()
         self._server = server
         self._features = features
-        self._token = token
+        self._accepts = accepts
         self._versions = versions
         self._limits = Limits(max_frame, max_keys)
         #: The limits of answers: those of the client, too, once its Hello has come.
@@ -397,7 +400,7 @@ class ServerConnection(_Connection):
         shared = set(message.versions) & set(self._versions)
         if not shared:
             raise RemoteProtocolError("no version in common", FailureCode.VERSION_MISMATCH)
-        if self._token is not None and not hmac.compare_digest(self._token, message.token or b""):
+        if self._accepts is not None and not self._accepts(message.token):
             raise RemoteProtocolError("no token, or a wrong one", FailureCode.UNAUTHENTICATED)
         limits = self._limits
         welcome = Welcome(

@@ -100,8 +100,8 @@ def test_a_largest_frame_that_a_server_can_announce_is_taken(size: int) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("bogus", r"unknown setting 'bogus'\. Valid are: allow_changed_input, "),
-        ("paralelism", r"unknown setting 'paralelism'; did you mean 'parallelism'\? Valid are: allow_changed_input, "),
+        ("bogus", r"unknown setting 'bogus'\. Valid are: access_file, "),
+        ("paralelism", r"unknown setting 'paralelism'; did you mean 'parallelism'\? Valid are: access_file, "),
     ],
 )
 def test_message_about_an_unknown_setting_is_in_sentences(name: str, says: str) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +22,7 @@ import pytest
 import uvicorn
 
 from qstate.errors import JobError, QueryError
+from qstate.runtime.serving.access.access_file import AccessFile
 from qstate.spark import Job
 from tests.project.documentation import Block, Page, pages, run_program
 from tests.project.served_job import serve
@@ -38,6 +41,7 @@ BROADCAST = Page("docs/how-to/broadcast.md")
 NOTEBOOKS = Page("docs/how-to/notebooks.md")
 FASTAPI = Page("docs/how-to/fastapi.md")
 EMBED = Page("docs/how-to/embed-a-state-server.md")
+SECURE = Page("docs/how-to/secure.md")
 #: These need a session, a stream or a running job, or print what their page shows; the rest needs nothing.
 ACTED_OUT = {
     README,
@@ -53,6 +57,7 @@ ACTED_OUT = {
     NOTEBOOKS,
     FASTAPI,
     EMBED,
+    SECURE,
 }
 ALONE = [page for page in pages() if page.programs() and page not in ACTED_OUT]
 TIMEOUT_S = 60.0
@@ -74,6 +79,20 @@ def test_embed_a_state_server_prints_what_its_page_shows() -> None:
     namespace = _namespace()
     printed = "".join(_printed(EMBED, block, namespace) for block in EMBED.programs())
     assert [printed] == [block.text for block in EMBED.blocks if block.language == "text"]
+
+
+def test_secure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    certificates = next(block for block in SECURE.blocks if block.language == "bash")
+    subprocess.run(["bash", "-e", "-c", certificates.text], check=True, capture_output=True, timeout=TIMEOUT_S)
+    (rules,) = (block for block in SECURE.blocks if block.language == "toml")
+    Path("rules.toml").write_text(rules.text)
+    assert {principal.name for principal in AccessFile("rules.toml").tokens.values()} == {"auditor"}
+    namespace = _namespace()
+    printed = "".join(_printed(SECURE, block, namespace) for block in SECURE.programs())
+    logging.getLogger("qstate.audit").handlers.clear()
+    assert printed.startswith("[]\n[]\nthe server's rules do not permit this")
+    assert printed.endswith("\n[('anyone', 'Describe', 1)]\n")
 
 
 def test_query_state(tmp_path: Path) -> None:

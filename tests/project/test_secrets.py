@@ -35,7 +35,7 @@ HOLDERS: list[object] = [
     Bootstrap("job", 0, 1, ("host", 1), SECRET.encode(), CONFIG, "/x", "", 0, 1, True),
     RelayTask(TICKET, "uid", "declaration", 1, ("key",)),
     EndpointOptions(token=SECRET.encode()),
-    endpoint_options(CONFIG, "proxy", "127.0.0.1"),
+    endpoint_options(CONFIG, "proxy", "127.0.0.1", SECRET.encode()),
     ConnectionSettings(SECRET.encode()),
     Hello((1,), SECRET.encode(), "client"),
 ]

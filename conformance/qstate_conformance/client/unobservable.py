@@ -14,6 +14,7 @@ UNOBSERVABLE: Mapping[str, str] = {
     "P-POLL-10": "says SHOULD: what a client gives its caller of an epoch; a driver has no command that subscribes",
     "P-RETRY-4": "says SHOULD: a client that asks for all keys again is slower, not wrong",
     "P-RETRY-7": "says SHOULD: a client that sends over a connection that has ended fails as P-RETRY-5 lets it",
+    "P-HELLO-9": "says SHOULD, of servers that give clients different rights: the suite's client has one token",
     "P-TLS-3": "says SHOULD, of servers that take TLS: the suite is given servers without it",
     "P-TLS-5": "says SHOULD, of servers that take TLS: the suite is given servers without it",
     "P-TLS-6": "says what an end means; frames that are cut are P-FRAME-1's",

@@ -36,6 +36,7 @@ from qstate.runtime.net.channel import LINGER_S
 from qstate.runtime.net.pooled_channel import PooledChannel
 from qstate.runtime.net.reactor import Reactor, Timer
 from qstate.runtime.net.reading_pool import ReadingPool
+from qstate.runtime.serving.access.gate import Visitor
 from qstate.tls import TlsStream
 
 __all__ = ["AcceptedConnection", "Call", "ConnectionHandler"]
@@ -86,6 +87,7 @@ class AcceptedConnection:
         sock: socket.socket,
         protocol: ServerConnection,
         *,
+        visitor: Visitor,
         pool: ReadingPool,
         room_bytes: int,
         max_unsent_bytes: int,
@@ -95,6 +97,8 @@ class AcceptedConnection:
     ) -> None:
         self.reactor = reactor
         self.protocol = protocol
+        #: Who the client is.
+        self.visitor = visitor
         self.channel = PooledChannel(
             reactor,
             sock,
@@ -219,6 +223,8 @@ class AcceptedConnection:
     def _broken(self, broken: BrokenConnection) -> None:
         log.info("closed a connection whose peer broke the protocol: %s", broken)
         self._handler.refused(broken.code)
+        if broken.code == FailureCode.UNAUTHENTICATED:
+            self.visitor.refused(broken.code)
         self.channel.finish(LINGER_S, broken.close_notice)
 
     def _handshake_late(self) -> None:
@@ -233,6 +239,7 @@ class AcceptedConnection:
         if isinstance(reason, TlsFailed):
             log.info("closed a connection without TLS: %s", reason)
             self._handler.refused(reason.code)
+            self.visitor.refused(reason.code)
         self.protocol.close()
         self._handler.closed(self)
 

@@ -31,7 +31,7 @@ from qstate.errors import (
     WrongKeyType,
 )
 from qstate.keys import Key
-from qstate.protocol import Answer, Changes, Description, Failure, Get, Locate, Poll, Values
+from qstate.protocol import Answer, Changes, Describe, Description, Failure, Get, Locate, Poll, Values
 from qstate.protocol.messages import PLAIN
 from qstate.runtime.control.statistics import RequestStatistics
 from qstate.runtime.net.reactor import Reactor, Timer
@@ -40,6 +40,7 @@ from qstate.runtime.routing.location import UNSOUND_KEY, GroupTable, LocationOra
 from qstate.runtime.routing.pipelined_connection import ConnectionSettings, Peers, Requester
 from qstate.runtime.routing.routed_get import LOOK_UP, Ask, LookUp, Refuse, RoutedGet
 from qstate.runtime.routing.routed_get import Answer as Routed
+from qstate.runtime.serving.access.rights import permits
 from qstate.runtime.serving.endpoint import Call, Endpoint, EndpointOptions, EndpointOwner
 from qstate.runtime.serving.location_cache import LocationCache, Reply
 from qstate.runtime.serving.owner_connection import OwnerConnection
@@ -104,30 +105,39 @@ class ClientProxy(EndpointOwner):
         request = call.request
         router = self._router
         if isinstance(request, Get):
-            names = self._names_of(request)
+            names = self._names_of(call, request)
             answer = self._answer_in_process(call, request, names) if self._local is not None else None
             if answer is not None:
                 return answer
             router.run(router.get, call, request, names)
         elif isinstance(request, Poll):
-            router.run(router.poll, call, request, self._names_of(request))
+            router.run(router.poll, call, request, self._names_of(call, request))
         elif isinstance(request, Locate):
+            call.connection.visitor.check(Locate, request.job, request.state)
             router.run(router.locate, call, request)
-        elif request.job is None:
-            return Description(request.id, tuple({"job": job} for job in self._locations.jobs))
         else:
-            router.run(router.describe, call, request.job)
+            return self._describe(call, request.job)
         return None
 
-    def _names_of(self, request: Get | Poll) -> tuple[str, str]:
+    def _names_of(self, call: Call, request: Get | Poll) -> tuple[str, str]:
         """The job and the state of a request. Raises the `QueryError` of one that this proxy does not serve."""
         if type(request.target) is bytes:
             raise UnsupportedQuery(target="state id", reason="ask a state server")
         job, state = request.target
         assert isinstance(job, str) and isinstance(state, str)
+        call.connection.visitor.check(type(request), job, state, len(request.keys))
         if self._locations.oracle(job) is None:
             raise UnknownJob(job=job)
         return job, state
+
+    def _describe(self, call: Call, job: str | None) -> Answer | None:
+        visitor = call.connection.visitor
+        visitor.check_job(Describe, job)
+        if job is not None:
+            self._router.run(self._router.describe, call, job)
+            return None
+        seen = filter(visitor.principal.sees, self._locations.jobs)
+        return Description(call.request.id, tuple({"job": job} for job in seen))
 
     def _answer_in_process(self, call: Call, request: Get, names: tuple[str, str]) -> Answer | None:
         """The answer of the local state server, if `routing` would pass it on unchanged; else None."""
@@ -178,7 +188,7 @@ class _Router:
         self.random = Random()
         self._pool = pool
         self._settings = ConnectionSettings(
-            options.token,
+            options.peer_token or options.token,
             "qstate proxy",
             options.max_frame,
             tls=options.owner_tls,
@@ -309,7 +319,8 @@ class _Proxied(Requester):
         self, part: int, code: int, details: Mapping[str, Detail], now: float, *, hopeless: bool = False
     ) -> None:
         # Where the oracle says that the owner is, something else may listen until the oracle knows better.
-        foreign = details.get("greeted") is False or code == FailureCode.TLS_FAILED
+        # It may also be an earlier or later life of the job, which has another secret.
+        foreign = details.get("greeted") is False or code in (FailureCode.TLS_FAILED, FailureCode.UNAUTHENTICATED)
         unreached = FailureCode.UNAVAILABLE if foreign else code
         super().on_unsent(part, unreached, details, now, hopeless=hopeless)
 
@@ -494,7 +505,12 @@ class _Waiting:
         elif isinstance(found, LocationTable):
             finish_soon(found.message(number))
         else:
-            finish_soon(Description(number, tuple(found)))
+            finish_soon(Description(number, tuple(filter(self._may_see, found))))
+
+    def _may_see(self, state: Mapping[str, Any]) -> bool:
+        call, request = self._call, self._call.request
+        assert isinstance(request, Describe) and request.job is not None
+        return permits(call.connection.visitor.principal, Describe, request.job, state["name"])
 
     def _late(self) -> None:
         self._finish(Failure(self._call.request.id, FailureCode.DEADLINE_EXCEEDED, {}))

@@ -51,6 +51,8 @@ from qstate.runtime.net.channel import LINGER_S, Channel
 from qstate.runtime.net.listener import Listener, host_and_port, listen
 from qstate.runtime.net.reactor import Reactor
 from qstate.runtime.net.reading_pool import ReadingPool
+from qstate.runtime.serving.access.audit import INTERVAL_S
+from qstate.runtime.serving.access.gate import RELOAD_S, Gate, Visitor
 from qstate.runtime.serving.client_connection import AcceptedConnection, Call
 from qstate.runtime.serving.turns import TURN_BYTES, Turns
 from qstate.tls import ClientTls, ServerTls
@@ -87,8 +89,12 @@ class EndpointOptions:
     - `max_frame`: bytes of the largest request and answer, 4096 to 2**32 - 1. `max_keys`: keys of a get.
     - `max_queued`: requests in flight of all connections; further ones are OVERLOADED.
       `max_requests_per_connection`: those of one connection, which is not read meanwhile.
-    - `token`: bytes that clients must present, None for no authentication. A proxy presents its token to the state
-      servers.
+    - `token`: bytes that clients must present, None for no authentication. Who presents it may do everything.
+    - `access_file`: path of a file with other tokens and certificates, and their rights. It may change while the port
+      serves.
+    - `peer_token`: bytes that a proxy presents to state servers, which let it do everything: the proxy has checked its
+      clients' rights. None: `token`.
+    - `audit_log`: log who asked for what and what was refused, to the logger `qstate.audit`.
     - `tls`: the port takes TLS connections only. `owner_tls`: how a proxy connects to state servers; None without TLS.
       Then it sends its token to loopback only, unless `allow_token_without_tls`.
     - `handshake_timeout_s`: seconds within which a new connection must present itself.
@@ -105,6 +111,9 @@ class EndpointOptions:
     max_queued: int = 10_000
     max_requests_per_connection: int = 1000
     token: bytes | None = field(default=None, repr=False)
+    access_file: str = ""
+    peer_token: bytes | None = field(default=None, repr=False)
+    audit_log: bool = False
     tls: ServerTls | None = None
     owner_tls: ClientTls | None = None
     allow_token_without_tls: bool = False
@@ -154,6 +163,10 @@ class Endpoint:
         *,
         statistics: RequestStatistics | None = None,
     ) -> None:
+        # First, because it refuses a file that is wrong: nothing is open yet.
+        self._gate = Gate(
+            options.access_file, token=options.token, peer_token=options.peer_token, audit=options.audit_log
+        )
         self.name = name
         self.options = options
         thread_name = f"qstate-{name.lower().replace(' ', '-')}"
@@ -214,9 +227,29 @@ class Endpoint:
         self._address = host_and_port(sock.getsockname())
         self._listener = Listener(self.reactor, sock, self._accept)
         self._listener.open()
+        self.reactor.call_soon(self._keep_gate)
         self.reactor.start()
         self._pool.start()
         log.info("Started the %s @ %s:%s", self.name, *self._address)
+
+    def _keep_gate(self) -> None:
+        """Have the gate look at its file, look for renewed certificates, and write the audit log, from time to time."""
+        gate = self._gate
+        if gate.reloads:
+            self._repeat(RELOAD_S, gate.reload)
+        for tls in (self.options.tls, self.options.owner_tls):
+            if tls is not None:
+                self._repeat(RELOAD_S, partial(_renew, tls))
+        if gate.audit is not None:
+            self._repeat(INTERVAL_S, gate.audit.write)
+            self.reactor.on_stop.add(gate.audit.write)
+
+    def _repeat(self, interval_s: float, action: Callable[[], None]) -> None:
+        def run() -> None:
+            self.reactor.call_later(interval_s, run)
+            action()
+
+        self.reactor.call_later(interval_s, run)
 
     def shutdown(self, timeout_s: float = 5.0) -> None:
         """Stop accepting, let the requests in flight finish for `timeout_s`, close everything. Idempotent.
@@ -351,9 +384,11 @@ class Endpoint:
 
     def _open(self, sock: socket.socket) -> None:
         options = self.options
+        tls = None if options.tls is None else options.tls.stream(_TLS_ONLY)
+        visitor = Visitor(self._gate, _host_of(sock), tuple if tls is None else tls.peer_names)
         protocol = ServerConnection(
             server=f"qstate {self.name}",
-            token=options.token,
+            accepts=visitor.enters,
             max_frame=options.max_frame,
             max_keys=options.max_keys,
             max_in_flight=options.max_requests_per_connection,
@@ -364,13 +399,14 @@ class Endpoint:
             self.reactor,
             sock,
             protocol,
+            visitor=visitor,
             pool=self._pool,
             room_bytes=turn_bytes,
             # What may wait before a turn begins, a turn of each thread beside it, and as much for small failures.
             max_unsent_bytes=(2 + options.query_threads) * turn_bytes,
             max_requests=options.max_requests_per_connection,
             patience_s=options.unread_timeout_s,
-            tls=None if options.tls is None else options.tls.stream(_TLS_ONLY),
+            tls=tls,
         )
         with self._changed:
             self._connections.add(connection)
@@ -469,6 +505,21 @@ def _longest_idle(connections: Iterable[AcceptedConnection], now: float) -> Acce
         connection for connection in connections if not connection.in_flight and connection.active_at <= now - IDLE_S
     ]
     return min(idle, key=_active_at, default=None)
+
+
+def _host_of(sock: socket.socket) -> str:
+    try:
+        return host_and_port(sock.getpeername())[0]
+    except OSError:  # it has gone again
+        return ""
+
+
+def _renew(tls: ServerTls | ClientTls) -> None:
+    try:
+        if tls.reload():
+            log.info("took over changed certificates of %s", tls.certificate_file)
+    except ConfigError as exc:
+        log.error("%s; new connections use the certificates from before", exc)
 
 
 def _discard(data: bytes) -> None:

@@ -5,6 +5,7 @@ Rules of this module: settings in, options out; it opens nothing.
 
 from __future__ import annotations
 
+import hmac
 import logging
 import socket
 
@@ -18,8 +19,12 @@ __all__ = ["check_exposure", "endpoint_options", "reachable"]
 log = logging.getLogger(__name__)
 
 
-def endpoint_options(config: JobConfig, which: str, host: str) -> EndpointOptions:
-    """The options of the `proxy` or the `server`. It listens on `host` unless the config names an address."""
+def endpoint_options(config: JobConfig, which: str, host: str, secret: bytes) -> EndpointOptions:
+    """The options of the `proxy` or the `server`. It listens on `host` unless the config names an address.
+
+    The proxies and state servers of a job have its `secret` in common, by which servers know the proxies.
+    """
+    protected = config.auth_token or config.access_file
     return EndpointOptions(
         bind=getattr(config, f"{which}_bind") or host,
         ports=getattr(config, f"{which}_ports"),
@@ -30,10 +35,18 @@ def endpoint_options(config: JobConfig, which: str, host: str) -> EndpointOption
         max_queued=config.max_queued_requests,
         max_requests_per_connection=config.max_requests_per_connection,
         token=config.auth_token.encode() or None,
+        access_file=config.access_file,
+        audit_log=config.audit_log,
+        peer_token=_peer_token(secret) if protected else None,
         tls=_server_tls(config),
         owner_tls=_owner_tls(config),
         allow_token_without_tls=config.allow_token_without_tls,
     )
+
+
+def _peer_token(secret: bytes) -> bytes:
+    """What proxies present to state servers. It proves that one knows the secret, and does not tell the secret."""
+    return hmac.digest(secret, b"a proxy at the query port", "sha256")
 
 
 def _server_tls(config: JobConfig) -> ServerTls | None:
@@ -65,7 +78,7 @@ def check_exposure(config: JobConfig, host: str) -> None:
     exposed = [bind for bind in (config.proxy_bind or host, config.server_bind or host) if not is_loopback(bind)]
     if not exposed:
         return
-    if config.auth_token:
+    if config.auth_token or config.access_file:
         if not config.tls_certificate_file and not config.allow_token_without_tls:
             raise ConfigError(
                 f"clients would send their token to {exposed[0]} without TLS, where others can read it: set "
@@ -73,11 +86,13 @@ def check_exposure(config: JobConfig, host: str) -> None:
                 "allow_token_without_tls=True (--allow-token-without-tls)"
             )
         return
+    if config.tls_client_ca_file and config.tls_require_client_certificate:
+        return
     if not config.allow_open_query_port:
         raise ConfigError(
             f"the query ports would listen on {exposed[0]} without authentication: set auth_token (QSTATE_TOKEN on the "
-            "command line), set proxy_bind and server_bind to 127.0.0.1 (--host), or set allow_open_query_port=True "
-            "(--allow-open-query-port) if that is meant"
+            "command line), access_file or tls_client_ca_file, set proxy_bind and server_bind to 127.0.0.1 (--host), "
+            "or set allow_open_query_port=True (--allow-open-query-port) if that is meant"
         )
     log.warning("the query ports listen on %s without authentication, as allow_open_query_port says", exposed[0])
 

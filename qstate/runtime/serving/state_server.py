@@ -34,6 +34,7 @@ __all__ = ["StateServer"]
 
 # An enum computes its attributes in Python.
 _LIVE, _COMMITTED = Isolation.LIVE.value, Isolation.COMMITTED.value
+_SERVED = (Get, Poll)
 #: For so few keys even a set whose hashes all collide is fast.
 _FEW = 256
 
@@ -85,12 +86,7 @@ class StateServer(EndpointOwner):
 
     def handle(self, call: Call) -> Answer | None:
         request = call.request
-        if type(request) is Poll:
-            if type(request.target) is not bytes:
-                raise UnsupportedQuery(target="job and state", reason="ask a proxy")
-            self._polls.take(call, request.target)
-            return None
-        if type(request) is not Get:
+        if not isinstance(request, _SERVED):
             raise UnsupportedQuery(request=type(request).__name__.lower(), reason="ask a proxy")
         target = request.target
         if type(target) is not bytes:
@@ -98,6 +94,10 @@ class StateServer(EndpointOwner):
         instance = self._registry.lookup(target)
         if instance is None:
             raise UnknownStateId(state_id=target.hex())
+        call.connection.visitor.check(type(request), instance.job, instance.name, len(request.keys))
+        if isinstance(request, Poll):
+            self._polls.take(call, target)
+            return None
         return _values(request, instance, call.most_bytes)
 
     def answer_in_process(self, request: Get, state_id: bytes, most_bytes: int) -> Values | None:

@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from secrets import token_bytes
 from typing import Any
 
 from qstate.backends.catalog import check_backend
@@ -125,8 +126,10 @@ class Standby:
         self._registry = StateRegistry()
         self._server_statistics = request_statistics(config.statistics)
         self._proxy_statistics = request_statistics(config.statistics)
-        self._server = StateServer(self._registry, endpoint_options(config, "server", host), self._server_statistics)
-        proxy_options = endpoint_options(config, "proxy", host)
+        secret = token_bytes(32)  # only the server and the proxy of this process have it
+        server_options = endpoint_options(config, "server", host, secret)
+        self._server = StateServer(self._registry, server_options, self._server_statistics)
+        proxy_options = endpoint_options(config, "proxy", host, secret)
         self._proxy = ClientProxy(proxy_options, self._proxy_statistics, local=self._server)
         self._metrics: MetricsServer | None = None
         self._oracle: StandbyOracle | None = None

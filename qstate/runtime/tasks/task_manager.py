@@ -276,7 +276,7 @@ class TaskManager:
     # -- endpoints --------------------------------------------------------------------------------------------
 
     def _endpoint(self, which: str) -> EndpointOptions:
-        return endpoint_options(self._bootstrap.config, which, self._host)
+        return endpoint_options(self._bootstrap.config, which, self._host, self._bootstrap.secret)
 
     def _counted(self) -> ProcessStatistics:
         return ProcessStatistics(

@@ -382,7 +382,7 @@ def test_a_failed_connect_raises_the_reason() -> None:
             await AsyncQueryableStateClient.connect(*gone, timeout_s=0)
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
-    with Peer(token=b"secret") as guarded:
+    with Peer(accepts=lambda token: token == b"secret") as guarded:
         with Peer() as closed:
             gone = closed.address
         asyncio.run(main(), debug=True)

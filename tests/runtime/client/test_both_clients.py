@@ -234,7 +234,7 @@ def test_an_overloaded_peer_gets_no_request_during_its_pause(client: Client, pee
 
 
 def test_a_wrong_token_is_refused_at_once(make: MakeClient, direct: bool | None) -> None:
-    with Peer(token=b"secret") as peer:
+    with Peer(accepts=lambda token: token == b"secret") as peer:
         with pytest.raises(Unauthenticated), make(peer.address, direct=direct) as client:
             client.get("job", "state", "JFK")
         with make(peer.address, direct=direct, token="secret") as client:

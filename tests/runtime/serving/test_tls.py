@@ -343,6 +343,27 @@ def test_owners_beyond_loopback_get_no_token_without_tls(
             listener.accept()
 
 
+def test_renewed_certificates_are_used_for_new_connections(
+    serve: Serve, authority: Authority, stranger: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qstate.runtime.serving.endpoint.RELOAD_S", 0.01)
+    file = tmp_path / "server.pem"
+    file.write_text(Path(authority.issue("127.0.0.1", expired=True)).read_text())
+    tls = ClientTls(ca_file=authority.file)
+    proxy = serve(ServerTls(str(file)), owner_tls=ClientTls(authority.file, str(file)))
+
+    def is_served() -> bool:
+        with suppress(TlsFailed):
+            return bool(ask_synchronously(proxy.address, tls=tls, direct=False) == 7.0)
+        return False
+
+    assert not is_served()
+    file.write_text(Path(authority.issue("127.0.0.1")).read_text())
+    wait_until(is_served, "taking over the renewed certificate")
+    file.write_text("no certificate")
+    assert is_served()
+
+
 def openssl(address: tuple[str, int], authority: Authority, *more: str) -> str:
     """What `openssl s_client` writes when it connects and says nothing."""
     command = ["openssl", "s_client", "-connect", f"{address[0]}:{address[1]}", "-CAfile", authority.file, *more]

@@ -1,0 +1,76 @@
+"""The audit log of a query port: who asked for what, and what was refused. It never has a key, a value or a token.
+
+Rules of this module: it counts, and writes the counts to the logger `qstate.audit` once in an interval: one line for
+each principal, address, kind of request and state, however many requests there were. So the log costs a look-up for
+each request, and a client cannot fill a disk with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import NamedTuple
+
+from qstate.errors import FailureCode
+
+__all__ = ["INTERVAL_S", "LOGGER", "MOST_ENTRIES", "Audit"]
+
+#: The name of the logger.
+LOGGER = "qstate.audit"
+#: How often the counts are written.
+INTERVAL_S = 10.0
+#: The most lines of one interval: clients choose the names in their requests. Further entries share a line each way.
+MOST_ENTRIES = 1000
+
+log = logging.getLogger(LOGGER)
+
+
+class Entry(NamedTuple):
+    """What the requests of one line have in common. `refusal` is 0 when they were permitted."""
+
+    principal: str
+    address: str
+    request: str
+    job: str | None
+    state: str | None
+    refusal: int
+
+
+class Audit:
+    """The counts of one port since they were last written. Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[Entry, list[int]] = {}
+
+    def record(self, entry: Entry, keys: int = 0) -> None:
+        """Count a request, with its number of keys."""
+        with self._lock:
+            counts = self._counts.get(entry)
+            if counts is None:
+                if len(self._counts) >= MOST_ENTRIES:
+                    entry = Entry("(others)", "", "(any)", None, None, entry.refusal)
+                counts = self._counts.setdefault(entry, [0, 0])
+            counts[0] += 1
+            counts[1] += keys
+
+    def write(self) -> None:
+        """Write the counts, and begin again."""
+        with self._lock:
+            counts, self._counts = self._counts, {}
+        for entry, (requests, keys) in counts.items():
+            _write(entry, requests, keys)
+
+
+def _write(entry: Entry, requests: int, keys: int) -> None:
+    refusal = FailureCode(entry.refusal).name if entry.refusal else ""
+    facts = {**entry._asdict(), "refusal": refusal, "requests": requests, "keys": keys}
+    # The names come from clients: repr leaves no line break in them.
+    text = " ".join(f"{name}={value!r}" for name, value in facts.items() if value not in (None, ""))
+    log.log(
+        logging.WARNING if refusal else logging.INFO,
+        "%s: %s",
+        "refused" if refusal else "permitted",
+        text,
+        extra={"audit": facts},
+    )

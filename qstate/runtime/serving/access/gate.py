@@ -1,0 +1,127 @@
+"""The gate of a query port: it knows the rules of now, and who is on a connection.
+
+Rules of this module: it identifies clients and notices a changed access file. `rights` decides what they may do.
+
+New rules hold for open connections, too: each connection keeps what its client has shown, and is identified again. A
+new file that is wrong changes nothing, so a slip of the pen neither locks all clients out nor lets all of them in.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from qstate.errors import ConfigError, FailureCode, Forbidden
+from qstate.line_limit import limited
+from qstate.runtime.serving.access.access_file import AccessFile, Stamp
+from qstate.runtime.serving.access.audit import Audit, Entry
+from qstate.runtime.serving.access.rights import EVERYTHING, NOBODY, Principal, Rules, digest_of, permits
+
+__all__ = ["RELOAD_S", "Gate", "Visitor"]
+
+log = limited(logging.getLogger(__name__))
+
+#: How often the access file is looked at.
+RELOAD_S = 1.0
+
+
+class Gate:
+    """The rules of one port. Any thread may use it; `reload` is for one at a time.
+
+    `token` and `peer_token` have every right: the first one is the clients', the other that of the job's proxies.
+    `audit` keeps the audit log. Raises `ConfigError` when the access file cannot be read or is wrong.
+    """
+
+    def __init__(self, access_file: str, *, token: bytes | None, peer_token: bytes | None, audit: bool = False) -> None:
+        self._file = access_file
+        #: The proxies of the job.
+        self.proxies = Principal("proxy", (EVERYTHING,))
+        owners = ((token, Principal("token", (EVERYTHING,))), (peer_token, self.proxies))
+        self._fixed = {digest_of(known): principal for known, principal in owners if known is not None}
+        self.audit = Audit() if audit else None
+        self._stamp: Stamp | None = None
+        self._lock = threading.Lock()
+        self.rules = self._read() if access_file else Rules(self._fixed, {})
+
+    @property
+    def reloads(self) -> bool:
+        """Whether there is a file that may change."""
+        return bool(self._file)
+
+    def reload(self) -> None:
+        """Take over an access file that has changed. One that is wrong is logged, and the rules stay."""
+        with self._lock:
+            try:
+                found = Path(self._file).expanduser().stat()
+                if (found.st_mtime_ns, found.st_size, found.st_ino) != self._stamp:
+                    self.rules = self._read()
+                    log.info("took over the access file %s", self._file)
+            except ConfigError as exc:
+                log.error("%s; the rules from before stay", exc)
+            except OSError as exc:
+                log.error("the access file %s cannot be read: %s; the rules from before stay", self._file, exc.strerror)
+
+    def _read(self) -> Rules:
+        found = AccessFile(self._file)
+        self._stamp = found.stamp
+        return Rules({**found.tokens, **self._fixed}, found.certificates)
+
+
+class Visitor:
+    """The client on one connection. Any thread may call `check` and read `principal`."""
+
+    __slots__ = ("_address", "_digest", "_gate", "_names", "_names_of", "_principal", "_rules")
+
+    def __init__(self, gate: Gate, address: str, names_of: Callable[[], Iterable[str]]) -> None:
+        """`names_of` gives the names in the client's certificate, once it has sent its Hello."""
+        self._gate = gate
+        self._address = address
+        self._names_of = names_of
+        self._digest: str | None = None
+        self._names: tuple[str, ...] = ()
+        self._rules: Rules | None = None
+        self._principal = NOBODY
+
+    def enters(self, token: bytes | None) -> bool:
+        """Whether the client may connect, with the token of its Hello."""
+        self._digest = None if token is None else digest_of(token)
+        self._names = tuple(self._names_of())
+        return self.principal is not NOBODY
+
+    def check(self, request: type, job: str, state: str, keys: int = 0) -> None:
+        """Raise `Forbidden` unless the client may send this type of request about the state. The one check of rights.
+
+        It does not matter whether there is such a state: what is not there is not for all to know, either.
+        """
+        permitted = permits(self.principal, request, job, state)
+        self._record(request.__name__, job, state, 0 if permitted else FailureCode.FORBIDDEN, keys)
+        if not permitted:
+            raise Forbidden(job=job, state=state)
+
+    def check_job(self, request: type, job: str | None) -> None:
+        """Raise `Forbidden` unless the client may see that there is such a job, or for None ask for those it sees."""
+        permitted = job is None or self.principal.sees(job)
+        self._record(request.__name__, job, None, 0 if permitted else FailureCode.FORBIDDEN)
+        if not permitted:
+            raise Forbidden(job=job)
+
+    def refused(self, code: FailureCode) -> None:
+        """The client was turned away before it could ask for anything."""
+        self._record("Hello", None, None, code)
+
+    def _record(self, request: str, job: str | None, state: str | None, refusal: int, keys: int = 0) -> None:
+        audit = self._gate.audit
+        # A proxy has recorded what its clients ask for.
+        if audit is not None and self.principal is not self._gate.proxies:
+            audit.record(Entry(self.principal.name, self._address, request, job, state, refusal), keys)
+
+    @property
+    def principal(self) -> Principal:
+        """Who the client is, by the rules of now; `NOBODY` when they do not know it any more."""
+        rules = self._gate.rules
+        if rules is not self._rules:
+            self._principal = rules.identify(self._digest, self._names) or NOBODY
+            self._rules = rules
+        return self._principal

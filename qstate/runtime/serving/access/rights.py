@@ -1,0 +1,130 @@
+"""Principals and their rights on jobs and states.
+
+Rules of this module: decisions only. It reads no file and knows no connection. A server decides about each request
+once, where it comes in, with `permits`: proxies have every right at state servers, because they have decided before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from fnmatch import translate
+from hashlib import sha256
+
+from qstate.protocol import Describe, Get, Locate, Poll
+
+__all__ = ["EVERYTHING", "NOBODY", "Grant", "Principal", "Right", "Rules", "digest_of", "permits"]
+
+#: How many decisions a principal remembers. The names in them come from clients.
+MOST_DECISIONS = 4096
+
+
+class Right(Enum):
+    """What a grant may allow on a state."""
+
+    READ = "read"
+    SCAN = "scan"
+    SUBSCRIBE = "subscribe"
+    #: Any other right includes it: who may read a state may see that it is there, and where.
+    DESCRIBE = "describe"
+
+
+#: The right that a request needs on the state that it names.
+RIGHT_OF: Mapping[type, Right] = {
+    Get: Right.READ,
+    Poll: Right.SUBSCRIBE,
+    Locate: Right.DESCRIBE,
+    Describe: Right.DESCRIBE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """These rights on the states whose job and name fit a pattern each. In a pattern, `*` stands for any text."""
+
+    rights: frozenset[Right]
+    jobs: tuple[str, ...]
+    states: tuple[str, ...]
+
+
+class Principal:
+    """Who sends requests, as the rules know it. Any thread may use it."""
+
+    __slots__ = ("_decisions", "_grants", "name")
+
+    def __init__(self, name: str, grants: Iterable[Grant] = ()) -> None:
+        self.name = name
+        self._grants = [(grant.rights, _matcher(grant.jobs), _matcher(grant.states)) for grant in grants]
+        self._decisions: dict[tuple[type, str, str], bool] = {}
+
+    def permits(self, request: type, job: str, state: str) -> bool:
+        """Whether it may send this type of request about the state. See `permits`, the function."""
+        key = (request, job, state)
+        decision = self._decisions.get(key)
+        if decision is None:
+            if len(self._decisions) >= MOST_DECISIONS:
+                self._decisions.clear()
+            decision = self._decisions[key] = self._decide(RIGHT_OF[request], job, state)
+        return decision
+
+    def sees(self, job: str) -> bool:
+        """Whether it may see that there is a job of this name: it has some right on some states of it."""
+        return any(jobs(job) for _, jobs, _ in self._grants)
+
+    def _decide(self, right: Right, job: str, state: str) -> bool:
+        return any(
+            (right in rights or right is Right.DESCRIBE) and jobs(job) and states(state)
+            for rights, jobs, states in self._grants
+        )
+
+
+def permits(principal: Principal, request: type, job: str, state: str) -> bool:
+    """Whether the principal may send this type of request about the state of the job. The one check of rights."""
+    return principal.permits(request, job, state)
+
+
+#: Holders of the job's token, proxies of the job, and all clients of a port that asks for no token.
+EVERYTHING = Grant(frozenset(Right), ("*",), ("*",))
+#: A client whose token or certificate the rules do not know any more.
+NOBODY = Principal("")
+
+
+def digest_of(token: bytes) -> str:
+    """What rules keep of a token: its SHA-256, in hexadecimal.
+
+    A token is random, so that nobody can guess it from its digest. A slow hash is for passwords that people choose.
+    """
+    return sha256(token).hexdigest()
+
+
+class Rules:
+    """Principals by the digests of their tokens and by the names in their certificates. Immutable.
+
+    Without any principal, every client has every right.
+    """
+
+    def __init__(self, tokens: Mapping[str, Principal], certificates: Mapping[str, Principal]) -> None:
+        self._tokens = dict(tokens)
+        self._certificates = dict(certificates)
+        self._anyone = None if tokens or certificates else Principal("anyone", (EVERYTHING,))
+
+    def identify(self, digest: str | None, names: Iterable[str]) -> Principal | None:
+        """The principal of a client; None when the rules know neither its token nor its certificate.
+
+        The look-up by digest takes no longer for a token that resembles another one.
+        """
+        found = self._tokens.get(digest) if digest is not None else None
+        by_name = (self._certificates[name] for name in names if name in self._certificates)
+        return found or next(by_name, None) or self._anyone
+
+
+def _matcher(patterns: Iterable[str]) -> Callable[[str], object]:
+    parts = (translate(_literal(pattern)) for pattern in patterns)
+    return re.compile("|".join(parts)).fullmatch
+
+
+def _literal(pattern: str) -> str:
+    """The pattern for `fnmatch`, in which only `*` has a meaning."""
+    return pattern.replace("[", "[[]").replace("?", "[?]")

@@ -1,0 +1,114 @@
+"""Laws of the audit log: who asked for what is in it once, what was refused too, and no key, value or token."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qstate.errors import FailureCode
+from qstate.runtime.serving.access.audit import LOGGER, MOST_ENTRIES, Audit, Entry
+from tests.runtime.serving.raw_client import RawClient, wait_until
+from tests.runtime.serving.test_access import RULES, Served, access_file, serve
+
+__all__ = ["access_file", "serve"]
+
+
+@pytest.fixture
+def audited(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[dict[str, Any]]]:
+    """What the log has, as its lines' facts."""
+    caplog.set_level(logging.INFO, LOGGER)
+    monkeypatch.setattr("qstate.runtime.serving.endpoint.INTERVAL_S", 0.01)
+    return lambda: [record.audit for record in caplog.records if record.name == LOGGER]  # type: ignore[attr-defined]
+
+
+def test_requests_and_refusals_are_counted_once_wherever_they_came_in(
+    serve: Callable[..., Served], access_file: Path, audited: Callable[[], list[dict[str, Any]]]
+) -> None:
+    served = serve(access_file=str(access_file), audit_log=True)
+    target = ("flights", "lastDelay")
+    with RawClient(served.proxy.address, token=b"reader") as client:
+        for _ in range(3):
+            client.get(target, "JFK", "LGA")
+        client.get(("flights", "secret"), "JFK")
+        client.locate(*target)
+        client.describe(None)
+        client.describe("weather")
+    with RawClient(served.server.address, token=b"reader") as client:
+        client.get(served.ids[target], "JFK")
+    with RawClient(served.proxy.address, hello=False) as stranger:
+        stranger.sock.sendall(stranger.connection.start())
+        stranger.receive_close_notice()
+
+    def totals() -> dict[tuple[Any, ...], tuple[int, int]]:
+        found: dict[tuple[Any, ...], tuple[int, int]] = {}
+        for line in audited():
+            key = (line["principal"], line["request"], line["job"], line["state"], line["refusal"])
+            requests, keys = found.get(key, (0, 0))
+            found[key] = requests + line["requests"], keys + line["keys"]
+        return found
+
+    expected = {
+        ("reader", "Get", "flights", "lastDelay", ""): (4, 7),
+        ("reader", "Get", "flights", "secret", "FORBIDDEN"): (1, 1),
+        ("reader", "Locate", "flights", "lastDelay", ""): (1, 0),
+        ("reader", "Describe", None, None, ""): (1, 0),
+        ("reader", "Describe", "weather", None, "FORBIDDEN"): (1, 0),
+        ("", "Hello", None, None, "UNAUTHENTICATED"): (1, 0),
+    }
+    wait_until(lambda: totals() == expected, "writing the audit log")
+    assert {line["address"] for line in audited()} == {"127.0.0.1"}
+
+
+def test_the_log_is_off_by_default(
+    serve: Callable[..., Served], access_file: Path, audited: Callable[[], list[dict[str, Any]]]
+) -> None:
+    served = serve(access_file=str(access_file))
+    with RawClient(served.proxy.address, token=b"reader") as client:
+        client.get(("flights", "secret"), "JFK")
+    served.proxy.shutdown()
+    assert audited() == []
+
+
+def test_what_was_counted_last_is_written_at_the_end(
+    serve: Callable[..., Served],
+    access_file: Path,
+    audited: Callable[[], list[dict[str, Any]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("qstate.runtime.serving.endpoint.INTERVAL_S", 3600.0)
+    served = serve(access_file=str(access_file), audit_log=True)
+    with RawClient(served.proxy.address, token=b"reader") as client:
+        client.get(("flights", "secret"), "JFK")
+    assert audited() == []
+    served.proxy.shutdown()
+    assert [line["refusal"] for line in audited()] == ["FORBIDDEN"]
+
+
+def test_a_line_has_no_key_no_token_and_no_line_break(
+    serve: Callable[..., Served], access_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, LOGGER)
+    served = serve(access_file=str(access_file), audit_log=True)
+    with RawClient(served.proxy.address, token=b"reader") as client:
+        client.get(("flights", "lastDelay\nrefused: principal='admin'"), "a secret key")
+    served.proxy.shutdown()
+    lines = [record.getMessage() for record in caplog.records if record.name == LOGGER]
+    assert len(lines) == 1 and lines[0].startswith("permitted: principal='reader' address='127.0.0.1' request='Get'")
+    assert "\n" not in lines[0] and "a secret key" not in lines[0]
+    assert not any(digest in lines[0] for digest in RULES.split('"') if len(digest) == 64)
+
+
+def test_names_that_clients_choose_do_not_fill_the_log(audited: Callable[[], list[dict[str, Any]]]) -> None:
+    audit = Audit()
+    for number in range(3 * MOST_ENTRIES):
+        audit.record(Entry("reader", "10.0.0.1", "Get", "job", f"state {number}", FailureCode.FORBIDDEN), 2)
+    audit.write()
+    lines = audited()
+    assert len(lines) == MOST_ENTRIES + 1
+    assert (lines[-1]["principal"], lines[-1]["requests"]) == ("(others)", 2 * MOST_ENTRIES)
+    audit.write()
+    assert len(audited()) == MOST_ENTRIES + 1
