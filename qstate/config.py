@@ -107,12 +107,20 @@ class JobConfig:
     max_connections: int = _option(
         1024, "client connections per server or proxy; at the limit, a new connection replaces an idle one"
     )
+    max_connections_per_address: int = _option(
+        0, "the same from one address; 0: half of max_connections, and no such limit for loopback"
+    )
     max_frame_bytes: int = _option(
         16 * 1024 * 1024, "largest frame accepted or sent on the query port; 4096 to 268435455"
     )
     max_queued_requests: int = _option(10_000, "requests a server or proxy queues before it answers 'overloaded'")
     max_requests_per_connection: int = _option(
         1000, "unanswered requests of one connection, at which a server or proxy stops reading from it"
+    )
+    max_buffered_bytes: int = _option(
+        64 * 1024 * 1024,
+        "memory of a server or proxy for requests that have not arrived whole and answers that are not read yet, and "
+        "half as much for requests in flight; beyond it, connections that hold much of it are closed",
     )
     statistics: bool = _option(
         True, "count connections, requests, failures and durations: for Job.statistics() and for metrics"
@@ -263,6 +271,7 @@ _ABOVE_ZERO = [
     "slots",
     "max_connections",
     "max_queued_requests",
+    "max_buffered_bytes",
     "max_requests_per_connection",
     "lease_s",
     "start_timeout_s",
@@ -274,6 +283,7 @@ _AT_LEAST_ZERO = [
     "element_timeout_s",
     "snapshot_interval",
     "parallelism",
+    "max_connections_per_address",
     "proxy_network_threads",
     "proxy_query_threads",
     "server_network_threads",

@@ -284,6 +284,10 @@ class FrameReader:
         """How many bytes belong to no payload yet."""
         return len(self._data) - self._start
 
+    def clear(self) -> None:
+        """Drop the buffered bytes: the connection has ended."""
+        self._data, self._start = b"", 0
+
     def _payloads(self) -> Iterator[bytes]:
         while len(self._data) - self._start >= HEADER_BYTES:
             data, body = self._data, self._start + HEADER_BYTES

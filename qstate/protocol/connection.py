@@ -123,6 +123,7 @@ class BrokenConnection(RemoteProtocolError):
 _ANSWER_OF: dict[type, type] = {Get: Values, Locate: Location, Describe: Description, Poll: Changes, Ping: Pong}
 _REQUESTS = (Get, Locate, Describe, Poll, Ping)
 _ANSWERS = (Values, Location, Description, Changes, Pong, Failure)
+_NONE = (type(None), 0, 0)
 
 
 def check_answer(request: Request, answer: Answer) -> None:
@@ -313,8 +314,8 @@ class ServerConnection(_Connection):
         self.answer_limits = self._limits
         self._max_in_flight = max_in_flight
         self._reader = FrameReader(HANDSHAKE_MAX_FRAME)
-        # The class of the answer and the number of results.
-        self._waiting: dict[int, tuple[type, int]] = {}
+        # The class of the answer, the number of results, and the size of the request.
+        self._waiting: dict[int, tuple[type, int, int]] = {}
         # The ids of unanswered BadRequest events. They are kept apart, because a second request with the id of an
         # unanswered one is such an event.
         self._refused: deque[int] = deque()
@@ -337,6 +338,19 @@ class ServerConnection(_Connection):
             raise self._broken(exc, events) from exc
         return events
 
+    @property
+    def buffered(self) -> int:
+        """How many received bytes were not taken out as messages yet."""
+        return self._reader.buffered
+
+    def size_of(self, number: int) -> int:
+        """How many bytes the payload of an unanswered request had; 0 if there is none of that id."""
+        return self._waiting.get(number, _NONE)[2]
+
+    def close(self) -> tuple[int, ...]:
+        self._reader.clear()
+        return super().close()
+
     def send(self, answer: Answer) -> bytes:
         """The bytes of an answer; `Failure(0, ...)` closes the connection.
 
@@ -357,7 +371,7 @@ class ServerConnection(_Connection):
             return data
         expected = self._waiting.get(number)
         found = (type(answer), len(answer.results) if type(answer) is Values else 0)
-        if expected != found:
+        if expected is None or expected[0] is not found[0] or expected[1] != found[1]:
             raise LocalProtocolError(f"request {number} waits for {expected}, not for {found}")
         if self._waiting.pop(number, None) is None:
             raise LocalProtocolError(f"request {number} was answered twice")
@@ -372,7 +386,7 @@ class ServerConnection(_Connection):
             if isinstance(message, Hello | Welcome) or not message.id:
                 raise RemoteProtocolError(f"a client does not send {type(message).__name__} now")
             return self._bad_request(message.id, FailureCode.UNSUPPORTED, {"field": "type", "expected": "a request"})
-        expected = (_ANSWER_OF[type(message)], len(message.keys) if isinstance(message, Get) else 0)
+        expected = (_ANSWER_OF[type(message)], len(message.keys) if isinstance(message, Get) else 0, len(payload))
         if self._waiting.setdefault(message.id, expected) is not expected:
             details = {"field": "id", "expected": "one that no live request has"}
             return self._bad_request(message.id, FailureCode.MALFORMED, details)
@@ -413,6 +427,7 @@ class ServerConnection(_Connection):
 
     def _broken(self, error: ProtocolError, events: list[ServerEvent]) -> BrokenConnection:
         self.state = ConnectionState.CLOSED
+        self._reader.clear()
         details: dict[str, Detail] = {}
         if error.code is FailureCode.VERSION_MISMATCH:
             details["versions"] = ",".join(str(version) for version in sorted(self._versions))

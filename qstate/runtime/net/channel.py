@@ -213,6 +213,7 @@ class Channel:
         if self.state is not ChannelState.CLOSED:
             self.state = ChannelState.CLOSED
             self._reason = self._reason or reason
+            self._unsent.clear()  # at once: the reactor may take a while
             self._reactor.call_soon(self._end, reason)
 
     def _end(self, reason: BaseException | None) -> None:

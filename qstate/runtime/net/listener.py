@@ -10,6 +10,7 @@ import logging
 import selectors
 import socket
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from qstate.errors import ConfigError
 from qstate.line_limit import limited
@@ -61,7 +62,7 @@ class Listener:
     """Accepts connections on a reactor and hands each socket to `accepted(sock, peer)` on its driving thread."""
 
     def __init__(
-        self, reactor: Reactor, sock: socket.socket, accepted: Callable[[socket.socket, object], None]
+        self, reactor: Reactor, sock: socket.socket, accepted: Callable[[socket.socket, tuple[Any, ...]], None]
     ) -> None:
         self._reactor = reactor
         self._sock = sock

@@ -34,7 +34,7 @@ class PooledChannel(Channel):
 
     `on_data` may return work for the same thread. The work may take long: it runs once other threads may read and close
     the connection. `on_data` may also call `hold`. After `release` the channel calls `on_data` with no bytes first, so
-    that it can process what it kept.
+    that it can process what it kept. With `yield_turn`, other connections are read before that.
 
     With more than `HIGH_WATER_BYTES` unsent the channel stops reading (back-pressure). `is_congested` is then True, and
     the caller should send nothing until `on_room`, which runs on the reactor's thread. If the peer reads none of the
@@ -44,7 +44,18 @@ class PooledChannel(Channel):
     handshake is complete are dropped. When TLS fails, the channel finishes, and `on_close` has the `TlsFailed`.
     """
 
-    __slots__ = ("_held", "_high_water", "_on_room", "_patience_s", "_paused", "_pool", "_reading", "_unread", "tls")
+    __slots__ = (
+        "_held",
+        "_high_water",
+        "_kept",
+        "_on_room",
+        "_patience_s",
+        "_paused",
+        "_pool",
+        "_reading",
+        "_unread",
+        "tls",
+    )
 
     def __init__(
         self,
@@ -72,6 +83,7 @@ class PooledChannel(Channel):
         self._reading = threading.Lock()
         self._paused = False
         self._held = False
+        self._kept = False
         self._unread: Timer | None = None
 
     def open(self) -> None:
@@ -88,10 +100,23 @@ class PooledChannel(Channel):
             self._held = False
             self._pool.recall(self)
 
+    def while_unread(self, action: Callable[[], object]) -> None:
+        """Run `action()` while no thread is in `on_data`, which may take a moment. Not in `on_data`."""
+        with self._reading:
+            action()
+
+    def yield_turn(self) -> None:
+        """Read nothing more until `on_data` was called with no bytes, soon but after others. Call it only in `on_data`.
+
+        So input that takes long to process is processed in parts, and waits in the kernel meanwhile.
+        """
+        self._kept = True
+        self._pool.recall(self)
+
     def read_ready(self, ended: bool) -> None:
         work = None
         with self._reading:
-            if not self._may_read():
+            if self._kept or not self._may_read():
                 return
             data = b""
             try:
@@ -105,13 +130,14 @@ class PooledChannel(Channel):
                 return
             except Exception as exc:
                 self._fail(exc)
-            if (ended or len(data) == RECEIVE_BYTES) and self._may_read():
+            if (ended or len(data) == RECEIVE_BYTES) and not self._kept and self._may_read():
                 self._pool.arm(self._sock.fileno())
         self._do(work)
 
     def read_on(self) -> None:
         work = None
         with self._reading:
+            self._kept = False
             if not self._may_read():
                 return
             try:
@@ -119,7 +145,7 @@ class PooledChannel(Channel):
                     work = self._on_data(b"")
             except Exception as exc:
                 self._fail(exc)
-            if self._may_read():
+            if not self._kept and self._may_read():
                 self._pool.arm(self._sock.fileno())
         self._do(work)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from qstate.errors import Detail, FailureCode, LocalProtocolError, TlsFailed
@@ -32,18 +32,25 @@ from qstate.protocol import (
     ServerEvent,
     Values,
 )
-from qstate.runtime.net.channel import LINGER_S
+from qstate.runtime.net.channel import LINGER_S, SlowReader
 from qstate.runtime.net.pooled_channel import PooledChannel
 from qstate.runtime.net.reactor import Reactor, Timer
 from qstate.runtime.net.reading_pool import ReadingPool
 from qstate.runtime.serving.access.gate import Visitor
+from qstate.runtime.serving.sharing.memory_budget import FREE_BYTES, MemoryBudget
 from qstate.tls import TlsStream
 
-__all__ = ["AcceptedConnection", "Call", "ConnectionHandler"]
+__all__ = ["AcceptedConnection", "Call", "ConnectionHandler", "Steps"]
 
 log = limited(logging.getLogger(__name__))
 
+#: Work in steps: each gives the answer, or None when there is more to do. Without an answer, one follows later.
+Steps = Iterator[Answer | None]
 
+#: So many messages of one connection are taken in before other connections are read.
+MOST_AT_ONCE = 64
+#: What a key takes in memory beside its characters.
+KEY_BYTES = 64
 #: When a client should ask again whose answer found no room.
 RETRY_AFTER_MS = 50
 
@@ -77,7 +84,8 @@ class AcceptedConnection:
     """A connection from accept to close, which the threads of a pool read. Call `open` on the reactor's thread.
 
     With `max_requests` in flight it stops reading until half of them are answered, so one connection takes no more than
-    its share. Answers that come late may fill `room_bytes`; more than `max_unsent_bytes` end the connection.
+    its share. Answers that come late may fill `room_bytes`; more than `max_unsent_bytes` end the connection. What it
+    holds in memory counts in `memory`.
     """
 
     def __init__(
@@ -88,6 +96,8 @@ class AcceptedConnection:
         protocol: ServerConnection,
         *,
         visitor: Visitor,
+        host: str,
+        memory: MemoryBudget,
         pool: ReadingPool,
         room_bytes: int,
         max_unsent_bytes: int,
@@ -114,10 +124,22 @@ class AcceptedConnection:
         #: The calls that wait for a thread. `queued` says that the connection waits for its turn.
         self.calls: deque[Call] = deque()
         self.queued = False
+        #: Whether its last turn took long. Only `Turns` changes it.
+        self.slow = False
+        #: The same for the calls that take several turns, until they begin. Only `LargeCalls` changes them.
+        self.large_calls: deque[Call] = deque()
+        self.large_queued = False
         #: The requests that were admitted and not answered. The endpoint counts them.
         self.in_flight = 0
+        #: What the requests in flight cost together (see `Call.cost`). The endpoint counts it, too.
+        self.in_flight_bytes = 0
         #: When it was accepted or last answered, by the reactor's clock.
         self.active_at = reactor.clock()
+        #: When the frame began of which only a part has arrived; 0 without one.
+        self.frame_begun_at = 0.0
+        self.host = host
+        self._memory = memory
+        self._counted = False
         self._room_bytes = room_bytes
         self._max_requests = max_requests
         self._held = False
@@ -146,8 +168,43 @@ class AcceptedConnection:
         """Send now, or on the driving thread at the end of its turn. Any thread."""
         if self.reactor.in_driver():
             self.channel.send_soon(data)
+            self._count()
         else:
-            self.channel.send(data)
+            self.send_now(data)
+
+    def send_now(self, data: bytes) -> None:
+        """Send from this thread, which must not be the driving one."""
+        self.channel.send(data)
+        if len(data) > FREE_BYTES or self._counted:
+            self._count()
+
+    # `Holder`.
+
+    def held_bytes(self) -> int:
+        return self.protocol.buffered + self.channel.waiting_bytes()
+
+    def give_up_memory(self) -> None:
+        self._handler.refused(FailureCode.OVERLOADED)
+        waiting = self.channel.waiting_bytes()
+        if waiting > FREE_BYTES:
+            self.channel.close(SlowReader(f"the peer left {waiting} bytes unread, and the memory is needed"))
+        else:
+            self.reactor.call_soon(self._end_frame, FailureCode.OVERLOADED)
+
+    def _end_frame(self, code: FailureCode) -> None:
+        """End the connection, on which a part of a frame has arrived."""
+        if not self.over:
+            self.end(code, LINGER_S)
+            self.channel.while_unread(self.protocol.close)
+
+    def _count(self) -> None:
+        held = self.held_bytes()
+        if held > FREE_BYTES:
+            self._counted = True
+            self._memory.hold(self, held)
+        elif self._counted:
+            self._counted = False
+            self._memory.drop(self)
 
     def has_room(self, size: int) -> bool:
         """Whether so many bytes may wait for the client beside those that wait already. Any thread.
@@ -160,7 +217,7 @@ class AcceptedConnection:
     def answered(self, now: float) -> None:
         """The endpoint counted one request less in flight. Any thread."""
         self.active_at = now
-        if self._held and self.in_flight <= self._max_requests // 2:
+        if self._held and self.in_flight <= self._max_requests // 2 and self.in_flight_bytes <= self._room_bytes // 2:
             self._held = False
             self.channel.release()
         if self._ended and not self.in_flight:
@@ -183,20 +240,42 @@ class AcceptedConnection:
             self.channel.close()
 
     def _on_data(self, data: bytes) -> Callable[[], None] | None:
-        room = self._max_requests - self.in_flight
+        room = max(0, self._max_requests - self.in_flight) if self.in_flight_bytes <= self._room_bytes else 0
+        most = min(room, MOST_AT_ONCE)
         try:
-            events = self.protocol.receive(data, max(0, room))
-            if room > 1 and len(events) == 1 and type(events[0]) is Get:
-                return self._handler.received_alone(self, events[0])
-            while self._take(events, room):
-                room = self._max_requests - self.in_flight
-                events = self.protocol.receive(b"", max(0, room))
+            events = self.protocol.receive(data, most)
         except BrokenConnection as broken:
             self._broken(broken)
+            return None
+        if self.protocol.buffered or self._counted:
+            self._kept_input(len(events), most)
+        if most > 1 and len(events) == 1 and type(events[0]) is Get:
+            return self._handler.received_alone(self, events[0])
+        self._take(events)
+        if not room:
+            self._hold()
+        elif len(events) == most:  # more may be buffered
+            self.channel.yield_turn()
         return None
 
-    def _take(self, events: list[ServerEvent], room: int) -> bool:
-        """Take in the messages, at most `room`. Returns whether more may be buffered and there may be room for them."""
+    def _kept_input(self, taken: int, most: int) -> None:
+        """Some input is no message yet: it is a part of a frame, or waits until there is room for it."""
+        self._count()
+        if not self.protocol.buffered or taken == most:
+            self.frame_begun_at = 0.0
+        elif taken or not self.frame_begun_at:
+            self.frame_begun_at = self.reactor.clock()
+
+    def frame_is_late(self, began_by: float) -> bool:
+        """Whether a frame that began by then has not arrived whole, although the connection is read."""
+        return 0 < self.frame_begun_at <= began_by and not self.channel.is_congested()
+
+    def end_late_frame(self) -> None:
+        """End the connection, because the frame takes too long. Only the driving thread."""
+        self._handler.refused(FailureCode.DEADLINE_EXCEEDED)
+        self._end_frame(FailureCode.DEADLINE_EXCEEDED)
+
+    def _take(self, events: list[ServerEvent]) -> None:
         for event in events:
             kind = type(event)
             if kind is Get or kind is Poll or kind is Locate or kind is Describe:
@@ -208,16 +287,17 @@ class AcceptedConnection:
                 self.send(self.protocol.send(Failure(event.id, event.code, event.details)))
             elif isinstance(event, Opened):
                 self.channel.send(event.reply)
-        if room > 0:
-            return len(events) == room
+
+    def _hold(self) -> None:
         # Hold first: a request that another thread answers now either finds the channel held or is not counted below.
         self.channel.hold()
         self._held = True
         self.answered(self.active_at)
-        return False
 
     def _on_room(self) -> None:
-        if self.calls:
+        if self.frame_begun_at:  # nothing was read meanwhile
+            self.frame_begun_at = self.reactor.clock()
+        if self.calls or self.large_calls:
             self._handler.has_room(self)
 
     def _broken(self, broken: BrokenConnection) -> None:
@@ -241,6 +321,7 @@ class AcceptedConnection:
             self._handler.refused(reason.code)
             self.visitor.refused(reason.code)
         self.protocol.close()
+        self._memory.drop(self)
         self._handler.closed(self)
 
     def _cancel_late(self) -> None:
@@ -252,9 +333,11 @@ class Call:
     """A request that needs exactly one answer. Times are by the reactor's clock.
 
     `failure` is the failure code of the answer, or of its only key; None before the answer and without a failure.
+    `steps` is the rest of the work on a request that takes turns (see `Service`). `cost` is about how many bytes of
+    memory the request takes.
     """
 
-    __slots__ = ("_handler", "connection", "deadline", "failure", "received_at", "request")
+    __slots__ = ("_handler", "connection", "cost", "deadline", "failure", "received_at", "request", "steps")
 
     def __init__(
         self,
@@ -269,6 +352,10 @@ class Call:
         self.received_at = received_at
         self.deadline = received_at + request.deadline_ms / 1000
         self.failure: int | None = None
+        self.steps: Steps | None = None
+        self.cost = connection.protocol.size_of(request.id)
+        if type(request) is Get:
+            self.cost += KEY_BYTES * len(request.keys)
 
     @property
     def most_bytes(self) -> int:

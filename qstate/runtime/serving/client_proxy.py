@@ -15,7 +15,7 @@ decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from random import Random
 from typing import Any
@@ -41,7 +41,8 @@ from qstate.runtime.routing.pipelined_connection import ConnectionSettings, Peer
 from qstate.runtime.routing.routed_get import LOOK_UP, Ask, LookUp, Refuse, RoutedGet
 from qstate.runtime.routing.routed_get import Answer as Routed
 from qstate.runtime.serving.access.rights import permits
-from qstate.runtime.serving.endpoint import Call, Endpoint, EndpointOptions, EndpointOwner
+from qstate.runtime.serving.client_connection import Call, Steps
+from qstate.runtime.serving.endpoint import Endpoint, EndpointOptions, EndpointOwner
 from qstate.runtime.serving.location_cache import LocationCache, Reply
 from qstate.runtime.serving.owner_connection import OwnerConnection
 from qstate.runtime.serving.state_server import StateServer
@@ -101,14 +102,14 @@ class ClientProxy(EndpointOwner):
         super().shutdown(timeout_s)
         self._pool.stop(min(timeout_s, 1.0))
 
-    def handle(self, call: Call) -> Answer | None:
+    def handle(self, call: Call) -> Answer | Steps | None:
         request = call.request
         router = self._router
         if isinstance(request, Get):
             names = self._names_of(call, request)
-            answer = self._answer_in_process(call, request, names) if self._local is not None else None
-            if answer is not None:
-                return answer
+            found = self._answer_in_process(call, request, names) if self._local is not None else None
+            if found is not None:
+                return found if isinstance(found, Values) else self._answer_in_steps(call, request, names, found)
             router.run(router.get, call, request, names)
         elif isinstance(request, Poll):
             router.run(router.poll, call, request, self._names_of(call, request))
@@ -139,8 +140,12 @@ class ClientProxy(EndpointOwner):
         seen = filter(visitor.principal.sees, self._locations.jobs)
         return Description(call.request.id, tuple({"job": job} for job in seen))
 
-    def _answer_in_process(self, call: Call, request: Get, names: tuple[str, str]) -> Answer | None:
-        """The answer of the local state server, if `routing` would pass it on unchanged; else None."""
+    def _answer_in_process(
+        self, call: Call, request: Get, names: tuple[str, str]
+    ) -> Values | Iterator[Values | None] | None:
+        """The answer of the local state server, if `routing` would pass it on unchanged; else None. Of many keys, its
+        steps.
+        """
         table = self._locations.known(*names)
         owner = None if table is None else _owner_of_all(table, request.keys)
         if owner is None or self._local is None:
@@ -151,7 +156,22 @@ class ClientProxy(EndpointOwner):
             if error.retry is Retry.FATAL:
                 raise
             return None
-        return values if values is not None and PLAIN.issuperset(map(type, values.results)) else None
+        return values if not isinstance(values, Values) or PLAIN.issuperset(map(type, values.results)) else None
+
+    def _answer_in_steps(
+        self, call: Call, request: Get, names: tuple[str, str], steps: Iterator[Values | None]
+    ) -> Steps:
+        """The same in steps; at their end `routing` answers if they gave nothing that can be passed on."""
+        try:
+            for values in steps:
+                if values is None or PLAIN.issuperset(map(type, values.results)):
+                    yield values
+                if values is not None:
+                    break
+        except QueryError as error:
+            if error.retry is Retry.FATAL:
+                raise
+        self._router.run(self._router.get, call, request, names)
 
 
 def _owner_of_all(table: LocationTable, keys: Sequence[Key]) -> Owner | None:

@@ -11,7 +11,8 @@ Bounds:
 - connections: a new one replaces an idle one, else it is refused (OVERLOADED);
 - requests in flight: at its limit a connection is not read, at the limit of all connections requests are OVERLOADED;
 - unread answers: back-pressure, then the connection is closed;
-- times: the handshake's, a request's in the queue (its deadline), and the shutdown's.
+- memory: a budget of all connections (`memory_budget`), and as many large answers in the making (`large_calls`);
+- times: the handshake's, a frame's, a request's in the queue (its deadline), and the shutdown's.
 
 Connections take turns: a client that sends a thousand requests at once does not make the others wait for all of them.
 """
@@ -22,24 +23,21 @@ import logging
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from functools import partial
+from ipaddress import ip_address
 from operator import attrgetter
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from qstate.errors import ClosedError, ConfigError, FailureCode, QueryError
 from qstate.line_limit import limited
-from qstate.ports import Ports, ports_text
 from qstate.protocol import (
-    DEFAULT_MAX_FRAME,
-    DEFAULT_MAX_KEYS,
     Answer,
     ConnectionState,
     Describe,
     Failure,
     Get,
-    Limits,
     Locate,
     Poll,
     ServerConnection,
@@ -53,8 +51,11 @@ from qstate.runtime.net.reactor import Reactor
 from qstate.runtime.net.reading_pool import ReadingPool
 from qstate.runtime.serving.access.audit import INTERVAL_S
 from qstate.runtime.serving.access.gate import RELOAD_S, Gate, Visitor
-from qstate.runtime.serving.client_connection import AcceptedConnection, Call
-from qstate.runtime.serving.turns import TURN_BYTES, Turns
+from qstate.runtime.serving.client_connection import AcceptedConnection, Call, Steps
+from qstate.runtime.serving.endpoint_options import EndpointOptions
+from qstate.runtime.serving.sharing.freed_memory import give_back
+from qstate.runtime.serving.sharing.memory_budget import FREE_BYTES, MemoryBudget
+from qstate.runtime.serving.sharing.turns import TURN_BYTES, Turns
 from qstate.tls import ClientTls, ServerTls
 
 __all__ = ["Call", "Endpoint", "EndpointOptions", "EndpointOwner", "Service"]
@@ -63,6 +64,12 @@ log = limited(logging.getLogger(__name__))
 
 #: Refused or replaced connections that get a close notice at the same time. Any more are closed at once.
 MAX_REFUSALS = 64
+#: The memory of connections has room for at least so many of the largest frames.
+LEAST_FRAMES = 4
+#: How often to look for frames that take too long.
+LOOK_S = 1.0
+#: After its connections held more than this, freed memory is given back.
+MUCH_BYTES = 16 * 1024 * 1024
 #: A connection that was idle for so long may be replaced by a new one when there are `max_connections`.
 IDLE_S = 1.0
 #: The shortest time after which a refused client should retry, also used when the queue's length is unknown.
@@ -74,76 +81,18 @@ CLOSE_NOTICE_S = 0.2
 _active_at = attrgetter("active_at")
 #: What a client that speaks no TLS gets where it is required.
 _TLS_ONLY = frame(encode(Failure(0, FailureCode.TLS_FAILED, {"expected": "TLS"})))
-
-
-@dataclass(frozen=True, slots=True)
-class EndpointOptions:
-    """How a server or proxy listens and what it bounds. Raises `ConfigError` for a value that cannot work.
-
-    - `bind`: the host name or address to listen on. "0.0.0.0" is every address of this host: set a `token` then.
-    - `ports`: tried in order. Text ("9069,9100-9200"), a number, a range, or an iterable of these. 0 is any free port.
-      The options have them as text.
-    - `network_threads`, `query_threads`: the threads of one pool, which read connections and execute requests. At most
-      `query_threads` requests execute at the same time.
-    - `max_connections`: a further one replaces an idle connection, or is refused (OVERLOADED).
-    - `max_frame`: bytes of the largest request and answer, 4096 to 2**32 - 1. `max_keys`: keys of a get.
-    - `max_queued`: requests in flight of all connections; further ones are OVERLOADED.
-      `max_requests_per_connection`: those of one connection, which is not read meanwhile.
-    - `token`: bytes that clients must present, None for no authentication. Who presents it may do everything.
-    - `access_file`: path of a file with other tokens and certificates, and their rights. It may change while the port
-      serves.
-    - `peer_token`: bytes that a proxy presents to state servers, which let it do everything: the proxy has checked its
-      clients' rights. None: `token`.
-    - `audit_log`: log who asked for what and what was refused, to the logger `qstate.audit`.
-    - `tls`: the port takes TLS connections only. `owner_tls`: how a proxy connects to state servers; None without TLS.
-      Then it sends its token to loopback only, unless `allow_token_without_tls`.
-    - `handshake_timeout_s`: seconds within which a new connection must present itself.
-    - `unread_timeout_s`: seconds after which a client that reads nothing of its answers loses its connection.
-    """
-
-    bind: str = "127.0.0.1"
-    ports: Ports = "0"
-    network_threads: int = 1
-    query_threads: int = 1
-    max_connections: int = 1024
-    max_frame: int = DEFAULT_MAX_FRAME
-    max_keys: int = DEFAULT_MAX_KEYS
-    max_queued: int = 10_000
-    max_requests_per_connection: int = 1000
-    token: bytes | None = field(default=None, repr=False)
-    access_file: str = ""
-    peer_token: bytes | None = field(default=None, repr=False)
-    audit_log: bool = False
-    tls: ServerTls | None = None
-    owner_tls: ClientTls | None = None
-    allow_token_without_tls: bool = False
-    handshake_timeout_s: float = 10.0
-    unread_timeout_s: float = 30.0
-
-    def __post_init__(self) -> None:
-        for name in _ABOVE_ZERO:
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name} must be above zero, got {getattr(self, name)}")
-        Limits(self.max_frame, self.max_keys)
-        object.__setattr__(self, "ports", ports_text(self.ports))
-
-
-_ABOVE_ZERO = (
-    "network_threads",
-    "query_threads",
-    "max_connections",
-    "max_queued",
-    "max_requests_per_connection",
-    "handshake_timeout_s",
-    "unread_timeout_s",
-)
+#: What the steps give at their end, when the answer follows later.
+_NO_ANSWER: Any = object()
 
 
 class Service(Protocol):
     """What answers the requests of an endpoint."""
 
-    def handle(self, call: Call) -> Answer | None:
+    def handle(self, call: Call) -> Answer | Steps | None:
         """The answer, or None if the service will call `call.answer` later, on any thread.
+
+        Work that would hold other requests up for long is returned as steps. They are taken one in a turn, perhaps on
+        different threads, and not taken any more when the deadline has passed.
 
         A `QueryError` becomes the failure of that request; any other exception is logged and becomes INTERNAL.
         """
@@ -179,7 +128,7 @@ class Endpoint:
             options.network_threads,
             options.query_threads,
             thread_name,
-            pending=self._turns.connections.__len__,
+            pending=self._turns.pending,
             execute=self._turns.execute,
         )
         self._listener: Listener | None = None
@@ -189,9 +138,15 @@ class Endpoint:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._connections: set[AcceptedConnection] = set()
+        #: How many of them each address has.
+        self._hosts: Counter[str] = Counter()
         self._leaving: set[AcceptedConnection] = set()
         self._refusals = 0
         self._in_flight = 0
+        self._in_flight_bytes = 0
+        buffered_bytes = max(options.max_buffered_bytes, LEAST_FRAMES * options.max_frame)
+        self._most_in_flight_bytes = buffered_bytes // 2
+        self._memory = MemoryBudget(buffered_bytes)
         self._started = False
         self._draining = False
         self._shut_down = False
@@ -228,6 +183,7 @@ class Endpoint:
         self._listener = Listener(self.reactor, sock, self._accept)
         self._listener.open()
         self.reactor.call_soon(self._keep_gate)
+        self.reactor.call_soon(self._look_round)
         self.reactor.start()
         self._pool.start()
         log.info("Started the %s @ %s:%s", self.name, *self._address)
@@ -299,7 +255,7 @@ class Endpoint:
             self._turns.add(call)
 
     def received_alone(self, connection: AcceptedConnection, get: Get) -> Callable[[], None] | None:
-        if self._turns.connections or not self._pool.take_permit():
+        if self._turns.pending() or not self._pool.take_permit():
             self.received(connection, get)  # requests that already wait go first
             return None
         return partial(self._execute_at_once, connection, get)
@@ -312,10 +268,14 @@ class Endpoint:
                 self._statistics.report_request(len(get.keys))
                 return
             answer = self._handle(call) if get.deadline_ms else self._answer_to(call, call.received_at)
+            if call.steps is not None:
+                self._statistics.report_request(len(get.keys))
+                self._turns.large.add(call)
+                return
             if answer is not None:
                 data = call.encode(answer)
                 if data:
-                    connection.channel.send(data)
+                    connection.send_now(data)
             self._statistics.report_request(len(get.keys))
             if answer is not None:
                 self.answered(call)
@@ -327,7 +287,10 @@ class Endpoint:
         with self._lock:
             draining, overloaded = self._draining, self._in_flight >= self.options.max_queued
             self._in_flight += 1
+            self._in_flight_bytes += call.cost
+            overloaded |= call.cost > FREE_BYTES and self._in_flight_bytes > self._most_in_flight_bytes
             call.connection.in_flight += 1
+            call.connection.in_flight_bytes += call.cost
         if draining:
             call.fail(FailureCode.SHUTTING_DOWN)
         elif overloaded:
@@ -344,45 +307,72 @@ class Endpoint:
             self._statistics.report_failed_request(call.failure)
         with self._lock:
             self._in_flight -= 1
+            self._in_flight_bytes -= call.cost
             call.connection.in_flight -= 1
+            call.connection.in_flight_bytes -= call.cost
             if self._draining and not self._in_flight:
                 self._changed.notify_all()
         call.connection.answered(now)
 
     def has_room(self, connection: AcceptedConnection) -> None:
-        self._turns.queue(connection)
+        if connection.calls:
+            self._turns.queue(connection)
+        self._turns.large.has_room(connection)
 
     def refused(self, code: int) -> None:
         self._statistics.report_failed_request(code)
 
     def closed(self, connection: AcceptedConnection) -> None:
         self._statistics.report_inactive_connection()
-        if connection.calls:  # they waited for the client to read; a turn ends them without sending
-            self._turns.queue(connection)
+        if connection.calls or connection.large_calls:
+            # They waited for the client to read. A turn ends them without sending.
+            self.has_room(connection)
             self._pool.recall(connection.channel)
         with self._lock:
-            self._connections.discard(connection)
+            self._forget(connection)
             self._leaving.discard(connection)
             if self._draining and not self._connections:
                 self._changed.notify_all()
 
     # Accepting.
 
-    def _accept(self, sock: socket.socket, peer: object) -> None:
+    def _accept(self, sock: socket.socket, peer: tuple[Any, ...]) -> None:
+        host = str(peer[0])
         if self._draining:
             self._refuse(sock, FailureCode.SHUTTING_DOWN)
             return
         with self._changed:
-            full = len(self._connections) >= self.options.max_connections
-            idle = _longest_idle(self._connections, self._clock()) if full else None
+            crowded = self._hosts[host] >= self._most_of(host)
+            full = crowded or len(self._connections) >= self.options.max_connections
+            rivals = [each for each in self._connections if not crowded or each.host == host] if full else ()
+            idle = _longest_idle(rivals, self._clock())
         if full and idle is None:
             self._refuse(sock, FailureCode.OVERLOADED)
             return
         if idle is not None:
             self._give_up(idle)
-        self._open(sock)
+        self._open(sock, host)
 
-    def _open(self, sock: socket.socket) -> None:
+    def _most_of(self, host: str) -> int:
+        """How many connections the clients of one address may have."""
+        most, limit = self.options.max_connections, self.options.max_connections_per_address
+        if limit:
+            return limit
+        return most if ip_address(host).is_loopback else max(1, most // 2)
+
+    def _look_round(self) -> None:
+        """End the connections on which a frame has begun long ago, and give freed memory back."""
+        timeout_s = self.options.frame_timeout_s
+        began_by = self._clock() - timeout_s
+        with self._changed:
+            late = [each for each in self._connections if each.frame_is_late(began_by)]
+        for connection in late:
+            connection.end_late_frame()
+        if self._memory.has_fallen(MUCH_BYTES):
+            give_back()
+        self.reactor.call_later(min(LOOK_S, timeout_s / 4), self._look_round)
+
+    def _open(self, sock: socket.socket, host: str) -> None:
         options = self.options
         tls = None if options.tls is None else options.tls.stream(_TLS_ONLY)
         visitor = Visitor(self._gate, _host_of(sock), tuple if tls is None else tls.peer_names)
@@ -400,6 +390,8 @@ class Endpoint:
             sock,
             protocol,
             visitor=visitor,
+            host=host,
+            memory=self._memory,
             pool=self._pool,
             room_bytes=turn_bytes,
             # What may wait before a turn begins, a turn of each thread beside it, and as much for small failures.
@@ -410,6 +402,7 @@ class Endpoint:
         )
         with self._changed:
             self._connections.add(connection)
+            self._hosts[host] += 1
         self._statistics.report_active_connection()
         self.reactor.call_soon(connection.open, options.handshake_timeout_s)
 
@@ -417,10 +410,17 @@ class Endpoint:
         """Replace a connection by a new one. It stops counting at once, even while its close notice is sent."""
         self._statistics.report_failed_request(FailureCode.OVERLOADED)
         with self._changed:
-            self._connections.discard(connection)
+            self._forget(connection)
             self._leaving.add(connection)
             linger_s = LINGER_S if len(self._leaving) <= MAX_REFUSALS else 0.0
         connection.end(FailureCode.OVERLOADED, linger_s)
+
+    def _forget(self, connection: AcceptedConnection) -> None:
+        if connection in self._connections:
+            self._connections.remove(connection)
+            self._hosts[connection.host] -= 1
+            if not self._hosts[connection.host]:
+                del self._hosts[connection.host]
 
     def _refuse(self, sock: socket.socket, code: FailureCode) -> None:
         self._statistics.report_failed_request(code)
@@ -444,17 +444,33 @@ class Endpoint:
 
     def _answer_to(self, call: Call, now: float) -> Answer | None:
         if now >= call.deadline or call.connection.protocol.state is ConnectionState.CLOSED:
+            call.steps = None
             return Failure(call.request.id, FailureCode.DEADLINE_EXCEEDED, {})
         return self._handle(call)
 
     def _handle(self, call: Call) -> Answer | None:
         try:
-            return self._service.handle(call)
+            return self._next_step(call)
         except QueryError as error:
+            call.steps = None
             return Failure(call.request.id, error.code, error.details)
         except Exception:
+            call.steps = None
             log.exception("a %s request failed and is answered INTERNAL", type(call.request).__name__)
             return Failure(call.request.id, FailureCode.INTERNAL, {})
+
+    def _next_step(self, call: Call) -> Answer | None:
+        """The answer; None if it follows later, or after further steps, which `call.steps` has then."""
+        if call.steps is not None:
+            answer = next(call.steps, _NO_ANSWER)
+            if answer is not None:
+                call.steps = None
+            return None if answer is _NO_ANSWER else answer
+        found = self._service.handle(call)
+        if found is None or isinstance(found, tuple):
+            return found
+        call.steps = found
+        return None
 
     def _retry_after_ms(self) -> int:
         """About as long as the next request has been waiting: by then the queue has advanced."""

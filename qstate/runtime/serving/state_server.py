@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from qstate.backends.answers import bounded
 from qstate.backends.contract import Isolation, ReadResult, StateReader
@@ -23,20 +24,21 @@ from qstate.errors import (
     UnsupportedOperation,
     UnsupportedQuery,
 )
-from qstate.keys import Key, all_of_class, check_key, key_encoder
+from qstate.keys import Key, all_of_class, check_key
 from qstate.protocol import NO_EPOCH, Answer, Get, Poll, Values
 from qstate.runtime.control.statistics import RequestStatistics, contained
-from qstate.runtime.serving.endpoint import Call, Endpoint, EndpointOptions, EndpointOwner
+from qstate.runtime.serving.client_connection import Call, Steps
+from qstate.runtime.serving.endpoint import Endpoint, EndpointOptions, EndpointOwner
 from qstate.runtime.serving.polls import Polls
 from qstate.runtime.serving.registry import StateInstance, StateRegistry
+from qstate.runtime.serving.sharing.slices import MOST_AT_ONCE, ValueSteps, in_slices, marks_of
 
 __all__ = ["StateServer"]
 
 # An enum computes its attributes in Python.
 _LIVE, _COMMITTED = Isolation.LIVE.value, Isolation.COMMITTED.value
 _SERVED = (Get, Poll)
-#: For so few keys even a set whose hashes all collide is fast.
-_FEW = 256
+_ONCE = (None,)
 
 
 class StateServer(EndpointOwner):
@@ -77,14 +79,14 @@ class StateServer(EndpointOwner):
         self._polls = Polls(registry)
 
     def start(self) -> None:
-        self._polls.start()
         super().start()
+        self._polls.start()
 
     def shutdown(self, timeout_s: float = 5.0) -> None:
         self._polls.stop()
         super().shutdown(timeout_s)
 
-    def handle(self, call: Call) -> Answer | None:
+    def handle(self, call: Call) -> Answer | Steps | None:
         request = call.request
         if not isinstance(request, _SERVED):
             raise UnsupportedQuery(request=type(request).__name__.lower(), reason="ask a proxy")
@@ -98,10 +100,13 @@ class StateServer(EndpointOwner):
         if isinstance(request, Poll):
             self._polls.take(call, target)
             return None
-        return _values(request, instance, call.most_bytes)
+        if len(request.keys) > MOST_AT_ONCE:
+            return in_slices(request, partial(_values, instance), call.most_bytes)
+        return _values(instance, request, call.most_bytes)
 
-    def answer_in_process(self, request: Get, state_id: bytes, most_bytes: int) -> Values | None:
-        """The answer to a get of this state id without a socket, for the proxy in the same process.
+    def answer_in_process(self, request: Get, state_id: bytes, most_bytes: int) -> Values | ValueSteps | None:
+        """The answer to a get of this state id without a socket, for the proxy in the same process. Of many keys it is
+        made in steps, as `Service` has them.
 
         None when this server does not serve the id. It runs on the calling thread, which must be allowed to wait for
         state access. Raises the `QueryError` that the get fails with.
@@ -109,21 +114,28 @@ class StateServer(EndpointOwner):
         instance = self._registry.lookup(state_id)
         if instance is None or not self._endpoint.serving:
             return None
+        read = partial(_values, instance)
+        if len(request.keys) > MOST_AT_ONCE:
+            return self._counted(request, in_slices(request, read, most_bytes))
+        return next(self._counted(request, (read(request, most_bytes) for _ in _ONCE)))
+
+    def _counted(self, request: Get, steps: ValueSteps) -> ValueSteps:
         started_at = time.monotonic()
         self._statistics.report_request(len(request.keys))
         try:
-            values = _values(request, instance, most_bytes)
+            for values in steps:
+                if values is not None:
+                    self._statistics.report_successful_request(time.monotonic() - started_at)
+                yield values
         except QueryError as error:
             self._statistics.report_failed_request(error.code)
             raise
         except Exception:
             self._statistics.report_failed_request(FailureCode.INTERNAL)
             raise
-        self._statistics.report_successful_request(time.monotonic() - started_at)
-        return values
 
 
-def _values(request: Get, instance: StateInstance, most_bytes: int) -> Values:
+def _values(instance: StateInstance, request: Get, most_bytes: int) -> Values:
     # Check all keys at C speed. Only if that fails check key by key, for the details of the error.
     if instance.key_class is None or not all_of_class(request.keys, instance.key_class):
         for key in request.keys:
@@ -162,20 +174,12 @@ def _read_each_once(
     reader: StateReader, instance: StateInstance, request: Get, keys: Sequence[Key], most_bytes: int
 ) -> ReadResult:
     """The reader's answer. Of equal keys only one is read, and its value is used for each of them."""
-    if len(keys) == 1 or len(set(marks := _marks(keys))) == len(marks):
+    if len(keys) == 1 or len(set(marks := marks_of(keys))) == len(marks):
         return reader.get(instance.descriptor, request.namespace, keys, most_bytes)
     once = dict(zip(marks, keys, strict=True))
     epoch, values = reader.get(instance.descriptor, request.namespace, list(once.values()), most_bytes)
     by_mark = dict(zip(once, values, strict=True))
     return ReadResult(epoch, bounded(map(by_mark.__getitem__, marks), most_bytes))
-
-
-def _marks(keys: Sequence[Key]) -> Sequence[Key]:
-    """For each key a value that is equal for equal keys and cheap to put into a set.
-
-    A client can choose tuples of integers whose hashes all collide; then a set of many of them takes seconds.
-    """
-    return list(map(key_encoder(), keys)) if len(keys) > _FEW and type(keys[0]) is tuple else keys
 
 
 def _read_own(

@@ -148,6 +148,8 @@ def test_server_starts_once_and_shuts_down_any_number_of_times(start_server: Ser
         "max_frame",
         "max_requests_per_connection",
         "unread_timeout_s",
+        "max_buffered_bytes",
+        "frame_timeout_s",
     ],
 )
 def test_options_that_cannot_work_are_refused(name: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from qstate.protocol import Answer, Failure
 from qstate.runtime.serving.client_connection import Call
-from qstate.runtime.serving.turns import TURN_BYTES, TURN_S, Turns
+from qstate.runtime.serving.sharing.turns import TURN_BYTES, TURN_S, Turns
 
 
 class Sender:
@@ -17,13 +17,14 @@ class Sender:
         self.name = name
         self.calls: deque[Call] = deque()
         self.queued = False
+        self.slow = False
         self.log = log
         self.channel = self
 
     def is_congested(self) -> bool:
         return False
 
-    def send(self, data: bytes) -> None:
+    def send_now(self, data: bytes) -> None:
         self.log.append(f"{self.name} gets {len(data)} bytes")
 
 
@@ -34,6 +35,7 @@ class Asked:
         self.connection = connection
         self.size = size
         self.received_at = 0.0
+        self.steps = None
 
     def encode(self, answer: Answer) -> bytes:
         return b"x" * self.size
@@ -42,12 +44,15 @@ class Asked:
         self.connection.log.append(f"{self.connection.name} is answered")
 
 
-def played(calls: dict[str, list[int]], each_s: float) -> list[str]:
-    """The log of several connections whose calls have these sizes, all wait from the start, and take `each_s`."""
+def played(calls: dict[str, list[int]], each_s: float, slow_s: float = 0.0) -> list[str]:
+    """The log of several connections whose calls have these sizes, all wait from the start, and take `each_s`.
+
+    Calls of connections that are called slow take `slow_s`.
+    """
     now, log, asked = [100.0], list[str](), list[Any]()
 
     def answer(call: Call, at: float) -> Answer:
-        now[0] += each_s
+        now[0] += slow_s if call.connection.name.startswith("slow") else each_s  # type: ignore[attr-defined]
         return Failure(1, 1, {})
 
     turns = Turns(lambda: now[0], answer)
@@ -78,3 +83,12 @@ def test_turn_ends_when_its_answers_are_large() -> None:
 def test_call_that_takes_long_ends_the_turn_after_it() -> None:
     found = played({"one": [1, 1], "other": [1]}, 10 * TURN_S)
     assert found == ["one gets 1 bytes", "other gets 1 bytes", "one gets 1 bytes"]
+
+
+def test_slow_connections_share_half_of_the_time() -> None:
+    calls = {f"slow {number}": [1] * 3 for number in range(3)} | {"quick": [1] * 60}
+    found = played(calls, TURN_S / 2, 20 * TURN_S)
+    # Of each connection the first turn shows what it is. Then as much time as a slow turn takes goes to quick ones.
+    slow = [line.startswith("slow") for line in found]
+    assert slow[:5] == [True, True, True, False, True]
+    assert slow[5:26] == [False] * 20 + [True]
