@@ -375,7 +375,7 @@ class Endpoint:
     def _open(self, sock: socket.socket, host: str) -> None:
         options = self.options
         tls = None if options.tls is None else options.tls.stream(_TLS_ONLY)
-        visitor = Visitor(self._gate, _host_of(sock), tuple if tls is None else tls.peer_names)
+        visitor = Visitor(self._gate, host, tuple if tls is None else tls.peer_names)
         protocol = ServerConnection(
             server=f"qstate {self.name}",
             accepts=visitor.enters,
@@ -521,13 +521,6 @@ def _longest_idle(connections: Iterable[AcceptedConnection], now: float) -> Acce
         connection for connection in connections if not connection.in_flight and connection.active_at <= now - IDLE_S
     ]
     return min(idle, key=_active_at, default=None)
-
-
-def _host_of(sock: socket.socket) -> str:
-    try:
-        return host_and_port(sock.getpeername())[0]
-    except OSError:  # it has gone again
-        return ""
 
 
 def _renew(tls: ServerTls | ClientTls) -> None:
