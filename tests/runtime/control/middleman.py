@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 
-__all__ = ["ATTACKS", "Attack", "Middleman", "middleman"]
+__all__ = ["ATTACKS", "Attack", "Middleman"]
 
-#: What goes on in the place of a piece of data. Both ends send at most one frame at a time in the tests.
+#: What goes on in the place of a piece of data.
 Attack = Callable[[bytes], bytes]
 
 
@@ -30,11 +30,12 @@ ATTACKS: dict[str, Attack] = {
 class Middleman:
     """Connections to `port` go to `target`, through the attacks of their direction, if there are any.
 
-    Each attack strikes once: one piece of data of one connection.
+    Each attack strikes once: one piece of data of one connection, of at most so many bytes.
     """
 
-    def __init__(self, target: tuple[str, int]) -> None:
+    def __init__(self, target: tuple[str, int], *, piece_bytes: int = 1 << 20) -> None:
         self.target = target
+        self._piece_bytes = piece_bytes
         self.forward: Attack | None = None
         self.backward: Attack | None = None
         self.struck = threading.Event()
@@ -65,7 +66,7 @@ class Middleman:
 
     def _carry(self, source: socket.socket, sink: socket.socket, direction: str) -> None:
         with suppress(OSError):
-            while data := source.recv(1 << 20):
+            while data := source.recv(self._piece_bytes):
                 self.seen += data
                 attack = getattr(self, direction)
                 if attack is not None:
@@ -74,12 +75,3 @@ class Middleman:
                     self.struck.set()
                 sink.sendall(data)
             sink.shutdown(socket.SHUT_WR)
-
-
-@contextmanager
-def middleman(target: tuple[str, int]) -> Iterator[Middleman]:
-    found = Middleman(target)
-    try:
-        yield found
-    finally:
-        found.close()

@@ -26,7 +26,8 @@ class OnTheRows(Middleman):
     """A middleman between relays and the task manager of a job, who strikes after the next handshake."""
 
     def __init__(self, manager: TaskManagerAddress) -> None:
-        super().__init__((manager.host, manager.data_port))
+        # Less than one frame: so more bytes always follow, by which an attack is found out.
+        super().__init__((manager.host, manager.data_port), piece_bytes=64)
         self.planned: dict[str, Attack] = {}
 
     def open(self, manager: TaskManagerAddress, secret: bytes, **options: Any) -> RelayChannel:
