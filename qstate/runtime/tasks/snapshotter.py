@@ -11,7 +11,6 @@ import logging
 import pickle
 import signal
 import subprocess
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -21,6 +20,7 @@ from qstate.checkpoint.storage.directory import Directory
 from qstate.checkpoint.storage.locations import directory_of
 from qstate.config import JobConfig
 from qstate.log_lines import configured_logs
+from qstate.runtime.control.daemonize import command_of
 
 __all__ = ["Snapshotter"]
 
@@ -50,7 +50,7 @@ class Snapshotter:
         arguments += configured_logs()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "qstate.checkpoint.log.snapshot_process", *arguments], stdin=subprocess.PIPE
+                command_of("qstate.checkpoint.log.snapshot_process", *arguments), stdin=subprocess.PIPE
             )
         except OSError as exc:
             log.warning("no snapshot of epoch %d in %s: %s", epoch, self._location, exc)
