@@ -6,6 +6,7 @@ in such a directory uses this module. Errors are `OSError`.
     create      directories with mode 0700, files with 0600, for any umask, and never through a link. In a directory
                 with the set-group-ID bit (`chmod g+s`) the group gets the rights that it has on that directory
     read        regular files only: opening a FIFO waits for its other end, and reading a device may never end
+    trust       files of settings: only those that no other user can change, or could have put there
     find        in a shared directory, such as the temporary one: only directories of this user that no other user can
                 write to
 
@@ -28,6 +29,7 @@ __all__ = [
     "open_lock",
     "open_own",
     "open_regular",
+    "open_trusted",
     "own_directories",
     "own_directory",
 ]
@@ -50,16 +52,36 @@ def open_regular(path: Path) -> int:
     return _checked(os.open(path, os.O_RDONLY | _GUARDED), path)
 
 
+def open_trusted(path: Path) -> int:
+    """Open a file of settings as `open_regular` does. Also raises `PermissionError` for a file that all users can
+    write to, or that somebody else has put into a directory that all users can write to."""
+    found = open_regular(path)
+    status = os.fstat(found)
+    shared = Path(os.path.realpath(path)).parent.stat().st_mode & stat.S_IWOTH
+    if status.st_mode & stat.S_IWOTH or (shared and status.st_uid not in (os.geteuid(), 0)):
+        os.close(found)
+        raise PermissionError(
+            errno.EPERM, "other users can change it: chmod o-w it, and keep it in a directory of your own", str(path)
+        )
+    return found
+
+
 def open_own(path: Path, flags: int = 0) -> int:
     """Open an existing regular file of this user for reading and writing; returns the descriptor.
 
-    `flags` are further ones of `os.open`. Raises `NotRegular`, `PermissionError` for another user's file, and
-    `OSError`, such as for a link.
+    `flags` are further ones of `os.open`. Raises `NotRegular`, `PermissionError` for another user's file or one that
+    somebody else may have linked there, and `OSError`, such as for a symbolic link.
     """
     found = _checked(os.open(path, os.O_RDWR | os.O_NOFOLLOW | flags | _GUARDED), path)
-    if os.fstat(found).st_uid != os.geteuid():
+    status = os.fstat(found)
+    why = ""
+    if status.st_uid != os.geteuid():
+        why = "belongs to another user"
+    elif status.st_nlink > 1 and not _is_own_directory(path.parent.stat()):
+        why = "has another name, and other users can create files beside it"
+    if why:
         os.close(found)
-        raise PermissionError(errno.EPERM, "belongs to another user", str(path))
+        raise PermissionError(errno.EPERM, why, str(path))
     return found
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from qstate.config import JobConfig
 from qstate.errors import ConfigError
-from qstate.private_files import open_regular
+from qstate.private_files import open_trusted
 from qstate.protocol.limits import MAX_TOKEN
 
 __all__ = ["with_token"]
@@ -24,7 +24,7 @@ def with_token(config: JobConfig) -> JobConfig:
         raise ConfigError("auth_token and auth_token_file are both set; give one of them")
     path = Path(config.auth_token_file).expanduser()
     try:
-        with os.fdopen(open_regular(path), "rb") as file:
+        with os.fdopen(open_trusted(path), "rb") as file:
             data = file.read(MAX_TOKEN + len("\r\n") + 1).rstrip(b"\r\n")
     except OSError as exc:
         raise ConfigError(f"auth_token_file {path} cannot be read: {exc.strerror}") from exc

@@ -21,7 +21,15 @@ from qstate.checkpoint.sources.savepoint import Savepoint
 from qstate.checkpoint.storage.local_directory import DurableDirectory
 from qstate.config import JobConfig
 from qstate.errors import CheckpointError, ConfigError, DamagedCheckpoint
-from qstate.private_files import NotRegular, create_file, make_directories, open_lock, open_own, open_regular
+from qstate.private_files import (
+    NotRegular,
+    create_file,
+    make_directories,
+    open_lock,
+    open_own,
+    open_regular,
+    open_trusted,
+)
 from qstate.runtime.job.job_directory import JobDirectory
 from tests.checkpoint.checkpoints import UID, StoredJob
 from tests.runtime.job.other_user import OTHER_UID, OtherUser, other_user, shared_temporary
@@ -221,6 +229,44 @@ def test_a_file_of_another_user_is_not_opened_for_writing(
     other_user("touch file; chmod 666 file")
     with pytest.raises(PermissionError, match="belongs to another user"):
         open_own(shared_temporary / "file")
+
+
+def test_a_hard_link_in_a_directory_of_others_is_not_opened_for_writing(
+    shared_temporary: Path, other_user: OtherUser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else may have linked any file of this user there."""
+    (shared_temporary / "kept").write_bytes(b"kept")
+    (shared_temporary / "file").hardlink_to(shared_temporary / "kept")
+    with pytest.raises(PermissionError, match="has another name"):
+        open_own(shared_temporary / "file")
+    own = shared_temporary / "own"
+    own.mkdir(0o700)
+    (own / "file").hardlink_to(shared_temporary / "kept")  # such as a backup makes them
+    os.close(open_own(own / "file"))
+
+
+UNTRUSTED = {
+    "of others, where all can create files": "printf x > file; chmod 644 file",
+    "that all can write": "mkdir -m 755 theirs; printf x > theirs/file; chmod 666 theirs/file; ln -s theirs/file file",
+    "a link to one of others": "printf x > theirs; ln -s theirs file",
+}
+
+
+@pytest.mark.parametrize("script", UNTRUSTED.values(), ids=UNTRUSTED)
+def test_settings_that_others_can_change_are_not_read(
+    script: str, shared_temporary: Path, other_user: OtherUser
+) -> None:
+    other_user(script)
+    with pytest.raises(PermissionError, match="other users can change it"):
+        open_trusted(shared_temporary / "file")
+
+
+def test_settings_of_this_user_or_in_a_closed_directory_are_read(shared_temporary: Path, other_user: OtherUser) -> None:
+    (shared_temporary / "own").write_bytes(b"x")
+    other_user("mkdir -m 755 theirs; printf x > theirs/file; chmod 644 theirs/file")  # such as a deploying user's
+    for name in ("own", "theirs/file"):
+        if os.geteuid() == (shared_temporary / "own").stat().st_uid or name != "own":
+            os.close(open_trusted(shared_temporary / name))
 
 
 @pytest.fixture

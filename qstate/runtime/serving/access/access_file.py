@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from qstate.errors import ConfigError
-from qstate.private_files import open_regular
+from qstate.private_files import open_trusted
 from qstate.runtime.serving.access.rights import Grant, Principal, Right
 
 if sys.version_info >= (3, 11):
@@ -62,7 +62,7 @@ class AccessFile:
 
     def _read(self) -> tuple[bytes, Stamp]:
         try:
-            with os.fdopen(open_regular(Path(self._path).expanduser()), "rb") as file:
+            with os.fdopen(open_trusted(Path(self._path).expanduser()), "rb") as file:
                 found = os.fstat(file.fileno())
                 data = file.read(MOST_BYTES + 1)
         except OSError as exc:
