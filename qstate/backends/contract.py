@@ -3,7 +3,7 @@
 Rules of this module: the server, the proxy and the operators know nothing else of a backend. It contains no storage.
 Every MUST has an id; each test of the conformance suite cites one.
 
-Four objects, and the threads that may use them:
+Five objects, and the threads that may use them:
 
     StateBackend   one per operator subtask; owns a key-group range      the operator's thread only
     StateTable     one state in one namespace; reads and writes by key   the operator's thread only
@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from qstate.descriptors import StateDescriptor, TimerDescriptor
-from qstate.errors import FailureCode
+from qstate.errors import FailureCode, UnsupportedOperation
 from qstate.keys import Key, KeyGroupRange, Namespace
 
 __all__ = [
@@ -42,8 +42,11 @@ __all__ = [
     "ChangeOp",
     "Isolation",
     "ReadResult",
+    "Scanned",
+    "Selection",
     "StateBackend",
     "StateReader",
+    "StateScan",
     "StateSizes",
     "StateTable",
     "Timer",
@@ -64,6 +67,7 @@ class Capability(Enum):
     SNAPSHOT_READS = "guarantee: a live read never shows a torn value or a map or list mixed from two moments"
     LARGER_THAN_MEMORY = "guarantee: memory stays bounded while the state grows"
     COMMITTED_READS = "operation: reader(Isolation.COMMITTED)"
+    SCANS = "operation: StateReader.scan"
 
 
 class Isolation(Enum):
@@ -110,6 +114,31 @@ class ReadResult(NamedTuple):
 
     epoch: int
     values: Sequence[bytes | FailureCode | None]
+
+
+class Scanned(NamedTuple):
+    """A key that a scan visits, encoded by `qstate.keys.encode_key`, as its namespace is.
+
+    `value` is what `StateReader.get` answers for the key, or None when the scan visits keys only.
+    """
+
+    namespace: bytes
+    key: bytes
+    value: bytes | FailureCode | None
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which keys a scan visits, and what it says of them.
+
+    `namespace`: the only namespace, encoded; None: every one. `prefix`: the bytes that an encoded key begins with.
+    `values`: whether to read the values. A value of more than `most_bytes` bytes is the failure `TOO_LARGE`.
+    """
+
+    namespace: bytes | None = None
+    prefix: bytes = b""
+    values: bool = True
+    most_bytes: int = UNBOUNDED
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +351,44 @@ class StateReader(ABC):
         array of the elements; map: a MessagePack map from map key to value. The array or map contains the bytes of an
         element or value directly if the serializer is `msgpack`, otherwise as a bin (`qstate.backends.answers`).
         """
+
+    def scan(self, descriptor: StateDescriptor) -> StateScan:
+        """Begin to visit all keys of a state, for a backend that declares SCANS. The caller closes the result.
+
+        There is no default that works: `get` finds the keys that it is given, and no others.
+        """
+        raise UnsupportedOperation("this backend does not declare SCANS")
+
+
+class StateScan(ABC):
+    """Visits the keys of one state that have a value, one key group at a time. Any thread; several at the same time.
+
+    N1: `entries` MUST visit each key of the group that has a value and is selected, once, in the order of the encoded
+        namespaces, and within one namespace in the order of the encoded keys; with `after`, only the keys that come
+        after this place, at which nothing need be stored. So a scan can go on at another backend.
+    N2: The value MUST be what `StateReader.get` of the same isolation answers for the key.
+    N3: A committed scan MUST show the last epoch that was final when it began, `epoch`, until `close`, whatever is
+        written, committed, rolled back or finalized meanwhile.
+    N4: A live scan MUST visit every key that has a value from the beginning of the scan to the end of `entries`; it MAY
+        visit those that come or go meanwhile. Its values MAY be of different moments, each as in a live `get`. `epoch`
+        MUST be the one that a live `get` would have had at the beginning. Writes that are neither published nor
+        committed MAY be missing.
+    N5: A value of more than `most_bytes` MUST be `TOO_LARGE`, and the visit MUST go on with the next key. A visit holds
+        no more than that and one element of a list, entry of a map or value at a time.
+    N6: After `close` of the backend, `entries` MUST raise `ClosedError`, end early or visit as before, never crash.
+    N7: With LARGER_THAN_MEMORY, memory MUST stay bounded while the state is scanned.
+    """
+
+    #: The epoch that the scan shows.
+    epoch: int
+
+    @abstractmethod
+    def entries(self, group: int, after: tuple[bytes, bytes] | None, selection: Selection) -> Iterator[Scanned]:
+        """The selected keys of a key group of the backend, after the place (encoded namespace, encoded key)."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free what the scan holds. Idempotent. Results of `entries` may end early or raise `ClosedError` then."""
 
 
 class StateBackend(ABC):

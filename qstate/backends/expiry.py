@@ -7,7 +7,7 @@ its own. What a backend's reader answers for it is turned into what clients get 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from time import time_ns
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import msgpack
 
 from qstate.backends.answers import bounded, list_answer, map_answer, too_large, unpack_elements
-from qstate.backends.contract import UNBOUNDED, ReadResult, StateReader
+from qstate.backends.contract import UNBOUNDED, ReadResult, Scanned, Selection, StateReader, StateScan
 from qstate.descriptors import AggregateFunction, AggregatingStateDescriptor, StateDescriptor, StateKind
 from qstate.errors import FailureCode, TooLarge
 from qstate.keys import Key, Namespace
@@ -138,6 +138,13 @@ class _CurrentReader(StateReader):
         now_ms = self._clock()  # one moment for all keys
         return ReadResult(epoch, bounded((self._answer(one, now_ms) for one in found), most_bytes))
 
+    def scan(self, descriptor: StateDescriptor) -> StateScan:
+        return _CurrentScan(self._reader.scan(self._stored), self._of_scan)
+
+    def _of_scan(self, found: bytes | FailureCode | None, most_bytes: int) -> bytes | FailureCode | None:
+        answer = self._answer(found, self._clock())
+        return FailureCode.TOO_LARGE if isinstance(answer, bytes) and len(answer) > most_bytes else answer
+
     def _answer(self, found: bytes | FailureCode | None, now_ms: int) -> bytes | FailureCode | None:
         if not isinstance(found, bytes):
             return found
@@ -168,6 +175,28 @@ class _CurrentReader(StateReader):
             if data is not None:
                 entries[map_key] = data
         return map_answer(self._descriptor, entries) if entries else None
+
+
+class _CurrentScan(StateScan):
+    """Leaves out keys whose value has expired. It reads the values in any case, to know that."""
+
+    def __init__(
+        self, scan: StateScan, current: Callable[[bytes | FailureCode | None, int], bytes | FailureCode | None]
+    ) -> None:
+        self.epoch = scan.epoch
+        self._scan = scan
+        self._current = current
+
+    def entries(self, group: int, after: tuple[bytes, bytes] | None, selection: Selection) -> Iterator[Scanned]:
+        most_bytes = selection.most_bytes
+        stored = replace(selection, values=True, most_bytes=min(UNBOUNDED, most_bytes * _LARGER))
+        for namespace, key, found in self._scan.entries(group, after, stored):
+            answer = self._current(found, most_bytes)
+            if answer is not None:
+                yield Scanned(namespace, key, answer if selection.values else None)
+
+    def close(self) -> None:
+        self._scan.close()
 
 
 def _is_whole(answer: bytes) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qstate.backends import Capability, Isolation
+from qstate.backends import Capability, Isolation, Selection
 from qstate.errors import UnsupportedOperation
 from qstate_conformance.backend.instances import opened, sealed
 from qstate_conformance.backend.states import VALUE
@@ -24,6 +24,20 @@ def test_an_operation_that_is_not_declared_is_refused(subject: BackendSubject) -
                     backend.reader(Isolation.COMMITTED)
             sealed(backend, epoch)
             backend.begin(epoch + 1)
+
+
+@law("B7")
+def test_scans_that_are_not_declared_are_refused(subject: BackendSubject) -> None:
+    """Without SCANS, asking for a scan raises `UnsupportedOperation`; with it, there is one, of a new state too."""
+    with opened(subject) as backend:
+        reader = backend.reader(Isolation.LIVE)
+        if Capability.SCANS in subject.capabilities:
+            scan = reader.scan(VALUE)
+            assert list(scan.entries(0, None, Selection())) == []
+            scan.close()
+        else:
+            with pytest.raises(UnsupportedOperation):
+                reader.scan(VALUE)
 
 
 @law("B7")

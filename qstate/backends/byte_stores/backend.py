@@ -23,19 +23,14 @@ from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 from qstate.backends.admission import admit_descriptor, admit_timers
-from qstate.backends.answers import (
-    accumulator_answer,
-    bounded,
-    list_answer,
-    map_answer,
-    too_large,
-    unpack_elements,
-)
+from qstate.backends.answers import bounded
 from qstate.backends.byte_stores.entries import changes_between, page_of
 from qstate.backends.byte_stores.layout import group_bounds, pack_sequence, prefix_of, stop_of
 from qstate.backends.byte_stores.lists import ByteListTable, additions_of
 from qstate.backends.byte_stores.maps import ByteMapTable
+from qstate.backends.byte_stores.scans import ByteStoreScan, LiveByteStoreScan
 from qstate.backends.byte_stores.store import ByteSnapshot, ByteStore
+from qstate.backends.byte_stores.stored_answers import answer_of_entries, list_of, map_of, result_of
 from qstate.backends.byte_stores.table import (
     BATCH_ENTRIES,
     MISSING,
@@ -60,9 +55,11 @@ from qstate.backends.contract import (
     ReadResult,
     StateBackend,
     StateReader,
+    StateScan,
     StateSizes,
     Wanted,
 )
+from qstate.backends.key_index import KeyIndex
 from qstate.descriptors import StateDescriptor, StateKind, TimerDescriptor
 from qstate.errors import ClosedError, FailureCode, JobError
 from qstate.keys import Key, KeyGroupRange, Namespace, check_key, encode_key, key_encoder, key_grouper, key_identity
@@ -78,7 +75,7 @@ _MOST_OPERATIONS = 256
 #: Table operations before the cache is counted first, while the size of values is unknown.
 _FIRST_LOOK = 10_000
 
-_entry_key_of = itemgetter(0)
+_entry_key_of, _data_of = itemgetter(0), itemgetter(1)
 #: The most blocks of changes that a restore puts into one batch; a block has about a MiB if values are large.
 _MOST_BLOCKS = 64
 #: The kinds whose value is one entry of the store.
@@ -117,7 +114,9 @@ class _SharedSnapshot:
 class ByteStoreBackend(StateBackend):
     """Builds the five kinds of state on a `ByteStore`. A subclass sets `name` and opens the store."""
 
-    capabilities: ClassVar[frozenset[Capability]] = frozenset({Capability.SNAPSHOT_READS, Capability.COMMITTED_READS})
+    capabilities: ClassVar[frozenset[Capability]] = frozenset(
+        {Capability.SNAPSHOT_READS, Capability.COMMITTED_READS, Capability.SCANS}
+    )
     options: ClassVar[Mapping[str, BackendOption]] = {
         "cache_entries": BackendOption(
             int, 1_000_000, "small values held in memory within an epoch; a larger one counts as several", minimum=1
@@ -388,6 +387,17 @@ class ByteStoreBackend(StateBackend):
             self._check_open()
             return self._final.hold()
 
+    def place(self, descriptor: StateDescriptor) -> tuple[int, StateKind] | None:
+        """The number of the state in the store and its kind; None when it was never opened."""
+        state = self._states.get(descriptor.name)
+        return None if state is None else (state.ordinal, descriptor.kind)
+
+    def cached_keys(self, descriptor: StateDescriptor) -> KeyIndex[ByteTable]:
+        """The keys whose values tables can show before they are written, and the running epoch."""
+        tables = [table for table in list(self._touched) if isinstance(table, ByteTable)]
+        own = [table for table in tables if table.state.descriptor.name == descriptor.name]
+        return KeyIndex(self._running, ((table, table.shown_keys()) for table in own))
+
     def prefix_finder(self, descriptor: StateDescriptor, namespace: Namespace) -> Callable[[Key], bytes] | None:
         """The function from a key to its store key or prefix, for one thread; None when the state was never opened."""
         state = self._states.get(descriptor.name)
@@ -413,6 +423,17 @@ class _LiveReader(StateReader):
             return ReadResult(epoch, _answers(find, store, descriptor, keys, most_bytes))
         return ReadResult(epoch, bounded(_newest(table, find, store, descriptor, keys), most_bytes))
 
+    def scan(self, descriptor: StateDescriptor) -> StateScan:
+        backend = self._backend
+        cached = backend.cached_keys(descriptor)
+        _, store = backend.live_store()
+
+        def newest(table: ByteTable, key: Key, most_bytes: int) -> bytes | FailureCode | None:
+            answer = next(_newest(table, lambda key: table.locate(key)[2], store, descriptor, (key,)))
+            return FailureCode.TOO_LARGE if isinstance(answer, bytes) and len(answer) > most_bytes else answer
+
+        return LiveByteStoreScan(store, backend.place(descriptor), answer_of_entries(descriptor), cached, newest)
+
 
 class _CommittedReader(StateReader):
     """Reads the snapshot of the last final epoch."""
@@ -430,6 +451,11 @@ class _CommittedReader(StateReader):
         finally:
             shared.release()
 
+    def scan(self, descriptor: StateDescriptor) -> StateScan:
+        shared = self._backend.final_snapshot()
+        place = self._backend.place(descriptor)
+        return ByteStoreScan(shared.snapshot, shared.epoch, place, answer_of_entries(descriptor), shared.release)
+
 
 def _answers(
     find: Callable[[Key], bytes] | None,
@@ -445,11 +471,18 @@ def _answers(
     if kind is StateKind.VALUE or kind is StateKind.REDUCING:
         return bounded(map(source.get, prefixes), most_bytes)
     if kind is StateKind.LIST:
-        return bounded((_list(source, prefix, descriptor, most_bytes) for prefix in prefixes), most_bytes)
+        lists = (list_of(map(_data_of, _entries(source, prefix)), descriptor, most_bytes) for prefix in prefixes)
+        return bounded(lists, most_bytes)
     if kind is StateKind.MAP:
-        return bounded((_map(source, prefix, descriptor, most_bytes) for prefix in prefixes), most_bytes)
+        maps = (map_of(_entries(source, prefix), len(prefix), descriptor, most_bytes) for prefix in prefixes)
+        return bounded(maps, most_bytes)
     dump = descriptor.result_dumper()
-    return bounded((_result(source.get(prefix), descriptor, dump) for prefix in prefixes), most_bytes)
+    return bounded((result_of(source.get(prefix), descriptor, dump) for prefix in prefixes), most_bytes)
+
+
+def _entries(source: ByteStore | ByteSnapshot, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The entries of one key."""
+    return source.scan(prefix, stop_of(prefix))
 
 
 def _newest(
@@ -461,7 +494,7 @@ def _newest(
         value = table.shown(key)  # first: what the operator writes meanwhile is in the store afterwards
         if value is MISSING:
             found = store.get(find(key))
-            yield _result(found, descriptor, dump) if descriptor.kind is StateKind.AGGREGATING else found
+            yield result_of(found, descriptor, dump) if descriptor.kind is StateKind.AGGREGATING else found
         else:
             yield _answer(value, descriptor, dump)
 
@@ -471,41 +504,4 @@ def _answer(value: Any, descriptor: StateDescriptor, dump: Callable[[Any], bytes
         return None if value is None else dump(value)
     except Exception:
         _LOG.exception("state %r: a value cannot be serialized", descriptor.name)
-        return FailureCode.INTERNAL
-
-
-def _list(
-    source: ByteStore | ByteSnapshot, prefix: bytes, descriptor: StateDescriptor, most_bytes: int
-) -> bytes | None:
-    elements: list[bytes] = []
-    left = most_bytes
-    for _, addition in source.scan(prefix, stop_of(prefix)):
-        added = unpack_elements(addition)
-        elements += added
-        left -= sum(map(len, added))
-        if left < 0:
-            raise too_large(most_bytes)
-    return list_answer(descriptor, elements) if elements else None
-
-
-def _map(source: ByteStore | ByteSnapshot, prefix: bytes, descriptor: StateDescriptor, most_bytes: int) -> bytes | None:
-    start = len(prefix)
-    entries: dict[bytes, bytes] = {}
-    left = most_bytes
-    for entry_key, data in source.scan(prefix, stop_of(prefix)):
-        entries[entry_key[start:]] = data
-        left -= len(entry_key) - start + len(data)
-        if left < 0:
-            raise too_large(most_bytes)
-    return map_answer(descriptor, entries) if entries else None
-
-
-def _result(
-    found: bytes | None, descriptor: StateDescriptor, dump: Callable[[Any], bytes]
-) -> bytes | FailureCode | None:
-    try:
-        return None if found is None else accumulator_answer(descriptor, dump, found)
-    except Exception:
-        # Stored bytes do not change while they are read, so the aggregate function or the serializer has failed.
-        _LOG.exception("state %r: a result cannot be computed", descriptor.name)
         return FailureCode.INTERNAL

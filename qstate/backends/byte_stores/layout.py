@@ -38,18 +38,22 @@ from typing import NamedTuple
 
 import msgpack
 
+from qstate.descriptors import StateKind
+
 __all__ = [
     "EntryKey",
     "TimerKey",
     "group_and_state",
     "group_bounds",
     "groups_and_keys",
+    "namespace_and_key",
     "pack_sequence",
     "parse_entry_key",
     "parse_timer_key",
     "prefix_of",
     "prefix_of_timers",
     "stop_of",
+    "stop_of_prefix",
     "stop_of_timers",
     "timer_key",
     "without_sequence",
@@ -69,6 +73,8 @@ _TIMERS = 0xFFFF
 _TIMER_HEAD = Struct(">HHQ")
 _TIMER_TAIL = Struct(">IH")
 _FIRST_TIME = 1 << 63
+#: The void namespace.
+_NIL = 0xC0
 
 
 class EntryKey(NamedTuple):
@@ -122,6 +128,28 @@ def groups_and_keys(entry_keys: Sequence[bytes], namespace: bytes) -> tuple[list
     return [entry_key[0] << 8 | entry_key[1] for entry_key in entry_keys], [
         entry_key[start:] for entry_key in entry_keys
     ]
+
+
+def stop_of_prefix(prefix: bytes) -> bytes:
+    """The end (exclusive) of the store keys that begin with these bytes."""
+    kept = prefix.rstrip(b"\xff")
+    return kept[:-1] + bytes((kept[-1] + 1,))  # the first byte is that of a key group, which is never 0xff
+
+
+def namespace_and_key(entry_key: bytes, kind: StateKind) -> tuple[bytes, bytes]:
+    """The encoded namespace and key of an entry of a state of this kind."""
+    start = _HEAD.size
+    if kind is StateKind.MAP:
+        parsed = parse_entry_key(entry_key)
+        return parsed.namespace, parsed.key
+    stop = len(entry_key) - _U64.size if kind is StateKind.LIST else len(entry_key)
+    if entry_key[start] == _NIL:  # the usual case, without a parser
+        return entry_key[start : start + 1], entry_key[start + 1 : stop]
+    objects = msgpack.Unpacker(max_buffer_size=stop)
+    objects.feed(entry_key[start:stop])
+    objects.skip()
+    middle = start + objects.tell()
+    return entry_key[start:middle], entry_key[middle:stop]
 
 
 def parse_entry_key(entry_key: bytes) -> EntryKey:

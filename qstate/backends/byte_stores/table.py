@@ -140,7 +140,7 @@ class ByteTable(EpochWrites, StateTable):
         self._load = state.descriptor.serializer.loads
         self._load_all = state.descriptor.serializer.load_all
         self._clock = state.clock
-        self._encoded_namespace = state.encode(namespace)
+        self.encoded_namespace = state.encode(namespace)
         self._prefixes: dict[int, bytes] = {}
 
     def weigh(self, values: Iterable[Any]) -> int:
@@ -161,12 +161,16 @@ class ByteTable(EpochWrites, StateTable):
         """
         return MISSING
 
+    def shown_keys(self) -> list[Key]:
+        """The keys for which `shown` may have a value. Any thread."""
+        return []
+
     def prefix(self, group: int, encoded_key: bytes) -> bytes:
         """The store key of a value, or the prefix of the store keys of a list or map."""
         try:
             return self._prefixes[group] + encoded_key
         except KeyError:
-            self._prefixes[group] = prefix_of(group, self.state.ordinal, self._encoded_namespace)
+            self._prefixes[group] = prefix_of(group, self.state.ordinal, self.encoded_namespace)
             return self._prefixes[group] + encoded_key
 
     def locate(self, key: Key) -> tuple[int, bytes, bytes]:
@@ -192,7 +196,7 @@ class ByteTable(EpochWrites, StateTable):
             raise self.failure(key, exc, map_key) from exc
 
     def change(self, op: ChangeOp, group: int, key: bytes, data: bytes = b"", map_key: bytes = b"") -> Change:
-        return Change(op, self.state.descriptor.name, group, self._encoded_namespace, key, map_key, data)
+        return Change(op, self.state.descriptor.name, group, self.encoded_namespace, key, map_key, data)
 
     def failure(self, key: Any, exc: Exception, map_key: Key | None = None) -> SerializationError:
         return refused_write(self.state.descriptor.name, self.namespace, key, exc, map_key)

@@ -113,6 +113,9 @@ class ByteValueTable(ByteTable):
         value = self._unwritten.get(key, MISSING)
         return value if is_immutable(value) else MISSING
 
+    def shown_keys(self) -> list[Key]:
+        return list(self._unwritten)
+
     def flush(self) -> None:
         if self._mutable:
             unwritten = self._unwritten
@@ -187,8 +190,8 @@ class ByteValueTable(ByteTable):
             yield self._block(ChangeOp.PUT, keys, data)
 
     def _block(self, op: ChangeOp, entry_keys: Sequence[bytes], data: Sequence[Any] | None = None) -> ChangeBlock:
-        groups, keys = groups_and_keys(entry_keys, self._encoded_namespace)
-        return ChangeBlock(op, self.state.descriptor.name, self._encoded_namespace, groups, keys, None, data)
+        groups, keys = groups_and_keys(entry_keys, self.encoded_namespace)
+        return ChangeBlock(op, self.state.descriptor.name, self.encoded_namespace, groups, keys, None, data)
 
     def wrote(self) -> bool:
         return bool(self._unwritten or self._changed)

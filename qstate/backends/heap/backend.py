@@ -33,15 +33,18 @@ from qstate.backends.contract import (
     ReadResult,
     StateBackend,
     StateReader,
+    StateScan,
     StateSizes,
     Wanted,
 )
 from qstate.backends.heap.lists import HeapListTable
 from qstate.backends.heap.maps import HeapMapTable
+from qstate.backends.heap.scans import HeapScan
 from qstate.backends.heap.table import HeapState, HeapTable
 from qstate.backends.heap.timers import HeapTimers
 from qstate.backends.heap.values import HeapValueTable
 from qstate.backends.heap.write_ahead import WriteAheadTable
+from qstate.backends.key_index import KeyIndex
 from qstate.descriptors import StateDescriptor, StateKind, TimerDescriptor
 from qstate.errors import ClosedError, FailureCode, JobError, TooLarge
 from qstate.keys import Key, KeyGroupRange, Namespace, check_key, decode_key, key_encoder, key_grouper, key_identity
@@ -75,7 +78,7 @@ class HeapBackend(StateBackend):
     """Keeps state as Python objects; `docs/explanation/heap-hazard.md` says what live queries may return."""
 
     name: ClassVar[str] = "heap"
-    capabilities = frozenset({Capability.COMMITTED_READS})
+    capabilities = frozenset({Capability.COMMITTED_READS, Capability.SCANS})
 
     def __init__(self, context: BackendContext) -> None:
         self._key_groups = context.key_groups
@@ -91,6 +94,8 @@ class HeapBackend(StateBackend):
         self._touched: dict[HeapTable, None] = {}
         self._sealed: dict[HeapTable, None] = {}
         self._lock = Lock()
+        #: By state: the epoch and the keys of committed scans that are open.
+        self._frozen: WeakValueDictionary[str, KeyIndex[HeapTable]] = WeakValueDictionary()
         self._running = self._committed = self._final = NO_EPOCH
         self._closed = False
 
@@ -220,6 +225,7 @@ class HeapBackend(StateBackend):
             self._count(table)
         self._release(list(self._held))
         self._running = self._committed = self._final = epoch
+        self._frozen.clear()
 
     def _restored_table(self, block: ChangeBlock) -> HeapTable:
         if block.state not in self._states:
@@ -270,6 +276,25 @@ class HeapBackend(StateBackend):
                 return self._final, None, []
             return self._final, table, table.images(keys, most_bytes)
 
+    def frozen_keys(self, descriptor: StateDescriptor) -> KeyIndex[HeapTable]:
+        """The keys and the state of the final epoch, which writes do not change."""
+        with self._lock:
+            self._check_open()
+            found = self._frozen.get(descriptor.name)
+            if found is None or found.epoch != self._final:
+                frozen = [table.frozen() for table in self._tables_of(descriptor)]
+                found = KeyIndex(self._final, ((table, table.final_keys()) for table in frozen))
+                self._frozen[descriptor.name] = found
+            return found
+
+    def live_keys(self, descriptor: StateDescriptor) -> KeyIndex[HeapTable]:
+        """The keys that the operator has written so far."""
+        self._check_open()
+        return KeyIndex(self._running, ((table, table.live_keys()) for table in self._tables_of(descriptor)))
+
+    def _tables_of(self, descriptor: StateDescriptor) -> list[HeapTable]:
+        return [table for table in list(self._held) if table.state.descriptor.name == descriptor.name]
+
 
 class _LiveReader(StateReader):
     """Serializes the operator's own objects."""
@@ -299,6 +324,19 @@ class _LiveReader(StateReader):
         answers = (_answer(descriptor, dump, value, most_bytes) for value in values)
         return ReadResult(epoch, bounded(answers, most_bytes))
 
+    def scan(self, descriptor: StateDescriptor) -> StateScan:
+        container = _is_container(descriptor)
+        dump = descriptor.result_dumper()
+
+        def find(table: HeapTable, key: Key) -> Any:
+            value = table.values((key,))[0]
+            return None if container and not value else value
+
+        def answer_of(table: HeapTable, value: Any, most_bytes: int) -> bytes | FailureCode | None:
+            return _of_most(most_bytes, lambda: _answer(descriptor, dump, value, most_bytes))
+
+        return HeapScan(self._backend.live_keys(descriptor), find, answer_of)
+
 
 class _CommittedReader(StateReader):
     """Collects images under the lock and serializes those that are not bytes already outside it."""
@@ -315,6 +353,26 @@ class _CommittedReader(StateReader):
         dump = _dumper(descriptor, len(keys))
         answers = (_image_answer(table, descriptor, dump, image) for image in images)
         return ReadResult(epoch, bounded(answers, most_bytes))
+
+    def scan(self, descriptor: StateDescriptor) -> StateScan:
+        dump = descriptor.result_dumper()
+
+        def find(table: HeapTable, key: Key) -> Any:
+            return table.images((key,), UNBOUNDED)[0]
+
+        def answer_of(table: HeapTable, image: Any, most_bytes: int) -> bytes | FailureCode | None:
+            return _of_most(most_bytes, lambda: _image_answer(table, descriptor, dump, image))
+
+        return HeapScan(self._backend.frozen_keys(descriptor), find, answer_of)
+
+
+def _of_most(most_bytes: int, answer_of: Callable[[], bytes | FailureCode | None]) -> bytes | FailureCode | None:
+    """The answer, or `TOO_LARGE` in its place."""
+    try:
+        answer = answer_of()
+    except TooLarge as exc:
+        return exc.code
+    return FailureCode.TOO_LARGE if isinstance(answer, bytes) and len(answer) > most_bytes else answer
 
 
 def _image_answer(

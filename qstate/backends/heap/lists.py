@@ -5,7 +5,7 @@ Rules of this module: as in `table`, which explains the layers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice, repeat
 from typing import Any
 
@@ -102,6 +102,15 @@ class HeapListTable(HeapContainerTable):
             return None if sealed is None else sealed[0][: sealed[1]]
         found = self._committed.get(key)
         return None if found is None else found[:]
+
+    def frozen(self) -> HeapListTable:
+        copy = type(self)(self.state, self.namespace)
+        lengths = zip(self._committed.values(), map(len, self._committed.values()), strict=True)
+        copy._sealed = {**dict(zip(self._committed, lengths, strict=True)), **self._sealed}
+        return copy
+
+    def final_keys(self) -> Iterable[Key]:
+        return self._sealed
 
     def image_answer(self, descriptor: StateDescriptor, dump: Callable[[Any], bytes], image: list[bytes]) -> bytes:
         return list_answer(descriptor, image)

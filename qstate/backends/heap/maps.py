@@ -5,7 +5,7 @@ Rules of this module: as in `table`, which explains the layers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from qstate.backends.admission import admit_map, admit_map_key
@@ -150,6 +150,16 @@ class HeapMapTable(HeapContainerTable):
     def image(self, key: Key) -> dict[Key, bytes] | None:
         merged: dict[Key, bytes | None] = {**self._committed.get(key, {}), **self._sealed.get(key, {})}
         return {map_key: data for map_key, data in merged.items() if data is not None} or None
+
+    def frozen(self) -> HeapMapTable:
+        copy = type(self)(self.state, self.namespace)
+        # A commit changes the maps of `_committed` in place, and replaces those of `_sealed`.
+        copy._committed = dict(zip(self._committed, map(dict.copy, self._committed.values()), strict=True))
+        copy._sealed = self._sealed.copy()
+        return copy
+
+    def final_keys(self) -> Iterable[Key]:
+        return self._committed.keys() | self._sealed.keys()
 
     def image_answer(self, descriptor: StateDescriptor, dump: Callable[[Any], bytes], image: dict[Key, bytes]) -> bytes:
         return map_answer(descriptor, {encode_key(map_key): data for map_key, data in image.items()})

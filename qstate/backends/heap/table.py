@@ -97,7 +97,7 @@ class HeapTable(StateTable):
         self._group_of = state.group_of
         self._load = state.descriptor.serializer.loads
         self._load_all = state.descriptor.serializer.load_all
-        self._encoded_namespace = state.encode(namespace)
+        self.encoded_namespace = state.encode(namespace)
 
     def get_many(self, keys: Sequence[Key]) -> Sequence[Any]:
         return find_all(self.live, keys)
@@ -142,6 +142,21 @@ class HeapTable(StateTable):
     def image_answer(self, descriptor: StateDescriptor, dump: Callable[[Any], bytes], image: Any) -> bytes:
         """The query answer of an image that is not None; needs no lock."""
 
+    @abstractmethod
+    def frozen(self) -> HeapTable:
+        """A table of its own that has the state in F, for `image` and `final_keys`. Needs the lock.
+
+        It shares the objects and copies the dicts, at the speed of `dict.copy`.
+        """
+
+    @abstractmethod
+    def final_keys(self) -> Iterable[Key]:
+        """The keys of a frozen table that may have a value in F, each once."""
+
+    def live_keys(self) -> Iterable[Key]:
+        """A copy of the keys that live readers see, each once. Any thread."""
+        return list(self.live)
+
     def entries(self, groups: KeyGroupRange) -> Iterator[Change]:
         """The committed state of these key groups, as changes."""
         for key in self.committed_keys():
@@ -177,7 +192,7 @@ class HeapTable(StateTable):
 
     def change(self, op: ChangeOp, group: int, key: bytes, data: bytes = b"", map_key: bytes = b"") -> Change:
         # The named tuple's own `__new__` is a Python function around this call: without it commits are a fifth faster.
-        return _NEW(Change, (op, self._name, group, self._encoded_namespace, key, map_key, data))
+        return _NEW(Change, (op, self._name, group, self.encoded_namespace, key, map_key, data))
 
     def _failure(self, key: Any, exc: Exception, map_key: Key | None = None) -> SerializationError:
         return refused_write(self._name, self.namespace, key, exc, map_key)

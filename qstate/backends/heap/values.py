@@ -113,7 +113,7 @@ class HeapValueTable(HeapTable):
 
     def _block(self, op: ChangeOp, keys: list[Key], data: list[bytes] | None) -> ChangeBlock:
         groups, encoded = self._column(self._group_of, keys, keys), self._column(self._encode, keys, keys)
-        return ChangeBlock(op, self._name, self._encoded_namespace, groups, encoded, None, data)
+        return ChangeBlock(op, self._name, self.encoded_namespace, groups, encoded, None, data)
 
     def _dumped(self, keys: list[Key], values: list[Any]) -> list[bytes]:
         try:
@@ -169,6 +169,17 @@ class HeapValueTable(HeapTable):
         if data is not None:
             return Image(data, None)
         return None if old is None else Image(None, old)
+
+    def frozen(self) -> HeapValueTable:
+        copy = type(self)(self.state, self.namespace)
+        copy.live = self.live.copy()  # first: see the module's rules
+        copy._before = self._before.copy()
+        copy._sealed, copy._sealed_bytes = self._sealed.copy(), self._sealed_bytes.copy()
+        copy._committed = self._committed.copy()
+        return copy
+
+    def final_keys(self) -> Iterable[Key]:
+        return self.live.keys() | self._before.keys() | self._sealed.keys()
 
     def image_answer(self, descriptor: StateDescriptor, dump: Callable[[Any], bytes], image: Image) -> bytes:
         return dump(image.value) if image.data is None else accumulator_answer(descriptor, dump, image.data)

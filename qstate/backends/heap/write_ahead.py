@@ -126,6 +126,20 @@ class WriteAheadTable(HeapValueTable):
         settled = self._settling.get(key)
         return super().image(key) if settled is None else Image(None, settled)
 
+    def frozen(self) -> WriteAheadTable:
+        settling = self._settling.copy()  # before `live`, into which it may be moved meanwhile
+        copy = super().frozen()
+        assert isinstance(copy, WriteAheadTable)
+        copy._settling = settling
+        return copy
+
+    def final_keys(self) -> Iterable[Key]:
+        return {*super().final_keys(), *self._settling}
+
+    def live_keys(self) -> Iterable[Key]:
+        layers = self._layers  # before `live`, as in `values`
+        return frozenset().union(list(self.live), *map(list, layers))
+
     def committed_keys(self) -> list[Key]:
         self._catch_up()
         return super().committed_keys()

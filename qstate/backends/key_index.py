@@ -1,0 +1,94 @@
+"""The keys of some tables in the order in which scans visit them.
+
+Rules of this module: it knows keys, their encoding and their key groups, and nothing of the values.
+
+A dict has no order and no position to continue from. So a scan has a list of the keys, by key group, each sorted when
+it is first read. To make it costs a hash of each key: some 0.7 s for a million.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from threading import Lock
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from qstate.backends.contract import Selection
+from qstate.keys import Key, key_encoder
+
+__all__ = ["IndexedTable", "KeyIndex", "Place"]
+
+
+class IndexedState(Protocol):
+    """What an index needs of a table's state."""
+
+    @property
+    def group_of(self) -> Callable[[Key], int]: ...
+
+
+class IndexedTable(Protocol):
+    """What an index needs of a table."""
+
+    encoded_namespace: bytes
+
+    @property
+    def state(self) -> IndexedState: ...
+
+
+SomeTable = TypeVar("SomeTable", bound=IndexedTable)
+
+
+class Place(NamedTuple, Generic[SomeTable]):
+    """A key and its place in the order: the encoded namespace and key."""
+
+    namespace: bytes
+    key: bytes
+    table: SomeTable
+    plain: Key
+
+
+class KeyIndex(Generic[SomeTable]):
+    """The keys of some tables as of an epoch, by key group. Any thread."""
+
+    def __init__(self, epoch: int, tables: Iterable[tuple[SomeTable, Iterable[Key]]]) -> None:
+        self.epoch = epoch
+        self._tables = list(tables)
+        self._lock = Lock()
+        self._groups: dict[int, list[tuple[SomeTable, Key]]] | None = None
+        self._sorted: dict[int, list[Place[SomeTable]]] = {}
+
+    def selected(
+        self, group: int, after: tuple[bytes, bytes] | None, selection: Selection
+    ) -> Iterator[Place[SomeTable]]:
+        """The selected keys of a group after a place, in order."""
+        places = self._places(group)
+        start = 0 if after is None else bisect_right(places, after, key=_order)
+        for place in places[start:]:
+            if selection.namespace in (None, place.namespace) and place.key.startswith(selection.prefix):
+                yield place
+
+    def _places(self, group: int) -> list[Place[SomeTable]]:
+        with self._lock:
+            found = self._sorted.get(group)
+            if found is None:
+                if self._groups is None:
+                    self._groups = self._by_group()
+                encode = key_encoder()
+                unsorted = self._groups.pop(group, ())
+                found = [Place(table.encoded_namespace, encode(key), table, key) for table, key in unsorted]
+                found.sort(key=_order)
+                self._sorted[group] = found
+            return found
+
+    def _by_group(self) -> dict[int, list[tuple[SomeTable, Key]]]:
+        groups: dict[int, list[tuple[SomeTable, Key]]] = {}
+        for table, keys in self._tables:
+            group_of = table.state.group_of
+            for key in keys:
+                groups.setdefault(group_of(key), []).append((table, key))
+        self._tables = []
+        return groups
+
+
+def _order(place: tuple[Any, ...]) -> tuple[bytes, bytes]:
+    return place[0], place[1]
