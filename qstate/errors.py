@@ -54,6 +54,7 @@ __all__ = [
     "RemoteProtocolError",
     "Restoring",
     "Retry",
+    "ScanExpired",
     "SerializationError",
     "ShuttingDown",
     "TlsFailed",
@@ -112,6 +113,7 @@ class FailureCode(IntEnum):
     NO_COMMITTED_EPOCH = 23
     TLS_FAILED = 24
     COMPACTED = 25
+    SCAN_EXPIRED = 26
 
     @property
     def retry(self) -> Retry:
@@ -391,6 +393,12 @@ class Compacted(QueryError, code=FailureCode.COMPACTED):
     """The changes from that epoch on are not stored any more. `details['oldest_epoch']` is the oldest that are."""
 
     template = "the changes since that epoch are not stored any more; subscribe again, with a new snapshot"
+
+
+class ScanExpired(QueryError, code=FailureCode.SCAN_EXPIRED):
+    """The owner no longer has the epoch that a committed scan began with: too long a time passed between two pages."""
+
+    template = "the owner no longer has the scan's epoch; begin again, or go on from the scan's position in a later one"
 
 
 #: The one table between codes and classes.

@@ -56,3 +56,4 @@ class Code(IntEnum):
     NO_COMMITTED_EPOCH = 23
     TLS_FAILED = 24
     COMPACTED = 25
+    SCAN_EXPIRED = 26

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_type_hints
 
@@ -37,10 +37,10 @@ from qstate.errors import (
     WrongKeyType,
     query_error,
 )
-from qstate.keys import encode_key
+from qstate.keys import Namespace, encode_key
 from qstate.protocol.fields import FAULTS, Reader, check_attributes
 from qstate.protocol.limits import DEFAULT_LIMITS, DEFAULT_MAX_FRAME, MAX_FRAME_LIMIT, MAX_ID, Limits
-from qstate.protocol.messages import FORMS, Form, Get, Message, Poll
+from qstate.protocol.messages import FORMS, Form, Get, Message, Page, Poll, Scan
 
 __all__ = ["PLANS", "BadContent", "FrameReader", "Plan", "decode", "decoder_of", "encode", "frame", "plan_of"]
 
@@ -135,7 +135,7 @@ def encode(message: Message, limits: Limits = DEFAULT_LIMITS) -> bytes:
     if plan is None:
         raise LocalProtocolError(f"{name} is not a message of the protocol")
     payload, found = _encoded(plan, message, limits)
-    if isinstance(message, Get | Poll) and found != message:
+    if isinstance(message, Get | Scan | Page | Poll) and found != message and not _is_raw(message):
         # The library writes dates and decimals as text.
         payload, found = _encoded(plan, _with_raw_keys(message), limits)
         if found != message:
@@ -145,15 +145,29 @@ def encode(message: Message, limits: Limits = DEFAULT_LIMITS) -> bytes:
     return payload
 
 
-def _with_raw_keys(message: Get | Poll) -> Any:
+def _is_raw(message: Message) -> bool:
+    """Whether its keys are undecoded, as a server has them."""
+    return isinstance(message, Page) and any(type(key) is Raw for key in (*message.keys[:1], *(message.after or ())))
+
+
+def _with_raw_keys(message: Get | Scan | Page | Poll) -> Any:
     try:
-        keys = tuple(Raw(encode_key(key)) for key in message.keys)
+        if isinstance(message, Get):
+            return message._replace(keys=_raw_keys(message.keys), namespace=Raw(encode_key(message.namespace)))
+        spaces = _raw_keys(message.namespaces)
         if isinstance(message, Poll):
-            namespaces = tuple(Raw(encode_key(namespace)) for namespace in message.namespaces)
-            return message._replace(keys=keys, namespaces=namespaces)
-        return message._replace(keys=keys, namespace=Raw(encode_key(message.namespace)))
+            return message._replace(keys=_raw_keys(message.keys), namespaces=spaces)
+        after = None if message.after is None else _raw_keys(message.after)
+        if isinstance(message, Page):
+            return message._replace(after=after, namespaces=spaces, keys=_raw_keys(message.keys))
+        prefix = _raw_keys(message.prefix) if isinstance(message.prefix, tuple) else message.prefix
+        return message._replace(after=after, namespaces=spaces, prefix=prefix)
     except (ValueError, TypeError, OverflowError) as exc:
         raise LocalProtocolError(f"{type(message).__name__}: MessagePack cannot carry its keys: {exc}") from exc
+
+
+def _raw_keys(keys: Iterable[Namespace]) -> Any:
+    return tuple(Raw(encode_key(key)) for key in keys)
 
 
 def _encoded(plan: Plan, message: Message, limits: Limits) -> tuple[bytes, Message]:

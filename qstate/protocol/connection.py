@@ -7,8 +7,8 @@ closes the socket after a close notice or a `BrokenConnection`.
     state       client may send              server may send                       then
     HANDSHAKE   Hello                        Welcome                               OPEN
                                              Failure(0)                            CLOSED
-    OPEN        Get, Locate, Describe, Poll, Values, Location, Description,        OPEN
-                Ping                         Changes, Pong, Failure(id)
+    OPEN        Get, Scan, Poll, Locate,     Values, Page, Changes, Location,      OPEN
+                Describe, Ping               Description, Pong, Failure(id)
                                              Failure(0)                            CLOSED
     CLOSED      nothing                      nothing; further input is ignored     CLOSED
 
@@ -44,9 +44,11 @@ from qstate.protocol.messages import (
     Locate,
     Location,
     Message,
+    Page,
     Ping,
     Poll,
     Pong,
+    Scan,
     Values,
     Welcome,
 )
@@ -60,6 +62,7 @@ __all__ = [
     "ConnectionState",
     "Opened",
     "Request",
+    "Served",
     "ServerConnection",
     "ServerEvent",
 ]
@@ -68,8 +71,10 @@ __all__ = [
 OPENING_BYTES = 16
 _FOREIGN = {b"HTTP": "HTTP", b"\x15\x03": "TLS", b"SSH-": "SSH", b"-ERR": "Redis's protocol", b"220 ": "FTP or SMTP"}
 
-Request: TypeAlias = Get | Locate | Describe | Poll | Ping
-Answer: TypeAlias = Values | Location | Description | Changes | Pong | Failure
+#: The requests that need a service; a connection answers a Ping itself.
+Served: TypeAlias = Get | Scan | Poll | Locate | Describe
+Request: TypeAlias = Served | Ping
+Answer: TypeAlias = Values | Page | Changes | Location | Description | Pong | Failure
 
 
 class ConnectionState(Enum):
@@ -99,9 +104,9 @@ class BadRequest(NamedTuple):
     details: Mapping[str, Detail]
 
 
-ServerEvent: TypeAlias = Opened | Get | Locate | Describe | Poll | Ping | BadRequest
+ServerEvent: TypeAlias = Opened | Request | BadRequest
 #: A Failure with id 0 is about the connection, which is CLOSED then.
-ClientEvent: TypeAlias = Welcome | Values | Location | Description | Changes | Pong | Failure
+ClientEvent: TypeAlias = Welcome | Answer
 
 
 class BrokenConnection(RemoteProtocolError):
@@ -120,9 +125,16 @@ class BrokenConnection(RemoteProtocolError):
 
 
 #: The answer to each request, other than a Failure.
-_ANSWER_OF: dict[type, type] = {Get: Values, Locate: Location, Describe: Description, Poll: Changes, Ping: Pong}
-_REQUESTS = (Get, Locate, Describe, Poll, Ping)
-_ANSWERS = (Values, Location, Description, Changes, Pong, Failure)
+_ANSWER_OF: dict[type, type] = {
+    Get: Values,
+    Scan: Page,
+    Poll: Changes,
+    Locate: Location,
+    Describe: Description,
+    Ping: Pong,
+}
+_REQUESTS = (Get, Scan, Poll, Locate, Describe, Ping)
+_ANSWERS = (Values, Page, Changes, Location, Description, Pong, Failure)
 _NONE = (type(None), 0, 0)
 
 
@@ -131,6 +143,8 @@ def check_answer(request: Request, answer: Answer) -> None:
     expected = _ANSWER_OF[type(request)]
     if type(answer) is not expected:
         raise RemoteProtocolError(f"{type(answer).__name__} for a request that takes {expected.__name__}")
+    if isinstance(request, Scan) and isinstance(answer, Page):
+        _check_page(request, answer)
     if isinstance(request, Poll) and isinstance(answer, Changes):
         _check_continues(request, answer)
     if not isinstance(request, Get) or not isinstance(answer, Values):
@@ -151,6 +165,25 @@ def _check_continues(request: Poll, answer: Changes) -> None:
     epochs = [answer.next_epoch, *(run.epoch for run in answer.runs)]
     if min(epochs) < request.from_epoch:
         raise RemoteProtocolError(f"changes of epoch {min(epochs)}, from {request.from_epoch} on were asked for")
+
+
+def _check_page(request: Scan, page: Page) -> None:
+    shown = request.options.get("show", "values")
+    if len(page.results) != (len(page.keys) if shown == "values" else 0) or (shown == "count" and page.keys):
+        raise RemoteProtocolError(f"a page that does not show {shown}")
+    limit = request.limit
+    if limit is not None and page.selected > limit:
+        raise RemoteProtocolError(f"a page of {page.selected} keys, where the limit is {limit}")
+    if not request.start_group <= page.next_group <= request.stop_group:
+        raise RemoteProtocolError(f"a page that goes on at key group {page.next_group}, outside the request's")
+    if page.next_group == request.stop_group:
+        if page.after is not None:
+            raise RemoteProtocolError("a page that goes on after the last key group")
+    elif limit != 0 and (page.next_group, page.after) == (request.start_group, request.after):
+        raise RemoteProtocolError("a page that goes on where it began")
+    least = request.options.get("min_epoch")
+    if type(least) is int and page.selected and page.epoch < least:
+        raise RemoteProtocolError(f"a page of epoch {page.epoch}, where min_epoch is {least}")
 
 
 class _Connection:

@@ -18,7 +18,7 @@ from msgspec import Meta, Raw
 
 from qstate.errors import Detail, MalformedRequest, TooLarge, UnsupportedQuery, WrongKeyType
 from qstate.keys import MAX_KEY_COLUMNS, Column, Key, Namespace, decode_extension
-from qstate.protocol.limits import MAX_MAP_ENTRIES, MAX_NAME, STATE_ID_BYTES, Limits
+from qstate.protocol.limits import MAX_KEYS_LIMIT, MAX_MAP_ENTRIES, MAX_NAME, STATE_ID_BYTES, Limits
 
 __all__ = [
     "FAULTS",
@@ -26,6 +26,10 @@ __all__ = [
     "MAX_INT64",
     "NIL",
     "OPTIONS",
+    "SCAN_INTEGER_OPTIONS",
+    "SCAN_OPTIONS",
+    "SHOWN",
+    "Prefix",
     "Reader",
     "check_attributes",
     "check_integer",
@@ -37,7 +41,12 @@ __all__ = [
     "read_namespace",
     "read_namespaces",
     "read_options",
+    "read_page_keys",
+    "read_page_namespaces",
+    "read_place",
+    "read_prefix",
     "read_scalars",
+    "read_scan_options",
     "read_target",
 ]
 
@@ -45,13 +54,21 @@ __all__ = [
 OPTIONAL = "?"
 #: The options of a Get with a fixed set of values. Without the option the first value holds.
 OPTIONS: dict[str, tuple[str, ...]] = {"isolation": ("live", "committed")}
+#: What a Page has for each key of a Scan. Without the option, values.
+SHOWN = ("values", "keys", "count")
+#: The options of a Scan with a fixed set of values, and those that are integers from 0.
+SCAN_OPTIONS: dict[str, tuple[str, ...]] = {**OPTIONS, "show": SHOWN}
 #: The options that are integers from 0. Without `min_epoch` and `max_staleness_ms` nothing is demanded of the answer.
 INTEGER_OPTIONS = frozenset({"max_staleness_ms", "min_epoch", "wait_ms"})
+SCAN_INTEGER_OPTIONS = INTEGER_OPTIONS | {"limit", "max_bytes"}
 
 MAX_INT64 = (1 << 63) - 1
 #: MessagePack integers reach from -2**63 to 2**64 - 1, those of a bigint only to 2**63 - 1.
 _Int64 = Annotated[int, Meta(ge=-MAX_INT64 - 1, le=MAX_INT64)]
 NIL, _EMPTY_MAP, _NONE, _ONE = 0xC0, 0x80, 0x90, 0x91
+#: What a Scan's keys begin with: any, text or bytes of their first column, or their first columns.
+Prefix = str | bytes | tuple[Column, ...] | None
+_ANY_NUMBER = Limits(max_keys=MAX_KEYS_LIMIT)
 
 
 class Reader(NamedTuple):
@@ -189,6 +206,48 @@ def read_keys(raw: Raw, limits: Limits) -> tuple[Key, ...]:
     return keys
 
 
+def read_prefix(raw: Raw, limits: Limits) -> Prefix:
+    """Nil, the text or bytes that the first column begins with, or an array of the first columns."""
+    view = memoryview(raw)
+    if view[0] == NIL:
+        return None
+    if view[0] not in _ARRAYS:
+        start = _read_key(view, {"field": "prefix"})
+        if not isinstance(start, str | bytes):
+            raise WrongKeyType(field="prefix", expected="nil, string, binary or array of columns")
+        return start
+    count, _ = _header(view, _ARRAYS, "prefix", f"array of 1..{MAX_KEY_COLUMNS} columns", MAX_KEY_COLUMNS)
+    if not count:
+        raise malformed("prefix", f"array of 1..{MAX_KEY_COLUMNS} columns")
+    columns = tuple(_read_key(column, {"field": "prefix"}) for column in _elements(raw))
+    if any(type(column) is tuple for column in columns):
+        raise WrongKeyType(field="prefix", expected="array of columns, which are no arrays")
+    return columns  # type: ignore[return-value]  # no column is a tuple
+
+
+def read_place(raw: Raw, limits: Limits) -> tuple[Namespace, Key] | None:
+    """Nil, or the array [namespace, key] of an entry."""
+    if memoryview(raw)[0] == NIL:
+        return None
+    count, _ = _header(memoryview(raw), _ARRAYS, "after", "nil or array of [namespace, key]", 2)
+    if count != 2:
+        raise malformed("after", "nil or array of [namespace, key]")
+    namespace, key = _elements(raw)
+    return read_namespace(namespace, limits), _read_key(memoryview(key), {"field": "after"})
+
+
+def read_page_keys(raw: Raw, limits: Limits) -> tuple[Key, ...]:
+    """The keys of an answer, which may be none and more than a request may have: the frame bounds them."""
+    count, _ = _header(memoryview(raw), _ARRAYS, "keys", "array of keys")
+    return read_keys(raw, _ANY_NUMBER) if count else ()
+
+
+def read_page_namespaces(raw: Raw, limits: Limits) -> tuple[Namespace, ...]:
+    """The namespaces of an answer's keys, or none when all are void."""
+    _header(memoryview(raw), _ARRAYS, "namespaces", "array of namespaces")
+    return tuple(read_namespace(one, limits) for one in _elements(raw))
+
+
 def _read_key(data: Any, where: Mapping[str, Detail]) -> Key:
     view = memoryview(data)
     try:
@@ -210,18 +269,28 @@ def _keys_of_columns(types: tuple[Any, ...]) -> Callable[[Any], Any]:
 
 
 def read_options(raw: Raw, limits: Limits) -> Mapping[str, Detail]:
+    """The options of a Get."""
+    return _read_options(raw, OPTIONS, INTEGER_OPTIONS)
+
+
+def read_scan_options(raw: Raw, limits: Limits) -> Mapping[str, Detail]:
+    """The options of a Scan."""
+    return _read_options(raw, SCAN_OPTIONS, SCAN_INTEGER_OPTIONS)
+
+
+def _read_options(raw: Raw, texts: Mapping[str, tuple[str, ...]], integers: frozenset[str]) -> Mapping[str, Detail]:
     """Known options with known values. A server must not ignore an option that it does not know."""
     if memoryview(raw)[0] == _EMPTY_MAP:
         return {}
     options = read_scalars(raw, "options")
     for name, value in options.items():
-        if name in INTEGER_OPTIONS:
+        if name in integers:
             if type(value) is not int or value < 0:
                 raise malformed(f"options.{name}", f"integer 0..{MAX_INT64}")
-        elif name not in OPTIONS:
+        elif name not in texts:
             check_name_is_optional(name)
-        elif value not in OPTIONS[name]:
-            raise UnsupportedQuery(option=name, expected=", ".join(OPTIONS[name]))
+        elif value not in texts[name]:
+            raise UnsupportedQuery(option=name, expected=", ".join(texts[name]))
     return {name: value for name, value in options.items() if not name.startswith(OPTIONAL)}
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "MAX_TOKEN",
     "MAX_VERSION",
     "MAX_VERSIONS",
+    "MAX_VIEW",
     "MIN_MAX_FRAME",
     "PROTOCOL_VERSIONS",
     "STATE_ID_BYTES",
@@ -65,6 +66,8 @@ MAX_POSITION = 64
 MAX_PREFIX = 4096
 #: Runs of one Changes.
 MAX_RUNS = 1 << 16
+#: Bytes of the view of a scan.
+MAX_VIEW = 64
 
 
 @dataclass(frozen=True, slots=True)

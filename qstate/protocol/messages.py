@@ -21,6 +21,7 @@ from qstate.keys import MAX_PARALLELISM_LIMIT, Key, Namespace
 from qstate.protocol.fields import (
     MAX_INT64,
     NIL,
+    Prefix,
     Reader,
     check_integer,
     check_name,
@@ -31,7 +32,12 @@ from qstate.protocol.fields import (
     read_namespace,
     read_namespaces,
     read_options,
+    read_page_keys,
+    read_page_namespaces,
+    read_place,
+    read_prefix,
     read_scalars,
+    read_scan_options,
     read_target,
 )
 from qstate.protocol.limits import (
@@ -49,6 +55,7 @@ from qstate.protocol.limits import (
     MAX_TOKEN,
     MAX_VERSION,
     MAX_VERSIONS,
+    MAX_VIEW,
     MIN_MAX_FRAME,
     STATE_ID_BYTES,
     Limits,
@@ -69,10 +76,12 @@ __all__ = [
     "Location",
     "Message",
     "Owned",
+    "Page",
     "Ping",
     "Poll",
     "Pong",
     "Run",
+    "Scan",
     "Target",
     "Values",
     "Welcome",
@@ -262,6 +271,66 @@ class Values(NamedTuple):
         return self._replace(epochs=tuple(epochs))
 
 
+Groups: TypeAlias = Annotated[int, _integer(0, MAX_PARALLELISM_LIMIT)]
+View: TypeAlias = Annotated[bytes, Meta(max_length=MAX_VIEW, description=f"binary of 0..{MAX_VIEW} bytes")]
+Place: TypeAlias = Annotated[tuple[Namespace, Key] | None, Reader(read_place)]
+_ITEMS = Meta(max_length=MAX_KEYS_LIMIT, description="array of binary, nil or failure code")
+
+
+class Scan(NamedTuple):
+    """Read one page of the keys of a state: from key group `start_group` on, in it those after the place `after`.
+
+    `namespaces` has no or one namespace: the only one. `prefix`: the text or bytes that the first column begins with,
+    or the first columns. `view` is that of the page before, empty in the first request.
+    """
+
+    id: RequestId
+    deadline_ms: Deadline
+    target: Annotated[Target, Reader(read_target)]
+    namespaces: Annotated[tuple[Namespace, ...], Reader(read_namespaces)]
+    prefix: Annotated[Prefix, Reader(read_prefix)]
+    start_group: Groups
+    stop_group: Groups
+    after: Place
+    view: View
+    options: Annotated[Mapping[str, Detail], Reader(read_scan_options)]
+
+    @property
+    def limit(self) -> int | None:
+        """How many keys the client still wants, None for all. 0: none, the view is not needed any more."""
+        return self._integer("limit")
+
+    @property
+    def max_bytes(self) -> int:
+        """The largest payload that the page may have."""
+        found = self._integer("max_bytes")
+        return MAX_FRAME_LIMIT if found is None else max(found, MIN_MAX_FRAME)
+
+    def _integer(self, option: str) -> int | None:
+        found = self.options.get(option) if self.options else None
+        return found if isinstance(found, int) else None
+
+
+class Page(NamedTuple):
+    """The answer to Scan: some keys, and where the next page begins.
+
+    The scan is over when `next_group` is the request's `stop_group`. A page may have no keys. `selected` is how many
+    there were. `namespaces` has that of each key, or is empty when all are void; `results` has the value or failure
+    code of each key, or is empty when none were asked for. `view` is for the next request; empty: none.
+    """
+
+    id: RequestId
+    epoch: Annotated[int, _integer(NO_EPOCH, MAX_INT64)]
+    fingerprint: Name
+    view: View
+    next_group: Groups
+    after: Place
+    selected: Annotated[int, _integer(0, MAX_INT64)]
+    namespaces: Annotated[tuple[Namespace, ...], Reader(read_page_namespaces)]
+    keys: Annotated[tuple[Key, ...], Reader(read_page_keys)]
+    results: Annotated[tuple[bytes | int, ...], _ITEMS]
+
+
 class Locate(NamedTuple):
     """Ask a proxy for the owners of a state's key groups."""
 
@@ -390,7 +459,21 @@ class Failure(NamedTuple):
 
 
 Message: TypeAlias = (
-    Hello | Welcome | Get | Values | Locate | Location | Describe | Description | Ping | Pong | Failure | Poll | Changes
+    Hello
+    | Welcome
+    | Get
+    | Values
+    | Locate
+    | Location
+    | Describe
+    | Description
+    | Ping
+    | Pong
+    | Failure
+    | Scan
+    | Page
+    | Poll
+    | Changes
 )
 
 
@@ -443,6 +526,23 @@ def _check_changes(message: Changes, limits: Limits) -> None:
                 raise malformed("runs", "columns of one length, which the operation has")
 
 
+def _check_scan(message: Scan, limits: Limits) -> None:
+    check_integer(message.stop_group, "stop_group", message.start_group + 1, MAX_PARALLELISM_LIMIT)
+
+
+def _check_page(message: Page, limits: Limits) -> None:
+    number = len(message.keys)
+    if len(message.results) not in (0, number):
+        raise malformed("results", f"array of 0 or {number}, one for each key")
+    if len(message.namespaces) not in (0, number):
+        raise malformed("namespaces", f"array of 0 or {number}, one for each key")
+    if number and message.selected != number:
+        raise malformed("selected", f"{number}, the number of keys")
+    for result in message.results:
+        if type(result) is int and not 0 < result <= _MAX_CODE:
+            raise malformed("results", f"failure code 1..{_MAX_CODE}")
+
+
 class Form(NamedTuple):
     """A message on the wire: its type number, its class, and the rule that concerns several of its fields, if any."""
 
@@ -466,4 +566,6 @@ FORMS = (
     Form(10, Failure),
     Form(15, Poll, _check_poll),
     Form(16, Changes, _check_changes),
+    Form(13, Scan, _check_scan),
+    Form(14, Page, _check_page),
 )

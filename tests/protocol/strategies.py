@@ -21,8 +21,10 @@ from qstate.protocol import (
     Locate,
     Location,
     Message,
+    Page,
     Ping,
     Pong,
+    Scan,
     Values,
     Welcome,
     encode,
@@ -95,6 +97,55 @@ def _values(number: int, pairs: list[tuple[int, Any]]) -> Values:
 
 
 values = st.builds(_values, ids, st.lists(results, min_size=1, max_size=8))
+places = st.none() | st.tuples(st.none() | keys, keys)
+
+
+@st.composite
+def scans(draw: st.DrawFn) -> Scan:
+    start = draw(st.integers(0, 32767))
+    return Scan(
+        draw(ids),
+        draw(deadlines),
+        draw(st.tuples(names, names) | state_ids),
+        draw(st.lists(st.none() | keys, max_size=1).map(tuple)),
+        draw(st.none() | texts | st.binary(max_size=9) | st.lists(columns, min_size=1, max_size=3).map(tuple)),
+        start,
+        draw(st.integers(start + 1, 32768)),
+        draw(places),
+        draw(st.binary(max_size=64)),
+        draw(
+            st.fixed_dictionaries(
+                {},
+                optional={
+                    "isolation": st.sampled_from(["live", "committed"]),
+                    "show": st.sampled_from(["values", "keys", "count"]),
+                    "limit": st.integers(0, 2**63 - 1),
+                    "max_bytes": st.integers(0, 2**63 - 1),
+                },
+            )
+        ),
+    )
+
+
+@st.composite
+def pages(draw: st.DrawFn) -> Page:
+    found = tuple(draw(st.lists(keys, max_size=4)))
+    number = len(found)
+    result = st.binary(max_size=20) | st.integers(1, 65535)
+    return Page(
+        draw(ids),
+        draw(st.integers(-1, 2**63 - 1)),
+        draw(names),
+        draw(st.binary(max_size=64)),
+        draw(st.integers(0, 32768)),
+        draw(places),
+        number or draw(st.integers(0, 2**63 - 1)),
+        tuple(draw(st.lists(st.none() | keys, min_size=number, max_size=number))) if draw(st.booleans()) else (),
+        found,
+        tuple(draw(st.lists(result, min_size=number, max_size=number))) if draw(st.booleans()) else (),
+    )
+
+
 descriptions = st.fixed_dictionaries(
     {
         "name": names,
@@ -124,6 +175,7 @@ def locations(draw: st.DrawFn) -> Location:
 #: Every request that a client may send.
 requests = (
     gets
+    | scans()
     | st.builds(Locate, ids, deadlines, names, names)
     | st.builds(Describe, ids, deadlines, st.none() | names)
     | st.builds(Ping, ids)
@@ -134,6 +186,7 @@ messages: st.SearchStrategy[Message] = (
     | welcomes
     | requests
     | values
+    | pages()
     | locations()
     | st.builds(Description, ids, st.lists(descriptions | jobs, max_size=3).map(tuple))
     | st.builds(Pong, ids)

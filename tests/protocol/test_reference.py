@@ -25,7 +25,7 @@ from qstate.protocol import (
     limits,
     messages,
 )
-from qstate.protocol.fields import INTEGER_OPTIONS, OPTIONS
+from qstate.protocol.fields import INTEGER_OPTIONS, OPTIONS, SCAN_INTEGER_OPTIONS, SCAN_OPTIONS
 from qstate.serializers import MessagePackSerializer
 from qstate_conformance.corpus import corpus, value_of
 
@@ -211,17 +211,26 @@ def test_the_limits_are_those_of_the_code() -> None:
         "runs in a Changes": limits.MAX_RUNS,
         "bytes of a Poll's position": limits.MAX_POSITION,
         "bytes of a Poll's prefix": limits.MAX_PREFIX,
+        "bytes of a view": limits.MAX_VIEW,
     }
 
 
-def test_the_options_of_a_get_are_those_of_the_code() -> None:
-    found: dict[str, list[str]] = {}
+def options_of(title: str) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
     name = ""
-    for option, value, _ in rows(section("Get and Values"), "option"):
+    for option, value, _ in rows(section(title), "option"):
         name = option.strip("`") or name
-        found.setdefault(name, []).append(value.strip("`"))
-    integers = dict.fromkeys(INTEGER_OPTIONS, ("integer from 0",))
-    assert {option: tuple(values) for option, values in found.items()} == OPTIONS | integers
+        found[name] = (*found.get(name, ()), value.strip("`"))
+    return found
+
+
+def test_the_options_of_a_get_are_those_of_the_code() -> None:
+    assert options_of("Get and Values") == OPTIONS | dict.fromkeys(INTEGER_OPTIONS, ("integer from 0",))
+
+
+def test_the_options_of_a_scan_are_those_of_the_code() -> None:
+    found = options_of("Get and Values") | options_of("Scan and Page")
+    assert found == SCAN_OPTIONS | dict.fromkeys(SCAN_INTEGER_OPTIONS, ("integer from 0",))
 
 
 # --- rules -------------------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ const CODES = new Map([
   [23, ["NO_COMMITTED_EPOCH", HERE]],
   [24, ["TLS_FAILED", FATAL]],
   [25, ["COMPACTED", FATAL]],
+  [26, ["SCAN_EXPIRED", FATAL]],
 ]);
 const RETRY = new Map(CODES.values());
 

@@ -144,9 +144,9 @@ def query_of(
     namespace: Namespace,
     isolation: str,
     *,
-    min_epoch: int | None,
-    max_staleness_s: float | None,
-    wait_s: float | None,
+    min_epoch: int | None = None,
+    max_staleness_s: float | None = None,
+    wait_s: float | None = None,
 ) -> Query:
     """Return the query of a call. Raises `ConfigError`; `check_names` and `Query.check_keys` check the rest."""
     if isolation not in ISOLATIONS:

@@ -7,15 +7,17 @@ Rules of this module: the public surface and look-ups that gets share. `batching
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from random import Random
+from types import EllipsisType
 from typing import Any
 
-from qstate.errors import ConfigError, DeadlineExceeded
-from qstate.keys import Key, Namespace
-from qstate.protocol import Describe, Ping
+from qstate.errors import ConfigError, DeadlineExceeded, QueryError
+from qstate.keys import Column, Key, Namespace, key_group
+from qstate.protocol import Describe, Page, Ping, Scan
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
 from qstate.runtime.client.arguments import (
     DEFAULT_TIMEOUT_S,
@@ -29,14 +31,63 @@ from qstate.runtime.client.arguments import (
 )
 from qstate.runtime.client.async_transport import AsyncLinks
 from qstate.runtime.client.batching import Batching, GetArguments
-from qstate.runtime.client.failover import call_operation, failover_get
-from qstate.runtime.client.operations import CallOperation, GetOperation, LearnOperation, Operation
+from qstate.runtime.client.failover import FailoverScan, call_operation, failover_get
+from qstate.runtime.client.operations import CallOperation, GetOperation, LearnOperation, Operation, ScanOperation
 from qstate.runtime.client.query import LIVE, Query
+from qstate.runtime.client.scanning import (
+    EVERY_NAMESPACE,
+    RELEASE_TIMEOUT_S,
+    ScannedEntry,
+    Scanner,
+    ScanPosition,
+    Selected,
+    key_only,
+)
 from qstate.runtime.client.state_cache import CachedState
 from qstate.serializers import Serializer
 from qstate.tls import ClientTls
 
-__all__ = ["AsyncQueryableStateClient"]
+__all__ = ["AsyncQueryableStateClient", "AsyncScanResults"]
+
+
+class AsyncScanResults(ScanPosition):
+    """The entries of a scan, an asynchronous iterator that asks for page after page. One task at a time may use it.
+
+    `aclose` frees what the server keeps for the scan; so does its last page, and the server does a minute later.
+    """
+
+    def __init__(
+        self, scanner: Scanner, page_of: Callable[[Scanner, Scan], Awaitable[tuple[Page, CachedState]]]
+    ) -> None:
+        super().__init__(scanner)
+        self._page_of = page_of
+
+    def __aiter__(self) -> AsyncScanResults:
+        return self
+
+    async def __anext__(self) -> ScannedEntry:
+        while True:
+            found = self._next()
+            if found is not None:
+                return found
+            if self._scanner.over:
+                raise StopAsyncIteration
+            self._entries = self._scanner.take(*await self._page_of(self._scanner, self._scanner.request))
+
+    async def aclose(self) -> None:
+        """End the scan. Idempotent; raises nothing when the server cannot be reached."""
+        release = self._scanner.release
+        self._scanner.end()
+        self._entries = iter(())
+        if release is not None:
+            with contextlib.suppress(QueryError):
+                await self._page_of(self._scanner, release)
+
+    async def __aenter__(self) -> AsyncScanResults:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.aclose()
 
 
 class AsyncQueryableStateClient:
@@ -202,6 +253,68 @@ class AsyncQueryableStateClient:
         found = await self._finish(get(self._links, query, asked, deadline))
         return dict(zip(asked, found, strict=True))
 
+    def scan(
+        self,
+        job: str,
+        state: str,
+        prefix: str | bytes | tuple[Column, ...] | None = None,
+        isolation: str = LIVE,
+        *,
+        namespace: Namespace | EllipsisType = EVERY_NAMESPACE,
+        key_groups: tuple[int, int] | range | None = None,
+        limit: int | None = None,
+        cursor: bytes | None = None,
+        values: bool = True,
+        timeout_s: float | None = None,
+        min_epoch: int | None = None,
+        max_staleness_s: float | None = None,
+    ) -> AsyncScanResults:
+        """Iterate, with `async for`, over the keys of a state that have a value.
+
+        See `QueryableStateClient.scan`.
+        """
+        selected = Selected(prefix, namespace, key_groups, limit, cursor)
+        demands = {"min_epoch": min_epoch, "max_staleness_s": max_staleness_s}
+        scanner = Scanner((job, state), selected, isolation, "values" if values else "keys", demands)
+        return AsyncScanResults(scanner, partial(self._page, timeout_s=timeout_s))
+
+    async def count(
+        self,
+        job: str,
+        state: str,
+        prefix: str | bytes | tuple[Column, ...] | None = None,
+        isolation: str = LIVE,
+        *,
+        namespace: Namespace | EllipsisType = EVERY_NAMESPACE,
+        key_groups: tuple[int, int] | range | None = None,
+        timeout_s: float | None = None,
+    ) -> int:
+        """How many keys `scan` would visit. A key counts once in each namespace."""
+        scanner = Scanner((job, state), Selected(prefix, namespace, key_groups), isolation, "count", {})
+        async for _ in AsyncScanResults(scanner, partial(self._page, timeout_s=timeout_s)):
+            pass
+        return scanner.count
+
+    async def namespaces(
+        self, job: str, state: str, key: Key, isolation: str = LIVE, *, timeout_s: float | None = None
+    ) -> list[Namespace]:
+        """The namespaces in which the key has a value, such as its windows; None is the void namespace."""
+        query = query_of(job, state, None, LIVE)
+        check_names(job, state)
+        query.check_keys((key,))
+        known = self._links.states.find(job, state) or await self._learn(query, self._deadline(timeout_s))
+        group = key_group(key, known.max_parallelism)
+        found = self.scan(
+            job,
+            state,
+            key_only(key),
+            isolation,
+            key_groups=(group, group + 1),
+            values=False,
+            timeout_s=timeout_s,
+        )
+        return [entry.namespace async for entry in found]
+
     async def jobs(self, *, timeout_s: float | None = None) -> list[str]:
         """The names of the jobs that the proxy serves."""
         call = CallOperation(self._links, Describe(0, 0, None), self._deadline(timeout_s))
@@ -250,6 +363,21 @@ class AsyncQueryableStateClient:
         # The first endpoint to answer describes the state, so this get cannot join a batch.
         found = await self._finish(failover_get(self._links, query, (key,), deadline))
         return found[0]
+
+    async def _page(self, scanner: Scanner, request: Scan, timeout_s: float | None) -> tuple[Page, CachedState]:
+        """Ask for a page, again if its connection breaks."""
+        scan_of = FailoverScan if self._links.endpoints.may_answer(scanner.query) else ScanOperation
+        if request.limit == 0:
+            timeout_s = RELEASE_TIMEOUT_S
+        while True:
+            operation = scan_of(self._links, scanner.query, request, self._deadline(timeout_s))
+            try:
+                (page,) = await self._finish(operation)
+            except QueryError as error:
+                pause_s = scanner.failed(error)
+                await asyncio.sleep(pause_s)
+            else:
+                return page, operation.known
 
     async def _finish(self, operation: Operation) -> list[Any]:
         """Start the operation and wait for its end. Returns its result."""

@@ -14,14 +14,22 @@ from typing import Any
 
 from qstate.errors import FailureCode, Overloaded, QStateError, QueryError, Retry
 from qstate.keys import Key
-from qstate.protocol import Describe, Ping
+from qstate.protocol import Describe, Ping, Scan
 from qstate.runtime.client.failover_plan import Attempt, FailoverPlan
-from qstate.runtime.client.operations import CallOperation, GetOperation, Links, Operation, RoutedOperation, Terms
+from qstate.runtime.client.operations import (
+    CallOperation,
+    GetOperation,
+    Links,
+    Operation,
+    RoutedOperation,
+    ScanOperation,
+    Terms,
+)
 from qstate.runtime.client.query import Query
-from qstate.runtime.client.state_cache import StateCache, Way
+from qstate.runtime.client.state_cache import CachedState, StateCache, Way
 from qstate.runtime.routing.routed_get import retry_after_s
 
-__all__ = ["Failover", "call_operation", "failover_get"]
+__all__ = ["Failover", "FailoverScan", "call_operation", "failover_get"]
 
 #: An attempt is short: a third of it is left for the endpoint's answer to arrive.
 ATTEMPT_MARGIN = 1 / 3
@@ -173,6 +181,25 @@ def failover_get(links: Links[Any], query: Query, keys: tuple[Key, ...], deadlin
         return _AttemptGet(links, query, asked, attempt.until, terms)
 
     return Failover(links, len(keys), deadline, attempt_of)
+
+
+class FailoverScan(Failover):
+    """A page that fallbacks may answer instead of the job."""
+
+    __slots__ = ()
+
+    def __init__(self, links: Links[Any], query: Query, request: Scan, deadline: float) -> None:
+        def attempt_of(attempt: Attempt, terms: Terms) -> ScanOperation:
+            return ScanOperation(links, query, request, attempt.until, terms)
+
+        super().__init__(links, 1, deadline, attempt_of)
+
+    @property
+    def known(self) -> CachedState:
+        """See `ScanOperation`: of the attempt that has the page."""
+        operation = self._operations[self._plan.verdicts[0]]
+        assert isinstance(operation, ScanOperation)
+        return operation.known
 
 
 def call_operation(links: Links[Any], request: type[Ping] | Describe, deadline: float) -> CallOperation | Failover:

@@ -17,13 +17,13 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from qstate.errors import Detail, FailureCode, QStateError, QueryError, SerializationError, WrongKeyType, query_error
 from qstate.protocol import Answer as WireAnswer
-from qstate.protocol import Describe, Description, Get, Locate, Location, Ping, Request
+from qstate.protocol import Describe, Description, Get, Locate, Location, Page, Ping, Request, Scan
 from qstate.protocol.limits import MAX_DEADLINE_MS
 from qstate.protocol.messages import PLAIN
 from qstate.runtime.client.proxies import Proxies
 from qstate.runtime.client.query import Query
 from qstate.runtime.client.state_cache import CachedState, Endpoints, StateCache
-from qstate.runtime.routing.location import LocationTable
+from qstate.runtime.routing.location import GroupTable, LocationTable
 from qstate.runtime.routing.pipelined_connection import (
     PROBE_S,
     ConnectionSettings,
@@ -48,6 +48,7 @@ __all__ = [
     "Observer",
     "Operation",
     "RoutedOperation",
+    "ScanOperation",
     "Terms",
 ]
 
@@ -312,8 +313,16 @@ class _StateOperation(RoutedOperation):
         terms = terms or links.terms
         self._query = query
         self._known: CachedState | None = terms.states.find(query.job, query.state)
-        table = None if self._known is None else self._known.table
+        table = None if self._known is None else self._table_of(self._known)
         super().__init__(links, terms, keys, deadline, table, wait_s=query.wait_s)
+
+    def _table_of(self, known: CachedState) -> LocationTable:
+        """Whom to ask for the keys of this operation."""
+        return known.table
+
+    def _is_stale(self, known: CachedState, stale: LocationTable) -> bool:
+        """Whether the cached entry is the one that the stale table is of."""
+        return known.table is stale
 
     @property
     def asks_owners(self) -> bool:
@@ -329,9 +338,10 @@ class _StateOperation(RoutedOperation):
 
     def _look_up(self, command: LookUp, now: float) -> None:
         states = self._states
-        if command.stale is not None:
-            states.drop(self._query.job, self._query.state, command.stale)
         known = states.find(self._query.job, self._query.state)
+        if known is not None and command.stale is not None and self._is_stale(known, command.stale):
+            states.drop(self._query.job, self._query.state)
+            known = None
         if known is None:
             super()._look_up(command, now)
         else:
@@ -351,7 +361,7 @@ class _StateOperation(RoutedOperation):
     def _found(self, known: CachedState, now: float) -> None:
         """The state is known now."""
         self._known = known
-        self._run(self._routed.on_located(known.table, now), now)
+        self._run(self._routed.on_located(self._table_of(known), now), now)
 
     def _refused(self, refusal: Refuse) -> None:
         super()._refused(refusal)
@@ -422,6 +432,53 @@ class GetOperation(_StateOperation):
             except WrongKeyType as exc:
                 code, details = exc.code, exc.details
         super().on_unsendable(part, code, details, now)
+
+
+class ScanOperation(_StateOperation):
+    """Read one page of a state's keys. Its one result is the `Page`, and `maker` makes the views of its values.
+
+    For the routing it is a get of one key, which has the owner of the page's first key group.
+    """
+
+    __slots__ = ("_page", "_request")
+
+    def __init__(
+        self, links: Links[Any], query: Query, request: Scan, deadline: float, terms: Terms | None = None
+    ) -> None:
+        self._request = request
+        self._page: Page | None = None
+        super().__init__(links, query, (request.start_group,), deadline, terms)
+
+    @property
+    def known(self) -> CachedState:
+        """The state's description and location, when the operation has its page."""
+        assert self._known is not None
+        return self._known
+
+    def request(self, request_id: int, command: Ask | LookUp, now: float) -> Request:
+        if type(command) is not Ask:
+            return self._locate(request_id, now)
+        target = command.owner.state_id or (self._query.job, self._query.state)
+        return self._request._replace(id=request_id, deadline_ms=self._ms_left(now), target=target)
+
+    def results(self) -> list[Page]:
+        if self.error is not None:
+            raise self.error
+        assert self._page is not None
+        return [self._page]
+
+    def _table_of(self, known: CachedState) -> LocationTable:
+        return GroupTable.of(known.table)
+
+    def _is_stale(self, known: CachedState, stale: LocationTable) -> bool:
+        return known is self._known
+
+    def _on_other_answer(self, part: int, message: WireAnswer, now: float) -> None:
+        if type(message) is not Page:
+            super()._on_other_answer(part, message, now)
+            return
+        self._page = message
+        self._run(self._routed.on_values(part, (message.epoch,), (b"",), message.fingerprint, now), now)
 
 
 class CallOperation(RoutedOperation):

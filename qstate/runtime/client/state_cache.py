@@ -63,6 +63,8 @@ class CachedState:
     maker: ViewMaker
     key_types: tuple[ColumnType, ...] | None
     key_class: type | None
+    #: The number of key groups, which `table` has only where owners are asked.
+    max_parallelism: int
 
     def suits(self, key: Key) -> bool:
         """Whether the key has the types of the description. True for types that this client does not know."""
@@ -99,7 +101,9 @@ class StateCache:
         maker = ViewMaker(location.state, self._serializers)
         failed = (self._failed[owner.address][1] for owner in owners.owners if owner.address in self._failed)
         expires_at = min(failed, default=math.inf)
-        known = CachedState(self._table(owners), owners, expires_at, maker, types, key_class(types))
+        known = CachedState(
+            self._table(owners), owners, expires_at, maker, types, key_class(types), location.max_parallelism
+        )
         self._known[job, state] = known
         return known
 
@@ -110,11 +114,9 @@ class StateCache:
         owners = list(dict.fromkeys(owner.address for owner in known.location.owners))[:MOST_OWNERS]
         return [one for one in owners if one not in self._reached and self._failed.get(one, (0, now))[1] <= now]
 
-    def drop(self, job: str, state: str, stale: LocationTable | None = None) -> None:
-        """Remove the entry of a state; with `stale`, only if the entry still has that table."""
-        known = self._known.get((job, state))
-        if known is not None and (stale is None or known.table is stale):
-            del self._known[job, state]
+    def drop(self, job: str, state: str) -> None:
+        """Remove the entry of a state, if there is one."""
+        self._known.pop((job, state), None)
 
     def reached(self, address: Address) -> None:
         """There is a connection to a peer."""

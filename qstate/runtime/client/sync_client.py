@@ -6,14 +6,18 @@ retry them, and `qstate.views` are their results.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from random import Random
+from types import EllipsisType
 from typing import Any, Generic, TypeVar
 
-from qstate.keys import Key, Namespace
-from qstate.protocol import Describe, Ping
+from qstate.errors import QueryError
+from qstate.keys import Column, Key, Namespace, key_group
+from qstate.protocol import Describe, Page, Ping, Scan
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
 from qstate.runtime.client.arguments import (
     DEFAULT_TIMEOUT_S,
@@ -25,14 +29,24 @@ from qstate.runtime.client.arguments import (
     link_settings,
     query_of,
 )
-from qstate.runtime.client.failover import call_operation, failover_get
-from qstate.runtime.client.operations import CallOperation, GetOperation, Operation
+from qstate.runtime.client.failover import FailoverScan, call_operation, failover_get
+from qstate.runtime.client.operations import CallOperation, GetOperation, LearnOperation, Operation, ScanOperation
 from qstate.runtime.client.query import LIVE, Query
+from qstate.runtime.client.scanning import (
+    EVERY_NAMESPACE,
+    RELEASE_TIMEOUT_S,
+    ScannedEntry,
+    Scanner,
+    ScanPosition,
+    Selected,
+    key_only,
+)
+from qstate.runtime.client.state_cache import CachedState
 from qstate.runtime.client.sync_transport import SyncLinks
 from qstate.serializers import Serializer
 from qstate.tls import ClientTls
 
-__all__ = ["QueryFuture", "QueryableStateClient"]
+__all__ = ["QueryFuture", "QueryableStateClient", "ScanResults"]
 
 Value = TypeVar("Value")
 
@@ -72,6 +86,44 @@ class QueryFuture(Generic[Value]):
     def _value(self) -> Value:
         (value,) = self._operation.result()
         return value  # type: ignore[no-any-return]
+
+
+class ScanResults(ScanPosition):
+    """The entries of a scan, an iterator that asks for page after page. One thread at a time may use it.
+
+    `close` frees what the server keeps for the scan; so does its last page, and the server does a minute later.
+    """
+
+    def __init__(self, scanner: Scanner, page_of: Callable[[Scanner, Scan], tuple[Page, CachedState]]) -> None:
+        super().__init__(scanner)
+        self._page_of = page_of
+
+    def __iter__(self) -> ScanResults:
+        return self
+
+    def __next__(self) -> ScannedEntry:
+        while True:
+            found = self._next()
+            if found is not None:
+                return found
+            if self._scanner.over:
+                raise StopIteration
+            self._entries = self._scanner.take(*self._page_of(self._scanner, self._scanner.request))
+
+    def close(self) -> None:
+        """End the scan. Idempotent; raises nothing when the server cannot be reached."""
+        release = self._scanner.release
+        self._scanner.end()
+        self._entries = iter(())
+        if release is not None:
+            with contextlib.suppress(QueryError):
+                self._page_of(self._scanner, release)
+
+    def __enter__(self) -> ScanResults:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
 
 
 class QueryableStateClient:
@@ -217,6 +269,69 @@ class QueryableStateClient:
         found = self._finish(self._get(query, asked, timeout_s))
         return dict(zip(asked, found, strict=True))
 
+    def scan(
+        self,
+        job: str,
+        state: str,
+        prefix: str | bytes | tuple[Column, ...] | None = None,
+        isolation: str = LIVE,
+        *,
+        namespace: Namespace | EllipsisType = EVERY_NAMESPACE,
+        key_groups: tuple[int, int] | range | None = None,
+        limit: int | None = None,
+        cursor: bytes | None = None,
+        values: bool = True,
+        timeout_s: float | None = None,
+        min_epoch: int | None = None,
+        max_staleness_s: float | None = None,
+    ) -> ScanResults:
+        """Iterate over the keys of a state that have a value: `ScannedEntry(key, namespace, view)`.
+
+        `prefix` selects keys by their first column, which begins with this text or these bytes, or, as a tuple, by
+        their first columns. `namespace` selects one namespace (None: the void one; by default all), `key_groups` a
+        range of key groups. With `values=False` each view is None. `limit` ends the scan after so many entries.
+
+        The entries come by key group, namespace and key, in pages: neither the client nor the server holds more than a
+        page. A `committed` scan shows one epoch of each owner of the state from begin to end, of `min_epoch` or later,
+        which contains everything that was committed more than `max_staleness_s` seconds before it began to read from
+        that owner. A `live` scan sees writes as they happen: each entry is as a live `get` would show it.
+
+        The scan goes on at the next owner when one is lost, without a gap and without a repetition. `timeout_s` is the
+        time limit of each page. `cursor` goes on where an earlier scan was.
+
+        Raises, now or from the iterator, what `get` raises; `ScanExpired` when a minute passed between two pages. A
+        value that fails, such as one over `max_frame`, raises in its place; the iterator then goes on with the next.
+        """
+        selected = Selected(prefix, namespace, key_groups, limit, cursor)
+        demands = {"min_epoch": min_epoch, "max_staleness_s": max_staleness_s}
+        scanner = Scanner((job, state), selected, isolation, "values" if values else "keys", demands)
+        return ScanResults(scanner, partial(self._page, timeout_s=timeout_s))
+
+    def count(
+        self,
+        job: str,
+        state: str,
+        prefix: str | bytes | tuple[Column, ...] | None = None,
+        isolation: str = LIVE,
+        *,
+        namespace: Namespace | EllipsisType = EVERY_NAMESPACE,
+        key_groups: tuple[int, int] | range | None = None,
+        timeout_s: float | None = None,
+    ) -> int:
+        """How many keys `scan` would visit. A key counts once in each namespace."""
+        scanner = Scanner((job, state), Selected(prefix, namespace, key_groups), isolation, "count", {})
+        for _ in ScanResults(scanner, partial(self._page, timeout_s=timeout_s)):
+            pass
+        return scanner.count
+
+    def namespaces(
+        self, job: str, state: str, key: Key, isolation: str = LIVE, *, timeout_s: float | None = None
+    ) -> list[Namespace]:
+        """The namespaces in which the key has a value, such as its windows; None is the void namespace."""
+        groups = self._group_of(job, state, key, timeout_s)
+        found = self.scan(job, state, key_only(key), isolation, key_groups=groups, values=False, timeout_s=timeout_s)
+        return [entry.namespace for entry in found]
+
     def jobs(self, *, timeout_s: float | None = None) -> list[str]:
         """The names of the jobs that the proxy serves."""
         (entries,) = self._finish(CallOperation(self._links, Describe(0, 0, None), self._deadline(timeout_s)))
@@ -259,6 +374,31 @@ class QueryableStateClient:
             query.check_keys(keys)
         get = failover_get if self._links.endpoints.may_answer(query) else GetOperation
         return get(self._links, query, keys, deadline)
+
+    def _page(self, scanner: Scanner, request: Scan, timeout_s: float | None) -> tuple[Page, CachedState]:
+        """Ask for a page, again if its connection breaks."""
+        scan_of = FailoverScan if self._links.endpoints.may_answer(scanner.query) else ScanOperation
+        if request.limit == 0:
+            timeout_s = RELEASE_TIMEOUT_S
+        while True:
+            operation = scan_of(self._links, scanner.query, request, self._deadline(timeout_s))
+            try:
+                (page,) = self._finish(operation)
+            except QueryError as error:
+                time.sleep(scanner.failed(error))
+            else:
+                return page, operation.known
+
+    def _group_of(self, job: str, state: str, key: Key, timeout_s: float | None) -> tuple[int, int]:
+        """The key group of a key, as a range."""
+        query = query_of(job, state, None, LIVE)
+        check_names(job, state)
+        query.check_keys((key,))
+        known = self._links.states.find(job, state)
+        if known is None:
+            (known,) = self._finish(LearnOperation(self._links, query, self._deadline(timeout_s)))
+        group = key_group(key, known.max_parallelism)
+        return group, group + 1
 
     def _finish(self, operation: Operation) -> list[Any]:
         """Start the operation and wait until it is finished, at its deadline at the latest. Returns its result."""

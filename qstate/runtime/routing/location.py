@@ -135,14 +135,18 @@ class LocationTable:
 
 
 class GroupTable(LocationTable):
-    """The table for requests about key groups: what `routed_get` takes for keys are the numbers of key groups."""
+    """The table for requests about key groups: what `routed_get` takes for keys are the numbers of key groups.
+
+    The last group stands for those after it, which have no keys.
+    """
 
     @classmethod
     def of(cls, table: LocationTable) -> GroupTable:
         return cls(table.job, table.state, table.max_parallelism, table.owners)
 
     def split(self, keys: Sequence[Any]) -> list[tuple[Owner | None, list[int]]]:
-        owners = [next((one for one in self.owners if group in one.key_groups), None) for group in keys]
+        groups = [min(group, self.max_parallelism - 1) for group in keys]
+        owners = [next((one for one in self.owners if group in one.key_groups), None) for group in groups]
         return [(owner, [position]) for position, owner in enumerate(owners)]
 
 

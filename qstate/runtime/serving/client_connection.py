@@ -28,6 +28,8 @@ from qstate.protocol import (
     Ping,
     Poll,
     Pong,
+    Scan,
+    Served,
     ServerConnection,
     ServerEvent,
     Values,
@@ -47,6 +49,7 @@ log = limited(logging.getLogger(__name__))
 #: Work in steps: each gives the answer, or None when there is more to do. Without an answer, one follows later.
 Steps = Iterator[Answer | None]
 
+_SERVED = frozenset((Get, Scan, Poll, Locate, Describe))
 #: So many messages of one connection are taken in before other connections are read.
 MOST_AT_ONCE = 64
 #: What a key takes in memory beside its characters.
@@ -58,7 +61,7 @@ RETRY_AFTER_MS = 50
 class ConnectionHandler(Protocol):
     """What a connection needs of its endpoint. The thread that reads calls `received` and `received_alone`."""
 
-    def received(self, connection: AcceptedConnection, request: Get | Locate | Describe | Poll) -> None:
+    def received(self, connection: AcceptedConnection, request: Served) -> None:
         """A valid request came in. The endpoint answers it through a `Call`."""
 
     def received_alone(self, connection: AcceptedConnection, get: Get) -> Callable[[], None] | None:
@@ -278,7 +281,7 @@ class AcceptedConnection:
     def _take(self, events: list[ServerEvent]) -> None:
         for event in events:
             kind = type(event)
-            if kind is Get or kind is Poll or kind is Locate or kind is Describe:
+            if kind in _SERVED:
                 self._handler.received(self, event)  # type: ignore[arg-type]
             elif kind is Ping:
                 self.send(self.protocol.send(Pong(event.id)))  # type: ignore[union-attr]
@@ -343,7 +346,7 @@ class Call:
         self,
         handler: ConnectionHandler,
         connection: AcceptedConnection,
-        request: Get | Locate | Describe | Poll,
+        request: Served,
         received_at: float,
     ) -> None:
         self._handler = handler

@@ -31,7 +31,7 @@ from qstate.errors import (
     WrongKeyType,
 )
 from qstate.keys import Key
-from qstate.protocol import Answer, Changes, Describe, Description, Failure, Get, Locate, Poll, Values
+from qstate.protocol import Answer, Describe, Description, Failure, Get, Locate, Poll, Scan, Values
 from qstate.protocol.messages import PLAIN
 from qstate.runtime.control.statistics import RequestStatistics
 from qstate.runtime.net.reactor import Reactor, Timer
@@ -111,6 +111,8 @@ class ClientProxy(EndpointOwner):
             if found is not None:
                 return found if isinstance(found, Values) else self._answer_in_steps(call, request, names, found)
             router.run(router.get, call, request, names)
+        elif isinstance(request, Scan):
+            router.run(router.scan, call, request, self._names_of(call, request))
         elif isinstance(request, Poll):
             router.run(router.poll, call, request, self._names_of(call, request))
         elif isinstance(request, Locate):
@@ -120,13 +122,14 @@ class ClientProxy(EndpointOwner):
             return self._describe(call, request.job)
         return None
 
-    def _names_of(self, call: Call, request: Get | Poll) -> tuple[str, str]:
+    def _names_of(self, call: Call, request: Get | Scan | Poll) -> tuple[str, str]:
         """The job and the state of a request. Raises the `QueryError` of one that this proxy does not serve."""
         if type(request.target) is bytes:
             raise UnsupportedQuery(target="state id", reason="ask a state server")
         job, state = request.target
         assert isinstance(job, str) and isinstance(state, str)
-        call.connection.visitor.check(type(request), job, state, len(request.keys))
+        keys = 0 if isinstance(request, Scan) else len(request.keys)
+        call.connection.visitor.check(type(request), job, state, keys)
         if self._locations.oracle(job) is None:
             raise UnknownJob(job=job)
         return job, state
@@ -231,6 +234,9 @@ class _Router:
         get = _ProxiedGet(self, call, request, names, table=None if outdated else table)
         get.start(self.locations.refresh if outdated else None)
 
+    def scan(self, call: Call, request: Scan, names: tuple[str, str]) -> None:
+        _ProxiedScan(self, call, request, names, table=self.locations.known(*names)).start(None)
+
     def poll(self, call: Call, request: Poll, names: tuple[str, str]) -> None:
         _ProxiedPoll(self, call, request, names, table=self.locations.known(*names)).start(None)
 
@@ -311,7 +317,7 @@ class _PollPeers(Peers):
 
 
 class _Proxied(Requester):
-    """One get or poll: passes the events to its `RoutedGet` and carries out the commands."""
+    """One request: passes the events to its `RoutedGet` and carries out the commands."""
 
     __slots__ = ("_asked", "_call", "_names", "_routed", "_router", "_timer", "_wake_at", "finished")
 
@@ -452,18 +458,17 @@ class _ProxiedGet(_Proxied):
         return _misfit(table, self._request.keys)
 
 
-class _ProxiedPoll(_Proxied):
-    """One poll: the owner of its first key group answers it, for all of its key groups that are asked for.
+class _ProxiedRange(_Proxied):
+    """A request about key groups: the owner of the first one answers it, for all that it has of those asked for.
 
     For the routing it is a get of one key, which is that key group.
     """
 
-    __slots__ = ("_request", "_table")
+    __slots__ = ("_table",)
 
     def __init__(
-        self, router: _Router, call: Call, request: Poll, names: tuple[str, str], *, table: LocationTable | None
+        self, router: _Router, call: Call, request: Scan | Poll, names: tuple[str, str], table: LocationTable | None
     ) -> None:
-        self._request = request
         #: The cached table that the routing has a version of.
         self._table = table
         routed = RoutedGet(
@@ -473,6 +478,47 @@ class _ProxiedPoll(_Proxied):
             table=None if table is None else GroupTable.of(table),
         )
         super().__init__(router, call, names, routed)
+
+    def _routed_by(self, table: LocationTable) -> LocationTable:
+        self._table = table
+        return GroupTable.of(table)
+
+    def _look_up(self, command: LookUp, now: float) -> None:
+        super()._look_up(LookUp(None if command.stale is None else self._table), now)
+
+    def _on_other_answer(self, part: int, message: Answer, now: float) -> None:
+        self._finish(message._replace(id=self._call.request.id))
+
+
+class _ProxiedScan(_ProxiedRange):
+    """One page of a scan."""
+
+    __slots__ = ("_request",)
+
+    def __init__(
+        self, router: _Router, call: Call, request: Scan, names: tuple[str, str], *, table: LocationTable | None
+    ) -> None:
+        super().__init__(router, call, request, names, table)
+        # The page has to fit the client's frames, too.
+        most_bytes = min(request.max_bytes, call.most_bytes)
+        self._request = request._replace(options={**request.options, "max_bytes": most_bytes})
+
+    def request(self, request_id: int, command: Ask | LookUp, now: float) -> Scan:
+        assert isinstance(command, Ask)
+        left_ms = self._left_ms(now)
+        return self._request._replace(id=request_id, deadline_ms=left_ms, target=command.owner.state_id)
+
+
+class _ProxiedPoll(_ProxiedRange):
+    """One poll."""
+
+    __slots__ = ("_request",)
+
+    def __init__(
+        self, router: _Router, call: Call, request: Poll, names: tuple[str, str], *, table: LocationTable | None
+    ) -> None:
+        super().__init__(router, call, request, names, table)
+        self._request = request
 
     def request(self, request_id: int, command: Ask | LookUp, now: float) -> Poll:
         assert isinstance(command, Ask)
@@ -491,19 +537,8 @@ class _ProxiedPoll(_Proxied):
             return None
         return MalformedRequest(field="stop_group", expected=f"at most {table.max_parallelism} key groups")
 
-    def _routed_by(self, table: LocationTable) -> LocationTable:
-        self._table = table
-        return GroupTable.of(table)
-
-    def _look_up(self, command: LookUp, now: float) -> None:
-        super()._look_up(LookUp(None if command.stale is None else self._table), now)
-
     def _connection(self, owner: Owner) -> OwnerConnection:
         return self._router.poll_connection(owner.host, owner.port)
-
-    def _on_other_answer(self, part: int, message: Answer, now: float) -> None:
-        assert isinstance(message, Changes)
-        self._finish(message._replace(id=self._request.id))
 
 
 class _Waiting:

@@ -35,11 +35,9 @@ from qstate.line_limit import limited
 from qstate.protocol import (
     Answer,
     ConnectionState,
-    Describe,
     Failure,
     Get,
-    Locate,
-    Poll,
+    Served,
     ServerConnection,
     encode,
     frame,
@@ -248,7 +246,7 @@ class Endpoint:
 
     # `ConnectionHandler`.
 
-    def received(self, connection: AcceptedConnection, request: Get | Locate | Describe | Poll) -> None:
+    def received(self, connection: AcceptedConnection, request: Served) -> None:
         self._statistics.report_request(len(request.keys) if type(request) is Get else 0)
         call = Call(self, connection, request, self._clock())
         if self._admit(call):

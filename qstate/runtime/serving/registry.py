@@ -23,6 +23,7 @@ from qstate.descriptors import MapStateDescriptor, StateDescriptor
 from qstate.errors import ConfigError
 from qstate.keys import ColumnType, Key, KeyGroupRange, check_max_parallelism, key_class, key_grouper
 from qstate.protocol import STATE_ID_BYTES
+from qstate.runtime.serving.scan_views import ScanViews
 
 __all__ = ["StateInstance", "StateListener", "StateRegistry", "known_to_be_current"]
 
@@ -158,6 +159,8 @@ class StateRegistry:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._instances: dict[bytes, StateInstance] = {}
+        #: By id: the scans of clients that are open.
+        self._scan_views: dict[bytes, ScanViews] = {}
         self._listeners: dict[str, tuple[StateListener, ...]] = {}
 
     def register(self, instance: StateInstance) -> bytes:
@@ -168,6 +171,7 @@ class StateRegistry:
         state_id = token_bytes(STATE_ID_BYTES)
         with self._lock:
             self._instances[state_id] = instance
+            self._scan_views[state_id] = ScanViews(state_id)
             listeners = self._listeners.get(instance.job, ())
         _notify(listeners, state_id, instance, True)
         return state_id
@@ -175,17 +179,31 @@ class StateRegistry:
     def unregister(self, state_id: bytes) -> None:
         """Stop serving the instance of this id: further gets fail with UNKNOWN_STATE_ID. An unknown id is ignored.
 
+        Its open scans are closed.
+
         It does not wait for a get that has looked the instance up before and still reads.
         """
         with self._lock:
             instance = self._instances.pop(state_id, None)
+            views = self._scan_views.pop(state_id, None)
             listeners = self._listeners.get(instance.job, ()) if instance is not None else ()
+        if views is not None:
+            views.close()
         if instance is not None:
             _notify(listeners, state_id, instance, False)
 
     def lookup(self, state_id: bytes) -> StateInstance | None:
         """The instance of an id, None if it is not registered."""
         return self._instances.get(state_id)
+
+    def scan_views(self, state_id: bytes) -> ScanViews | None:
+        """The open scans of the instance of an id, None if it is not registered."""
+        return self._scan_views.get(state_id)
+
+    def expire_scans(self) -> None:
+        """Close the scans that no client has used for too long."""
+        for views in list(self._scan_views.values()):
+            views.expire()
 
     def instances(self) -> dict[bytes, StateInstance]:
         """A copy of the registered instances, by id."""

@@ -1,4 +1,4 @@
-"""The state server: answers gets by state id from the registry's readers, and polls from its feeds of changes.
+"""The state server: answers gets and scans by state id from the registry's readers, polls from its feeds of changes.
 
 Rules of this module: it knows requests and the backend contract. It must not know sockets or threads (`endpoint` does),
 nor any particular backend.
@@ -6,15 +6,13 @@ nor any particular backend.
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from qstate.backends.answers import bounded
 from qstate.backends.contract import Isolation, ReadResult, StateReader
 from qstate.errors import (
-    Detail,
     EpochNotReached,
     FailureCode,
     NoCommittedEpoch,
@@ -25,20 +23,24 @@ from qstate.errors import (
     UnsupportedQuery,
 )
 from qstate.keys import Key, all_of_class, check_key
-from qstate.protocol import NO_EPOCH, Answer, Get, Poll, Values
+from qstate.protocol import NO_EPOCH, Answer, Get, Poll, Scan, Values
 from qstate.runtime.control.statistics import RequestStatistics, contained
 from qstate.runtime.serving.client_connection import Call, Steps
+from qstate.runtime.serving.demands import check_committed, check_epoch, check_staleness
 from qstate.runtime.serving.endpoint import Endpoint, EndpointOptions, EndpointOwner
 from qstate.runtime.serving.polls import Polls
 from qstate.runtime.serving.registry import StateInstance, StateRegistry
+from qstate.runtime.serving.scans import page_of
 from qstate.runtime.serving.sharing.slices import MOST_AT_ONCE, ValueSteps, in_slices, marks_of
 
 __all__ = ["StateServer"]
 
 # An enum computes its attributes in Python.
 _LIVE, _COMMITTED = Isolation.LIVE.value, Isolation.COMMITTED.value
-_SERVED = (Get, Poll)
+_SERVED = (Get, Scan, Poll)
 _ONCE = (None,)
+#: How often it looks for scans that no client uses any more.
+EXPIRE_SCANS_S = 5.0
 
 
 class StateServer(EndpointOwner):
@@ -81,6 +83,11 @@ class StateServer(EndpointOwner):
     def start(self) -> None:
         super().start()
         self._polls.start()
+        self._endpoint.reactor.call_soon(self._expire_scans)
+
+    def _expire_scans(self) -> None:
+        self._registry.expire_scans()
+        self._endpoint.reactor.call_later(EXPIRE_SCANS_S, self._expire_scans)
 
     def shutdown(self, timeout_s: float = 5.0) -> None:
         self._polls.stop()
@@ -94,13 +101,17 @@ class StateServer(EndpointOwner):
         if type(target) is not bytes:
             raise UnsupportedQuery(target="job and state", reason="ask a proxy")
         instance = self._registry.lookup(target)
-        if instance is None:
+        views = self._registry.scan_views(target)
+        if instance is None or views is None:
             raise UnknownStateId(state_id=target.hex())
-        call.connection.visitor.check(type(request), instance.job, instance.name, len(request.keys))
+        keys = 0 if isinstance(request, Scan) else len(request.keys)
+        call.connection.visitor.check(type(request), instance.job, instance.name, keys)
         if isinstance(request, Poll):
             self._polls.take(call, target)
             return None
-        if len(request.keys) > MOST_AT_ONCE:
+        if isinstance(request, Scan):
+            return page_of(request, instance, views, min(call.most_bytes, request.max_bytes))
+        if keys > MOST_AT_ONCE:
             return in_slices(request, partial(_values, instance), call.most_bytes)
         return _values(instance, request, call.most_bytes)
 
@@ -158,15 +169,15 @@ def _read(
     options = request.options
     committed = bool(options) and options.get("isolation") == _COMMITTED
     if committed and "max_staleness_ms" in options:
-        _check_staleness(instance, options)
+        check_staleness(instance, options)
     try:
         found = _read_each_once(reader, instance, request, keys, most_bytes)
     except UnsupportedOperation as exc:
         raise UnsupportedQuery(reason="the state's backend does not declare it") from exc
     if committed:
-        _check_committed(found.epoch, instance)
+        check_committed(found.epoch, instance)
     if "min_epoch" in options:
-        _check_epoch(found[0], options)
+        check_epoch(found[0], options)
     return found
 
 
@@ -190,40 +201,6 @@ def _read_own(
         return _read(reader, instance, request, keys, most_bytes)
     except (EpochNotReached, NoCommittedEpoch, TooStale) as exc:
         return ReadResult(NO_EPOCH, [exc.code] * len(keys))
-
-
-def _check_committed(epoch: int, instance: StateInstance) -> None:
-    """Raise `NoCommittedEpoch` when a committed view of that epoch is empty because there was no commit yet."""
-    if epoch == NO_EPOCH and not instance.restored:
-        raise NoCommittedEpoch()
-
-
-def _check_staleness(instance: StateInstance, options: Mapping[str, Detail]) -> None:
-    """Raise `TooStale` unless a read from now on shows every commit that is older than the staleness allowed.
-
-    Call it before the read: the read shows the view as it is now, or newer.
-    """
-    most_ms = options["max_staleness_ms"]
-    assert isinstance(most_ms, int)  # the protocol has checked it
-    since = instance.behind_since()
-    if since is None:
-        return
-    if math.isinf(since):
-        raise TooStale(max_staleness_ms=most_ms)
-    staleness_ms = math.ceil(max(0.0, time.monotonic() - since) * 1000)
-    if staleness_ms > most_ms:
-        raise TooStale(staleness_ms=staleness_ms, max_staleness_ms=most_ms)
-
-
-def _check_epoch(epoch: int, options: Mapping[str, Detail]) -> None:
-    """Raise `EpochNotReached` when the answer's epoch is before the demanded one.
-
-    Call it after the read, with the epoch of that read: the view may have another epoch at any other time.
-    """
-    least = options["min_epoch"]
-    assert isinstance(least, int)  # the protocol has checked it
-    if epoch < least:
-        raise EpochNotReached(epoch=epoch, min_epoch=least)
 
 
 def _values_of(request: Get, instance: StateInstance, epoch: int, values: Sequence[bytes | int | None]) -> Values:

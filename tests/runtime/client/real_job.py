@@ -26,6 +26,8 @@ from qstate.descriptors import (
 )
 from qstate.errors import QueryError, UnknownState
 from qstate.keys import ColumnType, KeyGroupRange, key_group
+from qstate.runtime.client.async_client import AsyncScanResults
+from qstate.runtime.client.scanning import ScannedEntry
 from qstate.runtime.routing.location import LocationTable, Owner
 from qstate.runtime.serving.client_proxy import ClientProxy
 from qstate.runtime.serving.endpoint import EndpointOptions
@@ -181,6 +183,10 @@ class Asked:
         """Run a coroutine on the client's loop, and return its result."""
         return self._runner.run_until_complete(work)
 
+    def scan(self, *args: Any, **options: Any) -> AskedScan:
+        """A scan of the asyncio client, whose entries are asked for one at a time."""
+        return AskedScan(self, self._client.scan(*args, **options))
+
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._client, name)
         return lambda *args, **options: self._runner.run_until_complete(method(*args, **options))
@@ -191,6 +197,37 @@ class Asked:
     def __exit__(self, *exc_info: object) -> None:
         self._runner.run_until_complete(self._client.close())
         self._runner.close()
+
+
+class AskedScan:
+    """An asynchronous scan as a synchronous iterator."""
+
+    def __init__(self, asked: Asked, scan: AsyncScanResults) -> None:
+        self._asked = asked
+        self._scan = scan
+
+    @property
+    def cursor(self) -> bytes:
+        return self._scan.cursor
+
+    def __iter__(self) -> AskedScan:
+        return self
+
+    def __next__(self) -> ScannedEntry:
+        try:
+            found: ScannedEntry = self._asked.run(self._scan.__anext__())
+        except StopAsyncIteration:
+            raise StopIteration from None
+        return found
+
+    def close(self) -> None:
+        self._asked.run(self._scan.aclose())
+
+    def __enter__(self) -> AskedScan:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
 
 
 def main(directory: str, port: str, epoch: str) -> None:

@@ -13,7 +13,7 @@ from enum import Enum
 from fnmatch import translate
 from hashlib import sha256
 
-from qstate.protocol import Describe, Get, Locate, Poll
+from qstate.protocol import Describe, Get, Locate, Poll, Scan
 
 __all__ = ["EVERYTHING", "NOBODY", "Grant", "Principal", "Right", "Rules", "digest_of", "permits"]
 
@@ -34,6 +34,7 @@ class Right(Enum):
 #: The right that a request needs on the state that it names.
 RIGHT_OF: Mapping[type, Right] = {
     Get: Right.READ,
+    Scan: Right.SCAN,
     Poll: Right.SUBSCRIBE,
     Locate: Right.DESCRIBE,
     Describe: Right.DESCRIBE,
