@@ -24,6 +24,8 @@ class Type(IntEnum):
     PING = 8
     PONG = 9
     FAILURE = 10
+    SCAN = 13
+    PAGE = 14
     POLL = 15
     CHANGES = 16
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from qstate.backends import Change, Isolation, StateBackend, StateReader, StateTable, Timer
+from qstate.backends import Capability, Change, Isolation, Selection, StateBackend, StateReader, StateTable, Timer
 from qstate.descriptors import ValueStateDescriptor
 from qstate.errors import ClosedError
 from qstate.keys import Key, Namespace
@@ -258,7 +258,22 @@ def grow(subject: BackendSubject, directory: Path, first_mib: int, last_mib: int
                 epoch += 1
             say(written_mib=written / 1024 / 1024, peak_mib=_peak_mib())
         probe = [number * size for number in range(0, written // size, 97)]
-        say(missing=sum(table.get(key) is None for key in probe))
+        visited = _visited(backend) if Capability.SCANS in backend.capabilities else written // size
+        say(
+            missing=sum(table.get(key) is None for key in probe),
+            unvisited=written // size - visited,
+            peak_mib=_peak_mib(),
+        )
+
+
+def _visited(backend: StateBackend) -> int:
+    """How many keys a scan visits."""
+    scan = backend.reader(Isolation.LIVE).scan(VALUE)
+    groups = range(ALL.start, ALL.stop)
+    try:
+        return sum(entry.value is not None for group in groups for entry in scan.entries(group, None, Selection()))
+    finally:
+        scan.close()
 
 
 def read_large(subject: BackendSubject, directory: Path, first_mib: int, last_mib: int) -> None:

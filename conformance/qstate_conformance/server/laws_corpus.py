@@ -19,6 +19,7 @@ _SERVER_FRAMES = [item for item in (*corpus()["frames"], *corpus()["accepted"]) 
 _CODES = {
     "Ping": (),
     "Get": (Code.UNKNOWN_JOB, Code.UNKNOWN_STATE_ID, Code.UNSUPPORTED),
+    "Scan": (Code.UNKNOWN_JOB, Code.UNKNOWN_STATE_ID, Code.UNSUPPORTED),
     "Poll": (Code.UNKNOWN_JOB, Code.UNKNOWN_STATE_ID, Code.UNSUPPORTED),
     "Locate": (Code.UNKNOWN_JOB, Code.UNSUPPORTED),
     "Describe": (Code.UNKNOWN_JOB, Code.UNSUPPORTED),
@@ -46,7 +47,14 @@ def test_the_golden_requests_are_accepted(subject: ServerSubject) -> None:
     check_each(_by_name([item for item in _CLIENT_FRAMES if item["type"] != "Hello"]), check)
 
 
-_ANSWERS = {"Ping": "Pong", "Get": "Values", "Poll": "Changes", "Locate": "Location", "Describe": "Description"}
+_ANSWERS = {
+    "Ping": "Pong",
+    "Get": "Values",
+    "Scan": "Page",
+    "Poll": "Changes",
+    "Locate": "Location",
+    "Describe": "Description",
+}
 
 
 @law("P-HELLO-2", "P-HELLO-5", "P-HELLO-6")

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import msgpack
 
 from qstate_conformance.codes import Type
+from qstate_conformance.packing import extension_column
 
 __all__ = [
     "Answer",
@@ -21,6 +22,7 @@ __all__ = [
     "Failure",
     "Location",
     "Owner",
+    "Page",
     "Pong",
     "Run",
     "ServerMessage",
@@ -32,6 +34,8 @@ __all__ = [
 
 
 _MAX_U32 = (1 << 32) - 1
+#: The type of a Page, whose keys may be extension types.
+_PAGE = bytes((Type.PAGE,))
 
 
 class Violation(AssertionError):
@@ -108,7 +112,20 @@ class Changes(NamedTuple):
     runs: tuple[Run, ...]
 
 
-Answer: TypeAlias = Values | Changes | Location | Description | Pong | Failure
+class Page(NamedTuple):
+    id: int
+    epoch: int
+    fingerprint: str
+    view: bytes
+    next_group: int
+    after: tuple[Any, Any] | None
+    selected: int
+    namespaces: tuple[Any, ...]
+    keys: tuple[Any, ...]
+    results: tuple[bytes | int, ...]
+
+
+Answer: TypeAlias = Values | Page | Changes | Location | Description | Pong | Failure
 ServerMessage: TypeAlias = Welcome | Answer
 
 _MAX_INT64 = (1 << 63) - 1
@@ -143,9 +160,10 @@ def _require(sound: bool, rule: str, what: str) -> None:
 
 
 def _fields(payload: bytes) -> tuple[Any, ...]:
+    hook = extension_column if payload[1:2] == _PAGE else _extension
     try:
         found = msgpack.unpackb(
-            payload, use_list=False, strict_map_key=False, object_pairs_hook=_map, ext_hook=_extension
+            payload, use_list=False, strict_map_key=False, object_pairs_hook=_map, timestamp=3, ext_hook=hook
         )
     except msgpack.ExtraData as exc:
         raise Violation(f"P-MSG-1: bytes after the message: {exc.extra!r}") from exc
@@ -240,6 +258,35 @@ def _changes(
     return Changes(number, fingerprint, stop_group, next_epoch, position, committed, tuple(found))
 
 
+def _page(
+    number: int,
+    epoch: Any,
+    fingerprint: Any,
+    view: Any,
+    next_group: Any,
+    after: Any,
+    selected: Any,
+    namespaces: Any,
+    keys: Any,
+    results: Any,
+) -> Page:
+    _require(_is_integer(epoch, -1, _MAX_INT64), "P-MSG-6", f"{epoch!r} as an epoch")
+    _require(_is_name(fingerprint), "P-GET-16", f"{fingerprint!r} as a fingerprint")
+    _require(type(view) is bytes and len(view) <= 64, "P-SCAN-6", f"{view!r} as a view")
+    _require(_is_integer(next_group, 0, 32_768), "P-SCAN-2", f"{next_group!r} as a key group")
+    sound = after is None or (type(after) is tuple and len(after) == 2)
+    _require(sound, "P-SCAN-2", f"{after!r} as the place of the next page")
+    _require(_is_integer(selected, 0, _MAX_INT64), "P-MSG-6", f"{selected!r} as a number of keys")
+    arrays = type(namespaces) is type(keys) is type(results) is tuple
+    _require(arrays, "P-SCAN-1", f"keys, namespaces and results are arrays, not {keys!r:.200}")
+    _require(len(results) in (0, len(keys)), "P-SCAN-3", f"{len(results)} results for {len(keys)} keys")
+    _require(len(namespaces) in (0, len(keys)), "P-SCAN-1", f"{len(namespaces)} namespaces for {len(keys)} keys")
+    for result in results:
+        sound = type(result) is bytes or _is_integer(result, 1, 65_535)
+        _require(sound, "P-SCAN-3", f"{result!r} as a result")
+    return Page(number, epoch, fingerprint, view, next_group, after, selected, namespaces, keys, results)
+
+
 def _location(number: int, state: Any, max_parallelism: Any, owners: Any) -> Location:
     _require(_is_integer(max_parallelism, 1, 32_768), "P-MSG-6", f"max_parallelism is {max_parallelism!r}")
     _require(type(owners) is tuple, "P-LOC-1", f"owners are an array, not {owners!r}")
@@ -298,6 +345,7 @@ def _failure(number: int, code: Any, details: Any) -> Failure:
 
 _READERS: Mapping[int, tuple[int, Callable[..., Answer]]] = {
     Type.VALUES: (3, _values),
+    Type.PAGE: (9, _page),
     Type.CHANGES: (6, _changes),
     Type.LOCATION: (3, _location),
     Type.DESCRIPTION: (1, _description),

@@ -22,6 +22,7 @@ from qstate_conformance.server.messages import (
     Description,
     Failure,
     Location,
+    Page,
     Pong,
     ServerMessage,
     Values,
@@ -46,6 +47,7 @@ _RESET = b"\1\0\0\0\0\0\0\0"
 Target = tuple[str, str] | bytes
 _ANSWERS: Mapping[int, type] = {
     Type.GET: Values,
+    Type.SCAN: Page,
     Type.POLL: Changes,
     Type.LOCATE: Location,
     Type.DESCRIBE: Description,
