@@ -125,6 +125,9 @@ class JobConfig:
     statistics: bool = _option(
         True, "count connections, requests, failures and durations: for Job.statistics() and for metrics"
     )
+    tracing: bool = _option(
+        False, "proxies and state servers make OpenTelemetry spans for the gets of clients with tracing"
+    )
     metrics_ports: str = _option(
         "", "ports of the driver for Prometheus metrics of all task managers, tried in order; empty: none"
     )

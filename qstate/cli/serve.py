@@ -20,6 +20,7 @@ from qstate.config import JobConfig
 from qstate.descriptors import StateDescriptor
 from qstate.errors import ConfigError
 from qstate.log_lines import FORMS, LogLines, configure_logs
+from qstate.runtime.control.tracing import configure_tracing
 from qstate.runtime.standby.standby import DEFAULT_INTERVAL_S, Standby
 
 __all__ = ["add_serve_command"]
@@ -63,6 +64,7 @@ def add_serve_command(commands: Any) -> None:
         metavar="SECONDS",
         help="time between two checks for newly committed epochs (default: %(default)s)",
     )
+    serve.add_argument("--tracing", action="store_true", help="make OpenTelemetry spans for clients with tracing")
     serve.add_argument("--log-format", choices=FORMS, default=FORMS[0], help="form of the log (default: %(default)s)")
     serve.add_argument("--backend", default="heap", help="rocksdb for state larger than memory (default: %(default)s)")
     serve.add_argument(
@@ -114,6 +116,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         server_ports=arguments.server_port,
         metrics_ports=arguments.metrics_port,
         metrics_bind=arguments.host,
+        tracing=arguments.tracing,
         auth_token="" if arguments.token_file else os.environ.get(TOKEN_VARIABLE, ""),
         auth_token_file=arguments.token_file,
         access_file=arguments.access_file,
@@ -130,6 +133,8 @@ def _serve(arguments: argparse.Namespace) -> int:
         backend_options=dict(map(_option, arguments.backend_option)),
         checkpoint_storage_options=storage_options(arguments),
     )
+    if config.tracing:
+        configure_tracing()
     standby = Standby(
         arguments.location,
         config,

@@ -40,7 +40,7 @@ from qstate.errors import (
 from qstate.keys import Namespace, encode_key
 from qstate.protocol.fields import FAULTS, Reader, check_attributes
 from qstate.protocol.limits import DEFAULT_LIMITS, DEFAULT_MAX_FRAME, MAX_FRAME_LIMIT, MAX_ID, Limits
-from qstate.protocol.messages import FORMS, Form, Get, Message, Page, Poll, Scan
+from qstate.protocol.messages import FORMS, NO_ATTRIBUTES, Form, Get, Message, Page, Poll, Scan, read_attributes
 
 __all__ = ["PLANS", "BadContent", "FrameReader", "Plan", "decode", "decoder_of", "encode", "frame", "plan_of"]
 
@@ -67,13 +67,15 @@ class _Start(Struct, array_like=True):
 class Plan(NamedTuple):
     """How the payloads of one form are written and read.
 
-    `has_id`: the message has the payload's id, and may have attributes; those of the handshake have neither. `prefix`
+    `has_id`: the message has the payload's id, and may have attributes; those of the handshake have neither.
+    `keeps_attributes`: the message has a field for those that are known. `prefix`
     precedes the message's fields. `wire` is the type that the library decodes, `readers` are the functions for fields
     of this type, `expected` what an error says about them.
     """
 
     form: Form
     has_id: bool
+    keeps_attributes: bool
     prefix: tuple[int, ...]
     wire: type[Struct]
     readers: tuple[tuple[int, Callable[[Any, Limits], Any]], ...]
@@ -89,6 +91,7 @@ def plan_of(form: Form) -> Plan:
     if not has_id:
         # The handshake: it has no request. It precedes the agreement on a version, so fields that follow are ignored.
         types = {"id": Literal[0], **types}
+    keeps_attributes = types.pop("attributes", None) is not None
     defaults: Mapping[str, Any] = form.message._field_defaults
     fields: list[Any] = [(name, kind, *([defaults[name]] if name in defaults else ())) for name, kind in types.items()]
     if has_id:
@@ -105,6 +108,7 @@ def plan_of(form: Form) -> Plan:
     return Plan(
         form,
         has_id,
+        keeps_attributes,
         (form.number,) if has_id else (form.number, 0),
         wire,
         tuple((list(types).index(name), mark.read) for name, mark in readers.items()),
@@ -174,7 +178,7 @@ def _encoded(plan: Plan, message: Message, limits: Limits) -> tuple[bytes, Messa
     """The payload, and the message that the peer reads."""
     name = type(message).__name__
     try:
-        payload = _pack(plan.prefix + message)
+        payload = _pack(plan.prefix + (message[:-1] if plan.keeps_attributes and not message[-1] else message))
     except (ValueError, TypeError, OverflowError) as exc:
         # Text with lone surrogates, integers beyond 64 bits, or values of other types.
         raise LocalProtocolError(f"{name}: MessagePack cannot carry it: {exc}") from exc
@@ -207,7 +211,9 @@ def decode(payload: bytes, limits: Limits = DEFAULT_LIMITS, takes: tuple[type, .
     try:
         for index, read in plan.readers:
             fields[index] = read(fields[index], limits)
-        if attributes is not UNSET:
+        if plan.keeps_attributes:
+            fields.append(NO_ATTRIBUTES if attributes is UNSET else read_attributes(attributes))
+        elif attributes is not UNSET:
             check_attributes(attributes)
         message: Message = _NEW(kind, fields if plan.has_id else fields[1:])
         check = plan.form.check

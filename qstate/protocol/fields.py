@@ -294,10 +294,12 @@ def _read_options(raw: Raw, texts: Mapping[str, tuple[str, ...]], integers: froz
     return {name: value for name, value in options.items() if not name.startswith(OPTIONAL)}
 
 
-def check_attributes(raw: Raw) -> None:
-    """Check the attributes of a message. This version defines none, so it takes those that may be ignored only."""
-    for name in read_scalars(raw, "attributes"):
+def check_attributes(raw: Raw) -> Mapping[str, Detail]:
+    """The attributes of a message. Raises `UnsupportedQuery` for one that a receiver must not ignore."""
+    found = read_scalars(raw, "attributes")
+    for name in found:
         check_name_is_optional(name)
+    return found
 
 
 def check_name_is_optional(name: str) -> None:

@@ -23,6 +23,7 @@ from qstate.protocol.fields import (
     NIL,
     Prefix,
     Reader,
+    check_attributes,
     check_integer,
     check_name,
     malformed,
@@ -63,8 +64,10 @@ from qstate.protocol.limits import (
 
 __all__ = [
     "FORMS",
+    "NO_ATTRIBUTES",
     "NO_EPOCH",
     "PLAIN",
+    "TRACEPARENT",
     "Changes",
     "Describe",
     "Description",
@@ -85,6 +88,7 @@ __all__ = [
     "Target",
     "Values",
     "Welcome",
+    "read_attributes",
 ]
 
 #: `(job, state)` at a proxy, the 16 bytes of a state id at a state server.
@@ -97,6 +101,12 @@ NO_EPOCH = -1
 PLAIN = frozenset({bytes, type(None)})
 #: The keys of a run are bounded by the frame alone.
 _ANY_NUMBER = Limits(max_keys=MAX_KEYS_LIMIT)
+#: The known attribute of a Get. It names the span that the Get is sent for, in the form of W3C Trace Context. A
+#: receiver that traces makes its own spans children of that span.
+TRACEPARENT = "?traceparent"
+#: The characters of its version 00. Another text is as good as none.
+TRACEPARENT_LENGTH = 55
+NO_ATTRIBUTES: Mapping[str, Detail] = {}
 #: The largest failure code. A newer peer may use codes that this version does not know.
 _MAX_CODE = 65_535
 
@@ -119,6 +129,12 @@ def _read_state(raw: Raw, limits: Limits) -> Mapping[str, Any]:
 
 def _read_entries(raws: tuple[Raw, ...], limits: Limits) -> tuple[Mapping[str, Any], ...]:
     return tuple(_entry(raw) for raw in raws)
+
+
+def read_attributes(raw: Raw) -> Mapping[str, Detail]:
+    """The known attributes of a Get. Raises as `check_attributes` for those that no receiver may ignore."""
+    found = check_attributes(raw).get(TRACEPARENT)
+    return {TRACEPARENT: found} if type(found) is str and len(found) == TRACEPARENT_LENGTH else NO_ATTRIBUTES
 
 
 class _Owned(Struct, array_like=True):
@@ -241,6 +257,8 @@ class Get(NamedTuple):
     namespace: Annotated[Namespace, Reader(read_namespace)]
     options: Annotated[Mapping[str, Detail], Reader(read_options)]
     keys: Annotated[tuple[Key, ...], Reader(read_keys)]
+    #: Those that this version knows; the payload ends without them if there are none.
+    attributes: Mapping[str, Detail] = NO_ATTRIBUTES
 
 
 class Values(NamedTuple):

@@ -26,6 +26,7 @@ from qstate.errors import ClosedError, ConfigError, JobError
 from qstate.runtime.control.addresses import RestoredSubtask
 from qstate.runtime.control.auth_token import with_token
 from qstate.runtime.control.job_statistics import JobStatistics
+from qstate.runtime.control.tracing import check_tracing
 from qstate.runtime.job.job_manager import JobManager, log_directory
 from qstate.runtime.relay.relay import JobTicket
 from qstate.runtime.serving.metrics import MetricsServer, check_metrics
@@ -91,6 +92,8 @@ class Job:
         host = "127.0.0.1" if local else context.getConf().get("spark.driver.host", "127.0.0.1")
         if self.config.task_manager_metrics_ports:
             check_metrics()
+        if self.config.tracing:
+            check_tracing()
         check_exposure(self.config, "127.0.0.1" if local else "the host's address")
         _LIVE_JOBS.stop_idle(name)
         _use_this_interpreter(context, local=local)

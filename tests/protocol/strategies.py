@@ -86,6 +86,8 @@ gets = st.builds(
     st.lists(keys, min_size=1, max_size=8).map(tuple)
     | st.lists(texts, min_size=1, max_size=8).map(tuple)
     | st.lists(int64s, min_size=1, max_size=8).map(tuple),
+    attributes=st.just({})
+    | st.text(alphabet="0123456789abcdef-", min_size=55, max_size=55).map(lambda text: {"?traceparent": text}),
 )
 results = st.tuples(st.integers(-1, 2**63 - 1), st.none() | st.binary(max_size=30)) | st.tuples(
     st.just(-1), st.integers(1, 65535)

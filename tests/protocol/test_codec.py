@@ -244,8 +244,8 @@ def test_an_unknown_type_is_unsupported_even_when_its_fields_cannot_be_read() ->
         b"\x97\x02\x07\x00\xc4\x10" + STATE_ID + b"\xc0\x81\x90\x02\x91\x01",
         msgpack.packb((2, *GET._replace(namespace=msgpack.ExtType(1, b"\x90")))),
         msgpack.packb((2, *GET._replace(namespace=msgpack.Timestamp(1, 1)))),
-        msgpack.packb((2, *GET, "more")),
-        msgpack.packb((2, *GET[:-1])),
+        msgpack.packb((2, *GET[:-1], "more")),
+        msgpack.packb((2, *GET[:-2])),
         msgpack.packb((2, 7)),
     ],
     ids=["not UTF-8", "duplicate map key", "array as map key", "ext", "timestamp", "too long", "too short", "empty"],
@@ -317,11 +317,24 @@ def test_the_last_elements_of_the_handshake_may_be_left_out(left_out: int) -> No
         decode(msgpack.packb((0, 0, *hello[:2])))
 
 
+@pytest.mark.parametrize("value", ["00-" + "a" * 32 + "-" + "b" * 16 + "-01", "short", "x" * 56, 5, None, b"b" * 55])
+def test_a_get_keeps_the_span_that_it_is_sent_for_and_nothing_that_cannot_be_one(value: Any) -> None:
+    try:
+        found = decode(msgpack.packb((2, *GET[:-1], {"?traceparent": value, "?color": 1})))
+    except BadContent as exc:  # bytes are no scalar
+        assert type(value) is bytes and exc.code is FailureCode.MALFORMED
+        return
+    assert found == GET._replace(attributes={"?traceparent": value} if len(str(value)) == 55 else {})
+    assert decode(encode(found)) == found
+    assert encode(GET) == encode(found) or found.attributes
+
+
 @pytest.mark.parametrize("message", [GET, Ping(7), Pong(7), Failure(7, 8, {}), Values(7, (1,), (b"x",), "f")])
 def test_attributes_that_may_be_ignored_are(message: Any) -> None:
     number = next(form.number for form in FORMS if form.message is type(message))
+    fields = message[:-1] if type(message) is Get else message
     for attributes in ({}, {"?color": "red", "?": None}):
-        assert decode(msgpack.packb((number, *message, attributes))) == message
+        assert decode(msgpack.packb((number, *fields, attributes))) == message
     for attributes, code in (
         ({"color": 1}, FailureCode.UNSUPPORTED),
         ({"?color": 1, "color": 1}, FailureCode.UNSUPPORTED),
@@ -332,7 +345,7 @@ def test_attributes_that_may_be_ignored_are(message: Any) -> None:
         (None, FailureCode.MALFORMED),
     ):
         with pytest.raises(BadContent) as caught:
-            decode(msgpack.packb((number, *message, attributes)))
+            decode(msgpack.packb((number, *fields, attributes)))
         assert caught.value.code is code, attributes
     with pytest.raises(BadContent):
         decode(msgpack.packb((number, *message, {}, {})))

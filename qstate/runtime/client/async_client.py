@@ -44,6 +44,7 @@ from qstate.runtime.client.scanning import (
     key_only,
 )
 from qstate.runtime.client.state_cache import CachedState
+from qstate.runtime.control.tracing import Tracing
 from qstate.serializers import Serializer
 from qstate.tls import ClientTls
 
@@ -109,8 +110,9 @@ class AsyncQueryableStateClient:
             "running event loop; without asyncio, use QueryableStateClient(host, port)"
         )
 
-    def _open(self, links: AsyncLinks, timeout_s: float) -> None:
+    def _open(self, links: AsyncLinks, timeout_s: float, tracing: Tracing | None) -> None:
         self._links = links
+        self._tracing = tracing
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
         self._batching = Batching(links, timeout_s)
@@ -131,6 +133,7 @@ class AsyncQueryableStateClient:
         fallback: Iterable[tuple[str, int]] = (),
         tls: ClientTls | None = None,
         allow_token_without_tls: bool = False,
+        tracing: bool = False,
         random: Random | None = None,
     ) -> AsyncQueryableStateClient:
         """Connect to the proxy at `host` and `port`, to one of `proxies`, or to a fallback when no proxy answers.
@@ -151,7 +154,7 @@ class AsyncQueryableStateClient:
         settings = link_settings(endpoints, token, max_frame, tls=tls, allow_token_without_tls=allow_token_without_tls)
         links = AsyncLinks(endpoints, settings, random)
         client = cls.__new__(cls)
-        client._open(links, timeout_s)
+        client._open(links, timeout_s, Tracing() if tracing else None)
         try:
             await client._finish(call_operation(links, Ping, client._deadline(None)))
         except BaseException:
@@ -216,6 +219,10 @@ class AsyncQueryableStateClient:
         Raises `ClosedError` and `ConfigError`; the future raises every other error of `get`.
         """
         arguments = (job, state, namespace, isolation, timeout_s, min_epoch, max_staleness_s, wait_s)
+        if self._tracing is not None:
+            sampled = self._submit_sampled(self._tracing, arguments, key)
+            if sampled is not None:
+                return sampled
         known = self._links.states.find(job, state)
         if known is not None:
             return self._batching.add(known, arguments, key)
@@ -249,8 +256,13 @@ class AsyncQueryableStateClient:
             # For a known state, encoding the request checks its keys.
             check_names(job, state)
             query.check_keys(asked)
-        get = failover_get if self._links.endpoints.may_answer(query) else GetOperation
-        found = await self._finish(get(self._links, query, asked, deadline))
+        if self._tracing is None:
+            found = await self._read(query, asked, deadline)
+        else:
+            span = self._tracing.of_client(job, state, len(asked))
+            with self._tracing.ended(span):
+                query = query._replace(attributes=self._tracing.carried(span))
+                found = await self._read(query, asked, deadline)
         return dict(zip(asked, found, strict=True))
 
     def scan(
@@ -349,6 +361,25 @@ class AsyncQueryableStateClient:
 
     def _deadline(self, timeout_s: float | None) -> float:
         return time.monotonic() + (self._timeout_s if timeout_s is None else check_timeout(timeout_s))
+
+    async def _read(self, query: Query, keys: tuple[Key, ...], deadline: float) -> list[Any]:
+        get = failover_get if self._links.endpoints.may_answer(query) else GetOperation
+        return await self._finish(get(self._links, query, keys, deadline))
+
+    def _submit_sampled(self, tracing: Tracing, arguments: GetArguments, key: Key) -> asyncio.Future[Any] | None:
+        """`submit` for a sampled trace: a request of its own carries the span. None when the trace is not sampled."""
+        span = tracing.of_client(arguments[0], arguments[1], 1)
+        carried = tracing.carried(span)
+        if not carried:
+            span.end()
+            return None
+        query = self._batching.query_of(arguments)._replace(attributes=carried)
+        return self._loop.create_task(self._sampled_get(tracing, span, query, arguments, key))
+
+    async def _sampled_get(self, tracing: Tracing, span: Any, query: Query, arguments: GetArguments, key: Key) -> Any:
+        with tracing.ended(span):
+            query.check_keys((key,))
+            return (await self._read(query, (key,), self._deadline(arguments[4])))[0]
 
     async def _first_get(self, query: Query, arguments: GetArguments, key: Key) -> Any:
         """Get a value of a state that is not in the job's cache yet."""

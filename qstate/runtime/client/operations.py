@@ -403,7 +403,8 @@ class GetOperation(_StateOperation):
         query = self._query
         # The pseudo-owner that stands for the proxy has no state id.
         target = command.owner.state_id or (query.job, query.state)
-        return Get(request_id, self._ms_left(now), target, query.namespace, query.options, command.keys)
+        ms_left = self._ms_left(now)
+        return Get(request_id, ms_left, target, query.namespace, query.options, command.keys, query.attributes)
 
     def results(self) -> list[Any]:
         if self.error is not None:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from qstate.errors import Detail
 from qstate.keys import Key, Namespace, check_key
+from qstate.protocol.messages import NO_ATTRIBUTES
 
 __all__ = ["COMMITTED", "LIVE", "NO_OPTIONS", "Query"]
 
@@ -23,7 +24,7 @@ NO_OPTIONS: Mapping[str, Detail] = {}
 class Query(NamedTuple):
     """A state, and how to read it. The keys and the deadline are apart: a query is asked again for some of its keys.
 
-    `options` is what the request says about isolation and demands.
+    `options` is what the request says about isolation and demands, `attributes` what else it carries.
     """
 
     job: str
@@ -31,6 +32,7 @@ class Query(NamedTuple):
     namespace: Namespace
     isolation: str
     options: Mapping[str, Detail]
+    attributes: Mapping[str, Detail] = NO_ATTRIBUTES
 
     @property
     def wait_s(self) -> float | None:

@@ -43,6 +43,7 @@ from qstate.runtime.client.scanning import (
 )
 from qstate.runtime.client.state_cache import CachedState
 from qstate.runtime.client.sync_transport import SyncLinks
+from qstate.runtime.control.tracing import EndedOnce, Tracing
 from qstate.serializers import Serializer
 from qstate.tls import ClientTls
 
@@ -58,11 +59,16 @@ class QueryFuture(Generic[Value]):
     `done()`.
     """
 
-    __slots__ = ("_links", "_operation")
+    __slots__ = ("_links", "_operation", "_span", "_tracing")
 
-    def __init__(self, links: SyncLinks, operation: Operation) -> None:
+    def __init__(
+        self, links: SyncLinks, operation: Operation, tracing: Tracing | None = None, span: Any = None
+    ) -> None:
         self._links = links
         self._operation = operation
+        self._tracing = tracing
+        #: It ends when the result is asked for first.
+        self._span = None if span is None else EndedOnce(span)
 
     def done(self) -> bool:
         """Whether there is a result or an error. Never waits."""
@@ -84,6 +90,13 @@ class QueryFuture(Generic[Value]):
         return self._value()
 
     def _value(self) -> Value:
+        span = None if self._span is None else self._span.take()
+        if span is not None and self._tracing is not None:
+            with self._tracing.ended(span):
+                return self._untraced()
+        return self._untraced()
+
+    def _untraced(self) -> Value:
         (value,) = self._operation.result()
         return value  # type: ignore[no-any-return]
 
@@ -167,6 +180,7 @@ class QueryableStateClient:
         fallback: Iterable[tuple[str, int]] = (),
         tls: ClientTls | None = None,
         allow_token_without_tls: bool = False,
+        tracing: bool = False,
         random: Random | None = None,
     ) -> None:
         """Make a client of the proxy at `host` and `port`. Connects at the first request.
@@ -176,10 +190,12 @@ class QueryableStateClient:
         the connection to its owner. `timeout_s` is the deadline, in seconds, of requests without a `timeout_s` of their
         own. `max_frame` bounds an answer's bytes. `fallback` are (host, port) of proxies; the client sends them the
         same `token`. With `tls` every connection is encrypted, and every server must prove itself. Without it, the
-        token goes to loopback only, unless `allow_token_without_tls`. `random` draws the jitter of retries. Raises
-        `ConfigError`.
+        token goes to loopback only, unless `allow_token_without_tls`. With
+        `tracing`, each get makes an OpenTelemetry span, whose context its requests carry. `random` draws the jitter of
+        retries. Raises `ConfigError`, and `InstallationError` when `tracing` needs a package.
         """
         self._timeout_s = check_timeout(timeout_s)
+        self._tracing = Tracing() if tracing else None
         random = random or Random()
         endpoints = endpoints_of(
             (host, port),
@@ -220,7 +236,7 @@ class QueryableStateClient:
         query = query_of(
             job, state, namespace, isolation, min_epoch=min_epoch, max_staleness_s=max_staleness_s, wait_s=wait_s
         )
-        return self._finish(self._get(query, (key,), timeout_s))[0]
+        return self._read(query, (key,), timeout_s)[0]
 
     def submit(
         self,
@@ -239,10 +255,13 @@ class QueryableStateClient:
         query = query_of(
             job, state, namespace, isolation, min_epoch=min_epoch, max_staleness_s=max_staleness_s, wait_s=wait_s
         )
+        span = None
+        if self._tracing is not None:
+            span, query = self._traced(self._tracing, query, 1)
         operation = self._get(query, (key,), timeout_s)
         with self._links.lock:
             self._links.start(operation)
-        return QueryFuture(self._links, operation)
+        return QueryFuture(self._links, operation, self._tracing, span)
 
     def get_many(
         self,
@@ -266,7 +285,7 @@ class QueryableStateClient:
         query = query_of(
             job, state, namespace, isolation, min_epoch=min_epoch, max_staleness_s=max_staleness_s, wait_s=wait_s
         )
-        found = self._finish(self._get(query, asked, timeout_s))
+        found = self._read(query, asked, timeout_s)
         return dict(zip(asked, found, strict=True))
 
     def scan(
@@ -365,6 +384,20 @@ class QueryableStateClient:
 
     def _deadline(self, timeout_s: float | None) -> float:
         return time.monotonic() + (self._timeout_s if timeout_s is None else check_timeout(timeout_s))
+
+    def _read(self, query: Query, keys: tuple[Key, ...], timeout_s: float | None) -> list[Any]:
+        """The results of a get, within a span if there is tracing."""
+        tracing = self._tracing
+        if tracing is None:
+            return self._finish(self._get(query, keys, timeout_s))
+        span, query = self._traced(tracing, query, len(keys))
+        with tracing.ended(span):
+            return self._finish(self._get(query, keys, timeout_s))
+
+    def _traced(self, tracing: Tracing, query: Query, keys: int) -> tuple[Any, Query]:
+        """A new span, and the query whose requests carry it."""
+        span = tracing.of_client(query.job, query.state, keys)
+        return span, query._replace(attributes=tracing.carried(span))
 
     def _get(self, query: Query, keys: tuple[Key, ...], timeout_s: float | None) -> Operation:
         deadline = self._deadline(timeout_s)

@@ -332,6 +332,25 @@ class AcceptedConnection:
             self._late.cancel()
 
 
+class AnswerHandler(Protocol):
+    """What a call needs of its endpoint."""
+
+    def answered(self, call: Call) -> None:
+        """The call's answer was sent. Any thread."""
+
+
+class _Notified:
+    """Passes the end of a call on to two."""
+
+    def __init__(self, handler: AnswerHandler, notify: Callable[[Call], None]) -> None:
+        self._handler = handler
+        self._notify = notify
+
+    def answered(self, call: Call) -> None:
+        self._handler.answered(call)
+        self._notify(call)
+
+
 class Call:
     """A request that needs exactly one answer. Times are by the reactor's clock.
 
@@ -344,7 +363,7 @@ class Call:
 
     def __init__(
         self,
-        handler: ConnectionHandler,
+        handler: AnswerHandler,
         connection: AcceptedConnection,
         request: Served,
         received_at: float,
@@ -364,6 +383,10 @@ class Call:
     def most_bytes(self) -> int:
         """The most bytes that an answer may have."""
         return self.connection.protocol.answer_limits.max_frame
+
+    def on_answered(self, notify: Callable[[Call], None]) -> None:
+        """Also call `notify` when an answer that comes later was sent. Call it before the request is executed."""
+        self._handler = _Notified(self._handler, notify)
 
     def answer(self, answer: Answer) -> None:
         """Send the answer. Any thread.

@@ -34,6 +34,7 @@ from qstate.keys import Key
 from qstate.protocol import Answer, Describe, Description, Failure, Get, Locate, Poll, Scan, Values
 from qstate.protocol.messages import PLAIN
 from qstate.runtime.control.statistics import RequestStatistics
+from qstate.runtime.control.tracing import Tracing
 from qstate.runtime.net.reactor import Reactor, Timer
 from qstate.runtime.net.worker_pool import WorkerPool
 from qstate.runtime.routing.location import UNSOUND_KEY, GroupTable, LocationOracle, LocationTable, Owner
@@ -42,10 +43,11 @@ from qstate.runtime.routing.routed_get import LOOK_UP, Ask, LookUp, Refuse, Rout
 from qstate.runtime.routing.routed_get import Answer as Routed
 from qstate.runtime.serving.access.rights import permits
 from qstate.runtime.serving.client_connection import Call, Steps
-from qstate.runtime.serving.endpoint import Endpoint, EndpointOptions, EndpointOwner
+from qstate.runtime.serving.endpoint import Endpoint, EndpointOptions, EndpointOwner, Service
 from qstate.runtime.serving.location_cache import LocationCache, Reply
 from qstate.runtime.serving.owner_connection import OwnerConnection
 from qstate.runtime.serving.state_server import StateServer
+from qstate.runtime.serving.traced_proxy import TracedProxy
 
 __all__ = ["ClientProxy"]
 
@@ -79,7 +81,8 @@ class ClientProxy(EndpointOwner):
         self._local = local
         self._pool = WorkerPool(options.query_threads, "qstate-proxy-lookup")
         self._locations = LocationCache(self._pool)
-        self._endpoint = Endpoint("Queryable State Proxy Server", options, self, statistics=statistics)
+        service: Service = TracedProxy(self, Tracing()) if options.tracing else self
+        self._endpoint = Endpoint("Queryable State Proxy Server", options, service, statistics=statistics)
         self._router = _Router(self._endpoint.reactor, self._pool, self._locations, options)
 
     def start(self) -> None:
@@ -452,7 +455,8 @@ class _ProxiedGet(_Proxied):
     def request(self, request_id: int, command: Ask | LookUp, now: float) -> Get:
         assert isinstance(command, Ask)
         request, left_ms = self._request, self._left_ms(now)
-        return Get(request_id, left_ms, command.owner.state_id, request.namespace, request.options, command.keys)
+        state_id, attributes = command.owner.state_id, request.attributes
+        return Get(request_id, left_ms, state_id, request.namespace, request.options, command.keys, attributes)
 
     def _misfit(self, table: LocationTable) -> WrongKeyType | None:
         return _misfit(table, self._request.keys)

@@ -44,6 +44,7 @@ class EndpointOptions:
     - `handshake_timeout_s`: seconds within which a new connection must present itself. `frame_timeout_s`: seconds
       within which a frame that has begun must arrive whole.
     - `unread_timeout_s`: seconds after which a client that reads nothing of its answers loses its connection.
+    - `tracing`: make OpenTelemetry spans for the gets of clients with tracing; needs the package opentelemetry-api.
     """
 
     bind: str = "127.0.0.1"
@@ -67,6 +68,7 @@ class EndpointOptions:
     handshake_timeout_s: float = 10.0
     frame_timeout_s: float = 30.0
     unread_timeout_s: float = 30.0
+    tracing: bool = False
 
     def __post_init__(self) -> None:
         for name in _ABOVE_ZERO:

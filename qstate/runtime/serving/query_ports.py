@@ -43,6 +43,7 @@ def endpoint_options(config: JobConfig, which: str, host: str, secret: bytes) ->
         tls=_server_tls(config),
         owner_tls=_owner_tls(config),
         allow_token_without_tls=config.allow_token_without_tls,
+        tracing=config.tracing,
     )
 
 

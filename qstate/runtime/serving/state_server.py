@@ -7,7 +7,7 @@ nor any particular backend.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from qstate.backends.answers import bounded
@@ -25,6 +25,7 @@ from qstate.errors import (
 from qstate.keys import Key, all_of_class, check_key
 from qstate.protocol import NO_EPOCH, Answer, Get, Poll, Scan, Values
 from qstate.runtime.control.statistics import RequestStatistics, contained
+from qstate.runtime.control.tracing import Tracing
 from qstate.runtime.serving.client_connection import Call, Steps
 from qstate.runtime.serving.demands import check_committed, check_epoch, check_staleness
 from qstate.runtime.serving.endpoint import Endpoint, EndpointOptions, EndpointOwner
@@ -77,6 +78,9 @@ class StateServer(EndpointOwner):
         options = options or EndpointOptions()
         self._registry = registry
         self._statistics = contained(statistics)
+        self._values: Callable[[StateInstance, Get, int], Values] = _values
+        if options.tracing:
+            self._values = Tracing().reading(_values)
         self._endpoint = Endpoint("Queryable State Server", options, self, statistics=self._statistics)
         self._polls = Polls(registry)
 
@@ -112,8 +116,8 @@ class StateServer(EndpointOwner):
         if isinstance(request, Scan):
             return page_of(request, instance, views, min(call.most_bytes, request.max_bytes))
         if keys > MOST_AT_ONCE:
-            return in_slices(request, partial(_values, instance), call.most_bytes)
-        return _values(instance, request, call.most_bytes)
+            return in_slices(request, partial(self._values, instance), call.most_bytes)
+        return self._values(instance, request, call.most_bytes)
 
     def answer_in_process(self, request: Get, state_id: bytes, most_bytes: int) -> Values | ValueSteps | None:
         """The answer to a get of this state id without a socket, for the proxy in the same process. Of many keys it is
@@ -125,7 +129,7 @@ class StateServer(EndpointOwner):
         instance = self._registry.lookup(state_id)
         if instance is None or not self._endpoint.serving:
             return None
-        read = partial(_values, instance)
+        read = partial(self._values, instance)
         if len(request.keys) > MOST_AT_ONCE:
             return self._counted(request, in_slices(request, read, most_bytes))
         return next(self._counted(request, (read(request, most_bytes) for _ in _ONCE)))

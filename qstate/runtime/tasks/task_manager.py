@@ -39,6 +39,7 @@ from qstate.runtime.control.rpc import RpcListener, RpcPeer, connect
 from qstate.runtime.control.scratch_directory import ScratchDirectory
 from qstate.runtime.control.secure_socket import SecureSocket
 from qstate.runtime.control.statistics import counts_of, request_statistics
+from qstate.runtime.control.tracing import configure_tracing
 from qstate.runtime.relay.data_channel import FrameKind, SessionRequest, TaskChannel, channel_name
 from qstate.runtime.serving.client_proxy import ClientProxy
 from qstate.runtime.serving.endpoint import EndpointOptions
@@ -341,6 +342,8 @@ def main() -> None:
     refuse_driver()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
+        if bootstrap.config.tracing:
+            configure_tracing()
         manager = TaskManager(bootstrap)
         signal.signal(signal.SIGTERM, lambda *_: manager.end("SIGTERM"))
         # A child that a function forks ends by SIGTERM, as `multiprocessing` expects of the processes of a pool.

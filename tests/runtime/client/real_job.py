@@ -75,13 +75,13 @@ def stored(descriptor: StateDescriptor, number: int) -> Any:
 class Subtask:
     """One task manager's share: a backend with every kind of state, and its state server."""
 
-    def __init__(self, groups: KeyGroupRange, directory: Path) -> None:
+    def __init__(self, groups: KeyGroupRange, directory: Path, options: EndpointOptions | None = None) -> None:
         directory.mkdir(parents=True)
         self.groups = groups
         self.closed = False
         self.registry = StateRegistry()
         self.backend = HeapBackend(BackendContext(groups, MAX_PARALLELISM, directory))
-        self.server = StateServer(self.registry, EndpointOptions())
+        self.server = StateServer(self.registry, options)
         self.server.start()
         self.ids: dict[str, bytes] = {}
         self.instances = {descriptor.queryable_name: self._instance(descriptor) for descriptor in DESCRIPTORS}
@@ -128,15 +128,16 @@ class Subtask:
 class Job:
     """Two subtasks behind a proxy; it is its own location oracle. `epoch` is committed, the next one is running."""
 
-    def __init__(self, directory: Path, *, epoch: int = 0, ports: str = "0") -> None:
+    def __init__(self, directory: Path, *, epoch: int = 0, ports: str = "0", tracing: bool = False) -> None:
         ranges = (KeyGroupRange(0, 8), KeyGroupRange(8, 16))
-        self.subtasks = [Subtask(groups, directory / str(groups.start)) for groups in ranges]
+        options = EndpointOptions(tracing=tracing)
+        self.subtasks = [Subtask(groups, directory / str(groups.start), options) for groups in ranges]
         for subtask in self.subtasks:
             subtask.write(epoch, offset=0)
             subtask.commit(epoch)
             subtask.write(epoch + 1, offset=100)
         self.looked_up = 0
-        self.proxy = ClientProxy(EndpointOptions(ports=ports))
+        self.proxy = ClientProxy(EndpointOptions(ports=ports, tracing=tracing))
         self.proxy.start()
         self.proxy.set_location_oracle("job", self)
 
