@@ -25,6 +25,7 @@ from benchmarks import (
     memory,
     pipelines,
     plots,
+    secured_gets,
     sinks,
     snapshots_beside,
     table,
@@ -39,6 +40,7 @@ from benchmarks.sizes import FULL, QUICK, TINY
 #: Family -> the benchmarks it runs. Those without Spark come first, so that they run beside no JVM.
 FAMILIES: dict[str, tuple[tuple[str, ...], Callable[[Bench], Findings]]] = {
     "gets": (("p4", "p5", "p6"), gets.run),
+    "secured gets": (("tls",), secured_gets.run),
     "growth of gets": (("growth",), growth.run_gets),
     "checkpoints": (("p9", "p10", "p12"), checkpoints.run),
     "growth of checkpoints": (("growth",), checkpoints.run_growth),

@@ -30,11 +30,14 @@ ROWS_PER_BATCH = 10_000
 class ServedJob:
     """Holds the last value of each key under the queryable name `STATE`. Use it as a context manager.
 
-    `value_type` is the Arrow type of the values. One subtask by default: one server, as Redis is one server.
+    `value_type` is the Arrow type of the values, `settings` are further ones of the job. One subtask by default: one
+    server, as Redis is one server.
     """
 
-    def __init__(self, value_type: pa.DataType, *, backend: str = "heap", parallelism: int = 1) -> None:
-        config = JobConfig(backend=backend, proxy_ports="0", server_ports="0", parallelism=parallelism)
+    def __init__(
+        self, value_type: pa.DataType, *, backend: str = "heap", parallelism: int = 1, **settings: Any
+    ) -> None:
+        config = JobConfig(backend=backend, proxy_ports="0", server_ports="0", parallelism=parallelism, **settings)
         self._manager = JobManager(JOB, config, parallelism=parallelism, host="127.0.0.1", local=True)
         self._schema = pa.schema([("key", pa.string()), ("value", value_type)])
         self._epoch = 0
