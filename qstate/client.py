@@ -3,8 +3,19 @@
 Rules of this module: names only. It works where neither Spark nor RocksDB nor PyArrow is installed.
 """
 
-from qstate.runtime.client.async_client import AsyncQueryableStateClient
-from qstate.runtime.client.sync_client import QueryableStateClient, QueryFuture
+from qstate.runtime.client.async_client import AsyncQueryableStateClient, AsyncSubscription
+from qstate.runtime.client.subscriptions import ChangeBatch, ChangeKind, StateChange
+from qstate.runtime.client.sync_client import QueryableStateClient, QueryFuture, Subscription
 from qstate.tls import ClientTls
 
-__all__ = ["AsyncQueryableStateClient", "ClientTls", "QueryFuture", "QueryableStateClient"]
+__all__ = [
+    "AsyncQueryableStateClient",
+    "AsyncSubscription",
+    "ChangeBatch",
+    "ChangeKind",
+    "ClientTls",
+    "QueryFuture",
+    "QueryableStateClient",
+    "StateChange",
+    "Subscription",
+]

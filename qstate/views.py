@@ -423,6 +423,11 @@ class ViewMaker:
             for data, epoch in zip(results, epochs, strict=True)
         ]
 
+    def changed(self, data: Sequence[bytes], epoch: int) -> Iterable[ReadOnlyState]:
+        """The views of the values of changes: of whole values, elements of lists, or entries of maps."""
+        view = ReadOnlyListState if self._view is ReadOnlyListState else ReadOnlyValueState
+        return map(view, data, repeat(self._reading(epoch, "committed")))
+
     def _reading(self, epoch: int, isolation: str) -> _Reading:
         # One for each isolation, because an epoch has many queries.
         reading = self._readings.get(isolation)

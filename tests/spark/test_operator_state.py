@@ -18,7 +18,7 @@ def test_operator_list_has_every_row_once_after_a_rescale(
     checkpoint = tmp_path / "epochs"
     stream = stream_of(spark, *tables[:2])
     for parallelism, rest in ((2, tables[2:]), (3, [])):
-        job = job_of(spark, parallelism=parallelism, checkpoint_dir=str(checkpoint))
+        job = job_of(spark, parallelism=parallelism, checkpoint_dir=str(checkpoint), snapshot_interval=0)
         result = job.key_by(stream.read(), "key").process(Notes(), "key string, total bigint", uid="notes")
         run_to_end(result, tmp_path / "progress")
         source = open_source(str(checkpoint))

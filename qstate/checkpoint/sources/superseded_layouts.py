@@ -4,7 +4,8 @@ Rules of this module: it decides from the files alone, one operator at a time, a
 
 A reader reads a key group in the newest layout in which its subtask has a log. Such a log has all of its state from its
 first file on, which is a snapshot of the state before. So once every subtask of a layout has a log, no reader uses the
-earlier layouts. Once each of these subtasks has sealed a final epoch, no restart can need them.
+earlier layouts. Once each of these subtasks has sealed a final epoch, no restart can need them. Their epochs may still
+be wanted by readers that follow the changes, so the earlier layouts stay for some more epochs.
 
 **What a crash leaves.** The oldest layout is removed first, and in a subtask the snapshots before the epochs, both
 ascending. So the rest of a directory is the whole history or one that readers refuse, never an older history that looks
@@ -14,12 +15,12 @@ whole. In each case readers find the newer layout first.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from qstate.checkpoint.log.chain import NO_EPOCH, Chain
 from qstate.checkpoint.log.file_names import is_history_file, removal_order
-from qstate.checkpoint.manifest import JobManifest, layout_directory, layout_places, operator_directory
+from qstate.checkpoint.manifest import JobManifest, LogPlace, layout_directory, layout_places, operator_directory
 from qstate.checkpoint.sources.history import existing_chain
 from qstate.checkpoint.storage.directory import Directory, doing
 
@@ -53,8 +54,12 @@ def _is_used(operator: Directory, layout: int) -> bool:
     return any(any(map(is_history_file, directory.joinpath(subtask).names())) for subtask in directory.names())
 
 
-def superseded_layouts(root: Directory, manifest: JobManifest, operator: str, final: int) -> list[Directory]:
+def superseded_layouts(
+    root: Directory, manifest: JobManifest, operator: str, final: int, epochs: int = 1
+) -> list[Directory]:
     """The earlier layouts that no reader needs any more, when Spark has committed epoch `final`.
+
+    `epochs`: how many final epochs each subtask of the later layout must have, at least 1.
 
     Raises `CheckpointError` and `OSError` when files cannot be read.
     """
@@ -62,21 +67,21 @@ def superseded_layouts(root: Directory, manifest: JobManifest, operator: str, fi
     if not earlier:
         return []
     for layout in range(manifest.layout, 0, -1):
-        if _is_self_contained(root, manifest, operator, layout, final):
+        if _is_self_contained(layout_places(root, manifest, operator, layout), final, epochs):
             return [directory for number, directory in earlier.items() if number < layout]
     return []
 
 
-def _is_self_contained(root: Directory, manifest: JobManifest, operator: str, layout: int, final: int) -> bool:
-    """Whether every subtask of a layout has a log with a final epoch of its own after the state it began with."""
-    chains = map(existing_chain, layout_places(root, manifest, operator, layout))
-    return all(chain is not None and _has_own_epoch(chain, final) for chain in chains)
+def _is_self_contained(places: Iterable[LogPlace], final: int, epochs: int) -> bool:
+    """Whether every subtask of a layout has a log with final epochs of its own after the state it began with."""
+    return all(chain is not None and _has_own_epochs(chain, final, epochs) for chain in map(existing_chain, places))
 
 
-def _has_own_epoch(chain: Chain, final: int) -> bool:
-    epochs = [one.epoch for one in chain.segments if one.epoch != NO_EPOCH]
-    epochs += [base.epoch for base in chain.bases if base is not None and base.sequence > 0]
-    return any(epoch <= final for epoch in epochs)
+def _has_own_epochs(chain: Chain, final: int, epochs: int) -> bool:
+    oldest = chain.bases[-1]
+    if oldest is not None and oldest.sequence > 0:  # its own snapshots have replaced its beginning
+        return oldest.epoch <= final
+    return sum(one.epoch != NO_EPOCH and one.epoch <= final for one in chain.segments) >= epochs
 
 
 def remove_layout(layout: Directory, stopping: Callable[[], bool] = lambda: False) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from numbers import Real
 from random import Random
 from typing import Any
@@ -30,6 +30,7 @@ __all__ = [
     "check_name",
     "check_names",
     "check_timeout",
+    "connections_of",
     "demands",
     "endpoints_of",
     "keys_of",
@@ -129,6 +130,42 @@ def link_settings(
                 "allow_token_without_tls=True (--allow-token-without-tls)"
             )
     return settings
+
+
+def connections_of(
+    proxy: tuple[Any, Any],
+    *,
+    random: Random,
+    proxies: Iterable[tuple[str, int]],
+    direct: bool | None,
+    serializers: Iterable[Serializer],
+    fallback: Iterable[tuple[str, int]],
+    token: str | bytes | None,
+    max_frame: int,
+    tls: ClientTls | None,
+    allow_token_without_tls: bool,
+) -> Callable[[], tuple[Endpoints, ConnectionSettings, Random]]:
+    """Return a function that gives what a client's links need; each call gives other endpoints.
+
+    The function raises `ConfigError`.
+
+    A client has links for gets, and others for subscriptions, whose requests may wait for long.
+    """
+    proxies, serializers, fallback = map(_repeatable, (proxies, serializers, fallback))
+
+    def make() -> tuple[Endpoints, ConnectionSettings, Random]:
+        endpoints = endpoints_of(
+            proxy, proxies=proxies, direct=direct, serializers=serializers, fallback=fallback, random=random
+        )
+        settings = link_settings(endpoints, token, max_frame, tls=tls, allow_token_without_tls=allow_token_without_tls)
+        return endpoints, settings, random
+
+    return make
+
+
+def _repeatable(given: Any) -> Any:
+    """An iterable so that it can be read again, anything else as it is: the checks refuse it."""
+    return tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else given
 
 
 def check_timeout(timeout_s: float) -> float:

@@ -15,7 +15,7 @@ from random import Random
 from types import EllipsisType
 from typing import Any
 
-from qstate.errors import ConfigError, DeadlineExceeded, QueryError
+from qstate.errors import ClosedError, ConfigError, DeadlineExceeded, QueryError
 from qstate.keys import Column, Key, Namespace, key_group
 from qstate.protocol import Describe, Page, Ping, Scan
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
@@ -24,9 +24,8 @@ from qstate.runtime.client.arguments import (
     check_name,
     check_names,
     check_timeout,
-    endpoints_of,
+    connections_of,
     keys_of,
-    link_settings,
     query_of,
 )
 from qstate.runtime.client.async_transport import AsyncLinks
@@ -43,12 +42,15 @@ from qstate.runtime.client.scanning import (
     Selected,
     key_only,
 )
-from qstate.runtime.client.state_cache import CachedState
+from qstate.runtime.client.state_cache import CachedState, Endpoints
+from qstate.runtime.client.subscribing import Subscribing
+from qstate.runtime.client.subscriptions import DEFAULT_PATIENCE_S, DEFAULT_PROGRESS_S, ChangeBatch, wanted_of
 from qstate.runtime.control.tracing import Tracing
+from qstate.runtime.routing.pipelined_connection import ConnectionSettings
 from qstate.serializers import Serializer
 from qstate.tls import ClientTls
 
-__all__ = ["AsyncQueryableStateClient", "AsyncScanResults"]
+__all__ = ["AsyncQueryableStateClient", "AsyncScanResults", "AsyncSubscription"]
 
 
 class AsyncScanResults(ScanPosition):
@@ -91,6 +93,53 @@ class AsyncScanResults(ScanPosition):
         await self.aclose()
 
 
+class AsyncSubscription:
+    """The changes of a state, batch by batch: an asynchronous iterator. One task at a time may use it.
+
+    See `Subscription`. A task that is cancelled while it waits loses no batch.
+    """
+
+    def __init__(self, links: AsyncLinks, subscribing: Subscribing) -> None:
+        self._links = links
+        self._subscribing = subscribing
+        self._closed = False
+
+    async def next_batch(self, timeout_s: float | None = None) -> ChangeBatch | None:
+        """Wait for the next batch, None after `timeout_s` seconds without one. Raises as `subscribe` says."""
+        if self._closed:
+            raise ClosedError("the subscription is closed")
+        waiting = self._subscribing.next_batch()
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting.waiters.append(partial(_settle, future))
+        self._links.start(waiting)
+        try:
+            await asyncio.wait([future], timeout=timeout_s)
+        finally:
+            ended = waiting.finished
+            waiting.abandon()
+        return waiting.results()[0] if ended else None
+
+    async def aclose(self) -> None:
+        """Ask for nothing more. Idempotent."""
+        self._closed = True
+
+    def __aiter__(self) -> AsyncSubscription:
+        return self
+
+    async def __anext__(self) -> ChangeBatch:
+        if self._closed:
+            raise StopAsyncIteration
+        batch = await self.next_batch()
+        assert batch is not None
+        return batch
+
+    async def __aenter__(self) -> AsyncSubscription:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.aclose()
+
+
 class AsyncQueryableStateClient:
     """Reads the state of running jobs from the state servers that own it, and through a client proxy.
 
@@ -109,6 +158,10 @@ class AsyncQueryableStateClient:
             "make an AsyncQueryableStateClient with `await AsyncQueryableStateClient.connect(host, port)`, in a "
             "running event loop; without asyncio, use QueryableStateClient(host, port)"
         )
+
+    #: What the links of subscriptions need, which the first one makes.
+    _connections: Callable[[], tuple[Endpoints, ConnectionSettings, Random]]
+    _long_links: AsyncLinks | None = None
 
     def _open(self, links: AsyncLinks, timeout_s: float, tracing: Tracing | None) -> None:
         self._links = links
@@ -142,18 +195,21 @@ class AsyncQueryableStateClient:
         (`Unavailable`, `Unauthenticated`, `VersionMismatch`); no connection is left open then.
         """
         check_timeout(timeout_s)
-        random = random or Random()
-        endpoints = endpoints_of(
+        connections = connections_of(
             (host, port),
+            random=random or Random(),
             proxies=proxies,
             direct=direct,
             serializers=serializers,
             fallback=fallback,
-            random=random,
+            token=token,
+            max_frame=max_frame,
+            tls=tls,
+            allow_token_without_tls=allow_token_without_tls,
         )
-        settings = link_settings(endpoints, token, max_frame, tls=tls, allow_token_without_tls=allow_token_without_tls)
-        links = AsyncLinks(endpoints, settings, random)
+        links = AsyncLinks(*connections())
         client = cls.__new__(cls)
+        client._connections = connections
         client._open(links, timeout_s, Tracing() if tracing else None)
         try:
             await client._finish(call_operation(links, Ping, client._deadline(None)))
@@ -327,6 +383,37 @@ class AsyncQueryableStateClient:
         )
         return [entry.namespace async for entry in found]
 
+    def subscribe(
+        self,
+        job: str,
+        state: str,
+        key: Key | None = None,
+        *,
+        keys: Iterable[Key] | None = None,
+        namespace: Namespace | EllipsisType = ...,
+        from_epoch: int | None = None,
+        token: str | None = None,
+        progress_s: float = DEFAULT_PROGRESS_S,
+        patience_s: float = DEFAULT_PATIENCE_S,
+    ) -> AsyncSubscription:
+        """Every committed change of one key, some keys or all keys of a state: see `QueryableStateClient.subscribe`."""
+        wanted = wanted_of(
+            (job, state),
+            key,
+            keys,
+            namespace,
+            from_epoch=from_epoch,
+            token=token,
+            progress_s=progress_s,
+            patience_s=patience_s,
+            timeout_s=self._timeout_s,
+        )
+        if self._links.closed:
+            raise ClosedError("the client is closed")
+        if self._long_links is None:
+            self._long_links = AsyncLinks(*self._connections())
+        return AsyncSubscription(self._long_links, Subscribing(self._long_links, wanted))
+
     async def jobs(self, *, timeout_s: float | None = None) -> list[str]:
         """The names of the jobs that the proxy serves."""
         call = CallOperation(self._links, Describe(0, 0, None), self._deadline(timeout_s))
@@ -352,6 +439,8 @@ class AsyncQueryableStateClient:
         """Close every connection. Unfinished requests and every later use raise `ClosedError`. Idempotent."""
         self._batching.send_all()
         await self._links.close()
+        if self._long_links is not None:
+            await self._long_links.close()
 
     async def __aenter__(self) -> AsyncQueryableStateClient:
         return self

@@ -17,7 +17,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from qstate.errors import Detail, FailureCode, QStateError, QueryError, SerializationError, WrongKeyType, query_error
 from qstate.protocol import Answer as WireAnswer
-from qstate.protocol import Describe, Description, Get, Locate, Location, Page, Ping, Request, Scan
+from qstate.protocol import Changes, Describe, Description, Get, Locate, Location, Page, Ping, Poll, Request, Scan
 from qstate.protocol.limits import MAX_DEADLINE_MS
 from qstate.protocol.messages import PLAIN
 from qstate.runtime.client.proxies import Proxies
@@ -47,6 +47,7 @@ __all__ = [
     "Links",
     "Observer",
     "Operation",
+    "PollOperation",
     "RoutedOperation",
     "ScanOperation",
     "Terms",
@@ -374,8 +375,8 @@ class LearnOperation(_StateOperation):
 
     __slots__ = ()
 
-    def __init__(self, links: Links[Any], query: Query, deadline: float) -> None:
-        super().__init__(links, query, (None,), deadline)
+    def __init__(self, links: Links[Any], query: Query, deadline: float, terms: Terms | None = None) -> None:
+        super().__init__(links, query, (None,), deadline, terms)
 
     def request(self, request_id: int, command: Ask | LookUp, now: float) -> Request:
         return self._locate(request_id, now)
@@ -480,6 +481,51 @@ class ScanOperation(_StateOperation):
             return
         self._page = message
         self._run(self._routed.on_values(part, (message.epoch,), (b"",), message.fingerprint, now), now)
+
+
+class PollOperation(_StateOperation):
+    """Poll for the changes of a range of key groups. Its one result is the answer; `known` says how to read it.
+
+    For the routing it is a get of one key, which is the first key group.
+    """
+
+    __slots__ = ("_changes", "_poll")
+
+    def __init__(self, links: Links[Any], query: Query, poll: Poll, deadline: float, terms: Terms) -> None:
+        self._poll = poll
+        self._changes: Changes | None = None
+        super().__init__(links, query, (poll.start_group,), deadline, terms)
+
+    @property
+    def known(self) -> CachedState:
+        """The state's description and location, when the operation has its answer."""
+        assert self._known is not None
+        return self._known
+
+    def request(self, request_id: int, command: Ask | LookUp, now: float) -> Request:
+        if type(command) is not Ask:
+            return self._locate(request_id, now)
+        target = command.owner.state_id or (self._query.job, self._query.state)
+        return self._poll._replace(id=request_id, deadline_ms=self._ms_left(now), target=target)
+
+    def results(self) -> list[Changes]:
+        if self.error is not None:
+            raise self.error
+        assert self._changes is not None
+        return [self._changes]
+
+    def _table_of(self, known: CachedState) -> LocationTable:
+        return GroupTable.of(known.table)
+
+    def _is_stale(self, known: CachedState, stale: LocationTable) -> bool:
+        return known is self._known
+
+    def _on_other_answer(self, part: int, message: WireAnswer, now: float) -> None:
+        if type(message) is not Changes:
+            super()._on_other_answer(part, message, now)
+            return
+        self._changes = message
+        self._run(self._routed.on_values(part, (0,), (b"",), message.fingerprint, now), now)
 
 
 class CallOperation(RoutedOperation):

@@ -15,7 +15,7 @@ from random import Random
 from types import EllipsisType
 from typing import Any, Generic, TypeVar
 
-from qstate.errors import QueryError
+from qstate.errors import ClosedError, QueryError
 from qstate.keys import Column, Key, Namespace, key_group
 from qstate.protocol import Describe, Page, Ping, Scan
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
@@ -24,9 +24,8 @@ from qstate.runtime.client.arguments import (
     check_name,
     check_names,
     check_timeout,
-    endpoints_of,
+    connections_of,
     keys_of,
-    link_settings,
     query_of,
 )
 from qstate.runtime.client.failover import FailoverScan, call_operation, failover_get
@@ -42,12 +41,14 @@ from qstate.runtime.client.scanning import (
     key_only,
 )
 from qstate.runtime.client.state_cache import CachedState
+from qstate.runtime.client.subscribing import Subscribing
+from qstate.runtime.client.subscriptions import DEFAULT_PATIENCE_S, DEFAULT_PROGRESS_S, ChangeBatch, wanted_of
 from qstate.runtime.client.sync_transport import SyncLinks
 from qstate.runtime.control.tracing import EndedOnce, Tracing
 from qstate.serializers import Serializer
 from qstate.tls import ClientTls
 
-__all__ = ["QueryFuture", "QueryableStateClient", "ScanResults"]
+__all__ = ["QueryFuture", "QueryableStateClient", "ScanResults", "Subscription"]
 
 Value = TypeVar("Value")
 
@@ -139,6 +140,54 @@ class ScanResults(ScanPosition):
         self.close()
 
 
+class Subscription:
+    """The changes of a state, batch by batch: an iterator. One thread at a time may use it.
+
+    Close it, or use it as a context manager; closing the client ends it, too. Between two batches it takes no changes
+    from the server. It may be left alone for as long as the changes are stored.
+    """
+
+    def __init__(self, links: SyncLinks, subscribing: Subscribing) -> None:
+        self._links = links
+        self._subscribing = subscribing
+        self._closed = False
+
+    def next_batch(self, timeout_s: float | None = None) -> ChangeBatch | None:
+        """Wait for the next batch, None after `timeout_s` seconds without one. Raises as `subscribe` says."""
+        if self._closed:
+            raise ClosedError("the subscription is closed")
+        until = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        waiting = self._subscribing.next_batch()
+        with self._links.lock:
+            self._links.start(waiting)
+            try:
+                if not self._links.wait(waiting, until):
+                    return None
+            finally:
+                waiting.abandon()
+        return waiting.results()[0]
+
+    def close(self) -> None:
+        """Ask for nothing more. Idempotent."""
+        self._closed = True
+
+    def __iter__(self) -> Subscription:
+        return self
+
+    def __next__(self) -> ChangeBatch:
+        if self._closed:
+            raise StopIteration
+        batch = self.next_batch()
+        assert batch is not None
+        return batch
+
+    def __enter__(self) -> Subscription:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
 class QueryableStateClient:
     """Reads the state of running jobs from the state servers that own it, and through a client proxy.
 
@@ -196,17 +245,21 @@ class QueryableStateClient:
         """
         self._timeout_s = check_timeout(timeout_s)
         self._tracing = Tracing() if tracing else None
-        random = random or Random()
-        endpoints = endpoints_of(
+        self._connections = connections_of(
             (host, port),
+            random=random or Random(),
             proxies=proxies,
             direct=direct,
             serializers=serializers,
             fallback=fallback,
-            random=random,
+            token=token,
+            max_frame=max_frame,
+            tls=tls,
+            allow_token_without_tls=allow_token_without_tls,
         )
-        settings = link_settings(endpoints, token, max_frame, tls=tls, allow_token_without_tls=allow_token_without_tls)
-        self._links = SyncLinks(endpoints, settings, random)
+        self._links = SyncLinks(*self._connections())
+        #: The connections of subscriptions. Made by the first one.
+        self._long_links: SyncLinks | None = None
 
     def get(
         self,
@@ -351,6 +404,52 @@ class QueryableStateClient:
         found = self.scan(job, state, key_only(key), isolation, key_groups=groups, values=False, timeout_s=timeout_s)
         return [entry.namespace for entry in found]
 
+    def subscribe(
+        self,
+        job: str,
+        state: str,
+        key: Key | None = None,
+        *,
+        keys: Iterable[Key] | None = None,
+        namespace: Namespace | EllipsisType = ...,
+        from_epoch: int | None = None,
+        token: str | None = None,
+        progress_s: float = DEFAULT_PROGRESS_S,
+        patience_s: float = DEFAULT_PATIENCE_S,
+    ) -> Subscription:
+        """Every committed change of one key, some keys or all keys of a state, in batches: see `ChangeBatch`.
+
+        It begins with a snapshot of the keys; or, without one, with the first change of `from_epoch`; or with what
+        comes after the batch that gave the `token`. Then come the changes of each epoch, once, in the order of the
+        epochs. A batch has all selected changes of one epoch in a range of key groups. Different ranges may be at
+        different epochs for a moment. `namespace` selects one, None being the void namespace; without it, a
+        subscription of keys is about the void namespace, any other about all.
+
+        Without changes, a batch without changes comes about every `progress_s` seconds. The subscription survives
+        restarts of the job, losses of task managers and other parallelisms; while the job does not answer, the
+        `fallback` servers are asked.
+
+        Iterating raises `Compacted` when the changes that come next are not stored any more (`retained_snapshots` and
+        `snapshot_interval` decide how long they are), the last failure when there was no answer for `patience_s`
+        seconds, `SerializationError`, `ClosedError`. This method raises `ConfigError` and `WrongKeyType`.
+        """
+        wanted = wanted_of(
+            (job, state),
+            key,
+            keys,
+            namespace,
+            from_epoch=from_epoch,
+            token=token,
+            progress_s=progress_s,
+            patience_s=patience_s,
+            timeout_s=self._timeout_s,
+        )
+        with self._links.lock:
+            if self._long_links is None:
+                self._long_links = SyncLinks(*self._connections())
+            links = self._long_links
+        return Subscription(links, Subscribing(links, wanted))
+
     def jobs(self, *, timeout_s: float | None = None) -> list[str]:
         """The names of the jobs that the proxy serves."""
         (entries,) = self._finish(CallOperation(self._links, Describe(0, 0, None), self._deadline(timeout_s)))
@@ -375,6 +474,10 @@ class QueryableStateClient:
         """Close every connection. Unfinished requests and every later use raise `ClosedError`. Idempotent."""
         with self._links.lock:
             self._links.close()
+            links = self._long_links
+        if links is not None:
+            with links.lock:
+                links.close()
 
     def __enter__(self) -> QueryableStateClient:
         return self

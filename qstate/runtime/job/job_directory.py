@@ -73,7 +73,7 @@ class JobDirectory:
         self._finalizing = threading.Lock()
         self._binding = threading.Lock()
         self._restored: Mapping[str, StoredOperator] = {}
-        self._old_layouts = OldLayouts(self._files)
+        self._old_layouts = OldLayouts(self._files, max(1, config.snapshot_interval))
         try:
             self._final = read_final(self._files)
             self.manifest = self._opened(job, config, parallelism)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Iterable
 
 from qstate.checkpoint.manifest import JobManifest
@@ -22,10 +23,17 @@ log = logging.getLogger(__name__)
 
 
 class OldLayouts:
-    """Any thread may report a final epoch."""
+    """Any thread may report a final epoch.
 
-    def __init__(self, root: Directory) -> None:
+    An earlier layout stays until the later one has `epochs` final epochs: subscribers read its last ones. So it is
+    enough to look once in so many epochs.
+    """
+
+    def __init__(self, root: Directory, epochs: int = 1) -> None:
         self._root = root
+        self._epochs = epochs
+        #: By operator, how many final epochs were reported.
+        self._reports: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
@@ -34,8 +42,12 @@ class OldLayouts:
 
     def epoch_is_final(self, manifest: JobManifest, operators: Iterable[str], epoch: int) -> None:
         """Start to remove what these operators no longer need, unless a removal is running. Never raises."""
-        due = [uid for uid in operators if uid not in self._done]
-        if manifest.layout == 0 or not due:
+        if manifest.layout == 0:
+            return
+        waiting = [uid for uid in operators if uid not in self._done]
+        due = [uid for uid in waiting if self._reports[uid] % self._epochs == 0]
+        self._reports.update(waiting)
+        if not due:
             return
         with self._lock:
             if self._closed.is_set() or (self._thread is not None and self._thread.is_alive()):
@@ -56,7 +68,7 @@ class OldLayouts:
     def _remove(self, manifest: JobManifest, operators: Iterable[str], epoch: int) -> None:
         for uid in operators:
             try:
-                for directory in superseded_layouts(self._root, manifest, uid, epoch):
+                for directory in superseded_layouts(self._root, manifest, uid, epoch, self._epochs):
                     remove_layout(directory, self._closed.is_set)
                     if self._closed.is_set():
                         return

@@ -1,0 +1,231 @@
+"""What a subscription is about, and what it gives: changes, in batches of one epoch each, and the token of each place.
+
+Rules of this module: arguments in, `Wanted` or an error out; runs in, changes out. It knows neither requests nor when
+they are sent.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from types import EllipsisType
+from typing import Any, NamedTuple
+
+import msgpack
+from msgspec import Struct
+
+from qstate.errors import ConfigError
+from qstate.keys import MAX_PARALLELISM_LIMIT, Key, Namespace, check_key
+from qstate.protocol import Run
+from qstate.runtime.client.arguments import check_names, check_timeout, keys_of
+from qstate.runtime.client.query import COMMITTED, Query
+from qstate.views import ReadOnlyState, ViewMaker
+
+__all__ = [
+    "DEFAULT_PATIENCE_S",
+    "DEFAULT_PROGRESS_S",
+    "ChangeBatch",
+    "ChangeKind",
+    "Span",
+    "StateChange",
+    "Wanted",
+    "changes_of",
+    "spans_of",
+    "token_of",
+    "wanted_of",
+]
+
+DEFAULT_PROGRESS_S = 5.0
+DEFAULT_PATIENCE_S = 60.0
+#: A proxy tries so long to read the keys of a snapshot whose owner is missing.
+SNAPSHOT_WAIT_MS = 500
+_LARGEST = (1 << 63) - 1
+
+
+class ChangeKind(Enum):
+    """What happened to a key."""
+
+    #: The key has this value, which replaces any earlier one.
+    PUT = "put"
+    #: The key has no value any more.
+    DELETE = "delete"
+    #: These elements came at the end of the key's list.
+    ADD = "add"
+    #: The entry of the key's map has this value.
+    PUT_ENTRY = "put_entry"
+    #: The key's map has no such entry any more.
+    REMOVE_ENTRY = "remove_entry"
+
+
+_KINDS = {
+    1: ChangeKind.PUT,
+    2: ChangeKind.DELETE,
+    3: ChangeKind.PUT_ENTRY,
+    4: ChangeKind.REMOVE_ENTRY,
+    5: ChangeKind.ADD,
+}
+
+
+class StateChange(Struct, frozen=True):
+    """One change of one key. `map_key` is that of the entry for changes of a map's entries, otherwise None."""
+
+    epoch: int
+    kind: ChangeKind
+    key: Key
+    namespace: Namespace
+    map_key: Key | None
+    _view: ReadOnlyState | None
+
+    @property
+    def value(self) -> object:
+        """The value that was put, the elements that were added, None for a deletion. Decoded on access, read-only.
+
+        Raises `SerializationError` when it cannot be decoded.
+        """
+        return None if self._view is None else self._view.contents()
+
+
+class Span(NamedTuple):
+    """How far a range of key groups, `start` to `stop` (exclusive), has been delivered: `epoch` comes next."""
+
+    start: int
+    stop: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeBatch:
+    """All selected changes of one epoch in a range of key groups; or, with `snapshot`, the state as of that epoch.
+
+    A batch without changes is a progress mark. Up to epoch `complete`, the caller has the changes of all key groups.
+    """
+
+    epoch: int
+    changes: Sequence[StateChange]
+    snapshot: bool
+    complete: int
+    _spans: tuple[Span, ...]
+
+    @property
+    def token(self) -> str:
+        """Continue from here: `subscribe(..., token=...)` begins with what comes after this batch."""
+        return token_of(self._spans)
+
+    def __iter__(self) -> Iterator[StateChange]:
+        return iter(self.changes)
+
+    def __len__(self) -> int:
+        return len(self.changes)
+
+
+def changes_of(run: Run, maker: ViewMaker) -> Iterable[StateChange]:
+    """The changes of a run."""
+    kind, epoch, namespace = _KINDS[run.operation], run.epoch, run.namespace
+    nothing = (None,) * len(run.keys)
+    views = nothing if run.values is None else maker.changed(run.values, epoch)
+    map_keys = nothing if run.map_keys is None else run.map_keys
+    for key, map_key, view in zip(run.keys, map_keys, views, strict=True):
+        yield StateChange(epoch, kind, key, namespace, map_key, view)
+
+
+def token_of(spans: Iterable[Span]) -> str:
+    """The spans as text."""
+    return base64.urlsafe_b64encode(msgpack.packb([1, [tuple(span) for span in spans]])).decode()
+
+
+def spans_of(token: str) -> list[Span]:
+    """The inverse of `token_of`. Raises `ConfigError` for any other text."""
+    try:
+        version, rows = msgpack.unpackb(base64.urlsafe_b64decode(token.encode()))
+        spans = [Span(*row) for row in rows]
+        at = 0
+        for span in spans:
+            if not (at <= span.start < span.stop <= MAX_PARALLELISM_LIMIT and span.epoch >= 0):
+                raise ValueError(span)
+            at = span.stop
+        if version != 1 or not spans:
+            raise ValueError(version)
+    except Exception:
+        raise ConfigError(f"token must be the `token` of a batch of changes, got {token!r:.80}") from None
+    return spans
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a subscription is about.
+
+    `namespaces`: all if there are none. `keys`: all if None. `spans`: where to begin, None: with a snapshot.
+    `progress_s`: how long a poll waits. `patience_s`: how long there may be no answer; `timeout_s`: before the first.
+    """
+
+    job: str
+    state: str
+    namespaces: tuple[Namespace, ...]
+    keys: tuple[Key, ...] | None
+    spans: Sequence[Span] | None
+    progress_s: float
+    patience_s: float
+    timeout_s: float
+
+    @property
+    def query(self) -> Query:
+        """How the keys of the snapshot are read."""
+        namespace = self.namespaces[0] if self.namespaces else None
+        return Query(self.job, self.state, namespace, COMMITTED, {"isolation": COMMITTED, "wait_ms": SNAPSHOT_WAIT_MS})
+
+
+def wanted_of(
+    names: tuple[Any, Any],
+    key: Key | None,
+    keys: Iterable[Key] | None,
+    namespace: Namespace | EllipsisType,
+    *,
+    from_epoch: int | None,
+    token: str | None,
+    progress_s: float,
+    patience_s: float,
+    timeout_s: float,
+) -> Wanted:
+    """What a subscription is about. Raises `ConfigError`, and `WrongKeyType` for what no key can be."""
+    check_names(*names)
+    if key is not None and keys is not None:
+        raise ConfigError("subscribe takes key=... or keys=[...], not both")
+    wanted = (key,) if key is not None else None if keys is None else tuple(dict.fromkeys(keys_of(keys)))
+    if wanted == ():
+        raise ConfigError("keys must have at least one key; without keys, a subscription is about all of them")
+    for one in wanted or ():
+        check_key(one)
+    if namespace is ... and wanted is not None:
+        namespace = None
+    namespaces = () if isinstance(namespace, EllipsisType) else (namespace,)
+    for space in namespaces:
+        if space is not None:
+            check_key(space)
+    spans = _begin(from_epoch, token)
+    if spans is None and wanted is None:
+        raise ConfigError("subscribe needs key=..., keys=[...], from_epoch=... or token=...: where shall it begin?")
+    return Wanted(
+        *names,
+        namespaces,
+        wanted,
+        spans,
+        check_timeout(progress_s),
+        check_timeout(patience_s),
+        check_timeout(timeout_s),
+    )
+
+
+def _begin(from_epoch: int | None, token: str | None) -> list[Span] | None:
+    if token is not None:
+        if from_epoch is not None:
+            raise ConfigError("subscribe takes from_epoch=... or token=..., not both")
+        if not isinstance(token, str):
+            raise ConfigError(f"token must be the `token` of a batch of changes, got {token!r:.80}")
+        return spans_of(token)
+    if from_epoch is None:
+        return None
+    if type(from_epoch) is not int or not 0 <= from_epoch <= _LARGEST:
+        raise ConfigError(f"from_epoch must be the number of an epoch, from 0, got {from_epoch!r}")
+    return [Span(0, MAX_PARALLELISM_LIMIT, from_epoch)]
