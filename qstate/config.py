@@ -92,6 +92,11 @@ class JobConfig:
     allow_non_restored_state: bool = _option(
         False, "drop stored state that belongs to no operator or state of the job any more, instead of failing"
     )
+    standby_replicas: int = _option(
+        0,
+        "processes on the driver's host that keep the committed state of all operators in the job's backend "
+        "and answer committed queries for key groups whose task manager is lost",
+    )
     proxy_enabled: bool = _option(True, "run a client proxy in every task manager")
     proxy_bind: str = _option("", "address the proxies listen on; empty: loopback on a local master, else the host's")
     proxy_ports: str = _option("9069,9100-9299", "ports of the proxies, tried in order: a list of ports and ranges")
@@ -281,6 +286,7 @@ _ABOVE_ZERO = [
     "switch_interval_s",
 ]
 _AT_LEAST_ZERO = [
+    "standby_replicas",
     "ttl_sweep_entries",
     "element_warning_s",
     "element_timeout_s",

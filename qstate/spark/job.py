@@ -186,6 +186,16 @@ class Job:
             wait_s = QUERIES_INTERVAL_S
 
     @property
+    def proxies(self) -> list[tuple[str, int]]:
+        """(host, port) of each client proxy that runs now: those of the task managers, then those of the standbys.
+
+        Give clients several of them, so that they do not depend on one process: the first as `host` and `port`, the
+        others as `proxies`. A process that is started again may listen on another port of `proxy_ports`.
+        """
+        self._check_running()
+        return self._manager.proxies()
+
+    @property
     def restored(self) -> list[RestoredSubtask]:
         """The restored state of each subtask that began with state: its epoch and its files.
 

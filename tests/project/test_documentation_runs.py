@@ -42,6 +42,7 @@ NOTEBOOKS = Page("docs/how-to/notebooks.md")
 FASTAPI = Page("docs/how-to/fastapi.md")
 EMBED = Page("docs/how-to/embed-a-state-server.md")
 SECURE = Page("docs/how-to/secure.md")
+AVAILABLE = Page("docs/how-to/high-availability.md")
 #: These need a session, a stream or a running job, or print what their page shows; the rest needs nothing.
 ACTED_OUT = {
     README,
@@ -58,6 +59,7 @@ ACTED_OUT = {
     FASTAPI,
     EMBED,
     SECURE,
+    AVAILABLE,
 }
 ALONE = [page for page in pages() if page.programs() and page not in ACTED_OUT]
 TIMEOUT_S = 60.0
@@ -126,6 +128,12 @@ def test_choose_a_backend(spark: Any) -> None:
 @pytest.mark.spark
 def test_latest_row(spark: Any, tmp_path: Path) -> None:
     assert _acted_out(LATEST_ROW, spark, tmp_path, [[60.0, 95.0]]) == ["", "95.0\n", ""]
+
+
+@pytest.mark.spark
+def test_high_availability(spark: Any, tmp_path: Path) -> None:
+    printed = _acted_out(AVAILABLE, spark, tmp_path, [[60.0, 95.0]])
+    assert printed == ["", "95.0\n", "95.0\n", "standby 0 ['latest'] 0\n", ""]
 
 
 @pytest.mark.spark

@@ -352,7 +352,7 @@ class _StateOperation(RoutedOperation):
     def _on_other_answer(self, part: int, message: WireAnswer, now: float) -> None:
         assert type(message) is Location
         try:
-            known = self._states.learn(self._query.job, self._query.state, message)
+            known = self._states.learn(self._query.job, self._query.state, message, now)
         except SerializationError as exc:
             self.fail(exc)
         else:

@@ -93,14 +93,15 @@ class StateCache:
         """The entry of a state, or None; None for names that are not text."""
         return self._known.get((job, state)) if type(job) is str and type(state) is str else None
 
-    def learn(self, job: str, state: str, location: Location) -> CachedState:
+    def learn(self, job: str, state: str, location: Location, now: float) -> CachedState:
         """Add a proxy's answer to a Locate. Raises `SerializationError` when this client cannot read the state."""
         types = _column_types(location.state)
         proxied = self.way is Way.PROXY
         owners = self.at_proxy(job, location.state) if proxied else LocationTable.from_message(job, location)
         maker = ViewMaker(location.state, self._serializers)
         failed = (self._failed[owner.address][1] for owner in owners.owners if owner.address in self._failed)
-        expires_at = min(failed, default=math.inf)
+        missing = (now + RETRY_OWNER_S,) if owners.gaps() else ()
+        expires_at = min((*failed, *missing), default=math.inf)
         known = CachedState(
             self._table(owners), owners, expires_at, maker, types, key_class(types), location.max_parallelism
         )
@@ -143,13 +144,20 @@ class StateCache:
         return LocationTable(job, state, 1, (Owner(KeyGroupRange(0, 1), *self.proxies.current, b""),))
 
     def _table(self, location: LocationTable) -> LocationTable:
-        """Whom to ask for the keys of a state."""
-        if self.way is not Way.REACHED or all(owner.address in self._reached for owner in location.owners):
+        """Whom to ask for the keys of a state.
+
+        The proxy also takes the place of an owner that is missing: it may know a standby, and waits otherwise.
+        """
+        gaps = location.gaps()
+        if self.way is not Way.REACHED or (
+            not gaps and all(owner.address in self._reached for owner in location.owners)
+        ):
             return location
-        asked = (
+        asked = [
             owner if owner.address in self._reached else Owner(owner.key_groups, *self.proxies.current, b"")
             for owner in location.owners
-        )
+        ]
+        asked += (Owner(groups, *self.proxies.current, b"") for groups in gaps)
         return replace(location, owners=tuple(asked))
 
 

@@ -54,6 +54,13 @@ class Bootstrap:
     executor_pid: int = 0
     #: The file for its standard output and standard error.
     log_file: str = ""
+    #: The number of a standby, which holds no subtask and serves the committed state of all; None for a task manager.
+    standby: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The process, for messages and the name of its log."""
+        return f"task manager {self.index}" if self.standby is None else f"standby {self.standby}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Starts a task manager process as a daemon, with its parameters on its standard input.
+"""Starts a task manager or standby process as a daemon, with its parameters on its standard input.
 
 Rules of this module: it starts processes and does not watch them. The job manager decides who may start which; a task
 manager itself decides when to end (lease, executor gone, stop). The started process is `daemonize.py`, which starts
@@ -34,6 +34,10 @@ LOGS_PREFIX = "qstate-logs-"
 _MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
 
 
+_TASK_MANAGER = "qstate.runtime.tasks.task_manager"
+_STANDBY = "qstate.runtime.standby.job_standby"
+
+
 @dataclass(frozen=True, slots=True)
 class StartedTaskManager:
     """A running start: its order, the `daemonize` process, whose exit status is the outcome, and the log."""
@@ -44,7 +48,7 @@ class StartedTaskManager:
 
 
 def start_task_manager(bootstrap: Bootstrap) -> StartedTaskManager:
-    """Start a task manager with this interpreter, `sys.path`, environment and working directory.
+    """Start a task manager, or a standby, with this interpreter, `sys.path`, environment and working directory.
 
     The caller closes the log.
 
@@ -53,11 +57,12 @@ def start_task_manager(bootstrap: Bootstrap) -> StartedTaskManager:
     """
     log = OpenedLog(_log_file(bootstrap))
     order = replace(bootstrap, log_file=str(log.path))
+    module = _TASK_MANAGER if bootstrap.standby is None else _STANDBY
     paths = [entry or str(Path.cwd()) for entry in sys.path]
     try:
         process = subprocess.Popen(
             # isolated and without site: it needs only the standard library, and little memory
-            [sys.executable, "-I", "-S", daemonize.__file__, "qstate.runtime.tasks.task_manager"],
+            [sys.executable, "-I", "-S", daemonize.__file__, module],
             stdin=subprocess.PIPE,
             stdout=log.fileno(),
             stderr=subprocess.STDOUT,
@@ -77,4 +82,4 @@ def _log_file(bootstrap: Bootstrap) -> Path:
     """Not in the checkpoint directory: that may be in an object store, or be deleted when the job is stopped."""
     configured = bootstrap.config.log_dir
     directory = Path(configured) if configured else own_directory(LOGS_PREFIX)
-    return directory / f"{bootstrap.job}-task-manager-{bootstrap.index}.log"
+    return directory / f"{bootstrap.job}-{bootstrap.name.replace(' ', '-')}.log"

@@ -50,10 +50,14 @@ class _Slot:
 
 
 class Assignments:
-    """The task managers of one job. Not thread-safe: the job manager holds its lock."""
+    """The task managers of one job, and its standbys. Not thread-safe: the job manager holds its lock.
 
-    def __init__(self, parallelism: int, slots: int, start_timeout_s: float) -> None:
-        self._slots = [_Slot() for _ in range(-(-parallelism // slots))]
+    Standbys have the indexes after those of the task managers, and hold no subtask.
+    """
+
+    def __init__(self, parallelism: int, slots: int, start_timeout_s: float, standbys: int = 0) -> None:
+        self._managers = -(-parallelism // slots)
+        self._slots = [_Slot() for _ in range(self._managers + standbys)]
         self._per_manager = slots
         self._start_timeout_s = start_timeout_s
 
@@ -67,7 +71,21 @@ class Assignments:
         return self._slots[index].address
 
     def alive(self) -> list[TaskManagerAddress]:
-        return [slot.address for slot in self._slots if slot.address is not None]
+        """The task managers that are up."""
+        return [slot.address for slot in self._slots[: self._managers] if slot.address is not None]
+
+    def alive_standbys(self) -> list[TaskManagerAddress]:
+        """The standbys that are up."""
+        return [slot.address for slot in self._slots[self._managers :] if slot.address is not None]
+
+    @property
+    def standbys(self) -> range:
+        """The indexes of the standbys."""
+        return range(self._managers, len(self._slots))
+
+    def standby_of(self, index: int) -> int | None:
+        """The number of the standby with this index, None for a task manager."""
+        return index - self._managers if index >= self._managers else None
 
     def start(self, index: int, now: float) -> int | None:
         """Begin a start and return the new incarnation; None when one is alive or starting."""

@@ -80,7 +80,9 @@ class JobManager:
         self._host = host
         self._local = local
         self._lock = threading.Condition()
-        self._assignments = Assignments(parallelism, config.slots, config.start_timeout_s)
+        self._assignments = Assignments(
+            parallelism, config.slots, config.start_timeout_s, standbys=config.standby_replicas
+        )
         self._locations = LocationRegistry(job, config.max_parallelism)
         self._declarations = Declarations(job)
         self._restored: dict[tuple[str, int], RestoredSubtask] = {}
@@ -107,6 +109,9 @@ class JobManager:
             if not isinstance(exc, OSError):
                 raise
             raise ConfigError(f"the job manager cannot listen on {host!r} (spark.driver.host): {exc}") from exc
+        with self._lock:
+            for index in self._assignments.standbys:
+                self._restart(index)
         self._monitor = threading.Thread(target=self._watch, name="qstate-leases", daemon=True)
         self._monitor.start()
 
@@ -139,6 +144,11 @@ class JobManager:
         with self._lock:
             return self._assignments.alive()
 
+    def standbys(self) -> list[TaskManagerAddress]:
+        """The standbys that are up."""
+        with self._lock:
+            return self._assignments.alive_standbys()
+
     def restored(self) -> list[RestoredSubtask]:
         """The state that each subtask began with when it was last opened; none for a subtask without state."""
         with self._lock:
@@ -150,7 +160,10 @@ class JobManager:
             peers = sorted(self._peers.items())
         deadline = time.monotonic() + STATISTICS_TIMEOUT_S
         asked = [(index, _asked_for_statistics(peer)) for index, peer in peers]
-        found = (_answered(str(index), answer, deadline - time.monotonic()) for index, answer in asked)
+        found = (
+            _answered(self._name(index).removeprefix("task manager "), answer, deadline - time.monotonic())
+            for index, answer in asked
+        )
         return JobStatistics(self.job, tuple(found))
 
     def wait_for_proxy(self, timeout_s: float) -> tuple[str, int]:
@@ -167,6 +180,12 @@ class JobManager:
                         "first micro-batch of a query"
                     )
         raise ClosedError(f"job {self.job!r} has been stopped")
+
+    def proxies(self) -> list[tuple[str, int]]:
+        """The addresses of the client proxies that run now: those of the task managers, then those of the standbys."""
+        with self._lock:
+            running = [*self._assignments.alive(), *self._assignments.alive_standbys()]
+        return [one.proxy for one in running if one.proxy is not None]
 
     def finalize(self, query: str, epoch: int) -> None:
         """Spark has committed the epoch of this query."""
@@ -190,7 +209,8 @@ class JobManager:
             with self._lock:
                 self._stopping = True
                 peers = list(self._peers.values())
-                self._expected |= {manager.pid for manager in self._assignments.alive()}
+                running = [*self._assignments.alive(), *self._assignments.alive_standbys()]
+                self._expected |= {process.pid for process in running}
                 self._lock.notify_all()
             for peer in peers:
                 peer.cast("stop")
@@ -242,6 +262,7 @@ class JobManager:
             "timers_are_due": self._clocks.timers_are_due,
             "register_states": self._register_states,
             "publish": self._publish,
+            "publish_standby": lambda index, tables: self._publish_standby(peer, index, tables),
             "restored": self._note_restored,
             "locate": self._locate,
             "describe": self._describe,
@@ -278,7 +299,7 @@ class JobManager:
         now = time.monotonic()
         if manager is None or not self._assignments.gone(index, manager.incarnation, now) or self._stopping:
             return
-        log.warning("task manager %d (process %d on %s) is lost", index, manager.pid, manager.host_id)
+        log.warning("%s (process %d on %s) is lost", self._name(index), manager.pid, manager.host_id)
         if manager.host_id == host_id():
             self._restart(index)
 
@@ -301,7 +322,7 @@ class JobManager:
         try:
             self._starting.append(start_task_manager(bootstrap))
         except (OSError, ConfigError) as exc:
-            log.error("task manager %d cannot be started here: %s", index, exc)
+            log.error("%s cannot be started here: %s", self._name(index), exc)
             self._assignments.gone(index, incarnation, now)
 
     def _watch(self) -> None:
@@ -332,11 +353,15 @@ class JobManager:
             order = started.order
             if started.process.returncode:
                 tail = started.log.tail()
-                log.error("task manager %d failed to start; %s ends with:\n%s", order.index, order.log_file, tail)
+                log.error("%s failed to start; %s ends with:\n%s", order.name, order.log_file, tail)
                 if self._assignments.gone(order.index, order.incarnation, time.monotonic()):
                     self._restart(order.index)
                 self._lock.notify_all()
             started.log.close()
+
+    def _name(self, index: int) -> str:
+        standby = self._assignments.standby_of(index)
+        return f"task manager {index}" if standby is None else f"standby {standby}"
 
     # -- calls from relays ------------------------------------------------------------------------------------
 
@@ -399,6 +424,7 @@ class JobManager:
             self._directory.manifest.layout,
             self.parallelism,
             self._local,
+            standby=self._assignments.standby_of(index),
         )
 
     # -- calls from task managers -----------------------------------------------------------------------------
@@ -416,7 +442,7 @@ class JobManager:
                 with suppress(psutil.NoSuchProcess):
                     self._processes.append(psutil.Process(address.pid))
             self._lock.notify_all()
-            log.info("task manager %d registered: process %d on %s", address.index, address.pid, address.host_id)
+            log.info("%s registered: process %d on %s", self._name(address.index), address.pid, address.host_id)
             return {uid: self._directory.final(uid) for uid in self._directory.bound()}
 
     def _heartbeat(self, index: int, incarnation: int) -> None:
@@ -468,6 +494,11 @@ class JobManager:
         with self._lock:
             for state, owner in owned:
                 self._locations.publish(state, subtask, index, owner)
+
+    def _publish_standby(self, peer: RpcPeer, index: int, tables: Mapping[str, LocationTable]) -> None:
+        with self._lock:
+            if self._peers.get(index) is peer:
+                self._locations.publish_standby(index, tables)
 
     def _locate(self, state: str) -> LocationTable:
         with self._lock:

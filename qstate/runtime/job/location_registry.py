@@ -30,6 +30,8 @@ class LocationRegistry:
         self._job = job
         self._max_parallelism = max_parallelism
         self._states: dict[str, _RegisteredState] = {}
+        #: By the index of a standby: the states that it has, by name.
+        self._standbys: dict[int, Mapping[str, LocationTable]] = {}
 
     def register(self, operator: str, states: Sequence[Mapping[str, Any]]) -> None:
         """Register all queryable states of an operator. Raises `JobError` when another operator has one of the names.
@@ -59,18 +61,29 @@ class LocationRegistry:
         if known is not None and known.state == state:
             known.owners[subtask] = (manager, owner)
 
+    def publish_standby(self, standby: int, tables: Mapping[str, LocationTable]) -> None:
+        """A standby serves the committed state of these tables now, and no other."""
+        self._standbys[standby] = tables
+
     def withdraw(self, manager: int) -> None:
-        """A task manager is gone: remove all owners that it had."""
+        """A task manager or standby is gone: remove all owners that it had."""
+        self._standbys.pop(manager, None)
         for registered in self._states.values():
             registered.owners = {subtask: at for subtask, at in registered.owners.items() if at[0] != manager}
 
     def locate(self, name: str) -> LocationTable:
-        """The owners of a state, without those of key groups that no task manager serves. Raises `UnknownState`."""
+        """The owners of a state, without those of key groups that no task manager serves. Raises `UnknownState`.
+
+        A standby counts when it has the state by the same description: values of another one have another form.
+        """
         registered = self._states.get(name)
         if registered is None:
             raise UnknownState(job=self._job, state=name)
         owners = tuple(owner for _, (_, owner) in sorted(registered.owners.items()))
-        return LocationTable(self._job, registered.state, self._max_parallelism, owners)
+        tables = (tables[name] for tables in self._standbys.values() if name in tables)
+        same = (table for table in tables if table.fingerprint == registered.state.get("fingerprint"))
+        standbys = tuple(owner for table in same for owner in table.owners)
+        return LocationTable(self._job, registered.state, self._max_parallelism, owners, standbys)
 
     def describe(self) -> list[Mapping[str, Any]]:
         return [registered.state for _, registered in sorted(self._states.items())]

@@ -7,8 +7,9 @@ Rules of this module: it knows tables of owners and their form on the wire. It m
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any, Protocol
 
 from qstate.errors import ConfigError, QueryError, WrongKeyType
@@ -56,12 +57,19 @@ class LocationTable:
     `state` is the state's description on the wire, `StateInstance.describe()`. `max_parallelism` is the number of key
     groups, the same for every instance of the state. Several ranges may have one owner: the same address and state id.
     Immutable, so any thread may use it. Raises `ConfigError` when ranges overlap or exceed `max_parallelism`.
+
+    `standbys` are state servers that have the committed state of key groups as well; their ranges may overlap.
     """
 
     job: str
     state: Mapping[str, Any]
     max_parallelism: int
     owners: tuple[Owner, ...]
+    standbys: tuple[Owner, ...] = ()
+    #: Whom to ask for committed state: this table, with standbys in the place of owners that are missing.
+    committed: LocationTable = field(init=False, repr=False, compare=False)
+    #: Whether standbys stand in the place of owners. Ask the oracle again soon: the owners may be back.
+    borrows: bool = field(init=False, repr=False, compare=False)
     #: The owner of every group, which saves hashing keys; None when there are several owners or a gap.
     sole_owner: Owner | None = field(init=False, repr=False, compare=False)
     #: That of the description.
@@ -84,9 +92,28 @@ class LocationTable:
         object.__setattr__(self, "fingerprint", self.state.get("fingerprint", ""))
         object.__setattr__(self, "_slots", tuple(slots))
         object.__setattr__(self, "_group", key_grouper(self.max_parallelism))
+        object.__setattr__(self, "borrows", False)
+        object.__setattr__(self, "committed", self._with_standbys() if self.standbys and -1 in slots else self)
 
     def __reduce__(self) -> tuple[type[LocationTable], tuple[object, ...]]:
-        return LocationTable, (self.job, self.state, self.max_parallelism, self.owners)
+        return LocationTable, (self.job, self.state, self.max_parallelism, self.owners, self.standbys)
+
+    def gaps(self) -> list[KeyGroupRange]:
+        """The key groups without an owner."""
+        return list(_ranges([group for group, slot in enumerate(self._slots) if slot < 0]))
+
+    def _with_standbys(self) -> LocationTable:
+        missing = {group for gap in self.gaps() for group in range(gap.start, gap.stop)}
+        borrowed: list[Owner] = []
+        for standby in self.standbys:
+            found = sorted(missing.intersection(range(standby.key_groups.start, standby.key_groups.stop)))
+            missing.difference_update(found)
+            borrowed += (replace(standby, key_groups=groups) for groups in _ranges(found))
+        if not borrowed:
+            return self
+        table = LocationTable(self.job, self.state, self.max_parallelism, (*self.owners, *borrowed))
+        object.__setattr__(table, "borrows", True)
+        return table
 
     def check_keys(self, keys: Sequence[Key]) -> None:
         """Raise `WrongKeyType` unless every key has the state's types. Leaves unknown types to the state server."""
@@ -142,12 +169,21 @@ class GroupTable(LocationTable):
 
     @classmethod
     def of(cls, table: LocationTable) -> GroupTable:
-        return cls(table.job, table.state, table.max_parallelism, table.owners)
+        found = cls(table.job, table.state, table.max_parallelism, table.owners)
+        object.__setattr__(found, "borrows", table.borrows)
+        return found
 
     def split(self, keys: Sequence[Any]) -> list[tuple[Owner | None, list[int]]]:
         groups = [min(group, self.max_parallelism - 1) for group in keys]
         owners = [next((one for one in self.owners if group in one.key_groups), None) for group in groups]
         return [(owner, [position]) for position, owner in enumerate(owners)]
+
+
+def _ranges(groups: Sequence[int]) -> Iterator[KeyGroupRange]:
+    """The ranges of ascending key groups."""
+    for _, run in groupby(enumerate(groups), key=lambda entry: entry[1] - entry[0]):
+        found = [group for _, group in run]
+        yield KeyGroupRange(found[0], found[-1] + 1)
 
 
 class LocationOracle(Protocol):

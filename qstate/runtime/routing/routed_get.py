@@ -444,7 +444,8 @@ class RoutedGet:
                 self.unreached.update(part.positions)
             return
         again = part._replace(attempt=part.attempt + 1, failure=code)
-        self._wait(_Waiting(due, again, retry is Retry.LOOK_UP_AGAIN))
+        borrowed = part.table is not None and part.table.borrows
+        self._wait(_Waiting(due, again, borrowed or retry is Retry.LOOK_UP_AGAIN))
 
     def _wait(self, *more: _Waiting) -> None:
         self._waiting += more

@@ -20,6 +20,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from qstate.backends.contract import Isolation
 from qstate.errors import (
     Detail,
     FailureCode,
@@ -153,7 +154,7 @@ class ClientProxy(EndpointOwner):
         steps.
         """
         table = self._locations.known(*names)
-        owner = None if table is None else _owner_of_all(table, request.keys)
+        owner = None if table is None else _owner_of_all(_asked(table, request), request.keys)
         if owner is None or self._local is None:
             return None
         try:
@@ -178,6 +179,14 @@ class ClientProxy(EndpointOwner):
             if error.retry is Retry.FATAL:
                 raise
         self._router.run(self._router.get, call, request, names)
+
+
+def _asked(table: LocationTable, request: Get | Scan | Poll) -> LocationTable:
+    """Whom to ask. Standbys know what is committed only, and the pages of a scan come from one kind of owner."""
+    committed = type(request) is Poll or (
+        type(request) is Get and request.options.get("isolation") == Isolation.COMMITTED.value
+    )
+    return table.committed if committed else table
 
 
 def _owner_of_all(table: LocationTable, keys: Sequence[Key]) -> Owner | None:
@@ -234,7 +243,8 @@ class _Router:
         table = self.locations.known(*names)
         # The job may have restarted with other key types, so ask its oracle again.
         outdated = table is not None and _misfit(table, request.keys) is not None
-        get = _ProxiedGet(self, call, request, names, table=None if outdated else table)
+        known = None if outdated or table is None else _asked(table, request)
+        get = _ProxiedGet(self, call, request, names, table=known)
         get.start(self.locations.refresh if outdated else None)
 
     def scan(self, call: Call, request: Scan, names: tuple[str, str]) -> None:
@@ -461,6 +471,9 @@ class _ProxiedGet(_Proxied):
     def _misfit(self, table: LocationTable) -> WrongKeyType | None:
         return _misfit(table, self._request.keys)
 
+    def _routed_by(self, table: LocationTable) -> LocationTable:
+        return _asked(table, self._request)
+
 
 class _ProxiedRange(_Proxied):
     """A request about key groups: the owner of the first one answers it, for all that it has of those asked for.
@@ -468,24 +481,25 @@ class _ProxiedRange(_Proxied):
     For the routing it is a get of one key, which is that key group.
     """
 
-    __slots__ = ("_table",)
+    __slots__ = ("_ranged", "_table")
 
     def __init__(
         self, router: _Router, call: Call, request: Scan | Poll, names: tuple[str, str], table: LocationTable | None
     ) -> None:
+        self._ranged = request
         #: The cached table that the routing has a version of.
         self._table = table
         routed = RoutedGet(
             (request.start_group,),
             deadline=call.deadline,
             random=router.random,
-            table=None if table is None else GroupTable.of(table),
+            table=None if table is None else GroupTable.of(_asked(table, request)),
         )
         super().__init__(router, call, names, routed)
 
     def _routed_by(self, table: LocationTable) -> LocationTable:
         self._table = table
-        return GroupTable.of(table)
+        return GroupTable.of(_asked(table, self._ranged))
 
     def _look_up(self, command: LookUp, now: float) -> None:
         super()._look_up(LookUp(None if command.stale is None else self._table), now)

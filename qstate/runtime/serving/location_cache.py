@@ -10,6 +10,7 @@ table that a caller found stale, and the tables of a job whose oracle is replace
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +27,8 @@ log = limited(logging.getLogger(__name__))
 
 #: A lookup in flight for so long is not joined any more: the next caller starts another.
 PATIENCE_S = 2.0
+#: How long a table is kept in which standbys stand in the place of owners, which may be back any moment.
+BORROWED_S = 0.5
 
 Found = LocationTable | QueryError
 Reply = Callable[[Found], None]
@@ -51,6 +54,8 @@ class LocationCache:
         self._lock = threading.Lock()
         self._oracles: dict[str, LocationOracle] = {}
         self._tables: dict[tuple[str, str], LocationTable] = {}
+        #: When a table ends that lacks owners for whom standbys answer.
+        self._ends: dict[tuple[str, str], float] = {}
         self._lookups: dict[tuple[str, str], _Lookup] = {}
 
     @property
@@ -77,14 +82,18 @@ class LocationCache:
 
     def known(self, job: str, state: str) -> LocationTable | None:
         """The cached table of a state, None without one."""
-        return self._tables.get((job, state))
+        names = (job, state)
+        if self._ends and self._clock() >= self._ends.get(names, math.inf):
+            return None
+        return self._tables.get(names)
 
     def look_up(self, job: str, state: str, stale: LocationTable | None, reply: Reply) -> None:
         """Call `reply` with the cached table, or with the oracle's answer if there is none or it is `stale`."""
         names = (job, state)
         with self._lock:
             table = self._tables.get(names)
-            if table is not None and table is stale:
+            is_over = self._clock() >= self._ends.get(names, math.inf)
+            if table is not None and (is_over or table is stale or table.committed is stale):
                 del self._tables[names]
                 table = None
             if table is None:
@@ -137,6 +146,9 @@ class LocationCache:
                 del self._lookups[names]
                 if isinstance(found, LocationTable):
                     self._tables[names] = found
+                    self._ends.pop(names, None)
+                    if found.committed.borrows:
+                        self._ends[names] = self._clock() + BORROWED_S
             waiting, lookup.waiting = lookup.waiting, []
         for reply in waiting:
             reply(found)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from secrets import token_bytes
-from typing import Any
+from typing import Any, Protocol
 
 from qstate.backends.catalog import check_backend
 from qstate.checkpoint.log.chain import NO_EPOCH
@@ -45,7 +45,7 @@ from qstate.runtime.control.auth_token import with_token
 from qstate.runtime.control.job_statistics import ProcessStatistics, StandbyStatistics
 from qstate.runtime.control.scratch_directory import ScratchDirectory
 from qstate.runtime.control.statistics import counts_of, request_statistics
-from qstate.runtime.routing.location import LocationTable
+from qstate.runtime.routing.location import LocationOracle, LocationTable
 from qstate.runtime.serving.client_proxy import ClientProxy
 from qstate.runtime.serving.metrics import MetricsServer
 from qstate.runtime.serving.query_ports import check_exposure, endpoint_options, reachable
@@ -54,7 +54,7 @@ from qstate.runtime.serving.state_server import StateServer
 from qstate.runtime.standby.served_operator import ServedOperator, ServingSettings
 from qstate.setting_values import setting_value
 
-__all__ = ["DEFAULT_INTERVAL_S", "Standby", "StandbyStatus", "serve_checkpoint"]
+__all__ = ["DEFAULT_INTERVAL_S", "ServedOracle", "Standby", "StandbyStatus", "serve_checkpoint"]
 
 log = limited(logging.getLogger(__name__))
 
@@ -80,33 +80,50 @@ class StandbyStatus:
     fills: int
 
 
+class ServedOracle(LocationOracle, Protocol):
+    """A location oracle that learns what a standby serves."""
+
+    def serves(self, tables: Mapping[str, LocationTable]) -> None:
+        """The standby serves these states now, by name, and no other. It may return before all callers know it."""
+
+    def looked(self) -> None:
+        """The first look has finished: what is not served yet, is not in the directory."""
+
+
 class StandbyOracle:
-    """The location oracle of the one job that a standby serves."""
+    """The location oracle of a standby that serves a job alone."""
 
     def __init__(self, job: str) -> None:
         self._job = job
         #: Replaced as a whole, so that readers need no lock.
-        self.tables: Mapping[str, LocationTable] = {}
+        self._tables: Mapping[str, LocationTable] = {}
         #: Whether a state may be missing because the first look has not finished.
-        self.filling = True
+        self._filling = True
+
+    def serves(self, tables: Mapping[str, LocationTable]) -> None:
+        self._tables = tables
+
+    def looked(self) -> None:
+        self._filling = False
 
     def locate(self, state: str, reply: Callable[[LocationTable | QueryError], None]) -> None:
-        filling, table = self.filling, self.tables.get(state)
+        filling, table = self._filling, self._tables.get(state)
         if table is not None:
             reply(table)
         else:
             reply(Restoring(job=self._job, state=state) if filling else UnknownState(job=self._job, state=state))
 
     def describe(self, reply: Callable[[Sequence[Mapping[str, Any]] | QueryError], None]) -> None:
-        reply([table.state for _, table in sorted(self.tables.items())])
+        reply([table.state for _, table in sorted(self._tables.items())])
 
 
 class Standby:
     """Serves the committed state of a checkpoint directory, and follows it; or a savepoint. `close` it, or use `with`.
 
     `config`: the standby uses the settings of proxies, state servers and backend, and reads the location with
-    `checkpoint_storage_options`; it ignores the others. `interval_s` is the pause between two looks, in seconds. Raises
-    `ConfigError` for settings that cannot work.
+    `checkpoint_storage_options`; it ignores the others. `interval_s` is the pause between two looks, in seconds.
+    `oracle_of` makes the location oracle of the job that the directory names. `secret` is that of a job whose proxies
+    ask this standby. Raises `ConfigError` for settings that cannot work.
     """
 
     def __init__(
@@ -117,7 +134,10 @@ class Standby:
         host: str = "127.0.0.1",
         interval_s: float = DEFAULT_INTERVAL_S,
         descriptors: Iterable[StateDescriptor] = (),
+        oracle_of: Callable[[str], ServedOracle] = StandbyOracle,
+        secret: bytes | None = None,
     ) -> None:
+        self._oracle_of = oracle_of
         self._root = open_directory(absolute(location), config.checkpoint_storage_options)
         config = self._config = with_token(config)
         self._interval_s = _interval(interval_s)
@@ -126,13 +146,13 @@ class Standby:
         self._registry = StateRegistry()
         self._server_statistics = request_statistics(config.statistics)
         self._proxy_statistics = request_statistics(config.statistics)
-        secret = token_bytes(32)  # only the server and the proxy of this process have it
+        secret = secret or token_bytes(32)  # only the server and the proxy of this process have it
         server_options = endpoint_options(config, "server", host, secret)
         self._server = StateServer(self._registry, server_options, self._server_statistics)
         proxy_options = endpoint_options(config, "proxy", host, secret)
         self._proxy = ClientProxy(proxy_options, self._proxy_statistics, local=self._server)
         self._metrics: MetricsServer | None = None
-        self._oracle: StandbyOracle | None = None
+        self._oracle: ServedOracle | None = None
         self._source: StateSource | None = None
         self._settings: ServingSettings | None = None
         self._followed: dict[str, tuple[str, FollowedOperator]] = {}
@@ -141,6 +161,7 @@ class Standby:
         self._failure: str | None = None
         self._looked = threading.Event()
         self._stop = threading.Event()
+        self._wake = threading.Event()
         self._scratch_directory: ScratchDirectory | None = None
         self._closing = ExitStack()  # runs from the last to the first
         self._closing.callback(self._free_state)
@@ -169,8 +190,13 @@ class Standby:
         )
         looking = threading.Thread(target=self._run, name="qstate-standby", daemon=True)
         self._closing.callback(looking.join, STOP_TIMEOUT_S)
+        self._closing.callback(self.look_soon)
         self._closing.callback(self._stop.set)
         looking.start()
+
+    def look_soon(self) -> None:
+        """Look at the directory now, instead of at the end of the interval. Any thread may call it."""
+        self._wake.set()
 
     def wait_for_first_look(self) -> None:
         """Wait until the first look has finished: the committed state is served, or the look failed."""
@@ -229,15 +255,16 @@ class Standby:
     # -- looking ----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        pause_s = 0.0
-        while not self._stop.wait(pause_s):
+        while not self._stop.is_set():
+            self._wake.clear()
             started_at = time.monotonic()
             self._note(self._look())
             self._looked.set()
             if isinstance(self._source, Savepoint) and self._failure is None:
                 return  # a savepoint never changes
             # When looks take long, at most half of the time is spent on them.
-            pause_s = max(self._interval_s, time.monotonic() - started_at)
+            if not self._stop.wait(time.monotonic() - started_at):
+                self._wake.wait(self._interval_s)
 
     def _look(self) -> str | None:
         """Serve newly committed epochs. Returns the reason of a failure, None for success."""
@@ -256,7 +283,7 @@ class Standby:
             return f"{type(exc).__name__}: {exc}"
         finally:
             if self._oracle is not None:
-                self._oracle.filling = False
+                self._oracle.looked()
 
     def _find_source(self) -> StateSource | None:
         source: StateSource | None = Savepoint.read(self._root)
@@ -268,7 +295,7 @@ class Standby:
                 return None
             source = JobHistory(self._root, manifest)
         log.info("serving job %s from %s", source.job, source.location)
-        self._oracle = StandbyOracle(source.job)
+        self._oracle = self._oracle_of(source.job)
         self._proxy.set_location_oracle(source.job, self._oracle)
         return source
 
@@ -355,7 +382,7 @@ class Standby:
         tables: dict[str, LocationTable] = {}
         for operator in sorted(self._served.values(), key=lambda operator: operator.written_at):
             tables.update(operator.tables)
-        self._oracle.tables = tables
+        self._oracle.serves(tables)
 
     def _note(self, failure: str | None) -> None:
         self._looks += 1

@@ -11,7 +11,6 @@ the epoch log, and Spark repeats the others.
 
 from __future__ import annotations
 
-import faulthandler
 import logging
 import os
 import pickle
@@ -20,35 +19,31 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from io import TextIOWrapper
-from pathlib import Path
 
 import psutil
 
 from qstate.errors import FencedError, JobError, QStateError
-from qstate.line_limit import report_withheld
-from qstate.log_lines import LogLines, configure_logs
 from qstate.operators.time.epoch_time import EpochTime, Reached
 from qstate.operators.time.timers import FirstTimers
 from qstate.operators.user_traceback import described, with_user_traceback
 from qstate.runtime.control.addresses import Bootstrap, TaskManagerAddress, host_id
 from qstate.runtime.control.job_statistics import ProcessStatistics
-from qstate.runtime.control.process_log import ProcessLog
 from qstate.runtime.control.processes import runs
 from qstate.runtime.control.rpc import RpcListener, RpcPeer, connect
 from qstate.runtime.control.scratch_directory import ScratchDirectory
 from qstate.runtime.control.secure_socket import SecureSocket
+from qstate.runtime.control.started_process import begin_process
 from qstate.runtime.control.statistics import counts_of, request_statistics
 from qstate.runtime.control.tracing import configure_tracing
 from qstate.runtime.relay.data_channel import FrameKind, SessionRequest, TaskChannel, channel_name
 from qstate.runtime.serving.client_proxy import ClientProxy
 from qstate.runtime.serving.endpoint import EndpointOptions
+from qstate.runtime.serving.job_oracle import JobManagerOracle
 from qstate.runtime.serving.metrics import MetricsServer
 from qstate.runtime.serving.query_ports import endpoint_options
 from qstate.runtime.serving.registry import StateRegistry
 from qstate.runtime.serving.state_server import StateServer
 from qstate.runtime.tasks.driver_only import refuse_driver
-from qstate.runtime.tasks.job_oracle import JobManagerOracle
 from qstate.runtime.tasks.subtask import Subtask
 from qstate.runtime.tasks.subtask_place import Restart
 from qstate.runtime.tasks.subtask_table import SubtaskTable
@@ -320,27 +315,10 @@ def _process(pid: int) -> psutil.Process | None:
 
 
 def main() -> None:
-    """The process: reads its bootstrap from standard input, serves, and ends.
-
-    The argument is the descriptor of a pipe, which gets a byte when this task manager is up: see
-    `qstate.runtime.control.daemonize`.
-    """
-    tell = int(sys.argv[1])
-    os.set_inheritable(tell, False)
-    bootstrap: Bootstrap = pickle.load(sys.stdin.buffer)
-    with Path(os.devnull).open("rb") as nothing:  # not just closed: the next socket would become the standard input
-        os.dup2(nothing.fileno(), 0)
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # keeps the user's prints when the process is killed
-    faulthandler.enable()  # a crash in compiled code leaves a stack in the log
-    configure_logs(LogLines(bootstrap.config.log_format, bootstrap.job, str(bootstrap.index)))
-    log.info("task manager %d, incarnation %d: process %d", bootstrap.index, bootstrap.incarnation, os.getpid())
-    if bootstrap.log_file:
-        ProcessLog(Path(bootstrap.log_file)).start(report_withheld)
-    sys.setswitchinterval(bootstrap.config.switch_interval_s)
+    """The process: reads its bootstrap from standard input, serves, and ends."""
+    bootstrap, up = begin_process()
     shorten_time_slice()
     refuse_driver()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         if bootstrap.config.tracing:
             configure_tracing()
@@ -348,9 +326,9 @@ def main() -> None:
         signal.signal(signal.SIGTERM, lambda *_: manager.end("SIGTERM"))
         # A child that a function forks ends by SIGTERM, as `multiprocessing` expects of the processes of a pool.
         os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
-        manager.run(up=lambda: os.close(tell) if os.write(tell, b"1") else None)
+        manager.run(up)
     except (QStateError, OSError) as exc:
-        log.error("task manager %d of job %s cannot run: %s", bootstrap.index, bootstrap.job, exc)
+        log.error("%s of job %s cannot run: %s", bootstrap.name, bootstrap.job, exc)
         sys.exit(1)
 
 
