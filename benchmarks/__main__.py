@@ -21,6 +21,7 @@ from benchmarks import (
     growth,
     interference,
     live_gets,
+    losses,
     machine,
     memory,
     pipelines,
@@ -53,6 +54,7 @@ FAMILIES: dict[str, tuple[tuple[str, ...], Callable[[Bench], Findings]]] = {
     "large batches": (("p2b",), pipelines.run_large),
     "interference": (("p7",), interference.run),
     "live gets": (("p8", "p8b"), live_gets.run),
+    "losses": (("p17",), losses.run),
     "snapshots": (("p13",), snapshots_beside.run),
     "growth of pipelines": (("growth",), growth.run_pipelines),
 }

@@ -45,10 +45,13 @@ class Bench:
         return self._directory / f"{next(self._numbers):03d}-{name}"
 
     @contextmanager
-    def job(self, backend: str, parallelism: int = 2, *, snapshot_interval: int | None = None) -> Iterator[Job]:
+    def job(
+        self, backend: str, parallelism: int = 2, *, snapshot_interval: int | None = None, standbys: int = 0
+    ) -> Iterator[Job]:
         """A job on ports of its own that is stopped at the end; snapshots as by default, unless said otherwise."""
         name = f"bench-{next(self._numbers)}"
         settings = {"backend": backend, "parallelism": parallelism, "proxy_ports": "0", "server_ports": "0"}
+        settings["standby_replicas"] = standbys
         if snapshot_interval is not None:
             settings |= {"snapshot_interval": snapshot_interval, "checkpoint_dir": str(self.directory(f"state-{name}"))}
         with Job(self.spark, name, **settings) as job:

@@ -61,6 +61,8 @@ _ALL = (
     _at_least("P13", "pipeline with a snapshot every few epochs, against without", 0.90, 0.97),
     _at_least("P14 rows", "temperature alerts by whole batches, against row by row", 2, 3),
     _at_least("P14 ceiling", "the same, against a mapInArrow that drops everything", 0.5, 0.8),
+    _at_most("P17 standby", "longest gap in committed answers, a task manager is killed, one standby", 0.5, 0.1, "s"),
+    _at_most("P17 alone", "the same without a standby", 5, 2, "s"),
     _at_least("P19", "timers of one epoch that fire, against rows of the function without timers", 0.3, 0.7),
 )
 TARGETS = {target.id: target for target in _ALL}
