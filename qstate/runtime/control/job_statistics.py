@@ -62,10 +62,10 @@ class StandbyStatistics:
 class ProcessStatistics:
     """The counts of one process since it started.
 
-    `name` is a task manager's index, or "standby". `server` and `proxy` are None when the process has no such endpoint,
-    when statistics are switched off, and when the process did not answer (then `reachable` is False). `subtasks` are
-    those of a task manager by operator and index, `restarts` counts how often it was replaced by another process, and
-    `standby` is what only a standby has.
+    `name` is a task manager's index, "standby 0" and so on for the standbys of a job, or "standby" for one alone.
+    `server` and `proxy` are None when the process has no such endpoint, when statistics are switched off, and when the
+    process did not answer (then `reachable` is False). `subtasks` are those of a task manager by operator and index,
+    `restarts` counts how often it was replaced by another process, and `standby` is what only a standby has.
     """
 
     name: str
@@ -85,11 +85,13 @@ class ProcessStatistics:
                 yield f"  {name}: {_served(counts)}"
         for one in self.subtasks:
             yield f"  operator {one.operator!r} subtask {one.subtask}: {_processed(one)}"
+        for operator, epoch in () if self.standby is None else self.standby.epochs:
+            yield f"  operator {operator!r}: serves epoch {epoch}"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class JobStatistics:
-    """The statistics of a job, from one moment. `processes` are its running task managers, by index.
+    """The statistics of a job, from one moment. `processes` are its running task managers, by index, then its standbys.
 
     `repr` gives all figures as text, one line for each subtask.
     """
@@ -114,7 +116,9 @@ class JobStatistics:
 
     def __repr__(self) -> str:
         lines = (f"  {line}" for process in self.processes for line in process.lines())
-        return "\n".join((f"job {self.job!r}: {len(self.processes)} task managers", *lines))
+        standbys = sum(process.name.startswith("standby") for process in self.processes)
+        beside = f", {standbys} standby{'s' if standbys > 1 else ''}" if standbys else ""
+        return "\n".join((f"job {self.job!r}: {len(self.processes) - standbys} task managers{beside}", *lines))
 
 
 def _sum(counts: Iterator[StatisticsSnapshot | None]) -> StatisticsSnapshot | None:

@@ -103,6 +103,8 @@ def test_a_standby_that_is_killed_is_replaced(job_of: JobOf) -> None:
     job = job_of(Totals(), standby_replicas=1)
     job.epoch(0, rows_batch(("a", 1)))
     wait_for_epoch(job, 0)
+    assert "1 task managers, 1 standby\n" in repr(job.manager.statistics())
+    assert "operator 'it': serves epoch 0" in repr(job.manager.statistics())
     lost = standby_address(job)
     kill(lost)
     until(lambda: [one.pid for one in job.manager.standbys()] not in ([], [lost.pid]), "another standby registers")
