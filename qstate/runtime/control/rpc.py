@@ -7,7 +7,8 @@ A peer has one reader thread. It runs the handlers of incoming calls in order. S
 over the same connection, are in `threaded` and get a thread of their own, because the reader would wait for itself.
 
 Every host on its network can connect to a listener. So it keeps a bounded number of unauthenticated connections for a
-bounded time. A connection that it cannot serve now (no thread, no file descriptor) waits.
+bounded time. When all places are taken, the oldest connection is closed: a process of the job needs its place for some
+milliseconds only. A connection that cannot be served now (no thread, no file descriptor) waits.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _LENGTH = Struct(">Q")
 #: The largest message. It may carry a user's function; a larger message is an error.
 MAX_MESSAGE_BYTES = 1 << 30
 
-#: Connections that have not authenticated yet; a further one waits until one of them has, or ends.
+#: Connections that have not authenticated yet.
 MAX_UNAUTHENTICATED = 256
 #: The pause after the system has refused a file descriptor or a thread.
 PAUSE_S = 0.1
@@ -228,7 +229,9 @@ class RpcListener:
         self._secret = secret
         self._accepted = accepted
         self._channel = channel
-        self._unauthenticated = threading.BoundedSemaphore(MAX_UNAUTHENTICATED)
+        #: The connections that have not authenticated yet, the oldest first; with the condition's lock held.
+        self._strangers: dict[socket.socket, None] = {}
+        self._places = threading.Condition()
         self._closed = threading.Event()
         family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
         self._sock = socket.create_server(address, family=family, backlog=128)
@@ -247,22 +250,34 @@ class RpcListener:
 
     def _accept(self) -> None:
         while not self._closed.is_set():
-            if not self._unauthenticated.acquire(timeout=PAUSE_S):
-                continue
             try:
                 self._accept_one()
             except (OSError, RuntimeError) as exc:  # RuntimeError: no thread can be started
-                self._unauthenticated.release()
                 if not self._closed.wait(PAUSE_S):
                     log.warning("cannot accept control connections for the moment: %s", exc)
 
     def _accept_one(self) -> None:
         sock, _ = self._sock.accept()
+        self._give_place(sock)
         try:
             threading.Thread(target=self._welcome, args=(sock,), name="qstate-rpc-welcome", daemon=True).start()
         except RuntimeError:
+            self._free_place(sock)
             sock.close()
             raise
+
+    def _give_place(self, sock: socket.socket) -> None:
+        with self._places:
+            if len(self._strangers) >= MAX_UNAUTHENTICATED:
+                with suppress(OSError):  # its thread then ends
+                    next(iter(self._strangers)).shutdown(socket.SHUT_RDWR)
+            self._places.wait_for(lambda: len(self._strangers) < MAX_UNAUTHENTICATED)
+            self._strangers[sock] = None
+
+    def _free_place(self, sock: socket.socket) -> None:
+        with self._places:
+            del self._strangers[sock]
+            self._places.notify()
 
     def _welcome(self, sock: socket.socket) -> None:
         try:
@@ -271,7 +286,7 @@ class RpcListener:
                     _prepare(sock)
                 connection = accept_secure(sock, self._secret, self._channel)
             finally:
-                self._unauthenticated.release()
+                self._free_place(sock)
             self._accepted(connection)
         except (OSError, QStateError) as exc:
             log.warning("a control connection was refused: %s", exc)

@@ -20,6 +20,7 @@ from qstate.runtime.control.job_secret import new_secret
 from qstate.runtime.control.rpc import RpcListener, RpcPeer, connect
 from qstate.runtime.control.secure_socket import CONTROL, SecureSocket, accept_secure, open_secure
 from tests.runtime.control.secure_pairs import SECRET, secure_pair
+from tests.runtime.job.running_job import until
 
 
 class Pair:
@@ -45,6 +46,15 @@ class Pair:
         self.client.close()
         self.server.close()
         self.listener.close()
+
+
+def assert_served(pair: Pair) -> None:
+    """A further process of the job is served. The listener's handshake is over only when the call is answered."""
+    peer = RpcPeer(connect("127.0.0.1", pair.listener.port, SECRET, timeout_s=20), {}).start()
+    try:
+        assert peer.call("quick", timeout_s=20) == "here"
+    finally:
+        peer.close()
 
 
 @pytest.fixture
@@ -148,16 +158,34 @@ def test_silent_unauthenticated_connections_are_closed_and_others_served(
     try:
         for connection in connections:
             connection.settimeout(10)
-            connection.sendall(b"x")
-        assert threading.active_count() <= threads + 4
+            with suppress(ConnectionError):  # it may be closed already
+                connection.sendall(b"x")
+        until(lambda: threading.active_count() <= threads + 4, "the threads of closed connections end")
         assert pair.client.call("quick") == "here"
         for connection in connections:
-            while connection.recv(100):
-                pass
+            with suppress(ConnectionError):
+                while connection.recv(100):
+                    pass
     finally:
         for connection in connections:
             connection.close()
-    RpcPeer(connect("127.0.0.1", pair.listener.port, SECRET, timeout_s=10), {}).close()
+    assert_served(pair)
+
+
+def test_strangers_on_all_places_do_not_keep_the_jobs_own_processes_out(
+    pair_of: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest of them has to go: a process of the job needs its place for some milliseconds only."""
+    monkeypatch.setattr(secure_socket, "HANDSHAKE_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(rpc, "MAX_UNAUTHENTICATED", 4)
+    pair = pair_of({"quick": lambda: "here"})
+    strangers = [socket.create_connection(("127.0.0.1", pair.listener.port), timeout=20) for _ in range(4)]
+    try:
+        assert_served(pair)
+        assert strangers[0].recv(1) == b"", "closed"
+    finally:
+        for stranger in strangers:
+            stranger.close()
 
 
 def test_a_trickle_of_bytes_does_not_extend_the_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,8 +230,10 @@ def test_a_listener_that_ran_out_of_descriptors_accepts_again_when_there_are_som
         assert "cannot accept control connections for the moment" in caplog.text
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    pair.accepted.clear()
     with waiting:
         open_secure(waiting, SECRET, CONTROL)
+        assert pair.accepted.wait(10)
 
 
 def test_what_cannot_be_pickled_fails_its_call_and_not_the_connection(
