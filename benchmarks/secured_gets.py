@@ -1,19 +1,22 @@
 """Gets over TLS, and gets that the audit log counts, against the same gets without.
 
 Rules of this module: three jobs hold the same values, one task manager process each, and differ in one setting. Clients
-ask the owner directly: one get at a time, and many in flight. The contenders take turns in every round.
+ask the owner directly: one get at a time, and many in flight. The contenders take turns in every round. Besides the
+times, the processor time of a get is measured, of client and server together: other work changes it less.
 """
 
 from __future__ import annotations
 
 import random
 import subprocess
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import psutil
 import pyarrow as pa
 
 from benchmarks.bench import Bench
@@ -31,7 +34,29 @@ __all__ = ["run"]
 IN_FLIGHT = 64
 _NEW = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=benchmark"
 
-Windows = dict[str, list[Window]]
+
+class Taken(NamedTuple):
+    """What the gets of some seconds came to, and the processor time of each."""
+
+    window: Window
+    cpu_us: float
+
+
+class Contender(NamedTuple):
+    """A job to ask: its proxy, how to connect, and the process that answers."""
+
+    proxy: tuple[str, int]
+    tls: ClientTls | None
+    server: psutil.Process
+
+    def cpu_s(self) -> float:
+        """The processor time of this process and of the server's so far."""
+        times = self.server.cpu_times()
+        return float(time.process_time() + times.user + times.system)
+
+
+Contenders = dict[str, Contender]
+Samples = dict[str, list[Taken]]
 
 
 def run(bench: Bench) -> Findings:
@@ -43,17 +68,18 @@ def run(bench: Bench) -> Findings:
         "audited": {"audit_log": True},
     }
     with ExitStack() as stack:
-        places: dict[str, tuple[tuple[str, int], ClientTls | None]] = {}
+        contenders: Contenders = {}
         values = {f"key-{i}": i * 0.5 for i in range(bench.sizes.held_keys)}
         for name, settings in settings_of.items():
             job = stack.enter_context(ServedJob(pa.float64(), **settings))
             job.hold(values)
-            places[name] = job.proxy, ClientTls(ca_file=file) if name == "TLS" else None
+            tls = ClientTls(ca_file=file) if name == "TLS" else None
+            contenders[name] = Contender(job.proxy, tls, psutil.Process(job.pids[0]))
         keys = list(values)
         random.Random(4).shuffle(keys)
         findings = Findings()
-        findings.figures += _figures("one get at a time", _one_by_one(bench, places, cycle(keys)))
-        findings.figures += _figures(f"{IN_FLIGHT} gets in flight", run_async(_many(bench, places, cycle(keys))))
+        findings.figures += _figures("one get at a time", _one_by_one(bench, contenders, cycle(keys)))
+        findings.figures += _figures(f"{IN_FLIGHT} gets in flight", run_async(_many(bench, contenders, cycle(keys))))
         return findings
 
 
@@ -68,52 +94,61 @@ def _certificate(directory: Path) -> str:
     return file
 
 
-def _one_by_one(bench: Bench, places: Any, keys: Iterator[str]) -> Windows:
-    windows: Windows = {name: [] for name in places}
+def _one_by_one(bench: Bench, contenders: Contenders, keys: Iterator[str]) -> Samples:
+    samples: Samples = {name: [] for name in contenders}
     with ExitStack() as stack:
         gets: dict[str, Callable[[str], Any]] = {}
-        for name, (address, tls) in places.items():
-            client = stack.enter_context(QueryableStateClient(*address, direct=True, tls=tls))
-            gets[name] = _value_from(client)
-        for number, name in turns(list(places), rounds=bench.sizes.get_rounds + 1):
+        for name, contender in contenders.items():
+            client = QueryableStateClient(*contender.proxy, direct=True, tls=contender.tls)
+            gets[name] = _value_from(stack.enter_context(client))
+        for number, name in turns(list(contenders), rounds=bench.sizes.get_rounds + 1):
+            before = contenders[name].cpu_s()
             window = one_at_a_time(gets[name], keys, bench.sizes.in_flight_s)
-            say(f"  round {number}: {name}: {window.calls_per_s:,.0f} gets/s, p99 {window.p99_ms:.2f} ms")
-            if number:
-                windows[name].append(window)
-    return windows
+            _note(number, name, window, contenders[name].cpu_s() - before, bench, samples)
+    return samples
 
 
-async def _many(bench: Bench, places: Any, keys: Iterator[str]) -> Windows:
-    windows: Windows = {name: [] for name in places}
+async def _many(bench: Bench, contenders: Contenders, keys: Iterator[str]) -> Samples:
+    samples: Samples = {name: [] for name in contenders}
     clients = {
-        name: await AsyncQueryableStateClient.connect(*address, direct=True, tls=tls)
-        for name, (address, tls) in places.items()
+        name: await AsyncQueryableStateClient.connect(*contender.proxy, direct=True, tls=contender.tls)
+        for name, contender in contenders.items()
     }
     try:
-        for number, name in turns(list(places), rounds=bench.sizes.get_rounds + 1):
+        for number, name in turns(list(contenders), rounds=bench.sizes.get_rounds + 1):
+            before = contenders[name].cpu_s()
             window = await in_flight(_value_soon_from(clients[name]), keys, IN_FLIGHT, bench.sizes.in_flight_s)
-            say(f"  round {number}: {name}: {window.calls_per_s:,.0f} gets/s, p99 {window.p99_ms:.2f} ms")
-            if number:
-                windows[name].append(window)
+            _note(number, name, window, contenders[name].cpu_s() - before, bench, samples)
     finally:
         for client in clients.values():
             await client.close()
-    return windows
+    return samples
 
 
-def _figures(what: str, windows: Windows) -> list[Figure]:
-    """Those of each contender, and its ratio to the plain gets of the same round."""
+def _note(number: int, name: str, window: Window, cpu_s: float, bench: Bench, samples: Samples) -> None:
+    taken = Taken(window, cpu_s / (window.calls_per_s * bench.sizes.in_flight_s) * 1e6)
+    say(
+        f"  round {number}: {name}: {window.calls_per_s:,.0f} gets/s, p99 {window.p99_ms:.2f} ms, "
+        f"{taken.cpu_us:.1f} us of processor time"
+    )
+    if number:
+        samples[name].append(taken)
+
+
+def _figures(what: str, samples: Samples) -> list[Figure]:
+    """Those of each contender, and their ratios to the plain gets of the same round."""
     figures = []
-    for name, found in windows.items():
-        figures.append(Figure(f"{what}, {name}", "gets/s", [window.calls_per_s for window in found]))
-        figures.append(Figure(f"{what}, {name}, p99", "ms", [window.p99_ms for window in found]))
-        if name != "plain":
-            pairs = list(zip(found, windows["plain"], strict=True))
-            ratios = [window.calls_per_s / plain.calls_per_s for window, plain in pairs]
-            figures.append(Figure(f"{what}, {name} / plain", "x gets/s", ratios))
-            figures.append(
-                Figure(f"{what}, {name} / plain, p99", "x", [window.p99_ms / plain.p99_ms for window, plain in pairs])
-            )
+    parts: dict[str, tuple[str, Callable[[Taken], float]]] = {
+        "": ("gets/s", lambda taken: taken.window.calls_per_s),
+        ", p99": ("ms", lambda taken: taken.window.p99_ms),
+        ", processor time": ("us", lambda taken: taken.cpu_us),
+    }
+    for name, found in samples.items():
+        for part, (unit, of) in parts.items():
+            figures.append(Figure(f"{what}, {name}{part}", unit, list(map(of, found))))
+            if name != "plain":
+                ratios = [of(taken) / of(plain) for taken, plain in zip(found, samples["plain"], strict=True)]
+                figures.append(Figure(f"{what}, {name} / plain{part}", "x", ratios))
     return figures
 
 

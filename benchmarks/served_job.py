@@ -56,6 +56,11 @@ class ServedJob:
         """The address for clients."""
         return self._manager.wait_for_proxy(self._manager.config.start_timeout_s)
 
+    @property
+    def pids(self) -> list[int]:
+        """The processes of its task managers."""
+        return [address.pid for address in self._manager.task_managers()]
+
     def hold(self, values: Mapping[str, Any]) -> None:
         """Put these values, as one epoch."""
         manager, config = self._manager, self._manager.config

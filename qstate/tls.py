@@ -11,12 +11,14 @@ and keeps bytes that a poller cannot see.
 from __future__ import annotations
 
 import ipaddress
+import os
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from qstate.errors import ConfigError, TlsFailed
+from qstate.private_files import open_trusted
 
 __all__ = ["ALPN", "HANDSHAKE_MAX_BYTES", "ClientTls", "ServerTls", "TlsStream", "is_loopback"]
 
@@ -149,7 +151,7 @@ class TlsStream:
     After every call the caller sends `outgoing()`, also after `TlsFailed`: then it has the reason for the peer.
     """
 
-    __slots__ = ("_budget", "_incoming", "_object", "_outgoing", "_plain_refusal", "_server_side", "is_open")
+    __slots__ = ("_budget", "_incoming", "_object", "_outgoing", "_plain_refusal", "_server_side", "is_open", "names")
 
     def __init__(
         self, context: ssl.SSLContext, *, server_name: str | None = None, plain_refusal: bytes | None = None
@@ -163,6 +165,8 @@ class TlsStream:
         self._budget = HANDSHAKE_MAX_BYTES
         #: Whether the handshake is complete, so that plain bytes can be sent.
         self.is_open = False
+        #: The names in the peer's certificate, once that is so: the common name, then the alternative names.
+        self.names: tuple[str, ...] = ()
 
     def start(self) -> bytes:
         """The client's first bytes."""
@@ -186,13 +190,6 @@ class TlsStream:
         except ssl.SSLError as exc:
             raise TlsFailed(reason=self._reason(exc)) from exc
         return b"".join(parts)
-
-    def peer_names(self) -> list[str]:
-        """The names in the peer's certificate, if it has one: the common name, then the alternative names."""
-        certificate: dict[str, Any] = dict(self._object.getpeercert() or {})
-        subject = certificate.get("subject", ())
-        common = [value for part in subject for name, value in part if name == "commonName"]
-        return common + [value for _, value in certificate.get("subjectAltName", ())]
 
     def send(self, data: bytes) -> bytes:
         """The bytes to send for plain bytes; none before the handshake is complete: the plain bytes are dropped."""
@@ -229,6 +226,7 @@ class TlsStream:
             raise TlsFailed(reason=self._reason(exc)) from exc
         if self._object.selected_alpn_protocol() != ALPN:
             raise TlsFailed(reason=f"the peer does not speak {ALPN} over TLS (ALPN)")
+        self.names = _names_in(dict(self._object.getpeercert() or {}))
         self.is_open = True
         return True
 
@@ -260,10 +258,16 @@ _GIVE_NAME = ". Connect by a name that the certificate has, or give that name as
 _HINTS = {10: ". Renew it", 18: _GIVE_CA, 19: _GIVE_CA, 20: _GIVE_CA, 21: _GIVE_CA, 62: _GIVE_NAME, 64: _GIVE_NAME}
 
 
+def _names_in(certificate: dict[str, Any]) -> tuple[str, ...]:
+    subject = certificate.get("subject", ())
+    common = [value for part in subject for name, value in part if name == "commonName"]
+    return (*common, *(value for _, value in certificate.get("subjectAltName", ())))
+
+
 def _stamp(file: str) -> tuple[int, int, int] | None:
     """What shows that a file has changed; None without one."""
     try:
-        found = Path(file).stat() if file else None
+        found = Path(file).expanduser().stat() if file else None
     except OSError:
         return None
     return None if found is None else (found.st_mtime_ns, found.st_size, found.st_ino)
@@ -280,7 +284,8 @@ def _context(protocol: int) -> ssl.SSLContext:
 def _load_certificate(context: ssl.SSLContext, certificate_file: str, key_file: str) -> None:
     try:
         # Without a password OpenSSL would ask for one at the terminal.
-        context.load_cert_chain(certificate_file, key_file or None, password=lambda: "")
+        key = _trusted(key_file) if key_file else None
+        context.load_cert_chain(_trusted(certificate_file), key, password=lambda: "")
     except (OSError, ValueError) as exc:
         files = f"{certificate_file} and key {key_file}" if key_file else certificate_file
         raise ConfigError(f"the certificate {files} cannot be used: {_why(exc)}") from exc
@@ -288,9 +293,16 @@ def _load_certificate(context: ssl.SSLContext, certificate_file: str, key_file: 
 
 def _load_authorities(context: ssl.SSLContext, file: str) -> None:
     try:
-        context.load_verify_locations(file)
+        context.load_verify_locations(_trusted(file))
     except (OSError, ValueError) as exc:
         raise ConfigError(f"the certificate authorities in {file} cannot be used: {_why(exc)}") from exc
+
+
+def _trusted(file: str) -> str:
+    """The path for OpenSSL. Raises `OSError` for a file that other users can change, and for what is no file."""
+    path = Path(file).expanduser()
+    os.close(open_trusted(path))
+    return str(path)
 
 
 def _why(error: Exception) -> str:

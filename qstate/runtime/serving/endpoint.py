@@ -373,7 +373,7 @@ class Endpoint:
     def _open(self, sock: socket.socket, host: str) -> None:
         options = self.options
         tls = None if options.tls is None else options.tls.stream(_TLS_ONLY)
-        visitor = Visitor(self._gate, host, tuple if tls is None else tls.peer_names)
+        visitor = Visitor(self._gate, host, (lambda: ()) if tls is None else (lambda: tls.names))
         protocol = ServerConnection(
             server=f"qstate {self.name}",
             accepts=visitor.enters,

@@ -13,10 +13,11 @@ import pytest
 
 from qstate.client import ClientTls, QueryableStateClient
 from qstate.errors import ConfigError, FailureCode, Forbidden, Unauthenticated
-from qstate.protocol import Describe, Description, Failure, Get, Locate
+from qstate.protocol import Description, Failure, Get, Ping
+from qstate.protocol.connection import _ANSWER_OF
 from qstate.runtime.serving.access import gate
 from qstate.runtime.serving.access.access_file import MOST_BYTES, AccessFile
-from qstate.runtime.serving.access.rights import Grant, Principal, Right, permits
+from qstate.runtime.serving.access.rights import RIGHT_OF, Grant, Principal, Right, permits
 from qstate.runtime.serving.client_proxy import ClientProxy
 from qstate.runtime.serving.registry import StateRegistry
 from qstate.runtime.serving.state_server import StateServer
@@ -312,6 +313,6 @@ def test_names_of_clients_do_not_fill_the_memory() -> None:
 
 
 def test_every_request_about_a_state_has_a_right() -> None:
-    found = Principal("p")
-    for request in (Get, Locate, Describe):
-        assert not permits(found, request, "job", "state")
+    about_no_state = {Ping}
+    assert set(RIGHT_OF) == set(_ANSWER_OF) - about_no_state
+    assert not any(permits(Principal("p"), request, "job", "state") for request in RIGHT_OF)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -289,9 +290,30 @@ def test_pipelined_requests_and_bytes_that_come_one_by_one_are_read(
             assert isinstance(answer, Values) and answer.results == (value(float(number)),)
 
 
+def test_threads_that_answer_at_once_keep_the_records_in_order(
+    registry: StateRegistry, start_server: ServerFactory, start_proxy: ProxyFactory, authority: Authority
+) -> None:
+    entries = {f"{size} {number}": f"{number}" * size for size in (1, 3_000, 200_000) for number in range(10)}
+    served = instance(DictReader(entries))
+    tls, known = ServerTls(authority.issue("127.0.0.1")), ClientTls(ca_file=authority.file)
+    server = start_server(tls=tls, network_threads=2, query_threads=4)
+    proxy = start_proxy(tls=tls, owner_tls=known, network_threads=2, query_threads=4)
+    located = table(served, owner(served, server.address, registry.register(served)))
+    proxy.set_location_oracle("job", TableOracle(**{STATE: located}))
+    for direct in (False, True):
+        with QueryableStateClient(*proxy.address, tls=known, direct=direct, timeout_s=PATIENCE_S) as client:
+            wanted = [key for key in entries for _ in range(5)]
+            Random(3).shuffle(wanted)
+            asked = [client.submit("job", STATE, key) for key in wanted]
+            assert [future.result().value() for future in asked] == [entries[key] for key in wanted]
+
+
 def test_settings_that_cannot_work_are_refused(tmp_path: Path, authority: Authority, server_file: str) -> None:
     other = authority.issue("other")
     (tmp_path / "empty.pem").write_text("")
+    writable = tmp_path / "writable.pem"
+    writable.write_bytes(Path(authority.file).read_bytes())
+    writable.chmod(0o666)
     for wrong, says in (
         (lambda: ServerTls(str(tmp_path / "missing.pem")), "No such file"),
         (lambda: ServerTls(str(tmp_path / "empty.pem")), "PEM"),
@@ -299,6 +321,8 @@ def test_settings_that_cannot_work_are_refused(tmp_path: Path, authority: Author
         (lambda: ServerTls(""), "needs a certificate"),
         (lambda: ServerTls(server_file, client_ca_file=str(tmp_path / "empty.pem")), "authorities in"),
         (lambda: ClientTls(ca_file=str(tmp_path / "missing.pem")), "No such file"),
+        (lambda: ClientTls(ca_file=str(tmp_path)), "no regular file"),
+        (lambda: ClientTls(ca_file=str(writable)), "other users can change it"),
         (lambda: ClientTls(key_file=server_file), "certificate_file"),
         (lambda: QueryableStateClient("localhost", 9069, tls=True), "ClientTls"),  # type: ignore[arg-type]
     ):

@@ -15,7 +15,7 @@ from hashlib import sha256
 
 from qstate.protocol import Describe, Get, Locate, Poll, Scan
 
-__all__ = ["EVERYTHING", "NOBODY", "Grant", "Principal", "Right", "Rules", "digest_of", "permits"]
+__all__ = ["EVERYTHING", "NOBODY", "RIGHT_OF", "Grant", "Principal", "Right", "Rules", "digest_of", "permits"]
 
 #: How many decisions a principal remembers. The names in them come from clients.
 MOST_DECISIONS = 4096
