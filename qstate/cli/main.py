@@ -15,6 +15,7 @@ from qstate import __version__
 from qstate.cli.check import add_check_command
 from qstate.cli.checkpoint import add_checkpoint_commands
 from qstate.cli.query import add_query_commands
+from qstate.cli.scan import add_scan_command
 from qstate.cli.serve import add_serve_command
 from qstate.cli.token import add_token_command
 from qstate.cli.top import add_top_command
@@ -62,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     add_demo_arguments(demo)
     demo.set_defaults(run=_demo)
     add_query_commands(commands)
+    add_scan_command(commands)
     add_checkpoint_commands(commands)
     add_serve_command(commands)
     add_top_command(commands)

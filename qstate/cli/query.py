@@ -22,7 +22,16 @@ from qstate.errors import ConfigError, UnknownState
 from qstate.keys import Column, ColumnType, Key, Namespace, check_column, check_key
 from qstate.runtime.client.arguments import check_name, demands
 
-__all__ = ["add_query_commands", "parse_key", "parse_namespace", "printable"]
+__all__ = [
+    "add_query_commands",
+    "add_query_options",
+    "client_of",
+    "key_types_of",
+    "parse_columns",
+    "parse_key",
+    "parse_namespace",
+    "printable",
+]
 
 DEFAULT_PROXY = "localhost:9069"
 DEFAULT_TIMEOUT_S = 5.0
@@ -34,12 +43,12 @@ FOUND, NOT_FOUND = 0, 1
 
 def add_query_commands(commands: Any) -> None:
     """Add the commands to argparse's subparsers."""
-    jobs = _command(commands, "jobs", "list the jobs that a proxy serves")
+    jobs = add_query_options(commands, "jobs", "list the jobs that a proxy serves")
     jobs.set_defaults(run=_jobs)
-    states = _command(commands, "states", "list a job's queryable states")
+    states = add_query_options(commands, "states", "list a job's queryable states", fallback=True)
     states.add_argument("job", metavar="JOB")
     states.set_defaults(run=_states)
-    get = _command(commands, "get", "print the value of a key")
+    get = add_query_options(commands, "get", "print the value of a key", fallback=True)
     get.add_argument("job", metavar="JOB")
     get.add_argument("state", metavar="STATE", help="the state's queryable name")
     get.add_argument("key", metavar="KEY", nargs="+", help="one for each key column; binary columns in hexadecimal")
@@ -53,18 +62,19 @@ def add_query_commands(commands: Any) -> None:
         help="wait for an answer with everything that was committed more than SECONDS ago",
     )
     get.set_defaults(run=_get)
-    for command in (states, get):
-        command.add_argument(
+
+
+def add_query_options(commands: Any, name: str, what: str, *, fallback: bool = False) -> argparse.ArgumentParser:
+    """A command that asks a proxy, with the options that all of these have."""
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=what)
+    if fallback:
+        parser.add_argument(
             "--fallback",
             action="append",
             default=[],
             metavar="HOST:PORT",
             help="a standby server for committed queries while the job does not answer; may be repeated",
         )
-
-
-def _command(commands: Any, name: str, what: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=what)
     parser.add_argument(
         "--proxy",
         action="append",
@@ -81,14 +91,14 @@ def _command(commands: Any, name: str, what: str) -> argparse.ArgumentParser:
 
 
 def _jobs(arguments: argparse.Namespace) -> int:
-    with _client(arguments) as client:
+    with client_of(arguments) as client:
         names = sorted(client.jobs())
     print(json.dumps(names) if arguments.json else "\n".join(names))
     return FOUND
 
 
 def _states(arguments: argparse.Namespace) -> int:
-    with _client(arguments) as client:
+    with client_of(arguments) as client:
         states = sorted(client.states(arguments.job), key=lambda state: str(state["name"]))
     if arguments.json:
         print(json.dumps([dict(state) for state in states], default=list))
@@ -106,8 +116,8 @@ def _get(arguments: argparse.Namespace) -> int:
     demands(arguments.min_epoch, arguments.max_staleness, None)
     check_name("state", arguments.state)
     namespace = parse_namespace(arguments.namespace)
-    with _client(arguments) as client:
-        key = parse_key(arguments.key, _key_types(client, arguments.job, arguments.state))
+    with client_of(arguments) as client:
+        key = parse_key(arguments.key, key_types_of(client, arguments.job, arguments.state))
         view = client.get(
             arguments.job,
             arguments.state,
@@ -125,7 +135,8 @@ def _get(arguments: argparse.Namespace) -> int:
     return NOT_FOUND if view is None else FOUND
 
 
-def _client(arguments: argparse.Namespace) -> QueryableStateClient:
+def client_of(arguments: argparse.Namespace) -> QueryableStateClient:
+    """A client with the options of the command."""
     (host, port), *proxies = [_address("--proxy", text) for text in arguments.proxy or [DEFAULT_PROXY]]
     return QueryableStateClient(
         host,
@@ -147,7 +158,8 @@ def _address(option: str, text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _key_types(client: QueryableStateClient, job: str, state: str) -> list[ColumnType]:
+def key_types_of(client: QueryableStateClient, job: str, state: str) -> list[ColumnType]:
+    """The types of a state's key columns. Raises `UnknownState`, and `ConfigError` for types of a newer version."""
     states: Mapping[str, Mapping[str, Any]] = {str(entry["name"]): entry for entry in client.states(job)}
     if state not in states:
         raise UnknownState(job=job, state=state, states=", ".join(sorted(states)))
@@ -166,10 +178,17 @@ def parse_key(texts: Sequence[str], types: Sequence[ColumnType]) -> Key:
     """Parse a key from one text for each column. Raises `ConfigError` when a text does not fit its column's type."""
     if len(texts) != len(types):
         raise ConfigError(f"the key has {len(types)} columns ({_names(types)}), got {len(texts)}")
-    columns = [_parse_column(text, kind) for text, kind in zip(texts, types, strict=True)]
-    key = columns[0] if len(columns) == 1 else tuple(columns)
+    columns = parse_columns(texts, types)
+    key = columns[0] if len(columns) == 1 else columns
     check_key(key)
     return key
+
+
+def parse_columns(texts: Sequence[str], types: Sequence[ColumnType]) -> tuple[Column, ...]:
+    """Parse the first columns of a key. Raises `ConfigError` when a text does not fit its column's type."""
+    if len(texts) > len(types):
+        raise ConfigError(f"the key has {len(types)} columns ({_names(types)}), got {len(texts)}")
+    return tuple(_parse_column(text, kind) for text, kind in zip(texts, types, strict=False))
 
 
 def _parse_column(text: str, kind: ColumnType) -> Column:

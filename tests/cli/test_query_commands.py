@@ -244,3 +244,38 @@ def test_types_that_json_lacks_are_printed_as_json() -> None:
         "at": "2013-07-18T00:00:00+00:00",
         "on": ["2013-07-18", "1.5"],
     }
+
+
+def test_a_scan_prints_a_key_and_its_value_a_line(proxy: str) -> None:
+    held = {str(key): value for key, value in CONTENTS["lastTemperature"][None].items()}
+    answer = run("scan", "nyc", "lastTemperature", "--proxy", proxy, "--no-namespace")
+    assert answer.stderr == ""
+    assert dict(line.split("\t") for line in answer.stdout.splitlines()) == {key: str(held[key]) for key in held}
+    spaces = run("scan", "nyc", "lastTemperature", "JFK", "--proxy", proxy).stdout.splitlines()
+    assert "JFK\t2013-07-18\t100.04" in spaces
+
+
+def test_a_scan_prints_json_lines(proxy: str) -> None:
+    lines = run("scan", "nyc", "byPlace", "JFK", "7", "--proxy", proxy, "--json").stdout.splitlines()
+    found = [json.loads(line) for line in lines]
+    assert {"key": ["JFK", 7, "/w=="], "namespace": None, "value": "AAE=", "epoch": found[0]["epoch"]} in found
+
+
+def test_a_scan_prints_keys_or_their_number(proxy: str) -> None:
+    keys = run("scan", "nyc", "lastTemperature", "--begins", "J", "--keys", "--proxy", proxy, "--no-namespace")
+    assert keys.stdout == "JFK\n"
+    assert run("scan", "nyc", "lastTemperature", "--count", "--proxy", proxy, "--begins", "no such").stdout == "0\n"
+    assert run("scan", "nyc", "lastTemperature", "--limit", "1", "--proxy", proxy).stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["byPlace", "JFK", "seven"], "whole number"),
+        (["lastTemperature", "JFK", "--begins", "J"], "not both"),
+        (["lastTemperature", "--count", "--limit", "3"], "--limit"),
+        (["noSuchState"], "no queryable state of that name"),
+    ],
+)
+def test_a_scan_that_cannot_be_is_refused_in_a_line(proxy: str, arguments: list[str], part: str) -> None:
+    assert_one_line_error(run("scan", "nyc", *arguments, "--proxy", proxy), part)
