@@ -45,7 +45,7 @@ class AsyncLink(PipelinedConnection, asyncio.Protocol):
         loop = asyncio.get_running_loop()
         reason: Exception = OSError("no address")
         try:
-            found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+            found = await self._resolved()
             for family, kind, protocol, _, address in self._endpoints.addresses.ordered(self.host, found):
                 self._address = address
                 try:
@@ -59,6 +59,14 @@ class AsyncLink(PipelinedConnection, asyncio.Protocol):
         except (OSError, UnicodeError) as exc:
             reason = exc
         self.refused(reason if isinstance(reason, OSError) else OSError(str(reason)), time.monotonic())
+
+    async def _resolved(self) -> list[Any]:
+        """The entries of `getaddrinfo` for the host. Only the look-up of a name needs a thread."""
+        host, port, kind = self.host, self.port, socket.SOCK_STREAM
+        try:
+            return list(socket.getaddrinfo(host, port, type=kind, flags=socket.AI_NUMERICHOST))
+        except OSError:
+            return list(await asyncio.get_running_loop().getaddrinfo(host, port, type=kind))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
