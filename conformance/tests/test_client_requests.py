@@ -24,6 +24,21 @@ def judged(elements: Any, limits: Limits | None = LIMITS) -> list[str]:
     return ["P-MSG-1"] if found is None else faults_of(Request(0.0, 0, payload, found), limits)
 
 
+def scan(at: int, field: Any) -> list[Any]:
+    """A sound Scan, in which one field is another."""
+    return _with([13, 1, 9, STATE, [], None, 0, 128, None, b"", {}], at, field)
+
+
+def poll(at: int, field: Any) -> list[Any]:
+    """A sound Poll, in which one field is another."""
+    return _with([15, 1, 9, STATE, [], [], b"", 0, 128, 0, b"", 0, 4096], at, field)
+
+
+def _with(message: list[Any], at: int, field: Any) -> list[Any]:
+    assert judged(message, Limits(1 << 20, 3)) == []
+    return [*message[:at], field, *message[at + 1 :]]
+
+
 @pytest.mark.parametrize(
     "golden", [entry for entry in corpus()["frames"] if entry["sender"] == "client"], ids=lambda entry: entry["name"]
 )
@@ -76,6 +91,25 @@ def test_golden_messages_of_clients_have_no_fault(golden: dict[str, Any]) -> Non
         ([2, 1, 9, STATE, ["w", None], {}, ["k"]], "P-KEY-2"),
         ([0, 0, [1], "token", ""], "the token"),
         ([0, 0, [], None, ""], "versions"),
+        (scan(4, [None, None]), "namespaces are"),
+        (scan(4, [[1]]), "P-KEY-1"),
+        (scan(5, 5), "the prefix"),
+        (scan(5, []), "the prefix"),
+        (scan(5, [1.5]), "P-KEY-2"),
+        (scan(6, 128), "the key groups"),
+        (scan(7, 32769), "the key groups"),
+        (scan(8, ["JFK"]), "after is"),
+        (scan(8, [None, None]), "P-KEY-2"),
+        (scan(9, "view"), "view is"),
+        (scan(9, bytes(65)), "view is"),
+        (scan(10, {"limit": [1]}), "P-MSG-8"),
+        (scan(3, ["job"]), "the target"),
+        (poll(5, None), "keys of Poll"),
+        (poll(6, b"a" * 4097), "the prefix"),
+        (poll(6, "a"), "the prefix"),
+        (poll(9, -1), "from_epoch"),
+        (poll(10, bytes(65)), "position"),
+        (poll(12, 100), "max_bytes"),
         ([9, 1], "type 9"),
     ],
 )

@@ -42,7 +42,7 @@ __all__ = [
 
 LINE_PROTOCOL = 1
 #: What a driver may declare in its description. Laws about what is not declared are skipped.
-FEATURES = ("async", "batch", "demands", "direct", "reached", "retry", "serializer", "tls")
+FEATURES = ("async", "batch", "demands", "direct", "reached", "retry", "scan", "serializer", "tls")
 #: What a client may fail with that is no failure code of the protocol.
 OWN_CODES = ("INVALID", "UNREADABLE", "CLOSED")
 #: How much later than it must an operation may end, on a machine that has other things to do.
@@ -109,11 +109,13 @@ class Pending:
         A code that no client may report breaks the law that asked.
         """
         answer = self.answer()
-        if "error" not in answer:
-            return Outcome(answer["ok"])
-        code, text = str(answer["error"].get("code")), str(answer["error"].get("message", ""))
+        body = answer.get("ok", {})
+        error = answer.get("error") or body.get("error")
+        if error is None:
+            return Outcome(body)
+        code, text = str(error.get("code")), str(error.get("message", ""))
         assert code in CODES or code in OWN_CODES, f"{self._line} failed with {code}: {text}"
-        return Outcome({}, code, text)
+        return Outcome(body, code, text)
 
 
 class Client:
@@ -148,6 +150,22 @@ class Client:
             return self._opened
         asked = [tagged(key) for key in keys]
         return self._start("get_many", timeout_s, keys=asked, job=job, state=state, **_tagged_namespace(more)).outcome()
+
+    def scan(self, *, job: str = "job", state: str = "state", timeout_s: float = TIMEOUT_S, **more: Any) -> Outcome:
+        """Scan a state (feature `scan`). `more`: prefix, namespace, key_groups, limit, show, isolation, min_epoch.
+
+        The body of the outcome has the entries, also those that came before the scan failed.
+        """
+        if self._opened.failed:
+            return self._opened
+        return self.start_scan(job=job, state=state, timeout_s=timeout_s, **more).outcome()
+
+    def start_scan(
+        self, *, job: str = "job", state: str = "state", timeout_s: float = TIMEOUT_S, **more: Any
+    ) -> Pending:
+        """`scan` without waiting."""
+        fields = {**more, "prefix": tagged(more["prefix"])} if "prefix" in more else more
+        return self._start("scan", timeout_s, job=job, state=state, **_tagged_namespace(fields))
 
     def describe(self, job: str | None = None, *, timeout_s: float = TIMEOUT_S) -> Outcome:
         """List the jobs, or the states of a job."""

@@ -6,6 +6,7 @@ frame that the caller asks for, right or wrong: the caller decides whether the f
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from qstate_conformance.codes import Code, Type
@@ -27,9 +28,12 @@ __all__ = [
     "LOOK_UP_AGAIN",
     "MAX_FRAME",
     "MAX_KEYS",
+    "PAGE",
     "PING",
+    "POLL",
     "PONG",
     "RETRY_HERE",
+    "SCAN",
     "VALUES",
     "WELCOME",
     "description",
@@ -37,12 +41,14 @@ __all__ = [
     "frame",
     "location",
     "message",
+    "page",
     "pong",
     "values",
     "welcome",
 ]
 
 HELLO, WELCOME, GET, VALUES, LOCATE, LOCATION, DESCRIBE, DESCRIPTION, PING, PONG, FAILURE = map(int, [*Type][:11])
+SCAN, PAGE, POLL = map(int, (Type.SCAN, Type.PAGE, Type.POLL))
 
 #: Of the state that the peer of a law describes, unless the law says otherwise.
 FINGERPRINT = "0f1e2d3c4b5a6978"
@@ -112,6 +118,25 @@ def values(
     """Values: the epoch is that of every result that is no failure."""
     epochs = [-1 if isinstance(result, int) else epoch for result in results]
     return message(VALUES, request_id, epochs, results, fingerprint, choose=choose)
+
+
+def page(
+    request_id: int,
+    entries: Mapping[Any, Any],
+    next_group: int,
+    after: Any = None,
+    *,
+    epoch: Any = 1,
+    fingerprint: Any = FINGERPRINT,
+    view: Any = b"",
+    **more: Any,
+) -> bytes:
+    """Page; `entries` are results by key. `more` replaces what follows from them: selected, namespaces, keys, results.
+
+    Unless `more` has them, the namespaces are void.
+    """
+    fields = {"selected": len(entries), "namespaces": [], "keys": [*entries], "results": [*entries.values()], **more}
+    return message(PAGE, request_id, epoch, fingerprint, view, next_group, after, *fields.values())
 
 
 def failure(request_id: int, code: int, details: dict[str, Any] | None = None) -> bytes:

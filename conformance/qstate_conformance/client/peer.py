@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from qstate_conformance.client import frames
-from qstate_conformance.client.frames import DESCRIBE, GET, HELLO, LOCATE, PING
+from qstate_conformance.client.frames import DESCRIBE, GET, HELLO, LOCATE, PING, SCAN
 from qstate_conformance.client.requests import Limits, Request, faults_of, read_payload
 from qstate_conformance.packing import pack
 
@@ -174,6 +174,12 @@ class Peer:
             epoch = max(1, request.options.get("min_epoch", 1))
             results = [pack(key) for key in request.keys]
             return [frames.values(request.id, results, epoch, fingerprint=self._fingerprint(request.target))]
+        if request.type == SCAN:
+            # A state with a value for whatever key is asked for has no keys to list.
+            place = (
+                (request.groups[0], request.after) if request.options.get("limit") == 0 else (request.groups[1], None)
+            )
+            return [frames.page(request.id, {}, *place, fingerprint=self._fingerprint(request.target))]
         return self.explain(request)
 
     def _fingerprint(self, target: Any) -> str:
@@ -182,7 +188,7 @@ class Peer:
         return str((described or next(iter(self.states.values())))["fingerprint"])
 
     def explain(self, request: Request) -> Iterable[Reply]:
-        """The honest answer to all but a Get."""
+        """The honest answer to all but a Get and a Scan."""
         if request.type == PING:
             return [frames.pong(request.id)]
         if request.type == LOCATE:

@@ -18,12 +18,14 @@ from qstate.client import AsyncQueryableStateClient
 from qstate_conformance.client.python_driver import json_of
 from qstate_conformance.client.python_lines import (
     ReversedText,
+    Scanned,
     Views,
     answer,
     described,
     failure,
     key_of,
     options,
+    selection,
     tls_of,
 )
 
@@ -70,6 +72,22 @@ class PythonAsyncDriver:
         keys = [key_of(key) for key in fields["keys"]]
         found = await client.get_many(fields["job"], fields["state"], keys, **options(fields))
         return {"results": [self._views.entry(found[key]) for key in keys]}
+
+    async def scan(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        client = self._clients[fields["client"]]
+        chosen, show = selection(fields), fields.get("show", "values")
+        if show == "count":
+            return {"entries": [], "count": await client.count(fields["job"], fields["state"], **chosen)}
+        found = Scanned()
+        async with client.scan(fields["job"], fields["state"], values=show == "values", **chosen) as entries:
+            while not found.failed:
+                try:
+                    found.add(*await anext(entries))
+                except StopAsyncIteration:
+                    break
+                except Exception as exc:
+                    found.fail(exc)
+        return found.answer()
 
     async def describe(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         client, job, timeout_s = self._clients[fields["client"]], fields["job"], fields["timeout_ms"] / 1000

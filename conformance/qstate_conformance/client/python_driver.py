@@ -18,6 +18,7 @@ import qstate
 from qstate.client import QueryableStateClient
 from qstate_conformance.client.python_lines import (
     ReversedText,
+    Scanned,
     Views,
     answer,
     described,
@@ -25,6 +26,7 @@ from qstate_conformance.client.python_lines import (
     key_of,
     options,
     reported,
+    selection,
     tls_of,
 )
 
@@ -70,6 +72,22 @@ class PythonDriver:
         keys = [key_of(key) for key in fields["keys"]]
         found = client.get_many(fields["job"], fields["state"], keys, **options(fields))
         return {"results": [self._views.entry(found[key]) for key in keys]}
+
+    def scan(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        client = self._clients[fields["client"]]
+        chosen, show = selection(fields), fields.get("show", "values")
+        if show == "count":
+            return {"entries": [], "count": client.count(fields["job"], fields["state"], **chosen)}
+        found = Scanned()
+        with client.scan(fields["job"], fields["state"], values=show == "values", **chosen) as entries:
+            while not found.failed:
+                try:
+                    found.add(*next(entries))
+                except StopIteration:
+                    break
+                except Exception as exc:
+                    found.fail(exc)
+        return found.answer()
 
     def describe(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         client, job, timeout_s = self._clients[fields["client"]], fields["job"], fields["timeout_ms"] / 1000

@@ -20,11 +20,25 @@ import msgpack
 
 from qstate.client import ClientTls
 from qstate.errors import ClosedError, ConfigError, QueryError, SerializationError, UnsupportedOperation
-from qstate.keys import decode_extension
+from qstate.keys import Key, Namespace, decode_extension
 from qstate.serializers import Serializer
 from qstate.views import ReadOnlyListState, ReadOnlyMapState, ReadOnlyState, ReadOnlyValueState
 
-__all__ = ["ReversedText", "Views", "answer", "contents", "described", "failure", "key_of", "options", "reported"]
+__all__ = [
+    "ReversedText",
+    "Scanned",
+    "Views",
+    "answer",
+    "contents",
+    "described",
+    "error_of",
+    "failure",
+    "key_of",
+    "options",
+    "reported",
+    "selection",
+    "tls_of",
+]
 
 SAFE_INTEGER = 2**53 - 1
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -102,7 +116,7 @@ class Views:
 
 def described(client: str, *more: str) -> dict[str, Any]:
     """The description of a driver."""
-    features = ["async", "batch", "demands", "direct", "reached", "retry", "serializer", "tls", *more]
+    features = ["async", "batch", "demands", "direct", "reached", "retry", "scan", "serializer", "tls", *more]
     return {"protocol": 1, "client": client, "features": features}
 
 
@@ -119,6 +133,11 @@ def answer(number: int, body: Mapping[str, Any]) -> str:
 
 def failure(number: int, error: Exception) -> str:
     """The line of a failure."""
+    return json.dumps({"id": number, "error": error_of(error)})
+
+
+def error_of(error: Exception) -> dict[str, str]:
+    """The code and message of an error."""
     if isinstance(error, QueryError):
         code = error.code.name
     elif isinstance(error, ClosedError):
@@ -129,7 +148,7 @@ def failure(number: int, error: Exception) -> str:
         code = "INVALID"
     else:
         code = "CRASHED"
-    return json.dumps({"id": number, "error": {"code": code, "message": f"{type(error).__name__}: {error}"}})
+    return {"code": code, "message": f"{type(error).__name__}: {error}"}
 
 
 def options(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,6 +163,50 @@ def options(fields: Mapping[str, Any]) -> dict[str, Any]:
     if fields.get("max_staleness_ms") is not None:
         given["max_staleness_s"] = fields["max_staleness_ms"] / 1000
     return given
+
+
+def selection(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The keyword arguments of `scan` and `count`."""
+    given = options({**fields, "namespace": None})
+    if fields.get("prefix") is not None:
+        given["prefix"] = key_of(fields["prefix"])
+    if "namespace" in fields:
+        given["namespace"] = key_of(fields["namespace"])
+    if fields.get("key_groups") is not None:
+        given["key_groups"] = tuple(fields["key_groups"])
+    if fields.get("limit") is not None:
+        given["limit"] = fields["limit"]
+    return given
+
+
+class Scanned:
+    """What a scan has given: the answer of the operation, and whether it is over."""
+
+    def __init__(self) -> None:
+        self._entries: list[dict[str, Any]] = []
+        self._error: dict[str, str] | None = None
+
+    @property
+    def failed(self) -> bool:
+        return self._error is not None
+
+    def add(self, key: Key, namespace: Namespace, view: ReadOnlyState | None) -> None:
+        """Note an entry."""
+        told = {"key": reported(key), "namespace": reported(namespace)}
+        if view is not None:
+            told |= {"epoch": view.epoch, "value": reported(contents(view))}
+        self._entries.append(told)
+
+    def fail(self, error: Exception) -> None:
+        """Note the failure of an entry, which names its key, or else of the scan."""
+        if isinstance(error, QueryError) and "key" in error.details:
+            self._entries.append({"error": error_of(error)})
+        else:
+            self._error = error_of(error)
+
+    def answer(self) -> dict[str, Any]:
+        told: dict[str, Any] = {"entries": self._entries, "count": len(self._entries)}
+        return told if self._error is None else {**told, "error": self._error}
 
 
 def key_of(tagged: Any) -> Any:

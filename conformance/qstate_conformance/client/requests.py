@@ -14,7 +14,7 @@ from typing import Any
 
 import msgpack
 
-from qstate_conformance.client.frames import DESCRIBE, GET, HELLO, LOCATE, PING
+from qstate_conformance.client.frames import DESCRIBE, GET, HELLO, LOCATE, PING, POLL, SCAN
 from qstate_conformance.packing import Ext, Pairs
 
 __all__ = ["MAX_ID", "Limits", "Request", "faults_of", "read_payload"]
@@ -23,10 +23,22 @@ MAX_ID = (1 << 32) - 1
 MAX_FRAME = (1 << 28) - 1
 MAX_NAME = 255
 MAX_MAP = 64
+MAX_GROUPS = 32768
+MAX_VIEW = 64
 STATE_ID_BYTES = 16
 #: The number of elements of each message; Hello may have more.
-SIZES = {HELLO: 5, GET: 7, LOCATE: 5, DESCRIBE: 4, PING: 2}
-NAMES = {HELLO: "Hello", GET: "Get", LOCATE: "Locate", DESCRIBE: "Describe", PING: "Ping"}
+SIZES = {HELLO: 5, GET: 7, SCAN: 11, POLL: 13, LOCATE: 5, DESCRIBE: 4, PING: 2}
+NAMES = {
+    HELLO: "Hello",
+    GET: "Get",
+    SCAN: "Scan",
+    POLL: "Poll",
+    LOCATE: "Locate",
+    DESCRIBE: "Describe",
+    PING: "Ping",
+}
+#: Where a message has keys, columns and namespaces, which alone may contain extension types.
+KEYS_AT = {GET: (4, 6), SCAN: (4, 5, 8), POLL: (4, 5)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +72,7 @@ class Request:
 
     @property
     def target(self) -> Any:
-        """Of a Get: (job, state), or a state id."""
+        """Of a Get, Scan or Poll: (job, state), or a state id."""
         return self.elements[3]
 
     @property
@@ -69,11 +81,27 @@ class Request:
 
     @property
     def options(self) -> Mapping[str, Any]:
-        return dict(self.elements[5].entries)
+        """Of a Get or Scan."""
+        return dict(self.elements[10 if self.type == SCAN else 5].entries)
 
     @property
     def keys(self) -> tuple[Any, ...]:
         return self.elements[6]  # type: ignore[no-any-return]
+
+    @property
+    def groups(self) -> tuple[int, int]:
+        """Of a Scan: the first key group, and the one before which it ends."""
+        return self.elements[6], self.elements[7]
+
+    @property
+    def after(self) -> Any:
+        """Of a Scan: the place after which the page begins, [namespace, key], or None."""
+        return self.elements[8]
+
+    @property
+    def view(self) -> bytes:
+        """Of a Scan."""
+        return self.elements[9]  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         return f"<{NAMES.get(self.type, self.type)} {self.elements[1:]} on connection {self.connection}>"
@@ -104,8 +132,7 @@ def _faults(request: Request, limits: Limits | None) -> Iterator[str]:
     if name is None:
         yield f"a client sends no message of type {kind} (the table of messages)"
         return
-    # Without keys and namespace.
-    rest = (*elements[:4], elements[5], *elements[7:]) if kind == GET and len(elements) > 6 else elements
+    rest = tuple(part for at, part in enumerate(elements) if at not in KEYS_AT.get(kind, ()))
     if any(isinstance(part, Ext) for part in _parts(rest)):
         yield f"P-MSG-9: {name} contains an extension type"
     size = SIZES[kind]
@@ -126,8 +153,9 @@ def _faults(request: Request, limits: Limits | None) -> Iterator[str]:
         yield f"P-MSG-2: {name} has the id 0"
     if kind != PING and not _is_integer(elements[2], 0, MAX_ID):
         yield f"deadline_ms of {name} is {elements[2]!r}, not an integer of 0 to {MAX_ID} (P-MSG-6)"
-    if kind == GET:
-        yield from _get_faults(request, limits)
+    if kind in KEYS_AT:
+        yield from _target_faults(request.target)
+        yield from {GET: _get_faults, SCAN: _scan_faults, POLL: _poll_faults}[kind](request, limits)
     elif kind == LOCATE and not all(map(_is_name, elements[3:5])):
         yield f"Locate names {elements[3:5]!r}: a name is a string of 1 to {MAX_NAME} characters (P-MSG-5)"
     elif kind == DESCRIBE and elements[3] is not None and not _is_name(elements[3]):
@@ -165,23 +193,78 @@ def _attribute_faults(name: str, attributes: Any) -> Iterator[str]:
             yield f"P-ATTR-2: {name} has the attribute {each!r}, which this version does not define"
 
 
-def _get_faults(request: Request, limits: Limits | None) -> Iterator[str]:
-    target, namespace, options, keys = request.elements[3:7]
+def _target_faults(target: Any) -> Iterator[str]:
     if isinstance(target, bytes):
         if len(target) != STATE_ID_BYTES:
             yield f"the state id {target!r} has not {STATE_ID_BYTES} bytes"
     elif not _is_array(target) or len(target) != 2 or not all(map(_is_name, target)):
         yield f"the target {target!r} is neither [job, state] of two names nor a state id (P-MSG-5)"
+
+
+def _get_faults(request: Request, limits: Limits | None) -> Iterator[str]:
+    namespace, options, keys = request.elements[4:7]
     if namespace is not None:
         yield from _key_faults(namespace, "namespace")
     yield from _option_faults(options)
     if not _is_array(keys) or not keys:
         yield f"keys are {keys!r}, not an array of at least one"
         return
+    yield from _keys_faults(request, keys, limits)
+
+
+def _keys_faults(request: Request, keys: tuple[Any, ...], limits: Limits | None) -> Iterator[str]:
     if limits is not None and len(keys) > limits.max_keys:
-        yield f"Get has {len(keys)} keys, max_keys of the Welcome is {limits.max_keys}"
+        yield f"{NAMES[request.type]} has {len(keys)} keys, max_keys of the Welcome is {limits.max_keys}"
     for key in keys:
         yield from _key_faults(key, "key")
+
+
+def _scan_faults(request: Request, limits: Limits | None) -> Iterator[str]:
+    namespaces, prefix, start, stop, after, view, options = request.elements[4:11]
+    yield from _selection_faults(namespaces, start, stop)
+    if _is_array(prefix):
+        if not 1 <= len(prefix) <= 64 or any(map(_is_array, prefix)):
+            yield f"the prefix {prefix!r} is not an array of 1 to 64 columns"
+        for column in prefix:
+            yield from _key_faults(column, "prefix")
+    elif prefix is not None and not isinstance(prefix, str | bytes):
+        yield f"the prefix {prefix!r} is neither nil, string, binary nor an array of columns (P-MSG-5)"
+    if after is not None:
+        if not _is_array(after) or len(after) != 2:
+            yield f"after is {after!r}, neither nil nor [namespace, key]"
+        else:
+            yield from _key_faults(after[1], "place")
+            if after[0] is not None:
+                yield from _key_faults(after[0], "place")
+    if not isinstance(view, bytes) or len(view) > MAX_VIEW:
+        yield f"view is {view!r}, not binary of at most {MAX_VIEW} bytes (P-MSG-5)"
+    yield from _option_faults(options)
+
+
+def _poll_faults(request: Request, limits: Limits | None) -> Iterator[str]:
+    namespaces, keys, prefix, start, stop, epoch, position, wait_ms, max_bytes = request.elements[4:13]
+    yield from _selection_faults(namespaces, start, stop)
+    if _is_array(keys):
+        yield from _keys_faults(request, keys, limits)
+    else:
+        yield f"keys of Poll are {keys!r}, not an array"
+    if not isinstance(prefix, bytes) or len(prefix) > 4096 or (prefix and keys):
+        yield f"the prefix {prefix!r} is not binary of at most 4096 bytes, empty beside keys (P-MSG-5)"
+    if not _is_integer(epoch, 0, (1 << 63) - 1):
+        yield f"from_epoch is {epoch!r}, not an integer from 0 (P-MSG-6)"
+    if not isinstance(position, bytes) or len(position) > MAX_VIEW:
+        yield f"position is {position!r}, not binary of at most {MAX_VIEW} bytes (P-MSG-5)"
+    if not _is_integer(wait_ms, 0, MAX_ID) or not _is_integer(max_bytes, 4096, MAX_FRAME):
+        yield f"wait_ms and max_bytes are {wait_ms!r} and {max_bytes!r}, not integers within their bounds (P-MSG-6)"
+
+
+def _selection_faults(namespaces: Any, start: Any, stop: Any) -> Iterator[str]:
+    if not _is_array(namespaces) or len(namespaces) > 1:
+        yield f"namespaces are {namespaces!r}, not an array of at most one"
+    elif namespaces and namespaces[0] is not None:
+        yield from _key_faults(namespaces[0], "namespace")
+    if not (_is_integer(start, 0, MAX_GROUPS - 1) and _is_integer(stop, start + 1, MAX_GROUPS)):
+        yield f"the key groups {start!r} to {stop!r} are no range within 0 to {MAX_GROUPS} (P-MSG-6)"
 
 
 def _option_faults(options: Any) -> Iterator[str]:
