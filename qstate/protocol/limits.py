@@ -26,7 +26,6 @@ __all__ = [
     "MAX_MAP_ENTRIES",
     "MAX_NAME",
     "MAX_POSITION",
-    "MAX_PREFIX",
     "MAX_RUNS",
     "MAX_TOKEN",
     "MAX_VERSION",
@@ -61,9 +60,8 @@ MAX_MAP_ENTRIES = 64
 #: Owners of a Location and entries of a Description.
 MAX_ENTRIES = MAX_PARALLELISM_LIMIT
 STATE_ID_BYTES = 16
-#: Bytes of a Poll's position, and of its prefix.
+#: Bytes of a Poll's position.
 MAX_POSITION = 64
-MAX_PREFIX = 4096
 #: Runs of one Changes.
 MAX_RUNS = 1 << 16
 #: Bytes of the view of a scan.

@@ -51,7 +51,6 @@ from qstate.protocol.limits import (
     MAX_MAP_ENTRIES,
     MAX_NAME,
     MAX_POSITION,
-    MAX_PREFIX,
     MAX_RUNS,
     MAX_TOKEN,
     MAX_VERSION,
@@ -409,9 +408,9 @@ class Pong(NamedTuple):
 class Poll(NamedTuple):
     """Ask for the committed changes of a range of key groups from an epoch on, and wait for them if there are none.
 
-    `namespaces` and `keys` select changes: empty ones select all. So do the bytes that an encoded key begins with,
-    `prefix`. `position` is that of the answer before, where it ended within `from_epoch`. With no change, the answer
-    comes after `wait_ms`. The answer has at most `max_bytes` bytes.
+    `namespaces` and `keys` select changes: empty ones select all. `prefix` selects keys as that of a Scan. `position`
+    is that of the answer before, where it ended within `from_epoch`. With no change, the answer comes after `wait_ms`.
+    The answer has at most `max_bytes` bytes.
     """
 
     id: RequestId
@@ -419,7 +418,7 @@ class Poll(NamedTuple):
     target: Annotated[Target, Reader(read_target)]
     namespaces: Annotated[tuple[Namespace, ...], Reader(read_namespaces)]
     keys: Annotated[tuple[Key, ...], Reader(read_any_keys)]
-    prefix: Annotated[bytes, Meta(max_length=MAX_PREFIX, description=f"binary of at most {MAX_PREFIX} bytes")]
+    prefix: Annotated[Prefix, Reader(read_prefix)]
     start_group: Annotated[int, _integer(0, MAX_PARALLELISM_LIMIT - 1)]
     stop_group: Annotated[int, _integer(1, MAX_PARALLELISM_LIMIT)]
     from_epoch: Annotated[int, _integer(0, MAX_INT64)]
@@ -526,8 +525,8 @@ def _check_location(message: Location, limits: Limits) -> None:
 def _check_poll(message: Poll, limits: Limits) -> None:
     if message.stop_group <= message.start_group:
         raise malformed("stop_group", f"integer {message.start_group + 1}..{MAX_PARALLELISM_LIMIT}")
-    if message.keys and message.prefix:
-        raise malformed("prefix", "empty, as there are keys")
+    if message.keys and message.prefix is not None:
+        raise malformed("prefix", "nil, as there are keys")
 
 
 #: By operation, whether its changes have map keys, and whether they have values.

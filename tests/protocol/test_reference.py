@@ -210,7 +210,6 @@ def test_the_limits_are_those_of_the_code() -> None:
         "bytes of a state id": limits.STATE_ID_BYTES,
         "runs in a Changes": limits.MAX_RUNS,
         "bytes of a Poll's position": limits.MAX_POSITION,
-        "bytes of a Poll's prefix": limits.MAX_PREFIX,
         "bytes of a view": limits.MAX_VIEW,
     }
 

@@ -25,14 +25,30 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from qstate.errors import FailureCode, NoCommittedEpoch, QStateError, QueryError, Retry, TooLarge
+from qstate.errors import FailureCode, NoCommittedEpoch, QStateError, QueryError, Retry, ScanExpired, TooLarge
 from qstate.keys import MAX_PARALLELISM_LIMIT, key_group
 from qstate.protocol import Changes, Poll
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
 from qstate.protocol.messages import NO_EPOCH
-from qstate.runtime.client.operations import GetOperation, LearnOperation, Links, Operation, PollOperation, Terms
+from qstate.runtime.client.operations import (
+    GetOperation,
+    LearnOperation,
+    Links,
+    Operation,
+    PollOperation,
+    ScanOperation,
+    Terms,
+)
 from qstate.runtime.client.state_cache import CachedState
-from qstate.runtime.client.subscriptions import ChangeBatch, ChangeKind, Span, StateChange, Wanted, changes_of
+from qstate.runtime.client.subscriptions import (
+    ChangeBatch,
+    ChangeKind,
+    SnapshotScan,
+    Span,
+    StateChange,
+    Wanted,
+    changes_of,
+)
 from qstate.runtime.routing.routed_get import ANY_NUMBER, backoff_s
 
 __all__ = ["NextBatch", "Subscribing"]
@@ -139,6 +155,7 @@ class Subscribing:
         self._first = _Range(0, MAX_PARALLELISM_LIMIT, 0)
         self._begun = False
         self._snapshot_due = wanted.spans is None
+        self._scan: SnapshotScan | None = None
         self._waiting: NextBatch | None = None
         self._job_down_until = -math.inf
         self._fallback = 0
@@ -239,9 +256,11 @@ class Subscribing:
             one.operation = PollOperation(self._links, wanted.query, poll, now + left_s, terms)
         elif known is None:
             one.operation = LearnOperation(self._links, wanted.query, now + GRACE_S, terms)
-        elif self._snapshot_due:
-            assert wanted.keys is not None
+        elif self._snapshot_due and wanted.keys is not None:
             one.operation = _SnapshotOperation(self._links, wanted.query, wanted.keys, now + GRACE_S, terms)
+        elif self._snapshot_due:
+            self._scan = self._scan or SnapshotScan(wanted, known.max_parallelism)
+            one.operation = ScanOperation(self._links, wanted.query, self._scan.request, now + GRACE_S, terms)
         else:
             self._begin_polls(known)
             self._advance(now)
@@ -253,7 +272,9 @@ class Subscribing:
         wanted = self._wanted
         place = (one.start, one.stop, one.epoch, one.position)
         target = (wanted.job, wanted.state)
-        return Poll(1, 0, target, wanted.namespaces, wanted.keys or (), b"", *place, wait_ms, DEFAULT_MAX_FRAME)
+        return Poll(
+            1, 0, target, wanted.namespaces, wanted.keys or (), wanted.prefix, *place, wait_ms, DEFAULT_MAX_FRAME
+        )
 
     # What operations bring.
 
@@ -263,6 +284,8 @@ class Subscribing:
             self._take_changes(one, changes, operation.known)
         elif isinstance(operation, _SnapshotOperation):
             self._take_values(operation)
+        elif isinstance(operation, ScanOperation):
+            self._take_page(operation)
         else:
             operation.results()  # the cache has it now
 
@@ -310,6 +333,28 @@ class Subscribing:
         self._snapshot_due = False
         for one, changes in zip(self._ranges, made, strict=True):
             self._give(one.epoch - 1, changes, snapshot=True)
+
+    def _take_page(self, operation: ScanOperation) -> None:
+        """A page of the snapshot: the ranges begin when it is complete."""
+        assert self._scan is not None
+        try:
+            (page,) = operation.results()
+        except NoCommittedEpoch:
+            if self._scan.begun:
+                raise
+            self._scan.nothing()
+        except ScanExpired:
+            self._scan.forget_view()
+            return
+        else:
+            changes = self._scan.take(page, operation.known.maker)
+            if changes and not self._scan.over:
+                self._batches.append(ChangeBatch(page.epoch, changes, True, NO_EPOCH, ()))
+                return
+        if self._scan.over:
+            self._snapshot_due = False
+            self._ranges = [_Range(*span) for span in self._scan.spans]
+            self._give(self._ranges[-1].epoch - 1, [] if self._scan.last is None else self._scan.last, snapshot=True)
 
     def _take_changes(self, one: _Range, answer: Changes, known: CachedState) -> None:
         if answer.stop_group < one.stop:

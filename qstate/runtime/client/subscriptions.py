@@ -16,11 +16,14 @@ from typing import Any, NamedTuple
 import msgpack
 from msgspec import Struct
 
-from qstate.errors import ConfigError
-from qstate.keys import MAX_PARALLELISM_LIMIT, Key, Namespace, check_key
-from qstate.protocol import Run
+from qstate.errors import ConfigError, Detail, query_error
+from qstate.keys import MAX_PARALLELISM_LIMIT, Key, Namespace, check_key, key_group
+from qstate.protocol import Page, Run, Scan
+from qstate.protocol.fields import Prefix
+from qstate.protocol.limits import DEFAULT_MAX_FRAME
 from qstate.runtime.client.arguments import check_names, check_timeout, keys_of
 from qstate.runtime.client.query import COMMITTED, Query
+from qstate.runtime.client.scanning import Selected
 from qstate.views import ReadOnlyState, ViewMaker
 
 __all__ = [
@@ -109,9 +112,12 @@ class ChangeBatch:
     _spans: tuple[Span, ...]
 
     @property
-    def token(self) -> str:
-        """Continue from here: `subscribe(..., token=...)` begins with what comes after this batch."""
-        return token_of(self._spans)
+    def token(self) -> str | None:
+        """Continue from here: `subscribe(..., token=...)` begins with what comes after this batch.
+
+        None while a snapshot is not complete.
+        """
+        return token_of(self._spans) if self._spans else None
 
     def __iter__(self) -> Iterator[StateChange]:
         return iter(self.changes)
@@ -164,6 +170,7 @@ class Wanted:
     state: str
     namespaces: tuple[Namespace, ...]
     keys: tuple[Key, ...] | None
+    prefix: Prefix
     spans: Sequence[Span] | None
     progress_s: float
     patience_s: float
@@ -176,12 +183,83 @@ class Wanted:
         return Query(self.job, self.state, namespace, COMMITTED, {"isolation": COMMITTED, "wait_ms": SNAPSHOT_WAIT_MS})
 
 
+class SnapshotScan:
+    """The snapshot of a subscription that is about no particular keys: a committed scan, page by page.
+
+    Each owner's pages are of one epoch. A key group is given when all of it is there, so that it is of one epoch, too,
+    whatever happens to its owner meanwhile. `spans` say where the changes after the snapshot begin.
+    """
+
+    def __init__(self, wanted: Wanted, groups: int) -> None:
+        options: dict[str, Detail] = {"isolation": COMMITTED, "max_bytes": DEFAULT_MAX_FRAME}
+        target = (wanted.job, wanted.state)
+        self.request = Scan(1, 0, target, wanted.namespaces, wanted.prefix, 0, groups, None, b"", options)
+        self.spans: list[Span] = []
+        self.over = False
+        #: The changes of the last page.
+        self.last: list[StateChange] | None = None
+        self._groups = groups
+        self._epoch: int | None = None
+        self._begin = 0
+        self._part: list[StateChange] = []
+
+    @property
+    def begun(self) -> bool:
+        """Whether there was a page."""
+        return self._epoch is not None
+
+    def nothing(self) -> None:
+        """Nothing was committed yet."""
+        self.over, self.spans = True, [Span(0, self._groups, 0)]
+
+    def forget_view(self) -> None:
+        """The owner does not have the view of this scan any more."""
+        self.request = self.request._replace(view=b"")
+
+    def take(self, page: Page, maker: ViewMaker) -> list[StateChange]:
+        """The changes of the key groups that are complete with this page. Raises the `QueryError` of a key's value."""
+        request = self.request
+        if self._epoch is not None and page.epoch != self._epoch:
+            # Another owner, or the same one has begun again.
+            if self._begin < request.start_group:
+                self.spans.append(Span(self._begin, request.start_group, self._epoch + 1))
+            self._begin, self._epoch = request.start_group, None
+            if request.after is not None:
+                self._part = []
+                self.request = request._replace(after=None, view=b"")
+                return []
+        self._epoch = page.epoch
+        found = [*self._part, *_changes_in(page, maker)]
+        self.request = request._replace(start_group=page.next_group, after=page.after, view=page.view)
+        self.over = page.next_group >= request.stop_group
+        if page.after is None or self.over:
+            complete, self._part = found, []
+        else:
+            unfinished = {id(one) for one in found if key_group(one.key, self._groups) == page.next_group}
+            complete = [one for one in found if id(one) not in unfinished]
+            self._part = [one for one in found if id(one) in unfinished]
+        if self.over:
+            self.spans.append(Span(self._begin, self._groups, self._epoch + 1))
+            self.last = complete
+        return complete
+
+
+def _changes_in(page: Page, maker: ViewMaker) -> Iterator[StateChange]:
+    spaces = page.namespaces or (None,) * len(page.keys)
+    for namespace, key, result in zip(spaces, page.keys, page.results, strict=True):
+        if isinstance(result, int):
+            raise query_error(result, {"key": repr(key)})
+        view = maker.view(result, page.epoch, COMMITTED)
+        yield StateChange(page.epoch, ChangeKind.PUT, key, namespace, None, view)
+
+
 def wanted_of(
     names: tuple[Any, Any],
     key: Key | None,
     keys: Iterable[Key] | None,
     namespace: Namespace | EllipsisType,
     *,
+    prefix: Prefix,
     from_epoch: int | None,
     token: str | None,
     progress_s: float,
@@ -203,18 +281,12 @@ def wanted_of(
     for space in namespaces:
         if space is not None:
             check_key(space)
+    Selected(prefix).check()
+    if prefix is not None and wanted is not None:
+        raise ConfigError("subscribe takes keys or a prefix, not both")
     spans = _begin(from_epoch, token)
-    if spans is None and wanted is None:
-        raise ConfigError("subscribe needs key=..., keys=[...], from_epoch=... or token=...: where shall it begin?")
-    return Wanted(
-        *names,
-        namespaces,
-        wanted,
-        spans,
-        check_timeout(progress_s),
-        check_timeout(patience_s),
-        check_timeout(timeout_s),
-    )
+    times = map(check_timeout, (progress_s, patience_s, timeout_s))
+    return Wanted(*names, namespaces, wanted, prefix, spans, *times)
 
 
 def _begin(from_epoch: int | None, token: str | None) -> list[Span] | None:

@@ -411,7 +411,8 @@ class QueryableStateClient:
         key: Key | None = None,
         *,
         keys: Iterable[Key] | None = None,
-        namespace: Namespace | EllipsisType = ...,
+        prefix: str | bytes | tuple[Column, ...] | None = None,
+        namespace: Namespace | EllipsisType = EVERY_NAMESPACE,
         from_epoch: int | None = None,
         token: str | None = None,
         progress_s: float = DEFAULT_PROGRESS_S,
@@ -419,11 +420,11 @@ class QueryableStateClient:
     ) -> Subscription:
         """Every committed change of one key, some keys or all keys of a state, in batches: see `ChangeBatch`.
 
-        It begins with a snapshot of the keys; or, without one, with the first change of `from_epoch`; or with what
-        comes after the batch that gave the `token`. Then come the changes of each epoch, once, in the order of the
-        epochs. A batch has all selected changes of one epoch in a range of key groups. Different ranges may be at
-        different epochs for a moment. `namespace` selects one, None being the void namespace; without it, a
-        subscription of keys is about the void namespace, any other about all.
+        `prefix` selects keys as that of `scan`. It begins with a snapshot of the keys; or, without one, with the first
+        change of `from_epoch`; or with what comes after the batch that gave the `token`. Then come the changes of each
+        epoch, once, in the order of the epochs. A batch has all selected changes of one epoch in a range of key groups.
+        Different ranges may be at different epochs for a moment. `namespace` selects one, None being the void
+        namespace; without it, a subscription of keys is about the void namespace, any other about all.
 
         Without changes, a batch without changes comes about every `progress_s` seconds. The subscription survives
         restarts of the job, losses of task managers and other parallelisms; while the job does not answer, the
@@ -438,6 +439,7 @@ class QueryableStateClient:
             key,
             keys,
             namespace,
+            prefix=prefix,
             from_epoch=from_epoch,
             token=token,
             progress_s=progress_s,

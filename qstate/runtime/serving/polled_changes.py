@@ -20,11 +20,12 @@ from qstate.backends.change_blocks import ChangeBlock
 from qstate.backends.contract import ChangeOp
 from qstate.checkpoint.sources.change_feed import ChangeFeed, CompactedEpoch, EpochChanges, StateFeed
 from qstate.errors import Compacted, MalformedRequest, TooLarge
-from qstate.keys import encode_key
+from qstate.keys import ColumnType, encode_key
 from qstate.protocol import Poll, Run
 from qstate.protocol.limits import MAX_RUNS
+from qstate.runtime.serving.scans import begins_with, encoded_prefix
 
-__all__ = ["Place", "Polled", "place_of", "polled"]
+__all__ = ["Place", "Polled", "Selection", "place_of", "polled"]
 
 #: An answer ends with the change that reaches so many bytes, and the reading of one poll ends after so many seconds.
 ENOUGH_BYTES = 1 << 20
@@ -67,13 +68,12 @@ def place_of(request: Poll) -> Place:
     return Place(request.from_epoch, request.start_group if before else group, 0 if before else number)
 
 
-def polled(source: StateFeed, request: Poll, begin: Place, stop: int, most_bytes: int) -> Polled:
+def polled(source: StateFeed, selection: Selection, begin: Place, stop: int, most_bytes: int) -> Polled:
     """The changes that a poll selects of the key groups up to `stop`, from `begin` on.
 
     Raises `Compacted`, `TooLarge` when a change does not fit into an answer, and `CheckpointError`.
     """
     answer = _Answer(min(ENOUGH_BYTES, most_bytes - BYTES_OF_AN_ANSWER), most_bytes)
-    selection = _Selection(request)
     until = time.monotonic() + ENOUGH_S
     place = begin
     while True:
@@ -81,11 +81,11 @@ def polled(source: StateFeed, request: Poll, begin: Place, stop: int, most_bytes
         if epoch is None:
             return Polled(tuple(answer.runs), place.epoch, b"", more=False)
         if epoch != place.epoch:
-            place = Place(epoch, request.start_group)
+            place = Place(epoch, selection.start_group)
         for at in _of_epoch(source, selection, place, stop, answer):
             if answer.full or time.monotonic() > until:
                 return Polled(tuple(answer.runs), epoch, _POSITION.pack(*at), more=True)
-        place = Place(epoch + 1, request.start_group)
+        place = Place(epoch + 1, selection.start_group)
         if answer.full or time.monotonic() > until:
             return Polled(tuple(answer.runs), place.epoch, b"", more=True)
 
@@ -97,13 +97,16 @@ def _next_epoch(source: StateFeed, epoch: int) -> int | None:
         raise Compacted(epoch=epoch, oldest_epoch=exc.oldest) from exc
 
 
-class _Selection:
+class Selection:
     """Which changes a poll wants."""
 
-    def __init__(self, request: Poll) -> None:
+    def __init__(self, request: Poll, key_types: Sequence[ColumnType]) -> None:
+        """Raises `WrongKeyType` for a prefix that no key of the state can have."""
+        self.start_group = request.start_group
         self._namespaces = [encode_key(namespace) for namespace in request.namespaces]
         self._keys = [encode_key(key) for key in request.keys]
-        self._prefix = request.prefix
+        self._prefix = encoded_prefix(request, key_types)
+        self._begins = begins_with(request, key_types)
 
     def blocks(self, window: EpochChanges, start: int, stop: int) -> Iterator[tuple[int, ChangeBlock, Sequence[int]]]:
         """The selected changes: for each block the ordinal of its first change, and the indexes to take of it."""
@@ -114,6 +117,8 @@ class _Selection:
             indexes: Sequence[int] = range(len(block.keys))
             if self._prefix:
                 indexes = [*compress(indexes, (key.startswith(self._prefix) for key in block.keys))]
+            if self._begins is not None:
+                indexes = [*compress(indexes, map(self._begins, block.keys))]
             if indexes:
                 yield first, block, indexes
 
@@ -149,7 +154,7 @@ class _Answer:
 
 
 def _of_epoch(
-    source: StateFeed, selection: _Selection, begin: Place, stop: int, answer: _Answer
+    source: StateFeed, selection: Selection, begin: Place, stop: int, answer: _Answer
 ) -> Iterator[tuple[int, int]]:
     """Add changes of an epoch to the answer. Yields, after each step, the place to continue at if there is more."""
     first, number = begin.group, begin.number

@@ -33,7 +33,7 @@ from qstate.keys import check_key
 from qstate.line_limit import limited
 from qstate.protocol import Changes, Poll
 from qstate.runtime.serving.client_connection import Call
-from qstate.runtime.serving.polled_changes import Place, Polled, place_of, polled
+from qstate.runtime.serving.polled_changes import Place, Polled, Selection, place_of, polled
 from qstate.runtime.serving.registry import StateInstance, StateRegistry
 
 __all__ = ["Polls"]
@@ -52,6 +52,7 @@ class _Poll:
     state_id: bytes
     until: float
     place: Place
+    selection: Selection | None = None
 
 
 class Polls:
@@ -127,9 +128,10 @@ class Polls:
         source = instance.changes
         assert source is not None
         stop = min(request.stop_group, instance.key_groups.stop)
+        selection = poll.selection = poll.selection or Selection(request, instance.key_types)
         while True:
             final = source.feed.final
-            found = polled(source, request, poll.place, stop, min(poll.call.most_bytes, request.max_bytes))
+            found = polled(source, selection, poll.place, stop, min(poll.call.most_bytes, request.max_bytes))
             poll.place = Place(found.next_epoch, request.start_group)
             if found.runs or found.position or time.monotonic() >= poll.until or poll.call.connection.over:
                 return _changes(request, instance, found, stop, final)

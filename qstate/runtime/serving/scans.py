@@ -15,12 +15,12 @@ from msgspec import Raw
 from qstate.backends.contract import Scanned, Selection, StateScan
 from qstate.errors import FailureCode, KeyGroupNotOwned, TooLarge, UnsupportedOperation, UnsupportedQuery, WrongKeyType
 from qstate.keys import ColumnType, check_key, encode_key
-from qstate.protocol import Page, Scan
+from qstate.protocol import Page, Poll, Scan
 from qstate.runtime.serving.demands import check_committed, check_epoch, check_staleness
 from qstate.runtime.serving.registry import StateInstance
 from qstate.runtime.serving.scan_views import IDLE_S, LAST_PAGE_S, ScanViews, View
 
-__all__ = ["PAGE_BYTES", "page_of"]
+__all__ = ["PAGE_BYTES", "begins_with", "encoded_prefix", "page_of"]
 
 #: A page ends with the key that reaches one of these.
 PAGE_BYTES = 256 * 1024
@@ -97,11 +97,11 @@ class _PageReader:
         self._request = request
         self._max_parallelism = instance.max_parallelism
         self._fingerprint = instance.fingerprint
-        self._begins = _begins_with(request, types)
+        self._begins = begins_with(request, types)
         self._shown = request.options.get("show", "values")
         self._selection = Selection(
             encode_key(request.namespaces[0]) if request.namespaces else None,
-            _encoded_prefix(request, types),
+            encoded_prefix(request, types),
             self._shown == "values",
             most_bytes,
         )
@@ -182,7 +182,7 @@ def _raw(encoded: Sequence[bytes]) -> tuple[Raw, ...]:
     return tuple(map(Raw, encoded))
 
 
-def _encoded_prefix(request: Scan, types: Sequence[ColumnType]) -> bytes:
+def encoded_prefix(request: Scan | Poll, types: Sequence[ColumnType]) -> bytes:
     """What the encoded keys begin with. Raises `WrongKeyType` when the columns are not the first ones of the keys."""
     prefix = request.prefix
     if not isinstance(prefix, tuple):
@@ -199,7 +199,7 @@ def _array_header(count: int) -> bytes:
     return bytes((0x90 | count,)) if count < 16 else _U16.pack(0xDC, count)
 
 
-def _begins_with(request: Scan, types: Sequence[ColumnType]) -> Callable[[bytes], bool] | None:
+def begins_with(request: Scan | Poll, types: Sequence[ColumnType]) -> Callable[[bytes], bool] | None:
     """The test of an encoded key for the text or bytes that its first column begins with; None without such a prefix.
 
     Raises `WrongKeyType` when the first column is of another type.

@@ -34,7 +34,6 @@ class Subscriber:
         self.values: dict[str, dict[int, Any]] = {}
         self.repeated: Counter[tuple[str, int]] = Counter()
         self.complete = -1
-        self.token = ""
 
     def take(self, batch: ChangeBatch) -> None:
         assert {change.epoch for change in batch} <= {batch.epoch}, "a batch is of one epoch"
@@ -45,7 +44,7 @@ class Subscriber:
             assert not known or max(known) < change.epoch, "the epochs of a key ascend"
             known[change.epoch] = change.value
         assert batch.complete >= self.complete
-        self.complete, self.token = batch.complete, batch.token
+        self.complete = batch.complete
 
     def follow(self, epoch: int) -> None:
         """Until everything up to this epoch is there."""
@@ -70,6 +69,8 @@ def test_every_committed_change_of_all_keys_and_of_one(job_of: JobOf) -> None:
     with client_of(job) as client:
         everything = Subscriber(client.subscribe(JOB, STATE, from_epoch=0))
         one = Subscriber(client.subscribe(JOB, STATE, KEYS[2]))
+        with_snapshot = Subscriber(client.subscribe(JOB, STATE, prefix="key 1"))
+        with_snapshot.follow(0)
         everything.follow(0)
         one.follow(0)
         assert one.values == truth(range(1), KEYS[2:3]), "it begins with a snapshot"
@@ -80,7 +81,12 @@ def test_every_committed_change_of_all_keys_and_of_one(job_of: JobOf) -> None:
             commit(job, epoch)
         everything.follow(3)
         one.follow(3)
+        with_snapshot.follow(3)
+        late = Subscriber(client.subscribe(JOB, STATE))
+        late.follow(3)
     assert everything.values == truth(range(4))
+    assert with_snapshot.values == truth(range(4), [key for key in KEYS if key.startswith("key 1")])
+    assert late.values == truth(range(3, 4))
     assert one.values == truth(range(4), KEYS[2:3])
 
 
@@ -178,8 +184,8 @@ def test_subscription_of_what_is_not_there_fails(job_of: JobOf) -> None:
     with client_of(job, timeout_s=5.0) as client:
         with client.subscribe(JOB, "nothing", from_epoch=0) as subscription, pytest.raises(UnknownState):
             subscription.next_batch()
-        with pytest.raises(ConfigError, match="where shall it begin"):
-            client.subscribe(JOB, STATE)
+        with pytest.raises(ConfigError, match="not both"):
+            client.subscribe(JOB, STATE, "key", prefix="k")
         with pytest.raises(ConfigError, match="token"):
             client.subscribe(JOB, STATE, token="nonsense")
         subscription = client.subscribe(JOB, STATE, 7)
