@@ -24,6 +24,12 @@ class Authority:
         self._issued = 0
         builder = _builder(self._name, self._name, self._key.public_key())
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        builder = builder.add_extension(_signs_certificates(), critical=True)
+        # The strict checks of Python 3.13 want the identifiers of keys.
+        self._identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        builder = builder.add_extension(
+            x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False
+        )
         self.certificate = builder.sign(self._key, hashes.SHA256())
         #: The file for the `ca_file` of those who trust it.
         self.file = self._write("ca", self.certificate.public_bytes(serialization.Encoding.PEM))
@@ -35,6 +41,7 @@ class Authority:
         if names:
             found = [_general_name(name) for name in names]
             builder = builder.add_extension(x509.SubjectAlternativeName(found), critical=False)
+        builder = builder.add_extension(self._identifier, critical=False)
         certificate = builder.sign(self._key, hashes.SHA256())
         private = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -46,6 +53,12 @@ class Authority:
         path = self._directory / f"{kind}-{id(self)}-{self._issued}.pem"
         path.write_bytes(data)
         return str(path)
+
+
+def _signs_certificates() -> x509.KeyUsage:
+    names = ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    others = dict.fromkeys((*names, "crl_sign", "encipher_only", "decipher_only"), False)
+    return x509.KeyUsage(key_cert_sign=True, **others)
 
 
 def _name(common_name: str) -> x509.Name:

@@ -38,12 +38,12 @@ class IndexedTable(Protocol):
 SomeTable = TypeVar("SomeTable", bound=IndexedTable)
 
 
-class Place(NamedTuple, Generic[SomeTable]):
+class Place(NamedTuple):
     """A key and its place in the order: the encoded namespace and key."""
 
     namespace: bytes
     key: bytes
-    table: SomeTable
+    table: Any  # of the type of the index's tables: Python 3.10 has no generic named tuples
     plain: Key
 
 
@@ -55,11 +55,9 @@ class KeyIndex(Generic[SomeTable]):
         self._tables = list(tables)
         self._lock = Lock()
         self._groups: dict[int, list[tuple[SomeTable, Key]]] | None = None
-        self._sorted: dict[int, list[Place[SomeTable]]] = {}
+        self._sorted: dict[int, list[Place]] = {}
 
-    def selected(
-        self, group: int, after: tuple[bytes, bytes] | None, selection: Selection
-    ) -> Iterator[Place[SomeTable]]:
+    def selected(self, group: int, after: tuple[bytes, bytes] | None, selection: Selection) -> Iterator[Place]:
         """The selected keys of a group after a place, in order."""
         places = self._places(group)
         start = 0 if after is None else bisect_right(places, after, key=_order)
@@ -67,7 +65,7 @@ class KeyIndex(Generic[SomeTable]):
             if selection.namespace in (None, place.namespace) and place.key.startswith(selection.prefix):
                 yield place
 
-    def _places(self, group: int) -> list[Place[SomeTable]]:
+    def _places(self, group: int) -> list[Place]:
         with self._lock:
             found = self._sorted.get(group)
             if found is None:
