@@ -31,6 +31,7 @@ __all__ = [
     "ERROR_CLASSES",
     "CheckpointError",
     "ClosedError",
+    "Compacted",
     "ConcurrentModification",
     "ConfigError",
     "DamagedCheckpoint",

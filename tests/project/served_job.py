@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from operator import add
 from pathlib import Path
 from typing import Any
 
-from qstate.backends.contract import BackendContext, Isolation
+from qstate.backends.contract import BackendContext, Capability, Isolation
 from qstate.backends.heap.backend import HeapBackend
 from qstate.demo.functions import Mean
 from qstate.descriptors import (
@@ -26,6 +27,8 @@ from qstate.runtime.serving.client_proxy import ClientProxy
 from qstate.runtime.serving.endpoint import EndpointOptions
 from qstate.runtime.serving.registry import StateInstance, StateRegistry
 from qstate.runtime.serving.state_server import StateServer
+from tests.runtime.serving.feeds import History, put
+from tests.runtime.serving.readers import DictReader
 
 JOB = "nyc"
 GROUPS = KeyGroupRange(0, 128)
@@ -86,6 +89,30 @@ def serve(
         finally:
             proxy.shutdown(2.0)
             server.shutdown(2.0)
+
+
+@contextmanager
+def serve_history(directory: Path, job: str) -> Iterator[tuple[tuple[str, int], History]]:
+    """Serve the changes of `lastTemperature` in three epochs, and the first as its committed state."""
+    history = History(directory / "checkpoint", descriptor=VALUE)
+    history.commit(0, put("JFK", 71.06, state="value"))
+    history.commit(1, put("JFK", 72.0, state="value"))
+    history.commit(2, put("JFK", 73.0, state="value"), put("LGA", 80.0, state="value"))
+    (served,) = history.instances()
+    committed = DictReader({"JFK": 71.06}, epoch=0)
+    readers = {Isolation.LIVE: committed, Isolation.COMMITTED: committed}
+    capabilities = frozenset({Capability.COMMITTED_READS})
+    instance = replace(served, job=job, readers=readers, capabilities=capabilities)
+    registry = StateRegistry()
+    server, proxy = StateServer(registry), ClientProxy()
+    with server:
+        oracle = _Oracle(server.address, {str(VALUE.queryable_name): (instance, registry.register(instance))})
+        proxy.start()
+        try:
+            proxy.set_location_oracle(job, oracle)
+            yield proxy.address, history
+        finally:
+            proxy.shutdown(2.0)
 
 
 _DESCRIPTORS: Sequence[StateDescriptor] = (VALUE, MAP, LIST, REDUCING, AGGREGATING, PLACE)

@@ -25,11 +25,12 @@ from qstate.errors import JobError, QueryError
 from qstate.runtime.serving.access.access_file import AccessFile
 from qstate.spark import Job
 from tests.project.documentation import Block, Page, pages, run_program
-from tests.project.served_job import serve
+from tests.project.served_job import serve, serve_history
 from tests.spark.streams import LOCAL, FileStream, start_spark, until
 
 README = Page("README.md")
 QUERY = Page("docs/how-to/query-state.md")
+FOLLOW = Page("docs/how-to/follow-changes.md")
 CHOOSE = Page("docs/how-to/choose-a-backend.md")
 LATEST_ROW = Page("docs/how-to/latest-row.md")
 EVENT_TIME = Page("docs/how-to/event-time.md")
@@ -47,6 +48,7 @@ AVAILABLE = Page("docs/how-to/high-availability.md")
 ACTED_OUT = {
     README,
     QUERY,
+    FOLLOW,
     CHOOSE,
     LATEST_ROW,
     EVENT_TIME,
@@ -112,6 +114,18 @@ def test_query_state(tmp_path: Path) -> None:
         "71.06\n",
         "71.06\n",
         "71.06\n",
+    ]
+
+
+def test_follow_changes(tmp_path: Path) -> None:
+    with serve_history(tmp_path, job="alerts") as (proxy, history):
+        namespace = _namespace()
+        printed = [_printed(FOLLOW, block, namespace, proxy) for block in FOLLOW.programs()]
+        assert history.feeds[0].final == 2
+    assert printed == [
+        "0 put JFK 71.06\n1 put JFK 72.0\n2 put JFK 73.0\n",
+        "0 ['JFK']\n1 ['JFK']\n",
+        "2 LGA 80.0\n",
     ]
 
 
