@@ -104,6 +104,7 @@ class ClientTls(_Renewable):
     """The TLS settings of a client. Raises `ConfigError` for files that cannot be used.
 
     The client verifies each server: the proxy, fallbacks, and the owners of keys, whose addresses come from the proxy.
+    It reads the files when the settings are made; for renewed ones make a new client.
 
     - `ca_file`: PEM, the authorities whose certificates count; empty: those of the system.
     - `certificate_file`, `key_file`: PEM, the client's own certificate and key, for servers that require one. The key
@@ -163,7 +164,7 @@ class TlsStream:
             self._incoming, self._outgoing, server_side=self._server_side, server_hostname=server_name
         )
         self._budget = HANDSHAKE_MAX_BYTES
-        #: Whether the handshake is complete, so that plain bytes can be sent.
+        #: Whether plain bytes can be sent: from the end of the handshake to a failure.
         self.is_open = False
         #: The names in the peer's certificate, once that is so: the common name, then the alternative names.
         self.names: tuple[str, ...] = ()
@@ -188,11 +189,13 @@ class TlsStream:
             # Zero return: the peer sends nothing more. The end of the stream follows and says the same.
             pass
         except ssl.SSLError as exc:
+            self.is_open = False  # another thread may be about to send
             raise TlsFailed(reason=self._reason(exc)) from exc
         return b"".join(parts)
 
     def send(self, data: bytes) -> bytes:
-        """The bytes to send for plain bytes; none before the handshake is complete: the plain bytes are dropped."""
+        """The bytes to send for plain bytes. None before the handshake is complete and after `TlsFailed`: the plain
+        bytes are dropped."""
         if not self.is_open:
             return b""
         view = memoryview(data)

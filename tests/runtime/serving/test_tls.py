@@ -15,6 +15,8 @@ from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from qstate.client import AsyncQueryableStateClient, ClientTls, QueryableStateClient
 from qstate.errors import ConfigError, FailureCode, QueryError, TlsFailed
@@ -22,7 +24,7 @@ from qstate.protocol import Failure, Values, decode
 from qstate.runtime.control.statistics import InMemoryStatistics
 from qstate.runtime.serving.client_proxy import ClientProxy
 from qstate.runtime.serving.registry import StateInstance, StateRegistry
-from qstate.tls import ALPN, HANDSHAKE_MAX_BYTES, ServerTls
+from qstate.tls import ALPN, HANDSHAKE_MAX_BYTES, ServerTls, TlsStream
 from tests.certificates import Authority
 from tests.runtime.serving.conftest import ProxyFactory, ServerFactory
 from tests.runtime.serving.oracles import TableOracle, owner, table
@@ -306,6 +308,42 @@ def test_threads_that_answer_at_once_keep_the_records_in_order(
             Random(3).shuffle(wanted)
             asked = [client.submit("job", STATE, key) for key in wanted]
             assert [future.result().value() for future in asked] == [entries[key] for key in wanted]
+
+
+@given(data=st.data())
+def test_whatever_a_peer_sends_is_refused_and_raises_nothing_else(data: st.DataObject, pair: Pair) -> None:
+    server, client = pair()
+    sides = {"server": server, "client": client}
+    hello = client.start()
+    server.receive(hello)
+    client.receive(server.outgoing())
+    side = sides[data.draw(st.sampled_from(sorted(sides)))]
+    if data.draw(st.booleans()):
+        server.receive(client.outgoing())
+    forged = data.draw(st.binary(min_size=1, max_size=200)) if data.draw(st.booleans()) else damaged(hello, data)
+    try:
+        while forged:
+            piece = data.draw(st.integers(1, len(forged)))
+            assert side.receive(forged[:piece]) == b""
+            forged = forged[piece:]
+    except TlsFailed as failed:
+        assert "reason" in failed.details
+        assert side.send(b"an answer of another thread") == b""
+
+
+Pair = Callable[[], tuple[TlsStream, TlsStream]]
+
+
+@pytest.fixture(scope="module")
+def pair(authority: Authority, server_file: str) -> Pair:
+    """Makes both ends of a connection."""
+    server, client = ServerTls(server_file), ClientTls(ca_file=authority.file)
+    return lambda: (server.stream(b""), client.stream("127.0.0.1"))
+
+
+def damaged(sound: bytes, data: st.DataObject) -> bytes:
+    place = data.draw(st.integers(0, len(sound) - 1))
+    return sound[:place] + bytes([sound[place] ^ data.draw(st.integers(1, 255))]) + sound[place + 1 :]
 
 
 def test_settings_that_cannot_work_are_refused(tmp_path: Path, authority: Authority, server_file: str) -> None:
