@@ -75,6 +75,10 @@ class ServedJob:
                 raise RuntimeError("a sink gave a row")
         self._epoch += 1
 
+    def finalize(self) -> None:
+        """Report the last epoch as committed."""
+        self._manager.finalize("query", self._epoch - 1)
+
     def _batches(self, keys: Sequence[str], values: Mapping[str, Any]) -> list[pa.RecordBatch]:
         columns = [keys, [values[key] for key in keys]]
         table = pa.table(columns, schema=self._schema)

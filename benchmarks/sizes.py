@@ -56,6 +56,9 @@ class Sizes:
     ttl_rounds: int = 3
     #: In each epoch of a sweep.
     ttl_sweep_rows: int = 20_000
+    subscribed_keys: int = 20_000
+    subscribed_epochs: int = 50
+    subscribed_rounds: int = 5
     snapshot_rounds: int = 5
     growth_rows: int = 500_000
     growth_batches: int = 2
@@ -138,6 +141,9 @@ TINY = Sizes(
     ttl_keys=2_000,
     ttl_rounds=1,
     ttl_sweep_rows=100,
+    subscribed_keys=200,
+    subscribed_epochs=10,
+    subscribed_rounds=1,
     snapshot_rounds=1,
     growth_rows=2_000,
     growth_batches=1,

@@ -19,6 +19,7 @@ from qstate.cli.scan import add_scan_command
 from qstate.cli.serve import add_serve_command
 from qstate.cli.token import add_token_command
 from qstate.cli.top import add_top_command
+from qstate.cli.watch import add_watch_command
 from qstate.demo.options import DemoOptions, add_demo_arguments
 from qstate.errors import QStateError
 from qstate.installation import require
@@ -64,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.set_defaults(run=_demo)
     add_query_commands(commands)
     add_scan_command(commands)
+    add_watch_command(commands)
     add_checkpoint_commands(commands)
     add_serve_command(commands)
     add_top_command(commands)

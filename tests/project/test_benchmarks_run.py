@@ -23,7 +23,22 @@ REPOSITORY = Path(__file__).parents[2]
 LIVE_GETS = {"P8 one, p99", "P8 64, gets/s", "P8 64, p99", "P8b 64, gets/s", "P8b 256, gets/s"}
 TARGETS = {
     *("P1", "P2", "P2b", "P3", "P4 direct", "P4 proxy", "P5", "P6", "P7", *LIVE_GETS),
-    *("P9", "P10", "P11", "P12", "P13", "P14 rows", "P14 ceiling", "P17 standby", "P17 alone", "P19"),
+    *(
+        "P9",
+        "P10",
+        "P11",
+        "P12",
+        "P13",
+        "P14 rows",
+        "P14 ceiling",
+        "P15 one",
+        "P15 hundred",
+        "P15 p99",
+        "P15 cost",
+        "P17 standby",
+        "P17 alone",
+        "P19",
+    ),
 }
 AGAINST_SPARK, AGAINST_REDIS = {"P1", "P2"}, {"P3", "P4 direct", "P4 proxy", "P5", "P6"}
 CURVES = {
