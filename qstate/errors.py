@@ -115,6 +115,7 @@ class FailureCode(IntEnum):
     TLS_FAILED = 24
     COMPACTED = 25
     SCAN_EXPIRED = 26
+    CANCELLED = 27
 
     @property
     def retry(self) -> Retry:
@@ -400,6 +401,12 @@ class ScanExpired(QueryError, code=FailureCode.SCAN_EXPIRED):
     """The owner no longer has the epoch that a committed scan began with: too long a time passed between two pages."""
 
     template = "the owner no longer has the scan's epoch; begin again, or go on from the scan's position in a later one"
+
+
+class QueryCancelled(QueryError, code=FailureCode.CANCELLED):
+    """Its caller has cancelled the query; the server may have executed it or not."""
+
+    template = "the query was cancelled"
 
 
 #: The one table between codes and classes.

@@ -28,6 +28,7 @@ class Type(IntEnum):
     PAGE = 14
     POLL = 15
     CHANGES = 16
+    CANCEL = 17
 
 
 class Code(IntEnum):
@@ -59,3 +60,4 @@ class Code(IntEnum):
     TLS_FAILED = 24
     COMPACTED = 25
     SCAN_EXPIRED = 26
+    CANCELLED = 27

@@ -13,14 +13,14 @@ from qstate_conformance.laws import Law, find_laws, forget_laws
 from qstate_conformance.server import fixture
 from qstate_conformance.server.reference_server import reference_server
 from qstate_conformance.subjects import ServerSubject
-from tests.defects.servers import answering, careless, crowded, losing, polling, reading, streaming
+from tests.defects.servers import answering, cancelling, careless, crowded, losing, polling, reading, streaming
 from tests.defects.servers.meddler import Meddler, Spoiler
 from tests.defects.servers.sound import SOUND
 from tests.defects.servers.spoilers import SPOILERS
 from tests.unshrunk import UNSHRUNK
 
 #: Importing them fills the register.
-MODULES = (answering, careless, crowded, losing, polling, reading, streaming)
+MODULES = (answering, cancelling, careless, crowded, losing, polling, reading, streaming)
 #: The law that must catch each defect.
 CAUGHT_BY = {
     "WrongId": "requests.every_request_is_answered_once_with_its_own_answer",
@@ -98,6 +98,9 @@ CAUGHT_BY = {
     "FailsWhereStalenessIsNotKnown": "demands.a_view_that_may_lack_anything_is_too_stale_for_any_bound",
     "OneFingerprintForAll": "losses.values_have_the_fingerprint_of_their_description",
     "FingerprintOfTheFirstDescription": "losses.values_have_the_fingerprint_of_their_description",
+    "IgnoresCancel": "cancel.a_request_that_waits_is_answered_when_it_is_cancelled",
+    "CancelsTheLatest": "cancel.a_request_that_waits_is_answered_when_it_is_cancelled",
+    "AnswersCancel": "cancel.a_cancel_of_nothing_in_flight_is_ignored",
     "LosesTheLastRun": "polls.every_committed_change_comes_once_in_the_order_of_the_epochs",
     "RepeatsChanges": "polls.every_committed_change_comes_once_in_the_order_of_the_epochs",
     "NewestFirst": "polls.every_committed_change_comes_once_in_the_order_of_the_epochs",

@@ -30,6 +30,7 @@ from qstate.protocol.limits import (
 )
 from qstate.protocol.messages import (
     NO_EPOCH,
+    Cancel,
     Changes,
     Describe,
     Description,
@@ -64,6 +65,7 @@ __all__ = [
     "BadContent",
     "BadRequest",
     "BrokenConnection",
+    "Cancel",
     "Changes",
     "ClientConnection",
     "ClientEvent",

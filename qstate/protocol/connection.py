@@ -8,7 +8,7 @@ closes the socket after a close notice or a `BrokenConnection`.
     HANDSHAKE   Hello                        Welcome                               OPEN
                                              Failure(0)                            CLOSED
     OPEN        Get, Scan, Poll, Locate,     Values, Page, Changes, Location,      OPEN
-                Describe, Ping               Description, Pong, Failure(id)
+                Describe, Ping, Cancel       Description, Pong, Failure(id)
                                              Failure(0)                            CLOSED
     CLOSED      nothing                      nothing; further input is ignored     CLOSED
 
@@ -36,6 +36,7 @@ from qstate.protocol.limits import (
     Limits,
 )
 from qstate.protocol.messages import (
+    Cancel,
     Changes,
     Describe,
     Description,
@@ -55,6 +56,7 @@ from qstate.protocol.messages import (
 )
 
 __all__ = [
+    "CANCEL",
     "Answer",
     "BadRequest",
     "BrokenConnection",
@@ -105,7 +107,8 @@ class BadRequest(NamedTuple):
     details: Mapping[str, Detail]
 
 
-ServerEvent: TypeAlias = Opened | Request | BadRequest
+#: A Cancel is an event only while the request that it names has no answer. It takes no answer of its own.
+ServerEvent: TypeAlias = Opened | Request | Cancel | BadRequest
 #: A Failure with id 0 is about the connection, which is CLOSED then.
 ClientEvent: TypeAlias = Welcome | Answer
 
@@ -125,6 +128,8 @@ class BrokenConnection(RemoteProtocolError):
         self.close_notice = close_notice
 
 
+#: The feature of a server that knows Cancel.
+CANCEL = "cancel"
 #: The answer to each request, other than a Failure.
 _ANSWER_OF: dict[type, type] = {
     Get: Values,
@@ -135,6 +140,7 @@ _ANSWER_OF: dict[type, type] = {
     Ping: Pong,
 }
 _REQUESTS = (Get, Scan, Poll, Locate, Describe, Ping)
+_TAKEN = (*_REQUESTS, Cancel)
 _ANSWERS = (Values, Page, Changes, Location, Description, Pong, Failure)
 _NONE = (type(None), 0, 0)
 
@@ -270,6 +276,13 @@ class ClientConnection(_Connection):
             raise LocalProtocolError(f"request id {request.id} is in use")
         return data
 
+    def cancel(self, number: int) -> bytes:
+        """The bytes that cancel an unanswered request; none when the server does not know Cancel. Its answer comes."""
+        if self.state is not _OPEN or number not in self._waiting:
+            return b""
+        known = self.welcome is not None and CANCEL in self.welcome.features
+        return frame(encode(Cancel(number))) if known else b""
+
     def receive(self, data: bytes | bytearray | memoryview) -> list[ClientEvent]:
         """The events of incoming bytes. Raises `BrokenConnection` when the server broke the protocol."""
         events: list[ClientEvent] = []
@@ -338,7 +351,7 @@ class ServerConnection(_Connection):
         self,
         *,
         server: str = "",
-        features: tuple[str, ...] = (),
+        features: tuple[str, ...] = (CANCEL,),
         accepts: Callable[[bytes | None], bool] | None = None,
         versions: tuple[int, ...] = PROTOCOL_VERSIONS,
         max_frame: int = DEFAULT_MAX_FRAME,
@@ -372,7 +385,9 @@ class ServerConnection(_Connection):
         try:
             for payload in islice(self._reader.feed(data), most):
                 if self.state is _OPEN:
-                    events.append(self._request(payload))
+                    event = self._request(payload)
+                    if event is not None:
+                        events.append(event)
                 else:
                     events.append(self._handshake(payload))
         except RemoteProtocolError as exc:
@@ -418,11 +433,13 @@ class ServerConnection(_Connection):
             raise LocalProtocolError(f"request {number} was answered twice")
         return data
 
-    def _request(self, payload: bytes) -> ServerEvent:
+    def _request(self, payload: bytes) -> ServerEvent | None:
         try:
-            message = decode(payload, self._limits, _REQUESTS)
+            message = decode(payload, self._limits, _TAKEN)
         except BadContent as exc:
             return self._bad_request(exc.request_id, exc.code, exc.details)
+        if type(message) is Cancel:
+            return message if message.id in self._waiting else None
         if not isinstance(message, _REQUESTS):
             if isinstance(message, Hello | Welcome) or not message.id:
                 raise RemoteProtocolError(f"a client does not send {type(message).__name__} now")

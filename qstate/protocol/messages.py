@@ -67,6 +67,7 @@ __all__ = [
     "NO_EPOCH",
     "PLAIN",
     "TRACEPARENT",
+    "Cancel",
     "Changes",
     "Describe",
     "Description",
@@ -467,6 +468,12 @@ class Changes(NamedTuple):
     ]
 
 
+class Cancel(NamedTuple):
+    """The client waits no longer for the answer to the request of this id. It has no answer of its own."""
+
+    id: RequestId
+
+
 class Failure(NamedTuple):
     """A request failed. With id 0 the connection failed: this is its close notice."""
 
@@ -491,6 +498,7 @@ Message: TypeAlias = (
     | Page
     | Poll
     | Changes
+    | Cancel
 )
 
 
@@ -585,4 +593,5 @@ FORMS = (
     Form(16, Changes, _check_changes),
     Form(13, Scan, _check_scan),
     Form(14, Page, _check_page),
+    Form(17, Cancel),
 )

@@ -170,6 +170,18 @@ def test_a_late_answer_does_not_end_the_connection(subject: ClientSubject) -> No
             assert not left, f"the late answer to {left} ended the connection"
 
 
+@law("P-CANCEL-3", "P-REQ-7")
+def test_a_server_that_does_not_know_cancel_gets_none(subject: ClientSubject) -> None:
+    """A client that gives a request up does not cancel it on a server that does not announce the feature."""
+    with Peer() as peer:
+        answering_gets(peer, lambda request: [] if request.keys[0] == "silent" else peer.honest(request))
+        with client_of(subject, peer) as client:
+            assert client.get("first").value == "first"
+            assert client.get("silent", timeout_s=SHORT_S).code in IN_VAIN
+            keeps_working(subject, peer, client)
+        assert peer.faults == []
+
+
 def _ask_others(client: Client, number: int) -> None:
     for index in range(number):
         outcome = client.get(f"key {index}")

@@ -15,7 +15,7 @@ from random import Random
 from types import EllipsisType
 from typing import Any
 
-from qstate.errors import ClosedError, ConfigError, DeadlineExceeded, QueryError
+from qstate.errors import ClosedError, ConfigError, DeadlineExceeded, QueryCancelled, QueryError
 from qstate.keys import Column, Key, Namespace, key_group
 from qstate.protocol import Describe, Page, Ping, Scan
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
@@ -243,17 +243,21 @@ class AsyncQueryableStateClient:
 
         Raises the `QueryError` of the failure, `SerializationError`, `ClosedError`, `ConfigError`.
         """
-        return await self.submit(
-            job,
-            state,
-            key,
-            namespace,
-            isolation,
-            timeout_s=timeout_s,
-            min_epoch=min_epoch,
-            max_staleness_s=max_staleness_s,
-            wait_s=wait_s,
-        )
+        try:
+            return await self.submit(
+                job,
+                state,
+                key,
+                namespace,
+                isolation,
+                timeout_s=timeout_s,
+                min_epoch=min_epoch,
+                max_staleness_s=max_staleness_s,
+                wait_s=wait_s,
+            )
+        except asyncio.CancelledError:
+            self._batching.cancel_unwanted()
+            raise
 
     def submit(
         self,
@@ -505,7 +509,11 @@ class AsyncQueryableStateClient:
         """Start the operation and wait for its end. Returns its result."""
         future = self._wait_for(operation)
         self._links.start(operation)
-        await future
+        try:
+            await future
+        except asyncio.CancelledError:
+            operation.fail(QueryCancelled())
+            raise
         return operation.result()
 
     async def _learn(self, query: Query, deadline: float) -> CachedState:

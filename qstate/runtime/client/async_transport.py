@@ -162,6 +162,7 @@ class AsyncLinks(Links[AsyncLink]):
         for notify in operation.waiters:
             notify()
         operation.waiters.clear()
+        self.cancel(operation)
         now = time.monotonic()
         if now >= operation.deadline:
             self.gave_up(operation, now)

@@ -17,7 +17,7 @@ from copy import copy
 from functools import partial
 from typing import Any
 
-from qstate.errors import ClosedError, QStateError, WrongKeyType
+from qstate.errors import ClosedError, QStateError, QueryCancelled, WrongKeyType
 from qstate.keys import Key, Namespace, check_key, key_identity
 from qstate.runtime.client.arguments import check_names, check_timeout, query_of
 from qstate.runtime.client.async_transport import AsyncLinks
@@ -123,6 +123,14 @@ class Batching:
         self._sent_early = False
         for batch in batches.values():
             self._send(batch)
+
+    def cancel_unwanted(self) -> None:
+        """Cancel the requests of whose gets none is waited for any more."""
+        for operation in self._links.live():
+            for notify in operation.waiters:
+                if isinstance(notify, partial) and notify.func is _deliver and all(it.done() for it in notify.args[1]):
+                    operation.fail(QueryCancelled())
+                    break
 
     def _new_batch(self, arguments: GetArguments) -> _Batch:
         if self._links.closed:

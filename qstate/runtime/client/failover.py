@@ -86,6 +86,7 @@ class Failover(Operation):
             self._begin(self._attempt)
 
     def on_finished(self, operation: Operation) -> None:
+        self._links.cancel(operation)
         now = time.monotonic()
         if now >= operation.deadline:
             self._links.gave_up(operation, now)
@@ -123,6 +124,7 @@ class Failover(Operation):
         if self._running is not None:
             # A finished operation ignores the answers that still arrive.
             self._running.finished = True
+            self._links.cancel(self._running)
         super().fail(error)
 
     def results(self) -> list[Any]:

@@ -139,6 +139,16 @@ class Links(ABC, Generic[SomeLink]):
         """The reason why the operation's request has not been sent yet, as details; empty when it was sent."""
         return next((found for link in self.open if (found := link.stalls(operation))), {})
 
+    def live(self) -> list[Operation]:
+        """The operations that have not finished."""
+        return list(self._live)
+
+    def cancel(self, operation: Operation) -> None:
+        """The operation has finished: cancel its requests that have no answer."""
+        if operation.is_awaited:
+            for link in list(self.open):
+                link.cancel(operation)
+
     def gave_up(self, operation: Operation, now: float) -> None:
         """The operation's deadline has passed without an answer: stop using the peers that count as dead."""
         for link in list(self.open):
@@ -160,6 +170,11 @@ class Operation(ABC):
         self.error: QStateError | None = None
         self.finished = False
         self.waiters: list[Any] = []
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether an answer to one of its requests may still come."""
+        return False
 
     @property
     @abstractmethod
@@ -230,6 +245,10 @@ class RoutedOperation(Operation, Requester):
         if self._answer is None:
             return [self.error.code if isinstance(self.error, QueryError) else 0] * len(self._keys)
         return [result if isinstance(result, int) else 0 for result in self._answer.results]
+
+    @property
+    def is_awaited(self) -> bool:
+        return bool(self._routed.open_parts)
 
     @property
     def asks_owners(self) -> bool:

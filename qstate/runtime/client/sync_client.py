@@ -15,7 +15,7 @@ from random import Random
 from types import EllipsisType
 from typing import Any, Generic, TypeVar
 
-from qstate.errors import ClosedError, QueryError
+from qstate.errors import ClosedError, QueryCancelled, QueryError
 from qstate.keys import Column, Key, Namespace, key_group
 from qstate.protocol import Describe, Page, Ping, Scan
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
@@ -89,6 +89,14 @@ class QueryFuture(Generic[Value]):
         if not finished:
             raise TimeoutError(f"no answer within {timeout_s} s; the request continues until its deadline")
         return self._value()
+
+    def cancel(self) -> bool:
+        """End the request: `result` raises `QueryCancelled`, and the server is told. False: it has a result already."""
+        with self._links.lock:
+            if self._links.look(self._operation):
+                return False
+            self._operation.fail(QueryCancelled())
+            return True
 
     def _value(self) -> Value:
         span = None if self._span is None else self._span.take()

@@ -289,6 +289,7 @@ class SyncLinks(Links[SyncLink]):
         self._live.discard(operation)
         if operation.waiters:
             self._wake(operation)
+        self.cancel(operation)
         now = time.monotonic()
         if now >= operation.deadline:
             self.gave_up(operation, now)

@@ -412,6 +412,13 @@ class PipelinedConnection(ABC):
         reason = "connected, and no Welcome has come: is it a client proxy?" if self._is_open else "not connected yet"
         return {"host": self.host, "port": self.port, "reason": reason}
 
+    def cancel(self, requester: object) -> None:
+        """The requester needs none of its answers any more: tell the peer, if the peer can use that."""
+        for number, (other, _, _) in self._pending.items():
+            data = self._wire.cancel(number) if other is requester else b""
+            if data:
+                self._write(data)
+
     def gave_up(self, requester: object, now: float) -> None:
         """The requester's deadline has passed. A peer that has been silent for `silence_s` gets no more requests.
 

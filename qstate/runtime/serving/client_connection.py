@@ -18,6 +18,7 @@ from qstate.protocol import (
     Answer,
     BadRequest,
     BrokenConnection,
+    Cancel,
     Changes,
     ConnectionState,
     Describe,
@@ -136,6 +137,8 @@ class AcceptedConnection:
         self.in_flight = 0
         #: What the requests in flight cost together (see `Call.cost`). The endpoint counts it, too.
         self.in_flight_bytes = 0
+        #: By the id of the request.
+        self.calls_in_flight: dict[int, Call] = {}
         #: When it was accepted or last answered, by the reactor's clock.
         self.active_at = reactor.clock()
         #: When the frame began of which only a part has arrived; 0 without one.
@@ -283,6 +286,8 @@ class AcceptedConnection:
             kind = type(event)
             if kind in _SERVED:
                 self._handler.received(self, event)  # type: ignore[arg-type]
+            elif kind is Cancel:
+                self._cancel(event.id)  # type: ignore[union-attr]
             elif kind is Ping:
                 self.send(self.protocol.send(Pong(event.id)))  # type: ignore[union-attr]
             elif isinstance(event, BadRequest):
@@ -290,6 +295,11 @@ class AcceptedConnection:
                 self.send(self.protocol.send(Failure(event.id, event.code, event.details)))
             elif isinstance(event, Opened):
                 self.channel.send(event.reply)
+
+    def _cancel(self, number: int) -> None:
+        call = self.calls_in_flight.get(number)
+        if call is not None:
+            call.cancel()
 
     def _hold(self) -> None:
         # Hold first: a request that another thread answers now either finds the channel held or is not counted below.
@@ -356,10 +366,22 @@ class Call:
 
     `failure` is the failure code of the answer, or of its only key; None before the answer and without a failure.
     `steps` is the rest of the work on a request that takes turns (see `Service`). `cost` is about how many bytes of
-    memory the request takes.
+    memory the request takes. `on_cancel` is called, on any thread, when the client cancels a call that waits for
+    something else than its turn.
     """
 
-    __slots__ = ("_handler", "connection", "cost", "deadline", "failure", "received_at", "request", "steps")
+    __slots__ = (
+        "_handler",
+        "cancelled",
+        "connection",
+        "cost",
+        "deadline",
+        "failure",
+        "on_cancel",
+        "received_at",
+        "request",
+        "steps",
+    )
 
     def __init__(
         self,
@@ -375,6 +397,8 @@ class Call:
         self.deadline = received_at + request.deadline_ms / 1000
         self.failure: int | None = None
         self.steps: Steps | None = None
+        self.cancelled = False
+        self.on_cancel: Callable[[], None] | None = None
         self.cost = connection.protocol.size_of(request.id)
         if type(request) is Get:
             self.cost += KEY_BYTES * len(request.keys)
@@ -400,6 +424,12 @@ class Call:
         if data:
             self.connection.send(data)
         self.sent()
+
+    def cancel(self) -> None:
+        """The client waits for the answer no longer: answer CANCELLED unless the request is being executed."""
+        self.cancelled = True
+        if self.on_cancel is not None:
+            self.on_cancel()
 
     def fail(self, code: int, **details: Detail) -> None:
         """Send a failure. Any thread."""

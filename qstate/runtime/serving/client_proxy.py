@@ -347,6 +347,10 @@ class _Proxied(Requester):
 
     def start(self, refresh: Callable[[str, str, Reply], None] | None) -> None:
         """`refresh` looks the location up if the known one is outdated."""
+        self._call.on_cancel = partial(self._router.run, self._on_cancel)
+        if self._call.cancelled:
+            self._on_cancel()
+            return
         now = self._now()
         commands = self._routed.start(now)
         if refresh is not None and commands == [LookUp(None)]:
@@ -371,6 +375,10 @@ class _Proxied(Requester):
 
     def _left_ms(self, now: float) -> int:
         return max(0, int((self._call.deadline - now) * 1000))
+
+    def _on_cancel(self) -> None:
+        if not self.finished:
+            self._finish(Failure(self._call.request.id, FailureCode.CANCELLED, {}))
 
     def _on_time(self) -> None:
         self._timer = None
@@ -437,9 +445,9 @@ class _Proxied(Requester):
         if self._timer is not None:
             self._timer.cancel()
         self._call.answer(answer)
-        for part, connection in self._asked.items():
-            if part in self._routed.open_parts:
-                connection.gave_up(self, self._now())
+        for connection in {self._asked[part] for part in self._routed.open_parts if part in self._asked}:
+            connection.cancel(self)
+            connection.gave_up(self, self._now())
 
 
 class _ProxiedGet(_Proxied):
@@ -569,6 +577,7 @@ class _Waiting:
         self._call = call
         self._done = False
         self._timer = router.reactor.call_later(call.deadline - router.reactor.clock(), self._late)
+        call.on_cancel = partial(router.run, self._on_cancel)
 
     def found(self, found: LocationTable | Sequence[Mapping[str, Any]] | QueryError) -> None:
         """The oracle's answer. Any thread."""
@@ -587,6 +596,9 @@ class _Waiting:
 
     def _late(self) -> None:
         self._finish(Failure(self._call.request.id, FailureCode.DEADLINE_EXCEEDED, {}))
+
+    def _on_cancel(self) -> None:
+        self._finish(Failure(self._call.request.id, FailureCode.CANCELLED, {}))
 
     def _finish(self, answer: Answer) -> None:
         if not self._done:

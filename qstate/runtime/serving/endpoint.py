@@ -289,6 +289,7 @@ class Endpoint:
             overloaded |= call.cost > FREE_BYTES and self._in_flight_bytes > self._most_in_flight_bytes
             call.connection.in_flight += 1
             call.connection.in_flight_bytes += call.cost
+            call.connection.calls_in_flight[call.request.id] = call
         if draining:
             call.fail(FailureCode.SHUTTING_DOWN)
         elif overloaded:
@@ -308,6 +309,8 @@ class Endpoint:
             self._in_flight_bytes -= call.cost
             call.connection.in_flight -= 1
             call.connection.in_flight_bytes -= call.cost
+            if call.connection.calls_in_flight.get(call.request.id) is call:  # the client may use the id again
+                del call.connection.calls_in_flight[call.request.id]
             if self._draining and not self._in_flight:
                 self._changed.notify_all()
         call.connection.answered(now)
@@ -444,6 +447,9 @@ class Endpoint:
         if now >= call.deadline or call.connection.protocol.state is ConnectionState.CLOSED:
             call.steps = None
             return Failure(call.request.id, FailureCode.DEADLINE_EXCEEDED, {})
+        if call.cancelled:
+            call.steps = None
+            return Failure(call.request.id, FailureCode.CANCELLED, {})
         return self._handle(call)
 
     def _handle(self, call: Call) -> Answer | None:

@@ -24,6 +24,7 @@ from qstate.errors import (
     CheckpointError,
     FailureCode,
     KeyGroupNotOwned,
+    QueryCancelled,
     QueryError,
     ShuttingDown,
     UnknownStateId,
@@ -73,6 +74,7 @@ class Polls:
 
     def take(self, call: Call, state_id: bytes) -> None:
         """Answer a poll of this state, sooner or later. Any thread."""
+        call.on_cancel = partial(self._queue.put, partial(self._cancel, call))
         self._queue.put(partial(self._begin, call, state_id))
 
     def stop(self) -> None:
@@ -145,6 +147,8 @@ class Polls:
         """The state of a poll. Raises the `QueryError` of a poll that it cannot answer."""
         if self._closed:
             raise ShuttingDown()
+        if poll.call.cancelled:
+            raise QueryCancelled()
         request, instance = poll.request, self._registry.lookup(poll.state_id)
         if instance is None:
             raise UnknownStateId(state_id=poll.state_id.hex())
@@ -175,6 +179,14 @@ class Polls:
     def _wake(self, feed: ChangeFeed) -> None:
         for poll in self._waiting.pop(feed, ()):
             self._continue(poll)
+
+    def _cancel(self, call: Call) -> None:
+        for polls in self._waiting.values():
+            for poll in polls:
+                if poll.call is call:
+                    polls.remove(poll)
+                    self._continue(poll)
+                    return
 
     def _expire(self) -> None:
         """Answer the polls whose time is over."""

@@ -36,6 +36,14 @@ def cuts_the_token() -> None:
     ClientConnection.__init__ = make_with_less  # type: ignore[method-assign]
 
 
+@defect("deadlines.a_server_that_does_not_know_cancel_gets_none")
+def cancels_on_any_server() -> None:
+    def cancel(self: ClientConnection, number: int) -> bytes:
+        return frames.message(17, number)
+
+    ClientConnection.cancel = cancel  # type: ignore[method-assign]
+
+
 @defect("messages.ids_in_flight_differ")
 def has_one_id_for_all() -> None:
     def next_id(self: ClientConnection) -> int:
