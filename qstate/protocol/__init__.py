@@ -6,6 +6,7 @@ the specification.
 
 from qstate.protocol.codec import BadContent, FrameReader, decode, encode, frame
 from qstate.protocol.connection import (
+    CANCEL,
     Answer,
     BadRequest,
     BrokenConnection,
@@ -53,6 +54,7 @@ from qstate.protocol.messages import (
 )
 
 __all__ = [
+    "CANCEL",
     "DEFAULT_LIMITS",
     "DEFAULT_MAX_FRAME",
     "DEFAULT_MAX_KEYS",

@@ -351,7 +351,7 @@ class ServerConnection(_Connection):
         self,
         *,
         server: str = "",
-        features: tuple[str, ...] = (CANCEL,),
+        features: tuple[str, ...] = (),
         accepts: Callable[[bytes | None], bool] | None = None,
         versions: tuple[int, ...] = PROTOCOL_VERSIONS,
         max_frame: int = DEFAULT_MAX_FRAME,

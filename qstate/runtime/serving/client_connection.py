@@ -125,18 +125,14 @@ class AcceptedConnection:
             patience_s=patience_s,
             tls=tls,
         )
-        #: The calls that wait for a thread. `queued` says that the connection waits for its turn.
+        #: The calls that wait for a thread. `queued`: the connection waits for its turn; `slow`: the last one took long.
         self.calls: deque[Call] = deque()
-        self.queued = False
-        #: Whether its last turn took long. Only `Turns` changes it.
-        self.slow = False
+        self.queued = self.slow = False
         #: The same for the calls that take several turns, until they begin. Only `LargeCalls` changes them.
         self.large_calls: deque[Call] = deque()
         self.large_queued = False
-        #: The requests that were admitted and not answered. The endpoint counts them.
-        self.in_flight = 0
-        #: What the requests in flight cost together (see `Call.cost`). The endpoint counts it, too.
-        self.in_flight_bytes = 0
+        #: The requests that were admitted and not answered, and what they cost (`Call.cost`). The endpoint counts them.
+        self.in_flight = self.in_flight_bytes = 0
         #: By the id of the request.
         self.calls_in_flight: dict[int, Call] = {}
         #: When it was accepted or last answered, by the reactor's clock.

@@ -33,6 +33,7 @@ from typing import Any, Protocol, TypeVar
 from qstate.errors import ClosedError, ConfigError, FailureCode, QueryError
 from qstate.line_limit import limited
 from qstate.protocol import (
+    CANCEL,
     Answer,
     ConnectionState,
     Failure,
@@ -379,6 +380,7 @@ class Endpoint:
         visitor = Visitor(self._gate, host, (lambda: ()) if tls is None else (lambda: tls.names))
         protocol = ServerConnection(
             server=f"qstate {self.name}",
+            features=(CANCEL,),
             accepts=visitor.enters,
             max_frame=options.max_frame,
             max_keys=options.max_keys,
