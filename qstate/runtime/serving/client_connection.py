@@ -125,7 +125,7 @@ class AcceptedConnection:
             patience_s=patience_s,
             tls=tls,
         )
-        #: The calls that wait for a thread. `queued`: the connection waits for its turn; `slow`: the last one took long.
+        #: The calls that wait for a thread. `queued`: it waits for its turn; `slow`: its last turn took long.
         self.calls: deque[Call] = deque()
         self.queued = self.slow = False
         #: The same for the calls that take several turns, until they begin. Only `LargeCalls` changes them.
