@@ -42,13 +42,13 @@ from qstate.runtime.routing.location import UNSOUND_KEY, GroupTable, LocationOra
 from qstate.runtime.routing.pipelined_connection import ConnectionSettings, Peers, Requester
 from qstate.runtime.routing.routed_get import LOOK_UP, Ask, LookUp, Refuse, RoutedGet
 from qstate.runtime.routing.routed_get import Answer as Routed
-from qstate.runtime.serving.access.rights import permits
 from qstate.runtime.serving.client_connection import Call, Steps
 from qstate.runtime.serving.endpoint import Endpoint, EndpointOptions, EndpointOwner, Service
 from qstate.runtime.serving.location_cache import LocationCache, Reply
 from qstate.runtime.serving.owner_connection import OwnerConnection
 from qstate.runtime.serving.state_server import StateServer
 from qstate.runtime.serving.traced_proxy import TracedProxy
+from qstate.runtime.serving.waiting_call import WaitingCall
 
 __all__ = ["ClientProxy"]
 
@@ -254,10 +254,10 @@ class _Router:
         _ProxiedPoll(self, call, request, names, table=self.locations.known(*names)).start(None)
 
     def locate(self, call: Call, request: Locate) -> None:
-        self.locations.refresh(request.job, request.state, _Waiting(self, call).found)
+        self.locations.refresh(request.job, request.state, WaitingCall(self.reactor, call).found)
 
     def describe(self, call: Call, job: str) -> None:
-        self.locations.describe(job, _Waiting(self, call).found)
+        self.locations.describe(job, WaitingCall(self.reactor, call).found)
 
     def owner_connection(self, host: str, port: int) -> OwnerConnection:
         """The connection to a state server: the open one, or a new one."""
@@ -565,43 +565,3 @@ class _ProxiedPoll(_ProxiedRange):
 
     def _connection(self, owner: Owner) -> OwnerConnection:
         return self._router.poll_connection(owner.host, owner.port)
-
-
-class _Waiting:
-    """A locate or describe that waits for its oracle until its deadline."""
-
-    __slots__ = ("_call", "_done", "_router", "_timer")
-
-    def __init__(self, router: _Router, call: Call) -> None:
-        self._router = router
-        self._call = call
-        self._done = False
-        self._timer = router.reactor.call_later(call.deadline - router.reactor.clock(), self._late)
-        call.on_cancel = partial(router.run, self._on_cancel)
-
-    def found(self, found: LocationTable | Sequence[Mapping[str, Any]] | QueryError) -> None:
-        """The oracle's answer. Any thread."""
-        number, finish_soon = self._call.request.id, partial(self._router.reactor.call_soon, self._finish)
-        if isinstance(found, QueryError):
-            finish_soon(Failure(number, found.code, found.details))
-        elif isinstance(found, LocationTable):
-            finish_soon(found.message(number))
-        else:
-            finish_soon(Description(number, tuple(filter(self._may_see, found))))
-
-    def _may_see(self, state: Mapping[str, Any]) -> bool:
-        call, request = self._call, self._call.request
-        assert isinstance(request, Describe) and request.job is not None
-        return permits(call.connection.visitor.principal, Describe, request.job, state["name"])
-
-    def _late(self) -> None:
-        self._finish(Failure(self._call.request.id, FailureCode.DEADLINE_EXCEEDED, {}))
-
-    def _on_cancel(self) -> None:
-        self._finish(Failure(self._call.request.id, FailureCode.CANCELLED, {}))
-
-    def _finish(self, answer: Answer) -> None:
-        if not self._done:
-            self._done = True
-            self._timer.cancel()
-            self._call.answer(answer)

@@ -1,0 +1,59 @@
+"""A call of a proxy that waits for a location oracle.
+
+Rules of this module: it waits, at most until the call's deadline. It must not know how an oracle is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from qstate.errors import FailureCode, QueryError
+from qstate.protocol import Answer, Describe, Description, Failure
+from qstate.runtime.net.reactor import Reactor
+from qstate.runtime.routing.location import LocationTable
+from qstate.runtime.serving.access.rights import permits
+from qstate.runtime.serving.client_connection import Call
+
+__all__ = ["WaitingCall"]
+
+
+class WaitingCall:
+    """A locate or describe that waits for its oracle until its deadline."""
+
+    __slots__ = ("_call", "_done", "_reactor", "_timer")
+
+    def __init__(self, reactor: Reactor, call: Call) -> None:
+        self._reactor = reactor
+        self._call = call
+        self._done = False
+        self._timer = reactor.call_later(call.deadline - reactor.clock(), self._late)
+        call.on_cancel = partial(reactor.call_soon, self._on_cancel)
+
+    def found(self, found: LocationTable | Sequence[Mapping[str, Any]] | QueryError) -> None:
+        """The oracle's answer. Any thread."""
+        number, finish_soon = self._call.request.id, partial(self._reactor.call_soon, self._finish)
+        if isinstance(found, QueryError):
+            finish_soon(Failure(number, found.code, found.details))
+        elif isinstance(found, LocationTable):
+            finish_soon(found.message(number))
+        else:
+            finish_soon(Description(number, tuple(filter(self._may_see, found))))
+
+    def _may_see(self, state: Mapping[str, Any]) -> bool:
+        call, request = self._call, self._call.request
+        assert isinstance(request, Describe) and request.job is not None
+        return permits(call.connection.visitor.principal, Describe, request.job, state["name"])
+
+    def _late(self) -> None:
+        self._finish(Failure(self._call.request.id, FailureCode.DEADLINE_EXCEEDED, {}))
+
+    def _on_cancel(self) -> None:
+        self._finish(Failure(self._call.request.id, FailureCode.CANCELLED, {}))
+
+    def _finish(self, answer: Answer) -> None:
+        if not self._done:
+            self._done = True
+            self._timer.cancel()
+            self._call.answer(answer)
