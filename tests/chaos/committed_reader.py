@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from qstate.errors import NoCommittedEpoch, QStateError
+from qstate.runtime.client.scanning import ScannedEntry
 from qstate.runtime.client.sync_client import QueryableStateClient
 
 __all__ = ["CommittedReader"]
@@ -47,6 +48,7 @@ class CommittedReader:
         #: What must not have been, in words; empty when all is well.
         self.violations: list[str] = []
         self.answers = 0
+        self.scans = 0
         #: The epochs that were seen.
         self.seen: set[int] = set()
 
@@ -67,9 +69,12 @@ class CommittedReader:
             turn += 1
             try:
                 with QueryableStateClient(*addresses[turn % len(addresses)], timeout_s=TIMEOUT_S) as client:
-                    found = client.get_many(self._job, "totalAmount", self._keys, isolation="committed")
-                    for key, view in found.items():
-                        self._check(key, view)
+                    if turn % 3:
+                        found = client.get_many(self._job, "totalAmount", self._keys, isolation="committed")
+                        for key, view in found.items():
+                            self._check(key, view)
+                    else:
+                        self._check_scan([*client.scan(self._job, "totalAmount", isolation="committed")])
             except NoCommittedEpoch:
                 self._check_nothing_was_committed()
             except (QStateError, OSError):  # who cannot answer, or not yet, says so; that is no wrong answer
@@ -79,6 +84,17 @@ class CommittedReader:
         self.answers += len(self._keys)
         if self._epochs:
             self.violations.append(f"nothing was said to be committed after {sorted(self._epochs.items())} were shown")
+
+    def _check_scan(self, entries: list[ScannedEntry]) -> None:
+        """A scan has every key that was there before it began, once, as of an epoch of its owner."""
+        before, found = set(self._epochs), [entry.key for entry in entries]
+        self.scans += 1
+        if len(found) != len(set(found)):
+            self.violations.append(f"a scan gave a key twice: {sorted(map(str, found))}")
+        if missing := before.difference(found):
+            self.violations.append(f"a scan left out {sorted(missing)}")
+        for entry in entries:
+            self._check(str(entry.key), entry.view)
 
     def _check(self, key: str, view: Any) -> None:
         self.answers += 1

@@ -136,6 +136,7 @@ def test_committed_reads_never_go_back_and_never_show_what_a_rollback_undoes(
         running.join(60)
     assert not running.is_alive()
     assert reader.violations == []
+    assert reader.scans
     assert {*range(EPOCHS - 1)} <= reader.seen
     with QueryableStateClient(*job.proxy_address) as client:
         found = client.get_many("job", "totalAmount", KEYS)
