@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from datetime import datetime, timezone
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 __all__ = ["FORMS", "JsonLines", "LogLines", "configure_logs", "configured_logs"]
 
@@ -29,7 +29,8 @@ class LogLines(NamedTuple):
 class JsonLines(logging.Formatter):
     """A record as one JSON object in one line: `time` (UTC), `level`, `logger`, `message`, `job`, `process`.
 
-    `exception` has the traceback, and `stack` the stack, of a record that has one.
+    `exception` has the traceback, and `stack` the stack, of a record that has one. `audit` has the fields of a line of
+    the audit log.
     """
 
     def __init__(self, lines: LogLines) -> None:
@@ -37,7 +38,7 @@ class JsonLines(logging.Formatter):
         self._lines = lines
 
     def format(self, record: logging.LogRecord) -> str:
-        found = {
+        found: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,
@@ -45,6 +46,9 @@ class JsonLines(logging.Formatter):
             "job": self._lines.job,
             "process": self._lines.process,
         }
+        audit = getattr(record, "audit", None)
+        if audit is not None:
+            found["audit"] = audit
         if record.exc_info:
             found["exception"] = self.formatException(record.exc_info)
         if record.stack_info:

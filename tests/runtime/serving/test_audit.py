@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -9,8 +10,13 @@ from typing import Any
 
 import pytest
 
-from qstate.errors import FailureCode
+from qstate.client import ClientTls, QueryableStateClient
+from qstate.errors import FailureCode, TlsFailed
+from qstate.log_lines import JsonLines, LogLines
 from qstate.runtime.serving.access.audit import LOGGER, MOST_ENTRIES, Audit, Entry
+from qstate.tls import ServerTls
+from tests.certificates import Authority
+from tests.runtime.serving.conftest import ProxyFactory
 from tests.runtime.serving.raw_client import RawClient, wait_until
 from tests.runtime.serving.test_access import RULES, Served, access_file, serve
 
@@ -100,6 +106,29 @@ def test_a_line_has_no_key_no_token_and_no_line_break(
     assert len(lines) == 1 and lines[0].startswith("permitted: principal='reader' address='127.0.0.1' request='Get'")
     assert "\n" not in lines[0] and "a secret key" not in lines[0]
     assert not any(digest in lines[0] for digest in RULES.split('"') if len(digest) == 64)
+
+
+def test_a_certificate_names_its_client_where_everyone_may_do_everything(
+    start_proxy: ProxyFactory, audited: Callable[[], list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    tls = ServerTls(authority.issue("127.0.0.1"), client_ca_file=authority.file)
+    proxy = start_proxy(tls=tls, audit_log=True)
+    known = ClientTls(authority.file, authority.issue("reader.example", common_name="reader"))
+    with QueryableStateClient(*proxy.address, tls=known) as client:
+        assert client.jobs() == []
+    with QueryableStateClient(*proxy.address, tls=ClientTls(authority.file)) as client, pytest.raises(TlsFailed):
+        client.jobs()
+    proxy.shutdown()
+    assert {(line["principal"], line["refusal"]) for line in audited()} == {("reader", ""), ("", "TLS_FAILED")}
+
+
+def test_the_fields_are_in_json_lines(audited: Callable[[], list[dict[str, Any]]], caplog: Any) -> None:
+    audit = Audit()
+    audit.record(Entry("reader", "10.0.0.1", "Get", "job", "state", 0), 2)
+    audit.write()
+    found = json.loads(JsonLines(LogLines("json", "job", "0")).format(caplog.records[-1]))
+    assert (found["logger"], found["audit"]["principal"], found["audit"]["keys"]) == (LOGGER, "reader", 2)
 
 
 def test_names_that_clients_choose_do_not_fill_the_log(audited: Callable[[], list[dict[str, Any]]]) -> None:

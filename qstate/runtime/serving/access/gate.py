@@ -17,7 +17,7 @@ from qstate.errors import ConfigError, FailureCode, Forbidden
 from qstate.line_limit import limited
 from qstate.runtime.serving.access.access_file import AccessFile, Stamp
 from qstate.runtime.serving.access.audit import Audit, Entry
-from qstate.runtime.serving.access.rights import EVERYTHING, NOBODY, Principal, Rules, digest_of, permits
+from qstate.runtime.serving.access.rights import ANYONE, EVERYTHING, NOBODY, Principal, Rules, digest_of, permits
 
 __all__ = ["RELOAD_S", "Gate", "Visitor"]
 
@@ -109,13 +109,17 @@ class Visitor:
 
     def refused(self, code: FailureCode) -> None:
         """The client was turned away before it could ask for anything."""
-        self._record("Hello", None, None, code)
+        if self._gate.audit is not None:
+            self._gate.audit.record(Entry("", self._address, "Hello", None, None, code))
 
     def _record(self, request: str, job: str | None, state: str | None, refusal: int, keys: int = 0) -> None:
         audit = self._gate.audit
         # A proxy has recorded what its clients ask for.
         if audit is not None and self.principal is not self._gate.proxies:
-            audit.record(Entry(self.principal.name, self._address, request, job, state, refusal), keys)
+            name = self.principal.name
+            if name == ANYONE and self._names:
+                name = self._names[0]  # a client that has shown a certificate, where everyone may do everything
+            audit.record(Entry(name, self._address, request, job, state, refusal), keys)
 
     @property
     def principal(self) -> Principal:

@@ -15,8 +15,10 @@ from hashlib import sha256
 
 from qstate.protocol import Describe, Get, Locate, Poll, Scan
 
-__all__ = ["EVERYTHING", "NOBODY", "RIGHT_OF", "Grant", "Principal", "Right", "Rules", "digest_of", "permits"]
+__all__ = ["ANYONE", "EVERYTHING", "NOBODY", "RIGHT_OF", "Grant", "Principal", "Right", "Rules", "digest_of", "permits"]
 
+#: The name of the principal of all clients, where they need neither a token nor a certificate of the access file.
+ANYONE = "anyone"
 #: How many decisions a principal remembers. The names in them come from clients.
 MOST_DECISIONS = 4096
 
@@ -109,7 +111,7 @@ class Rules:
     def __init__(self, tokens: Mapping[str, Principal], certificates: Mapping[str, Principal]) -> None:
         self._tokens = dict(tokens)
         self._certificates = dict(certificates)
-        self._anyone = None if tokens or certificates else Principal("anyone", (EVERYTHING,))
+        self._anyone = None if tokens or certificates else Principal(ANYONE, (EVERYTHING,))
 
     def identify(self, digest: str | None, names: Iterable[str]) -> Principal | None:
         """The principal of a client; None when the rules know neither its token nor its certificate.
