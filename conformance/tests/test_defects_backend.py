@@ -15,11 +15,35 @@ from qstate_conformance.outcomes import Verdict
 from qstate_conformance.plan import Plan
 from qstate_conformance.run import run
 from qstate_conformance.subjects import backend_subject
-from tests.defects.backends import age, epochs, expiry, lives, mistyped, readers, restores, scale, tables, timers
+from tests.defects.backends import (
+    age,
+    epochs,
+    expiry,
+    lives,
+    mistyped,
+    readers,
+    restores,
+    scale,
+    scanning,
+    tables,
+    timers,
+)
 from tests.suite_command import outcome_of
 from tests.unshrunk import UNSHRUNK
 
-_MODULES: tuple[ModuleType, ...] = (tables, mistyped, epochs, restores, readers, lives, scale, age, expiry, timers)
+_MODULES: tuple[ModuleType, ...] = (
+    tables,
+    mistyped,
+    epochs,
+    restores,
+    readers,
+    lives,
+    scale,
+    age,
+    expiry,
+    timers,
+    scanning,
+)
 if find_spec("rocksdict"):
     _MODULES += (import_module("tests.defects.backends.larger"),)
 #: subject -> the law that catches it

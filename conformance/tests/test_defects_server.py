@@ -13,14 +13,24 @@ from qstate_conformance.laws import Law, find_laws, forget_laws
 from qstate_conformance.server import fixture
 from qstate_conformance.server.reference_server import reference_server
 from qstate_conformance.subjects import ServerSubject
-from tests.defects.servers import answering, cancelling, careless, crowded, losing, polling, reading, streaming
+from tests.defects.servers import (
+    answering,
+    cancelling,
+    careless,
+    crowded,
+    losing,
+    polling,
+    reading,
+    scanning,
+    streaming,
+)
 from tests.defects.servers.meddler import Meddler, Spoiler
 from tests.defects.servers.sound import SOUND
 from tests.defects.servers.spoilers import SPOILERS
 from tests.unshrunk import UNSHRUNK
 
 #: Importing them fills the register.
-MODULES = (answering, cancelling, careless, crowded, losing, polling, reading, streaming)
+MODULES = (answering, cancelling, careless, crowded, losing, polling, reading, scanning, streaming)
 #: The law that must catch each defect.
 CAUGHT_BY = {
     "WrongId": "requests.every_request_is_answered_once_with_its_own_answer",
@@ -111,6 +121,26 @@ CAUGHT_BY = {
     "SkipsWhatIsCompacted": "polls.changes_that_are_not_stored_any_more_are_compacted",
     "KeepsTheOldestToItself": "polls.changes_that_are_not_stored_any_more_are_compacted",
     "MarksNoProgress": "polls.without_changes_a_poll_waits_and_says_how_far_it_is",
+    "VisitsAKeyTwice": "scans.every_key_comes_once_in_order",
+    "VisitsKeysInReverse": "scans.every_key_comes_once_in_order",
+    "LosesTheKeyAtTheEnd": "scans.a_scan_goes_on_from_any_place",
+    "GoesOnWhereItBegan": "scans.a_scan_goes_on_from_any_place",
+    "ScansAreLive": "scans.a_committed_scan_shows_the_committed_epoch",
+    "PagesAreOfManyEpochs": "scans.values_that_fill_frames_come_on_several_pages",
+    "TooLargeIsLeftOut": "scans.values_that_fill_frames_come_on_several_pages",
+    "TooLargeEndsTheScan": "scans.values_that_fill_frames_come_on_several_pages",
+    "ForgetsThePrefix": "scans.a_selection_has_its_keys_alone",
+    "TakesAPrefixForAColumn": "scans.a_selection_has_its_keys_alone",
+    "ForgetsTheNamespace": "scans.a_selection_has_its_keys_alone",
+    "ForgetsTheLimit": "scans.a_scan_shows_what_was_asked_for_and_no_more",
+    "ShowsEverything": "scans.a_scan_shows_what_was_asked_for_and_no_more",
+    "BeginsAgainAfterTheLastGroup": "scans.there_are_no_keys_after_the_last_group",
+    "ForgetsDemandsOfScans": "scans.a_scan_that_cannot_be_answered_fails_by_code",
+    "VisitsNothingThatIsNotOwned": "scans.a_scan_that_cannot_be_answered_fails_by_code",
+    "ScansWhatIsNotOffered": "scans.a_scan_that_is_not_offered_is_unsupported",
+    "BeginsExpiredScansAgain": "scans.a_view_belongs_to_its_owner",
+    "ViewsAreNumbers": "scans.a_view_belongs_to_its_owner",
+    "KeepsAnyNumberOfViews": "scans.views_are_bounded",
     "AnswersARepeatedPingOnce": "broken.damage_at_every_place_of_a_session_harms_nobody_else",
 }
 

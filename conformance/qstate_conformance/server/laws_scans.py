@@ -173,6 +173,7 @@ def test_values_that_fill_frames_come_on_several_pages(subject: ServerSubject) -
             pages = list(_pages(source, target, _LARGE_GROUPS, options={**_COMMITTED, **options}))
             most = int(options.get("max_bytes", LIMITS.max_frame))
             assert options or len(pages) > 1, f"P-SCAN-3: {len(pages)} page for values of more than a frame"
+            assert {page.epoch for page in pages} == {COMMITTED_EPOCH}, f"P-SCAN-6: {[page.epoch for page in pages]}"
             found = [pair for page in pages for pair in zip(page.keys, page.results, strict=True)]
             assert [key for key, _ in found] == [entry.key for entry in expected], f"P-SCAN-1: {found!r:.200}"
             for entry, (_, result) in zip(expected, found, strict=True):

@@ -23,6 +23,7 @@ from qstate.backends import (
     ReadResult,
     StateBackend,
     StateReader,
+    StateScan,
     StateTable,
     Timer,
     TimerQueue,
@@ -172,6 +173,9 @@ class ReaderProxy(StateReader):
         self, descriptor: StateDescriptor, namespace: Namespace, keys: Sequence[Key], most_bytes: int = UNBOUNDED
     ) -> ReadResult:
         return self.inner.get(descriptor, namespace, keys, most_bytes)
+
+    def scan(self, descriptor: StateDescriptor) -> StateScan:
+        return self.inner.scan(descriptor)
 
 
 class WithTables(DictBackend):
