@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from qstate.client import QueryableStateClient
@@ -32,7 +31,7 @@ def demands_nothing_when_it_tries_again() -> None:
     def ask(self: Any, *args: Any) -> Any:
         asked = request(self, *args)
         if type(asked).__name__ == "Get":
-            self._query = replace(self._query, options=NO_OPTIONS)
+            self._query = self._query._replace(options=NO_OPTIONS)
         return asked
 
     GetOperation.request = ask  # type: ignore[method-assign]

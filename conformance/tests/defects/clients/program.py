@@ -6,11 +6,21 @@ import asyncio
 import inspect
 import sys
 
-from tests.defects.clients import answering, asking, connecting, demanding, retrying, routing, securing, viewing
+from tests.defects.clients import (
+    answering,
+    asking,
+    connecting,
+    demanding,
+    retrying,
+    routing,
+    scanning,
+    securing,
+    viewing,
+)
 from tests.defects.clients.seeds import SEEDS
 
 #: Importing them fills the register.
-MODULES = (answering, asking, connecting, demanding, retrying, routing, securing, viewing)
+MODULES = (answering, asking, connecting, demanding, retrying, routing, scanning, securing, viewing)
 
 
 def main(name: str) -> None:
