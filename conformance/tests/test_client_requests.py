@@ -31,7 +31,7 @@ def scan(at: int, field: Any) -> list[Any]:
 
 def poll(at: int, field: Any) -> list[Any]:
     """A sound Poll, in which one field is another."""
-    return _with([15, 1, 9, STATE, [], [], b"", 0, 128, 0, b"", 0, 4096], at, field)
+    return _with([15, 1, 9, STATE, [], [], None, 0, 128, 0, b"", 0, 4096], at, field)
 
 
 def _with(message: list[Any], at: int, field: Any) -> list[Any]:
@@ -105,8 +105,8 @@ def test_golden_messages_of_clients_have_no_fault(golden: dict[str, Any]) -> Non
         (scan(10, {"limit": [1]}), "P-MSG-8"),
         (scan(3, ["job"]), "the target"),
         (poll(5, None), "keys of Poll"),
-        (poll(6, b"a" * 4097), "the prefix"),
-        (poll(6, "a"), "the prefix"),
+        (poll(6, 5), "the prefix"),
+        ([15, 1, 9, STATE, [], ["k"], "k", 0, 128, 0, b"", 0, 4096], "the prefix"),
         (poll(9, -1), "from_epoch"),
         (poll(10, bytes(65)), "position"),
         (poll(12, 100), "max_bytes"),

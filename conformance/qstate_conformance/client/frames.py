@@ -13,6 +13,7 @@ from qstate_conformance.codes import Code, Type
 from qstate_conformance.packing import Choose, pack, shortest
 
 __all__ = [
+    "CANCEL",
     "CODES",
     "CODE_NAMES",
     "DESCRIBE",
@@ -48,7 +49,7 @@ __all__ = [
 ]
 
 HELLO, WELCOME, GET, VALUES, LOCATE, LOCATION, DESCRIBE, DESCRIPTION, PING, PONG, FAILURE = map(int, [*Type][:11])
-SCAN, PAGE, POLL = map(int, (Type.SCAN, Type.PAGE, Type.POLL))
+SCAN, PAGE, POLL, CANCEL = map(int, (Type.SCAN, Type.PAGE, Type.POLL, Type.CANCEL))
 
 #: Of the state that the peer of a law describes, unless the law says otherwise.
 FINGERPRINT = "0f1e2d3c4b5a6978"

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from qstate_conformance.client import frames
-from qstate_conformance.client.frames import DESCRIBE, GET, HELLO, LOCATE, PING, SCAN
+from qstate_conformance.client.frames import CANCEL, DESCRIBE, GET, HELLO, LOCATE, PING, SCAN
 from qstate_conformance.client.requests import Limits, Request, faults_of, read_payload
 from qstate_conformance.packing import pack
 
@@ -284,7 +284,7 @@ class Peer:
             request = self._received(connection, payload, self._limits)
             if request is None:
                 return
-            for reply in self._replies(request):
+            for reply in self._replies(request) if request.type != CANCEL else ():
                 if isinstance(reply, bytes):
                     connection.in_flight.pop(request.id, None)
                 if not self._act(connection, reply):
@@ -320,6 +320,8 @@ class Peer:
                 if connection.hello is not None:
                     self.faults.append("P-HELLO-1: there was a second Hello")
                 connection.hello = request
+            elif request.type == CANCEL:
+                self.faults.append("P-CANCEL-3: Cancel came, which no Welcome of this peer announces")
             else:
                 if request.id in connection.in_flight:
                     self.faults.append(f"P-REQ-1: the id {request.id} is used again before its answer has come")

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgpack
 
-from qstate_conformance.client.frames import DESCRIBE, GET, HELLO, LOCATE, PING, POLL, SCAN
+from qstate_conformance.client.frames import CANCEL, DESCRIBE, GET, HELLO, LOCATE, PING, POLL, SCAN
 from qstate_conformance.packing import Ext, Pairs
 
 __all__ = ["MAX_ID", "Limits", "Request", "faults_of", "read_payload"]
@@ -27,7 +27,7 @@ MAX_GROUPS = 32768
 MAX_VIEW = 64
 STATE_ID_BYTES = 16
 #: The number of elements of each message; Hello may have more.
-SIZES = {HELLO: 5, GET: 7, SCAN: 11, POLL: 13, LOCATE: 5, DESCRIBE: 4, PING: 2}
+SIZES = {HELLO: 5, GET: 7, SCAN: 11, POLL: 13, LOCATE: 5, DESCRIBE: 4, PING: 2, CANCEL: 2}
 NAMES = {
     HELLO: "Hello",
     GET: "Get",
@@ -36,9 +36,10 @@ NAMES = {
     LOCATE: "Locate",
     DESCRIBE: "Describe",
     PING: "Ping",
+    CANCEL: "Cancel",
 }
 #: Where a message has keys, columns and namespaces, which alone may contain extension types.
-KEYS_AT = {GET: (4, 6), SCAN: (4, 5, 8), POLL: (4, 5)}
+KEYS_AT = {GET: (4, 6), SCAN: (4, 5, 8), POLL: (4, 5, 6)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +152,7 @@ def _faults(request: Request, limits: Limits | None) -> Iterator[str]:
         yield f"P-HELLO-1: {name} was sent before the Welcome"
     if request.id == 0:
         yield f"P-MSG-2: {name} has the id 0"
-    if kind != PING and not _is_integer(elements[2], 0, MAX_ID):
+    if kind not in (PING, CANCEL) and not _is_integer(elements[2], 0, MAX_ID):
         yield f"deadline_ms of {name} is {elements[2]!r}, not an integer of 0 to {MAX_ID} (P-MSG-6)"
     if kind in KEYS_AT:
         yield from _target_faults(request.target)
@@ -221,14 +222,7 @@ def _keys_faults(request: Request, keys: tuple[Any, ...], limits: Limits | None)
 
 def _scan_faults(request: Request, limits: Limits | None) -> Iterator[str]:
     namespaces, prefix, start, stop, after, view, options = request.elements[4:11]
-    yield from _selection_faults(namespaces, start, stop)
-    if _is_array(prefix):
-        if not 1 <= len(prefix) <= 64 or any(map(_is_array, prefix)):
-            yield f"the prefix {prefix!r} is not an array of 1 to 64 columns"
-        for column in prefix:
-            yield from _key_faults(column, "prefix")
-    elif prefix is not None and not isinstance(prefix, str | bytes):
-        yield f"the prefix {prefix!r} is neither nil, string, binary nor an array of columns (P-MSG-5)"
+    yield from _selection_faults(namespaces, prefix, start, stop)
     if after is not None:
         if not _is_array(after) or len(after) != 2:
             yield f"after is {after!r}, neither nil nor [namespace, key]"
@@ -243,13 +237,13 @@ def _scan_faults(request: Request, limits: Limits | None) -> Iterator[str]:
 
 def _poll_faults(request: Request, limits: Limits | None) -> Iterator[str]:
     namespaces, keys, prefix, start, stop, epoch, position, wait_ms, max_bytes = request.elements[4:13]
-    yield from _selection_faults(namespaces, start, stop)
+    yield from _selection_faults(namespaces, prefix, start, stop)
     if _is_array(keys):
         yield from _keys_faults(request, keys, limits)
     else:
         yield f"keys of Poll are {keys!r}, not an array"
-    if not isinstance(prefix, bytes) or len(prefix) > 4096 or (prefix and keys):
-        yield f"the prefix {prefix!r} is not binary of at most 4096 bytes, empty beside keys (P-MSG-5)"
+    if prefix is not None and keys:
+        yield f"the prefix {prefix!r} comes beside keys"
     if not _is_integer(epoch, 0, (1 << 63) - 1):
         yield f"from_epoch is {epoch!r}, not an integer from 0 (P-MSG-6)"
     if not isinstance(position, bytes) or len(position) > MAX_VIEW:
@@ -258,11 +252,18 @@ def _poll_faults(request: Request, limits: Limits | None) -> Iterator[str]:
         yield f"wait_ms and max_bytes are {wait_ms!r} and {max_bytes!r}, not integers within their bounds (P-MSG-6)"
 
 
-def _selection_faults(namespaces: Any, start: Any, stop: Any) -> Iterator[str]:
+def _selection_faults(namespaces: Any, prefix: Any, start: Any, stop: Any) -> Iterator[str]:
     if not _is_array(namespaces) or len(namespaces) > 1:
         yield f"namespaces are {namespaces!r}, not an array of at most one"
     elif namespaces and namespaces[0] is not None:
         yield from _key_faults(namespaces[0], "namespace")
+    if _is_array(prefix):
+        if not 1 <= len(prefix) <= 64 or any(map(_is_array, prefix)):
+            yield f"the prefix {prefix!r} is not an array of 1 to 64 columns"
+        for column in prefix:
+            yield from _key_faults(column, "prefix")
+    elif prefix is not None and not isinstance(prefix, str | bytes):
+        yield f"the prefix {prefix!r} is neither nil, string, binary nor an array of columns (P-MSG-5)"
     if not (_is_integer(start, 0, MAX_GROUPS - 1) and _is_integer(stop, start + 1, MAX_GROUPS)):
         yield f"the key groups {start!r} to {stop!r} are no range within 0 to {MAX_GROUPS} (P-MSG-6)"
 
