@@ -61,6 +61,12 @@ def add_query_commands(commands: Any) -> None:
         metavar="SECONDS",
         help="wait for an answer with everything that was committed more than SECONDS ago",
     )
+    get.add_argument(
+        "--wait",
+        type=float,
+        metavar="SECONDS",
+        help="how long to try again when the get fails for a reason that may pass; default: until --timeout",
+    )
     get.set_defaults(run=_get)
 
 
@@ -126,6 +132,7 @@ def _get(arguments: argparse.Namespace) -> int:
             arguments.isolation,
             min_epoch=arguments.min_epoch,
             max_staleness_s=arguments.max_staleness,
+            wait_s=arguments.wait,
         )
         value = None if view is None else view.contents()
     if arguments.json:

@@ -92,6 +92,7 @@ def test_key_without_a_value_has_exit_code_1(proxy: str) -> None:
         (["get", "nyc", "lastTemperature", "JFK", "--namespace", "1.5"], ["key", "float"]),
         (["get", "nyc", "lastTemperature", "JFK", "--isolation", "committed"], ["does not support that"]),
         (["get", "nyc", "lastTemperature", "JFK", "--max-staleness", "-1"], ["max_staleness_s", "-1.0"]),
+        (["get", "nyc", "lastTemperature", "JFK", "--wait", "-1"], ["wait_s", "-1.0"]),
         (["get", "nyc", "", "JFK"], ["state must be a name"]),
         (["states", ""], ["job must be a name"]),
         (["jobs", "--timeout", "0"], ["timeout_s must be seconds above zero"]),
@@ -106,7 +107,7 @@ def test_demands_are_made(proxy: str) -> None:
         "get", "nyc", "lastTemperature", "JFK", "--proxy", proxy, "--min-epoch", "0", "--max-staleness", "0.5"
     )
     assert (reached.returncode, reached.stdout) == (cli.SUCCESS, "71.06\n")
-    later = run("get", "nyc", "lastTemperature", "JFK", "--proxy", proxy, "--min-epoch", "99", "--timeout", "1")
+    later = run("get", "nyc", "lastTemperature", "JFK", "--proxy", proxy, "--min-epoch", "99", "--wait", "0.5")
     assert_one_line_error(later, "earlier epoch than min_epoch", "min_epoch=99")
     assert_one_line_error(
         run("get", "nyc", "lastTemperature", "JFK", "--min-epoch", "-1", "--proxy", proxy), "min_epoch"
