@@ -56,6 +56,8 @@ class Sizes:
     ttl_rounds: int = 3
     #: In each epoch of a sweep.
     ttl_sweep_rows: int = 20_000
+    scan_keys: int = 1_000_000
+    scan_rounds: int = 3
     subscribed_keys: int = 20_000
     subscribed_epochs: int = 50
     subscribed_rounds: int = 5
@@ -88,6 +90,7 @@ QUICK = replace(
     load_rounds=8,
     live_rounds=2,
     live_s=2.0,
+    scan_keys=200_000,
     checkpoint_rounds=3,
     memory_keys=1_000_000,
     timers=1_000_000,
@@ -132,6 +135,8 @@ TINY = Sizes(
     live_rounds=1,
     live_s=0.1,
     live_rows_per_s=100,
+    scan_keys=500,
+    scan_rounds=1,
     checkpoint_keys=2_000,
     checkpoint_rounds=1,
     memory_keys=2_000,

@@ -65,6 +65,7 @@ _ALL = (
     _at_least("P15 hundred", "the same to 100 subscribers, in all", 500_000, 1_000_000, "changes/s"),
     _at_most("P15 p99", "from a commit to the delivery of its changes, p99", 100, 30, "ms"),
     _at_least("P15 cost", "rows/s beside 100 subscribers, against none", 0.85, 0.95),
+    _at_least("P16", "scan of a committed state through the port, against an offline dump", 0.5, 1.0),
     _at_most("P17 standby", "longest gap in committed answers, a task manager is killed, one standby", 0.5, 0.1, "s"),
     _at_most("P17 alone", "the same without a standby", 5, 2, "s"),
     _at_least("P19", "timers of one epoch that fire, against rows of the function without timers", 0.3, 0.7),
