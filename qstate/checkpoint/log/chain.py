@@ -324,7 +324,9 @@ def read_chain(files: Directory, identity: LogIdentity | None = None) -> Chain |
     bases: list[Snapshot | None] = []
     segments: list[Sealed] = []
     damaged: str | None = None
-    for base in (*reversed(reader.snapshots), None):
+    # The state that a log began with is in snapshot 0. Without it, the log must not seem to have begun with none.
+    nothing = () if reader.began_with_state else (None,)
+    for base in (*reversed(reader.snapshots), *nothing):
         try:
             found, found_damaged = reader.follow(base)
         except DamagedCheckpoint as exc:
@@ -351,6 +353,8 @@ class _ChainReader:
         self._names = files.names()
         numbered = history_files(self._names)
         self.logs = {number for number, kind in numbered if kind is FileKind.LOG}
+        #: Whether the log began with the state of another layout, savepoint or job.
+        self.began_with_state = (0, FileKind.SNAPSHOT) in numbered
         self._infos: dict[int, SegmentInfo | DamagedCheckpoint] = {}
         #: The seals that sound snapshots, usable or not, name for the `.log` file of their number.
         self._known: dict[int, int] = {}

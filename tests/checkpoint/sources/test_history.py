@@ -306,3 +306,19 @@ def test_epoch_of_two_forms_says_which_ones_can_be_read(job: StoredJob) -> None:
     with pytest.raises(CheckpointError, match=r"with two schemas, .* ask for an earlier epoch, or for a later one"):
         list(read_entries(source, UID, epoch=2))
     assert list(read_entries(source, UID, epoch=1)) and list(read_entries(source, UID, epoch=4))
+
+
+@pytest.mark.parametrize("place", ["header", "body"])
+def test_log_whose_first_state_is_damaged_is_refused(job: StoredJob, place: str) -> None:
+    """It must not be read as a log that began without any state."""
+    job.run(range(3))
+    job.rescale(1, 3, [0])
+    job.restart()
+    job.run([3])
+    assert held(open_source(str(job.root)), 3) == state_after(3)
+    path = Path(job.directory(0)) / "000000000000.snapshot"
+    data = bytearray(path.read_bytes())
+    data[30 if place == "header" else len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DamagedCheckpoint, match=r"000000000000\.snapshot"):
+        held(open_source(str(job.root)), 3)
