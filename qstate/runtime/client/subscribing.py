@@ -398,6 +398,8 @@ class Subscribing:
             self._patience_s = self._wanted.patience_s
 
     def _failed(self, one: _Range, error: QueryError, now: float) -> None:
+        if error.code == FailureCode.OVERLOADED:
+            self._answered_at = now
         passing = error.code in _PASSING or error.retry is not Retry.FATAL
         others = len(self._links.endpoints.caches) > 1
         unknown = error.code in _UNKNOWN and not self._begun and not others

@@ -25,7 +25,7 @@ from qstate.protocol import Poll, Run
 from qstate.protocol.limits import MAX_RUNS
 from qstate.runtime.serving.scans import begins_with, encoded_prefix
 
-__all__ = ["Place", "Polled", "Selection", "place_of", "polled"]
+__all__ = ["ENOUGH_BYTES", "Place", "Polled", "Selection", "place_of", "polled"]
 
 #: An answer ends with the change that reaches so many bytes, and the reading of one poll ends after so many seconds.
 ENOUGH_BYTES = 1 << 20

@@ -6,6 +6,8 @@ committed epoch has changed. A poll that waits holds no thread. `polled_changes`
 
 A poll whose epochs have no change that it selects goes on waiting, from the epoch after them: a subscriber of one key
 costs an epoch one look-up, and no answer.
+
+A client that does not read its answers gets no more, so its polls wait here, as requests and not as answers.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from qstate.keys import check_key
 from qstate.line_limit import limited
 from qstate.protocol import Changes, Poll
 from qstate.runtime.serving.client_connection import Call
-from qstate.runtime.serving.polled_changes import Place, Polled, Selection, place_of, polled
+from qstate.runtime.serving.polled_changes import ENOUGH_BYTES, Place, Polled, Selection, place_of, polled
 from qstate.runtime.serving.registry import StateInstance, StateRegistry
 
 __all__ = ["Polls"]
@@ -42,6 +44,8 @@ __all__ = ["Polls"]
 log = limited(logging.getLogger(__name__))
 
 STOP_TIMEOUT_S = 5.0
+#: How often to look whether a client that has not read its answers has done so.
+ROOM_S = 0.02
 
 
 @dataclass(slots=True, eq=False)
@@ -63,7 +67,9 @@ class Polls:
         self._registry = registry
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._waiting: dict[ChangeFeed, list[_Poll]] = {}
-        #: When the first of the waiting polls may have waited long enough.
+        #: Polls whose clients have not read enough of their answers, in their order.
+        self._blocked: list[_Poll] = []
+        #: When the first of the waiting polls may have waited long enough, or a blocked one may have room.
         self._check_at = math.inf
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="qstate-polls", daemon=True)
@@ -131,6 +137,10 @@ class Polls:
         assert source is not None
         stop = min(request.stop_group, instance.key_groups.stop)
         selection = poll.selection = poll.selection or Selection(request, instance.key_types)
+        if not poll.call.connection.has_room(ENOUGH_BYTES):
+            self._blocked.append(poll)
+            self._check_at = min(self._check_at, time.monotonic() + ROOM_S)
+            return None
         while True:
             final = source.feed.final
             found = polled(source, selection, poll.place, stop, min(poll.call.most_bytes, request.max_bytes))
@@ -191,6 +201,12 @@ class Polls:
     def _expire(self) -> None:
         """Answer the polls whose time is over."""
         now, self._check_at = time.monotonic(), math.inf
+        blocked, self._blocked = self._blocked, []
+        for poll in blocked:
+            if now >= poll.call.deadline or poll.call.connection.over:
+                poll.call.fail(FailureCode.DEADLINE_EXCEEDED)
+            else:
+                self._continue(poll)
         for feed, polls in list(self._waiting.items()):
             self._waiting[feed] = [poll for poll in polls if now < poll.until]
             self._check_at = min([self._check_at, *(poll.until for poll in self._waiting[feed])])
@@ -201,7 +217,8 @@ class Polls:
     def _close(self) -> None:
         self._closed = True
         waiting, self._waiting = self._waiting, {}
-        for polls in waiting.values():
+        blocked, self._blocked = self._blocked, []
+        for polls in (*waiting.values(), blocked):
             for poll in polls:
                 self._continue(poll)
 

@@ -289,3 +289,18 @@ def test_polls_at_a_proxy_leave_its_gets_a_connection(
         wait_until(lambda: server._endpoint.in_flight == 5, "the server has read what it takes")
         client.sock.sendall(client.connection.send(Get(99, 5000, names, None, {}, ("JFK",))))
         assert client.answer_to(99)
+
+
+def test_polls_of_a_client_that_reads_nothing_wait_as_requests(
+    history: History, registry: StateRegistry, start_server: ServerFactory
+) -> None:
+    """All of them are answered in the end, and other clients at once."""
+    (instance,) = history.instances()
+    state_id = registry.register(instance)
+    server = start_server(max_frame=1 << 16, unread_timeout_s=20.0)
+    history.commit(0, *(put(f"key {number}", "x" * 1000) for number in range(60)))
+    with RawClient(server.address) as slow, RawClient(server.address) as other:
+        numbers = [send_poll(slow, state_id, max_bytes=1 << 16) for _ in range(200)]
+        assert pairs(changes(other, state_id))
+        answers = [slow.answer_to(number) for number in numbers]
+    assert all(isinstance(answer, Changes) and answer.runs for answer in answers)
