@@ -11,8 +11,10 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { Connection } from "./connection.js";
 import { ClosedError, InvalidArgument, QueryError, failure } from "./failures.js";
 import * as protocol from "./protocol.js";
-import { checkDemand, checkKey, checkName } from "./protocol.js";
-import { viewsOf } from "./views.js";
+import { checkDemand, checkGroups, checkKey, checkName, checkPrefix } from "./protocol.js";
+import { Scan } from "./scan.js";
+import { Subscription } from "./subscription.js";
+import { readersOf } from "./views.js";
 
 export { ClosedError, InvalidArgument, QueryError, UnreadableState, UnsupportedOperation } from "./failures.js";
 export { Extension, Timestamp } from "./messagepack.js";
@@ -20,8 +22,13 @@ export * from "./views.js";
 
 /** The failure code of values that no known description can read. */
 const UNKNOWN_STATE_ID = 4;
+/** How often a page or a poll is sent when its connection breaks, and how long a client waits before (P-SCAN-12). */
+const TRIES = 3;
+const PAUSE_MS = 100;
 const FIRST_WAIT_MS = 5;
 const LONGEST_WAIT_MS = 200;
+/** The most bytes of the changes that one poll asks for. */
+const LARGEST_CHANGES = 16 * 1024 * 1024;
 /** Timers count milliseconds in 31 bits: one of more ends at once. */
 const LONGEST_TIMEOUT_MS = 2 ** 31 - 1;
 
@@ -103,6 +110,47 @@ export class Client {
     return views;
   }
 
+  /**
+   * The keys of a state that have a value, page after page: an asynchronous iterator of `{ key, namespace, view }`.
+   *
+   * Options: `prefix` (text or bytes with which the first column begins, or an array of the first columns),
+   * `namespace` (null for the void one; by default all), `keyGroups`, `limit`, `values` (false: each view is null),
+   * `cursor` (of an earlier scan, which this one continues), those of `get`, and `timeoutMs`, the time limit of a page.
+   * An entry has an `error` in place of a view when its value alone has failed. Raises, also later, what `get` raises.
+   */
+  scan(job, state, { values = true, cursor = null, timeoutMs = this.#timeoutMs, ...how } = {}) {
+    return new Scan((request) => this.#page(job, state, request, timeoutMs), {
+      ...selectionOf(job, state, how),
+      options: { ...optionsOf(how), ...(values ? {} : { show: "keys" }) },
+      cursor,
+    });
+  }
+
+  /** How many keys `scan` would visit. */
+  async count(job, state, { timeoutMs = this.#timeoutMs, ...how } = {}) {
+    const selection = { ...selectionOf(job, state, how), options: { ...optionsOf(how), show: "count" }, cursor: null };
+    const pages = new Scan((request) => this.#page(job, state, request, timeoutMs), selection).pages();
+    let counted = 0;
+    for await (const page of pages) counted += page.selected;
+    return counted;
+  }
+
+  /**
+   * The committed state, and then every committed change of it: a Subscription, an asynchronous iterator.
+   *
+   * Options: `prefix`, `namespace` and `keyGroups` as of `scan`; `position` (of an earlier subscription, which this one
+   * continues), `waitMs` (how long the server may wait for a change) and `timeoutMs` (how much longer an answer may take).
+   */
+  subscribe(job, state, { position = null, waitMs = 10_000, timeoutMs = this.#timeoutMs, ...how } = {}) {
+    const selection = { ...selectionOf(job, state, how), options: { isolation: "committed" }, cursor: null };
+    const asker = {
+      known: () => this.#retrying(timeoutMs, (deadline) => this.#look(job, state, deadline)),
+      page: (request) => this.#page(job, state, request, timeoutMs),
+      poll: (request) => this.#poll(job, state, request, waitMs, timeoutMs),
+    };
+    return new Subscription(asker, selection, position);
+  }
+
   /** The names of the jobs that the proxy serves. */
   async jobs({ timeoutMs = this.#timeoutMs } = {}) {
     return (await this.#describe(null, timeoutMs)).map((entry) => entry.job);
@@ -118,6 +166,41 @@ export class Client {
   close() {
     this.#closed = true;
     this.#connection?.end(new ClosedError("the client is closed"));
+  }
+
+  /** A page, and what reads its values. `request` has the fields of a Scan, and `fits(page)` judges the answer. */
+  async #page(job, state, { namespaces, prefix, start, stop, after, view, options, fits }, timeoutMs) {
+    const { SCAN, PAGE } = protocol;
+    const fieldsOf = (deadlineMs) =>
+      [deadlineMs, [job, state], namespaces, prefix, start, stop, after, view, options];
+    return this.#askAbout(job, state, [SCAN, PAGE, fieldsOf, fits], timeoutMs);
+  }
+
+  async #poll(job, state, { namespaces, prefix, start, stop, epoch, place, fits }, waitMs, timeoutMs) {
+    const { POLL, CHANGES } = protocol;
+    const fieldsOf = (deadlineMs) =>
+      [deadlineMs, [job, state], namespaces, [], prefix, start, stop, epoch, place, waitMs, LARGEST_CHANGES];
+    return this.#askAbout(job, state, [POLL, CHANGES, fieldsOf, fits], waitMs + timeoutMs);
+  }
+
+  /** The answer to a request about a state, and what reads its values; sent again when its connection breaks. */
+  async #askAbout(job, state, [type, answerType, fieldsOf, fits], timeoutMs) {
+    const attempt = async (deadline) => {
+      const known = await this.#look(job, state, deadline);
+      const connection = await this.#connected(deadline);
+      const answer = await connection.request(type, answerType, fieldsOf, deadline, fits);
+      // The state has come back as another one: it has to be looked up again.
+      if (answer.fingerprint !== known.fingerprint) this.#forget(job, state, failure(UNKNOWN_STATE_ID, new Map()));
+      return { answer, known };
+    };
+    for (let tries = 1; ; tries++) {
+      try {
+        return await this.#retrying(timeoutMs, attempt);
+      } catch (error) {
+        if (error.code !== "UNAVAILABLE" || tries === TRIES || this.#closed) this.#forget(job, state, error);
+        await sleep(PAUSE_MS * tries);
+      }
+    }
   }
 
   async #describe(job, timeoutMs) {
@@ -145,7 +228,8 @@ export class Client {
     const { LOCATE, LOCATION } = protocol;
     const connection = await this.#connected(deadline);
     const answer = await connection.request(LOCATE, LOCATION, (deadlineMs) => [deadlineMs, job, state], deadline);
-    return { makeView: viewsOf(answer.state, this.#serializers), fingerprint: answer.state.fingerprint };
+    const { state: described, maxParallelism } = answer;
+    return { ...readersOf(described, this.#serializers), fingerprint: described.fingerprint, maxParallelism };
   }
 
   /** A state that failed for good may be replaced by another: the client looks it up again. */
@@ -217,6 +301,17 @@ async function ask(connection, query, keys, deadline) {
 /** Whether every result is of the epoch that was demanded, or of a later one. */
 function isReached({ epochs, results }, { min_epoch: least = null }) {
   return least === null || epochs.every((epoch, at) => typeof results[at] === "number" || epoch >= least);
+}
+
+/** What a scan or a subscription selects. Raises InvalidArgument. */
+function selectionOf(job, state, { prefix = null, namespace, keyGroups = [0, protocol.MAX_GROUPS], limit = null }) {
+  checkName(job);
+  checkName(state);
+  checkPrefix(prefix);
+  checkGroups(keyGroups);
+  if (namespace !== undefined && namespace !== null) checkKey(namespace);
+  if (limit !== null && !(Number.isSafeInteger(limit) && limit > 0)) throw new InvalidArgument("a limit is from 1");
+  return { prefix, namespaces: namespace === undefined ? [] : [namespace], keyGroups, limit };
 }
 
 /** The options of a Get: what is as usual is left out. */

@@ -26,7 +26,7 @@ const views = new Map();
 const serializers = { "conformance.reversed": (bytes) => Buffer.from(bytes).reverse().toString() };
 
 const operations = {
-  hello: () => ({ protocol: 1, client: "qstate example, Node", features: ["async", "batch", "demands", "retry", "serializer"] }),
+  hello: () => ({ protocol: 1, client: "qstate example, Node", features: ["async", "batch", "demands", "retry", "scan", "serializer"] }),
 
   open({ host, port, token, timeout_ms: timeoutMs }) {
     const number = clients.size + 1;
@@ -41,6 +41,25 @@ const operations = {
   async get_many({ client, job, state, keys, ...more }) {
     const found = await clients.get(client).getMany(job, state, keys.map(untagged), options(more));
     return { results: found.map((view) => entry(view)) };
+  },
+
+  async scan({ client, job, state, prefix, namespace, key_groups: keyGroups, limit, show = "values", ...more }) {
+    const asked = clients.get(client);
+    const chosen = { ...options(more), prefix: untagged(prefix ?? null), namespace: untagged(namespace), keyGroups, limit };
+    if (show === "count") return { entries: [], count: await asked.count(job, state, chosen) };
+    const entries = [];
+    const answer = () => ({ entries, count: entries.length });
+    const found = asked.scan(job, state, { ...chosen, values: show === "values" });
+    try {
+      for await (const { key, namespace: space, view, error } of found) {
+        const told = { key: tagged(key), namespace: tagged(space) };
+        if (view) Object.assign(told, { epoch: view.epoch, value: tagged(contentsOf(view)) });
+        entries.push(error ? { ...told, error: { code: codeOf(error), message: error.message } } : told);
+      }
+    } catch (error) {
+      return { ...answer(), error: { code: codeOf(error), message: `${error.name}: ${error.message}` } };
+    }
+    return answer();
   },
 
   async describe({ client, job, timeout_ms: timeoutMs }) {
@@ -107,7 +126,7 @@ function contentsOf(view) {
 // Keys and namespaces, and what is none of them.
 function untagged(value) {
   if (Array.isArray(value)) return value.map(untagged);
-  if (value === null || typeof value !== "object") return value;
+  if (value == null || typeof value !== "object") return value;
   if ("$hex" in value) return Buffer.from(value.$hex, "hex");
   if ("$integer" in value) return BigInt(value.$integer);
   if ("$ext" in value) return new Extension(value.$ext[0], Buffer.from(value.$ext[1], "hex"));

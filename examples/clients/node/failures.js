@@ -31,6 +31,7 @@ const CODES = new Map([
   [24, ["TLS_FAILED", FATAL]],
   [25, ["COMPACTED", FATAL]],
   [26, ["SCAN_EXPIRED", FATAL]],
+  [27, ["CANCELLED", FATAL]],
 ]);
 const RETRY = new Map(CODES.values());
 

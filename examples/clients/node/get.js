@@ -1,6 +1,7 @@
 // node get.js HOST:PORT JOB STATE KEY    prints the value of one key, as JSON where JSON can say it.
 
-import { Client, QueryError, ReadOnlyMap, ReadOnlyMapState, ReadOnlyValueState } from "./client.js";
+import { Client, QueryError } from "./client.js";
+import { contentsOf, shown } from "./shown.js";
 
 const [address, job, state, text] = process.argv.slice(2);
 const colon = address?.lastIndexOf(":") ?? -1;
@@ -19,16 +20,4 @@ try {
   process.exitCode = 1;
 } finally {
   client.close();
-}
-
-function contentsOf(view) {
-  if (view instanceof ReadOnlyMapState) return new ReadOnlyMap(view.entries());
-  return view instanceof ReadOnlyValueState ? view.value() : view.get();
-}
-
-function shown(_, value) {
-  if (typeof value === "bigint") return value.toString();
-  if (value instanceof Uint8Array) return Buffer.from(value).toString("hex");
-  if (!(value instanceof ReadOnlyMap)) return value;
-  return Object.fromEntries([...value].map(([key, entry]) => [typeof key === "string" ? key : JSON.stringify(key, shown), entry]));
 }

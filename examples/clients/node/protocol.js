@@ -8,6 +8,7 @@ import { Extension, Float, MessagePackError, decode, encode } from "./messagepac
 
 export const [HELLO, WELCOME, GET, VALUES, LOCATE, LOCATION, DESCRIBE, DESCRIPTION, PING, PONG, FAILURE] =
   Array(11).keys();
+export const [SCAN, PAGE, POLL, CHANGES] = [13, 14, 15, 16];
 export const VERSIONS = [1];
 export const BEFORE_THE_WELCOME = 65536;
 
@@ -15,7 +16,10 @@ const MAX_UINT32 = 2 ** 32 - 1;
 const MAX_FRAME = 2 ** 28 - 1;
 const BIGINT_STOP = 2n ** 63n;
 const MAX_NAME = 255;
+/** One past the last key group of any state. */
+export const MAX_GROUPS = 32768;
 /** A timestamp, and the texts of a date and of a decimal. */
+const MAX_COLUMNS = 64;
 const KEY_EXTENSIONS = new Set([-1, 3, 4]);
 
 /** The server broke a rule of the protocol. */
@@ -54,18 +58,50 @@ export function frame(elements, maxFrame = BEFORE_THE_WELCOME) {
 
 /** Raises InvalidArgument unless it is a key (P-KEY-1, P-KEY-2). */
 export function checkKey(key) {
-  const columns = Array.isArray(key) ? key : [key];
   if (Array.isArray(key) && key.length < 2) throw new InvalidArgument("a key of one column is the bare value");
-  for (const column of columns) {
-    const sound =
-      (typeof column === "string" && column.isWellFormed()) ||
-      column instanceof Uint8Array ||
-      typeof column === "boolean" ||
-      (column instanceof Extension && KEY_EXTENSIONS.has(column.code)) ||
-      Number.isSafeInteger(column) ||
-      (typeof column === "bigint" && column >= -BIGINT_STOP && column < BIGINT_STOP);
-    if (!sound) throw new InvalidArgument("a key's columns are text, Uint8Array, booleans, integers of 64 bits, or Extensions of dates, timestamps and decimals");
+  checkColumns(Array.isArray(key) ? key : [key]);
+}
+
+function checkColumns(columns) {
+  if (columns.every(isColumn)) return;
+  throw new InvalidArgument("a key's columns are text, Uint8Array, booleans, integers of 64 bits, or Extensions of dates, timestamps and decimals");
+}
+
+function isColumn(column) {
+  return (
+    (typeof column === "string" && column.isWellFormed()) ||
+    column instanceof Uint8Array ||
+    typeof column === "boolean" ||
+    (column instanceof Extension && KEY_EXTENSIONS.has(column.code)) ||
+    Number.isSafeInteger(column) ||
+    (typeof column === "bigint" && column >= -BIGINT_STOP && column < BIGINT_STOP)
+  );
+}
+
+function isKey(key) {
+  return Array.isArray(key) ? key.length >= 2 && key.length <= MAX_COLUMNS && key.every(isColumn) : isColumn(key);
+}
+
+/** Raises InvalidArgument unless it is null, text or bytes, or an array of the first columns. */
+export function checkPrefix(prefix) {
+  if (prefix === null || prefix instanceof Uint8Array || (typeof prefix === "string" && prefix.isWellFormed())) return;
+  if (!Array.isArray(prefix) || prefix.length < 1 || prefix.length > MAX_COLUMNS) {
+    throw new InvalidArgument("a prefix is text, a Uint8Array, or an array of the first columns");
   }
+  checkColumns(prefix);
+}
+
+/** Raises InvalidArgument unless it is the first key group and one past the last. */
+export function checkGroups(groups) {
+  const [start, stop] = Array.isArray(groups) ? groups : [];
+  if (!(isInteger(start, 0, MAX_GROUPS) && isInteger(stop, start + 1, MAX_GROUPS))) {
+    throw new InvalidArgument(`key groups are [first, one past the last] of 0 to ${MAX_GROUPS}`);
+  }
+}
+
+/** Whether two places are the same: [namespace, key], or null. */
+export function isSamePlace(one, other) {
+  return Buffer.from(encode(one)).equals(encode(other));
 }
 
 /** Raises InvalidArgument unless it is the name of a job or a state. */
@@ -110,6 +146,8 @@ function withoutAttributes(fields, size) {
 /** How many fields the answers have. */
 const SIZES = new Map([
   [VALUES, 3],
+  [PAGE, 9],
+  [CHANGES, 6],
   [LOCATION, 3],
   [DESCRIPTION, 1],
   [PONG, 0],
@@ -118,6 +156,8 @@ const SIZES = new Map([
 const CHECKS = new Map([
   [WELCOME, welcome],
   [VALUES, values],
+  [PAGE, page],
+  [CHANGES, changes],
   [LOCATION, location],
   [DESCRIPTION, description],
   [PONG, () => ({})],
@@ -146,6 +186,58 @@ function values(fields) {
   return { epochs, results, fingerprint };
 }
 
+function page([epoch, fingerprint, view, nextGroup, after, selected, namespaces, keys, results]) {
+  need(isEpoch(epoch) && isName(fingerprint), "the epoch and fingerprint of a page");
+  need(isBinary(view, 64), "a view");
+  need(isInteger(nextGroup, 0, MAX_GROUPS) && isPlace(after), "the place of the next page");
+  need(isInteger(selected, 0, Infinity), "the number of selected keys");
+  need(Array.isArray(keys) && keys.every(isKey) && [0, selected].includes(keys.length), "the keys of a page");
+  need(Array.isArray(namespaces) && namespaces.every(isNamespace), "the namespaces of a page");
+  need(Array.isArray(results) && results.every(isResult), "the results of a page");
+  for (const column of [namespaces, results]) need([0, keys.length].includes(column.length), "one of each for each key");
+  return { epoch, fingerprint, view, nextGroup, after, selected, namespaces, keys, results };
+}
+
+/** By operation, whether its changes have map keys, and whether they have values. */
+const COLUMNS = [null, [false, true], [false, false], [true, true], [true, false], [false, true]];
+
+function changes([fingerprint, stopGroup, nextEpoch, position, committed, runs]) {
+  need(isName(fingerprint) && isInteger(stopGroup, 1, MAX_GROUPS), "the fingerprint and the key groups of changes");
+  need(isInteger(nextEpoch, 0, Infinity) && isInteger(committed, -1, Infinity), "the epochs of changes");
+  need(isBinary(position, 64) && Array.isArray(runs) && runs.length <= 65536, "Changes");
+  let least = 0;
+  const most = nextEpoch - (position.length ? 0 : 1);
+  for (const run of runs) {
+    need(Array.isArray(run) && run.length === 6, "a run has six elements");
+    const [epoch, operation, namespace, keys, mapKeys, values] = run;
+    need(isInteger(epoch, least, most) && isInteger(operation, 1, 5) && isNamespace(namespace), "a run");
+    need(Array.isArray(keys) && keys.every(isKey), "the keys of a run");
+    [mapKeys, values].forEach((column, at) => {
+      need(COLUMNS[operation][at] ? column?.length === keys.length : column === null, "the columns of a run");
+    });
+    need(mapKeys === null || (Array.isArray(mapKeys) && mapKeys.every(isKey)), "the map keys of a run");
+    need(values === null || (Array.isArray(values) && values.every((value) => value instanceof Uint8Array)), "values");
+    least = epoch;
+  }
+  return { fingerprint, stopGroup, nextEpoch, position, committed, runs };
+}
+
+function isResult(result) {
+  return result instanceof Uint8Array || isInteger(result, 1, 65535);
+}
+
+function isNamespace(namespace) {
+  return namespace === null || isKey(namespace);
+}
+
+function isPlace(place) {
+  return place === null || (Array.isArray(place) && place.length === 2 && isNamespace(place[0]) && isKey(place[1]));
+}
+
+function isBinary(value, most) {
+  return value instanceof Uint8Array && value.length <= most;
+}
+
 function location(fields) {
   const [state, maxParallelism, owners] = fields;
   need(Array.isArray(owners), "Location");
@@ -159,7 +251,7 @@ function location(fields) {
     need(stateId instanceof Uint8Array && stateId.length === 16, "a state id");
     free = stop;
   }
-  return { state: stateOf(state) };
+  return { state: stateOf(state), maxParallelism };
 }
 
 function description(fields) {

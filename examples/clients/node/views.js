@@ -236,12 +236,16 @@ const VIEWS = {
   aggregating: ReadOnlyAggregatingState,
 };
 
-/** Makes the views of a state: `(bytes, epoch) => view`. Raises UnreadableState for what this client cannot read. */
-export function viewsOf({ name, kind, serializer }, serializers) {
+/**
+ * What reads a state: `makeView(bytes, epoch)`, and `load(bytes)` for one entry of a map.
+ *
+ * Raises UnreadableState for what this client cannot read.
+ */
+export function readersOf({ name, kind, serializer }, serializers) {
   if (!Object.hasOwn(VIEWS, kind)) throw new UnreadableState(`the state ${name} is of the unknown kind ${kind}`);
   const loads = serializer === "msgpack" ? null : serializers[serializer];
   if (loads === undefined) {
     throw new UnreadableState(`the state ${name} is written by the serializer ${serializer}; pass one of that name`);
   }
-  return (bytes, epoch) => new VIEWS[kind](bytes, epoch, loads);
+  return { makeView: (bytes, epoch) => new VIEWS[kind](bytes, epoch, loads), load: loads ?? contents };
 }
