@@ -46,11 +46,17 @@ class Bench:
 
     @contextmanager
     def job(
-        self, backend: str, parallelism: int = 2, *, snapshot_interval: int | None = None, standbys: int = 0
+        self,
+        backend: str,
+        parallelism: int = 2,
+        *,
+        snapshot_interval: int | None = None,
+        standbys: int = 0,
+        proxy_ports: str = "0",
     ) -> Iterator[Job]:
         """A job on ports of its own that is stopped at the end; snapshots as by default, unless said otherwise."""
         name = f"bench-{next(self._numbers)}"
-        settings = {"backend": backend, "parallelism": parallelism, "proxy_ports": "0", "server_ports": "0"}
+        settings = {"backend": backend, "parallelism": parallelism, "proxy_ports": proxy_ports, "server_ports": "0"}
         settings["standby_replicas"] = standbys
         if snapshot_interval is not None:
             settings |= {"snapshot_interval": snapshot_interval, "checkpoint_dir": str(self.directory(f"state-{name}"))}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -31,14 +32,19 @@ from qstate.spark import Job
 __all__ = ["run"]
 
 TARGET_OF = {1: "P17 standby", 0: "P17 alone"}
+HOST = "127.0.0.1"
+#: Ports for two task managers, a standby, and a successor that starts before the port of the lost one is free.
+PROXIES = 4
 #: Micro-batches before anything is measured; each key has a value then.
 WARM_BATCHES = 2
 #: Different files of rows. The job reads them again and again.
 FILES = 4
 FEED_EVERY_S = 1.0
-#: How long gets go on after the successor of a killed task manager is up.
+#: How long gets go on after the successor of a killed task manager answers.
 AFTER_S = 1.0
 PATIENCE_S = 60.0
+#: So many random keys are of all task managers.
+SENSORS = 100
 
 
 def run(bench: Bench) -> Findings:
@@ -60,14 +66,16 @@ def _gaps(bench: Bench, standbys: int) -> tuple[list[float], float]:
     files = ReadingFiles(bench.directory("readings"), rows=sizes.live_rows_per_s, keys=sizes.live_keys)
     every_key = ReadingFiles(bench.directory("readings"), rows=sizes.live_rows, keys=sizes.live_keys)
     with ExitStack() as stack:
-        job = stack.enter_context(bench.job("heap", standbys=standbys))
+        ports = _free_ports(PROXIES)
+        job = stack.enter_context(bench.job("heap", standbys=standbys, proxy_ports=",".join(map(str, ports))))
         query = stack.enter_context(alert_query(bench, job, every_key))
         query.feed(WARM_BATCHES)
         _await_standbys(job, standbys, WARM_BATCHES - 1)
         next_second = cycle([files.file(number) for number in range(FILES)])
         stack.enter_context(_Repeating(lambda: query.offer(next(next_second)), FEED_EVERY_S))
-        (host, port), *proxies = job.proxies
-        client = stack.enter_context(QueryableStateClient(host, port, proxies=proxies))
+        # A successor may take another port than the process that was killed.
+        proxies = [(HOST, port) for port in ports]
+        client = stack.enter_context(QueryableStateClient(*proxies[0], proxies=proxies[1:]))
         getting = _Getting(client, job.name, files, sizes)
         stack.enter_context(getting)
         getting.longest_s(sizes.live_s)
@@ -76,6 +84,12 @@ def _gaps(bench: Bench, standbys: int) -> tuple[list[float], float]:
         for number, gap in enumerate(gaps):
             say(f"  round {number + 1}: {standbys} standbys, longest gap {gap:.3f} s")
         return gaps, quiet
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        listeners = [stack.enter_context(socket.create_server((HOST, 0))) for _ in range(count)]
+        return [listener.getsockname()[1] for listener in listeners]
 
 
 def _await_standbys(job: Job, standbys: int, epoch: int) -> None:
@@ -97,6 +111,7 @@ def _gap_of_a_loss(job: Job, getting: _Getting, number: int) -> float:
         )
 
     _await(came, "another task manager registers")
+    getting.await_owners()
     return getting.longest_s(AFTER_S)
 
 
@@ -146,6 +161,11 @@ class _Getting(_Repeating):
     def begin(self) -> None:
         """Forget the gaps so far."""
         self._longest_s = 0.0
+
+    def await_owners(self) -> None:
+        """Wait until all keys can be got live: then every task manager has its state again."""
+        sensors = [self._files.sensor(self._random.randrange(self._keys)) for _ in range(SENSORS)]
+        self._client.get_many(self._job, STATE, sensors, timeout_s=PATIENCE_S)
 
     def longest_s(self, for_s: float) -> float:
         """Go on for so many seconds; the longest gap since `begin`, and begin again."""
