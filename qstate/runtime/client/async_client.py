@@ -301,11 +301,13 @@ class AsyncQueryableStateClient:
         min_epoch: int | None = None,
         max_staleness_s: float | None = None,
         wait_s: float | None = None,
+        return_errors: bool = False,
     ) -> dict[Key, Any]:
         """The view, or None, of each key. The client splits any number of keys into requests as needed.
 
         The values of one call may be of different moments: each has its own epoch. If any key failed, raises the error
-        of the first that did, and returns no values: with `wait_s`, as soon as it is known which keys fail.
+        of the first that did, and returns no values: with `wait_s`, as soon as it is known which keys fail. With
+        `return_errors`, a key that failed has its `QueryError` in the place of a view.
         """
         asked = keys_of(keys)
         query = query_of(
@@ -317,12 +319,12 @@ class AsyncQueryableStateClient:
             check_names(job, state)
             query.check_keys(asked)
         if self._tracing is None:
-            found = await self._read(query, asked, deadline)
+            found = await self._read(query, asked, deadline, return_errors=return_errors)
         else:
             span = self._tracing.of_client(job, state, len(asked))
             with self._tracing.ended(span):
                 query = query._replace(attributes=self._tracing.carried(span))
-                found = await self._read(query, asked, deadline)
+                found = await self._read(query, asked, deadline, return_errors=return_errors)
         return dict(zip(asked, found, strict=True))
 
     def scan(
@@ -457,9 +459,11 @@ class AsyncQueryableStateClient:
     def _deadline(self, timeout_s: float | None) -> float:
         return time.monotonic() + (self._timeout_s if timeout_s is None else check_timeout(timeout_s))
 
-    async def _read(self, query: Query, keys: tuple[Key, ...], deadline: float) -> list[Any]:
+    async def _read(
+        self, query: Query, keys: tuple[Key, ...], deadline: float, *, return_errors: bool = False
+    ) -> list[Any]:
         get = failover_get if self._links.endpoints.may_answer(query) else GetOperation
-        return await self._finish(get(self._links, query, keys, deadline))
+        return await self._finish(get(self._links, query, keys, deadline), len(keys) if return_errors else 0)
 
     def _submit_sampled(self, tracing: Tracing, arguments: GetArguments, key: Key) -> asyncio.Future[Any] | None:
         """`submit` for a sampled trace: a request of its own carries the span. None when the trace is not sampled."""
@@ -505,8 +509,8 @@ class AsyncQueryableStateClient:
             else:
                 return page, operation.known
 
-    async def _finish(self, operation: Operation) -> list[Any]:
-        """Start the operation and wait for its end. Returns its result."""
+    async def _finish(self, operation: Operation, errors_of: int = 0) -> list[Any]:
+        """Start the operation and wait for its end. Returns its result; with `errors_of` so many keys, their errors."""
         future = self._wait_for(operation)
         self._links.start(operation)
         try:
@@ -514,7 +518,7 @@ class AsyncQueryableStateClient:
         except asyncio.CancelledError:
             operation.fail(QueryCancelled())
             raise
-        return operation.result()
+        return operation.result_of_each(errors_of) if errors_of else operation.result()
 
     async def _learn(self, query: Query, deadline: float) -> CachedState:
         """Look up a state. Tasks that ask at the same time share one look-up, each with its own deadline."""

@@ -12,6 +12,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 from random import Random
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -200,6 +201,13 @@ class Operation(ABC):
             if isinstance(entry, QStateError):
                 raise entry
         return found
+
+    def result_of_each(self, keys: int) -> list[Any]:
+        """The result or the `QueryError` of each key. Raises an error that is no `QueryError`."""
+        try:
+            return self.results()
+        except QueryError as exc:
+            return [copy(exc) for _ in range(keys)]
 
     def fail(self, error: QStateError) -> None:
         """Finish with an error, now. Has no effect on a finished operation."""

@@ -336,17 +336,19 @@ class QueryableStateClient:
         min_epoch: int | None = None,
         max_staleness_s: float | None = None,
         wait_s: float | None = None,
+        return_errors: bool = False,
     ) -> dict[Key, Any]:
         """The view, or None, of each key. The client splits any number of keys into requests as needed.
 
         The values of one call may be of different moments: each has its own epoch. If any key failed, raises the error
-        of the first that did, and returns no values: with `wait_s`, as soon as it is known which keys fail.
+        of the first that did, and returns no values: with `wait_s`, as soon as it is known which keys fail. With
+        `return_errors`, a key that failed has its `QueryError` in the place of a view.
         """
         asked = keys_of(keys)
         query = query_of(
             job, state, namespace, isolation, min_epoch=min_epoch, max_staleness_s=max_staleness_s, wait_s=wait_s
         )
-        found = self._read(query, asked, timeout_s)
+        found = self._read(query, asked, timeout_s, return_errors=return_errors)
         return dict(zip(asked, found, strict=True))
 
     def scan(
@@ -498,14 +500,17 @@ class QueryableStateClient:
     def _deadline(self, timeout_s: float | None) -> float:
         return time.monotonic() + (self._timeout_s if timeout_s is None else check_timeout(timeout_s))
 
-    def _read(self, query: Query, keys: tuple[Key, ...], timeout_s: float | None) -> list[Any]:
+    def _read(
+        self, query: Query, keys: tuple[Key, ...], timeout_s: float | None, *, return_errors: bool = False
+    ) -> list[Any]:
         """The results of a get, within a span if there is tracing."""
         tracing = self._tracing
+        errors_of = len(keys) if return_errors else 0
         if tracing is None:
-            return self._finish(self._get(query, keys, timeout_s))
+            return self._finish(self._get(query, keys, timeout_s), errors_of)
         span, query = self._traced(tracing, query, len(keys))
         with tracing.ended(span):
-            return self._finish(self._get(query, keys, timeout_s))
+            return self._finish(self._get(query, keys, timeout_s), errors_of)
 
     def _traced(self, tracing: Tracing, query: Query, keys: int) -> tuple[Any, Query]:
         """A new span, and the query whose requests carry it."""
@@ -546,10 +551,13 @@ class QueryableStateClient:
         group = key_group(key, known.max_parallelism)
         return group, group + 1
 
-    def _finish(self, operation: Operation) -> list[Any]:
-        """Start the operation and wait until it is finished, at its deadline at the latest. Returns its result."""
+    def _finish(self, operation: Operation, errors_of: int = 0) -> list[Any]:
+        """Start the operation and wait until it is finished, at its deadline at the latest. Returns its result.
+
+        With `errors_of` so many keys, their errors are results.
+        """
         links = self._links
         with links.lock:
             links.start(operation)
             links.wait(operation, operation.deadline)
-        return operation.result()
+        return operation.result_of_each(errors_of) if errors_of else operation.result()

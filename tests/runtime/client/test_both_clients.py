@@ -15,6 +15,7 @@ from qstate.errors import (
     ConfigError,
     DeadlineExceeded,
     FailureCode,
+    Forbidden,
     Overloaded,
     QueryError,
     SerializationError,
@@ -125,6 +126,19 @@ def test_a_failed_key_of_many_raises_its_own_error(client: Client, peer: Peer) -
 
     peer.script = script
     with pytest.raises(TooLarge, match="'b'"):
+        client.get_many("job", "state", ["a", "b"])
+    found = client.get_many("job", "state", ["a", "b"], return_errors=True)
+    assert found["a"].value() == "a" and isinstance(found["b"], TooLarge)
+
+
+def test_errors_of_all_keys_are_returned_on_demand(client: Client, peer: Peer) -> None:
+    peer.script = lambda request: (
+        [Failure(request.id, FailureCode.FORBIDDEN, {})] if isinstance(request, Get) else peer.honest(request)
+    )
+    found = client.get_many("job", "state", ["a", "b"], return_errors=True)
+    assert [type(error) for error in found.values()] == [Forbidden, Forbidden]
+    assert client.get_many("job", "state", [], return_errors=True) == {}
+    with pytest.raises(Forbidden):
         client.get_many("job", "state", ["a", "b"])
 
 
