@@ -137,7 +137,9 @@ class JobConfig:
         "", "ports of the driver for Prometheus metrics of all task managers, tried in order; empty: none"
     )
     task_manager_metrics_ports: str = _option(
-        "", "ports of each task manager for Prometheus metrics of its own, tried in order; empty: none"
+        "",
+        "ports of each task manager and of each standby of the job for Prometheus metrics of its own, tried in order; "
+        "empty: none",
     )
     metrics_bind: str = _option("127.0.0.1", "address that the metrics endpoints listen on")
     auth_token: str = field(default="", repr=False, metadata={"doc": "token that clients must present; empty: none"})

@@ -17,13 +17,12 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from qstate.errors import FencedError, QStateError
 from qstate.runtime.control.addresses import Bootstrap, TaskManagerAddress, host_id
-from qstate.runtime.control.job_statistics import ProcessStatistics
 from qstate.runtime.control.rpc import RpcPeer, connect
 from qstate.runtime.control.started_process import begin_process
+from qstate.runtime.control.tracing import configure_tracing
 from qstate.runtime.routing.location import LocationTable
 from qstate.runtime.serving.job_oracle import JobManagerOracle
 from qstate.runtime.standby.standby import Standby
@@ -79,7 +78,7 @@ class JobStandby:
                 "ping": lambda: None,
                 "stop": lambda: self.end("stopped by the job manager"),
                 "finalize": lambda operators, epoch: self._standby.look_soon(),
-                "statistics": self._counted,
+                "statistics": lambda: self._standby.statistics(),
             },
             on_close=lambda _: self.end("the job manager is gone"),
         )
@@ -87,11 +86,14 @@ class JobStandby:
         self._oracle = StandbyOfJobOracle(self._job_manager, bootstrap.index)
         self._standby = Standby(
             bootstrap.checkpoint_dir,
-            bootstrap.config.merged(metrics_ports=""),  # these are the driver's
+            # `metrics_ports` are the driver's.
+            bootstrap.config.merged(metrics_ports=bootstrap.config.task_manager_metrics_ports),
             host=self._host,
             interval_s=INTERVAL_S,
             oracle_of=lambda _: self._oracle,
             secret=bootstrap.secret,
+            name=bootstrap.name,
+            restarts=bootstrap.incarnation - 1,
         )
 
     def end(self, reason: str) -> None:
@@ -140,16 +142,16 @@ class JobStandby:
             self._standby.server_address,
             self._standby.address,
             bootstrap.executor_pid,
+            self._standby.metrics_address,
         )
-
-    def _counted(self) -> ProcessStatistics:
-        return replace(self._standby.statistics(), name=self._bootstrap.name, restarts=self._bootstrap.incarnation - 1)
 
 
 def main() -> None:
     """The process: reads its bootstrap from standard input, serves, and ends."""
     bootstrap, up = begin_process()
     try:
+        if bootstrap.config.tracing:
+            configure_tracing()
         standby = JobStandby(bootstrap)
         signal.signal(signal.SIGTERM, lambda *_: standby.end("SIGTERM"))
         standby.run(up)

@@ -123,7 +123,7 @@ class Standby:
     `config`: the standby uses the settings of proxies, state servers and backend, and reads the location with
     `checkpoint_storage_options`; it ignores the others. `interval_s` is the pause between two looks, in seconds.
     `oracle_of` makes the location oracle of the job that the directory names. `secret` is that of a job whose proxies
-    ask this standby. Raises `ConfigError` for settings that cannot work.
+    ask this standby. Its statistics have `name` and `restarts`. Raises `ConfigError` for settings that cannot work.
     """
 
     def __init__(
@@ -136,7 +136,10 @@ class Standby:
         descriptors: Iterable[StateDescriptor] = (),
         oracle_of: Callable[[str], ServedOracle] = StandbyOracle,
         secret: bytes | None = None,
+        name: str = "standby",
+        restarts: int = 0,
     ) -> None:
+        self._name, self._restarts = name, restarts
         self._oracle_of = oracle_of
         self._root = open_directory(absolute(location), config.checkpoint_storage_options)
         config = self._config = with_token(config)
@@ -233,9 +236,10 @@ class Standby:
         """The counts of the state server and the client proxy, and what is served. Any thread may call it."""
         status = self.status()
         return ProcessStatistics(
-            "standby",
+            self._name,
             counts_of(self._server_statistics),
             counts_of(self._proxy_statistics),
+            restarts=self._restarts,
             standby=StandbyStatistics(tuple(status.epochs.items()), status.looks, status.failures),
         )
 

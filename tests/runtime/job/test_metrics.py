@@ -118,6 +118,22 @@ def test_a_standby_serves_its_metrics_by_the_same_names(job_of: JobOf, tmp_path:
     assert "qstate_epoch" not in labels
 
 
+def test_a_standby_of_a_job_has_metrics_of_its_own_and_in_those_of_the_job(job_of: JobOf) -> None:
+    job = job_of(Totals(), task_manager_metrics_ports="0", standby_replicas=1)
+    job.epoch(0, rows_batch(("a", 1)))
+    job.manager.finalize(QUERY, 0)
+    sample = f'qstate_standby_epoch{{job="{JOB}",operator="it",process="standby 0"}} 0.0'
+    until(lambda: bool(job.manager.standbys()), "the standby is up")
+    (standby,) = job.manager.standbys()
+    assert standby.metrics is not None
+    until(lambda: sample in scraped(standby.metrics).splitlines(), "it serves the epoch")
+    with_job = MetricsServer(lambda: JOB, lambda: job.manager.statistics().processes, bind="127.0.0.1", ports="0")
+    try:
+        assert sample in scraped(with_job.address).splitlines()
+    finally:
+        with_job.close()
+
+
 def queries(found: Any) -> Iterator[str]:
     """The queries of a dashboard: those of its panels and of its variables."""
     if isinstance(found, dict):
