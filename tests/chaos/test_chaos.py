@@ -14,6 +14,7 @@ import pytest
 from qstate.checkpoint import open_source, read_operator_state
 from qstate.checkpoint.log.operator_state import FUNCTION_LIST
 from qstate.checkpoint.sources.verification import verify
+from tests.chaos.change_reader import ChangeReader
 from tests.chaos.committed_reader import CommittedReader
 from tests.chaos.driver import JOB
 from tests.chaos.faults import Action, Fault, Place
@@ -37,8 +38,14 @@ def assert_survives(work: Path, scenario: Scenario, tables: list[pa.Table], faul
     expected = expectation(tables)
     write_input(tables, work / "input")
     with Monkey(work, scenario, lives(scenario, seed), faults) as monkey:
-        with CommittedReader(JOB, expected.keys[:20], monkey.proxies, expected.totals, work / "checkpoint") as reader:
+        checkpoint = work / "checkpoint"
+        with (
+            CommittedReader(JOB, expected.keys[:20], monkey.proxies, expected.totals, checkpoint) as reader,
+            ChangeReader(JOB, monkey.proxies, expected.totals, checkpoint) as subscriber,
+        ):
             address = monkey.run(timeout_s=60 + 20 * len(faults))
+            last = len(tables) - 1
+            assert subscriber.wait_for(last, 60.0), f"changes up to epoch {subscriber.complete} of {last}"
         for isolation in ("live", "committed"):
             keys = {state: list(contents) for state, contents in expected.states.items()}
             found = monkey.states(address, keys, isolation)
@@ -47,6 +54,8 @@ def assert_survives(work: Path, scenario: Scenario, tables: list[pa.Table], faul
         assert monkey.alerts() == expected.alerts
         assert reader.violations == []
         assert reader.answers > 0
+        assert subscriber.violations == []
+        assert subscriber.missing(last) == []
         stopping = [fault for fault in faults if (fault.place, fault.action) == (Place.SINK, Action.RAISE)]
         assert len(monkey.stops) == len(stopping)
         assert monkey.not_struck == []
