@@ -396,7 +396,7 @@ class ByteStoreBackend(StateBackend):
         """The keys whose values tables can show before they are written, and the running epoch."""
         tables = [table for table in list(self._touched) if isinstance(table, ByteTable)]
         own = [table for table in tables if table.state.descriptor.name == descriptor.name]
-        return KeyIndex(self._running, ((table, table.shown_keys()) for table in own))
+        return KeyIndex(self._running, ((table, table.shown_keys) for table in own))
 
     def prefix_finder(self, descriptor: StateDescriptor, namespace: Namespace) -> Callable[[Key], bytes] | None:
         """The function from a key to its store key or prefix, for one thread; None when the state was never opened."""

@@ -283,14 +283,14 @@ class HeapBackend(StateBackend):
             found = self._frozen.get(descriptor.name)
             if found is None or found.epoch != self._final:
                 frozen = [table.frozen() for table in self._tables_of(descriptor)]
-                found = KeyIndex(self._final, ((table, table.final_keys()) for table in frozen))
+                found = KeyIndex(self._final, ((table, table.final_keys) for table in frozen))
                 self._frozen[descriptor.name] = found
             return found
 
     def live_keys(self, descriptor: StateDescriptor) -> KeyIndex[HeapTable]:
         """The keys that the operator has written so far."""
         self._check_open()
-        return KeyIndex(self._running, ((table, table.live_keys()) for table in self._tables_of(descriptor)))
+        return KeyIndex(self._running, ((table, table.live_keys) for table in self._tables_of(descriptor)))
 
     def _tables_of(self, descriptor: StateDescriptor) -> list[HeapTable]:
         return [table for table in list(self._held) if table.state.descriptor.name == descriptor.name]
