@@ -91,8 +91,10 @@ class HeapListTable(HeapContainerTable):
         self._before, self._staged = {}, {}
 
     def rollback(self) -> None:
+        # A committed key keeps a value all the while, for live readers.
         for key in self._before:
-            self.live.pop(key, None)
+            if key not in self._committed:
+                self.live.pop(key, None)
         for key, elements in self._committed.items():
             self.live[key] = [self._load(data) for data in elements]
 

@@ -142,8 +142,10 @@ class HeapMapTable(HeapContainerTable):
         return {map_key: found.get(map_key) for map_key in staged}
 
     def rollback(self) -> None:
+        # A committed key keeps a value all the while, for live readers.
         for key in self._before:
-            self.live.pop(key, None)
+            if key not in self._committed:
+                self.live.pop(key, None)
         for key, entries in self._committed.items():
             self.live[key] = {map_key: self._load(data) for map_key, data in entries.items()}
 

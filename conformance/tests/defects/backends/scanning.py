@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from qstate.backends import Isolation, Scanned, Selection, StateReader, StateScan
+from qstate.backends.heap.backend import HeapBackend
+from qstate.backends.heap.table import HeapTable
+from qstate.backends.key_index import KeyIndex
 from qstate.descriptors import StateDescriptor
 from qstate.errors import FailureCode, TooLarge
 from qstate.keys import Key, encode_key
@@ -290,3 +293,35 @@ class CrashesWhenClosed(WithScans):
     def close(self) -> None:
         super().close()
         self.__dict__["ended"] = True
+
+
+class RacingScan(ScanOfTheNewest):
+    """The same, while the writer works."""
+
+    caught_by = "backend.concurrent_scans.a_committed_scan_is_of_one_final_epoch_however_threads_interleave"
+
+
+class KeysOfTheFinalEpochAlone(HeapBackend):
+    """A committed scan of the heap keeps the keys of its epoch, and reads values of whatever epoch is final."""
+
+    caught_by = "backend.concurrent_scans.a_visit_goes_on_after_the_writer_has_moved"
+
+    def frozen_keys(self, descriptor: StateDescriptor) -> KeyIndex[HeapTable]:
+        return KeyIndex(self._final, ((table, table.live_keys()) for table in self._tables_of(descriptor)))
+
+
+class UncommittedIsMissed(PublishedIsMissed):
+    """A live scan misses what was published since the last final epoch, while the writer works."""
+
+    caught_by = "backend.concurrent_scans.a_live_scan_misses_no_key_that_stays"
+
+
+class RollbackTakesAwayFirst(HeapBackend):
+    """A rollback removes what the epoch has written, and then puts back what was committed."""
+
+    caught_by = "backend.concurrent_scans.a_rollback_hides_no_committed_key"
+
+    def rollback(self) -> None:
+        for table in self._touched:
+            table.live.clear()
+        super().rollback()
