@@ -303,7 +303,7 @@ def test_use_after_close_is_closed_error_and_close_is_idempotent(make: MakeClien
 
 
 def test_a_key_without_an_owner_fails_after_the_time_to_wait(make: MakeClient, direct: bool | None) -> None:
-    """Whoever looks for the owner: the client, or the proxy."""
+    """Whoever looks for the owner: a client that asks owners only, or the proxy for the others."""
     with Peer() as peer:
         waits: list[Any] = []
 
@@ -321,4 +321,4 @@ def test_a_key_without_an_owner_fails_after_the_time_to_wait(make: MakeClient, d
                     client.get("job", "state", "JFK", wait_s=wait_s)
             with pytest.raises(ConfigError, match="wait_s must be seconds, from zero"):
                 client.get("job", "state", "JFK", wait_s=-1)
-    assert set(waits) == ({0, 50} if direct is False else set())
+    assert set(waits) == (set() if direct else {0, 50})
