@@ -26,7 +26,8 @@ class CommittedReader:
     """A thread, from `with` on, that reads the total of some keys.
 
     `addresses` gives the proxies of the moment, `checkpoint` is the query's checkpointLocation. `expected` has an entry
-    for each epoch; it may grow, as long as an epoch's is there before Spark commits it.
+    for each epoch; it may grow, as long as an epoch's is there before Spark commits it. With `standbys` it demands the
+    epoch that it has seen of a key, because a standby may be behind the task manager that answered before.
     """
 
     def __init__(
@@ -36,12 +37,15 @@ class CommittedReader:
         addresses: Callable[[], Sequence[tuple[str, int]]],
         expected: Sequence[Mapping[str, Hashable]],
         checkpoint: Path,
+        *,
+        standbys: bool = False,
     ) -> None:
         self._job = job
         self._addresses = addresses
         self._expected = expected
         self._commits = checkpoint / "commits"
         self._keys = keys
+        self._standbys = standbys
         self._epochs: dict[str, int] = {}
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="committed reader")
@@ -63,22 +67,29 @@ class CommittedReader:
     def _run(self) -> None:
         turn = 0
         while not self._ending.wait(PAUSE_S):
-            addresses = self._addresses()
+            addresses = list(self._addresses())
             if not addresses:
                 continue
             turn += 1
             try:
-                with QueryableStateClient(*addresses[turn % len(addresses)], timeout_s=TIMEOUT_S) as client:
-                    if turn % 3:
-                        found = client.get_many(self._job, "totalAmount", self._keys, isolation="committed")
-                        for key, view in found.items():
-                            self._check(key, view)
-                    else:
-                        self._check_scan([*client.scan(self._job, "totalAmount", isolation="committed")])
+                (host, port), *proxies = addresses[turn % len(addresses) :] + addresses[: turn % len(addresses)]
+                with QueryableStateClient(host, port, proxies=proxies, timeout_s=TIMEOUT_S) as client:
+                    self._read(client, scans=not turn % 3)
             except NoCommittedEpoch:
                 self._check_nothing_was_committed()
             except (QStateError, OSError):  # who cannot answer, or not yet, says so; that is no wrong answer
                 continue
+
+    def _read(self, client: QueryableStateClient, *, scans: bool) -> None:
+        if scans:
+            self._check_scan([*client.scan(self._job, "totalAmount", isolation="committed")])
+        elif not self._standbys:
+            for key, view in client.get_many(self._job, "totalAmount", self._keys, isolation="committed").items():
+                self._check(key, view)
+        else:
+            for key in self._keys:
+                seen = self._epochs.get(key)
+                self._check(key, client.get(self._job, "totalAmount", key, isolation="committed", min_epoch=seen))
 
     def _check_nothing_was_committed(self) -> None:
         self.answers += len(self._keys)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ def main() -> None:
         lease_s=LEASE_S,
         proxy_ports="0",
         server_ports="0",
+        standby_replicas=1,
     )
     threading.Thread(target=_report_task_managers, args=(job, work / "task-managers.json"), daemon=True).start()
     files = session.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(work / "input"))
@@ -109,8 +111,9 @@ def _report_task_managers(job: Job, path: Path) -> None:
     written = ""
     while True:
         found = [
-            {"index": one.index, "pid": one.pid, "executor_pid": one.executor_pid, "proxy": one.proxy}
-            for one in job.manager.task_managers()
+            {**asdict(one), "standby": one in standbys}
+            for standbys in [job.manager.standbys()]
+            for one in [*job.manager.task_managers(), *standbys]
         ]
         text = json.dumps(found)
         if text != written:

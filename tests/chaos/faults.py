@@ -50,6 +50,7 @@ class Action(Enum):
     FAIL = "storage fails"
     SLOW = "storage is slow"
     KILL_TASK_MANAGER = "kill -9 of the task manager"
+    KILL_STANDBY = "kill -9 of the standby"
     KILL_EXECUTOR = "kill -9 of the executor"
     KILL_DRIVER = "kill -9 of the driver"
     KILL_JVM = "kill -9 of the driver's JVM"

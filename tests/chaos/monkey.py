@@ -93,7 +93,7 @@ class Monkey:
 
     def proxies(self) -> list[tuple[str, int]]:
         """Where state can be asked for at the moment. Any thread."""
-        return [(one["proxy"][0], one["proxy"][1]) for one in self._task_managers()]
+        return [(one["proxy"][0], one["proxy"][1]) for one in self._reported()]
 
     def states(
         self, address: tuple[str, int], keys: Mapping[str, Sequence[str]], isolation: str
@@ -165,6 +165,8 @@ class Monkey:
             _kill(self._driver.jvm())
         elif fault.action is Action.KILL_EXECUTOR:
             _kill(self._executor(holder))
+        elif fault.action is Action.KILL_STANDBY:
+            _kill(self._standby())
         elif fault.action is Action.KILL_WORKERS:
             self._kill_workers()
         elif fault.action is Action.FREEZE_TASK_MANAGER:
@@ -254,13 +256,27 @@ class Monkey:
         return psutil.Process(found[0])
 
     def _task_managers(self) -> list[dict[str, Any]]:
+        return [one for one in self._reported() if not one["standby"]]
+
+    def _standby(self) -> psutil.Process:
+        found: list[int] = []
+
+        def is_there() -> bool:
+            found[:] = [one["pid"] for one in self._reported() if one["standby"]]
+            return bool(found) and psutil.pid_exists(found[0])
+
+        until(is_there, "the standby is there")
+        return psutil.Process(found[0])
+
+    def _reported(self) -> list[dict[str, Any]]:
+        """The task managers and standbys that the driver knows."""
         try:
             return list(json.loads((self._work / "task-managers.json").read_text()))
         except FileNotFoundError:
             return []
 
     def _processes(self) -> list[psutil.Process]:
-        """The task managers and snapshot processes of this run that are there: they say so themselves."""
+        """The task managers, standbys and snapshot processes of this run that are there: they say so themselves."""
         found = []
         for note in self._plan.directory.glob("*.process"):
             with suppress(psutil.NoSuchProcess):

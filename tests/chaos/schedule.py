@@ -101,6 +101,7 @@ class _Draw:
                 Action.KILL_JVM: 1,
                 Action.KILL_EXECUTOR: 3,
                 Action.KILL_WORKERS: 2,
+                Action.KILL_STANDBY: 2,
                 Action.FREEZE_TASK_MANAGER: 1,
                 Action.FREEZE_DRIVER: 2,
             },
@@ -116,6 +117,7 @@ class _Draw:
                 Action.KILL_DRIVER: 1,
                 Action.KILL_EXECUTOR: 2,
                 Action.KILL_WORKERS: 1,
+                Action.KILL_STANDBY: 1,
             },
         )
         return [Fault(number, Place.SEALED, action, epoch, subtask=self.rng.randrange(2))]

@@ -40,7 +40,9 @@ def assert_survives(work: Path, scenario: Scenario, tables: list[pa.Table], faul
     with Monkey(work, scenario, lives(scenario, seed), faults) as monkey:
         checkpoint = work / "checkpoint"
         with (
-            CommittedReader(JOB, expected.keys[:20], monkey.proxies, expected.totals, checkpoint) as reader,
+            CommittedReader(
+                JOB, expected.keys[:20], monkey.proxies, expected.totals, checkpoint, standbys=True
+            ) as reader,
             ChangeReader(JOB, monkey.proxies, expected.totals, checkpoint) as subscriber,
         ):
             address = monkey.run(timeout_s=60 + 20 * len(faults))
