@@ -23,7 +23,7 @@ from qstate.descriptors import MapStateDescriptor, StateDescriptor
 from qstate.errors import ConfigError
 from qstate.keys import ColumnType, Key, KeyGroupRange, check_max_parallelism, key_class, key_grouper
 from qstate.protocol import STATE_ID_BYTES
-from qstate.runtime.serving.scan_views import ScanViews
+from qstate.runtime.serving.range_requests.scan_views import ScanViews
 
 __all__ = ["StateInstance", "StateListener", "StateRegistry", "known_to_be_current"]
 

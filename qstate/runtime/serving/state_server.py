@@ -29,9 +29,9 @@ from qstate.runtime.control.tracing import Tracing
 from qstate.runtime.serving.client_connection import Call, Steps
 from qstate.runtime.serving.demands import check_committed, check_epoch, check_staleness
 from qstate.runtime.serving.endpoint import Endpoint, EndpointOptions, EndpointOwner
-from qstate.runtime.serving.polls import Polls
+from qstate.runtime.serving.range_requests.polls import Polls
+from qstate.runtime.serving.range_requests.scans import page_of
 from qstate.runtime.serving.registry import StateInstance, StateRegistry
-from qstate.runtime.serving.scans import page_of
 from qstate.runtime.serving.sharing.slices import MOST_AT_ONCE, ValueSteps, in_slices, marks_of
 
 __all__ = ["StateServer"]

@@ -11,7 +11,7 @@ import pytest
 
 from qstate.errors import ConfigError, ScanExpired, TooLarge, UnknownState, WrongKeyType
 from qstate.keys import key_group
-from qstate.runtime.serving.scan_views import LAST_PAGE_S, ScanViews
+from qstate.runtime.serving.range_requests.scan_views import LAST_PAGE_S, ScanViews
 from tests.runtime.client.real_job import DESCRIPTORS, KEYS, MAX_PARALLELISM, Job, MakeClient
 
 NAMES = [str(descriptor.queryable_name) for descriptor in DESCRIPTORS]
@@ -56,7 +56,7 @@ def test_a_scan_visits_what_gets_give(client: Any, state: str, isolation: str) -
 
 
 def test_a_scan_has_few_keys_in_memory_and_goes_on(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qstate.runtime.serving.scans.PAGE_BYTES", 600)
+    monkeypatch.setattr("qstate.runtime.serving.range_requests.scans.PAGE_BYTES", 600)
     found = [(entry.key, entry.namespace) for entry in client.scan("job", "reducing")]
     assert found == in_order(KEYS)
 
@@ -91,7 +91,7 @@ def test_a_scan_goes_on_from_the_cursor_of_another(client: Any) -> None:
 
 
 def test_a_committed_scan_is_of_one_epoch_of_each_owner(client: Any, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qstate.runtime.serving.scans.PAGE_BYTES", 600)
+    monkeypatch.setattr("qstate.runtime.serving.range_requests.scans.PAGE_BYTES", 600)
     scan = client.scan("job", "reducing", isolation="committed", namespace=None)
     found = [next(scan)]
     job.subtasks[0].commit(1)
@@ -104,7 +104,7 @@ def test_a_committed_scan_is_of_one_epoch_of_each_owner(client: Any, job: Job, m
 
 
 def test_a_scan_goes_on_at_a_new_owner(client: Any, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qstate.runtime.serving.scans.PAGE_BYTES", 600)
+    monkeypatch.setattr("qstate.runtime.serving.range_requests.scans.PAGE_BYTES", 600)
     scan = client.scan("job", "reducing", isolation="committed")
     found = [next(scan) for _ in range(30)]
     for subtask in job.subtasks:
@@ -117,7 +117,7 @@ def test_a_scan_goes_on_at_a_new_owner(client: Any, job: Job, monkeypatch: pytes
 
 
 def test_a_scan_that_rests_too_long_has_expired(client: Any, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qstate.runtime.serving.scans.PAGE_BYTES", 600)
+    monkeypatch.setattr("qstate.runtime.serving.range_requests.scans.PAGE_BYTES", 600)
     scan = client.scan("job", "reducing", isolation="committed")
     first = [next(scan)]
     for views in open_scans(job):
@@ -130,7 +130,7 @@ def test_a_scan_that_rests_too_long_has_expired(client: Any, job: Job, monkeypat
 
 
 def test_a_closed_scan_leaves_nothing_at_the_server(client: Any, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qstate.runtime.serving.scans.PAGE_BYTES", 600)
+    monkeypatch.setattr("qstate.runtime.serving.range_requests.scans.PAGE_BYTES", 600)
     for _ in range(100):
         with client.scan("job", "reducing", isolation="committed") as scan:
             next(scan)

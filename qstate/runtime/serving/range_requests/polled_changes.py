@@ -23,7 +23,7 @@ from qstate.errors import Compacted, MalformedRequest, TooLarge
 from qstate.keys import ColumnType, encode_key
 from qstate.protocol import Poll, Run
 from qstate.protocol.limits import MAX_RUNS
-from qstate.runtime.serving.scans import begins_with, encoded_prefix
+from qstate.runtime.serving.range_requests.scans import begins_with, encoded_prefix
 
 __all__ = ["ENOUGH_BYTES", "Place", "Polled", "Selection", "place_of", "polled"]
 

@@ -36,7 +36,14 @@ from qstate.keys import check_key
 from qstate.line_limit import limited
 from qstate.protocol import Changes, Poll
 from qstate.runtime.serving.client_connection import Call
-from qstate.runtime.serving.polled_changes import ENOUGH_BYTES, Place, Polled, Selection, place_of, polled
+from qstate.runtime.serving.range_requests.polled_changes import (
+    ENOUGH_BYTES,
+    Place,
+    Polled,
+    Selection,
+    place_of,
+    polled,
+)
 from qstate.runtime.serving.registry import StateInstance, StateRegistry
 
 __all__ = ["Polls"]

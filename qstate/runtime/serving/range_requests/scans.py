@@ -17,8 +17,8 @@ from qstate.errors import FailureCode, KeyGroupNotOwned, TooLarge, UnsupportedOp
 from qstate.keys import ColumnType, check_key, encode_key
 from qstate.protocol import Page, Poll, Scan
 from qstate.runtime.serving.demands import check_committed, check_epoch, check_staleness
+from qstate.runtime.serving.range_requests.scan_views import IDLE_S, LAST_PAGE_S, ScanViews, View
 from qstate.runtime.serving.registry import StateInstance
-from qstate.runtime.serving.scan_views import IDLE_S, LAST_PAGE_S, ScanViews, View
 
 __all__ = ["PAGE_BYTES", "begins_with", "encoded_prefix", "page_of"]
 

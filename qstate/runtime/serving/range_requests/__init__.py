@@ -1,0 +1,1 @@
+"""Requests about ranges of key groups: the pages of scans, and the polls of subscriptions."""
