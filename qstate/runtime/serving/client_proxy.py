@@ -182,10 +182,8 @@ class ClientProxy(EndpointOwner):
 
 
 def _asked(table: LocationTable, request: Get | Scan | Poll) -> LocationTable:
-    """Whom to ask. Standbys know what is committed only, and the pages of a scan come from one kind of owner."""
-    committed = type(request) is Poll or (
-        type(request) is Get and request.options.get("isolation") == Isolation.COMMITTED.value
-    )
+    """Whom to ask. Standbys know what is committed only."""
+    committed = isinstance(request, Poll) or request.options.get("isolation") == Isolation.COMMITTED.value
     return table.committed if committed else table
 
 

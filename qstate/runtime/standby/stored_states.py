@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from qstate.backends.contract import UNBOUNDED, ReadResult, StateReader
+from qstate.backends.contract import UNBOUNDED, ReadResult, StateReader, StateScan
 from qstate.checkpoint.log.chain import States
 from qstate.descriptors import (
     AggregateFunction,
@@ -174,6 +174,9 @@ class RefusingReader(StateReader):
     ) -> ReadResult:
         raise UnsupportedQuery(state=descriptor.queryable_name, reason=self._reason)
 
+    def scan(self, descriptor: StateDescriptor) -> StateScan:
+        raise UnsupportedQuery(state=descriptor.queryable_name, reason=self._reason)
+
 
 class RetiringReader(StateReader):
     """A reader of a backend that will be closed while others may still be reading.
@@ -201,3 +204,8 @@ class RetiringReader(StateReader):
         if self._retired:
             raise UnknownStateId(state=descriptor.queryable_name)
         return found
+
+    def scan(self, descriptor: StateDescriptor) -> StateScan:
+        if self._retired:
+            raise UnknownStateId(state=descriptor.queryable_name)
+        return self._reader.scan(descriptor)

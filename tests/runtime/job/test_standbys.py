@@ -89,6 +89,8 @@ def test_committed_reads_go_on_when_a_task_manager_is_killed(backend: str, direc
             assert answer(client, key) == (6, 2)
             assert answer(client, other) == (3, 2)
             assert time.monotonic() - killed_at < BOUND_S
+            scan = client.scan(JOB, STATE, isolation="committed")
+            assert {entry.key: (entry.view.get(), entry.view.epoch) for entry in scan} == {key: (6, 2), other: (3, 2)}
             assert index not in {manager.index for manager in job.manager.task_managers()}  # it was the standby
             job.successor_of(lost)
         live = client.get(JOB, STATE, key)  # waits for the owner: a standby knows nothing of running epochs

@@ -33,6 +33,17 @@ StandbyOf = Callable[..., Standby]
 AMOUNTS = (7, 4, 5, 9, 0, 3, 10)
 
 
+def scanned(address: tuple[str, int], name: str) -> dict[object, tuple[int, str]]:
+    """What a committed scan visits: by key and namespace, the epoch and the value."""
+    with QueryableStateClient(*address, serializers=[JSON]) as client:
+        entries = list(client.scan(JOB, name, isolation="committed"))
+    return {(entry.key, entry.namespace): (entry.view.epoch, shown(entry.view.contents())) for entry in entries}
+
+
+def shown(contents: object) -> str:
+    return repr(sorted(contents.items())) if isinstance(contents, dict) else repr(contents)
+
+
 def fed(job: RunningJob) -> RunningJob:
     for epoch, amount in enumerate(AMOUNTS):
         feed(job, epoch, amount)
@@ -55,6 +66,8 @@ def test_answers_are_those_of_the_job_byte_for_byte(
             answers = in_any_order(committed_answers(proxy, name, namespace))
             assert in_any_order(committed_answers(standby.address, name, namespace)) == answers
             assert all(data is not None for _, data in answers.values()) == (namespace != "nothing is here")
+        assert (found := scanned(standby.address, name)) == scanned(proxy, name)
+        assert found
 
 
 def test_states_followed_epoch_by_epoch_are_those_read_at_once(job_of: JobOf, standby_of: StandbyOf) -> None:

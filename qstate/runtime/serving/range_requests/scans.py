@@ -13,7 +13,16 @@ from struct import Struct
 from msgspec import Raw
 
 from qstate.backends.contract import Scanned, Selection, StateScan
-from qstate.errors import FailureCode, KeyGroupNotOwned, TooLarge, UnsupportedOperation, UnsupportedQuery, WrongKeyType
+from qstate.errors import (
+    ClosedError,
+    FailureCode,
+    KeyGroupNotOwned,
+    TooLarge,
+    UnknownStateId,
+    UnsupportedOperation,
+    UnsupportedQuery,
+    WrongKeyType,
+)
 from qstate.keys import ColumnType, check_key, encode_key
 from qstate.protocol import Page, Poll, Scan
 from qstate.runtime.serving.demands import check_committed, check_epoch, check_staleness
@@ -56,6 +65,8 @@ def page_of(request: Scan, instance: StateInstance, views: ScanViews, most_bytes
         # The client may not get the last page of several, and ask for it again.
         keep_s = IDLE_S if goes_on else LAST_PAGE_S if request.view else 0.0
         return reader.page(epoch, view.id if goes_on else b"")
+    except ClosedError as exc:  # the backend is closed as soon as its state is not served any more
+        raise UnknownStateId(state=instance.name) from exc
     finally:
         views.release(view, keep_s)
 
@@ -72,6 +83,8 @@ def _view_of(request: Scan, instance: StateInstance, views: ScanViews) -> View:
         check_staleness(instance, request.options)
     try:
         view = views.open(isolation, lambda: reader.scan(instance.descriptor))
+    except ClosedError as exc:
+        raise UnknownStateId(state=instance.name) from exc
     except UnsupportedOperation as exc:
         raise UnsupportedQuery(reason="the state's backend does not declare scans") from exc
     try:
