@@ -35,6 +35,7 @@ TARGETS = {
         "P15 hundred",
         "P15 p99",
         "P15 cost",
+        "P16",
         "P17 standby",
         "P17 alone",
         "P19",
