@@ -102,6 +102,7 @@ def test_a_claim_that_a_law_proves_is_proved() -> None:
         "snapshot_reads": (True, (PROOF.id,)),
         "larger_than_memory": (False, ()),
         "committed_reads": (True, (other.id,)),
+        "scans": (False, ()),
     }
     assert outcome.exit_code == 0
 

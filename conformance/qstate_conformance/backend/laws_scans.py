@@ -85,6 +85,7 @@ def test_a_committed_scan_shows_one_epoch(
             apply(writes, backend, later)
         backend.publish()
         backend.rollback()
+        backend.begin(last + 1)
         for writes in rest:
             apply(writes, backend, Model())
         sealed(backend, last + 1)
