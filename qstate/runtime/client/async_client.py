@@ -30,8 +30,8 @@ from qstate.runtime.client.arguments import (
 )
 from qstate.runtime.client.async_transport import AsyncLinks
 from qstate.runtime.client.batching import Batching, GetArguments
-from qstate.runtime.client.failover import FailoverScan, call_operation, failover_get
-from qstate.runtime.client.operations import CallOperation, GetOperation, LearnOperation, Operation, ScanOperation
+from qstate.runtime.client.failover import call_operation, failover_get, scan_operation
+from qstate.runtime.client.operations import CallOperation, GetOperation, LearnOperation, Operation
 from qstate.runtime.client.query import LIVE, Query
 from qstate.runtime.client.scanning import (
     EVERY_NAMESPACE,
@@ -496,11 +496,10 @@ class AsyncQueryableStateClient:
 
     async def _page(self, scanner: Scanner, request: Scan, timeout_s: float | None) -> tuple[Page, CachedState]:
         """Ask for a page, again if its connection breaks."""
-        scan_of = FailoverScan if self._links.endpoints.may_answer(scanner.query) else ScanOperation
         if request.limit == 0:
             timeout_s = RELEASE_TIMEOUT_S
         while True:
-            operation = scan_of(self._links, scanner.query, request, self._deadline(timeout_s))
+            operation = scan_operation(self._links, scanner.query, request, self._deadline(timeout_s))
             try:
                 (page,) = await self._finish(operation)
             except QueryError as error:

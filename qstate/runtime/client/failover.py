@@ -29,7 +29,7 @@ from qstate.runtime.client.query import Query
 from qstate.runtime.client.state_cache import CachedState, StateCache, Way
 from qstate.runtime.routing.routed_get import retry_after_s
 
-__all__ = ["Failover", "FailoverScan", "call_operation", "failover_get"]
+__all__ = ["Failover", "FailoverScan", "call_operation", "failover_get", "scan_operation"]
 
 #: An attempt is short: a third of it is left for the endpoint's answer to arrive.
 ATTEMPT_MARGIN = 1 / 3
@@ -202,6 +202,12 @@ class FailoverScan(Failover):
         operation = self._operations[self._plan.verdicts[0]]
         assert isinstance(operation, ScanOperation)
         return operation.known
+
+
+def scan_operation(links: Links[Any], query: Query, request: Scan, deadline: float) -> ScanOperation | FailoverScan:
+    """A page of a scan, with failover when fallbacks may answer it."""
+    scan_of = FailoverScan if links.endpoints.may_answer(query) else ScanOperation
+    return scan_of(links, query, request, deadline)
 
 
 def call_operation(links: Links[Any], request: type[Ping] | Describe, deadline: float) -> CallOperation | Failover:

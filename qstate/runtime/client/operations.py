@@ -61,6 +61,7 @@ LONGEST_MARGIN_S = 0.050
 
 
 SomeLink = TypeVar("SomeLink", bound=PipelinedConnection)
+SomeAnswer = TypeVar("SomeAnswer", Page, Changes)
 
 
 class Observer(Protocol):
@@ -463,65 +464,20 @@ class GetOperation(_StateOperation):
         super().on_unsendable(part, code, details, now)
 
 
-class ScanOperation(_StateOperation):
-    """Read one page of a state's keys. Its one result is the `Page`, and `maker` makes the views of its values.
-
-    For the routing it is a get of one key, which has the owner of the page's first key group.
-    """
-
-    __slots__ = ("_page", "_request")
-
-    def __init__(
-        self, links: Links[Any], query: Query, request: Scan, deadline: float, terms: Terms | None = None
-    ) -> None:
-        self._request = request
-        self._page: Page | None = None
-        super().__init__(links, query, (request.start_group,), deadline, terms)
-
-    @property
-    def known(self) -> CachedState:
-        """The state's description and location, when the operation has its page."""
-        assert self._known is not None
-        return self._known
-
-    def request(self, request_id: int, command: Ask | LookUp, now: float) -> Request:
-        if type(command) is not Ask:
-            return self._locate(request_id, now)
-        target = command.owner.state_id or (self._query.job, self._query.state)
-        return self._request._replace(id=request_id, deadline_ms=self._ms_left(now), target=target)
-
-    def results(self) -> list[Page]:
-        if self.error is not None:
-            raise self.error
-        assert self._page is not None
-        return [self._page]
-
-    def _table_of(self, known: CachedState) -> LocationTable:
-        return GroupTable.of(known.table)
-
-    def _is_stale(self, known: CachedState, stale: LocationTable) -> bool:
-        return known is self._known
-
-    def _on_other_answer(self, part: int, message: WireAnswer, now: float) -> None:
-        if type(message) is not Page:
-            super()._on_other_answer(part, message, now)
-            return
-        self._page = message
-        self._run(self._routed.on_values(part, (message.epoch,), (b"",), message.fingerprint, now), now)
-
-
-class PollOperation(_StateOperation):
-    """Poll for the changes of a range of key groups. Its one result is the answer; `known` says how to read it.
+class _RangeOperation(_StateOperation, Generic[SomeAnswer]):
+    """Send a request about key groups. Its one result is the answer; `known` says how to read its values.
 
     For the routing it is a get of one key, which is the first key group.
     """
 
-    __slots__ = ("_changes", "_poll")
+    __slots__ = ("_found_answer", "_request")
 
-    def __init__(self, links: Links[Any], query: Query, poll: Poll, deadline: float, terms: Terms) -> None:
-        self._poll = poll
-        self._changes: Changes | None = None
-        super().__init__(links, query, (poll.start_group,), deadline, terms)
+    def __init__(
+        self, links: Links[Any], query: Query, request: Scan | Poll, deadline: float, terms: Terms | None = None
+    ) -> None:
+        self._request = request
+        self._found_answer: SomeAnswer | None = None
+        super().__init__(links, query, (request.start_group,), deadline, terms)
 
     @property
     def known(self) -> CachedState:
@@ -533,13 +489,13 @@ class PollOperation(_StateOperation):
         if type(command) is not Ask:
             return self._locate(request_id, now)
         target = command.owner.state_id or (self._query.job, self._query.state)
-        return self._poll._replace(id=request_id, deadline_ms=self._ms_left(now), target=target)
+        return self._request._replace(id=request_id, deadline_ms=self._ms_left(now), target=target)
 
-    def results(self) -> list[Changes]:
+    def results(self) -> list[SomeAnswer]:
         if self.error is not None:
             raise self.error
-        assert self._changes is not None
-        return [self._changes]
+        assert self._found_answer is not None
+        return [self._found_answer]
 
     def _table_of(self, known: CachedState) -> LocationTable:
         return GroupTable.of(known.table)
@@ -548,11 +504,23 @@ class PollOperation(_StateOperation):
         return known is self._known
 
     def _on_other_answer(self, part: int, message: WireAnswer, now: float) -> None:
-        if type(message) is not Changes:
+        if isinstance(message, Page | Changes):  # the connection has checked that it answers the request
+            self._found_answer = message  # type: ignore[assignment]
+            self._run(self._routed.on_values(part, (0,), (b"",), message.fingerprint, now), now)
+        else:
             super()._on_other_answer(part, message, now)
-            return
-        self._changes = message
-        self._run(self._routed.on_values(part, (0,), (b"",), message.fingerprint, now), now)
+
+
+class ScanOperation(_RangeOperation[Page]):
+    """Read one page of a state's keys."""
+
+    __slots__ = ()
+
+
+class PollOperation(_RangeOperation[Changes]):
+    """Poll for the changes of a range of key groups."""
+
+    __slots__ = ()
 
 
 class CallOperation(RoutedOperation):

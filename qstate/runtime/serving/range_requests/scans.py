@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from struct import Struct
 
+import msgpack
 from msgspec import Raw
 
 from qstate.backends.contract import Scanned, Selection, StateScan
@@ -39,7 +39,6 @@ _FRAME_BYTES = 512
 #: The most bytes of the MessagePack header of a value.
 _HEADER_BYTES = 5
 _VOID = b"\xc0"
-_U16 = Struct(">BH")
 
 
 def page_of(request: Scan, instance: StateInstance, views: ScanViews, most_bytes: int) -> Page:
@@ -205,11 +204,13 @@ def encoded_prefix(request: Scan | Poll, types: Sequence[ColumnType]) -> bytes:
     for column, kind in zip(prefix, types, strict=False):
         check_key(column, (kind,))
     columns = b"".join(map(encode_key, prefix))
-    return columns if len(types) == 1 else _array_header(len(types)) + columns
+    return _array_header(types) + columns
 
 
-def _array_header(count: int) -> bytes:
-    return bytes((0x90 | count,)) if count < 16 else _U16.pack(0xDC, count)
+def _array_header(types: Sequence[ColumnType]) -> bytes:
+    """How an encoded key of several columns begins; nothing for one column."""
+    header: bytes = msgpack.Packer().pack_array_header(len(types)) if len(types) > 1 else b""
+    return header
 
 
 def begins_with(request: Scan | Poll, types: Sequence[ColumnType]) -> Callable[[bytes], bool] | None:
@@ -221,7 +222,7 @@ def begins_with(request: Scan | Poll, types: Sequence[ColumnType]) -> Callable[[
     if not isinstance(prefix, str | bytes):
         return None
     check_key(prefix, types[:1])
-    start = 0 if len(types) == 1 else len(_array_header(len(types)))
+    start = len(_array_header(types))
     data = prefix.encode() if isinstance(prefix, str) else prefix
 
     def begins(key: bytes) -> bool:
