@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-__all__ = ["ATTACKS", "Attack", "Middleman"]
+__all__ = ["ATTACKS", "Attack", "Middleman", "Relay"]
 
 #: What goes on in the place of a piece of data.
 Attack = Callable[[bytes], bytes]
@@ -27,19 +27,12 @@ ATTACKS: dict[str, Attack] = {
 }
 
 
-class Middleman:
-    """Connections to `port` go to `target`, through the attacks of their direction, if there are any.
+class Relay:
+    """Connections to `port` go on to `behind`. `carry` passes on what one end of a connection sends to the other."""
 
-    Each attack strikes once: one piece of data of one connection, of at most so many bytes.
-    """
-
-    def __init__(self, target: tuple[str, int], *, piece_bytes: int = 1 << 20) -> None:
-        self.target = target
-        self._piece_bytes = piece_bytes
-        self.forward: Attack | None = None
-        self.backward: Attack | None = None
-        self.struck = threading.Event()
-        self.seen = bytearray()
+    def __init__(self, behind: tuple[str, int] | None = None) -> None:
+        self.behind = behind
+        self.connections = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
         self._sockets: list[socket.socket] = []
@@ -54,17 +47,38 @@ class Middleman:
         for thread in self._threads:
             thread.join(10)
 
+    def carry(self, source: socket.socket, sink: socket.socket, direction: str) -> None:
+        """Until the source ends. `direction` is `forward` for what clients send, else `backward`."""
+        raise NotImplementedError
+
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
                 near, _ = self._listener.accept()
-                far = socket.create_connection(self.target)
+                self.connections += 1
+                assert self.behind is not None
+                far = socket.create_connection(self.behind)
                 self._sockets += [near, far]
                 for pair in ((near, far, "forward"), (far, near, "backward")):
-                    self._threads.append(threading.Thread(target=self._carry, args=pair))
+                    self._threads.append(threading.Thread(target=self.carry, args=pair))
                     self._threads[-1].start()
 
-    def _carry(self, source: socket.socket, sink: socket.socket, direction: str) -> None:
+
+class Middleman(Relay):
+    """A relay with an attack for each direction, if there is any.
+
+    Each attack strikes once: one piece of data of one connection, of at most so many bytes.
+    """
+
+    def __init__(self, behind: tuple[str, int], *, piece_bytes: int = 1 << 20) -> None:
+        self._piece_bytes = piece_bytes
+        self.forward: Attack | None = None
+        self.backward: Attack | None = None
+        self.struck = threading.Event()
+        self.seen = bytearray()
+        super().__init__(behind)
+
+    def carry(self, source: socket.socket, sink: socket.socket, direction: str) -> None:
         with suppress(OSError):
             while data := source.recv(self._piece_bytes):
                 self.seen += data

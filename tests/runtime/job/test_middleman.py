@@ -113,7 +113,7 @@ def test_a_job_goes_on_after_an_attack_on_its_control_connection(
     job.epoch(0, rows_batch(("a", 1)))
     middleman = Middleman(job.manager.address)
     try:
-        monkeypatch.setattr(JobManager, "address", (middleman.target[0], middleman.port))
+        monkeypatch.setattr(JobManager, "address", (job.manager.address[0], middleman.port))
         first = job.task_manager()
         kill(first)
         second = job.successor_of(first)

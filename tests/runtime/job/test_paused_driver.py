@@ -14,55 +14,33 @@ import pytest
 from qstate.operators.time.epoch_time import EpochTime
 from qstate.runtime.control import secure_socket
 from qstate.runtime.job.job_manager import JobManager
+from tests.runtime.control.middleman import Relay
 from tests.runtime.job.functions import Totals
 from tests.runtime.job.running_job import Background, RunningJob, rows_batch, until
 
 JobOf = Callable[..., RunningJob]
 
 
-class Gate:
+class Gate(Relay):
     """A relay in front of a job manager. While shut, it accepts but does not answer, like a stopped process."""
 
     def __init__(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._sockets: list[socket.socket] = []
-        self._threads = [threading.Thread(target=self._accept)]
-        self.port: int = self._listener.getsockname()[1]
-        self.behind: tuple[str, int] | None = None
-        self.connections = 0
         self.open = threading.Event()
         self.open.set()
-        self._threads[0].start()
+        super().__init__()
 
     def close(self) -> None:
         self.open.set()
-        for sock in (self._listener, *self._sockets):
-            with suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
-            sock.close()
-        for thread in self._threads:
-            thread.join(10)
+        super().close()
 
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                near, _ = self._listener.accept()
-                self.connections += 1
-                assert self.behind is not None
-                far = socket.create_connection(self.behind)
-                self._sockets += [near, far]
-                for source, target in ((near, far), (far, near)):
-                    self._threads.append(threading.Thread(target=self._pass_on, args=(source, target)))
-                    self._threads[-1].start()
-
-    def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
+    def carry(self, source: socket.socket, sink: socket.socket, direction: str) -> None:
         with suppress(OSError):
             while data := source.recv(1 << 16):
                 self.open.wait()
-                target.sendall(data)
+                sink.sendall(data)
         self.open.wait()
         with suppress(OSError):
-            target.shutdown(socket.SHUT_RDWR)
+            sink.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.fixture
