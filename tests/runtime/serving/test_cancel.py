@@ -40,6 +40,10 @@ class Served:
         """Wait until the query thread reads."""
         assert self.reader.entered.acquire(timeout=PATIENCE_S)
 
+    def holds(self, count: int) -> None:
+        """Wait until the server has so many requests: what has not arrived there need not be cancelled there."""
+        wait_until(lambda: self.server._endpoint.in_flight == count, f"{count} requests at the server")
+
     def await_cancel(self, count: int) -> None:
         """Wait until so many of the requests that wait at the state server were cancelled."""
 
@@ -92,7 +96,7 @@ def test_a_proxy_cancels_what_it_has_asked_an_owner_for(served: Served) -> None:
         busy.send_get(served.state_id, "slow")
         served.is_busy()
         number = client.send_get((JOB, STATE), "a", deadline_ms=FOR_LONG_MS)
-        wait_until(lambda: served.server._endpoint.in_flight == 2, "the proxy's request")
+        served.holds(2)
         cancel(client, number)
         assert failure_code(client.answer_to(number)) == FailureCode.CANCELLED
         served.await_cancel(1)
@@ -107,6 +111,7 @@ def test_a_future_of_the_synchronous_client_can_be_cancelled(served: Served) -> 
         assert not slow.done()
         served.is_busy()
         waiting = client.submit(JOB, STATE, "a")
+        served.holds(2)
         assert waiting.cancel() and not waiting.cancel()
         with pytest.raises(QueryCancelled):
             waiting.result()
@@ -124,9 +129,13 @@ def test_a_task_of_the_asyncio_client_that_is_cancelled_cancels_its_request(serv
             assert (await client.get(JOB, STATE, "a", timeout_s=60)).value() == 1
             slow = asyncio.ensure_future(client.get(JOB, STATE, "slow", timeout_s=60))
             await asyncio.to_thread(served.is_busy)
-            for ask in (client.get(JOB, STATE, "a", timeout_s=60), client.get_many(JOB, STATE, ["a"], timeout_s=60)):
-                with pytest.raises(asyncio.TimeoutError):
-                    await asyncio.wait_for(ask, 0.1)
+            asks = (client.get(JOB, STATE, "a", timeout_s=60), client.get_many(JOB, STATE, ["a"], timeout_s=60))
+            for waiting, ask in enumerate(asks, start=1):
+                task = asyncio.ensure_future(ask)
+                await asyncio.to_thread(served.holds, 1 + waiting)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
             await asyncio.to_thread(served.await_cancel, 2)
             served.reader.gate.set()
             assert (await slow).value() == 2
