@@ -28,6 +28,8 @@ __all__ = ["TamperedConnection", "TlsRecords"]
 
 #: About so much is encrypted at a time: what a socket takes at once, and little beside the rows of a batch.
 ENCRYPTED_BYTES = 1 << 18
+#: The most data of one record (RFC 8446, section 5.1).
+RECORD_BYTES = 1 << 14
 #: The contexts of a process, one for each secret, channel and role; the least recently used ones are forgotten.
 KEPT_CONTEXTS = 64
 
@@ -93,7 +95,8 @@ class TlsRecords:
     def read(self) -> bytearray:
         """Everything that has arrived, decrypted. Raises `TamperedConnection`."""
         with self._lock:
-            most = self._tls.pending() + self._incoming.pending
+            # OpenSSL also has the begin of a record whose end may be what has arrived now. It does not say how much.
+            most = RECORD_BYTES + self._tls.pending() + self._incoming.pending
         data = bytearray(most)
         with memoryview(data) as view:
             got = self.read_into(view)

@@ -184,17 +184,34 @@ def test_a_connection_that_is_led_to_another_listener_of_the_job_is_refused() ->
     assert not met
 
 
-@pytest.mark.parametrize("size", [0, 1, 16384, 262144, 262145, 3 << 20])
-def test_data_of_any_size_arrives_as_it_was_sent(size: int) -> None:
+def records_pair() -> list[TlsRecords]:
+    """The two ends of a connection after their handshake."""
     ends = [TlsRecords(SECRET, CONTROL, accepting=accepting) for accepting in (False, True)]
     done = [False, False]
     while not all(done):
         for number, (end, other) in enumerate((ends, ends[::-1])):
             done[number] = done[number] or end.handshake()
             other.feed(end.outgoing())
+    return ends
+
+
+@pytest.mark.parametrize("size", [0, 1, 16384, 262144, 262145, 3 << 20])
+def test_data_of_any_size_arrives_as_it_was_sent(size: int) -> None:
+    sender, receiver = records_pair()
     data = os.urandom(size)
-    for record in ends[0].encrypted(b"head", data):
-        ends[1].feed(record)
-    assert ends[1].has_unread()
-    assert ends[1].read() == b"head" + data
-    assert not ends[1].has_unread()
+    for record in sender.encrypted(b"head", data):
+        receiver.feed(record)
+    assert receiver.has_unread()
+    assert receiver.read() == b"head" + data
+    assert not receiver.has_unread()
+
+
+@pytest.mark.parametrize("cut", [1, 5, 6, 1000, 16000, 16405, 16406, 20000, -1000, -1])
+def test_a_record_that_arrives_in_pieces_is_read_whole_with_its_last_piece(cut: int) -> None:
+    sender, receiver = records_pair()
+    data = os.urandom(40_000)
+    records = b"".join(sender.encrypted(data))
+    receiver.feed(records[:cut])
+    first = receiver.read()
+    receiver.feed(records[cut:])
+    assert first + receiver.read() == data
