@@ -30,9 +30,9 @@ from qstate.checkpoint.sources.entries import (
     without_broadcast,
 )
 from qstate.cli.arguments import storage_options
-from qstate.cli.query import printable
 from qstate.errors import CheckpointError, ConfigError
 from qstate.keys import KeyGroupRange
+from qstate.values.text_forms import printable
 
 __all__ = ["add_dump_arguments"]
 

@@ -9,29 +9,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import date, datetime
-from decimal import Decimal
+from collections.abc import Mapping
 from typing import Any
 
 from qstate.cli.arguments import add_client_tls, client_tls
 from qstate.cli.tables import table
 from qstate.client import QueryableStateClient
 from qstate.errors import ConfigError, UnknownState
-from qstate.keys import Column, ColumnType, Key, Namespace, check_column, check_key
+from qstate.keys import ColumnType
 from qstate.runtime.client.arguments import check_name, demands
+from qstate.values.text_forms import column_types, parse_key, parse_namespace, printable
 
-__all__ = [
-    "add_query_commands",
-    "add_query_options",
-    "client_of",
-    "key_types_of",
-    "parse_columns",
-    "parse_key",
-    "parse_namespace",
-    "printable",
-]
+__all__ = ["add_query_commands", "add_query_options", "client_of", "key_types_of"]
 
 DEFAULT_PROXY = "localhost:9069"
 DEFAULT_TIMEOUT_S = 5.0
@@ -170,117 +159,4 @@ def key_types_of(client: QueryableStateClient, job: str, state: str) -> list[Col
     states: Mapping[str, Mapping[str, Any]] = {str(entry["name"]): entry for entry in client.states(job)}
     if state not in states:
         raise UnknownState(job=job, state=state, states=", ".join(sorted(states)))
-    names = states[state]["key_types"]
-    try:
-        return [ColumnType(name) for name in names]
-    except ValueError:
-        known = ", ".join(kind.value for kind in _FORMS)
-        raise ConfigError(
-            f"the state's key types are {', '.join(names)}, this version of qstate knows {known} and decimals: "
-            "use a newer version"
-        ) from None
-
-
-def parse_key(texts: Sequence[str], types: Sequence[ColumnType]) -> Key:
-    """Parse a key from one text for each column. Raises `ConfigError` when a text does not fit its column's type."""
-    if len(texts) != len(types):
-        raise ConfigError(f"the key has {len(types)} columns ({_names(types)}), got {len(texts)}")
-    columns = parse_columns(texts, types)
-    key = columns[0] if len(columns) == 1 else columns
-    check_key(key)
-    return key
-
-
-def parse_columns(texts: Sequence[str], types: Sequence[ColumnType]) -> tuple[Column, ...]:
-    """Parse the first columns of a key. Raises `ConfigError` when a text does not fit its column's type."""
-    if len(texts) > len(types):
-        raise ConfigError(f"the key has {len(types)} columns ({_names(types)}), got {len(texts)}")
-    return tuple(_parse_column(text, kind) for text, kind in zip(texts, types, strict=False))
-
-
-def _parse_column(text: str, kind: ColumnType) -> Column:
-    parse, form = _FORMS.get(kind, (_parse_decimal(kind), f"a number of type {kind.value}"))
-    try:
-        column: Column = parse(text)
-        if check_column(column) is kind:
-            return column
-    except (ValueError, KeyError, ArithmeticError):
-        pass
-    raise ConfigError(f"the key column is of type {kind.value}: write it as {form}, not {text!r}")
-
-
-def _parse_moment(text: str) -> datetime:
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))  # Python 3.10 does not read Z
-
-
-def _parse_decimal(kind: ColumnType) -> Callable[[str], Decimal]:
-    def parse(text: str) -> Decimal:
-        found = Decimal(text)
-        return next((one for one in _with_decimals(found) if check_column(one) is kind), found)
-
-    return parse
-
-
-def _with_decimals(number: Decimal) -> Iterator[Decimal]:
-    """The number with each possible number of decimals: 1.5 is the key 1.50 of a column with two decimals."""
-    sign, digits, exponent = number.as_tuple()
-    for more in range(39):
-        if isinstance(exponent, int) and -38 <= exponent - more <= 0 and len(digits) + more <= 38:
-            yield Decimal((sign, (*digits, *[0] * more), exponent - more))
-
-
-#: How a column of a type is read from text, and how its form is called.
-_FORMS: dict[ColumnType, tuple[Callable[[str], Any], str]] = {
-    ColumnType.STRING: (str, "text"),
-    ColumnType.BIGINT: (int, "a whole number"),
-    ColumnType.BINARY: (bytes.fromhex, "hexadecimal digits"),
-    ColumnType.BOOLEAN: ({"true": True, "false": False}.__getitem__, "true or false"),
-    ColumnType.DATE: (date.fromisoformat, "a date such as 2020-12-31"),
-    ColumnType.TIMESTAMP: (_parse_moment, "a moment with its time zone, such as 2020-12-31T23:59:59+00:00"),
-}
-#: The names of values in a namespace that JSON lacks.
-_TAGS: dict[str, Callable[[str], Any]] = {"date": date.fromisoformat, "timestamp": _parse_moment, "decimal": Decimal}
-
-
-def parse_namespace(text: str | None) -> Namespace:
-    """Parse a namespace: JSON (a number, text, a list for several columns); any other text is the namespace itself.
-
-    `{"date": ...}`, `{"timestamp": ...}` and `{"decimal": ...}` stand for values that JSON lacks.
-    """
-    if text is None:
-        return None
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    namespace: Namespace = tuple(map(_untagged, value)) if isinstance(value, list) else _untagged(value)
-    check_key(namespace)
-    return namespace
-
-
-def _untagged(value: Any) -> Any:
-    if not isinstance(value, dict) or len(value) != 1:
-        return value
-    ((tag, text),) = value.items()
-    try:
-        return _TAGS[tag](text)
-    except (KeyError, TypeError, ValueError, ArithmeticError):
-        tags = ", ".join(f'{{"{known}": ...}}' for known in _TAGS)
-        raise ConfigError(f"a namespace cannot be {value!r:.80}: it may contain text, numbers and {tags}") from None
-
-
-def printable(value: Any) -> Any:
-    """The value as JSON types: bytes in base 64, dates in ISO 8601, other types as text."""
-    if isinstance(value, Mapping):
-        return {key if isinstance(key, str) else str(key): printable(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [printable(entry) for entry in value]
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, bytes):
-        return b64encode(value).decode()
-    return value.isoformat() if isinstance(value, date) else str(value)
-
-
-def _names(types: Sequence[ColumnType]) -> str:
-    return ", ".join(kind.value for kind in types)
+    return column_types(states[state]["key_types"])

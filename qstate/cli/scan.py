@@ -11,19 +11,13 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
-from qstate.cli.query import (
-    add_query_options,
-    client_of,
-    key_types_of,
-    parse_columns,
-    parse_namespace,
-    printable,
-)
+from qstate.cli.query import add_query_options, client_of, key_types_of
 from qstate.client import QueryableStateClient
 from qstate.errors import ConfigError
 from qstate.keys import Column, ColumnType
 from qstate.runtime.client.arguments import check_name
 from qstate.runtime.client.scanning import ScannedEntry
+from qstate.values.text_forms import parse_columns, parse_namespace, printable
 
 __all__ = ["add_scan_command"]
 

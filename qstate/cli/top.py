@@ -17,9 +17,9 @@ from datetime import datetime, timezone
 from importlib.util import find_spec
 from typing import Any
 
-from qstate.cli.readings import Figures, Reading, ServingFigures, SubtaskFigures, compare, read, url_of
 from qstate.cli.tables import table
 from qstate.errors import ConfigError, QStateError
+from qstate.runtime.control.readings import Figures, Reading, ServingFigures, SubtaskFigures, compare, read, url_of
 
 __all__ = ["add_top_command", "lines_of"]
 

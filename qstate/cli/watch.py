@@ -9,9 +9,10 @@ import argparse
 import json
 from typing import Any
 
-from qstate.cli.query import add_query_options, client_of, key_types_of, parse_key, parse_namespace, printable
+from qstate.cli.query import add_query_options, client_of, key_types_of
 from qstate.client import ChangeBatch, QueryableStateClient, StateChange
 from qstate.runtime.client.arguments import check_name
+from qstate.values.text_forms import parse_key, parse_namespace, printable
 
 __all__ = ["add_watch_command"]
 

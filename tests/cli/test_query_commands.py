@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstate.cli import main as cli
-from qstate.cli.query import parse_key, parse_namespace, printable
 from qstate.errors import ConfigError, WrongKeyType
 from qstate.keys import ColumnType, check_key
 from qstate.tls import ServerTls
+from qstate.values.text_forms import parse_key, parse_namespace, printable
 from tests.certificates import Authority
 from tests.cli.test_command_line import assert_one_line_error, run
 from tests.project.served_job import CONTENTS, serve

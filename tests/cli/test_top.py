@@ -17,10 +17,10 @@ import pytest
 
 from qstate.backends.contract import StateSizes
 from qstate.cli import main as cli
-from qstate.cli.readings import Reading, compare, read, url_of
 from qstate.cli.top import lines_of
 from qstate.errors import ConfigError
 from qstate.runtime.control.job_statistics import ProcessStatistics, StandbyStatistics, SubtaskStatistics
+from qstate.runtime.control.readings import Reading, compare, read, url_of
 from qstate.runtime.control.statistics import InMemoryStatistics
 from qstate.runtime.serving.metrics import MetricsServer
 from tests.cli.test_command_line import ROOT, assert_one_line_error, run

@@ -1,0 +1,200 @@
+"""Keys, namespaces and values as text and as JSON types, for people and for languages without their types.
+
+Rules of this module: pure functions. What they read is checked, and a `ConfigError` says the form that was expected;
+what they write for a key or a namespace, they read again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+from qstate.errors import ConfigError
+from qstate.keys import Column, ColumnType, Key, Namespace, check_column, check_key
+
+__all__ = [
+    "column_types",
+    "key_form",
+    "key_of",
+    "namespace_form",
+    "parse_columns",
+    "parse_key",
+    "parse_namespace",
+    "printable",
+]
+
+#: The largest whole number that every reader of JSON takes exactly.
+LARGEST_NUMBER = (1 << 53) - 1
+
+
+def column_types(names: Sequence[str]) -> list[ColumnType]:
+    """The types of key columns, from a state's description. Raises `ConfigError` for types of a newer version."""
+    try:
+        return [ColumnType(name) for name in names]
+    except ValueError:
+        known = ", ".join(kind.value for kind in _FORMS)
+        raise ConfigError(
+            f"the state's key types are {', '.join(names)}, this version of qstate knows {known} and decimals: "
+            "use a newer version"
+        ) from None
+
+
+def parse_key(texts: Sequence[str], types: Sequence[ColumnType]) -> Key:
+    """Parse a key from one text for each column. Raises `ConfigError` when a text does not fit its column's type."""
+    if len(texts) != len(types):
+        raise ConfigError(f"the key has {len(types)} columns ({_names(types)}), got {len(texts)}")
+    columns = parse_columns(texts, types)
+    key = columns[0] if len(columns) == 1 else columns
+    check_key(key)
+    return key
+
+
+def parse_columns(texts: Sequence[str], types: Sequence[ColumnType]) -> tuple[Column, ...]:
+    """Parse the first columns of a key. Raises `ConfigError` when a text does not fit its column's type."""
+    if len(texts) > len(types):
+        raise ConfigError(f"the key has {len(types)} columns ({_names(types)}), got {len(texts)}")
+    return tuple(_parse_column(text, kind) for text, kind in zip(texts, types, strict=False))
+
+
+def key_of(value: Any, types: Sequence[ColumnType]) -> Key:
+    """The key that `key_form` wrote: a JSON value for one column, a list for several. Raises `ConfigError`."""
+    columns = value if isinstance(value, list) else [value]
+    return parse_key([_column_text(column, types, at) for at, column in enumerate(columns)], types)
+
+
+def _column_text(column: Any, types: Sequence[ColumnType], at: int) -> str:
+    if isinstance(column, str):
+        return column
+    kind = types[at] if at < len(types) else None
+    if isinstance(column, bool):
+        if kind is ColumnType.BOOLEAN:
+            return "true" if column else "false"
+    elif isinstance(column, int) and kind is not ColumnType.STRING and abs(column) < 1 << 64:
+        return str(column)
+    expected = f"of type {kind.value}" if kind else f"one of {len(types)}"
+    raise ConfigError(f"the key column {at + 1} is {expected}: write it as text, got {column!r:.80}")
+
+
+def key_form(key: Key) -> Any:
+    """A key as JSON types: a list for several columns, binary in hexadecimal, large whole numbers as text."""
+    return [_column_form(column) for column in key] if isinstance(key, tuple) else _column_form(key)
+
+
+def _column_form(column: Column) -> Any:
+    if isinstance(column, bytes):
+        return column.hex()
+    if isinstance(column, int) and abs(column) > LARGEST_NUMBER:
+        return str(column)
+    return printable(column)
+
+
+def namespace_form(namespace: Namespace) -> Any:
+    """A namespace as JSON types, with a tag for what JSON lacks: `parse_namespace` reads it."""
+    if isinstance(namespace, tuple):
+        return [namespace_form(column) for column in namespace]
+    if isinstance(namespace, bytes):
+        return {"binary": namespace.hex()}
+    if isinstance(namespace, date):
+        return {"timestamp" if isinstance(namespace, datetime) else "date": namespace.isoformat()}
+    return {"decimal": str(namespace)} if isinstance(namespace, Decimal) else namespace
+
+
+def _parse_column(text: str, kind: ColumnType) -> Column:
+    parse, form = _FORMS.get(kind, (_parse_decimal(kind), f"a number of type {kind.value}"))
+    try:
+        column: Column = parse(text)
+        if check_column(column) is kind:
+            return column
+    except (ValueError, KeyError, ArithmeticError):
+        pass
+    raise ConfigError(f"the key column is of type {kind.value}: write it as {form}, not {text!r}")
+
+
+def _parse_moment(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))  # Python 3.10 does not read Z
+
+
+def _parse_decimal(kind: ColumnType) -> Callable[[str], Decimal]:
+    def parse(text: str) -> Decimal:
+        found = Decimal(text)
+        return next((one for one in _with_decimals(found) if check_column(one) is kind), found)
+
+    return parse
+
+
+def _with_decimals(number: Decimal) -> Iterator[Decimal]:
+    """The number with each possible number of decimals: 1.5 is the key 1.50 of a column with two decimals."""
+    sign, digits, exponent = number.as_tuple()
+    for more in range(39):
+        if isinstance(exponent, int) and -38 <= exponent - more <= 0 and len(digits) + more <= 38:
+            yield Decimal((sign, (*digits, *[0] * more), exponent - more))
+
+
+#: How a column of a type is read from text, and how its form is called.
+_FORMS: dict[ColumnType, tuple[Callable[[str], Any], str]] = {
+    ColumnType.STRING: (str, "text"),
+    ColumnType.BIGINT: (int, "a whole number"),
+    ColumnType.BINARY: (bytes.fromhex, "hexadecimal digits"),
+    ColumnType.BOOLEAN: ({"true": True, "false": False}.__getitem__, "true or false"),
+    ColumnType.DATE: (date.fromisoformat, "a date such as 2020-12-31"),
+    ColumnType.TIMESTAMP: (_parse_moment, "a moment with its time zone, such as 2020-12-31T23:59:59+00:00"),
+}
+#: The names of values in a namespace that JSON lacks.
+_TAGS: dict[str, Callable[[str], Any]] = {
+    "date": date.fromisoformat,
+    "timestamp": _parse_moment,
+    "decimal": Decimal,
+    "binary": bytes.fromhex,
+}
+
+
+def parse_namespace(text: str | None) -> Namespace:
+    """Parse a namespace: JSON (a number, text, a list for several columns, null); any other text is itself.
+
+    `{"date": ...}`, `{"timestamp": ...}`, `{"decimal": ...}` and `{"binary": HEX}` stand for what JSON lacks.
+    """
+    if text is None:
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    namespace: Namespace = tuple(map(_untagged, value)) if isinstance(value, list) else _untagged(value)
+    if namespace is not None:
+        check_key(namespace)
+    return namespace
+
+
+def _untagged(value: Any) -> Any:
+    if not isinstance(value, dict) or len(value) != 1:
+        return value
+    ((tag, text),) = value.items()
+    try:
+        return _TAGS[tag](text)
+    except (KeyError, TypeError, ValueError, ArithmeticError):
+        tags = ", ".join(f'{{"{known}": ...}}' for known in _TAGS)
+        raise ConfigError(f"a namespace cannot be {value!r:.80}: it may contain text, numbers and {tags}") from None
+
+
+def printable(value: Any) -> Any:
+    """The value as JSON types: bytes in base 64, dates in ISO 8601, NaN, infinities and other types as text."""
+    if isinstance(value, Mapping):
+        return {key if isinstance(key, str) else str(key): printable(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [printable(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
+    return value.isoformat() if isinstance(value, date) else str(value)
+
+
+def _names(types: Sequence[ColumnType]) -> str:
+    return ", ".join(kind.value for kind in types)
