@@ -17,13 +17,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 from msgspec import Struct
 
 from qstate.descriptors import StateKind
 from qstate.errors import ConfigError, SerializationError, UnsupportedOperation
-from qstate.keys import Key
 from qstate.serializers import MessagePackSerializer, Serializer, unpacker
 
 __all__ = [
@@ -41,6 +40,10 @@ __all__ = [
 ]
 
 Result = TypeVar("Result")
+Item = TypeVar("Item")
+Name = TypeVar("Name")
+Value = TypeVar("Value")
+MapKey = TypeVar("MapKey")
 
 
 def _refuser(name: str, remedy: str) -> Callable[..., NoReturn]:
@@ -56,7 +59,7 @@ _COPY_DICT = "dict(value) gives a copy that can be changed"
 _JOB_ONLY = "only the job's own functions change its state"
 
 
-class ReadOnlyList(list[Any]):
+class ReadOnlyList(list[Item]):
     """A list that refuses every change. Equal to the list of the same elements; made by `freeze`.
 
     Slices, `+`, `*` and `copy()` give plain lists.
@@ -79,11 +82,11 @@ class ReadOnlyList(list[Any]):
     __init__ = _refuser("__init__", "freeze(value) makes one")
     __setitem__ = _refuser("__setitem__", _COPY_LIST)
 
-    def __reduce__(self) -> tuple[Callable[[list[Any]], ReadOnlyList], tuple[list[Any]]]:
+    def __reduce__(self) -> tuple[Callable[[list[Any]], ReadOnlyList[Any]], tuple[list[Any]]]:
         return _read_only_list, (list(self),)
 
 
-class ReadOnlyDict(dict[Any, Any]):
+class ReadOnlyDict(dict[Name, Item]):
     """A dict that refuses every change. Equal to the dict of the same entries; made by `freeze`.
 
     `|` and `copy()` give plain dicts.
@@ -101,27 +104,27 @@ class ReadOnlyDict(dict[Any, Any]):
     __ior__ = _refuser("__ior__", _COPY_DICT)
     __setitem__ = _refuser("__setitem__", _COPY_DICT)
 
-    def __reduce__(self) -> tuple[Callable[[dict[Any, Any]], ReadOnlyDict], tuple[dict[Any, Any]]]:
+    def __reduce__(self) -> tuple[Callable[[dict[Any, Any]], ReadOnlyDict[Any, Any]], tuple[dict[Any, Any]]]:
         return _read_only_dict, (dict(self),)
 
 
-_new_list: Callable[[type[ReadOnlyList]], ReadOnlyList] = list.__new__
-_new_dict: Callable[[type[ReadOnlyDict]], ReadOnlyDict] = dict.__new__
+_new_list: Callable[[type[ReadOnlyList[Any]]], ReadOnlyList[Any]] = list.__new__
+_new_dict: Callable[[type[ReadOnlyDict[Any, Any]]], ReadOnlyDict[Any, Any]] = dict.__new__
 
 
-def _read_only_list(elements: Iterable[Any]) -> ReadOnlyList:
+def _read_only_list(elements: Iterable[Any]) -> ReadOnlyList[Any]:
     made = _new_list(ReadOnlyList)
     list.extend(made, elements)
     return made
 
 
-def _read_only_dict(entries: dict[Any, Any]) -> ReadOnlyDict:
+def _read_only_dict(entries: dict[Any, Any]) -> ReadOnlyDict[Any, Any]:
     made = _new_dict(ReadOnlyDict)
     dict.update(made, entries)
     return made
 
 
-def _read_only_pairs(pairs: list[tuple[Any, Any]]) -> ReadOnlyDict:
+def _read_only_pairs(pairs: list[tuple[Any, Any]]) -> ReadOnlyDict[Any, Any]:
     made = _new_dict(ReadOnlyDict)
     try:
         dict.update(made, pairs)
@@ -240,52 +243,55 @@ class ReadOnlyState(Struct, eq=False):
         return type(self), (self._data, self._reading)
 
 
-class ReadOnlyValueState(ReadOnlyState):
+class ReadOnlyValueState(ReadOnlyState, Generic[Value]):
     """The value of a `ValueState`. A record (dataclass) reads as a read-only dict of its fields."""
 
     kind = StateKind.VALUE
 
-    def value(self) -> Any:
+    def value(self) -> Value:
         """The value."""
-        return self.contents()
+        found: Value = self.contents()
+        return found
 
     update = _refuser("update", _JOB_ONLY)
 
 
-class ReadOnlyReducingState(ReadOnlyState):
+class ReadOnlyReducingState(ReadOnlyState, Generic[Value]):
     """The value of a `ReducingState`."""
 
     kind = StateKind.REDUCING
 
-    def get(self) -> Any:
+    def get(self) -> Value:
         """The reduced value."""
-        return self.contents()
+        found: Value = self.contents()
+        return found
 
     add = _refuser("add", _JOB_ONLY)
 
 
-class ReadOnlyAggregatingState(ReadOnlyState):
+class ReadOnlyAggregatingState(ReadOnlyState, Generic[Value]):
     """The result of an `AggregatingState`; the accumulator stays in the job."""
 
     kind = StateKind.AGGREGATING
 
-    def get(self) -> Any:
+    def get(self) -> Value:
         """The aggregate's result."""
-        return self.contents()
+        found: Value = self.contents()
+        return found
 
     add = _refuser("add", _JOB_ONLY)
 
 
-class ReadOnlyListState(ReadOnlyState):
+class ReadOnlyListState(ReadOnlyState, Generic[Value]):
     """The elements of a `ListState`."""
 
     kind = StateKind.LIST
 
-    def get(self) -> ReadOnlyList:
+    def get(self) -> ReadOnlyList[Value]:
         """The elements, in order."""
         return self.contents()
 
-    def elements(self) -> Iterator[Any]:
+    def elements(self) -> Iterator[Value]:
         """The elements one by one, in order."""
         return iter(self.contents())
 
@@ -293,8 +299,8 @@ class ReadOnlyListState(ReadOnlyState):
     def _unpack(data: bytes) -> Any:
         return _of_type(ReadOnlyList, _unpack_frozen(data))
 
-    def contents(self) -> ReadOnlyList:
-        elements: ReadOnlyList = self._framed()
+    def contents(self) -> ReadOnlyList[Value]:
+        elements: ReadOnlyList[Value] = self._framed()
         return elements if self._reading.own is None else _read_only_list(map(self._reading.loads, elements))
 
     add = _refuser("add", _JOB_ONLY)
@@ -302,29 +308,31 @@ class ReadOnlyListState(ReadOnlyState):
     update = _refuser("update", _JOB_ONLY)
 
 
-class ReadOnlyMapState(ReadOnlyState):
+class ReadOnlyMapState(ReadOnlyState, Generic[MapKey, Value]):
     """The entries of a `MapState`."""
 
     kind = StateKind.MAP
 
-    def get(self, map_key: Key) -> Any:
+    def get(self, map_key: MapKey) -> Value | None:
         """The value of one entry, which may be None, or None without one: `contains` distinguishes them."""
-        found = self._framed().get(map_key)
-        return found if found is None or self._reading.own is None else self._reading.loads(found)
+        found: Value | None = self._framed().get(map_key)
+        if found is not None and self._reading.own is not None:
+            found = self._reading.loads(found)
+        return found
 
-    def contains(self, map_key: Key) -> bool:
+    def contains(self, map_key: MapKey) -> bool:
         """Whether the map has an entry of that key."""
         return map_key in self._framed()
 
-    def entries(self) -> tuple[tuple[Key, Any], ...]:
+    def entries(self) -> tuple[tuple[MapKey, Value], ...]:
         """All (key, value) pairs."""
         return tuple(self.contents().items())
 
-    def keys(self) -> tuple[Key, ...]:
+    def keys(self) -> tuple[MapKey, ...]:
         """The keys of all entries."""
         return tuple(self._framed())
 
-    def values(self) -> tuple[Any, ...]:
+    def values(self) -> tuple[Value, ...]:
         """The values of all entries, in the order of `keys`."""
         return tuple(self.contents().values())
 
@@ -336,8 +344,8 @@ class ReadOnlyMapState(ReadOnlyState):
     def _unpack(data: bytes) -> Any:
         return _of_type(ReadOnlyDict, _unpack_frozen(data))
 
-    def contents(self) -> ReadOnlyDict:
-        entries: ReadOnlyDict = self._framed()
+    def contents(self) -> ReadOnlyDict[MapKey, Value]:
+        entries: ReadOnlyDict[MapKey, Value] = self._framed()
         if self._reading.own is None:
             return entries
         return _read_only_dict({key: self._reading.loads(data) for key, data in entries.items()})

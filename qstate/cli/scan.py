@@ -85,7 +85,7 @@ def _prefix(arguments: argparse.Namespace, types: list[ColumnType]) -> str | byt
     return found
 
 
-def _line(entry: ScannedEntry, arguments: argparse.Namespace) -> str:
+def _line(entry: ScannedEntry[Any], arguments: argparse.Namespace) -> str:
     value = None if entry.view is None else entry.view.contents()
     if arguments.json:
         found: dict[str, Any] = {"key": printable(entry.key), "namespace": printable(entry.namespace)}

@@ -7,9 +7,8 @@ Rules of this module: the public surface and look-ups that gets share. `batching
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from random import Random
 from types import EllipsisType
@@ -33,111 +32,24 @@ from qstate.runtime.client.batching import Batching, GetArguments
 from qstate.runtime.client.failover import call_operation, failover_get, scan_operation
 from qstate.runtime.client.operations import CallOperation, GetOperation, LearnOperation, Operation
 from qstate.runtime.client.query import LIVE, Query
+from qstate.runtime.client.results.async_results import AsyncScanResults, AsyncSubscription, settle
+from qstate.runtime.client.results.async_state_handle import AsyncStateHandle
 from qstate.runtime.client.scanning import (
     EVERY_NAMESPACE,
     RELEASE_TIMEOUT_S,
-    ScannedEntry,
     Scanner,
-    ScanPosition,
     Selected,
     key_only,
 )
 from qstate.runtime.client.state_cache import CachedState, Endpoints
 from qstate.runtime.client.subscribing import Subscribing
-from qstate.runtime.client.subscriptions import DEFAULT_PATIENCE_S, DEFAULT_PROGRESS_S, ChangeBatch, wanted_of
+from qstate.runtime.client.subscriptions import DEFAULT_PATIENCE_S, DEFAULT_PROGRESS_S, wanted_of
 from qstate.runtime.control.tracing import Tracing
 from qstate.runtime.routing.pipelined_connection import ConnectionSettings
 from qstate.serializers import Serializer
 from qstate.tls import ClientTls
 
 __all__ = ["AsyncQueryableStateClient", "AsyncScanResults", "AsyncSubscription"]
-
-
-class AsyncScanResults(ScanPosition):
-    """The entries of a scan, an asynchronous iterator that asks for page after page. One task at a time may use it.
-
-    `aclose` frees what the server keeps for the scan; so does its last page, and the server does a minute later.
-    """
-
-    def __init__(
-        self, scanner: Scanner, page_of: Callable[[Scanner, Scan], Awaitable[tuple[Page, CachedState]]]
-    ) -> None:
-        super().__init__(scanner)
-        self._page_of = page_of
-
-    def __aiter__(self) -> AsyncScanResults:
-        return self
-
-    async def __anext__(self) -> ScannedEntry:
-        while True:
-            found = self._next()
-            if found is not None:
-                return found
-            if self._scanner.over:
-                raise StopAsyncIteration
-            self._entries = self._scanner.take(*await self._page_of(self._scanner, self._scanner.request))
-
-    async def aclose(self) -> None:
-        """End the scan. Idempotent; raises nothing when the server cannot be reached."""
-        release = self._scanner.release
-        self._scanner.end()
-        self._entries = iter(())
-        if release is not None:
-            with contextlib.suppress(QueryError):
-                await self._page_of(self._scanner, release)
-
-    async def __aenter__(self) -> AsyncScanResults:
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self.aclose()
-
-
-class AsyncSubscription:
-    """The changes of a state, batch by batch: an asynchronous iterator. One task at a time may use it.
-
-    See `Subscription`. A task that is cancelled while it waits loses no batch.
-    """
-
-    def __init__(self, links: AsyncLinks, subscribing: Subscribing) -> None:
-        self._links = links
-        self._subscribing = subscribing
-        self._closed = False
-
-    async def next_batch(self, timeout_s: float | None = None) -> ChangeBatch | None:
-        """Wait for the next batch, None after `timeout_s` seconds without one. Raises as `subscribe` says."""
-        if self._closed:
-            raise ClosedError("the subscription is closed")
-        waiting = self._subscribing.next_batch()
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting.waiters.append(partial(_settle, future))
-        self._links.start(waiting)
-        try:
-            await asyncio.wait([future], timeout=timeout_s)
-        finally:
-            ended = waiting.finished
-            waiting.abandon()
-        return waiting.results()[0] if ended else None
-
-    async def aclose(self) -> None:
-        """Ask for nothing more. Idempotent."""
-        self._closed = True
-
-    def __aiter__(self) -> AsyncSubscription:
-        return self
-
-    async def __anext__(self) -> ChangeBatch:
-        if self._closed:
-            raise StopAsyncIteration
-        batch = await self.next_batch()
-        assert batch is not None
-        return batch
-
-    async def __aenter__(self) -> AsyncSubscription:
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self.aclose()
 
 
 class AsyncQueryableStateClient:
@@ -217,6 +129,15 @@ class AsyncQueryableStateClient:
             await client.close()
             raise
         return client
+
+    def state(self, job: str, name: str, *, isolation: str = LIVE) -> AsyncStateHandle[Any]:
+        """The handle of one state: `get`, `get_many`, `scan`, `count` and `subscribe` without the names.
+
+        See `QueryableStateClient.state`.
+        """
+        check_names(job, name)
+        query_of(job, name, None, isolation)
+        return AsyncStateHandle(self, job, name, isolation)
 
     async def get(
         self,
@@ -342,7 +263,7 @@ class AsyncQueryableStateClient:
         timeout_s: float | None = None,
         min_epoch: int | None = None,
         max_staleness_s: float | None = None,
-    ) -> AsyncScanResults:
+    ) -> AsyncScanResults[Any]:
         """Iterate, with `async for`, over the keys of a state that have a value.
 
         See `QueryableStateClient.scan`.
@@ -540,10 +461,5 @@ class AsyncQueryableStateClient:
 
     def _wait_for(self, operation: Operation) -> asyncio.Future[None]:
         future: asyncio.Future[None] = self._loop.create_future()
-        operation.waiters.append(partial(_settle, future))
+        operation.waiters.append(partial(settle, future))
         return future
-
-
-def _settle(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

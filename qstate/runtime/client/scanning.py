@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import EllipsisType
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgpack
 
@@ -38,13 +38,21 @@ PAUSE_S = 0.1
 #: How long a client tries to tell the server that it needs a scan no longer. The server notices by itself, later.
 RELEASE_TIMEOUT_S = 1.0
 
+View = TypeVar("View")
 
-class ScannedEntry(NamedTuple):
-    """A key that a scan visited, its namespace, and the view of its value (None when no values were asked for)."""
 
+class _Entry(NamedTuple):
     key: Key
     namespace: Namespace
     view: Any
+
+
+class ScannedEntry(_Entry, Generic[View]):
+    """A key that a scan visited, its namespace, and the view of its value (None when no values were asked for)."""
+
+    # A named tuple itself can be generic from Python 3.11 only.
+    __slots__ = ()
+    view: View
 
 
 class Selected(NamedTuple):
@@ -177,7 +185,7 @@ class Scanner:
             raise error
         return PAUSE_S * self._failures
 
-    def take(self, page: Page, known: CachedState) -> Iterator[ScannedEntry | QueryError]:
+    def take(self, page: Page, known: CachedState) -> Iterator[ScannedEntry[Any] | QueryError]:
         """The entries of a page. The scan goes on after the page at once, the cursor with each entry."""
         self._failures = 0
         self._groups = known.max_parallelism
@@ -195,7 +203,7 @@ class Scanner:
 
     def _entries(
         self, page: Page, known: CachedState, end: tuple[int, tuple[Namespace, Key] | None]
-    ) -> Iterator[ScannedEntry | QueryError]:
+    ) -> Iterator[ScannedEntry[Any] | QueryError]:
         spaces = page.namespaces or (None,) * len(page.keys)
         isolation, results = self.query.isolation, page.results
         for index, (namespace, key) in enumerate(zip(spaces, page.keys, strict=True)):
@@ -209,12 +217,12 @@ class Scanner:
         self._place = end
 
 
-class ScanPosition:
+class ScanPosition(Generic[View]):
     """What both kinds of scans tell of themselves."""
 
     def __init__(self, scanner: Scanner) -> None:
         self._scanner = scanner
-        self._entries: Iterator[ScannedEntry | QueryError] = iter(())
+        self._entries: Iterator[ScannedEntry[Any] | QueryError] = iter(())
 
     @property
     def cursor(self) -> bytes:
@@ -226,7 +234,7 @@ class ScanPosition:
         """The epoch of the entries that come now, None before the first page. Each owner of the state has its own."""
         return self._scanner.epoch
 
-    def _next(self) -> ScannedEntry | None:
+    def _next(self) -> ScannedEntry[View] | None:
         """The next entry of the page, None at its end. Raises the failure of an entry; the one after it comes next."""
         found = next(self._entries, None)
         if isinstance(found, QueryError):

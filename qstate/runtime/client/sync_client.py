@@ -6,16 +6,14 @@ retry them, and `qstate.views` are their results.
 
 from __future__ import annotations
 
-import contextlib
-import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from random import Random
 from types import EllipsisType
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
-from qstate.errors import ClosedError, QueryCancelled, QueryError
+from qstate.errors import QueryError
 from qstate.keys import Column, Key, Namespace, key_group
 from qstate.protocol import Describe, Page, Ping, Scan
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
@@ -31,169 +29,26 @@ from qstate.runtime.client.arguments import (
 from qstate.runtime.client.failover import call_operation, failover_get, scan_operation
 from qstate.runtime.client.operations import CallOperation, GetOperation, LearnOperation, Operation
 from qstate.runtime.client.query import LIVE, Query
+from qstate.runtime.client.results.state_handle import StateHandle
+from qstate.runtime.client.results.sync_results import QueryFuture, ScanResults, Subscription
 from qstate.runtime.client.scanning import (
     EVERY_NAMESPACE,
     RELEASE_TIMEOUT_S,
-    ScannedEntry,
     Scanner,
-    ScanPosition,
     Selected,
     key_only,
 )
 from qstate.runtime.client.state_cache import CachedState
 from qstate.runtime.client.subscribing import Subscribing
-from qstate.runtime.client.subscriptions import DEFAULT_PATIENCE_S, DEFAULT_PROGRESS_S, ChangeBatch, wanted_of
+from qstate.runtime.client.subscriptions import DEFAULT_PATIENCE_S, DEFAULT_PROGRESS_S, wanted_of
 from qstate.runtime.client.sync_transport import SyncLinks
-from qstate.runtime.control.tracing import EndedOnce, Tracing
+from qstate.runtime.control.tracing import Tracing
 from qstate.serializers import Serializer
 from qstate.tls import ClientTls
 
 __all__ = ["QueryFuture", "QueryableStateClient", "ScanResults", "Subscription"]
 
 Value = TypeVar("Value")
-
-
-class QueryFuture(Generic[Value]):
-    """The result of a request that is in progress. Any number of threads may use it.
-
-    The client starts no thread: requests make progress while some thread waits in the client for any result, or calls
-    `done()`.
-    """
-
-    __slots__ = ("_links", "_operation", "_span", "_tracing")
-
-    def __init__(
-        self, links: SyncLinks, operation: Operation, tracing: Tracing | None = None, span: Any = None
-    ) -> None:
-        self._links = links
-        self._operation = operation
-        self._tracing = tracing
-        #: It ends when the result is asked for first.
-        self._span = None if span is None else EndedOnce(span)
-
-    def done(self) -> bool:
-        """Whether there is a result or an error. Never waits."""
-        with self._links.lock:
-            return self._links.look(self._operation)
-
-    def result(self, timeout_s: float | None = None) -> Value:
-        """Wait for the result, at most until the request's deadline.
-
-        Raises the request's `QueryError`, `ClosedError` when the client was closed meanwhile, and the built-in
-        `TimeoutError` when `timeout_s` seconds passed first: the request then continues, and `result` may be called
-        again.
-        """
-        until = math.inf if timeout_s is None else time.monotonic() + timeout_s
-        with self._links.lock:
-            finished = self._links.wait(self._operation, until)
-        if not finished:
-            raise TimeoutError(f"no answer within {timeout_s} s; the request continues until its deadline")
-        return self._value()
-
-    def cancel(self) -> bool:
-        """End the request: `result` raises `QueryCancelled`, and the server is told. False: it has a result already."""
-        with self._links.lock:
-            if self._links.look(self._operation):
-                return False
-            self._operation.fail(QueryCancelled())
-            return True
-
-    def _value(self) -> Value:
-        span = None if self._span is None else self._span.take()
-        if span is not None and self._tracing is not None:
-            with self._tracing.ended(span):
-                return self._untraced()
-        return self._untraced()
-
-    def _untraced(self) -> Value:
-        (value,) = self._operation.result()
-        return value  # type: ignore[no-any-return]
-
-
-class ScanResults(ScanPosition):
-    """The entries of a scan, an iterator that asks for page after page. One thread at a time may use it.
-
-    `close` frees what the server keeps for the scan; so does its last page, and the server does a minute later.
-    """
-
-    def __init__(self, scanner: Scanner, page_of: Callable[[Scanner, Scan], tuple[Page, CachedState]]) -> None:
-        super().__init__(scanner)
-        self._page_of = page_of
-
-    def __iter__(self) -> ScanResults:
-        return self
-
-    def __next__(self) -> ScannedEntry:
-        while True:
-            found = self._next()
-            if found is not None:
-                return found
-            if self._scanner.over:
-                raise StopIteration
-            self._entries = self._scanner.take(*self._page_of(self._scanner, self._scanner.request))
-
-    def close(self) -> None:
-        """End the scan. Idempotent; raises nothing when the server cannot be reached."""
-        release = self._scanner.release
-        self._scanner.end()
-        self._entries = iter(())
-        if release is not None:
-            with contextlib.suppress(QueryError):
-                self._page_of(self._scanner, release)
-
-    def __enter__(self) -> ScanResults:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
-
-class Subscription:
-    """The changes of a state, batch by batch: an iterator. One thread at a time may use it.
-
-    Close it, or use it as a context manager; closing the client ends it, too. Between two batches it takes no changes
-    from the server. It may be left alone for as long as the changes are stored.
-    """
-
-    def __init__(self, links: SyncLinks, subscribing: Subscribing) -> None:
-        self._links = links
-        self._subscribing = subscribing
-        self._closed = False
-
-    def next_batch(self, timeout_s: float | None = None) -> ChangeBatch | None:
-        """Wait for the next batch, None after `timeout_s` seconds without one. Raises as `subscribe` says."""
-        if self._closed:
-            raise ClosedError("the subscription is closed")
-        until = math.inf if timeout_s is None else time.monotonic() + timeout_s
-        waiting = self._subscribing.next_batch()
-        with self._links.lock:
-            self._links.start(waiting)
-            try:
-                if not self._links.wait(waiting, until):
-                    return None
-            finally:
-                waiting.abandon()
-        return waiting.results()[0]
-
-    def close(self) -> None:
-        """Ask for nothing more. Idempotent."""
-        self._closed = True
-
-    def __iter__(self) -> Subscription:
-        return self
-
-    def __next__(self) -> ChangeBatch:
-        if self._closed:
-            raise StopIteration
-        batch = self.next_batch()
-        assert batch is not None
-        return batch
-
-    def __enter__(self) -> Subscription:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
 
 class QueryableStateClient:
@@ -268,6 +123,15 @@ class QueryableStateClient:
         self._links = SyncLinks(*self._connections())
         #: The connections of subscriptions. Made by the first one.
         self._long_links: SyncLinks | None = None
+
+    def state(self, job: str, name: str, *, isolation: str = LIVE) -> StateHandle[Any]:
+        """The handle of one state: `[key]`, `get`, `get_many`, `scan`, `count` and `subscribe` without the names.
+
+        `isolation` is that of all its reads. Asks nothing yet. Raises `ConfigError` for what cannot be a name.
+        """
+        check_names(job, name)
+        query_of(job, name, None, isolation)
+        return StateHandle(self, job, name, isolation)
 
     def get(
         self,
@@ -366,7 +230,7 @@ class QueryableStateClient:
         timeout_s: float | None = None,
         min_epoch: int | None = None,
         max_staleness_s: float | None = None,
-    ) -> ScanResults:
+    ) -> ScanResults[Any]:
         """Iterate over the keys of a state that have a value: `ScannedEntry(key, namespace, view)`.
 
         `prefix` selects keys by their first column, which begins with this text or these bytes, or, as a tuple, by

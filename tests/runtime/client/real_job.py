@@ -26,7 +26,7 @@ from qstate.descriptors import (
 )
 from qstate.errors import QueryError, UnknownState
 from qstate.keys import ColumnType, KeyGroupRange, key_group
-from qstate.runtime.client.async_client import AsyncScanResults
+from qstate.runtime.client.results.async_results import AsyncScanResults
 from qstate.runtime.client.scanning import ScannedEntry
 from qstate.runtime.routing.location import LocationTable, Owner
 from qstate.runtime.serving.client_proxy import ClientProxy

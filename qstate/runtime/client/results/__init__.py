@@ -1,0 +1,1 @@
+"""What the clients give: futures, scans, subscriptions, and handles of a state."""

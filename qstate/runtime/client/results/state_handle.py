@@ -1,0 +1,101 @@
+"""The handle of one state, for the synchronous client: the client's calls with the job and the state filled in.
+
+Rules of this module: it calls the client and adds nothing to what the client does. It knows no requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Generic, Literal, TypeVar, overload
+
+from qstate.errors import QueryError
+from qstate.keys import Column, Key, Namespace
+from qstate.runtime.client.results.sync_results import ScanResults, Subscription
+
+__all__ = ["StateHandle"]
+
+View = TypeVar("View")
+
+
+class StateHandle(Generic[View]):
+    """One state of one job, read with one isolation: `QueryableStateClient.state` makes it.
+
+        last = client.state("alerts", "lastTemperature")
+        last["JFK"].value()
+
+    Its methods are those of the client, without the arguments `job`, `state` and `isolation`; `options` are the
+    client's other keyword arguments. It raises what the client raises. Any number of threads may share it, and it
+    lives as long as the client.
+    """
+
+    __slots__ = ("_client", "_isolation", "_job", "_name")
+
+    def __init__(self, client: Any, job: str, name: str, isolation: str) -> None:
+        self._client = client
+        self._job = job
+        self._name = name
+        self._isolation = isolation
+
+    @property
+    def job(self) -> str:
+        """The name of the job."""
+        return self._job
+
+    @property
+    def name(self) -> str:
+        """The queryable name of the state."""
+        return self._name
+
+    @property
+    def isolation(self) -> str:
+        """The isolation of all reads: `live` or `committed`. Subscriptions give what is committed in any case."""
+        return self._isolation
+
+    def __getitem__(self, key: Key) -> View:
+        """The view of the key's value in the void namespace. Raises `KeyError` without one, and what `get` raises."""
+        found = self.get(key)
+        if found is None:
+            raise KeyError(key)
+        return found
+
+    # Without this, Python would iterate by the keys 0, 1, 2 and so on.
+    __iter__ = None
+
+    def get(self, key: Key, namespace: Namespace = None, **options: Any) -> View | None:
+        """The view of the key's value, None without one: see `QueryableStateClient.get`."""
+        found: View | None = self._client.get(self._job, self._name, key, namespace, self._isolation, **options)
+        return found
+
+    @overload
+    def get_many(
+        self, keys: Iterable[Key], namespace: Namespace = None, *, return_errors: Literal[False] = False, **options: Any
+    ) -> dict[Key, View | None]: ...
+
+    @overload
+    def get_many(
+        self, keys: Iterable[Key], namespace: Namespace = None, *, return_errors: bool, **options: Any
+    ) -> dict[Key, View | QueryError | None]: ...
+
+    def get_many(self, keys: Iterable[Key], namespace: Namespace = None, **options: Any) -> Any:
+        """The view, or None, of each key: see `QueryableStateClient.get_many`."""
+        return self._client.get_many(self._job, self._name, keys, namespace, self._isolation, **options)
+
+    def scan(self, prefix: str | bytes | tuple[Column, ...] | None = None, **options: Any) -> ScanResults[View]:
+        """Iterate over the keys that have a value: see `QueryableStateClient.scan`."""
+        found: ScanResults[View] = self._client.scan(self._job, self._name, prefix, self._isolation, **options)
+        return found
+
+    def count(self, prefix: str | bytes | tuple[Column, ...] | None = None, **options: Any) -> int:
+        """How many keys `scan` would visit. A key counts once in each namespace."""
+        found: int = self._client.count(self._job, self._name, prefix, self._isolation, **options)
+        return found
+
+    def namespaces(self, key: Key, **options: Any) -> list[Namespace]:
+        """The namespaces in which the key has a value; None is the void namespace."""
+        found: list[Namespace] = self._client.namespaces(self._job, self._name, key, self._isolation, **options)
+        return found
+
+    def subscribe(self, key: Key | None = None, **options: Any) -> Subscription:
+        """Every committed change of one key, some keys or all keys: see `QueryableStateClient.subscribe`."""
+        found: Subscription = self._client.subscribe(self._job, self._name, key, **options)
+        return found
