@@ -15,7 +15,7 @@ plain MessagePack; with any other, each is a bin of the serializer's bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
@@ -23,6 +23,7 @@ from msgspec import Struct
 
 from qstate.descriptors import StateKind
 from qstate.errors import ConfigError, SerializationError, UnsupportedOperation
+from qstate.evolution.declared_values import DeclaredValues
 from qstate.serializers import MessagePackSerializer, Serializer, unpacker
 
 __all__ = [
@@ -161,17 +162,39 @@ def freeze(value: Any) -> Any:
 _unpack_frozen = unpacker(list_hook=_read_only_list, object_pairs_hook=_read_only_pairs)
 
 
+def _thaw(value: Any) -> Any:
+    """The inverse of `freeze` for what MessagePack gives: plain lists and dicts, at every depth."""
+    if isinstance(value, list):
+        return list(map(_thaw, value))
+    if isinstance(value, dict):
+        return {key: _thaw(entry) for key, entry in value.items()}
+    return tuple(map(_thaw, value)) if type(value) is tuple else value
+
+
 @dataclass(slots=True)
 class _Reading:
-    """The part that the views of one epoch share. `own` is the state's serializer, None for `msgpack`. Immutable."""
+    """The part that the views of one epoch share. `own` is the state's serializer, None for `msgpack`. Immutable.
+
+    `declared` and `declared_keys`: what reads the values, and the keys of maps, as the types that the caller declares.
+    """
 
     own: Serializer | None
     isolation: str
     epoch: int
+    declared: DeclaredValues | None = None
+    declared_keys: DeclaredValues | None = None
+    #: Whether values are as MessagePack gives them.
+    plain: bool = field(init=False)
 
-    def loads(self, data: Any) -> Any:
-        own = self.own
-        assert own is not None
+    def __post_init__(self) -> None:
+        self.plain = self.own is None and self.declared is None
+
+    def value(self, stored: Any) -> Any:
+        """The value of what is stored: of bytes of the state's own serializer, or of what MessagePack gives."""
+        found = stored if self.own is None else self._loads(self.own, stored)
+        return found if self.declared is None else self.declared.read(_thaw(found))
+
+    def _loads(self, own: Serializer, data: Any) -> Any:
         if type(data) is not bytes:
             raise SerializationError(f"expected bytes of the serializer {own.name!r}, got {type(data).__name__}")
         try:
@@ -225,8 +248,17 @@ class ReadOnlyState(Struct, eq=False):
 
     def contents(self) -> Any:
         """The value, whatever the kind: of a list view the elements, of a map view its entries as a dict."""
-        # A serializer of the user's may make mutable objects, so each access decodes again.
-        return self._framed() if self._reading.own is None else self._reading.loads(self._data)
+        # A serializer of the user's may make mutable objects, so each access decodes again,
+        # and so it does for the values of declared classes.
+        reading = self._reading
+        if reading.plain:
+            return self._framed()
+        return reading.value(self._framed() if reading.own is None else self._data)
+
+    def read_as(self, values: DeclaredValues, keys: DeclaredValues | None = None) -> ReadOnlyState:
+        """The same view, whose values, and the keys of a map, are read as declared types."""
+        reading = self._reading
+        return type(self)(self._data, _Reading(reading.own, reading.isolation, reading.epoch, values, keys))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ReadOnlyState):
@@ -301,7 +333,7 @@ class ReadOnlyListState(ReadOnlyState, Generic[Value]):
 
     def contents(self) -> ReadOnlyList[Value]:
         elements: ReadOnlyList[Value] = self._framed()
-        return elements if self._reading.own is None else _read_only_list(map(self._reading.loads, elements))
+        return elements if self._reading.plain else _read_only_list(map(self._reading.value, elements))
 
     add = _refuser("add", _JOB_ONLY)
     add_all = _refuser("add_all", _JOB_ONLY)
@@ -316,8 +348,8 @@ class ReadOnlyMapState(ReadOnlyState, Generic[MapKey, Value]):
     def get(self, map_key: MapKey) -> Value | None:
         """The value of one entry, which may be None, or None without one: `contains` distinguishes them."""
         found: Value | None = self._framed().get(map_key)
-        if found is not None and self._reading.own is not None:
-            found = self._reading.loads(found)
+        if found is not None and not self._reading.plain:
+            found = self._reading.value(found)
         return found
 
     def contains(self, map_key: MapKey) -> bool:
@@ -330,7 +362,8 @@ class ReadOnlyMapState(ReadOnlyState, Generic[MapKey, Value]):
 
     def keys(self) -> tuple[MapKey, ...]:
         """The keys of all entries."""
-        return tuple(self._framed())
+        keys = self._reading.declared_keys
+        return tuple(self._framed() if keys is None else map(keys.read, self._framed()))
 
     def values(self) -> tuple[Value, ...]:
         """The values of all entries, in the order of `keys`."""
@@ -346,9 +379,9 @@ class ReadOnlyMapState(ReadOnlyState, Generic[MapKey, Value]):
 
     def contents(self) -> ReadOnlyDict[MapKey, Value]:
         entries: ReadOnlyDict[MapKey, Value] = self._framed()
-        if self._reading.own is None:
+        if self._reading.plain:
             return entries
-        return _read_only_dict({key: self._reading.loads(data) for key, data in entries.items()})
+        return _read_only_dict(dict(zip(self.keys(), map(self._reading.value, entries.values()), strict=True)))
 
     put = _refuser("put", _JOB_ONLY)
     put_all = _refuser("put_all", _JOB_ONLY)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from random import Random
 from types import EllipsisType
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from qstate.errors import ClosedError, ConfigError, DeadlineExceeded, QueryCancelled, QueryError
 from qstate.keys import Column, Key, Namespace, key_group
@@ -34,6 +34,7 @@ from qstate.runtime.client.operations import CallOperation, GetOperation, LearnO
 from qstate.runtime.client.query import LIVE, Query
 from qstate.runtime.client.results.async_results import AsyncScanResults, AsyncSubscription, settle
 from qstate.runtime.client.results.async_state_handle import AsyncStateHandle
+from qstate.runtime.client.results.typed_views import TypedViews
 from qstate.runtime.client.scanning import (
     EVERY_NAMESPACE,
     RELEASE_TIMEOUT_S,
@@ -48,8 +49,11 @@ from qstate.runtime.control.tracing import Tracing
 from qstate.runtime.routing.pipelined_connection import ConnectionSettings
 from qstate.serializers import Serializer
 from qstate.tls import ClientTls
+from qstate.views import ReadOnlyState
 
 __all__ = ["AsyncQueryableStateClient", "AsyncScanResults", "AsyncSubscription"]
+
+View = TypeVar("View", bound=ReadOnlyState)
 
 
 class AsyncQueryableStateClient:
@@ -130,14 +134,22 @@ class AsyncQueryableStateClient:
             raise
         return client
 
-    def state(self, job: str, name: str, *, isolation: str = LIVE) -> AsyncStateHandle[Any]:
+    @overload
+    def state(self, job: str, name: str, *, isolation: str = LIVE) -> AsyncStateHandle[Any]: ...
+
+    @overload
+    def state(self, job: str, name: str, view: type[View], *, isolation: str = LIVE) -> AsyncStateHandle[View]: ...
+
+    def state(
+        self, job: str, name: str, view: type[Any] = ReadOnlyState, *, isolation: str = LIVE
+    ) -> AsyncStateHandle[Any]:
         """The handle of one state: `get`, `get_many`, `scan`, `count` and `subscribe` without the names.
 
         See `QueryableStateClient.state`.
         """
         check_names(job, name)
         query_of(job, name, None, isolation)
-        return AsyncStateHandle(self, job, name, isolation)
+        return AsyncStateHandle(self, (job, name), TypedViews(view, job, name), isolation)
 
     async def get(
         self,

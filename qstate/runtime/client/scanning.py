@@ -6,7 +6,7 @@ has; the two clients ask for the pages. So a scan holds one page in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import EllipsisType
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -223,6 +223,8 @@ class ScanPosition(Generic[View]):
     def __init__(self, scanner: Scanner) -> None:
         self._scanner = scanner
         self._entries: Iterator[ScannedEntry[Any] | QueryError] = iter(())
+        #: What each entry goes through: that of a typed handle gives its view the declared type.
+        self.typed: Callable[[ScannedEntry[Any]], ScannedEntry[View]] | None = None
 
     @property
     def cursor(self) -> bytes:
@@ -239,7 +241,7 @@ class ScanPosition(Generic[View]):
         found = next(self._entries, None)
         if isinstance(found, QueryError):
             raise found
-        return found
+        return found if found is None or self.typed is None else self.typed(found)
 
 
 def key_only(key: Key) -> tuple[Column, ...]:

@@ -7,7 +7,7 @@ they are sent.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import EllipsisType
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 from msgspec import Struct
+from msgspec.structs import replace
 
 from qstate.errors import ConfigError, Detail, query_error
 from qstate.keys import MAX_PARALLELISM_LIMIT, Key, Namespace, check_key, key_group
@@ -88,6 +89,10 @@ class StateChange(Struct, frozen=True):
         Raises `SerializationError` when it cannot be decoded.
         """
         return None if self._view is None else self._view.contents()
+
+    def read_as(self, typed: Callable[[ReadOnlyState], ReadOnlyState]) -> StateChange:
+        """The change with another view of its value."""
+        return self if self._view is None else replace(self, _view=typed(self._view))
 
 
 class Span(NamedTuple):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from random import Random
 from types import EllipsisType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from qstate.errors import QueryError
 from qstate.keys import Column, Key, Namespace, key_group
@@ -31,6 +31,7 @@ from qstate.runtime.client.operations import CallOperation, GetOperation, LearnO
 from qstate.runtime.client.query import LIVE, Query
 from qstate.runtime.client.results.state_handle import StateHandle
 from qstate.runtime.client.results.sync_results import QueryFuture, ScanResults, Subscription
+from qstate.runtime.client.results.typed_views import TypedViews
 from qstate.runtime.client.scanning import (
     EVERY_NAMESPACE,
     RELEASE_TIMEOUT_S,
@@ -45,8 +46,11 @@ from qstate.runtime.client.sync_transport import SyncLinks
 from qstate.runtime.control.tracing import Tracing
 from qstate.serializers import Serializer
 from qstate.tls import ClientTls
+from qstate.views import ReadOnlyState
 
 __all__ = ["QueryFuture", "QueryableStateClient", "ScanResults", "Subscription"]
+
+View = TypeVar("View", bound=ReadOnlyState)
 
 Value = TypeVar("Value")
 
@@ -124,14 +128,24 @@ class QueryableStateClient:
         #: The connections of subscriptions. Made by the first one.
         self._long_links: SyncLinks | None = None
 
-    def state(self, job: str, name: str, *, isolation: str = LIVE) -> StateHandle[Any]:
+    @overload
+    def state(self, job: str, name: str, *, isolation: str = LIVE) -> StateHandle[Any]: ...
+
+    @overload
+    def state(self, job: str, name: str, view: type[View], *, isolation: str = LIVE) -> StateHandle[View]: ...
+
+    def state(self, job: str, name: str, view: type[Any] = ReadOnlyState, *, isolation: str = LIVE) -> StateHandle[Any]:
         """The handle of one state: `[key]`, `get`, `get_many`, `scan`, `count` and `subscribe` without the names.
 
-        `isolation` is that of all its reads. Asks nothing yet. Raises `ConfigError` for what cannot be a name.
+        `view` is the type of its views, and of their values: `ReadOnlyValueState[Reading]` gives objects of the
+        dataclass `Reading`. A value that does not have the declared type raises `SerializationError` when it is read,
+        and so does a state of another kind. `isolation` is that of all its reads.
+
+        Asks nothing yet. Raises `ConfigError`.
         """
         check_names(job, name)
         query_of(job, name, None, isolation)
-        return StateHandle(self, job, name, isolation)
+        return StateHandle(self, (job, name), TypedViews(view, job, name), isolation)
 
     def get(
         self,

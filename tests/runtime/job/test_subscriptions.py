@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from qstate.client import AsyncQueryableStateClient, ChangeBatch, ChangeKind, QueryableStateClient, Subscription
-from qstate.errors import Compacted, ConfigError, QueryError, UnknownState
+from qstate.errors import Compacted, ConfigError, QueryError, SerializationError, UnknownState
 from qstate.standby import serve_checkpoint
+from qstate.views import ReadOnlyReducingState
 from tests.runtime.job.functions import Totals
 from tests.runtime.job.running_job import JOB, QUERY, RunningJob, kill, rows_batch
 from tests.runtime.job.test_checkpoints import KEYS, epoch_of_all
@@ -68,7 +69,7 @@ def test_every_committed_change_of_all_keys_and_of_one(job_of: JobOf) -> None:
     commit(job, 0)
     with client_of(job) as client:
         everything = Subscriber(client.subscribe(JOB, STATE, from_epoch=0))
-        one = Subscriber(client.subscribe(JOB, STATE, KEYS[2]))
+        one = Subscriber(client.state(JOB, STATE, ReadOnlyReducingState[int]).subscribe(KEYS[2]))
         with_snapshot = Subscriber(client.subscribe(JOB, STATE, prefix="key 1"))
         with_snapshot.follow(0)
         everything.follow(0)
@@ -191,6 +192,26 @@ def test_subscription_of_what_is_not_there_fails(job_of: JobOf) -> None:
         subscription = client.subscribe(JOB, STATE, 7)
         with pytest.raises(QueryError):
             subscription.next_batch()
+
+
+def test_subscription_of_a_typed_handle_checks_the_values(job_of: JobOf) -> None:
+    job = job_of(Totals(), parallelism=2)
+    commit(job, 0)
+    wrong, right = ReadOnlyReducingState[str], ReadOnlyReducingState[int]
+    with client_of(job) as client:
+        (change,) = client.state(JOB, STATE, wrong).subscribe(KEYS[2]).next_batch(10.0) or ()
+        with pytest.raises(SerializationError, match=r"state 'totalAmount' of job .* is no str"):
+            print(change.value)
+
+    async def follow() -> list[object]:
+        async with await AsyncQueryableStateClient.connect(*job.manager.wait_for_proxy(20.0)) as client:
+            batches = [await client.state(JOB, STATE, one).subscribe(KEYS[2]).next_batch() for one in (right, wrong)]
+            return [change for batch in batches for change in batch or ()]
+
+    good, bad = asyncio.run(follow())
+    assert good.value == 1
+    with pytest.raises(SerializationError):
+        print(bad.value)
 
 
 def test_asynchronous_subscriptions_share_a_connection(job_of: JobOf) -> None:

@@ -74,6 +74,8 @@ class AsyncSubscription:
         self._links = links
         self._subscribing = subscribing
         self._closed = False
+        #: What each batch goes through: that of a typed handle gives its values the declared type.
+        self.typed: Callable[[ChangeBatch], ChangeBatch] | None = None
 
     async def next_batch(self, timeout_s: float | None = None) -> ChangeBatch | None:
         """Wait for the next batch, None after `timeout_s` seconds without one. Raises as `subscribe` says."""
@@ -88,7 +90,10 @@ class AsyncSubscription:
         finally:
             ended = waiting.finished
             waiting.abandon()
-        return waiting.results()[0] if ended else None
+        if not ended:
+            return None
+        batch = waiting.results()[0]
+        return batch if self.typed is None else self.typed(batch)
 
     async def aclose(self) -> None:
         """Ask for nothing more. Idempotent."""

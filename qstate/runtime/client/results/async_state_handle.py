@@ -11,10 +11,12 @@ from typing import Any, Generic, Literal, TypeVar, overload
 from qstate.errors import QueryError
 from qstate.keys import Column, Key, Namespace
 from qstate.runtime.client.results.async_results import AsyncScanResults, AsyncSubscription
+from qstate.runtime.client.results.typed_views import TypedViews
+from qstate.views import ReadOnlyState
 
 __all__ = ["AsyncStateHandle"]
 
-View = TypeVar("View")
+View = TypeVar("View", bound=ReadOnlyState)
 
 
 class AsyncStateHandle(Generic[View]):
@@ -28,12 +30,12 @@ class AsyncStateHandle(Generic[View]):
     lives as long as the client.
     """
 
-    __slots__ = ("_client", "_isolation", "_job", "_name")
+    __slots__ = ("_client", "_isolation", "_job", "_name", "_typed")
 
-    def __init__(self, client: Any, job: str, name: str, isolation: str) -> None:
+    def __init__(self, client: Any, names: tuple[str, str], typed: TypedViews[View], isolation: str) -> None:
         self._client = client
-        self._job = job
-        self._name = name
+        self._job, self._name = names
+        self._typed = typed
         self._isolation = isolation
 
     @property
@@ -53,8 +55,8 @@ class AsyncStateHandle(Generic[View]):
 
     async def get(self, key: Key, namespace: Namespace = None, **options: Any) -> View | None:
         """The view of the key's value, None without one: see `AsyncQueryableStateClient.get`."""
-        found: View | None = await self._client.get(self._job, self._name, key, namespace, self._isolation, **options)
-        return found
+        found = await self._client.get(self._job, self._name, key, namespace, self._isolation, **options)
+        return self._typed.view(found)
 
     @overload
     async def get_many(
@@ -68,11 +70,13 @@ class AsyncStateHandle(Generic[View]):
 
     async def get_many(self, keys: Iterable[Key], namespace: Namespace = None, **options: Any) -> Any:
         """The view, or None, of each key: see `AsyncQueryableStateClient.get_many`."""
-        return await self._client.get_many(self._job, self._name, keys, namespace, self._isolation, **options)
+        found = await self._client.get_many(self._job, self._name, keys, namespace, self._isolation, **options)
+        return self._typed.views(found)
 
     def scan(self, prefix: str | bytes | tuple[Column, ...] | None = None, **options: Any) -> AsyncScanResults[View]:
         """Iterate over the keys that have a value: see `AsyncQueryableStateClient.scan`."""
         found: AsyncScanResults[View] = self._client.scan(self._job, self._name, prefix, self._isolation, **options)
+        found.typed = self._typed.entry
         return found
 
     async def count(self, prefix: str | bytes | tuple[Column, ...] | None = None, **options: Any) -> int:
@@ -88,4 +92,5 @@ class AsyncStateHandle(Generic[View]):
     def subscribe(self, key: Key | None = None, **options: Any) -> AsyncSubscription:
         """Every committed change of one key, some keys or all keys: see `QueryableStateClient.subscribe`."""
         found: AsyncSubscription = self._client.subscribe(self._job, self._name, key, **options)
+        found.typed = self._typed.batch
         return found

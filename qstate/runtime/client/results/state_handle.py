@@ -11,10 +11,12 @@ from typing import Any, Generic, Literal, TypeVar, overload
 from qstate.errors import QueryError
 from qstate.keys import Column, Key, Namespace
 from qstate.runtime.client.results.sync_results import ScanResults, Subscription
+from qstate.runtime.client.results.typed_views import TypedViews
+from qstate.views import ReadOnlyState
 
 __all__ = ["StateHandle"]
 
-View = TypeVar("View")
+View = TypeVar("View", bound=ReadOnlyState)
 
 
 class StateHandle(Generic[View]):
@@ -28,12 +30,12 @@ class StateHandle(Generic[View]):
     lives as long as the client.
     """
 
-    __slots__ = ("_client", "_isolation", "_job", "_name")
+    __slots__ = ("_client", "_isolation", "_job", "_name", "_typed")
 
-    def __init__(self, client: Any, job: str, name: str, isolation: str) -> None:
+    def __init__(self, client: Any, names: tuple[str, str], typed: TypedViews[View], isolation: str) -> None:
         self._client = client
-        self._job = job
-        self._name = name
+        self._job, self._name = names
+        self._typed = typed
         self._isolation = isolation
 
     @property
@@ -63,8 +65,8 @@ class StateHandle(Generic[View]):
 
     def get(self, key: Key, namespace: Namespace = None, **options: Any) -> View | None:
         """The view of the key's value, None without one: see `QueryableStateClient.get`."""
-        found: View | None = self._client.get(self._job, self._name, key, namespace, self._isolation, **options)
-        return found
+        found = self._client.get(self._job, self._name, key, namespace, self._isolation, **options)
+        return self._typed.view(found)
 
     @overload
     def get_many(
@@ -78,11 +80,13 @@ class StateHandle(Generic[View]):
 
     def get_many(self, keys: Iterable[Key], namespace: Namespace = None, **options: Any) -> Any:
         """The view, or None, of each key: see `QueryableStateClient.get_many`."""
-        return self._client.get_many(self._job, self._name, keys, namespace, self._isolation, **options)
+        found = self._client.get_many(self._job, self._name, keys, namespace, self._isolation, **options)
+        return self._typed.views(found)
 
     def scan(self, prefix: str | bytes | tuple[Column, ...] | None = None, **options: Any) -> ScanResults[View]:
         """Iterate over the keys that have a value: see `QueryableStateClient.scan`."""
         found: ScanResults[View] = self._client.scan(self._job, self._name, prefix, self._isolation, **options)
+        found.typed = self._typed.entry
         return found
 
     def count(self, prefix: str | bytes | tuple[Column, ...] | None = None, **options: Any) -> int:
@@ -98,4 +102,5 @@ class StateHandle(Generic[View]):
     def subscribe(self, key: Key | None = None, **options: Any) -> Subscription:
         """Every committed change of one key, some keys or all keys: see `QueryableStateClient.subscribe`."""
         found: Subscription = self._client.subscribe(self._job, self._name, key, **options)
+        found.typed = self._typed.batch
         return found

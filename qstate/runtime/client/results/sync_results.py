@@ -133,6 +133,8 @@ class Subscription:
         self._links = links
         self._subscribing = subscribing
         self._closed = False
+        #: What each batch goes through: that of a typed handle gives its values the declared type.
+        self.typed: Callable[[ChangeBatch], ChangeBatch] | None = None
 
     def next_batch(self, timeout_s: float | None = None) -> ChangeBatch | None:
         """Wait for the next batch, None after `timeout_s` seconds without one. Raises as `subscribe` says."""
@@ -147,7 +149,8 @@ class Subscription:
                     return None
             finally:
                 waiting.abandon()
-        return waiting.results()[0]
+        batch = waiting.results()[0]
+        return batch if self.typed is None else self.typed(batch)
 
     def close(self) -> None:
         """Ask for nothing more. Idempotent."""
