@@ -94,6 +94,12 @@ class ServerTls(_Renewable):
             context.verify_mode = ssl.CERT_REQUIRED if self.require_client_certificate else ssl.CERT_OPTIONAL
         return context
 
+    def for_http(self) -> ssl.SSLContext:
+        """A context with the same files for a server of HTTP, another protocol than that of the query port."""
+        context = self._build()
+        context.set_alpn_protocols(["http/1.1"])
+        return context
+
     def stream(self, plain_refusal: bytes) -> TlsStream:
         """The server's end of a new connection. A client that speaks no TLS gets the refusal as it is."""
         return TlsStream(self._context, plain_refusal=plain_refusal)

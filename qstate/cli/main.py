@@ -14,6 +14,7 @@ from importlib import import_module
 from qstate import __version__
 from qstate.cli.check import add_check_command
 from qstate.cli.checkpoint import add_checkpoint_commands
+from qstate.cli.gateway import add_gateway_command
 from qstate.cli.query import add_query_commands
 from qstate.cli.scan import add_scan_command
 from qstate.cli.serve import add_serve_command
@@ -68,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     add_watch_command(commands)
     add_checkpoint_commands(commands)
     add_serve_command(commands)
+    add_gateway_command(commands)
     add_top_command(commands)
     add_token_command(commands)
     return parser

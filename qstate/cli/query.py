@@ -20,7 +20,7 @@ from qstate.keys import ColumnType
 from qstate.runtime.client.arguments import check_name, demands
 from qstate.values.text_forms import column_types, parse_key, parse_namespace, printable
 
-__all__ = ["add_query_commands", "add_query_options", "client_of", "key_types_of"]
+__all__ = ["add_query_commands", "add_query_options", "address_of", "client_of", "key_types_of"]
 
 DEFAULT_PROXY = "localhost:9069"
 DEFAULT_TIMEOUT_S = 5.0
@@ -133,7 +133,7 @@ def _get(arguments: argparse.Namespace) -> int:
 
 def client_of(arguments: argparse.Namespace) -> QueryableStateClient:
     """A client with the options of the command."""
-    (host, port), *proxies = [_address("--proxy", text) for text in arguments.proxy or [DEFAULT_PROXY]]
+    (host, port), *proxies = [address_of("--proxy", text) for text in arguments.proxy or [DEFAULT_PROXY]]
     return QueryableStateClient(
         host,
         port,
@@ -143,11 +143,12 @@ def client_of(arguments: argparse.Namespace) -> QueryableStateClient:
         tls=client_tls(arguments),
         allow_token_without_tls=arguments.allow_token_without_tls,
         direct=False,  # a connection to an owner would come too late for one request
-        fallback=[_address("--fallback", text) for text in getattr(arguments, "fallback", ())],
+        fallback=[address_of("--fallback", text) for text in getattr(arguments, "fallback", ())],
     )
 
 
-def _address(option: str, text: str) -> tuple[str, int]:
+def address_of(option: str, text: str) -> tuple[str, int]:
+    """The address in an option. Raises `ConfigError`."""
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ConfigError(f"{option} takes HOST:PORT, as in {DEFAULT_PROXY}, got {text!r}")

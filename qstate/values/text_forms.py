@@ -22,6 +22,7 @@ __all__ = [
     "key_form",
     "key_of",
     "namespace_form",
+    "namespace_of",
     "parse_columns",
     "parse_key",
     "parse_namespace",
@@ -164,6 +165,11 @@ def parse_namespace(text: str | None) -> Namespace:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return text
+    return namespace_of(value)
+
+
+def namespace_of(value: Any) -> Namespace:
+    """The namespace that `namespace_form` wrote. Raises `ConfigError` and `WrongKeyType`."""
     namespace: Namespace = tuple(map(_untagged, value)) if isinstance(value, list) else _untagged(value)
     if namespace is not None:
         check_key(namespace)

@@ -27,6 +27,9 @@ OPTIONAL = (
     "pyspark",
     "rich",
     "rocksdict",
+    "starlette",
+    "uvicorn",
+    "websockets",
 )
 #: The packages of the core: a client, a third-party backend or a checkpoint tool imports these.
 CORE = [

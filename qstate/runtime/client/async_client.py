@@ -46,6 +46,7 @@ from qstate.runtime.client.state_cache import CachedState, Endpoints
 from qstate.runtime.client.subscribing import Subscribing
 from qstate.runtime.client.subscriptions import DEFAULT_PATIENCE_S, DEFAULT_PROGRESS_S, wanted_of
 from qstate.runtime.control.tracing import Tracing
+from qstate.runtime.routing.location import LocationTable
 from qstate.runtime.routing.pipelined_connection import ConnectionSettings
 from qstate.serializers import Serializer
 from qstate.tls import ClientTls
@@ -370,6 +371,15 @@ class AsyncQueryableStateClient:
         call = call_operation(self._links, Describe(0, 0, job), self._deadline(timeout_s))
         (entries,) = await self._finish(call)
         return list(entries)
+
+    async def locate(self, job: str, state: str, *, timeout_s: float | None = None) -> LocationTable:
+        """The description of a state, the number of its key groups and their owners, looked up anew.
+
+        Groups without an owner are of one that restarts. With `direct=False` the proxy stands for every owner. Raises
+        the `QueryError` of the failure.
+        """
+        check_names(job, state)
+        return (await self._learn(query_of(job, state, None, LIVE), self._deadline(timeout_s))).location
 
     async def ping(self, *, timeout_s: float | None = None) -> float:
         """The round trip to the proxy in seconds. Raises `Unavailable` or `DeadlineExceeded` without an answer."""

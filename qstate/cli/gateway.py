@@ -1,0 +1,121 @@
+"""The command `qstate gateway`: serves the state of running jobs over HTTP, until SIGINT or SIGTERM.
+
+Rules of this module: it turns arguments into settings, and runs the server. What it needs is imported when it runs,
+because only the extra `gateway` installs it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from importlib import import_module
+from typing import Any
+
+from qstate.cli.arguments import add_client_tls, client_tls
+from qstate.cli.query import DEFAULT_PROXY, address_of
+from qstate.errors import InstallationError
+from qstate.installation import DISTRIBUTION
+from qstate.log_lines import FORMS, LogLines, configure_logs
+from qstate.tls import ServerTls
+
+__all__ = ["add_gateway_command"]
+
+DEFAULT_PORTS = "8069"
+_LIMITS = {
+    "connections": "connections at a time",
+    "connections-per-address": "connections of one address (default: half of all, no such limit for loopback)",
+    "requests": "requests in flight",
+    "streams": "subscriptions at a time",
+    "streams-per-address": "subscriptions of one address (default: half of all, no such limit for loopback)",
+}
+
+
+def add_gateway_command(commands: Any) -> None:
+    """Add the command to argparse's subparsers."""
+    gateway: argparse.ArgumentParser = commands.add_parser(
+        "gateway", help="serve the state of running jobs over HTTP: REST, server-sent events, WebSockets, a live page"
+    )
+    gateway.add_argument(
+        "--proxy",
+        action="append",
+        metavar="HOST:PORT",
+        help=f"a client proxy of the jobs (default: {DEFAULT_PROXY}); may be repeated, for others when one is silent",
+    )
+    gateway.add_argument(
+        "--fallback", action="append", default=[], metavar="HOST:PORT", help="a standby server; may be repeated"
+    )
+    gateway.add_argument(
+        "--job-metrics",
+        action="append",
+        default=[],
+        metavar="HOST:PORT",
+        help="the metrics of a job (its metrics_ports), for its figures; may be repeated",
+    )
+    gateway.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    gateway.add_argument(
+        "--port", default=DEFAULT_PORTS, metavar="PORTS", help="ports, tried in order (default: %(default)s)"
+    )
+    _add_security(gateway)
+    for name, what in _LIMITS.items():
+        gateway.add_argument(f"--max-{name}", type=int, metavar="N", help=what)
+    gateway.add_argument("--log-format", choices=FORMS, default=FORMS[0], help="form of the log (default: %(default)s)")
+    add_client_tls(gateway)
+    gateway.set_defaults(run=_gateway)
+
+
+def _add_security(gateway: argparse.ArgumentParser) -> None:
+    gateway.add_argument(
+        "--certificate", default="", metavar="FILE", help="the gateway's certificate (PEM): it takes HTTPS only then"
+    )
+    gateway.add_argument(
+        "--key", default="", metavar="FILE", help="the certificate's key (PEM), when it is in another file"
+    )
+    gateway.add_argument(
+        "--allow-open-query-port",
+        action="store_true",
+        help="listen beyond loopback although the query port asks for no token: all who can connect read all state",
+    )
+    gateway.add_argument(
+        "--cors-origin",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="pages of this origin, such as https://shop.example, may read answers; may be repeated; * is every page",
+    )
+    gateway.add_argument(
+        "--allowed-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="serve requests with this name in the header Host; may be repeated (default: on loopback its own names, "
+        "otherwise every name)",
+    )
+
+
+def _gateway(arguments: argparse.Namespace) -> int:
+    try:
+        settings_module = import_module("qstate.gateway.settings")
+        server_module = import_module("qstate.gateway.server")
+    except ModuleNotFoundError as exc:
+        raise InstallationError(f"the gateway needs {exc.name}: pip install '{DISTRIBUTION}[gateway]'") from exc
+    configure_logs(LogLines(arguments.log_format, process="gateway"))
+    limits = {f"max_{name.replace('-', '_')}": getattr(arguments, f"max_{name.replace('-', '_')}") for name in _LIMITS}
+    settings = settings_module.GatewaySettings(
+        [address_of("--proxy", text) for text in arguments.proxy or [DEFAULT_PROXY]],
+        fallback=[address_of("--fallback", text) for text in arguments.fallback],
+        job_metrics=arguments.job_metrics,
+        host=arguments.host,
+        ports=arguments.port,
+        tls=ServerTls(arguments.certificate, arguments.key) if arguments.certificate else None,
+        upstream_tls=client_tls(arguments),
+        allow_open_query_port=arguments.allow_open_query_port,
+        allow_token_without_tls=arguments.allow_token_without_tls,
+        origins=arguments.cors_origin,
+        hosts=arguments.allowed_host,
+        **{name: limit for name, limit in limits.items() if limit is not None},
+    )
+    server = server_module.GatewayServer(settings)
+    host, port = server.address
+    scheme = "https" if arguments.certificate else "http"
+    print(f"serving {scheme}://{f'[{host}]' if ':' in host else host}:{port}; Ctrl-C ends it", flush=True)
+    server.run()
+    return 0

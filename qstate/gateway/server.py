@@ -1,0 +1,172 @@
+"""The HTTP server of a gateway: uvicorn, with bounds on what a connection may cost.
+
+Rules of this module: it wraps the optional package `uvicorn`, and knows nothing of jobs and states.
+
+uvicorn bounds the size of a request's head and the wait for the next request. Here are the other bounds: how many
+connections there are, how long a head may take to arrive, and how long a peer may read nothing of what it gets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from functools import partial
+from typing import Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from qstate.errors import ConfigError, Overloaded, QueryError
+from qstate.gateway.app import Gateway
+from qstate.gateway.guards import Places
+from qstate.gateway.settings import GatewaySettings
+from qstate.line_limit import limited
+from qstate.runtime.net.listener import host_and_port, listen
+
+__all__ = ["GatewayServer"]
+
+log = limited(logging.getLogger(__name__))
+
+HEAD_TIMEOUT_S = 10.0
+UNREAD_TIMEOUT_S = 30.0
+KEEP_ALIVE_S = 60
+#: How long a shutdown waits for answers that are being sent.
+SHUTDOWN_S = 10
+#: What a caller sends over a WebSocket is read and ignored.
+MOST_MESSAGE_BYTES = 4096
+
+
+class _Bounded:
+    """Cuts off a peer that does not read."""
+
+    transport: Any
+    _unread: asyncio.TimerHandle | None = None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()  # type: ignore[misc]
+        if self._unread is None:
+            self._unread = asyncio.get_running_loop().call_later(UNREAD_TIMEOUT_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()  # type: ignore[misc]
+        self._read_again()
+
+    def _read_again(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+
+class _Http(_Bounded, H11Protocol):
+    """An HTTP connection that has a place, and whose requests arrive in time."""
+
+    def __init__(self, *arguments: Any, places: Places, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._places = places
+        self._address: str | None = None
+        self._head: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        address = self.client[0] if self.client else ""
+        try:
+            self._places.enter(address)
+        except Overloaded:
+            transport.abort()
+            return
+        self._address = address
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        self._read_again()
+        if self._address is not None:
+            self._places.leave(self._address)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
+            self._await_head()
+        else:
+            self._stop_waiting()
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        self._stop_waiting()
+        super().handle_websocket_upgrade(event)
+        self.transport.get_protocol().left = partial(self._places.leave, self._address or "")
+
+    def _await_head(self) -> None:
+        if self._head is None:
+            self._head = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.abort)
+
+    def _stop_waiting(self) -> None:
+        if self._head is not None:
+            self._head.cancel()
+            self._head = None
+
+
+class _WebSocket(_Bounded, WebSocketsSansIOProtocol):
+    """A WebSocket, which has the place of the HTTP connection that it was."""
+
+    left: Any = staticmethod(lambda: None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._read_again()
+        self.left()
+        super().connection_lost(exc)
+
+
+class GatewayServer(uvicorn.Server):
+    """A gateway that listens. `serve` it in an event loop, or `run` it until SIGINT or SIGTERM.
+
+    Raises `ConfigError` when no port is free.
+    """
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._gateway = Gateway(settings)
+        self._settings = settings
+        places = Places("connections", settings.max_connections, settings.max_connections_per_address)
+        config = uvicorn.Config(
+            self._gateway.app,
+            http=partial(_Http, places=places),  # type: ignore[arg-type]
+            ws=_WebSocket,
+            ws_max_size=MOST_MESSAGE_BYTES,
+            ws_per_message_deflate=False,
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=SHUTDOWN_S,
+        )
+        config.load()
+        if settings.tls is not None:
+            config.ssl = settings.tls.for_http()
+        super().__init__(config)
+        self._socket = listen(settings.host, settings.ports, "gateway")
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """The host and port that it listens on."""
+        return host_and_port(self._socket.getsockname())
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until `should_exit`. Raises `ConfigError` if it must not serve this query port."""
+        try:
+            await self._gateway.upstream.check_guarded()
+        except QueryError as exc:
+            log.warning("the query port does not answer yet: %s", exc)
+        except ConfigError:
+            self._socket.close()
+            raise
+        await super().serve([self._socket])
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Streams end first: uvicorn waits for them."""
+        await self._gateway.feeds.close()
+        await super().shutdown(sockets)

@@ -1,0 +1,172 @@
+"""The clients that ask the query port: one for each token of the gateway's callers.
+
+Rules of this module: a caller's token goes to the query port as it is, and only with that caller's requests. So the
+query port decides about each of them, and a caller gets no right through the gateway that it has not without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from qstate.client import AsyncQueryableStateClient
+from qstate.errors import ConfigError, Forbidden, Overloaded, QueryError, Unauthenticated, UnknownState, WrongKeyType
+from qstate.gateway.settings import GatewaySettings
+from qstate.keys import ColumnType
+from qstate.line_limit import limited
+from qstate.values.text_forms import column_types
+
+__all__ = ["Caller", "Upstream"]
+
+log = limited(logging.getLogger(__name__))
+
+#: The most clients that are open at a time; each has connections to the proxy and to owners.
+MOST_CLIENTS = 256
+#: How long the types of a state's keys are taken as known. A get with keys of other types shows that they are not.
+TYPES_S = 10.0
+MOST_TYPES = 4096
+
+
+class Caller:
+    """The client for one token, and what it has learned. `users` are the requests and streams that use it now."""
+
+    def __init__(self, connecting: asyncio.Task[AsyncQueryableStateClient]) -> None:
+        self.connecting = connecting
+        self.users = 0
+        self._types: dict[tuple[str, str], tuple[float, list[ColumnType]]] = {}
+
+    @property
+    def client(self) -> AsyncQueryableStateClient:
+        """The client, which is connected."""
+        return self.connecting.result()
+
+    async def key_types(self, job: str, state: str, timeout_s: float) -> list[ColumnType]:
+        """The types of a state's key columns. Raises `ConfigError`, and the `QueryError` of the look-up."""
+        known = self._types.get((job, state))
+        if known is not None and time.monotonic() < known[0]:
+            return known[1]
+        found = await self.description(job, state, timeout_s)
+        if len(self._types) >= MOST_TYPES:
+            self._types.clear()
+        types = column_types(found["key_types"])
+        self._types[job, state] = (time.monotonic() + TYPES_S, types)
+        return types
+
+    def forget_types(self) -> None:
+        """The keys of some state have other types now."""
+        self._types.clear()
+
+    async def description(self, job: str, state: str, timeout_s: float) -> Mapping[str, Any]:
+        """The description of a state. Raises `UnknownState` and the `QueryError` of the look-up."""
+        states = await self.client.states(job, timeout_s=timeout_s)
+        found = next((one for one in states if one["name"] == state), None)
+        if found is None:
+            raise UnknownState(job=job, state=state)
+        return found
+
+
+class Upstream:
+    """All clients of a gateway. Use it in one event loop; close it."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._settings = settings
+        self._callers: OrderedDict[bytes | None, Caller] = OrderedDict()
+        self._closing: set[asyncio.Task[None]] = set()
+        #: Whether the query port is known to ask for tokens, or need not.
+        self._guarded = settings.is_local or settings.allow_open_query_port
+
+    @asynccontextmanager
+    async def caller(self, token: bytes | None) -> AsyncIterator[Caller]:
+        """The client of the callers with this token, None for those without one, while it is used.
+
+        Raises the `QueryError` of a connection that cannot be made, such as `Unauthenticated`, and `Overloaded` when
+        too many tokens are in use.
+        """
+        await self._check(token)
+        caller = self._find(token)
+        caller.users += 1
+        try:
+            try:
+                await asyncio.shield(caller.connecting)
+            except BaseException:
+                if caller.connecting.done() and self._callers.get(token) is caller:
+                    del self._callers[token]
+                raise
+            yield caller
+        except WrongKeyType:
+            caller.forget_types()
+            raise
+        finally:
+            caller.users -= 1
+
+    def _find(self, token: bytes | None) -> Caller:
+        caller = self._callers.get(token)
+        if caller is None:
+            if len(self._callers) >= MOST_CLIENTS:
+                self._give_up_one()
+            connecting = asyncio.get_running_loop().create_task(self._connect(token))
+            caller = self._callers[token] = Caller(connecting)
+        self._callers.move_to_end(token)
+        return caller
+
+    def _give_up_one(self) -> None:
+        idle = next((token for token, caller in self._callers.items() if not caller.users), False)
+        if idle is False:
+            raise Overloaded(reason="too many tokens in use")
+        task = asyncio.get_running_loop().create_task(_close(self._callers.pop(idle)))  # type: ignore[arg-type]
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def _connect(self, token: bytes | None) -> AsyncQueryableStateClient:
+        settings = self._settings
+        (host, port), *others = settings.proxies
+        return await AsyncQueryableStateClient.connect(
+            host,
+            port,
+            proxies=others,
+            fallback=settings.fallback,
+            token=token,
+            tls=settings.upstream_tls,
+            allow_token_without_tls=settings.allow_token_without_tls,
+        )
+
+    async def _check(self, token: bytes | None) -> None:
+        if token is not None and not self._settings.passes_tokens:
+            raise Forbidden(reason="this gateway passes no tokens on, because it reaches the query port without TLS")
+        try:
+            await self.check_guarded()
+        except ConfigError as exc:
+            log.error("%s", exc)
+            raise Forbidden(reason="this gateway serves nobody, because its query port asks for no token") from exc
+
+    async def check_guarded(self) -> None:
+        """Raise `ConfigError` if a gateway beyond loopback would serve a query port that asks for no token."""
+        if self._guarded:
+            return
+        try:
+            client = await self._connect(None)
+        except Unauthenticated:
+            self._guarded = True
+            return
+        await client.close()
+        raise ConfigError(
+            "the query port lets the gateway in without a token, so everybody who reaches the gateway could read all "
+            "state: let the job ask for a token, or give the gateway --allow-open-query-port"
+        )
+
+    async def close(self) -> None:
+        """Close every client. Idempotent."""
+        callers, self._callers = list(self._callers.values()), OrderedDict()
+        await asyncio.gather(*map(_close, callers), *self._closing)
+
+
+async def _close(caller: Caller) -> None:
+    with suppress(QueryError, ConfigError, asyncio.CancelledError):
+        if not caller.connecting.done():
+            caller.connecting.cancel()
+        await (await caller.connecting).close()
