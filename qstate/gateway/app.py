@@ -6,6 +6,7 @@ compares them.
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,14 +18,16 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Mount, Route, WebSocketRoute
-from starlette.staticfiles import StaticFiles
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route, WebSocketRoute
 
 from qstate.errors import QStateError
 from qstate.gateway.feeds import Feeds
 from qstate.gateway.figures import JobFigures
+from qstate.gateway.files import Files
 from qstate.gateway.guards import Guards, Places, address_of
+from qstate.gateway.metrics import MEDIA_TYPE, GatewayMetrics
+from qstate.gateway.openapi import document
 from qstate.gateway.problems import answer_to
 from qstate.gateway.reads import Reads
 from qstate.gateway.settings import GatewaySettings
@@ -34,6 +37,8 @@ from qstate.gateway.upstream import Upstream
 __all__ = ["Gateway"]
 
 PAGE = Path(__file__).parent / "page"
+#: The page that tries the API.
+TRY = Path(__file__).parent / "try"
 #: Smaller answers gain nothing.
 LEAST_COMPRESSED = 1024
 
@@ -49,6 +54,7 @@ class Gateway:
         self._figures = JobFigures(settings.job_metrics)
         self._requests = Places("requests", settings.max_requests, settings.max_requests)
         self._streams = Places("streams", settings.max_streams, settings.max_streams_per_address)
+        self._metrics = GatewayMetrics(lambda: self._streams.taken, lambda: len(self.feeds))
         self.app = Starlette(
             routes=self._routes(),
             middleware=_middleware(settings),
@@ -57,34 +63,48 @@ class Gateway:
         )
 
     def _routes(self) -> list[Any]:
-        reads, streams = Reads(self.upstream, self._figures), Streams(self.upstream, self.feeds, self._streams)
+        reads = Reads(self.upstream, self._figures)
+        streams = Streams(self.upstream, self.feeds, self._streams, self._metrics)
         job, state = "/v1/jobs/{job}", "/v1/jobs/{job}/states/{state}"
         return [
-            Route("/v1/jobs", self._bounded(reads.jobs)),
-            Route(job, self._bounded(reads.job)),
-            Route(f"{job}/states", self._bounded(reads.states)),
-            Route(state, self._bounded(reads.state)),
-            Route(f"{state}/value", self._bounded(reads.value)),
-            Route(f"{state}/values", self._bounded(reads.values), methods=["POST"]),
-            Route(f"{state}/entries", self._bounded(reads.entries)),
-            Route(f"{state}/count", self._bounded(reads.count)),
-            Route(f"{state}/namespaces", self._bounded(reads.namespaces)),
+            self._route("/v1/jobs", reads.jobs),
+            self._route(job, reads.job),
+            self._route(f"{job}/states", reads.states),
+            self._route(state, reads.state),
+            self._route(f"{state}/value", reads.value),
+            self._route(f"{state}/values", reads.values, "POST"),
+            self._route(f"{state}/entries", reads.entries),
+            self._route(f"{state}/count", reads.count),
+            self._route(f"{state}/namespaces", reads.namespaces),
             Route(f"{state}/changes", streams.changes),
             WebSocketRoute(f"{state}/changes", streams.messages),
             Route("/healthz", _healthz),
-            *([Mount("/", StaticFiles(directory=PAGE, html=True))] if PAGE.is_dir() else []),
+            Route("/metrics", self._scrape),
+            Route("/openapi.json", _openapi),
+            Route("/{path:path}", Files(PAGE, TRY).file),
         ]
 
-    def _bounded(self, endpoint: _Endpoint) -> _Endpoint:
-        async def bounded(request: Request) -> Response:
-            address = address_of(request)
-            self._requests.enter(address)
-            try:
-                return await endpoint(request)
-            finally:
-                self._requests.leave(address)
+    def _route(self, path: str, endpoint: _Endpoint, method: str = "GET") -> Route:
+        """A route whose requests have a place, and are counted."""
 
-        return bounded
+        async def counted(request: Request) -> Response:
+            began = time.monotonic()
+            address = address_of(request)
+            try:
+                self._requests.enter(address)
+                try:
+                    answer = await endpoint(request)
+                finally:
+                    self._requests.leave(address)
+            except QStateError as exc:
+                answer = answer_to(request, exc)
+            self._metrics.answered(path, answer.status_code, time.monotonic() - began)
+            return answer
+
+        return Route(path, counted, methods=[method])
+
+    async def _scrape(self, _: Request) -> Response:
+        return Response(self._metrics.text(), media_type=MEDIA_TYPE)
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -117,6 +137,10 @@ def _middleware(settings: GatewaySettings) -> list[Middleware]:
 
 async def _failed(request: Request, error: Exception) -> Response:
     return answer_to(request, error)
+
+
+async def _openapi(_: Request) -> Response:
+    return JSONResponse(document())
 
 
 async def _healthz(_: Request) -> Response:

@@ -94,6 +94,12 @@ class _Http(_Bounded, H11Protocol):
         else:
             self._stop_waiting()
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        # A part of the next head may have come with the request that was answered.
+        if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
+            self._await_head()
+
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         self._stop_waiting()
         super().handle_websocket_upgrade(event)

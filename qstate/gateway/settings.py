@@ -73,7 +73,7 @@ class GatewaySettings:
                 raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}")
         if not self.is_local and self.tls is None and not self.allow_token_without_tls:
             raise ConfigError(
-                f"a gateway at {self.host} would get tokens, and send values, without TLS: give it --tls-certificate, "
+                f"a gateway at {self.host} would get tokens, and send values, without TLS: give it --certificate, "
                 "or --allow-token-without-tls on a network that you trust or behind a proxy that speaks TLS"
             )
 

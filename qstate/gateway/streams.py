@@ -21,6 +21,7 @@ from qstate.errors import ConfigError, QStateError
 from qstate.gateway.events import RETRY, Event, error_event
 from qstate.gateway.feeds import Feeds, Reader, Selection
 from qstate.gateway.guards import Places, address_of
+from qstate.gateway.metrics import GatewayMetrics
 from qstate.gateway.parameters import MOST_KEYS, Parameters, name_of, token_of
 from qstate.gateway.problems import answer_to, problem_of
 from qstate.gateway.upstream import Upstream
@@ -44,7 +45,8 @@ POLICY, LATER, FAILED = 1008, 1013, 1011
 class Streams:
     """Endpoints of Starlette."""
 
-    def __init__(self, upstream: Upstream, feeds: Feeds, places: Places) -> None:
+    def __init__(self, upstream: Upstream, feeds: Feeds, places: Places, metrics: GatewayMetrics) -> None:
+        self._metrics = metrics
         self._upstream = upstream
         self._feeds = feeds
         self._places = places
@@ -65,7 +67,7 @@ class Streams:
             reader.leave()
             self._places.leave(address)
 
-        return _EventStream(reader, first, leave)
+        return _EventStream(reader, first, leave, self._metrics.event_sent)
 
     async def messages(self, socket: WebSocket) -> None:
         """The stream as messages of a WebSocket."""
@@ -83,12 +85,28 @@ class Streams:
         reader, first = await self._begin(socket)
         try:
             await socket.accept(PROTOCOL if PROTOCOL in socket.scope["subprotocols"] else None)
-            ended = await _until_gone(_send_messages(socket, reader, first), _closed_by_caller(socket))
+            ended = await _until_gone(self._send_messages(socket, reader, first), _closed_by_caller(socket))
             if ended is not None:
                 with suppress(RuntimeError, WebSocketDisconnect):
                     await socket.close(ended)
         finally:
             reader.leave()
+
+    async def _send_messages(self, socket: WebSocket, reader: Reader, event: Event | None) -> int:
+        """Send events until the last one. Returns the code to close with."""
+        while event is None or not event.last:
+            if event is not None and event.message:
+                await socket.send_text(event.message)
+                self._metrics.event_sent()
+            try:
+                event = await reader.next()
+            except QStateError as exc:
+                event = error_event(exc)
+        if event.error is None:
+            return 1012
+        await socket.send_text(event.message)
+        status = problem_of(event.error)["status"]
+        return LATER if status == 503 else POLICY if status < 500 else FAILED
 
     async def _begin(self, request: HTTPConnection) -> tuple[Reader, Event | None]:
         """A reader, and its first event if that is there soon. Raises the failure of the stream."""
@@ -151,11 +169,13 @@ def _place(parameters: Parameters, last_event_id: str | None) -> str | None:
 class _EventStream(Response):
     media_type = EVENTS
 
-    def __init__(self, reader: Reader, first: Event | None, leave: Callable[[], None]) -> None:
+    def __init__(
+        self, reader: Reader, first: Event | None, leave: Callable[[], None], sent: Callable[[], None]
+    ) -> None:
         # Nothing in between may keep events back, nor keep them at all.
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
-        self._reader, self._first, self._leave = reader, first, leave
+        self._reader, self._first, self._leave, self._sent = reader, first, leave, sent
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -173,6 +193,7 @@ class _EventStream(Response):
         while event is None or not event.last:
             if event is not None:
                 await give(event.sse)
+                self._sent()
             try:
                 event = await self._reader.next()
             except QStateError as exc:
@@ -204,18 +225,3 @@ async def _closed_by_caller(socket: WebSocket) -> None:
     # A caller has nothing to say; what it says is read, so that its close is noticed.
     while (await socket.receive())["type"] != "websocket.disconnect":
         pass
-
-
-async def _send_messages(socket: WebSocket, reader: Reader, event: Event | None) -> int:
-    while event is None or not event.last:
-        if event is not None and event.message:
-            await socket.send_text(event.message)
-        try:
-            event = await reader.next()
-        except QStateError as exc:
-            event = error_event(exc)
-    if event.error is None:
-        return 1012
-    await socket.send_text(event.message)
-    status = problem_of(event.error)["status"]
-    return LATER if status == 503 else POLICY if status < 500 else FAILED

@@ -1,0 +1,96 @@
+// The page that tries the API: a form for each operation of openapi.json. Answers are shown as text, never as HTML.
+"use strict";
+
+const MOST_SHOWN = 200_000;
+
+function element(name, properties = {}, ...children) {
+  const made = Object.assign(document.createElement(name), properties);
+  made.append(...children);
+  return made;
+}
+
+function field(name, description, properties = {}, kind = "input") {
+  const input = element(kind, { name, ...properties });
+  return element("label", {}, name, element("small", { textContent: description }), input);
+}
+
+function formOf(path, method, operation) {
+  const form = element("form");
+  if (operation.description) {
+    form.append(element("p", { className: "description", textContent: operation.description }));
+  }
+  for (const [, name] of path.matchAll(/{(\w+)}/g)) {
+    form.append(field(name, "part of the path", { required: true }));
+  }
+  for (const parameter of operation.parameters) {
+    const several = parameter.schema.type === "array";
+    const description = several ? `${parameter.description} (here: one a line)` : parameter.description;
+    form.append(field(parameter.name, description, {}, several ? "textarea" : "input"));
+  }
+  if (operation.requestBody) {
+    form.append(field("body", "JSON", { value: '{"keys": []}' }, "textarea"));
+  }
+  const shown = element("pre", { hidden: true });
+  form.append(element("button", { textContent: "Send" }), shown);
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    send(path, method, operation, new FormData(form), shown);
+  });
+  return form;
+}
+
+function requestOf(path, method, operation, data) {
+  const url = new URL(path.replace(/{(\w+)}/g, (_, name) => encodeURIComponent(data.get(name))), location.href);
+  for (const { name, schema } of operation.parameters) {
+    const texts = schema.type === "array" ? data.get(name).split("\n") : [data.get(name)];
+    texts.filter((text) => text !== "").forEach((text) => url.searchParams.append(name, text));
+  }
+  const headers = {};
+  const token = document.getElementById("token").value;
+  if (token) headers.Authorization = `Bearer ${token}`;
+  if (operation.requestBody) headers["Content-Type"] = "application/json";
+  return [url, { method: method.toUpperCase(), headers, body: operation.requestBody ? data.get("body") : undefined }];
+}
+
+const running = new WeakMap();
+
+async function send(path, method, operation, data, shown) {
+  running.get(shown)?.abort();
+  const stop = new AbortController();
+  running.set(shown, stop);
+  const [url, options] = requestOf(path, method, operation, data);
+  const say = (text) => (shown.textContent = text.slice(-MOST_SHOWN));
+  shown.hidden = false;
+  say(`${options.method} ${url.pathname}${url.search}\n...`);
+  try {
+    const answer = await fetch(url, { ...options, signal: stop.signal });
+    const tag = answer.headers.get("ETag");
+    let text = `${options.method} ${url.pathname}${url.search}\n${answer.status}${tag ? ` ETag: ${tag}` : ""}\n\n`;
+    if (/json/.test(answer.headers.get("Content-Type"))) {
+      say(text + JSON.stringify(await answer.json(), null, 2));
+      return;
+    }
+    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    for (let part = await reader.read(); !part.done; part = await reader.read()) {
+      text = (text + part.value).slice(-MOST_SHOWN);
+      say(text);
+    }
+  } catch (error) {
+    if (error.name !== "AbortError") say(`${options.method} ${url.pathname}\n${error}`);
+  }
+}
+
+async function show() {
+  const operations = document.getElementById("operations");
+  const api = await (await fetch("openapi.json")).json();
+  operations.replaceChildren();
+  for (const [path, methods] of Object.entries(api.paths)) {
+    for (const [method, operation] of Object.entries(methods)) {
+      const title = element("summary", {}, element("b", { textContent: method.toUpperCase() }), `${path} `);
+      title.append(element("span", { textContent: operation.summary }));
+      operations.append(element("details", {}, title, formOf(path, method, operation)));
+    }
+  }
+}
+
+show();

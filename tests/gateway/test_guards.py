@@ -1,0 +1,140 @@
+"""What every request passes: names, origins, headers, and the bounds of connections."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+
+import httpx
+import pytest
+
+from qstate.errors import Overloaded
+from qstate.gateway import server
+from qstate.gateway.guards import Places
+from tests.gateway.running_gateway import STATE, RunningGateway, running_gateway
+
+PREFLIGHT = {"Access-Control-Request-Method": "GET", "Access-Control-Request-Headers": "Authorization"}
+NOBODY = ("127.0.0.1", 1)
+
+
+@pytest.fixture
+def idle() -> Iterator[RunningGateway]:
+    """A gateway that has nobody to ask."""
+    with running_gateway(NOBODY) as gateway:
+        yield gateway
+
+
+def connected(gateway: RunningGateway) -> socket.socket:
+    return socket.create_connection((gateway.host, gateway.port), timeout=20)
+
+
+def test_every_answer_has_the_headers_that_guard_a_browser(http: httpx.Client) -> None:
+    for path in ("/v1/jobs", f"{STATE}/value?key=nowhere", "/try.html", "/nothing", "/healthz"):
+        headers = http.get(path).headers
+        assert "default-src 'self'" in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert "server" not in headers
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8069", "127.0.0.1.evil.example", ""])
+def test_a_name_that_is_not_its_own_is_refused_on_loopback(gateway: RunningGateway, host: str) -> None:
+    answer = httpx.get(f"{gateway.url}/v1/jobs", headers={"Host": host})
+    assert (answer.status_code, answer.json()["code"]) == (403, "FORBIDDEN")
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8069", "127.0.0.1:1", "[::1]:8069", "[::1]"])
+def test_the_names_of_loopback_are_served(gateway: RunningGateway, host: str) -> None:
+    assert httpx.get(f"{gateway.url}/v1/jobs", headers={"Host": host}).status_code == 200
+
+
+def test_other_names_are_served_when_they_are_allowed() -> None:
+    with running_gateway(NOBODY, hosts=["state.example"]) as gateway:
+        assert httpx.get(f"{gateway.url}/healthz", headers={"Host": "state.example:80"}).status_code == 200
+        assert httpx.get(f"{gateway.url}/healthz").status_code == 403
+
+
+def test_pages_of_other_origins_may_read_only_if_they_are_allowed(http: httpx.Client) -> None:
+    allowed = http.get(f"{STATE}/value?key=JFK", headers={"Origin": "https://shop.example"})
+    assert allowed.headers["access-control-allow-origin"] == "https://shop.example"
+    assert "etag" in allowed.headers["access-control-expose-headers"].lower()
+    for origin in ("https://evil.example", "http://shop.example", "null"):
+        assert "access-control-allow-origin" not in http.get("/v1/jobs", headers={"Origin": origin}).headers
+        assert http.options("/v1/jobs", headers={"Origin": origin, **PREFLIGHT}).status_code == 400
+    assert http.options("/v1/jobs", headers={"Origin": "https://shop.example", **PREFLIGHT}).status_code == 200
+
+
+def test_no_page_of_another_origin_may_read_by_default(idle: RunningGateway) -> None:
+    answer = httpx.get(f"{idle.url}/healthz", headers={"Origin": "https://shop.example"})
+    assert "access-control-allow-origin" not in answer.headers
+
+
+def test_addresses_behind_the_gateway_are_not_told(idle: RunningGateway) -> None:
+    answer = httpx.get(f"{idle.url}/v1/jobs", timeout=20)
+    assert (answer.status_code, answer.json()["code"], answer.headers["retry-after"]) == (503, "UNAVAILABLE", "1")
+    assert "127.0.0.1" not in answer.text
+
+
+def test_a_request_that_does_not_arrive_is_cut_off(idle: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "HEAD_TIMEOUT_S", 0.2)
+    for begun in (b"", b"GET / HTTP/1.1\r\nHost: loc"):
+        with closing(connected(idle)) as slow:
+            slow.sendall(begun)
+            assert slow.recv(1) == b""
+
+
+def test_the_next_request_of_a_connection_must_arrive_too(
+    idle: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "HEAD_TIMEOUT_S", 0.2)
+    with closing(connected(idle)) as slow:
+        slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET")
+        answer = b""
+        while part := slow.recv(65536):
+            answer += part
+        assert answer.startswith(b"HTTP/1.1 200")
+
+
+def test_a_head_that_is_too_large_is_refused(idle: RunningGateway) -> None:
+    with closing(connected(idle)) as greedy:
+        greedy.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 200_000)
+        assert greedy.recv(65536).startswith(b"HTTP/1.1 400")
+
+
+def test_connections_beyond_the_bound_are_closed() -> None:
+    with running_gateway(NOBODY, max_connections=2) as gateway:
+        with closing(connected(gateway)), closing(connected(gateway)) as second:
+            second.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert second.recv(65536).startswith(b"HTTP/1.1 200")
+            with closing(connected(gateway)) as third, pytest.raises(ConnectionResetError):
+                third.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                assert third.recv(1) == b""
+                raise ConnectionResetError
+        assert httpx.get(f"{gateway.url}/healthz").status_code == 200
+
+
+def test_places_are_bounded_in_all_and_for_each_address() -> None:
+    places = Places("streams", 4)
+    for _ in range(2):
+        places.enter("10.0.0.5")
+    with pytest.raises(Overloaded):
+        places.enter("10.0.0.5")
+    places.enter("127.0.0.1")
+    places.enter("127.0.0.1")
+    with pytest.raises(Overloaded):
+        places.enter("127.0.0.1")
+    places.leave("10.0.0.5")
+    places.enter("127.0.0.1")
+
+
+def test_what_the_gateway_does_is_counted_without_names(http: httpx.Client) -> None:
+    http.get(f"{STATE}/value?key=nowhere")
+    text = http.get("/metrics").text
+    route = "/v1/jobs/{job}/states/{state}/value"
+    assert f'qstate_gateway_requests_total{{route="{route}",status="404"}}' in text
+    assert "qstate_gateway_streams 0.0" in text
+    assert "lastTemperature" not in text
+
+
+def test_the_gateway_says_that_it_is_alive(http: httpx.Client) -> None:
+    assert (http.get("/healthz").status_code, http.get("/healthz").text) == (200, "ok\n")
