@@ -96,7 +96,7 @@ class _Feed:
 
     async def room(self) -> None:
         """Wait until the fastest reader is near the newest event."""
-        while self._oldest + len(self._events) - self._asked > AHEAD:
+        while self._oldest + len(self._events) - self._asked >= AHEAD:
             self._wanted.clear()
             await self._wanted.wait()
 
@@ -109,7 +109,7 @@ class _Feed:
             self._numbers[event.place] = number
             self._places.append((number, event.place))
         most = self._most_bytes()
-        while len(self._events) > MOST_EVENTS or (self._bytes > most and len(self._events) > AHEAD + 1):
+        while len(self._events) > MOST_EVENTS or (self._bytes > most and len(self._events) > AHEAD):
             self._forget()
         added, self._added = self._added, asyncio.Event()
         added.set()

@@ -58,7 +58,7 @@ _PROBLEM = _object(
 _ERROR = {"$ref": "#/components/schemas/Problem"}
 _FIGURES: dict[str, Any] = {
     "type": ["object", "null"],
-    "description": "null without --job-metrics of the job, and before there are two readings of them",
+    "description": "null without --job-metrics of the job, and before there are two readings of it",
     "properties": {
         "at": _number("when they were read, in seconds since 1970"),
         "interval_s": _number("the seconds between the two readings, over which rates are measured"),
@@ -148,7 +148,7 @@ _NAMES = {
     "namespace": _parameter("namespace", "as JSON; text that is no JSON is the namespace itself"),
     "isolation": _parameter(
         "isolation",
-        "`live` sees the running epoch",
+        "`live` sees the running epoch, `committed` does not",
         {"type": "string", "enum": ["live", "committed"], "default": "live"},
     ),
     "min_epoch": _parameter("min_epoch", "an answer of this epoch or a later one", {"type": "integer"}),

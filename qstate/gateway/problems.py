@@ -92,11 +92,7 @@ def answer_to(request: HTTPConnection, error: Exception) -> Response:
     """The answer to a request that failed."""
     if isinstance(error, HTTPException):
         problem = problem_of(MalformedRequest())
-        problem |= {
-            "status": error.status_code,
-            "title": str(error.detail),
-            "detail": f"{error.detail}: {request.url.path}",
-        }
+        problem |= {"status": error.status_code, "title": error.detail, "detail": error.detail}
         headers = dict(error.headers or {})
     else:
         # Nothing of an error that was not expected goes to the caller; the log has it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import httpx
 import pytest
@@ -13,6 +14,9 @@ from qstate.errors import Overloaded
 from qstate.gateway import server
 from qstate.gateway.guards import Places
 from tests.gateway.running_gateway import STATE, RunningGateway, running_gateway
+from tests.project.served_job import serve_history
+from tests.runtime.serving.feeds import put
+from tests.runtime.serving.raw_client import wait_until
 
 PREFLIGHT = {"Access-Control-Request-Method": "GET", "Access-Control-Request-Headers": "Authorization"}
 NOBODY = ("127.0.0.1", 1)
@@ -111,6 +115,28 @@ def test_connections_beyond_the_bound_are_closed() -> None:
                 assert third.recv(1) == b""
                 raise ConnectionResetError
         assert httpx.get(f"{gateway.url}/healthz").status_code == 200
+
+
+def test_a_caller_that_reads_nothing_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "UNREAD_TIMEOUT_S", 0.2)
+    with serve_history(tmp_path, job="nyc") as (proxy, history), running_gateway(proxy, max_streams=1) as gateway:
+        url = f"{gateway.url}{STATE}/changes?key=JFK"
+        with closing(socket.socket()) as silent:
+            silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            silent.connect((gateway.host, gateway.port))
+            silent.sendall(f"GET {STATE}/changes?key=JFK HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            wait_until(lambda: streams(gateway) == 1, "the only stream")
+            assert httpx.get(url).json()["code"] == "OVERLOADED"
+            for epoch in range(3, 300):
+                history.commit(epoch, put("JFK", "x" * 100_000, state="value"))
+                if not streams(gateway):
+                    break
+            wait_until(lambda: not streams(gateway), "the end of a stream that nobody reads")
+
+
+def streams(gateway: RunningGateway) -> float:
+    text = httpx.get(f"{gateway.url}/metrics").text
+    return next(float(line.split()[1]) for line in text.splitlines() if line.startswith("qstate_gateway_streams "))
 
 
 def test_places_are_bounded_in_all_and_for_each_address() -> None:

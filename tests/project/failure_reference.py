@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from qstate.errors import ERROR_CLASSES, Retry
+from qstate.gateway.problems import STATUS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "failures.md"
 HEAD = """# Failure codes
@@ -16,10 +17,11 @@ the [wire protocol](protocol.md#failures) says which. In Python each code is a c
 with `code`, `details` and `retry`. What to do about each:
 [Troubleshooting](../how-to/troubleshooting.md#when-a-query-of-the-state-fails).
 
-The numbers never change. A code that a client does not know is to be treated as `INTERNAL`.
+The numbers never change. A code that a client does not know is to be treated as `INTERNAL`. HTTP is the status with
+which [the gateway](rest.md) answers.
 
-| code | name | class | retry | meaning |
-|---|---|---|---|---|
+| code | name | class | HTTP | retry | meaning |
+|---|---|---|---|---|---|
 """
 TAIL = """
 What a client or proxy does about a code, within the request's deadline and with growing pauses:
@@ -32,13 +34,13 @@ _NAMES = {Retry.FATAL: "no", Retry.RETRY_HERE: "here", Retry.LOOK_UP_AGAIN: "loo
 
 def render() -> str:
     rows = [
-        f"| {code} | `{code.name}` | `{found.__name__}` | {_NAMES[found.retry]} | {_first_line(found)} |\n"
+        f"| {code} | `{code.name}` | `{found.__name__}` | {STATUS[code]} | {_NAMES[found.retry]} | {_text(found)} |\n"
         for code, found in sorted(ERROR_CLASSES.items())
     ]
     return HEAD + "".join(rows) + TAIL + "".join(f"| {_NAMES[retry]} | {retry.value} |\n" for retry in Retry)
 
 
-def _first_line(error_class: type) -> str:
+def _text(error_class: type) -> str:
     return (error_class.__doc__ or "").strip().partition("\n")[0]
 
 

@@ -19,11 +19,11 @@ import qstate.spark
 from qstate.backends.byte_stores.rocksdb import RocksDBBackend
 from qstate.cli import main as cli
 from qstate.config import JobConfig, option_table
-from tests.project import configuration_reference, failure_reference
+from tests.project import configuration_reference, failure_reference, rest_reference
 from tests.project.documentation import ROOT, Page, pages
 
 PAGES = pages()
-MADE_PAGES = {module.PAGE: module for module in (configuration_reference, failure_reference)}
+MADE_PAGES = {module.PAGE: module for module in (configuration_reference, failure_reference, rest_reference)}
 LANGUAGES = {"bash", "python", "text", "toml", "yaml"}
 TROUBLESHOOTING = Page("docs/how-to/troubleshooting.md")
 COMMAND_LINE = Page("docs/reference/command-line.md")
