@@ -17,6 +17,7 @@ from pathlib import Path
 from benchmarks import (
     checkpoints,
     expiry,
+    gateway,
     gets,
     growth,
     interference,
@@ -44,6 +45,7 @@ from benchmarks.sizes import FULL, QUICK, TINY
 FAMILIES: dict[str, tuple[tuple[str, ...], Callable[[Bench], Findings]]] = {
     "gets": (("p4", "p5", "p6"), gets.run),
     "secured gets": (("tls",), secured_gets.run),
+    "gateway": (("gateway",), gateway.run),
     "growth of gets": (("growth",), growth.run_gets),
     "checkpoints": (("p9", "p10", "p12"), checkpoints.run),
     "growth of checkpoints": (("growth",), checkpoints.run_growth),

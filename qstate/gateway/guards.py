@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from urllib.parse import unquote_to_bytes, urlsplit
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -37,6 +37,8 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
+
+_RAW = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
 
 
 class Places:
@@ -85,7 +87,7 @@ class Guards:
 
         async def guarded(message: Message) -> None:
             if message["type"] in ("http.response.start", "websocket.http.response.start"):
-                MutableHeaders(scope=message).update(HEADERS)
+                message["headers"] = [*message["headers"], *_RAW]
             await send(message)
 
         refusal = self._refusal(scope)
@@ -124,5 +126,8 @@ def _name_in(host: str) -> str:
 
 def _path_of(scope: Scope) -> str:
     """The path, with the slashes that are within names apart from those between them."""
-    segments = scope["raw_path"].split(b"/")
+    raw: bytes = scope["raw_path"]
+    if b"%" not in raw:
+        return str(scope["path"])
+    segments = raw.split(b"/")
     return "/".join(unquote_to_bytes(one).decode("utf-8", "replace").replace("/", SLASH) for one in segments)

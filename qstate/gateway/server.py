@@ -2,8 +2,9 @@
 
 Rules of this module: it wraps the optional package `uvicorn`, and knows nothing of jobs and states.
 
-uvicorn bounds the size of a request's head and the wait for the next request. Here are the other bounds: how many
-connections there are, how long a head may take to arrive, and how long a peer may read nothing of what it gets.
+uvicorn bounds the wait for the next request. Here are the other bounds: how many connections there are, the size of a
+request's head and the time that it may take to arrive, how many requests may come before the first is answered, and how
+long a peer may read nothing of what it gets.
 """
 
 from __future__ import annotations
@@ -14,9 +15,8 @@ import socket
 from functools import partial
 from typing import Any
 
-import h11
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from qstate.errors import ConfigError, Overloaded, QueryError
@@ -31,6 +31,8 @@ __all__ = ["GatewayServer"]
 log = limited(logging.getLogger(__name__))
 
 HEAD_TIMEOUT_S = 10.0
+MOST_HEAD_BYTES = 64 << 10
+MOST_PIPELINED = 16
 UNREAD_TIMEOUT_S = 30.0
 KEEP_ALIVE_S = 60
 #: How long a shutdown waits for answers that are being sent.
@@ -60,14 +62,16 @@ class _Bounded:
             self._unread = None
 
 
-class _Http(_Bounded, H11Protocol):
-    """An HTTP connection that has a place, and whose requests arrive in time."""
+class _Http(_Bounded, HttpToolsProtocol):
+    """An HTTP connection that has a place, and whose requests arrive in time and are not too large."""
 
     def __init__(self, *arguments: Any, places: Places, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._places = places
         self._address: str | None = None
         self._head: asyncio.TimerHandle | None = None
+        self._head_bytes = 0
+        self._within_head = False
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -89,21 +93,41 @@ class _Http(_Bounded, H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
-            self._await_head()
+        if not self._is_idle():
+            return
+        self._await_head()
+        self._head_bytes += len(data)
+        if self._head_bytes > MOST_HEAD_BYTES:
+            self.send_400_response(f"The head of a request has at most {MOST_HEAD_BYTES} bytes.")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._within_head = True
+
+    def on_headers_complete(self) -> None:
+        self._within_head = False
+        self._head_bytes = 0
+        self._stop_waiting()
+        if len(self.pipeline) >= MOST_PIPELINED:
+            self.transport.abort()
         else:
-            self._stop_waiting()
+            super().on_headers_complete()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         # A part of the next head may have come with the request that was answered.
-        if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
+        if self._within_head:
             self._await_head()
 
-    def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        self._stop_waiting()
-        super().handle_websocket_upgrade(event)
+    def handle_websocket_upgrade(self) -> None:
+        super().handle_websocket_upgrade()
         self.transport.get_protocol().left = partial(self._places.leave, self._address or "")
+
+    def _is_idle(self) -> bool:
+        """Whether it waits for a head: no request is being answered."""
+        answering = self.cycle is not None and not self.cycle.response_complete
+        own = self.transport.get_protocol() is self
+        return own and not answering and not self.transport.is_closing()
 
     def _await_head(self) -> None:
         if self._head is None:

@@ -105,6 +105,19 @@ def test_a_head_that_is_too_large_is_refused(idle: RunningGateway) -> None:
         assert greedy.recv(65536).startswith(b"HTTP/1.1 400")
 
 
+def test_too_many_requests_before_the_first_answer_are_cut_off(idle: RunningGateway) -> None:
+    with closing(connected(idle)) as greedy:
+        greedy.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" * 16)
+        answer = b""
+        while answer.count(b"HTTP/1.1 200") < 16:
+            answer += greedy.recv(65536)
+        with pytest.raises(ConnectionResetError):
+            greedy.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000)
+            while greedy.recv(65536):
+                pass
+            raise ConnectionResetError
+
+
 def test_connections_beyond_the_bound_are_closed() -> None:
     with running_gateway(NOBODY, max_connections=2) as gateway:
         with closing(connected(gateway)), closing(connected(gateway)) as second:
