@@ -11,11 +11,11 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
 from qstate.client import AsyncQueryableStateClient
-from qstate.errors import ConfigError, Forbidden, Overloaded, QueryError, Unauthenticated, UnknownState, WrongKeyType
+from qstate.errors import ConfigError, Forbidden, Overloaded, Unauthenticated, UnknownState, WrongKeyType
 from qstate.gateway.settings import GatewaySettings
 from qstate.keys import ColumnType
 from qstate.line_limit import limited
@@ -27,6 +27,8 @@ log = limited(logging.getLogger(__name__))
 
 #: The most clients that are open at a time; each has connections to the proxy and to owners.
 MOST_CLIENTS = 256
+#: The most tokens at a time that are tried at the query port.
+MOST_CONNECTING = 64
 #: How long the types of a state's keys are taken as known. A get with keys of other types shows that they are not.
 TYPES_S = 10.0
 MOST_TYPES = 4096
@@ -35,15 +37,10 @@ MOST_TYPES = 4096
 class Caller:
     """The client for one token, and what it has learned. `users` are the requests and streams that use it now."""
 
-    def __init__(self, connecting: asyncio.Task[AsyncQueryableStateClient]) -> None:
-        self.connecting = connecting
+    def __init__(self, client: AsyncQueryableStateClient) -> None:
+        self.client = client
         self.users = 0
         self._types: dict[tuple[str, str], tuple[float, list[ColumnType]]] = {}
-
-    @property
-    def client(self) -> AsyncQueryableStateClient:
-        """The client, which is connected."""
-        return self.connecting.result()
 
     async def key_types(self, job: str, state: str, timeout_s: float) -> list[ColumnType]:
         """The types of a state's key columns. Raises `ConfigError`, and the `QueryError` of the look-up."""
@@ -76,6 +73,7 @@ class Upstream:
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
         self._callers: OrderedDict[bytes | None, Caller] = OrderedDict()
+        self._connecting: dict[bytes | None, asyncio.Task[Caller]] = {}
         self._closing: set[asyncio.Task[None]] = set()
         #: Whether the query port is known to ask for tokens, or need not.
         self._guarded = settings.is_local or settings.allow_open_query_port
@@ -88,15 +86,11 @@ class Upstream:
         too many tokens are in use.
         """
         await self._check(token)
-        caller = self._find(token)
+        caller = self._callers.get(token) or await self._connected(token)
         caller.users += 1
+        if token in self._callers:
+            self._callers.move_to_end(token)
         try:
-            try:
-                await asyncio.shield(caller.connecting)
-            except BaseException:
-                if caller.connecting.done() and self._callers.get(token) is caller:
-                    del self._callers[token]
-                raise
             yield caller
         except WrongKeyType:
             caller.forget_types()
@@ -104,23 +98,30 @@ class Upstream:
         finally:
             caller.users -= 1
 
-    def _find(self, token: bytes | None) -> Caller:
-        caller = self._callers.get(token)
-        if caller is None:
-            if len(self._callers) >= MOST_CLIENTS:
-                self._give_up_one()
-            connecting = asyncio.get_running_loop().create_task(self._connect(token))
-            caller = self._callers[token] = Caller(connecting)
-        self._callers.move_to_end(token)
-        return caller
+    async def _connected(self, token: bytes | None) -> Caller:
+        """Connect. All that wait for the same token share the connection."""
+        connecting = self._connecting.get(token)
+        if connecting is None:
+            # A token that is not known to be good takes no place from one that is.
+            if len(self._connecting) >= MOST_CONNECTING:
+                raise Overloaded(reason="too many new tokens")
+            connecting = asyncio.get_running_loop().create_task(self._connect_caller(token))
+            self._connecting[token] = connecting
+            connecting.add_done_callback(lambda _: self._connecting.pop(token, None))
+        return await asyncio.shield(connecting)
 
-    def _give_up_one(self) -> None:
-        idle = next((token for token, caller in self._callers.items() if not caller.users), False)
-        if idle is False:
-            raise Overloaded(reason="too many tokens in use")
-        task = asyncio.get_running_loop().create_task(_close(self._callers.pop(idle)))  # type: ignore[arg-type]
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+    async def _connect_caller(self, token: bytes | None) -> Caller:
+        caller = Caller(await self._connect(token))
+        if len(self._callers) >= MOST_CLIENTS:
+            idle = [other for other, found in self._callers.items() if not found.users]
+            if not idle:
+                await caller.client.close()
+                raise Overloaded(reason="too many tokens in use")
+            closing = asyncio.get_running_loop().create_task(self._callers.pop(idle[0]).client.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+        self._callers[token] = caller
+        return caller
 
     async def _connect(self, token: bytes | None) -> AsyncQueryableStateClient:
         settings = self._settings
@@ -161,12 +162,8 @@ class Upstream:
 
     async def close(self) -> None:
         """Close every client. Idempotent."""
+        for connecting in list(self._connecting.values()):
+            connecting.cancel()
         callers, self._callers = list(self._callers.values()), OrderedDict()
-        await asyncio.gather(*map(_close, callers), *self._closing)
-
-
-async def _close(caller: Caller) -> None:
-    with suppress(QueryError, ConfigError, asyncio.CancelledError):
-        if not caller.connecting.done():
-            caller.connecting.cancel()
-        await (await caller.connecting).close()
+        closing = (caller.client.close() for caller in callers)
+        await asyncio.gather(*closing, *self._closing, *self._connecting.values(), return_exceptions=True)

@@ -331,8 +331,10 @@ class Subscribing:
                 ]
             )
         self._snapshot_due = False
-        for one, changes in zip(self._ranges, made, strict=True):
-            self._give(one.epoch - 1, changes, snapshot=True)
+        for one, changes in zip(self._ranges[:-1], made[:-1], strict=True):
+            # Only the last batch completes the snapshot, so only that one has a place to continue from.
+            self._batches.append(ChangeBatch(one.epoch - 1, changes, True, NO_EPOCH, ()))
+        self._give(self._ranges[-1].epoch - 1, made[-1], snapshot=True)
 
     def _take_page(self, operation: ScanOperation) -> None:
         """A page of the snapshot: the ranges begin when it is complete."""
