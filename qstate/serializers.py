@@ -104,6 +104,8 @@ class MessagePackSerializer(Serializer):
     name = "msgpack"
 
     def dumps(self, value: Any) -> bytes:
+        if type(value) is bytes and _LARGE < len(value) < 1 << 32:
+            return _BIN_32.pack(0xC6, len(value)) + value
         try:
             packed: bytes = msgpack.packb(value, **_PACKING)
         except SerializationError:
@@ -232,6 +234,9 @@ def _refuse_depth(data: bytes) -> Any:
     raise SerializationError(f"more than {MOST_TUPLES} tuples are in each other")
 
 
+#: The library copies bytes three times. For larger ones that takes longer than all else about a read.
+_LARGE = 1 << 20
+_BIN_32 = Struct(">BI")
 #: The errors of msgpack for values that it cannot write.
 _REFUSALS = (TypeError, ValueError, OverflowError, RecursionError)
 

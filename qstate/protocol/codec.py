@@ -40,7 +40,7 @@ from qstate.errors import (
 from qstate.keys import Namespace, encode_key
 from qstate.protocol.fields import FAULTS, Reader, check_attributes
 from qstate.protocol.limits import DEFAULT_LIMITS, DEFAULT_MAX_FRAME, MAX_FRAME_LIMIT, MAX_ID, Limits
-from qstate.protocol.messages import FORMS, NO_ATTRIBUTES, Form, Get, Message, Page, Poll, Scan, read_attributes
+from qstate.protocol.messages import FORMS, NO_ATTRIBUTES, Form, Get, Message, Page, Poll, Scan, Values, read_attributes
 
 __all__ = ["PLANS", "BadContent", "FrameReader", "Plan", "decode", "decoder_of", "encode", "frame", "plan_of"]
 
@@ -123,6 +123,8 @@ _NUMBERS = {form.number: form.message for form in FORMS}
 _NEW = tuple.__new__
 _pack = msgspec.msgpack.Encoder().encode
 _start_of = msgspec.msgpack.Decoder(_Start).decode
+#: Of a larger payload `encode` does not read the values back.
+_LARGE = 64 * 1024
 #: Where an error of the library says it is: the index in the payload's array.
 _PLACE = re.compile(r" - at `\$\[(\d+)\]")
 _TOO_LONG = re.compile(r"^Expected `array` of length <= (\d+) ")
@@ -178,7 +180,7 @@ def _encoded(plan: Plan, message: Message, limits: Limits) -> tuple[bytes, Messa
     """The payload, and the message that the peer reads."""
     name = type(message).__name__
     try:
-        payload = _pack(plan.prefix + (message[:-1] if plan.keeps_attributes and not message[-1] else message))
+        payload = _packed(plan, message)
     except (ValueError, TypeError, OverflowError) as exc:
         # Text with lone surrogates, integers beyond 64 bits, or values of other types.
         raise LocalProtocolError(f"{name}: MessagePack cannot carry it: {exc}") from exc
@@ -187,12 +189,23 @@ def _encoded(plan: Plan, message: Message, limits: Limits) -> tuple[bytes, Messa
             f"{name} of {len(payload)} bytes is over the limit of {limits.max_frame}", FailureCode.TOO_LARGE
         )
     try:
-        return payload, decode(payload, limits)
+        return payload, decode(_without_values(plan, message) if len(payload) > _LARGE else payload, limits)
     except BadContent as exc:
         error = query_error(exc.code, exc.details)
         raise LocalProtocolError(f"{name}: {error}", exc.code) from error
     except RemoteProtocolError as exc:
         raise LocalProtocolError(f"{name}: field='id', expected='integer 1..{MAX_ID}'") from exc
+
+
+def _without_values(plan: Plan, message: Message) -> bytes:
+    """The payload without the values of an answer: any bytes are valid ones, and to read them back would copy them."""
+    if isinstance(message, Values):
+        message = message._replace(results=tuple(b"" if type(it) is bytes else it for it in message.results))
+    return _packed(plan, message)
+
+
+def _packed(plan: Plan, message: Message) -> bytes:
+    return _pack(plan.prefix + (message[:-1] if plan.keeps_attributes and not message[-1] else message))
 
 
 def decode(payload: bytes, limits: Limits = DEFAULT_LIMITS, takes: tuple[type, ...] | None = None) -> Message:

@@ -399,6 +399,10 @@ class ServerConnection(_Connection):
         """How many received bytes were not taken out as messages yet."""
         return self._reader.buffered
 
+    def drop_input(self) -> None:
+        """Drop what is buffered. Nothing can be received afterwards."""
+        self._reader.clear()
+
     def size_of(self, number: int) -> int:
         """How many bytes the payload of an unanswered request had; 0 if there is none of that id."""
         return self._waiting.get(number, _NONE)[2]

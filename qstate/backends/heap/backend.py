@@ -394,6 +394,8 @@ def _dumped(
     most = _most_bytes(descriptor, values)
     if most is not None and most <= most_bytes:
         return descriptor.dump_results(values)
+    if sum(_least_bytes(descriptor, value) for value in values) > most_bytes:
+        raise too_large(most_bytes)
     return bounded(map(descriptor.result_dumper(), values), most_bytes)
 
 

@@ -20,11 +20,13 @@ from typing import Any
 
 from qstate.errors import ClosedError
 from qstate.runtime.net.reactor import Reactor, Timer
+from qstate.runtime.net.unsent import Unsent
 
 __all__ = ["LINGER_S", "Channel", "ChannelState", "SlowReader"]
 
 RECEIVE_BYTES = 64 * 1024
-SEND_BYTES = 256 * 1024
+#: The bound on writes in one turn, so that a peer that reads much does not delay the others.
+SENDS_PER_TURN = 4
 #: How long a finishing channel waits for the peer to read the last bytes and close.
 LINGER_S = 1.0
 _IN_PROGRESS = {errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY}
@@ -90,7 +92,7 @@ class Channel:
         self._on_close = on_close
         self._max_unsent = max_unsent_bytes
         self._lock = threading.Lock()
-        self._unsent = bytearray()
+        self._unsent = Unsent()
         #: When the socket last took some of the unsent bytes.
         self._taken_at = 0.0
         self._interest = 0
@@ -135,7 +137,7 @@ class Channel:
             return self._send_locked(data)
 
     def _send_locked(self, data: bytes) -> bool:
-        if self.state is ChannelState.OPEN and not self._unsent:
+        if self.state is ChannelState.OPEN and not self._unsent.size:
             try:
                 sent = self._sock.send(data)
             except (BlockingIOError, InterruptedError):
@@ -145,20 +147,20 @@ class Channel:
                 return False
             if sent == len(data):
                 return True
-            self._unsent += memoryview(data)[sent:]
+            self._unsent.add(data, sent)
             self._reactor.call_soon(self._watch)
         elif self.state is ChannelState.OPEN or self.state is ChannelState.CONNECTING:
-            self._unsent += data
+            self._unsent.add(data)
         else:
             return False
-        if len(self._unsent) > self._max_unsent:
-            self._close_locked(SlowReader(f"the peer left {len(self._unsent)} bytes unread"))
+        if self._unsent.size > self._max_unsent:
+            self._close_locked(SlowReader(f"the peer left {self._unsent.size} bytes unread"))
             return False
         return True
 
     def waiting_bytes(self) -> int:
-        """How many bytes the peer has not been able to take yet. Any thread."""
-        return len(self._unsent) + sum(map(len, self._collected))
+        """How many bytes are in memory because the peer has not been able to take them yet. Any thread."""
+        return self._unsent.held + sum(map(len, self._collected))
 
     def send_soon(self, data: bytes) -> None:
         """Send at the end of the current turn, in one write with the turn's other bytes. Only the driving thread.
@@ -188,7 +190,7 @@ class Channel:
         self._send_collected()
         with self._lock:
             self._closing = True
-            if not self._unsent:
+            if not self._unsent.size:
                 self._close_locked(None)
 
     def finish(self, linger_s: float = LINGER_S, last: bytes = b"") -> None:
@@ -212,6 +214,8 @@ class Channel:
     def _close_locked(self, reason: BaseException | None) -> None:
         if self.state is not ChannelState.CLOSED:
             self.state = ChannelState.CLOSED
+            if reason is not None:
+                reason.__traceback__ = None  # its frames refer to this channel and to bytes that are not sent
             self._reason = self._reason or reason
             self._unsent.clear()  # at once: the reactor may take a while
             self._reactor.call_soon(self._end, reason)
@@ -245,7 +249,7 @@ class Channel:
 
     def _shut_writing(self) -> None:
         with self._lock:
-            if self._unsent or self.state is not ChannelState.FINISHING:
+            if self._unsent.size or self.state is not ChannelState.FINISHING:
                 return
             try:
                 self._sock.shutdown(socket.SHUT_WR)
@@ -266,7 +270,7 @@ class Channel:
         return self._write_interest() if deaf else self._write_interest() | selectors.EVENT_READ
 
     def _write_interest(self) -> int:
-        return selectors.EVENT_WRITE if self._unsent or self.state is ChannelState.CONNECTING else 0
+        return selectors.EVENT_WRITE if self._unsent.size or self.state is ChannelState.CONNECTING else 0
 
     def _ready(self, mask: int) -> None:
         if self.state is ChannelState.CLOSED:
@@ -310,15 +314,15 @@ class Channel:
             with self._lock:
                 self.state = ChannelState.OPEN
         with self._lock:
-            while self._unsent:
+            for _ in range(SENDS_PER_TURN):
+                if not self._unsent.size:
+                    break
                 try:
-                    with memoryview(self._unsent) as view:
-                        sent = self._sock.send(view[:SEND_BYTES])
+                    self._unsent.send(self._sock)
                 except (BlockingIOError, InterruptedError):
                     break
-                del self._unsent[:sent]
                 self._taken_at = self._reactor.clock()
-            if self._closing and not self._unsent:
+            if self._closing and not self._unsent.size:
                 self._close_locked(None)
         if self.state is ChannelState.FINISHING:
             self._shut_writing()

@@ -36,6 +36,9 @@ class PooledChannel(Channel):
     the connection. `on_data` may also call `hold`. After `release` the channel calls `on_data` with no bytes first, so
     that it can process what it kept. With `yield_turn`, other connections are read before that.
 
+    While `bulky`, such connections are read one after the other, 64 KiB at a time, and all others between any two of
+    these reads. So a hundred large requests that arrive together delay a small one by one read.
+
     With more than `HIGH_WATER_BYTES` unsent the channel stops reading (back-pressure). `is_congested` is then True, and
     the caller should send nothing until `on_room`, which runs on the reactor's thread. If the peer reads none of the
     unsent bytes for `patience_s`, the channel closes with `SlowReader`.
@@ -54,6 +57,7 @@ class PooledChannel(Channel):
         "_pool",
         "_reading",
         "_unread",
+        "bulky",
         "tls",
     )
 
@@ -75,6 +79,8 @@ class PooledChannel(Channel):
             reactor, sock, on_data=on_data, on_end=on_end, on_close=on_close, max_unsent_bytes=max_unsent_bytes
         )
         self.tls = tls
+        #: Whether the input is a part of a large message. Set it only in `on_data`.
+        self.bulky = False
         self._pool = pool
         self._on_room = on_room
         self._patience_s = patience_s
@@ -105,6 +111,14 @@ class PooledChannel(Channel):
         with self._reading:
             action()
 
+    def if_unread(self, action: Callable[[], object]) -> None:
+        """Run `action()`, unless a thread is in `on_data`. It does not wait. `action` may call what `on_data` may."""
+        if self._reading.acquire(blocking=False):
+            try:
+                action()
+            finally:
+                self._reading.release()
+
     def yield_turn(self) -> None:
         """Read nothing more until `on_data` was called with no bytes, soon but after others. Call it only in `on_data`.
 
@@ -113,41 +127,63 @@ class PooledChannel(Channel):
         self._kept = True
         self._pool.recall(self)
 
+    def read_later(self) -> None:
+        """Have a thread of the pool come by, which also does the work that waits. Any thread."""
+        self._pool.recall(self)
+
     def read_ready(self, ended: bool) -> None:
         work = None
         with self._reading:
             if self._kept or not self._may_read():
                 return
-            data = b""
-            try:
-                data = self._sock.recv(RECEIVE_BYTES)
-                if not data:
-                    self._on_input_ended()
-                elif self.state is ChannelState.OPEN:
-                    plain = data if self.tls is None else self._decrypted(self.tls, data)
-                    work = self._on_data(plain) if plain else None
-            except (BlockingIOError, InterruptedError):
+            if self.bulky:
+                self.yield_turn()
                 return
-            except Exception as exc:
-                self._fail(exc)
-            if (ended or len(data) == RECEIVE_BYTES) and not self._kept and self._may_read():
+            work, more = self._read()
+            if (ended or more) and not self._kept and self._may_read():
                 self._pool.arm(self._sock.fileno())
         self._do(work)
 
     def read_on(self) -> None:
-        work = None
+        work, more = None, False
         with self._reading:
             self._kept = False
             if not self._may_read():
                 return
-            try:
-                if self.state is ChannelState.OPEN:
-                    work = self._on_data(b"")
-            except Exception as exc:
-                self._fail(exc)
+            if self.bulky:
+                work, more = self._read()
+            else:
+                work = self._deliver(b"")
             if not self._kept and self._may_read():
-                self._pool.arm(self._sock.fileno())
+                if more and self.bulky:
+                    self.yield_turn()
+                else:
+                    self._pool.arm(self._sock.fileno())
         self._do(work)
+
+    def _read(self) -> tuple[Work | None, bool]:
+        """Read once and deliver. Returns the work of `on_data`, and whether the kernel may have more."""
+        try:
+            data = self._sock.recv(RECEIVE_BYTES)
+            if not data:
+                self._on_input_ended()
+        except (BlockingIOError, InterruptedError):
+            return None, False
+        except Exception as exc:
+            self._fail(exc)
+            return None, False
+        if not data:
+            return None, False
+        return self._deliver(data), len(data) == RECEIVE_BYTES
+
+    def _deliver(self, data: bytes) -> Work | None:
+        try:
+            if self.state is ChannelState.OPEN:
+                plain = data if self.tls is None or not data else self._decrypted(self.tls, data)
+                return self._on_data(plain) if plain or not data else None
+        except Exception as exc:
+            self._fail(exc)
+        return None
 
     def _decrypted(self, tls: TlsStream, data: bytes) -> bytes:
         # The peer's bytes may change how the next ones are encrypted, so other threads must not send meanwhile.
@@ -185,21 +221,21 @@ class PooledChannel(Channel):
             return False
         if self._input_ended and self.state is ChannelState.OPEN:
             return False
-        return len(self._unsent) <= self._high_water or not self.is_congested()
+        return self._unsent.size <= self._high_water or not self.is_congested()
 
     def is_congested(self) -> bool:
         """Whether the peer should read before more is sent. Any thread."""
-        if len(self._unsent) <= self._high_water:
+        if self._unsent.size <= self._high_water:
             return False
         # The reactor removes sent bytes under the lock, so it sees this pause afterwards.
         with self._lock:
-            self._paused = len(self._unsent) > self._high_water and self.state is ChannelState.OPEN
+            self._paused = self._unsent.size > self._high_water and self.state is ChannelState.OPEN
             return self._paused
 
     def _interest_wanted(self) -> int:
         with self._lock:
             over = self.state is not ChannelState.OPEN  # input is read and discarded
-            resume = self._paused and (over or len(self._unsent) <= self._high_water // 4)
+            resume = self._paused and (over or self._unsent.size <= self._high_water // 4)
             if resume:
                 self._paused = False
         if resume:
@@ -207,7 +243,7 @@ class PooledChannel(Channel):
             self._pool.recall(self)
         if over:
             self.release()
-        if self._unsent and not self._interest & selectors.EVENT_WRITE:
+        if self._unsent.size and not self._interest & selectors.EVENT_WRITE:
             self._taken_at = self._reactor.clock()
             if self._unread is None:
                 self._unread = self._reactor.call_later(self._patience_s, self._check_reader)
@@ -215,13 +251,13 @@ class PooledChannel(Channel):
 
     def _check_reader(self) -> None:
         self._unread = None
-        if not self._unsent:
+        if not self._unsent.size:
             return
         left_s = self._taken_at + self._patience_s - self._reactor.clock()
         if left_s > 0:
             self._unread = self._reactor.call_later(left_s, self._check_reader)
         else:
-            self.close(SlowReader(f"the peer read none of {len(self._unsent)} bytes for {self._patience_s:g} s"))
+            self.close(SlowReader(f"the peer read none of {self._unsent.size} bytes for {self._patience_s:g} s"))
 
     def _release(self) -> None:
         with self._reading:

@@ -26,6 +26,7 @@ from qstate.protocol import (
     Get,
     Locate,
     Opened,
+    Page,
     Ping,
     Poll,
     Pong,
@@ -35,7 +36,7 @@ from qstate.protocol import (
     ServerEvent,
     Values,
 )
-from qstate.runtime.net.channel import LINGER_S, SlowReader
+from qstate.runtime.net.channel import LINGER_S, ChannelState, SlowReader
 from qstate.runtime.net.pooled_channel import PooledChannel
 from qstate.runtime.net.reactor import Reactor, Timer
 from qstate.runtime.net.reading_pool import ReadingPool
@@ -53,6 +54,8 @@ Steps = Iterator[Answer | None]
 _SERVED = frozenset((Get, Scan, Poll, Locate, Describe))
 #: So many messages of one connection are taken in before other connections are read.
 MOST_AT_ONCE = 64
+#: So many calls of a new connection are forwarded before the size of an answer is known.
+FIRST_FORWARDED = 4
 #: What a key takes in memory beside its characters.
 KEY_BYTES = 64
 #: When a client should ask again whose answer found no room.
@@ -125,9 +128,10 @@ class AcceptedConnection:
             patience_s=patience_s,
             tls=tls,
         )
-        #: The calls that wait for a thread. `queued`: it waits for its turn; `slow`: its last turn took long.
+        #: The calls that wait for a thread. `queued`: it waits for its turn; `slow`: its last turn took long, or it had
+        #: none yet, so that a hundred new connections with a large request each do not come first.
         self.calls: deque[Call] = deque()
-        self.queued = self.slow = False
+        self.queued, self.slow = False, True
         #: The same for the calls that take several turns, until they begin. Only `LargeCalls` changes them.
         self.large_calls: deque[Call] = deque()
         self.large_queued = False
@@ -135,6 +139,9 @@ class AcceptedConnection:
         self.in_flight = self.in_flight_bytes = 0
         #: By the id of the request.
         self.calls_in_flight: dict[int, Call] = {}
+        #: The calls whose values other servers send, and how many bytes each is expected to bring.
+        self._forwarded: set[Call] = set()
+        self._expected_bytes = room_bytes // FIRST_FORWARDED
         #: When it was accepted or last answered, by the reactor's clock.
         self.active_at = reactor.clock()
         #: When the frame began of which only a part has arrived; 0 without one.
@@ -153,8 +160,8 @@ class AcceptedConnection:
 
     @property
     def over(self) -> bool:
-        """Whether the connection is closed, so that answers cannot be sent. Any thread."""
-        return self.protocol.closed
+        """Whether the connection is closed or about to be, so that answers cannot be sent. Any thread."""
+        return self.protocol.closed or self.channel.state is not ChannelState.OPEN
 
     def open(self, handshake_timeout_s: float) -> None:
         """Start to read. Without a handshake within the timeout the connection is closed."""
@@ -191,7 +198,13 @@ class AcceptedConnection:
         if waiting > FREE_BYTES:
             self.channel.close(SlowReader(f"the peer left {waiting} bytes unread, and the memory is needed"))
         else:
+            self.channel.if_unread(self._drop_input)
             self.reactor.call_soon(self._end_frame, FailureCode.OVERLOADED)
+
+    def _drop_input(self) -> None:
+        """Free the part of a frame at once: the driving thread may take a while to end the connection."""
+        self.channel.hold()
+        self.protocol.drop_input()
 
     def _end_frame(self, code: FailureCode) -> None:
         """End the connection, on which a part of a frame has arrived."""
@@ -215,6 +228,29 @@ class AcceptedConnection:
         """
         waiting = self.channel.waiting_bytes()
         return not waiting or waiting + size <= self._room_bytes
+
+    def may_answer(self) -> bool:
+        """Whether to answer further calls now: else `ConnectionHandler.has_room` follows. Any thread."""
+        if self.channel.is_congested():
+            return False
+        return not self._forwarded or (len(self._forwarded) + 1) * self._expected_bytes <= self._room_bytes or self.over
+
+    def forwarded(self, call: Call) -> None:
+        """Another server is about to be asked for a call's values. Any thread.
+
+        As many are asked for at a time as the client has room for, by the size of those before: at first few, then
+        twice as many after each small answer.
+        """
+        self._forwarded.add(call)
+
+    def arrived(self, call: Call, size: int) -> None:
+        """The answer to a call that may have been `forwarded` has so many bytes. Any thread."""
+        if call in self._forwarded:
+            self._forwarded.discard(call)
+            self._expected_bytes = max(size, self._expected_bytes // 2)
+            if self.calls or self.large_calls:
+                self._handler.has_room(self)
+                self.channel.read_later()
 
     def answered(self, now: float) -> None:
         """The endpoint counted one request less in flight. Any thread."""
@@ -263,6 +299,7 @@ class AcceptedConnection:
     def _kept_input(self, taken: int, most: int) -> None:
         """Some input is no message yet: it is a part of a frame, or waits until there is room for it."""
         self._count()
+        self.channel.bulky = taken < most and self.protocol.buffered > FREE_BYTES
         if not self.protocol.buffered or taken == most:
             self.frame_begun_at = 0.0
         elif taken or not self.frame_begun_at:
@@ -414,7 +451,9 @@ class Call:
         Values and changes for which the client has left no room are replaced by OVERLOADED: the client asks again when
         it has read the answers before.
         """
-        if isinstance(answer, Values | Changes) and not self.connection.has_room(_size_of(answer)):
+        size = _size_of(answer)
+        self.connection.arrived(self, size)
+        if not self.connection.has_room(size) and isinstance(answer, Values | Page | Changes):
             answer = Failure(self.request.id, FailureCode.OVERLOADED, {"retry_after_ms": RETRY_AFTER_MS})
         data = self.encode(answer)
         if data:
@@ -424,8 +463,9 @@ class Call:
     def cancel(self) -> None:
         """The client waits for the answer no longer: answer CANCELLED unless the request is being executed."""
         self.cancelled = True
-        if self.on_cancel is not None:
-            self.on_cancel()
+        on_cancel = self.on_cancel
+        if on_cancel is not None:
+            on_cancel()
 
     def fail(self, code: int, **details: Detail) -> None:
         """Send a failure. Any thread."""
@@ -463,7 +503,10 @@ class Call:
         return Failure(self.request.id, FailureCode.INTERNAL, {})
 
 
-def _size_of(answer: Values | Changes) -> int:
+def _size_of(answer: Answer) -> int:
+    """About how many bytes it has: those of its values."""
     if isinstance(answer, Changes):
         return sum(sum(map(len, run.values or ())) for run in answer.runs)
-    return sum(len(result) for result in answer.results if isinstance(result, bytes))
+    if isinstance(answer, Values | Page):
+        return sum(len(result) for result in answer.results if isinstance(result, bytes))
+    return 0

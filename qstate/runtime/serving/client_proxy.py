@@ -114,9 +114,11 @@ class ClientProxy(EndpointOwner):
             found = self._answer_in_process(call, request, names) if self._local is not None else None
             if found is not None:
                 return found if isinstance(found, Values) else self._answer_in_steps(call, request, names, found)
-            router.run(router.get, call, request, names)
+            self._forward(call, request, names)
         elif isinstance(request, Scan):
-            router.run(router.scan, call, request, self._names_of(call, request))
+            names = self._names_of(call, request)
+            call.connection.forwarded(call)
+            router.run(router.scan, call, request, names)
         elif isinstance(request, Poll):
             router.run(router.poll, call, request, self._names_of(call, request))
         elif isinstance(request, Locate):
@@ -178,6 +180,10 @@ class ClientProxy(EndpointOwner):
         except QueryError as error:
             if error.retry is Retry.FATAL:
                 raise
+        self._forward(call, request, names)
+
+    def _forward(self, call: Call, request: Get, names: tuple[str, str]) -> None:
+        call.connection.forwarded(call)
         self._router.run(self._router.get, call, request, names)
 
 
@@ -443,6 +449,7 @@ class _Proxied(Requester):
         if self._timer is not None:
             self._timer.cancel()
         self._call.answer(answer)
+        self._call.on_cancel = None  # a cycle would keep the values until the next garbage collection
         for connection in {self._asked[part] for part in self._routed.open_parts if part in self._asked}:
             connection.cancel(self)
             connection.gave_up(self, self._now())

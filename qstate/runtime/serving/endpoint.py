@@ -25,7 +25,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import lru_cache, partial
 from ipaddress import ip_address
 from operator import attrgetter
 from typing import Any, Protocol, TypeVar
@@ -52,7 +52,7 @@ from qstate.runtime.serving.access.audit import INTERVAL_S
 from qstate.runtime.serving.access.gate import RELOAD_S, Gate, Visitor
 from qstate.runtime.serving.client_connection import AcceptedConnection, Call, Steps
 from qstate.runtime.serving.endpoint_options import EndpointOptions
-from qstate.runtime.serving.sharing.freed_memory import give_back
+from qstate.runtime.serving.sharing.freed_memory import give_back, give_large_pieces_back
 from qstate.runtime.serving.sharing.memory_budget import FREE_BYTES, MemoryBudget
 from qstate.runtime.serving.sharing.turns import TURN_BYTES, Turns
 from qstate.tls import ClientTls, ServerTls
@@ -178,6 +178,7 @@ class Endpoint:
         except ConfigError:
             self.shutdown(0.0)
             raise
+        give_large_pieces_back()
         self._address = host_and_port(sock.getsockname())
         self._listener = Listener(self.reactor, sock, self._accept)
         self._listener.open()
@@ -254,7 +255,7 @@ class Endpoint:
             self._turns.add(call)
 
     def received_alone(self, connection: AcceptedConnection, get: Get) -> Callable[[], None] | None:
-        if self._turns.pending() or not self._pool.take_permit():
+        if self._turns.pending() or not connection.may_answer() or not self._pool.take_permit():
             self.received(connection, get)  # requests that already wait go first
             return None
         return partial(self._execute_at_once, connection, get)
@@ -360,7 +361,7 @@ class Endpoint:
         most, limit = self.options.max_connections, self.options.max_connections_per_address
         if limit:
             return limit
-        return most if ip_address(host).is_loopback else max(1, most // 2)
+        return most if _is_loopback(host) else max(1, most // 2)
 
     def _look_round(self) -> None:
         """End the connections on which a frame has begun long ago, and give freed memory back."""
@@ -446,7 +447,7 @@ class Endpoint:
     # Executing.
 
     def _answer_to(self, call: Call, now: float) -> Answer | None:
-        if now >= call.deadline or call.connection.protocol.state is ConnectionState.CLOSED:
+        if now >= call.deadline or call.connection.over:
             call.steps = None
             return Failure(call.request.id, FailureCode.DEADLINE_EXCEEDED, {})
         if call.cancelled:
@@ -527,6 +528,11 @@ def _longest_idle(connections: Iterable[AcceptedConnection], now: float) -> Acce
         connection for connection in connections if not connection.in_flight and connection.active_at <= now - IDLE_S
     ]
     return min(idle, key=_active_at, default=None)
+
+
+@lru_cache
+def _is_loopback(host: str) -> bool:
+    return ip_address(host).is_loopback
 
 
 def _renew(tls: ServerTls | ClientTls) -> None:

@@ -57,3 +57,4 @@ class WaitingCall:
             self._done = True
             self._timer.cancel()
             self._call.answer(answer)
+            self._call.on_cancel = None

@@ -77,7 +77,7 @@ class LargeCalls:
     def _next(self) -> Call | None:
         while self._free and self._waiting:
             connection = self._waiting.popleft()
-            if connection.channel.is_congested():
+            if not connection.may_answer():
                 connection.large_queued = False  # `has_room` follows
             else:
                 self._free -= 1

@@ -114,7 +114,7 @@ class Turns:
         size, now = 0, self._clock()
         until = now + TURN_S
         try:
-            while now < until and size <= TURN_BYTES and not connection.channel.is_congested():
+            while now < until and size <= TURN_BYTES and connection.may_answer():
                 call = connection.calls.popleft()
                 if connection.calls:
                     self.queue(connection)
