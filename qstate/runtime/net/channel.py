@@ -172,9 +172,10 @@ class Channel:
         self._collected.append(data)
 
     def _send_collected(self) -> None:
-        collected, self._collected = self._collected, []
+        collected = self._collected
         if collected:
             self.send(collected[0] if len(collected) == 1 else b"".join(collected))
+            self._collected = []  # only now: until then they count as waiting
 
     def close(self, reason: BaseException | None = None) -> None:
         """Close the connection at once and drop unsent bytes. Any thread. Idempotent."""

@@ -232,6 +232,12 @@ class PooledChannel(Channel):
             self._paused = self._unsent.size > self._high_water and self.state is ChannelState.OPEN
             return self._paused
 
+    def pause(self) -> bool:
+        """Read nothing until the peer has read more, and call `on_room` then. Any thread. False: it has read all."""
+        with self._lock:
+            self._paused = self._unsent.size > 0 and self.state is ChannelState.OPEN
+            return self._paused
+
     def _interest_wanted(self) -> int:
         with self._lock:
             over = self.state is not ChannelState.OPEN  # input is read and discarded

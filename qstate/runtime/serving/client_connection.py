@@ -65,6 +65,9 @@ RETRY_AFTER_MS = 50
 class ConnectionHandler(Protocol):
     """What a connection needs of its endpoint. The thread that reads calls `received` and `received_alone`."""
 
+    def presented(self, connection: AcceptedConnection) -> bool:
+        """The client has presented itself. False: it has no place, and the connection ends."""
+
     def received(self, connection: AcceptedConnection, request: Served) -> None:
         """A valid request came in. The endpoint answers it through a `Call`."""
 
@@ -147,6 +150,8 @@ class AcceptedConnection:
         #: When the frame began of which only a part has arrived; 0 without one.
         self.frame_begun_at = 0.0
         self.host = host
+        #: Whether it has shown the job's secret.
+        self.is_proxy = False
         self._memory = memory
         self._counted = False
         self._room_bytes = room_bytes
@@ -233,7 +238,12 @@ class AcceptedConnection:
         """Whether to answer further calls now: else `ConnectionHandler.has_room` follows. Any thread."""
         if self.channel.is_congested():
             return False
-        return not self._forwarded or (len(self._forwarded) + 1) * self._expected_bytes <= self._room_bytes or self.over
+        asked, waiting = len(self._forwarded), self.channel.waiting_bytes()
+        if not asked and not waiting:
+            return True
+        if waiting + (asked + 1) * self._expected_bytes <= self._room_bytes or self.over:
+            return True
+        return not asked and not self.channel.pause()
 
     def forwarded(self, call: Call) -> None:
         """Another server is about to be asked for a call's values. Any thread.
@@ -327,7 +337,9 @@ class AcceptedConnection:
                 self._handler.refused(event.code)
                 self.send(self.protocol.send(Failure(event.id, event.code, event.details)))
             elif isinstance(event, Opened):
-                self.channel.send(event.reply)
+                self.is_proxy = self.visitor.is_proxy
+                if self._handler.presented(self):
+                    self.channel.send(event.reply)
 
     def _cancel(self, number: int) -> None:
         call = self.calls_in_flight.get(number)
@@ -452,12 +464,12 @@ class Call:
         it has read the answers before.
         """
         size = _size_of(answer)
-        self.connection.arrived(self, size)
         if not self.connection.has_room(size) and isinstance(answer, Values | Page | Changes):
             answer = Failure(self.request.id, FailureCode.OVERLOADED, {"retry_after_ms": RETRY_AFTER_MS})
         data = self.encode(answer)
         if data:
             self.connection.send(data)
+        self.connection.arrived(self, size)
         self.sent()
 
     def cancel(self) -> None:

@@ -8,7 +8,7 @@ reactor accepts connections, keeps time and sends the rest of an answer to a cli
 
 Bounds:
 
-- connections: a new one replaces an idle one, else it is refused (OVERLOADED);
+- connections: a new one replaces an idle one, else it is refused (OVERLOADED); the job's proxies have room beside them;
 - requests in flight: at its limit a connection is not read, at the limit of all connections requests are OVERLOADED;
 - unread answers: back-pressure, then the connection is closed;
 - memory: a budget of all connections (`memory_budget`), and as many large answers in the making (`large_calls`);
@@ -23,11 +23,8 @@ import logging
 import socket
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable
-from functools import lru_cache, partial
-from ipaddress import ip_address
-from operator import attrgetter
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from qstate.errors import ClosedError, ConfigError, FailureCode, QueryError
@@ -35,7 +32,6 @@ from qstate.line_limit import limited
 from qstate.protocol import (
     CANCEL,
     Answer,
-    ConnectionState,
     Failure,
     Get,
     Served,
@@ -54,6 +50,7 @@ from qstate.runtime.serving.client_connection import AcceptedConnection, Call, S
 from qstate.runtime.serving.endpoint_options import EndpointOptions
 from qstate.runtime.serving.sharing.freed_memory import give_back, give_large_pieces_back
 from qstate.runtime.serving.sharing.memory_budget import FREE_BYTES, MemoryBudget
+from qstate.runtime.serving.sharing.places import Places
 from qstate.runtime.serving.sharing.turns import TURN_BYTES, Turns
 from qstate.tls import ClientTls, ServerTls
 
@@ -65,19 +62,18 @@ log = limited(logging.getLogger(__name__))
 MAX_REFUSALS = 64
 #: The memory of connections has room for at least so many of the largest frames.
 LEAST_FRAMES = 4
+#: Proxies of the job have so much more room for requests in flight than all clients together.
+PROXY_SHARE = 1.25
 #: How often to look for frames that take too long.
 LOOK_S = 1.0
 #: After its connections held more than this, freed memory is given back.
 MUCH_BYTES = 16 * 1024 * 1024
-#: A connection that was idle for so long may be replaced by a new one when there are `max_connections`.
-IDLE_S = 1.0
 #: The shortest time after which a refused client should retry, also used when the queue's length is unknown.
 RETRY_AFTER_MS = 50
 LONGEST_RETRY_AFTER_MS = 1000
 #: How long clients may take to read the last bytes at shutdown, after the requests in flight are answered.
 CLOSE_NOTICE_S = 0.2
 
-_active_at = attrgetter("active_at")
 #: What a client that speaks no TLS gets where it is required.
 _TLS_ONLY = frame(encode(Failure(0, FailureCode.TLS_FAILED, {"expected": "TLS"})))
 #: What the steps give at their end, when the answer follows later.
@@ -136,9 +132,12 @@ class Endpoint:
         # takes the bare lock, which costs a fraction of what the condition's methods do.
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._connections: set[AcceptedConnection] = set()
-        #: How many of them each address has.
-        self._hosts: Counter[str] = Counter()
+        self._places = Places(
+            options.max_connections,
+            options.max_connections_per_address,
+            for_proxies=options.peer_token is not None,
+            clock=self._clock,
+        )
         self._leaving: set[AcceptedConnection] = set()
         self._refusals = 0
         self._in_flight = 0
@@ -231,12 +230,14 @@ class Endpoint:
     def _drain(self, until: float) -> None:
         with self._changed:
             self._changed.wait_for(lambda: not self._in_flight, until - time.monotonic())
-            connections = list(self._connections)
+            connections = list(self._places.connections)
         for connection in connections:
             self.reactor.call_soon(connection.end, FailureCode.SHUTTING_DOWN, CLOSE_NOTICE_S)
         # Slow clients may not have read long answers yet: they get the rest of the time.
         with self._changed:
-            self._changed.wait_for(lambda: not self._connections, max(2 * CLOSE_NOTICE_S, until - time.monotonic()))
+            self._changed.wait_for(
+                lambda: not self._places.connections, max(2 * CLOSE_NOTICE_S, until - time.monotonic())
+            )
 
     def _stop_threads(self, until: float) -> bool:
         # The reactor first: its last turn closes the connections, and the pool may stop only when it reads none.
@@ -247,6 +248,13 @@ class Endpoint:
         return self._pool.stop(max(1.0, until - time.monotonic())) and done
 
     # `ConnectionHandler`.
+
+    def presented(self, connection: AcceptedConnection) -> bool:
+        with self._changed:
+            stays = self._places.presented(connection)
+        if not stays:
+            self.reactor.call_soon(self._give_up, connection)
+        return stays
 
     def received(self, connection: AcceptedConnection, request: Served) -> None:
         self._statistics.report_request(len(request.keys) if type(request) is Get else 0)
@@ -284,11 +292,12 @@ class Endpoint:
 
     def _admit(self, call: Call) -> bool:
         """Count the call as in flight. False: it was refused."""
+        share = PROXY_SHARE if call.connection.is_proxy else 1
         with self._lock:
-            draining, overloaded = self._draining, self._in_flight >= self.options.max_queued
+            draining, overloaded = self._draining, self._in_flight >= share * self.options.max_queued
             self._in_flight += 1
             self._in_flight_bytes += call.cost
-            overloaded |= call.cost > FREE_BYTES and self._in_flight_bytes > self._most_in_flight_bytes
+            overloaded |= call.cost > FREE_BYTES and self._in_flight_bytes > share * self._most_in_flight_bytes
             call.connection.in_flight += 1
             call.connection.in_flight_bytes += call.cost
             call.connection.calls_in_flight[call.request.id] = call
@@ -332,9 +341,9 @@ class Endpoint:
             self.has_room(connection)
             self._pool.recall(connection.channel)
         with self._lock:
-            self._forget(connection)
+            self._places.remove(connection)
             self._leaving.discard(connection)
-            if self._draining and not self._connections:
+            if self._draining and not self._places.connections:
                 self._changed.notify_all()
 
     # Accepting.
@@ -345,37 +354,27 @@ class Endpoint:
             self._refuse(sock, FailureCode.SHUTTING_DOWN)
             return
         with self._changed:
-            crowded = self._hosts[host] >= self._most_of(host)
-            full = crowded or len(self._connections) >= self.options.max_connections
-            rivals = [each for each in self._connections if not crowded or each.host == host] if full else ()
-            idle = _longest_idle(rivals, self._clock())
-        if full and idle is None:
+            place = self._places.find(host)
+        if place is None:
             self._refuse(sock, FailureCode.OVERLOADED)
             return
-        if idle is not None:
-            self._give_up(idle)
-        self._open(sock, host)
-
-    def _most_of(self, host: str) -> int:
-        """How many connections the clients of one address may have."""
-        most, limit = self.options.max_connections, self.options.max_connections_per_address
-        if limit:
-            return limit
-        return most if _is_loopback(host) else max(1, most // 2)
+        if place.of is not None:
+            self._give_up(place.of)
+        self._open(sock, host, place.beside)
 
     def _look_round(self) -> None:
         """End the connections on which a frame has begun long ago, and give freed memory back."""
         timeout_s = self.options.frame_timeout_s
         began_by = self._clock() - timeout_s
         with self._changed:
-            late = [each for each in self._connections if each.frame_is_late(began_by)]
+            late = [each for each in self._places.connections if each.frame_is_late(began_by)]
         for connection in late:
             connection.end_late_frame()
         if self._memory.has_fallen(MUCH_BYTES):
             give_back()
         self.reactor.call_later(min(LOOK_S, timeout_s / 4), self._look_round)
 
-    def _open(self, sock: socket.socket, host: str) -> None:
+    def _open(self, sock: socket.socket, host: str, beside: bool) -> None:
         options = self.options
         tls = None if options.tls is None else options.tls.stream(_TLS_ONLY)
         visitor = Visitor(self._gate, host, (lambda: ()) if tls is None else (lambda: tls.names))
@@ -405,8 +404,7 @@ class Endpoint:
             tls=tls,
         )
         with self._changed:
-            self._connections.add(connection)
-            self._hosts[host] += 1
+            self._places.add(connection, beside=beside)
         self._statistics.report_active_connection()
         self.reactor.call_soon(connection.open, options.handshake_timeout_s)
 
@@ -414,17 +412,10 @@ class Endpoint:
         """Replace a connection by a new one. It stops counting at once, even while its close notice is sent."""
         self._statistics.report_failed_request(FailureCode.OVERLOADED)
         with self._changed:
-            self._forget(connection)
+            self._places.remove(connection)
             self._leaving.add(connection)
             linger_s = LINGER_S if len(self._leaving) <= MAX_REFUSALS else 0.0
         connection.end(FailureCode.OVERLOADED, linger_s)
-
-    def _forget(self, connection: AcceptedConnection) -> None:
-        if connection in self._connections:
-            self._connections.remove(connection)
-            self._hosts[connection.host] -= 1
-            if not self._hosts[connection.host]:
-                del self._hosts[connection.host]
 
     def _refuse(self, sock: socket.socket, code: FailureCode) -> None:
         self._statistics.report_failed_request(code)
@@ -519,20 +510,6 @@ class EndpointOwner:
         the timeout, whatever a request does.
         """
         self._endpoint.shutdown(timeout_s)
-
-
-def _longest_idle(connections: Iterable[AcceptedConnection], now: float) -> AcceptedConnection | None:
-    """The connection to replace: the oldest one without a handshake, else the one that has been idle longest."""
-    waiting = [connection for connection in connections if connection.protocol.state is ConnectionState.HANDSHAKE]
-    idle = waiting or [
-        connection for connection in connections if not connection.in_flight and connection.active_at <= now - IDLE_S
-    ]
-    return min(idle, key=_active_at, default=None)
-
-
-@lru_cache
-def _is_loopback(host: str) -> bool:
-    return ip_address(host).is_loopback
 
 
 def _renew(tls: ServerTls | ClientTls) -> None:

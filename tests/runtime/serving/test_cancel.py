@@ -48,7 +48,9 @@ class Served:
         """Wait until so many of the requests that wait at the state server were cancelled."""
 
         def arrived() -> bool:
-            calls = [call for each in self.server._endpoint._connections for call in [*each.calls_in_flight.values()]]
+            calls = [
+                call for each in self.server._endpoint._places.connections for call in [*each.calls_in_flight.values()]
+            ]
             return sum(call.cancelled for call in calls) == count
 
         wait_until(arrived, "cancelling at the owner")

@@ -14,8 +14,9 @@ import pytest
 from qstate.errors import ClosedError, ConfigError, FailureCode
 from qstate.protocol import Failure, Get, Hello, Pong, Values, encode, frame
 from qstate.runtime.control.statistics import InMemoryStatistics
-from qstate.runtime.serving.endpoint import IDLE_S, EndpointOptions
+from qstate.runtime.serving.endpoint import EndpointOptions
 from qstate.runtime.serving.registry import StateRegistry
+from qstate.runtime.serving.sharing.places import IDLE_S
 from qstate.runtime.serving.state_server import StateServer
 from tests.runtime.serving.conftest import ServerFactory
 from tests.runtime.serving.raw_client import PATIENCE_S, RawClient, failure_code, wait_until

@@ -14,7 +14,7 @@ from qstate.backends.contract import UNBOUNDED, ReadResult
 from qstate.descriptors import StateDescriptor
 from qstate.errors import FailureCode
 from qstate.keys import Key, Namespace
-from qstate.protocol import Failure, Get, Values, encode, frame
+from qstate.protocol import Failure, Get, Pong, Values, encode, frame
 from qstate.runtime.serving.registry import StateRegistry
 from qstate.runtime.serving.sharing.memory_budget import FREE_BYTES, MemoryBudget
 from tests.runtime.serving.conftest import ServerFactory
@@ -30,8 +30,9 @@ PART = struct.pack(">I", MAX_FRAME) + bytes(MAX_FRAME // 2)
 class Asked:
     """A holder that only remembers."""
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, host: str, *, is_proxy: bool = False) -> None:
         self.host = host
+        self.is_proxy = is_proxy
         self.held = 0
         self.gave_up = False
 
@@ -56,6 +57,19 @@ def test_the_address_that_holds_most_gives_up_what_it_has_held_longest() -> None
     second.hold(budget, 4 * FREE_BYTES)
     assert [first.gave_up, second.gave_up, proxy.gave_up] == [True, False, False]
     assert budget.total == 8 * FREE_BYTES
+
+
+def test_proxies_of_the_job_give_nothing_up_while_clients_hold_anything() -> None:
+    budget = MemoryBudget(10 * FREE_BYTES)
+    proxy, client, other = Asked("host", is_proxy=True), Asked("host"), Asked("elsewhere")
+    proxy.hold(budget, 6 * FREE_BYTES)
+    client.hold(budget, 2 * FREE_BYTES)
+    other.hold(budget, 3 * FREE_BYTES)
+    assert [proxy.gave_up, client.gave_up, other.gave_up] == [False, False, True]
+    client.hold(budget, 5 * FREE_BYTES)
+    assert [proxy.gave_up, client.gave_up] == [False, True]
+    proxy.hold(budget, 11 * FREE_BYTES)
+    assert proxy.gave_up
 
 
 def test_memory_that_was_freed_meanwhile_does_not_count() -> None:
@@ -113,7 +127,7 @@ def test_answers_that_nobody_reads_cost_connections_and_not_memory(
             with RawClient(server.address) as other:
                 assert isinstance(other.get(state_id, "a"), Values)
             assert server._endpoint._memory.total <= 4 * MAX_FRAME
-        wait_until(lambda: len(server._endpoint._connections) <= 6, "closing most of the connections")
+        wait_until(lambda: len(server._endpoint._places.connections) <= 6, "closing most of the connections")
 
 
 def test_a_frame_that_has_begun_must_end_in_time(registry: StateRegistry, start_server: ServerFactory) -> None:
@@ -160,6 +174,33 @@ def test_one_address_does_not_take_all_places(registry: StateRegistry, start_ser
             other.sendall(crowd[0].connection.start())
             assert other.recv(4)
         assert all(isinstance(client.get(state_id, "a"), Values) for client in crowd)
+
+
+@pytest.mark.parametrize("options", [{"max_connections": 2}, {"max_connections": 9, "max_connections_per_address": 2}])
+def test_proxies_of_the_job_find_a_place_and_room_when_clients_have_taken_all(
+    options: dict[str, int], registry: StateRegistry, start_server: ServerFactory
+) -> None:
+    reader = GatedReader({"slow": 1, "a": 2}, gated=["slow"])
+    state_id = registry.register(instance(reader))
+    server = start_server(**options, max_queued=2, token=b"clients", peer_token=b"proxies")
+    with ExitStack() as stack:
+
+        def client(token: bytes) -> RawClient:
+            return stack.enter_context(RawClient(server.address, token=token))
+
+        crowd = [client(b"clients") for _ in range(2)]
+        waiting = [(one, one.send_get(state_id, "slow")) for one in crowd]
+        assert all(isinstance(one.ping(), Pong) for one in crowd)  # the gets have been read
+        for _ in range(2):
+            with RawClient(server.address, token=b"clients", hello=False) as further:
+                further.sock.sendall(further.connection.start())
+                assert further.receive_close_notice().code == FailureCode.OVERLOADED
+        proxies = [client(b"proxies") for _ in range(3)]
+        assert failure_code(crowd[0].get(state_id, "a")) == FailureCode.OVERLOADED
+        waiting.append((proxies[0], proxies[0].send_get(state_id, "a")))
+        assert all(isinstance(one.ping(), Pong) for one in proxies)
+        reader.gate.set()
+        assert all(isinstance(one.answer_to(number), Values) for one, number in waiting)
 
 
 @pytest.mark.parametrize("isolation", ["live", "committed"])

@@ -19,10 +19,9 @@ class Sender:
         self.queued = False
         self.slow = False
         self.log = log
-        self.channel = self
 
-    def is_congested(self) -> bool:
-        return False
+    def may_answer(self) -> bool:
+        return True
 
     def send_now(self, data: bytes) -> None:
         self.log.append(f"{self.name} gets {len(data)} bytes")

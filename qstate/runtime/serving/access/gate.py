@@ -122,6 +122,11 @@ class Visitor:
             audit.record(Entry(name, self._address, request, job, state, refusal), keys)
 
     @property
+    def is_proxy(self) -> bool:
+        """Whether the client has shown the job's secret, as its proxies do."""
+        return self.principal is self._gate.proxies
+
+    @property
     def principal(self) -> Principal:
         """Who the client is, by the rules of now; `NOBODY` when they do not know it any more."""
         rules = self._gate.rules

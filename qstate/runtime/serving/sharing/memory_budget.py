@@ -4,7 +4,8 @@ Rules of this module: it counts bytes and chooses who must give theirs up. It mu
 a connection ends.
 
 When the budget is exceeded, the address whose connections hold most loses: its connection that has held memory longest
-is given up. So clients of one address, however many, take nothing from a proxy or client on another one. A client
+is given up. So clients of one address, however many, take nothing from a proxy or client on another one. The
+proxies of the job lose only when nobody else holds anything: clients of their own host have the same address. A client
 that sends and reads as fast as it can holds memory for moments only, so it is not the one that has held it longest.
 """
 
@@ -25,6 +26,8 @@ class Holder(Protocol):
 
     #: The host of its client.
     host: str
+    #: Whether its client is a proxy of the job.
+    is_proxy: bool
 
     def held_bytes(self) -> int:
         """How many bytes it holds now. Any thread."""
@@ -92,8 +95,9 @@ class MemoryBudget:
         self._total -= self._held.pop(holder, 0)
 
     def _longest_of_the_largest_host(self) -> Holder:
+        clients = [holder for holder in self._held if not holder.is_proxy] or list(self._held)
         by_host: Counter[str] = Counter()
-        for holder, size in self._held.items():
-            by_host[holder.host] += size
+        for holder in clients:
+            by_host[holder.host] += self._held[holder]
         ((largest, _),) = by_host.most_common(1)
-        return next(holder for holder in self._held if holder.host == largest)
+        return next(holder for holder in clients if holder.host == largest)
