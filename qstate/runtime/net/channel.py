@@ -175,7 +175,8 @@ class Channel:
         collected = self._collected
         if collected:
             self.send(collected[0] if len(collected) == 1 else b"".join(collected))
-            self._collected = []  # only now: until then they count as waiting
+            with self._lock:
+                self._collected = []  # only now: until then they count as waiting
 
     def close(self, reason: BaseException | None = None) -> None:
         """Close the connection at once and drop unsent bytes. Any thread. Idempotent."""

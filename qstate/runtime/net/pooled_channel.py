@@ -235,8 +235,13 @@ class PooledChannel(Channel):
     def pause(self) -> bool:
         """Read nothing until the peer has read more, and call `on_room` then. Any thread. False: it has read all."""
         with self._lock:
-            self._paused = self._unsent.size > 0 and self.state is ChannelState.OPEN
+            self._paused = self.state is ChannelState.OPEN and (self._unsent.size > 0 or bool(self._collected))
             return self._paused
+
+    def _send_collected(self) -> None:
+        super()._send_collected()
+        if self._paused:
+            self._watch()
 
     def _interest_wanted(self) -> int:
         with self._lock:

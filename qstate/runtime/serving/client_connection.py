@@ -41,6 +41,7 @@ from qstate.runtime.net.pooled_channel import PooledChannel
 from qstate.runtime.net.reactor import Reactor, Timer
 from qstate.runtime.net.reading_pool import ReadingPool
 from qstate.runtime.serving.access.gate import Visitor
+from qstate.runtime.serving.sharing.forwarded import Forwarded
 from qstate.runtime.serving.sharing.memory_budget import FREE_BYTES, MemoryBudget
 from qstate.tls import TlsStream
 
@@ -54,8 +55,6 @@ Steps = Iterator[Answer | None]
 _SERVED = frozenset((Get, Scan, Poll, Locate, Describe))
 #: So many messages of one connection are taken in before other connections are read.
 MOST_AT_ONCE = 64
-#: So many calls of a new connection are forwarded before the size of an answer is known.
-FIRST_FORWARDED = 4
 #: What a key takes in memory beside its characters.
 KEY_BYTES = 64
 #: When a client should ask again whose answer found no room.
@@ -142,22 +141,18 @@ class AcceptedConnection:
         self.in_flight = self.in_flight_bytes = 0
         #: By the id of the request.
         self.calls_in_flight: dict[int, Call] = {}
-        #: The calls whose values other servers send, and how many bytes each is expected to bring.
-        self._forwarded: set[Call] = set()
-        self._expected_bytes = room_bytes // FIRST_FORWARDED
+        #: The calls whose values other servers send.
+        self.forwarded = Forwarded(room_bytes)
         #: When it was accepted or last answered, by the reactor's clock.
         self.active_at = reactor.clock()
         #: When the frame began of which only a part has arrived; 0 without one.
         self.frame_begun_at = 0.0
         self.host = host
-        #: Whether it has shown the job's secret.
         self.is_proxy = False
         self._memory = memory
-        self._counted = False
         self._room_bytes = room_bytes
         self._max_requests = max_requests
-        self._held = False
-        self._ended = False
+        self._counted = self._held = self._ended = False
         self._patience_s = patience_s
         self._handler = handler
         #: First the timeout of the handshake; after the end of the input, the timeout of the answers.
@@ -238,29 +233,15 @@ class AcceptedConnection:
         """Whether to answer further calls now: else `ConnectionHandler.has_room` follows. Any thread."""
         if self.channel.is_congested():
             return False
-        asked, waiting = len(self._forwarded), self.channel.waiting_bytes()
-        if not asked and not waiting:
+        if self.forwarded.allows_another(self.channel.waiting_bytes()) or self.over:
             return True
-        if waiting + (asked + 1) * self._expected_bytes <= self._room_bytes or self.over:
-            return True
-        return not asked and not self.channel.pause()
-
-    def forwarded(self, call: Call) -> None:
-        """Another server is about to be asked for a call's values. Any thread.
-
-        As many are asked for at a time as the client has room for, by the size of those before: at first few, then
-        twice as many after each small answer.
-        """
-        self._forwarded.add(call)
+        return not self.forwarded and not self.channel.pause()
 
     def arrived(self, call: Call, size: int) -> None:
-        """The answer to a call that may have been `forwarded` has so many bytes. Any thread."""
-        if call in self._forwarded:
-            self._forwarded.discard(call)
-            self._expected_bytes = max(size, self._expected_bytes // 2)
-            if self.calls or self.large_calls:
-                self._handler.has_room(self)
-                self.channel.read_later()
+        """An answer of so many bytes, which came later, was sent. Any thread."""
+        if self.forwarded.arrived(call, size) and (self.calls or self.large_calls):
+            self._handler.has_room(self)
+            self.channel.read_later()
 
     def answered(self, now: float) -> None:
         """The endpoint counted one request less in flight. Any thread."""

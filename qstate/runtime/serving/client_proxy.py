@@ -117,7 +117,7 @@ class ClientProxy(EndpointOwner):
             self._forward(call, request, names)
         elif isinstance(request, Scan):
             names = self._names_of(call, request)
-            call.connection.forwarded(call)
+            call.connection.forwarded.add(call)
             router.run(router.scan, call, request, names)
         elif isinstance(request, Poll):
             router.run(router.poll, call, request, self._names_of(call, request))
@@ -183,7 +183,7 @@ class ClientProxy(EndpointOwner):
         self._forward(call, request, names)
 
     def _forward(self, call: Call, request: Get, names: tuple[str, str]) -> None:
-        call.connection.forwarded(call)
+        call.connection.forwarded.add(call)
         self._router.run(self._router.get, call, request, names)
 
 

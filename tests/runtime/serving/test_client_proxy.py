@@ -15,8 +15,8 @@ from qstate.protocol import Description, Failure, Location, Pong, Values
 from qstate.protocol.limits import MAX_ENTRIES
 from qstate.runtime.control.statistics import InMemoryStatistics
 from qstate.runtime.routing.location import Owner
-from qstate.runtime.serving.client_connection import FIRST_FORWARDED
 from qstate.runtime.serving.registry import StateInstance, StateRegistry
+from qstate.runtime.serving.sharing.forwarded import FIRST
 from qstate.runtime.serving.state_server import StateServer
 from tests.runtime.serving.conftest import ProxyFactory, ServerFactory
 from tests.runtime.serving.oracles import BrokenOracle, PendingOracle, RefusingOracle, TableOracle, owner, table
@@ -411,5 +411,5 @@ def test_no_owner_is_asked_for_values_that_the_client_has_no_room_for(
         answers = [client.answer_to(number) for number in waiting]
     overloaded = [answer.code for answer in answers if isinstance(answer, Failure)]
     # At first nobody knows how large they are.
-    assert len(overloaded) < FIRST_FORWARDED and set(overloaded) <= {FailureCode.OVERLOADED}
+    assert len(overloaded) < FIRST and set(overloaded) <= {FailureCode.OVERLOADED}
     assert statistics.snapshot().successes == gets
