@@ -74,14 +74,21 @@ class JobFigures:
         found = asdict(source.figures)
         return {name: found[name] for name in ("subtasks", "serving", "standby")}
 
-    def keys(self, job: str, state: str) -> int | None:
-        """The number of keys of a state, where the job's backend counts them."""
+    def keys(self, job: str, state: str | None) -> int | None:
+        """The number of keys of the state of this descriptor, where the job's backend counts them.
+
+        None, too, when several operators have a state of this name.
+        """
         source = self._of(job)
         if source is None or source.reading is None:
             return None
-        counted = source.reading.samples.get("qstate_state_keys", {})
-        found = [value for labels, value in counted.items() if dict(labels).get("state") == state]
-        return int(sum(found)) if found else None
+        counted = source.reading.samples.get("qstate_state_keys", {}).items()
+        found = [
+            (named.get("operator"), value)
+            for named, value in ((dict(labels), value) for labels, value in counted)
+            if named.get("state") == state
+        ]
+        return int(sum(value for _, value in found)) if len({operator for operator, _ in found}) == 1 else None
 
     def _of(self, job: str) -> _Source | None:
         self._wanted_until = time.monotonic() + WANTED_S

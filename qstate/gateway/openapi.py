@@ -106,10 +106,12 @@ _SERVING = _object(
 )
 _STATE: dict[str, Any] = _object(
     name=_text("the queryable name"),
+    state=_text("the name of the descriptor, by which metrics name the state"),
     kind={"type": "string", "enum": ["value", "list", "map", "reducing", "aggregating"]},
     key_types=_list(_text("the type of a key column")),
     namespace_types={"type": ["array", "null"], "items": _text("the type of a column"), "description": "null: any"},
     value_type=_text("the declared type"),
+    map_key_type=_text("the declared type of a map's keys"),
     serializer=_text("how values are stored"),
     serializer_version=_whole("its version"),
     fingerprint=_text("stands for this description"),

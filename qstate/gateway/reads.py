@@ -80,7 +80,7 @@ class Reads:
         return _answer(self._described(job, found.state) | place)
 
     def _described(self, job: str, state: Mapping[str, Any]) -> dict[str, Any]:
-        return {**printable(state), "keys": self._figures.keys(job, str(state["name"]))}
+        return {**printable(state), "keys": self._figures.keys(job, state.get("state"))}
 
     async def value(self, request: Request) -> Response:
         """The value of one key, with an ETag."""

@@ -20,7 +20,8 @@ from tests.project.served_job import serve
 from tests.runtime.serving.raw_client import wait_until
 
 MOMENT = 1_700_000_000.0
-SIZES = StateSizes(keys={"lastTemperature": 7, "visits": 2}, timers=3)
+#: By the names of descriptors.
+SIZES = StateSizes(keys={"value": 7, "map": 2}, timers=3)
 
 
 class MovingJob:

@@ -116,7 +116,8 @@ class StateInstance:
 
     def describe(self) -> dict[str, Any]:
         """The description map, as the wire carries it."""
-        return {**self._described(), "fingerprint": self.fingerprint}
+        # Metrics name a state by its descriptor.
+        return {**self._described(), "state": self.descriptor.name, "fingerprint": self.fingerprint}
 
     def _described(self) -> dict[str, Any]:
         descriptor = self.descriptor
