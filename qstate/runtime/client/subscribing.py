@@ -186,6 +186,14 @@ class Subscribing:
         self._waiting = None
         self._idle_since = time.monotonic()
 
+    def close(self) -> None:
+        """Nobody wants a batch any more: servers need not answer what they have been asked for."""
+        for one in self._steps:
+            operation, one.operation = one.operation, None
+            if operation is not None:
+                operation.finished = True  # an answer that is on its way is not looked at
+                self._links.cancel(operation)
+
     @property
     def wake_at(self) -> float:
         return min((one.due if one.operation is None else one.operation.wake_at for one in self._steps), default=0.0)

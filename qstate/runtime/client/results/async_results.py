@@ -67,10 +67,12 @@ class AsyncScanResults(ScanPosition[View]):
 class AsyncSubscription:
     """The changes of a state, batch by batch: an asynchronous iterator. One task at a time may use it.
 
-    See `Subscription`. A task that is cancelled while it waits loses no batch.
+    See `Subscription`. A task that is cancelled while it waits loses no batch. A subscription that is dropped is
+    closed.
     """
 
     def __init__(self, links: AsyncLinks, subscribing: Subscribing) -> None:
+        self._loop = asyncio.get_running_loop()
         self._links = links
         self._subscribing = subscribing
         self._closed = False
@@ -98,6 +100,13 @@ class AsyncSubscription:
     async def aclose(self) -> None:
         """Ask for nothing more. Idempotent."""
         self._closed = True
+        self._subscribing.close()
+
+    def __del__(self) -> None:
+        # A cancelled task drops it, as a `break` does. Any thread may collect it.
+        if not self._closed:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._subscribing.close)
 
     def __aiter__(self) -> AsyncSubscription:
         return self

@@ -154,7 +154,10 @@ class Subscription:
 
     def close(self) -> None:
         """Ask for nothing more. Idempotent."""
-        self._closed = True
+        if not self._closed:
+            self._closed = True
+            with self._links.lock:
+                self._subscribing.close()
 
     def __iter__(self) -> Subscription:
         return self
