@@ -71,7 +71,7 @@ class _Http(_Bounded, HttpToolsProtocol):
         self._address: str | None = None
         self._head: asyncio.TimerHandle | None = None
         self._head_bytes = 0
-        self._within_head = False
+        self._within_head = self._within_body = False
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -96,6 +96,8 @@ class _Http(_Bounded, HttpToolsProtocol):
         if not self._is_idle():
             return
         self._await_head()
+        if self._within_body:
+            return  # the rest of one that was refused: its sender may read the answer when it has sent all
         self._head_bytes += len(data)
         if self._head_bytes > MOST_HEAD_BYTES:
             self.send_400_response(f"The head of a request has at most {MOST_HEAD_BYTES} bytes.")
@@ -105,13 +107,17 @@ class _Http(_Bounded, HttpToolsProtocol):
         self._within_head = True
 
     def on_headers_complete(self) -> None:
-        self._within_head = False
+        self._within_head, self._within_body = False, True
         self._head_bytes = 0
         self._stop_waiting()
         if len(self.pipeline) >= MOST_PIPELINED:
             self.transport.abort()
         else:
             super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._within_body = False
+        super().on_message_complete()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
