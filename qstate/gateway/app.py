@@ -12,13 +12,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from msgspec import json
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route, WebSocketRoute
 
 from qstate.errors import QStateError
@@ -42,6 +43,7 @@ TRY = Path(__file__).parent / "try"
 #: Smaller answers gain nothing.
 LEAST_COMPRESSED = 1024
 
+_DOCUMENT = json.encode(document())
 _Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -140,7 +142,7 @@ async def _failed(request: Request, error: Exception) -> Response:
 
 
 async def _openapi(_: Request) -> Response:
-    return JSONResponse(document())
+    return Response(_DOCUMENT, media_type="application/json")
 
 
 async def _healthz(_: Request) -> Response:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec import json
@@ -18,7 +19,7 @@ from starlette.responses import Response
 from xxhash import xxh64_hexdigest
 
 from qstate.client import AsyncScanResults, ScannedEntry
-from qstate.errors import ConfigError, DeadlineExceeded, KeyNotFound, QStateError, QueryError
+from qstate.errors import ConfigError, DeadlineExceeded, KeyNotFound, QStateError, QueryError, TooLarge
 from qstate.gateway.figures import JobFigures
 from qstate.gateway.parameters import BatchBody, Parameters, body_of, name_of, token_of
 from qstate.gateway.problems import problem_of
@@ -29,9 +30,12 @@ from qstate.values.text_forms import key_form, key_of, namespace_form, printable
 __all__ = ["Reads"]
 
 JSON = "application/json"
+NO_STORE = {"Cache-Control": "no-store"}
 DEFAULT_LIMIT, MOST_ENTRIES = 100, 1000
 #: A page ends after the entry with which it has so many bytes.
 MOST_PAGE_BYTES = 4 << 20
+#: A batch reads so many keys at a time, until its answer has so many bytes.
+PART_KEYS, MOST_ANSWER_BYTES = 100, 16 << 20
 DEMANDS = ("namespace", "isolation", "min_epoch", "max_staleness", "wait")
 SELECTION = ("begins", "column", "namespace", "isolation")
 
@@ -110,8 +114,8 @@ class Reads:
         async with self._upstream.caller(token_of(request)) as caller:
             types = await caller.key_types(job, state, demands["timeout_s"])
             keys = [key_of(key, types) for key in body.keys]
-            views = await caller.client.get_many(job, state, keys, **demands, return_errors=True)
-        return _answer({"results": [_result(key, views[key]) for key in keys]})
+            results = await _results(partial(caller.client.get_many, job, state, return_errors=True), keys, demands)
+        return Response(b'{"results":[%b]}' % b",".join(results), headers=NO_STORE, media_type=JSON)
 
     async def entries(self, request: Request) -> Response:
         """A page of the keys of a state, and the cursor of the next one."""
@@ -129,7 +133,8 @@ class Reads:
             async with scan:
                 entries, over = await _page(scan, limit, parameters.timeout_s, values=values)
         cursor = None if over else urlsafe_b64encode(scan.cursor).decode()
-        return Response(b'{"entries":[%b],"cursor":%b}' % (b",".join(entries), json.encode(cursor)), media_type=JSON)
+        body = b'{"entries":[%b],"cursor":%b}' % (b",".join(entries), json.encode(cursor))
+        return Response(body, headers=NO_STORE, media_type=JSON)
 
     async def count(self, request: Request) -> Response:
         """How many keys a state has."""
@@ -155,7 +160,7 @@ class Reads:
 
 
 def _answer(body: Any) -> Response:
-    return Response(json.encode(body), headers={"Cache-Control": "no-store"}, media_type=JSON)
+    return Response(json.encode(body), headers=NO_STORE, media_type=JSON)
 
 
 def _name(state: Mapping[str, Any]) -> str:
@@ -165,6 +170,24 @@ def _name(state: Mapping[str, Any]) -> str:
 def _has(header: str, tag: str) -> bool:
     """Whether an If-None-Match has the tag."""
     return header.strip() == "*" or tag in (one.strip() for one in header.split(","))
+
+
+async def _results(
+    get_many: Callable[..., Awaitable[dict[Key, Any]]], keys: Sequence[Key], demands: dict[str, Any]
+) -> list[bytes]:
+    """The result of each key as JSON. Values are read a part at a time, and no more when the answer is large."""
+    ends_at = time.monotonic() + demands["timeout_s"]
+    results: list[bytes] = []
+    size = 0
+    for at in range(0, len(keys), PART_KEYS):
+        part = keys[at : at + PART_KEYS]
+        views: dict[Key, Any] = dict.fromkeys(part, TooLarge(field="answer", limit=MOST_ANSWER_BYTES))
+        if size <= MOST_ANSWER_BYTES:
+            views = await get_many(part, **demands | {"timeout_s": max(0.001, ends_at - time.monotonic())})
+        found = [json.encode(_result(key, views[key])) for key in part]
+        results += found
+        size += sum(map(len, found))
+    return results
 
 
 def _result(key: Key, view: Any) -> dict[str, Any]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.gateway.running_gateway import STATE
-from tests.project.served_job import CONTENTS
+from qstate.gateway import reads
+from tests.gateway.running_gateway import STATE, running_gateway
+from tests.project.served_job import CONTENTS, serve
 
 
 def problem(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
@@ -84,6 +86,19 @@ def test_a_batch_takes_keys_of_several_columns_and_demands(http: httpx.Client) -
     body = {"keys": [["JFK", 7, "ff"]], "isolation": "committed", "namespace": None, "timeout": 3}
     (found,) = http.post("/v1/jobs/nyc/states/byPlace/values", json=body).json()["results"]
     assert found["value"] == "AAE="
+
+
+def test_a_batch_reads_no_more_when_its_answer_is_large(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reads, "PART_KEYS", 1)
+    monkeypatch.setattr(reads, "MOST_ANSWER_BYTES", 60)
+    results = http.post(f"{STATE}/values", json={"keys": ["JFK", "JFK", "JFK"]}).json()["results"]
+    assert [one.get("value") for one in results] == [71.06, 71.06, None]
+    assert results[2]["error"]["code"] == "TOO_LARGE"
+
+
+def test_another_proxy_is_asked_when_one_does_not_answer(tmp_path: Path) -> None:
+    with serve(tmp_path) as proxy, running_gateway(("127.0.0.1", 1), proxy) as gateway:
+        assert httpx.get(f"{gateway.url}{STATE}/value?key=JFK", timeout=20).json()["value"] == 71.06
 
 
 def test_entries_come_page_by_page(http: httpx.Client) -> None:
