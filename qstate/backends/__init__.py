@@ -26,6 +26,7 @@ from qstate.backends.contract import (
     StateTable,
     Timer,
     TimerQueue,
+    ValueParts,
 )
 from qstate.backends.heap.backend import HeapBackend
 
@@ -51,6 +52,7 @@ __all__ = [
     "StateTable",
     "Timer",
     "TimerQueue",
+    "ValueParts",
     "backend_class",
     "backend_names",
     "check_backend",

@@ -33,6 +33,7 @@ __all__ = [
     "accumulator_answer",
     "bounded",
     "is_immutable",
+    "is_spliced",
     "list_answer",
     "live_answer",
     "map_answer",
@@ -89,13 +90,13 @@ def live_answer(descriptor: StateDescriptor, dump: Callable[[Any], bytes], value
 def list_answer(descriptor: StateDescriptor, elements: Sequence[bytes]) -> bytes:
     """The answer of a list state from its elements' bytes."""
     header = _header(0x90, 0xDC, len(elements))
-    return header + b"".join(elements if _spliced(descriptor) else map(_bin, elements))
+    return header + b"".join(elements if is_spliced(descriptor) else map(_bin, elements))
 
 
 def map_answer(descriptor: StateDescriptor, entries: Mapping[bytes, bytes]) -> bytes:
     """The answer of a map state from its encoded map keys and their values' bytes."""
     header = _header(0x80, 0xDE, len(entries))
-    if _spliced(descriptor):
+    if is_spliced(descriptor):
         return header + b"".join(chain.from_iterable(entries.items()))
     return header + b"".join(part for key, data in entries.items() for part in (key, _bin(data)))
 
@@ -117,7 +118,8 @@ def unpack_elements(data: bytes) -> list[bytes]:
     return elements
 
 
-def _spliced(descriptor: StateDescriptor) -> bool:
+def is_spliced(descriptor: StateDescriptor) -> bool:
+    """Whether an answer's array or map has the serializer's bytes themselves."""
     return descriptor.serializer.name == MessagePackSerializer.name
 
 

@@ -29,6 +29,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+from qstate.backends.value_parts import LARGEST_WHOLE, ValueParts, WholeValue
 from qstate.descriptors import StateDescriptor, TimerDescriptor
 from qstate.errors import FailureCode, UnsupportedOperation
 from qstate.keys import Key, KeyGroupRange, Namespace
@@ -51,6 +52,7 @@ __all__ = [
     "StateTable",
     "Timer",
     "TimerQueue",
+    "ValueParts",
     "Wanted",
 ]
 
@@ -68,6 +70,7 @@ class Capability(Enum):
     LARGER_THAN_MEMORY = "guarantee: memory stays bounded while the state grows"
     COMMITTED_READS = "operation: reader(Isolation.COMMITTED)"
     SCANS = "operation: StateReader.scan"
+    PARTS = "guarantee: StateReader.parts reads a value of any size, one entry or element at a time"
 
 
 class Isolation(Enum):
@@ -358,6 +361,16 @@ class StateReader(ABC):
         There is no default that works: `get` finds the keys that it is given, and no others.
         """
         raise UnsupportedOperation("this backend does not declare SCANS")
+
+    def parts(self, descriptor: StateDescriptor, namespace: Namespace, key: Key) -> ValueParts:
+        """The value of one key, to be read part by part. The caller closes the result.
+
+        The default reads the value whole, and raises `TooLarge` if it has more than `LARGEST_WHOLE` bytes. A backend
+        that declares PARTS has one of its own, for lists and maps at least. Raises what `get` raises, and the
+        `QueryError` of a failure that `get` answers.
+        """
+        epoch, (found,) = self.get(descriptor, namespace, (key,), LARGEST_WHOLE)
+        return WholeValue(descriptor, epoch, found)
 
 
 class StateScan(ABC):

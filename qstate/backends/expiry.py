@@ -15,9 +15,9 @@ from typing import Any
 import msgpack
 
 from qstate.backends.answers import bounded, list_answer, map_answer, too_large, unpack_elements
-from qstate.backends.contract import UNBOUNDED, ReadResult, Scanned, Selection, StateReader, StateScan
+from qstate.backends.contract import UNBOUNDED, ReadResult, Scanned, Selection, StateReader, StateScan, ValueParts
 from qstate.descriptors import AggregateFunction, AggregatingStateDescriptor, StateDescriptor, StateKind
-from qstate.errors import FailureCode, TooLarge
+from qstate.errors import ConcurrentModification, FailureCode, TooLarge
 from qstate.keys import Key, Namespace
 from qstate.serializers import MessagePackSerializer
 from qstate.values.ttl import TIME_BYTES, StateTtl, TimedSerializer, is_expired, time_of, timed, untimed
@@ -141,6 +141,10 @@ class _CurrentReader(StateReader):
     def scan(self, descriptor: StateDescriptor) -> StateScan:
         return _CurrentScan(self._reader.scan(self._stored), self._of_scan)
 
+    def parts(self, descriptor: StateDescriptor, namespace: Namespace, key: Key) -> ValueParts:
+        parts = self._reader.parts(self._stored, namespace, key)
+        return _CurrentParts(parts, self._answer, self._duration_ms, self._clock())
+
     def _of_scan(self, found: bytes | FailureCode | None, most_bytes: int) -> bytes | FailureCode | None:
         answer = self._answer(found, self._clock())
         return FailureCode.TOO_LARGE if isinstance(answer, bytes) and len(answer) > most_bytes else answer
@@ -197,6 +201,46 @@ class _CurrentScan(StateScan):
 
     def close(self) -> None:
         self._scan.close()
+
+
+class _CurrentParts(ValueParts):
+    """The parts of a value that had not expired at one moment, without their times."""
+
+    def __init__(
+        self,
+        parts: ValueParts,
+        current: Callable[[bytes | FailureCode | None, int], bytes | FailureCode | None],
+        duration_ms: int,
+        now_ms: int,
+    ) -> None:
+        self.epoch = parts.epoch
+        self._parts = parts
+        self._current = current
+        self._duration_ms = duration_ms
+        self._now_ms = now_ms
+
+    def value(self) -> bytes | None:
+        answer = self._current(self._parts.value(), self._now_ms)
+        if isinstance(answer, FailureCode):  # a torn one
+            raise ConcurrentModification()
+        return answer
+
+    def elements(self) -> Iterator[bytes]:
+        for data in self._parts.elements():
+            yield from current_elements((data,), self._duration_ms, self._now_ms)
+
+    def entries(self, after: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        for map_key, stored in self._parts.entries(after):
+            data = current_value(stored, self._duration_ms, self._now_ms)
+            if data is not None:
+                yield map_key, data
+
+    def entry(self, map_key: bytes) -> bytes | None:
+        stored = self._parts.entry(map_key)
+        return None if stored is None else current_value(stored, self._duration_ms, self._now_ms)
+
+    def close(self) -> None:
+        self._parts.close()
 
 
 def _is_whole(answer: bytes) -> bool:

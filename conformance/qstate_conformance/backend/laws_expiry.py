@@ -28,6 +28,7 @@ from qstate.keys import decode_key
 from qstate.values.ttl import time_of
 from qstate_conformance.backend.contents import read_answer
 from qstate_conformance.backend.instances import Instances, opened, sealed
+from qstate_conformance.backend.laws_parts import contents_of
 from qstate_conformance.backend.model import Model, check_same
 from qstate_conformance.backend.replica import Replica
 from qstate_conformance.backend.states import KINDS, LIST, MAP, VALUE, Mean, numbered
@@ -80,7 +81,11 @@ def _answer(backend: StateBackend, isolation: Isolation, descriptor: StateDescri
     """What a client gets for key "k" at a time."""
     reader = current_reader(descriptor, backend.reader(isolation), clock=lambda: _START + after_ms)
     (found,) = reader.get(descriptor, None, ["k"]).values
-    return read_answer(descriptor, found) if isinstance(found, bytes) else found
+    answer = read_answer(descriptor, found) if isinstance(found, bytes) else found
+    parts = reader.parts(descriptor, None, "k")
+    check_same(contents_of(parts, descriptor), answer, f"the parts of {descriptor.name}")
+    parts.close()
+    return answer
 
 
 def _result(descriptor: StateDescriptor, number: int) -> Any:

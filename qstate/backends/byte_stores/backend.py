@@ -28,6 +28,7 @@ from qstate.backends.byte_stores.entries import changes_between, page_of
 from qstate.backends.byte_stores.layout import group_bounds, pack_sequence, prefix_of, stop_of
 from qstate.backends.byte_stores.lists import ByteListTable, additions_of
 from qstate.backends.byte_stores.maps import ByteMapTable
+from qstate.backends.byte_stores.parts import StoredParts
 from qstate.backends.byte_stores.scans import ByteStoreScan, LiveByteStoreScan
 from qstate.backends.byte_stores.store import ByteSnapshot, ByteStore
 from qstate.backends.byte_stores.stored_answers import answer_of_entries, list_of, map_of, result_of
@@ -60,6 +61,7 @@ from qstate.backends.contract import (
     Wanted,
 )
 from qstate.backends.key_index import KeyIndex
+from qstate.backends.value_parts import ValueParts, WholeValue
 from qstate.descriptors import StateDescriptor, StateKind, TimerDescriptor
 from qstate.errors import ClosedError, FailureCode, JobError
 from qstate.keys import Key, KeyGroupRange, Namespace, check_key, encode_key, key_encoder, key_grouper, key_identity
@@ -115,7 +117,7 @@ class ByteStoreBackend(StateBackend):
     """Builds the five kinds of state on a `ByteStore`. A subclass sets `name` and opens the store."""
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset(
-        {Capability.SNAPSHOT_READS, Capability.COMMITTED_READS, Capability.SCANS}
+        {Capability.SNAPSHOT_READS, Capability.COMMITTED_READS, Capability.SCANS, Capability.PARTS}
     )
     options: ClassVar[Mapping[str, BackendOption]] = {
         "cache_entries": BackendOption(
@@ -434,6 +436,13 @@ class _LiveReader(StateReader):
 
         return LiveByteStoreScan(store, backend.place(descriptor), answer_of_entries(descriptor), cached, newest)
 
+    def parts(self, descriptor: StateDescriptor, namespace: Namespace, key: Key) -> ValueParts:
+        if descriptor.kind in _SINGLE_ENTRY:
+            return _whole(self, descriptor, namespace, key)
+        epoch, store = self._backend.live_store()
+        find = self._backend.prefix_finder(descriptor, namespace)
+        return StoredParts(store, epoch, None if find is None else find(key), lambda: None)
+
 
 class _CommittedReader(StateReader):
     """Reads the snapshot of the last final epoch."""
@@ -455,6 +464,19 @@ class _CommittedReader(StateReader):
         shared = self._backend.final_snapshot()
         place = self._backend.place(descriptor)
         return ByteStoreScan(shared.snapshot, shared.epoch, place, answer_of_entries(descriptor), shared.release)
+
+    def parts(self, descriptor: StateDescriptor, namespace: Namespace, key: Key) -> ValueParts:
+        if descriptor.kind in _SINGLE_ENTRY:
+            return _whole(self, descriptor, namespace, key)
+        shared = self._backend.final_snapshot()
+        find = self._backend.prefix_finder(descriptor, namespace)
+        return StoredParts(shared.snapshot, shared.epoch, None if find is None else find(key), shared.release)
+
+
+def _whole(reader: StateReader, descriptor: StateDescriptor, namespace: Namespace, key: Key) -> ValueParts:
+    """A value that is one entry of the store, which has no smaller parts."""
+    epoch, (found,) = reader.get(descriptor, namespace, (key,))
+    return WholeValue(descriptor, epoch, found)
 
 
 def _answers(

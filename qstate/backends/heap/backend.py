@@ -39,12 +39,14 @@ from qstate.backends.contract import (
 )
 from qstate.backends.heap.lists import HeapListTable
 from qstate.backends.heap.maps import HeapMapTable
+from qstate.backends.heap.parts import HeapParts
 from qstate.backends.heap.scans import HeapScan
 from qstate.backends.heap.table import HeapState, HeapTable
 from qstate.backends.heap.timers import HeapTimers
 from qstate.backends.heap.values import HeapValueTable
 from qstate.backends.heap.write_ahead import WriteAheadTable
 from qstate.backends.key_index import KeyIndex
+from qstate.backends.value_parts import ValueParts, WholeValue
 from qstate.descriptors import StateDescriptor, StateKind, TimerDescriptor
 from qstate.errors import ClosedError, FailureCode, JobError, TooLarge
 from qstate.keys import Key, KeyGroupRange, Namespace, check_key, decode_key, key_encoder, key_grouper, key_identity
@@ -78,7 +80,7 @@ class HeapBackend(StateBackend):
     """Keeps state as Python objects; `docs/explanation/heap-hazard.md` says what live queries may return."""
 
     name: ClassVar[str] = "heap"
-    capabilities = frozenset({Capability.COMMITTED_READS, Capability.SCANS})
+    capabilities = frozenset({Capability.COMMITTED_READS, Capability.SCANS, Capability.PARTS})
 
     def __init__(self, context: BackendContext) -> None:
         self._key_groups = context.key_groups
@@ -337,6 +339,14 @@ class _LiveReader(StateReader):
 
         return HeapScan(self._backend.live_keys(descriptor), find, answer_of)
 
+    def parts(self, descriptor: StateDescriptor, namespace: Namespace, key: Key) -> ValueParts:
+        if not _is_container(descriptor):
+            return _whole(self, descriptor, namespace, key)
+        epoch = self._backend.running_epoch
+        table = self._backend.find(descriptor, namespace)
+        value = None if table is None else table.values((key,))[0]
+        return _parts(descriptor, epoch, descriptor.result_dumper(), value)
+
 
 class _CommittedReader(StateReader):
     """Collects images under the lock and serializes those that are not bytes already outside it."""
@@ -364,6 +374,25 @@ class _CommittedReader(StateReader):
             return _of_most(most_bytes, lambda: _image_answer(table, descriptor, dump, image))
 
         return HeapScan(self._backend.frozen_keys(descriptor), find, answer_of)
+
+    def parts(self, descriptor: StateDescriptor, namespace: Namespace, key: Key) -> ValueParts:
+        if not _is_container(descriptor):
+            return _whole(self, descriptor, namespace, key)
+        epoch, table, images = self._backend.images(descriptor, namespace, (key,), UNBOUNDED)
+        return _parts(descriptor, epoch, None, None if table is None else images[0])
+
+
+def _whole(reader: StateReader, descriptor: StateDescriptor, namespace: Namespace, key: Key) -> ValueParts:
+    """A value that has no smaller parts."""
+    epoch, (found,) = reader.get(descriptor, namespace, (key,))
+    return WholeValue(descriptor, epoch, found)
+
+
+def _parts(descriptor: StateDescriptor, epoch: int, dump: Callable[[Any], bytes] | None, value: Any) -> ValueParts:
+    """The parts of a list or map, of which it takes a copy in one step of the interpreter."""
+    if descriptor.kind is _LIST:
+        return HeapParts(epoch, dump, elements=list(value or ()))
+    return HeapParts(epoch, dump, entries=dict(value or ()))
 
 
 def _of_most(most_bytes: int, answer_of: Callable[[], bytes | FailureCode | None]) -> bytes | FailureCode | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from qstate.backends.contract import UNBOUNDED, ReadResult, StateReader, StateScan
+from qstate.backends.contract import UNBOUNDED, ReadResult, StateReader, StateScan, ValueParts
 from qstate.checkpoint.log.chain import States
 from qstate.descriptors import (
     AggregateFunction,
@@ -177,6 +177,9 @@ class RefusingReader(StateReader):
     def scan(self, descriptor: StateDescriptor) -> StateScan:
         raise UnsupportedQuery(state=descriptor.queryable_name, reason=self._reason)
 
+    def parts(self, descriptor: StateDescriptor, namespace: Namespace, key: Key) -> ValueParts:
+        raise UnsupportedQuery(state=descriptor.queryable_name, reason=self._reason)
+
 
 class RetiringReader(StateReader):
     """A reader of a backend that will be closed while others may still be reading.
@@ -209,3 +212,8 @@ class RetiringReader(StateReader):
         if self._retired:
             raise UnknownStateId(state=descriptor.queryable_name)
         return self._reader.scan(descriptor)
+
+    def parts(self, descriptor: StateDescriptor, namespace: Namespace, key: Key) -> ValueParts:
+        if self._retired:
+            raise UnknownStateId(state=descriptor.queryable_name)
+        return self._reader.parts(descriptor, namespace, key)
