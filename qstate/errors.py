@@ -308,6 +308,15 @@ class TooLarge(QueryError, code=FailureCode.TOO_LARGE):
 
     template = "larger than the limit"
 
+    def _sentence(self) -> str:
+        if self.details.get("field") != "answer" and "key" not in self.details:
+            return super()._sentence()
+        key = self.details.get("key")
+        return (
+            f"{f'key {key}: ' if key else ''}the answer is larger than a frame: ask for fewer keys at a time, or read "
+            "the value in pieces with `get_large`, or a part of it with `get_entries`, `get_page` or `get_slice`"
+        )
+
 
 class VersionMismatch(QueryError, code=FailureCode.VERSION_MISMATCH):
     """Client and server share no version of the protocol."""

@@ -32,6 +32,8 @@ __all__ = [
     "IMMUTABLE",
     "accumulator_answer",
     "bounded",
+    "container_header",
+    "framed",
     "is_immutable",
     "is_spliced",
     "list_answer",
@@ -89,16 +91,26 @@ def live_answer(descriptor: StateDescriptor, dump: Callable[[Any], bytes], value
 
 def list_answer(descriptor: StateDescriptor, elements: Sequence[bytes]) -> bytes:
     """The answer of a list state from its elements' bytes."""
-    header = _header(0x90, 0xDC, len(elements))
+    header = container_header(StateKind.LIST, len(elements))
     return header + b"".join(elements if is_spliced(descriptor) else map(_bin, elements))
 
 
 def map_answer(descriptor: StateDescriptor, entries: Mapping[bytes, bytes]) -> bytes:
     """The answer of a map state from its encoded map keys and their values' bytes."""
-    header = _header(0x80, 0xDE, len(entries))
+    header = container_header(StateKind.MAP, len(entries))
     if is_spliced(descriptor):
         return header + b"".join(chain.from_iterable(entries.items()))
     return header + b"".join(part for key, data in entries.items() for part in (key, _bin(data)))
+
+
+def container_header(kind: StateKind, count: int) -> bytes:
+    """How the answer of a list or a map of so many elements or entries begins."""
+    return _header(0x90, 0xDC, count) if kind is StateKind.LIST else _header(0x80, 0xDE, count)
+
+
+def framed(descriptor: StateDescriptor, data: bytes) -> bytes:
+    """How the serializer's bytes of an element or a map's value stand in an answer."""
+    return data if is_spliced(descriptor) else _bin(data)
 
 
 def accumulator_answer(descriptor: StateDescriptor, dump: Callable[[Any], bytes], data: bytes) -> bytes:

@@ -28,8 +28,8 @@ class ValueParts(ABC):
         committed value MUST stay so until `close`, whatever is written, committed, rolled back or finalized meanwhile.
         A live one MAY show later writes.
     V2: Parts MUST be the same bytes that `get` puts into its answer: the serializer's bytes of each element or value.
-    V3: `entries` MUST come in ascending order of the encoded map keys; with `after`, only those after this one, at which
-        nothing need be stored. So a page can go on at another backend.
+    V3: `entries` MUST come in ascending order of the encoded map keys; with `after`, only those after this one, at
+        which nothing need be stored. So a page can go on at another backend.
     V4: With SNAPSHOT_READS, the result of one call of `elements` or `entries` MUST be of one moment. Without, a part of
         a live value that changes meanwhile MAY raise `ConcurrentModification`.
     V5: With PARTS, a value of any size MUST be read, and no more than one element, entry or single value at a time be
@@ -59,7 +59,7 @@ class ValueParts(ABC):
     def entry(self, map_key: bytes) -> bytes | None:
         """The value of a map's entry with this encoded map key, None without one."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 (most hold nothing)
         """Free what it holds. Idempotent. Results of `elements` and `entries` may end early then."""
 
 

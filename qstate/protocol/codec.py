@@ -22,7 +22,7 @@ import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, Union, get_args, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
@@ -40,7 +40,20 @@ from qstate.errors import (
 from qstate.keys import Namespace, encode_key
 from qstate.protocol.fields import FAULTS, Reader, check_attributes
 from qstate.protocol.limits import DEFAULT_LIMITS, DEFAULT_MAX_FRAME, MAX_FRAME_LIMIT, MAX_ID, Limits
-from qstate.protocol.messages import FORMS, NO_ATTRIBUTES, Form, Get, Message, Page, Poll, Scan, Values, read_attributes
+from qstate.protocol.messages import (
+    FORMS,
+    NO_ATTRIBUTES,
+    Form,
+    Get,
+    GetPart,
+    Message,
+    Page,
+    Part,
+    Poll,
+    Scan,
+    Values,
+    read_attributes,
+)
 
 __all__ = ["PLANS", "BadContent", "FrameReader", "Plan", "decode", "decoder_of", "encode", "frame", "plan_of"]
 
@@ -130,6 +143,10 @@ _PLACE = re.compile(r" - at `\$\[(\d+)\]")
 _TOO_LONG = re.compile(r"^Expected `array` of length <= (\d+) ")
 
 
+#: The messages whose keys the library may not be able to write.
+_WithKeys: TypeAlias = Get | GetPart | Part | Scan | Page | Poll
+
+
 def encode(message: Message, limits: Limits = DEFAULT_LIMITS) -> bytes:
     """The payload of a message.
 
@@ -141,7 +158,7 @@ def encode(message: Message, limits: Limits = DEFAULT_LIMITS) -> bytes:
     if plan is None:
         raise LocalProtocolError(f"{name} is not a message of the protocol")
     payload, found = _encoded(plan, message, limits)
-    if isinstance(message, Get | Scan | Page | Poll) and found != message and not _is_raw(message):
+    if isinstance(message, _WithKeys) and found != message and not _is_raw(message):
         # The library writes dates and decimals as text.
         payload, found = _encoded(plan, _with_raw_keys(message), limits)
         if found != message:
@@ -153,11 +170,18 @@ def encode(message: Message, limits: Limits = DEFAULT_LIMITS) -> bytes:
 
 def _is_raw(message: Message) -> bool:
     """Whether its keys are undecoded, as a server has them."""
+    if isinstance(message, Part):
+        return message.after is None or type(message.after) is Raw
     return isinstance(message, Page) and any(type(key) is Raw for key in (*message.keys[:1], *(message.after or ())))
 
 
-def _with_raw_keys(message: Get | Scan | Page | Poll) -> Any:
+def _with_raw_keys(message: _WithKeys) -> Any:
     try:
+        if isinstance(message, Part):
+            return message._replace(after=Raw(encode_key(message.after)))
+        if isinstance(message, GetPart):
+            key, namespace, place = (Raw(encode_key(one)) for one in (message.key, message.namespace, message.after))
+            return message._replace(key=key, namespace=namespace, after=place, map_keys=_raw_keys(message.map_keys))
         if isinstance(message, Get):
             return message._replace(keys=_raw_keys(message.keys), namespace=Raw(encode_key(message.namespace)))
         spaces = _raw_keys(message.namespaces)
@@ -201,6 +225,8 @@ def _without_values(plan: Plan, message: Message) -> bytes:
     """The payload without the values of an answer: any bytes are valid ones, and to read them back would copy them."""
     if isinstance(message, Values):
         message = message._replace(results=tuple(b"" if type(it) is bytes else it for it in message.results))
+    elif isinstance(message, Part):
+        message = message._replace(result=message.result and b"")
     return _packed(plan, message)
 
 

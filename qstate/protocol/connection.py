@@ -7,8 +7,9 @@ closes the socket after a close notice or a `BrokenConnection`.
     state       client may send              server may send                       then
     HANDSHAKE   Hello                        Welcome                               OPEN
                                              Failure(0)                            CLOSED
-    OPEN        Get, Scan, Poll, Locate,     Values, Page, Changes, Location,      OPEN
-                Describe, Ping, Cancel       Description, Pong, Failure(id)
+    OPEN        Get, GetPart, Scan, Poll,    Values, Part, Page, Changes,          OPEN
+                Locate, Describe, Ping,      Location, Description, Pong,
+                Cancel                       Failure(id)
                                              Failure(0)                            CLOSED
     CLOSED      nothing                      nothing; further input is ignored     CLOSED
 
@@ -42,11 +43,13 @@ from qstate.protocol.messages import (
     Description,
     Failure,
     Get,
+    GetPart,
     Hello,
     Locate,
     Location,
     Message,
     Page,
+    Part,
     Ping,
     Poll,
     Pong,
@@ -54,9 +57,11 @@ from qstate.protocol.messages import (
     Values,
     Welcome,
 )
+from qstate.protocol.part_messages import BYTES, PAGE
 
 __all__ = [
     "CANCEL",
+    "PARTS",
     "Answer",
     "BadRequest",
     "BrokenConnection",
@@ -75,9 +80,9 @@ OPENING_BYTES = 16
 _FOREIGN = {b"HTTP": "HTTP", b"\x15\x03": "TLS", b"SSH-": "SSH", b"-ERR": "Redis's protocol", b"220 ": "FTP or SMTP"}
 
 #: The requests that need a service; a connection answers a Ping itself.
-Served: TypeAlias = Get | Scan | Poll | Locate | Describe
+Served: TypeAlias = Get | GetPart | Scan | Poll | Locate | Describe
 Request: TypeAlias = Served | Ping
-Answer: TypeAlias = Values | Page | Changes | Location | Description | Pong | Failure
+Answer: TypeAlias = Values | Part | Page | Changes | Location | Description | Pong | Failure
 
 
 class ConnectionState(Enum):
@@ -130,18 +135,21 @@ class BrokenConnection(RemoteProtocolError):
 
 #: The feature of a server that knows Cancel.
 CANCEL = "cancel"
+#: The feature of a server that knows GetPart.
+PARTS = "parts"
 #: The answer to each request, other than a Failure.
 _ANSWER_OF: dict[type, type] = {
     Get: Values,
+    GetPart: Part,
     Scan: Page,
     Poll: Changes,
     Locate: Location,
     Describe: Description,
     Ping: Pong,
 }
-_REQUESTS = (Get, Scan, Poll, Locate, Describe, Ping)
+_REQUESTS = (Get, GetPart, Scan, Poll, Locate, Describe, Ping)
 _TAKEN = (*_REQUESTS, Cancel)
-_ANSWERS = (Values, Page, Changes, Location, Description, Pong, Failure)
+_ANSWERS = (Values, Part, Page, Changes, Location, Description, Pong, Failure)
 _NONE = (type(None), 0, 0)
 
 
@@ -152,6 +160,8 @@ def check_answer(request: Request, answer: Answer) -> None:
         raise RemoteProtocolError(f"{type(answer).__name__} for a request that takes {expected.__name__}")
     if isinstance(request, Scan) and isinstance(answer, Page):
         _check_page(request, answer)
+    if isinstance(request, GetPart) and isinstance(answer, Part):
+        _check_part(request, answer)
     if isinstance(request, Poll) and isinstance(answer, Changes):
         _check_continues(request, answer)
     if not isinstance(request, Get) or not isinstance(answer, Values):
@@ -179,6 +189,21 @@ def _same_place(one: tuple[Namespace, Key] | None, other: tuple[Namespace, Key] 
     if one is None or other is None:
         return one is other
     return list(map(encode_key, one)) == list(map(encode_key, other))
+
+
+def _check_part(request: GetPart, answer: Part) -> None:
+    """Raise `RemoteProtocolError` unless the part can be the one asked for, and reading the next one leads on."""
+    least = request.options.get("min_epoch")
+    if type(least) is int and answer.epoch < least:
+        raise RemoteProtocolError(f"a part of epoch {answer.epoch}, where min_epoch is {least}")
+    if answer.after is not None:
+        goes_on = request.after is None or encode_key(answer.after) > encode_key(request.after)
+        if request.part != PAGE or not goes_on:
+            raise RemoteProtocolError("a part that goes on where it began")
+    if request.part == BYTES:
+        found, rest = len(answer.result or b""), max(0, answer.total - request.start)
+        if found > min(rest, request.length) or (rest and request.length and not found):
+            raise RemoteProtocolError(f"{found} bytes, of {rest} more that a value has")
 
 
 def _check_page(request: Scan, page: Page) -> None:

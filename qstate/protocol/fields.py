@@ -26,6 +26,7 @@ __all__ = [
     "MAX_INT64",
     "NIL",
     "OPTIONS",
+    "PARTS",
     "SCAN_INTEGER_OPTIONS",
     "SCAN_OPTIONS",
     "SHOWN",
@@ -37,12 +38,17 @@ __all__ = [
     "malformed",
     "read_any_keys",
     "read_description",
+    "read_key",
     "read_keys",
+    "read_map_key",
+    "read_map_keys",
     "read_namespace",
     "read_namespaces",
     "read_options",
     "read_page_keys",
     "read_page_namespaces",
+    "read_part",
+    "read_part_options",
     "read_place",
     "read_prefix",
     "read_scalars",
@@ -61,6 +67,10 @@ SCAN_OPTIONS: dict[str, tuple[str, ...]] = {**OPTIONS, "show": SHOWN}
 #: The options that are integers from 0. Without `min_epoch` and `max_staleness_ms` nothing is demanded of the answer.
 INTEGER_OPTIONS = frozenset({"max_staleness_ms", "min_epoch", "wait_ms"})
 SCAN_INTEGER_OPTIONS = INTEGER_OPTIONS | {"limit", "max_bytes"}
+#: The options of a GetPart that are integers from 0.
+PART_INTEGER_OPTIONS = INTEGER_OPTIONS | {"max_bytes"}
+#: What a GetPart may ask for.
+PARTS = ("entries", "page", "slice", "size", "bytes")
 
 MAX_INT64 = (1 << 63) - 1
 #: MessagePack integers reach from -2**63 to 2**64 - 1, those of a bigint only to 2**63 - 1.
@@ -132,6 +142,7 @@ _elements = _decoder(tuple[Raw, ...])
 _names_and_values = _decoder(dict[str, Raw])
 _scalar = _decoder(str | _Int64 | float | bool | None)
 _target = _decoder(tuple[str, str] | bytes)
+_text: Callable[[Any], str] = _decoder(str)
 
 
 def malformed(field: str, expected: str) -> MalformedRequest:
@@ -206,6 +217,38 @@ def read_keys(raw: Raw, limits: Limits) -> tuple[Key, ...]:
     return keys
 
 
+def read_key(raw: Raw, limits: Limits) -> Key:
+    """One key."""
+    return _read_key(memoryview(raw), {"field": "key"})
+
+
+def read_map_key(raw: Raw, limits: Limits) -> Key | None:
+    """Nil, or the map key of an entry."""
+    view = memoryview(raw)
+    return None if view[0] == NIL else _read_key(view, {"field": "after"})
+
+
+def read_map_keys(raw: Raw, limits: Limits) -> tuple[Key, ...]:
+    """Any number of map keys up to `limits.max_keys`."""
+    count, _ = _header(memoryview(raw), _ARRAYS, "map_keys", f"array of 0..{limits.max_keys}")
+    if count > limits.max_keys:
+        raise TooLarge(field="map_keys", limit=limits.max_keys)
+    return tuple(_read_key(key, {"field": "map_keys", "index": index}) for index, key in enumerate(_elements(raw)))
+
+
+def read_part(raw: Raw, limits: Limits) -> str:
+    """Which part of a value is asked for."""
+    try:
+        found = _text(raw)
+    except UnicodeDecodeError:
+        raise malformed("message", "text in UTF-8") from None
+    except msgspec.DecodeError:
+        raise malformed("part", "string") from None
+    if found not in PARTS:
+        raise UnsupportedQuery(option="part", expected=", ".join(PARTS))
+    return found
+
+
 def read_prefix(raw: Raw, limits: Limits) -> Prefix:
     """Nil, the text or bytes that the first column begins with, or an array of the first columns."""
     view = memoryview(raw)
@@ -276,6 +319,11 @@ def read_options(raw: Raw, limits: Limits) -> Mapping[str, Detail]:
 def read_scan_options(raw: Raw, limits: Limits) -> Mapping[str, Detail]:
     """The options of a Scan."""
     return _read_options(raw, SCAN_OPTIONS, SCAN_INTEGER_OPTIONS)
+
+
+def read_part_options(raw: Raw, limits: Limits) -> Mapping[str, Detail]:
+    """The options of a GetPart."""
+    return _read_options(raw, OPTIONS, PART_INTEGER_OPTIONS)
 
 
 def _read_options(raw: Raw, texts: Mapping[str, tuple[str, ...]], integers: frozenset[str]) -> Mapping[str, Detail]:

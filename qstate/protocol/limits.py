@@ -30,6 +30,7 @@ __all__ = [
     "MAX_TOKEN",
     "MAX_VERSION",
     "MAX_VERSIONS",
+    "MAX_VERSION_BYTES",
     "MAX_VIEW",
     "MIN_MAX_FRAME",
     "PROTOCOL_VERSIONS",
@@ -66,6 +67,8 @@ MAX_POSITION = 64
 MAX_RUNS = 1 << 16
 #: Bytes of the view of a scan.
 MAX_VIEW = 64
+#: Bytes of the version of a value.
+MAX_VERSION_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)

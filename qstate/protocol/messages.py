@@ -48,6 +48,7 @@ from qstate.protocol.limits import (
     STATE_ID_BYTES,
     Limits,
 )
+from qstate.protocol.part_messages import GetPart, Part, check_get_part
 from qstate.protocol.range_messages import (
     Changes,
     Page,
@@ -74,12 +75,14 @@ __all__ = [
     "Failure",
     "Form",
     "Get",
+    "GetPart",
     "Hello",
     "Locate",
     "Location",
     "Message",
     "Owned",
     "Page",
+    "Part",
     "Ping",
     "Poll",
     "Pong",
@@ -112,7 +115,7 @@ def _read_entries(raws: tuple[Raw, ...], limits: Limits) -> tuple[Mapping[str, A
 
 
 def read_attributes(raw: Raw) -> Mapping[str, Detail]:
-    """The known attributes of a Get. Raises as `check_attributes` for those that no receiver may ignore."""
+    """The known attributes of a Get or GetPart. Raises as `check_attributes` for those that no receiver may ignore."""
     found = check_attributes(raw).get(TRACEPARENT)
     return {TRACEPARENT: found} if type(found) is str and len(found) == TRACEPARENT_LENGTH else NO_ATTRIBUTES
 
@@ -327,6 +330,8 @@ Message: TypeAlias = (
     | Poll
     | Changes
     | Cancel
+    | GetPart
+    | Part
 )
 
 
@@ -384,4 +389,6 @@ FORMS = (
     Form(13, Scan, check_scan),
     Form(14, Page, check_page),
     Form(17, Cancel),
+    Form(18, GetPart, check_get_part),
+    Form(19, Part),
 )

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, overload
 
 from qstate.errors import ClosedError, ConfigError, DeadlineExceeded, QueryCancelled, QueryError
 from qstate.keys import Column, Key, Namespace, key_group
-from qstate.protocol import Describe, Page, Ping, Scan
+from qstate.protocol import Describe, Page, Part, Ping, Scan
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
 from qstate.runtime.client.arguments import (
     DEFAULT_TIMEOUT_S,
@@ -29,12 +29,14 @@ from qstate.runtime.client.arguments import (
 )
 from qstate.runtime.client.async_transport import AsyncLinks
 from qstate.runtime.client.batching import Batching, GetArguments
-from qstate.runtime.client.failover import call_operation, failover_get, scan_operation
-from qstate.runtime.client.operations import CallOperation, GetOperation, LearnOperation, Operation
+from qstate.runtime.client.failover import FailoverOne, call_operation, failover_get, part_operation, scan_operation
+from qstate.runtime.client.operations import CallOperation, GetOperation, LearnOperation, Operation, PartOperation
 from qstate.runtime.client.query import LIVE, Query
+from qstate.runtime.client.results.async_parts import AsyncParts
 from qstate.runtime.client.results.async_results import AsyncScanResults, AsyncSubscription, settle
 from qstate.runtime.client.results.async_state_handle import AsyncStateHandle
 from qstate.runtime.client.results.typed_views import TypedViews
+from qstate.runtime.client.results.value_parts import AskedPart
 from qstate.runtime.client.scanning import (
     EVERY_NAMESPACE,
     RELEASE_TIMEOUT_S,
@@ -57,7 +59,7 @@ __all__ = ["AsyncQueryableStateClient", "AsyncScanResults", "AsyncSubscription"]
 View = TypeVar("View", bound=ReadOnlyState)
 
 
-class AsyncQueryableStateClient:
+class AsyncQueryableStateClient(AsyncParts):
     """Reads the state of running jobs from the state servers that own it, and through a client proxy.
 
     Make it with `connect`, inside a running event loop, and use it in that loop only, from any number of tasks. The
@@ -450,6 +452,19 @@ class AsyncQueryableStateClient:
                 await asyncio.sleep(pause_s)
             else:
                 return page, operation.known
+
+    async def _part(self, asked: AskedPart, timeout_s: float | None) -> tuple[Part, CachedState]:
+        tracing, query = self._tracing, asked.query
+        if tracing is None:
+            return await self._answer(part_operation(self._links, query, asked.request, self._deadline(timeout_s)))
+        span = tracing.of_client(query.job, query.state, 1)
+        request = asked.request._replace(attributes=tracing.carried(span))
+        with tracing.ended(span):
+            return await self._answer(part_operation(self._links, query, request, self._deadline(timeout_s)))
+
+    async def _answer(self, operation: PartOperation | FailoverOne) -> tuple[Part, CachedState]:
+        (part,) = await self._finish(operation)
+        return part, operation.known
 
     async def _finish(self, operation: Operation, errors_of: int = 0) -> list[Any]:
         """Start the operation and wait for its end. Returns its result; with `errors_of` so many keys, their errors."""

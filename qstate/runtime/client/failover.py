@@ -14,13 +14,14 @@ from typing import Any
 
 from qstate.errors import FailureCode, Overloaded, QStateError, QueryError, Retry
 from qstate.keys import Key
-from qstate.protocol import Describe, Ping, Scan
+from qstate.protocol import Describe, GetPart, Ping, Scan
 from qstate.runtime.client.failover_plan import Attempt, FailoverPlan
 from qstate.runtime.client.operations import (
     CallOperation,
     GetOperation,
     Links,
     Operation,
+    PartOperation,
     RoutedOperation,
     ScanOperation,
     Terms,
@@ -29,7 +30,7 @@ from qstate.runtime.client.query import Query
 from qstate.runtime.client.state_cache import CachedState, StateCache, Way
 from qstate.runtime.routing.routed_get import retry_after_s
 
-__all__ = ["Failover", "FailoverScan", "call_operation", "failover_get", "scan_operation"]
+__all__ = ["Failover", "FailoverOne", "call_operation", "failover_get", "part_operation", "scan_operation"]
 
 #: An attempt is short: a third of it is left for the endpoint's answer to arrive.
 ATTEMPT_MARGIN = 1 / 3
@@ -185,29 +186,36 @@ def failover_get(links: Links[Any], query: Query, keys: tuple[Key, ...], deadlin
     return Failover(links, len(keys), deadline, attempt_of)
 
 
-class FailoverScan(Failover):
-    """A page that fallbacks may answer instead of the job."""
+class FailoverOne(Failover):
+    """A page of a scan or a part of a value that fallbacks may answer instead of the job."""
 
     __slots__ = ()
 
-    def __init__(self, links: Links[Any], query: Query, request: Scan, deadline: float) -> None:
-        def attempt_of(attempt: Attempt, terms: Terms) -> ScanOperation:
-            return ScanOperation(links, query, request, attempt.until, terms)
+    def __init__(self, links: Links[Any], query: Query, request: Scan | GetPart, deadline: float) -> None:
+        def attempt_of(attempt: Attempt, terms: Terms) -> ScanOperation | PartOperation:
+            kind = ScanOperation if isinstance(request, Scan) else PartOperation
+            return kind(links, query, request, attempt.until, terms)
 
         super().__init__(links, 1, deadline, attempt_of)
 
     @property
     def known(self) -> CachedState:
-        """See `ScanOperation`: of the attempt that has the page."""
+        """See `ScanOperation`: of the attempt that has the answer."""
         operation = self._operations[self._plan.verdicts[0]]
-        assert isinstance(operation, ScanOperation)
+        assert isinstance(operation, ScanOperation | PartOperation)
         return operation.known
 
 
-def scan_operation(links: Links[Any], query: Query, request: Scan, deadline: float) -> ScanOperation | FailoverScan:
+def scan_operation(links: Links[Any], query: Query, request: Scan, deadline: float) -> ScanOperation | FailoverOne:
     """A page of a scan, with failover when fallbacks may answer it."""
-    scan_of = FailoverScan if links.endpoints.may_answer(query) else ScanOperation
+    scan_of = FailoverOne if links.endpoints.may_answer(query) else ScanOperation
     return scan_of(links, query, request, deadline)
+
+
+def part_operation(links: Links[Any], query: Query, request: GetPart, deadline: float) -> PartOperation | FailoverOne:
+    """A part of a value, with failover when fallbacks may answer it."""
+    part_of = FailoverOne if links.endpoints.may_answer(query) else PartOperation
+    return part_of(links, query, request, deadline)
 
 
 def call_operation(links: Links[Any], request: type[Ping] | Describe, deadline: float) -> CallOperation | Failover:

@@ -18,7 +18,21 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from qstate.errors import Detail, FailureCode, QStateError, QueryError, SerializationError, WrongKeyType, query_error
 from qstate.protocol import Answer as WireAnswer
-from qstate.protocol import Changes, Describe, Description, Get, Locate, Location, Page, Ping, Poll, Request, Scan
+from qstate.protocol import (
+    Changes,
+    Describe,
+    Description,
+    Get,
+    GetPart,
+    Locate,
+    Location,
+    Page,
+    Part,
+    Ping,
+    Poll,
+    Request,
+    Scan,
+)
 from qstate.protocol.limits import MAX_DEADLINE_MS
 from qstate.protocol.messages import PLAIN
 from qstate.runtime.client.proxies import Proxies
@@ -48,6 +62,7 @@ __all__ = [
     "Links",
     "Observer",
     "Operation",
+    "PartOperation",
     "PollOperation",
     "RoutedOperation",
     "ScanOperation",
@@ -61,7 +76,7 @@ LONGEST_MARGIN_S = 0.050
 
 
 SomeLink = TypeVar("SomeLink", bound=PipelinedConnection)
-SomeAnswer = TypeVar("SomeAnswer", Page, Changes)
+SomeAnswer = TypeVar("SomeAnswer", Page, Changes, Part)
 
 
 class Observer(Protocol):
@@ -464,20 +479,26 @@ class GetOperation(_StateOperation):
         super().on_unsendable(part, code, details, now)
 
 
-class _RangeOperation(_StateOperation, Generic[SomeAnswer]):
-    """Send a request about key groups. Its one result is the answer; `known` says how to read its values.
+class _OneOperation(_StateOperation, Generic[SomeAnswer]):
+    """Send one request. Its one result is the answer; `known` says how to read its values.
 
-    For the routing it is a get of one key, which is the first key group.
+    For the routing it is a get of one key.
     """
 
     __slots__ = ("_found_answer", "_request")
 
     def __init__(
-        self, links: Links[Any], query: Query, request: Scan | Poll, deadline: float, terms: Terms | None = None
+        self,
+        links: Links[Any],
+        query: Query,
+        request: Scan | Poll | GetPart,
+        deadline: float,
+        terms: Terms | None = None,
     ) -> None:
         self._request = request
         self._found_answer: SomeAnswer | None = None
-        super().__init__(links, query, (request.start_group,), deadline, terms)
+        key = request.key if isinstance(request, GetPart) else request.start_group
+        super().__init__(links, query, (key,), deadline, terms)
 
     @property
     def known(self) -> CachedState:
@@ -497,18 +518,30 @@ class _RangeOperation(_StateOperation, Generic[SomeAnswer]):
         assert self._found_answer is not None
         return [self._found_answer]
 
+    def _on_other_answer(self, part: int, message: WireAnswer, now: float) -> None:
+        if isinstance(message, Page | Changes | Part):  # the connection has checked that it answers the request
+            self._found_answer = message  # type: ignore[assignment]
+            self._run(self._routed.on_values(part, (0,), (b"",), message.fingerprint, now), now)
+        else:
+            super()._on_other_answer(part, message, now)
+
+
+class PartOperation(_OneOperation[Part]):
+    """Read a part of the value of one key."""
+
+    __slots__ = ()
+
+
+class _RangeOperation(_OneOperation[SomeAnswer]):
+    """A request about key groups. For the routing, the key is the first key group."""
+
+    __slots__ = ()
+
     def _table_of(self, known: CachedState) -> LocationTable:
         return GroupTable.of(known.table)
 
     def _is_stale(self, known: CachedState, stale: LocationTable) -> bool:
         return known is self._known
-
-    def _on_other_answer(self, part: int, message: WireAnswer, now: float) -> None:
-        if isinstance(message, Page | Changes):  # the connection has checked that it answers the request
-            self._found_answer = message  # type: ignore[assignment]
-            self._run(self._routed.on_values(part, (0,), (b"",), message.fingerprint, now), now)
-        else:
-            super()._on_other_answer(part, message, now)
 
 
 class ScanOperation(_RangeOperation[Page]):

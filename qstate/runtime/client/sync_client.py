@@ -15,7 +15,7 @@ from typing import Any, TypeVar, overload
 
 from qstate.errors import QueryError
 from qstate.keys import Column, Key, Namespace, key_group
-from qstate.protocol import Describe, Page, Ping, Scan
+from qstate.protocol import Describe, Page, Part, Ping, Scan
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
 from qstate.runtime.client.arguments import (
     DEFAULT_TIMEOUT_S,
@@ -26,12 +26,14 @@ from qstate.runtime.client.arguments import (
     keys_of,
     query_of,
 )
-from qstate.runtime.client.failover import call_operation, failover_get, scan_operation
-from qstate.runtime.client.operations import CallOperation, GetOperation, LearnOperation, Operation
+from qstate.runtime.client.failover import FailoverOne, call_operation, failover_get, part_operation, scan_operation
+from qstate.runtime.client.operations import CallOperation, GetOperation, LearnOperation, Operation, PartOperation
 from qstate.runtime.client.query import LIVE, Query
 from qstate.runtime.client.results.state_handle import StateHandle
+from qstate.runtime.client.results.sync_parts import SyncParts
 from qstate.runtime.client.results.sync_results import QueryFuture, ScanResults, Subscription
 from qstate.runtime.client.results.typed_views import TypedViews
+from qstate.runtime.client.results.value_parts import AskedPart
 from qstate.runtime.client.scanning import (
     EVERY_NAMESPACE,
     RELEASE_TIMEOUT_S,
@@ -55,7 +57,7 @@ View = TypeVar("View", bound=ReadOnlyState)
 Value = TypeVar("Value")
 
 
-class QueryableStateClient:
+class QueryableStateClient(SyncParts):
     """Reads the state of running jobs from the state servers that own it, and through a client proxy.
 
     Any number of threads may share one client. It has one connection to each peer, which carries many requests at a
@@ -416,6 +418,19 @@ class QueryableStateClient:
                 time.sleep(scanner.failed(error))
             else:
                 return page, operation.known
+
+    def _part(self, asked: AskedPart, timeout_s: float | None) -> tuple[Part, CachedState]:
+        tracing, query = self._tracing, asked.query
+        if tracing is None:
+            return self._answer(part_operation(self._links, query, asked.request, self._deadline(timeout_s)))
+        span, query = self._traced(tracing, query, 1)
+        request = asked.request._replace(attributes=query.attributes)
+        with tracing.ended(span):
+            return self._answer(part_operation(self._links, query, request, self._deadline(timeout_s)))
+
+    def _answer(self, operation: PartOperation | FailoverOne) -> tuple[Part, CachedState]:
+        (part,) = self._finish(operation)
+        return part, operation.known
 
     def _group_of(self, job: str, state: str, key: Key, timeout_s: float | None) -> tuple[int, int]:
         """The key group of a key, as a range."""

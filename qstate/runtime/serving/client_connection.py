@@ -24,9 +24,11 @@ from qstate.protocol import (
     Describe,
     Failure,
     Get,
+    GetPart,
     Locate,
     Opened,
     Page,
+    Part,
     Ping,
     Poll,
     Pong,
@@ -52,7 +54,7 @@ log = limited(logging.getLogger(__name__))
 #: Work in steps: each gives the answer, or None when there is more to do. Without an answer, one follows later.
 Steps = Iterator[Answer | None]
 
-_SERVED = frozenset((Get, Scan, Poll, Locate, Describe))
+_SERVED = frozenset((Get, GetPart, Scan, Poll, Locate, Describe))
 #: So many messages of one connection are taken in before other connections are read.
 MOST_AT_ONCE = 64
 #: What a key takes in memory beside its characters.
@@ -428,6 +430,8 @@ class Call:
         self.cost = connection.protocol.size_of(request.id)
         if type(request) is Get:
             self.cost += KEY_BYTES * len(request.keys)
+        elif isinstance(request, GetPart):
+            self.cost += KEY_BYTES * len(request.map_keys)
 
     @property
     def most_bytes(self) -> int:
@@ -441,11 +445,11 @@ class Call:
     def answer(self, answer: Answer) -> None:
         """Send the answer. Any thread.
 
-        Values and changes for which the client has left no room are replaced by OVERLOADED: the client asks again when
-        it has read the answers before.
+        Values, parts and changes for which the client has left no room are replaced by OVERLOADED: the client asks
+        again when it has read the answers before.
         """
         size = _size_of(answer)
-        if not self.connection.has_room(size) and isinstance(answer, Values | Page | Changes):
+        if not self.connection.has_room(size) and isinstance(answer, Values | Part | Page | Changes):
             answer = Failure(self.request.id, FailureCode.OVERLOADED, {"retry_after_ms": RETRY_AFTER_MS})
         data = self.encode(answer)
         if data:
@@ -498,6 +502,8 @@ class Call:
 
 def _size_of(answer: Answer) -> int:
     """About how many bytes it has: those of its values."""
+    if isinstance(answer, Part):
+        return len(answer.result or b"")
     if isinstance(answer, Changes):
         return sum(sum(map(len, run.values or ())) for run in answer.runs)
     if isinstance(answer, Values | Page):

@@ -15,36 +15,37 @@ decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Any
 
-from qstate.backends.contract import Isolation
 from qstate.errors import (
-    Detail,
-    FailureCode,
-    MalformedRequest,
     QueryError,
     Retry,
     UnknownJob,
     UnsupportedQuery,
-    WrongKeyType,
 )
 from qstate.keys import Key
-from qstate.protocol import Answer, Describe, Description, Failure, Get, Locate, Poll, Scan, Values
+from qstate.protocol import Answer, Describe, Description, Get, GetPart, Locate, Poll, Scan, Values
 from qstate.protocol.messages import PLAIN
 from qstate.runtime.control.statistics import RequestStatistics
 from qstate.runtime.control.tracing import Tracing
-from qstate.runtime.net.reactor import Reactor, Timer
+from qstate.runtime.net.reactor import Reactor
 from qstate.runtime.net.worker_pool import WorkerPool
-from qstate.runtime.routing.location import UNSOUND_KEY, GroupTable, LocationOracle, LocationTable, Owner
-from qstate.runtime.routing.pipelined_connection import ConnectionSettings, Peers, Requester
-from qstate.runtime.routing.routed_get import LOOK_UP, Ask, LookUp, Refuse, RoutedGet
-from qstate.runtime.routing.routed_get import Answer as Routed
+from qstate.runtime.routing.location import UNSOUND_KEY, LocationOracle, LocationTable, Owner
+from qstate.runtime.routing.pipelined_connection import ConnectionSettings, Peers
 from qstate.runtime.serving.client_connection import Call, Steps
 from qstate.runtime.serving.endpoint import Endpoint, EndpointOptions, EndpointOwner, Service
-from qstate.runtime.serving.location_cache import LocationCache, Reply
+from qstate.runtime.serving.forwarding.proxied_requests import (
+    ProxiedGet,
+    ProxiedKeys,
+    ProxiedPart,
+    ProxiedPoll,
+    ProxiedScan,
+    asked_table,
+    misfit_of,
+)
+from qstate.runtime.serving.location_cache import LocationCache
 from qstate.runtime.serving.owner_connection import OwnerConnection
 from qstate.runtime.serving.state_server import StateServer
 from qstate.runtime.serving.traced_proxy import TracedProxy
@@ -115,6 +116,10 @@ class ClientProxy(EndpointOwner):
             if found is not None:
                 return found if isinstance(found, Values) else self._answer_in_steps(call, request, names, found)
             self._forward(call, request, names)
+        elif isinstance(request, GetPart):
+            names = self._names_of(call, request)
+            call.connection.forwarded.add(call)
+            router.run(router.part, call, request, names)
         elif isinstance(request, Scan):
             names = self._names_of(call, request)
             call.connection.forwarded.add(call)
@@ -128,7 +133,7 @@ class ClientProxy(EndpointOwner):
             return self._describe(call, request.job)
         return None
 
-    def _names_of(self, call: Call, request: Get | Scan | Poll) -> tuple[str, str]:
+    def _names_of(self, call: Call, request: Get | GetPart | Scan | Poll) -> tuple[str, str]:
         """The job and the state of a request. Raises the `QueryError` of one that this proxy does not serve."""
         if type(request.target) is bytes:
             raise UnsupportedQuery(target="state id", reason="ask a state server")
@@ -156,7 +161,7 @@ class ClientProxy(EndpointOwner):
         steps.
         """
         table = self._locations.known(*names)
-        owner = None if table is None else _owner_of_all(_asked(table, request), request.keys)
+        owner = None if table is None else _owner_of_all(asked_table(table, request), request.keys)
         if owner is None or self._local is None:
             return None
         try:
@@ -187,12 +192,6 @@ class ClientProxy(EndpointOwner):
         self._router.run(self._router.get, call, request, names)
 
 
-def _asked(table: LocationTable, request: Get | Scan | Poll) -> LocationTable:
-    """Whom to ask. Standbys know what is committed only."""
-    committed = isinstance(request, Poll) or request.options.get("isolation") == Isolation.COMMITTED.value
-    return table.committed if committed else table
-
-
 def _owner_of_all(table: LocationTable, keys: Sequence[Key]) -> Owner | None:
     """The owner of all these keys; None if they have several owners or none."""
     if table.sole_owner is not None:
@@ -202,20 +201,6 @@ def _owner_of_all(table: LocationTable, keys: Sequence[Key]) -> Owner | None:
     except UNSOUND_KEY:  # `routing` reports which key is invalid
         return None
     return shares[0][0] if len(shares) == 1 else None
-
-
-def _misfit(table: LocationTable, keys: Sequence[Key]) -> WrongKeyType | None:
-    """The error of keys whose types differ from the state's, None if there is none.
-
-    A sole owner checks all the keys itself. Each of several owners sees only some of them, but the get must fail as a
-    whole.
-    """
-    if table.sole_owner is None:
-        try:
-            table.check_keys(keys)
-        except WrongKeyType as error:
-            return error
-    return None
 
 
 class _Router:
@@ -244,18 +229,23 @@ class _Router:
             self.reactor.call_soon(action, *args)
 
     def get(self, call: Call, request: Get, names: tuple[str, str]) -> None:
+        self._get(ProxiedGet, call, request, names)
+
+    def part(self, call: Call, request: GetPart, names: tuple[str, str]) -> None:
+        self._get(ProxiedPart, call, request, names)
+
+    def _get(self, kind: type[ProxiedKeys], call: Call, request: Get | GetPart, names: tuple[str, str]) -> None:
         table = self.locations.known(*names)
         # The job may have restarted with other key types, so ask its oracle again.
-        outdated = table is not None and _misfit(table, request.keys) is not None
-        known = None if outdated or table is None else _asked(table, request)
-        get = _ProxiedGet(self, call, request, names, table=known)
-        get.start(self.locations.refresh if outdated else None)
+        outdated = table is not None and misfit_of(table, request.keys) is not None
+        known = None if outdated or table is None else asked_table(table, request)
+        kind(self, call, request, names, table=known).start(self.locations.refresh if outdated else None)
 
     def scan(self, call: Call, request: Scan, names: tuple[str, str]) -> None:
-        _ProxiedScan(self, call, request, names, table=self.locations.known(*names)).start(None)
+        ProxiedScan(self, call, request, names, table=self.locations.known(*names)).start(None)
 
     def poll(self, call: Call, request: Poll, names: tuple[str, str]) -> None:
-        _ProxiedPoll(self, call, request, names, table=self.locations.known(*names)).start(None)
+        ProxiedPoll(self, call, request, names, table=self.locations.known(*names)).start(None)
 
     def locate(self, call: Call, request: Locate) -> None:
         self.locations.refresh(request.job, request.state, WaitingCall(self.reactor, call).found)
@@ -331,242 +321,3 @@ class _PollPeers(Peers):
 
     def ended(self, host: str, port: int, now: float) -> None:
         self._router.reactor.call_soon(self._router.forget_ended_polls, (host, port))
-
-
-class _Proxied(Requester):
-    """One request: passes the events to its `RoutedGet` and carries out the commands."""
-
-    __slots__ = ("_asked", "_call", "_names", "_routed", "_router", "_timer", "_wake_at", "finished")
-
-    def __init__(self, router: _Router, call: Call, names: tuple[str, str], routed: RoutedGet) -> None:
-        self._router = router
-        self._call = call
-        self._names = names
-        self._routed = routed
-        self._timer: Timer | None = None
-        self._wake_at = 0.0
-        #: By part: the connection over which it was asked.
-        self._asked: dict[int, OwnerConnection] = {}
-        self.finished = False
-
-    def start(self, refresh: Callable[[str, str, Reply], None] | None) -> None:
-        """`refresh` looks the location up if the known one is outdated."""
-        self._call.on_cancel = partial(self._router.run, self._on_cancel)
-        if self._call.cancelled:
-            self._on_cancel()
-            return
-        now = self._now()
-        commands = self._routed.start(now)
-        if refresh is not None and commands == [LookUp(None)]:
-            commands = []
-            refresh(*self._names, self._found)
-        self._run(commands, now)
-
-    def on_unsent(
-        self, part: int, code: int, details: Mapping[str, Detail], now: float, *, hopeless: bool = False
-    ) -> None:
-        # Where the oracle says that the owner is, something else may listen until the oracle knows better.
-        # It may also be an earlier or later life of the job, which has another secret.
-        foreign = details.get("greeted") is False or code in (FailureCode.TLS_FAILED, FailureCode.UNAUTHENTICATED)
-        unreached = FailureCode.UNAVAILABLE if foreign else code
-        super().on_unsent(part, unreached, details, now, hopeless=hopeless)
-
-    def on_unsendable(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> None:
-        self.on_lost(part, code, details, now)
-
-    def _now(self) -> float:
-        return self._router.reactor.clock()
-
-    def _left_ms(self, now: float) -> int:
-        return max(0, int((self._call.deadline - now) * 1000))
-
-    def _on_cancel(self) -> None:
-        if not self.finished:
-            self._finish(Failure(self._call.request.id, FailureCode.CANCELLED, {}))
-
-    def _on_time(self) -> None:
-        self._timer = None
-        if self._call.connection.over:
-            # The client has gone, so a retry is useless.
-            self._finish(Failure(self._call.request.id, FailureCode.DEADLINE_EXCEEDED, {}))
-            return
-        now = self._now()
-        self._run(self._routed.on_time(now), now)
-
-    def _found(self, found: LocationTable | QueryError) -> None:
-        self._router.reactor.call_soon(self._located, found)
-
-    def _located(self, found: LocationTable | QueryError) -> None:
-        if self.finished:
-            return
-        if isinstance(found, QueryError):
-            self.on_lost(LOOK_UP, found.code, found.details, self._now())
-            return
-        error = self._misfit(found)
-        if error is not None:
-            self._finish(Failure(self._call.request.id, error.code, error.details))
-        else:
-            now = self._now()
-            self._run(self._routed.on_located(self._routed_by(found), now), now)
-
-    def _misfit(self, table: LocationTable) -> QueryError | None:
-        """The error of a request that does not suit the state, None if there is none."""
-        return None
-
-    def _routed_by(self, table: LocationTable) -> LocationTable:
-        """The table that routes the request."""
-        return table
-
-    def _connection(self, owner: Owner) -> OwnerConnection:
-        return self._router.owner_connection(owner.host, owner.port)
-
-    def _ask(self, command: Ask, now: float) -> None:
-        connection = self._connection(command.owner)
-        self._asked[command.part] = connection
-        connection.send(self, command, now)
-
-    def _look_up(self, command: LookUp, now: float) -> None:
-        self._router.locations.look_up(*self._names, command.stale, self._found)
-
-    def _conclude(self, end: Routed | Refuse) -> None:
-        if isinstance(end, Routed):
-            self._finish(Values(self._call.request.id, end.epochs, end.results, end.fingerprint))
-        else:
-            self._finish(Failure(self._call.request.id, end.code, end.details))
-
-    def _on_progress(self) -> None:
-        wake_at = self._routed.wake_at
-        if self._timer is not None:
-            if wake_at == self._wake_at:
-                return
-            self._timer.cancel()
-        self._wake_at = wake_at
-        self._timer = self._router.reactor.call_later(max(0.0, wake_at - self._now()), self._on_time)
-
-    def _finish(self, answer: Answer) -> None:
-        """Send the answer. Answers of owners that come later are ignored."""
-        self.finished = self._routed.finished = True
-        if self._timer is not None:
-            self._timer.cancel()
-        self._call.answer(answer)
-        self._call.on_cancel = None  # a cycle would keep the values until the next garbage collection
-        for connection in {self._asked[part] for part in self._routed.open_parts if part in self._asked}:
-            connection.cancel(self)
-            connection.gave_up(self, self._now())
-
-
-class _ProxiedGet(_Proxied):
-    """One get, which may be answered by several owners."""
-
-    __slots__ = ("_request",)
-
-    def __init__(
-        self, router: _Router, call: Call, request: Get, names: tuple[str, str], *, table: LocationTable | None
-    ) -> None:
-        self._request = request
-        wait_ms: Any = request.options.get("wait_ms")
-        routed = RoutedGet(
-            request.keys,
-            deadline=call.deadline,
-            random=router.random,
-            table=table,
-            retry_until=None if wait_ms is None else call.received_at + wait_ms / 1000,
-            most_bytes=call.most_bytes,
-        )
-        super().__init__(router, call, names, routed)
-
-    def request(self, request_id: int, command: Ask | LookUp, now: float) -> Get:
-        assert isinstance(command, Ask)
-        request, left_ms = self._request, self._left_ms(now)
-        state_id, attributes = command.owner.state_id, request.attributes
-        return Get(request_id, left_ms, state_id, request.namespace, request.options, command.keys, attributes)
-
-    def _misfit(self, table: LocationTable) -> WrongKeyType | None:
-        return _misfit(table, self._request.keys)
-
-    def _routed_by(self, table: LocationTable) -> LocationTable:
-        return _asked(table, self._request)
-
-
-class _ProxiedRange(_Proxied):
-    """A request about key groups: the owner of the first one answers it, for all that it has of those asked for.
-
-    For the routing it is a get of one key, which is that key group.
-    """
-
-    __slots__ = ("_ranged", "_table")
-
-    def __init__(
-        self, router: _Router, call: Call, request: Scan | Poll, names: tuple[str, str], table: LocationTable | None
-    ) -> None:
-        self._ranged = request
-        #: The cached table that the routing has a version of.
-        self._table = table
-        routed = RoutedGet(
-            (request.start_group,),
-            deadline=call.deadline,
-            random=router.random,
-            table=None if table is None else GroupTable.of(_asked(table, request)),
-        )
-        super().__init__(router, call, names, routed)
-
-    def _routed_by(self, table: LocationTable) -> LocationTable:
-        self._table = table
-        return GroupTable.of(_asked(table, self._ranged))
-
-    def _look_up(self, command: LookUp, now: float) -> None:
-        super()._look_up(LookUp(None if command.stale is None else self._table), now)
-
-    def _on_other_answer(self, part: int, message: Answer, now: float) -> None:
-        self._finish(message._replace(id=self._call.request.id))
-
-
-class _ProxiedScan(_ProxiedRange):
-    """One page of a scan."""
-
-    __slots__ = ("_request",)
-
-    def __init__(
-        self, router: _Router, call: Call, request: Scan, names: tuple[str, str], *, table: LocationTable | None
-    ) -> None:
-        super().__init__(router, call, request, names, table)
-        # The page has to fit the client's frames, too.
-        most_bytes = min(request.max_bytes, call.most_bytes)
-        self._request = request._replace(options={**request.options, "max_bytes": most_bytes})
-
-    def request(self, request_id: int, command: Ask | LookUp, now: float) -> Scan:
-        assert isinstance(command, Ask)
-        left_ms = self._left_ms(now)
-        return self._request._replace(id=request_id, deadline_ms=left_ms, target=command.owner.state_id)
-
-
-class _ProxiedPoll(_ProxiedRange):
-    """One poll."""
-
-    __slots__ = ("_request",)
-
-    def __init__(
-        self, router: _Router, call: Call, request: Poll, names: tuple[str, str], *, table: LocationTable | None
-    ) -> None:
-        super().__init__(router, call, request, names, table)
-        self._request = request
-
-    def request(self, request_id: int, command: Ask | LookUp, now: float) -> Poll:
-        assert isinstance(command, Ask)
-        left_ms = self._left_ms(now)
-        waited_ms = max(0, int((now - self._call.received_at) * 1000))
-        return self._request._replace(
-            id=request_id,
-            deadline_ms=left_ms,
-            target=command.owner.state_id,
-            wait_ms=max(0, self._request.wait_ms - waited_ms),
-            max_bytes=min(self._request.max_bytes, self._call.most_bytes),
-        )
-
-    def _misfit(self, table: LocationTable) -> QueryError | None:
-        if self._request.stop_group <= table.max_parallelism:
-            return None
-        return MalformedRequest(field="stop_group", expected=f"at most {table.max_parallelism} key groups")
-
-    def _connection(self, owner: Owner) -> OwnerConnection:
-        return self._router.poll_connection(owner.host, owner.port)

@@ -31,9 +31,11 @@ from qstate.errors import ClosedError, ConfigError, FailureCode, QueryError
 from qstate.line_limit import limited
 from qstate.protocol import (
     CANCEL,
+    PARTS,
     Answer,
     Failure,
     Get,
+    GetPart,
     Served,
     ServerConnection,
     encode,
@@ -257,7 +259,7 @@ class Endpoint:
         return stays
 
     def received(self, connection: AcceptedConnection, request: Served) -> None:
-        self._statistics.report_request(len(request.keys) if type(request) is Get else 0)
+        self._statistics.report_request(len(request.keys) if isinstance(request, Get | GetPart) else 0)
         call = Call(self, connection, request, self._clock())
         if self._admit(call):
             self._turns.add(call)
@@ -380,7 +382,7 @@ class Endpoint:
         visitor = Visitor(self._gate, host, (lambda: ()) if tls is None else (lambda: tls.names))
         protocol = ServerConnection(
             server=f"qstate {self.name}",
-            features=(CANCEL,),
+            features=(CANCEL, PARTS),
             accepts=visitor.enters,
             max_frame=options.max_frame,
             max_keys=options.max_keys,

@@ -23,7 +23,7 @@ from qstate.errors import (
     UnsupportedQuery,
 )
 from qstate.keys import Key, all_of_class, check_key
-from qstate.protocol import NO_EPOCH, Answer, Get, Poll, Scan, Values
+from qstate.protocol import NO_EPOCH, Answer, Get, GetPart, Poll, Scan, Values
 from qstate.runtime.control.statistics import RequestStatistics, contained
 from qstate.runtime.control.tracing import Tracing
 from qstate.runtime.serving.client_connection import Call, Steps
@@ -31,6 +31,7 @@ from qstate.runtime.serving.demands import check_committed, check_epoch, check_s
 from qstate.runtime.serving.endpoint import Endpoint, EndpointOptions, EndpointOwner
 from qstate.runtime.serving.range_requests.polls import Polls
 from qstate.runtime.serving.range_requests.scans import page_of
+from qstate.runtime.serving.range_requests.value_parts import part_of
 from qstate.runtime.serving.registry import StateInstance, StateRegistry
 from qstate.runtime.serving.sharing.slices import MOST_AT_ONCE, ValueSteps, in_slices, marks_of
 
@@ -38,7 +39,7 @@ __all__ = ["StateServer"]
 
 # An enum computes its attributes in Python.
 _LIVE, _COMMITTED = Isolation.LIVE.value, Isolation.COMMITTED.value
-_SERVED = (Get, Scan, Poll)
+_SERVED = (Get, GetPart, Scan, Poll)
 _ONCE = (None,)
 #: How often it looks for scans that no client uses any more.
 EXPIRE_SCANS_S = 5.0
@@ -79,8 +80,9 @@ class StateServer(EndpointOwner):
         self._registry = registry
         self._statistics = contained(statistics)
         self._values: Callable[[StateInstance, Get, int], Values] = _values
+        self._part: Callable[[StateInstance, GetPart, int], Answer | Steps] = part_of
         if options.tracing:
-            self._values = Tracing().reading(_values)
+            self._values, self._part = Tracing().reading(_values), Tracing().reading(part_of)
         self._endpoint = Endpoint("Queryable State Server", options, self, statistics=self._statistics)
         self._polls = Polls(registry)
 
@@ -115,6 +117,8 @@ class StateServer(EndpointOwner):
             return None
         if isinstance(request, Scan):
             return page_of(request, instance, views, min(call.most_bytes, request.max_bytes))
+        if isinstance(request, GetPart):
+            return self._part(instance, request, min(call.most_bytes, request.max_bytes))
         if keys > MOST_AT_ONCE:
             return in_slices(request, partial(self._values, instance), call.most_bytes)
         return self._values(instance, request, call.most_bytes)

@@ -1,4 +1,4 @@
-"""The spans of a client proxy: one for each get that carries the context of a span.
+"""The spans of a client proxy: one for each get, also of a part, that carries the context of a span.
 
 Rules of this module: it stands between the endpoint and the proxy, and only when tracing is on. The request that the
 proxy sees carries the proxy's own span, so reads of this process and requests to owners are children of it.
@@ -7,7 +7,7 @@ proxy sees carries the proxy's own span, so reads of this process and requests t
 from __future__ import annotations
 
 from qstate.errors import QueryError
-from qstate.protocol import Answer, Get
+from qstate.protocol import Answer, Get, GetPart
 from qstate.runtime.control.tracing import EndedOnce, Tracing
 from qstate.runtime.serving.client_connection import Call, Steps
 from qstate.runtime.serving.endpoint import Service
@@ -25,7 +25,7 @@ class TracedProxy:
     def handle(self, call: Call) -> Answer | Steps | None:
         """See `Service`."""
         request = call.request
-        if type(request) is not Get:
+        if not isinstance(request, Get | GetPart):
             return self._proxy.handle(call)
         span = self._tracing.of_server("qstate proxy", request.attributes, **{"qstate.keys": len(request.keys)})
         if span is None:

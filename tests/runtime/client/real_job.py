@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from qstate.backends.catalog import backend_class
 from qstate.backends.contract import BackendContext, Isolation
-from qstate.backends.heap.backend import HeapBackend
 from qstate.client import AsyncQueryableStateClient
 from qstate.descriptors import (
     AggregateFunction,
@@ -75,12 +75,18 @@ def stored(descriptor: StateDescriptor, number: int) -> Any:
 class Subtask:
     """One task manager's share: a backend with every kind of state, and its state server."""
 
-    def __init__(self, groups: KeyGroupRange, directory: Path, options: EndpointOptions | None = None) -> None:
+    def __init__(
+        self,
+        groups: KeyGroupRange,
+        directory: Path,
+        options: EndpointOptions | None = None,
+        backend: str = "heap",
+    ) -> None:
         directory.mkdir(parents=True)
         self.groups = groups
         self.closed = False
         self.registry = StateRegistry()
-        self.backend = HeapBackend(BackendContext(groups, MAX_PARALLELISM, directory))
+        self.backend = backend_class(backend)(BackendContext(groups, MAX_PARALLELISM, directory))
         self.server = StateServer(self.registry, options)
         self.server.start()
         self.ids: dict[str, bytes] = {}
@@ -128,10 +134,12 @@ class Subtask:
 class Job:
     """Two subtasks behind a proxy; it is its own location oracle. `epoch` is committed, the next one is running."""
 
-    def __init__(self, directory: Path, *, epoch: int = 0, ports: str = "0", tracing: bool = False) -> None:
+    def __init__(
+        self, directory: Path, *, epoch: int = 0, ports: str = "0", tracing: bool = False, backend: str = "heap"
+    ) -> None:
         ranges = (KeyGroupRange(0, 8), KeyGroupRange(8, 16))
         options = EndpointOptions(tracing=tracing)
-        self.subtasks = [Subtask(groups, directory / str(groups.start), options) for groups in ranges]
+        self.subtasks = [Subtask(groups, directory / str(groups.start), options, backend) for groups in ranges]
         for subtask in self.subtasks:
             subtask.write(epoch, offset=0)
             subtask.commit(epoch)

@@ -13,7 +13,7 @@ from enum import Enum
 from fnmatch import translate
 from hashlib import sha256
 
-from qstate.protocol import Describe, Get, Locate, Poll, Scan
+from qstate.protocol import Describe, Get, GetPart, Locate, Poll, Scan
 
 __all__ = ["ANYONE", "EVERYTHING", "NOBODY", "RIGHT_OF", "Grant", "Principal", "Right", "Rules", "digest_of", "permits"]
 
@@ -36,6 +36,7 @@ class Right(Enum):
 #: The right that a request needs on the state that it names.
 RIGHT_OF: Mapping[type, Right] = {
     Get: Right.READ,
+    GetPart: Right.READ,
     Scan: Right.SCAN,
     Poll: Right.SUBSCRIBE,
     Locate: Right.DESCRIBE,

@@ -1,1 +1,1 @@
-"""Requests about ranges of key groups: the pages of scans, and the polls of subscriptions."""
+"""Requests about ranges: the pages of scans, the polls of subscriptions, and the parts of a value."""

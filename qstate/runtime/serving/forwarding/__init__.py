@@ -1,0 +1,1 @@
+"""What a client proxy forwards to the owners."""

@@ -1,0 +1,344 @@
+"""The requests that a client proxy forwards: each carries out what its `RoutedGet` decides.
+
+Rules of this module: as in `client_proxy`, which makes these requests. They know the proxy by the interface `Router`.
+Everything runs on the reactor's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from random import Random
+from typing import Any, Protocol
+
+from qstate.backends.contract import Isolation
+from qstate.errors import Detail, FailureCode, MalformedRequest, QueryError, WrongKeyType
+from qstate.keys import Key
+from qstate.protocol import Answer, Failure, Get, GetPart, Poll, Scan, Values
+from qstate.runtime.net.reactor import Reactor, Timer
+from qstate.runtime.routing.location import GroupTable, LocationTable, Owner
+from qstate.runtime.routing.pipelined_connection import Requester
+from qstate.runtime.routing.routed_get import LOOK_UP, Ask, LookUp, Refuse, RoutedGet
+from qstate.runtime.routing.routed_get import Answer as Routed
+from qstate.runtime.serving.client_connection import Call
+from qstate.runtime.serving.location_cache import LocationCache, Reply
+from qstate.runtime.serving.owner_connection import OwnerConnection
+
+__all__ = [
+    "ProxiedGet",
+    "ProxiedKeys",
+    "ProxiedPart",
+    "ProxiedPoll",
+    "ProxiedScan",
+    "Router",
+    "asked_table",
+    "misfit_of",
+]
+
+
+class Router(Protocol):
+    """What the requests of a proxy share."""
+
+    reactor: Reactor
+    locations: LocationCache
+    random: Random
+
+    def run(self, action: Callable[..., None], *args: Any) -> None:
+        """Run an action on the reactor's thread. Any thread."""
+
+    def owner_connection(self, host: str, port: int) -> OwnerConnection:
+        """The connection to a state server."""
+
+    def poll_connection(self, host: str, port: int) -> OwnerConnection:
+        """A connection to a state server for a poll."""
+
+
+def asked_table(table: LocationTable, request: Get | GetPart | Scan | Poll) -> LocationTable:
+    """Whom to ask. Standbys know what is committed only."""
+    committed = isinstance(request, Poll) or request.options.get("isolation") == Isolation.COMMITTED.value
+    return table.committed if committed else table
+
+
+def misfit_of(table: LocationTable, keys: Sequence[Key]) -> WrongKeyType | None:
+    """The error of keys whose types differ from the state's, None if there is none.
+
+    A sole owner checks all the keys itself. Each of several owners sees only some of them, but the get must fail as a
+    whole.
+    """
+    if table.sole_owner is None:
+        try:
+            table.check_keys(keys)
+        except WrongKeyType as error:
+            return error
+    return None
+
+
+class Proxied(Requester):
+    """One request: passes the events to its `RoutedGet` and carries out the commands."""
+
+    __slots__ = ("_asked", "_call", "_names", "_routed", "_router", "_timer", "_wake_at", "finished")
+
+    def __init__(self, router: Router, call: Call, names: tuple[str, str], routed: RoutedGet) -> None:
+        self._router = router
+        self._call = call
+        self._names = names
+        self._routed = routed
+        self._timer: Timer | None = None
+        self._wake_at = 0.0
+        #: By part: the connection over which it was asked.
+        self._asked: dict[int, OwnerConnection] = {}
+        self.finished = False
+
+    def start(self, refresh: Callable[[str, str, Reply], None] | None) -> None:
+        """`refresh` looks the location up if the known one is outdated."""
+        self._call.on_cancel = partial(self._router.run, self._on_cancel)
+        if self._call.cancelled:
+            self._on_cancel()
+            return
+        now = self._now()
+        commands = self._routed.start(now)
+        if refresh is not None and commands == [LookUp(None)]:
+            commands = []
+            refresh(*self._names, self._found)
+        self._run(commands, now)
+
+    def on_unsent(
+        self, part: int, code: int, details: Mapping[str, Detail], now: float, *, hopeless: bool = False
+    ) -> None:
+        # Where the oracle says that the owner is, something else may listen until the oracle knows better.
+        # It may also be an earlier or later life of the job, which has another secret.
+        foreign = details.get("greeted") is False or code in (FailureCode.TLS_FAILED, FailureCode.UNAUTHENTICATED)
+        unreached = FailureCode.UNAVAILABLE if foreign else code
+        super().on_unsent(part, unreached, details, now, hopeless=hopeless)
+
+    def on_unsendable(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> None:
+        self.on_lost(part, code, details, now)
+
+    def _now(self) -> float:
+        return self._router.reactor.clock()
+
+    def _left_ms(self, now: float) -> int:
+        return max(0, int((self._call.deadline - now) * 1000))
+
+    def _on_cancel(self) -> None:
+        if not self.finished:
+            self._finish(Failure(self._call.request.id, FailureCode.CANCELLED, {}))
+
+    def _on_time(self) -> None:
+        self._timer = None
+        if self._call.connection.over:
+            # The client has gone, so a retry is useless.
+            self._finish(Failure(self._call.request.id, FailureCode.DEADLINE_EXCEEDED, {}))
+            return
+        now = self._now()
+        self._run(self._routed.on_time(now), now)
+
+    def _found(self, found: LocationTable | QueryError) -> None:
+        self._router.reactor.call_soon(self._located, found)
+
+    def _located(self, found: LocationTable | QueryError) -> None:
+        if self.finished:
+            return
+        if isinstance(found, QueryError):
+            self.on_lost(LOOK_UP, found.code, found.details, self._now())
+            return
+        error = self._misfit(found)
+        if error is not None:
+            self._finish(Failure(self._call.request.id, error.code, error.details))
+        else:
+            now = self._now()
+            self._run(self._routed.on_located(self._routed_by(found), now), now)
+
+    def _misfit(self, table: LocationTable) -> QueryError | None:
+        """The error of a request that does not suit the state, None if there is none."""
+        return None
+
+    def _routed_by(self, table: LocationTable) -> LocationTable:
+        """The table that routes the request."""
+        return table
+
+    def _connection(self, owner: Owner) -> OwnerConnection:
+        return self._router.owner_connection(owner.host, owner.port)
+
+    def _ask(self, command: Ask, now: float) -> None:
+        connection = self._connection(command.owner)
+        self._asked[command.part] = connection
+        connection.send(self, command, now)
+
+    def _look_up(self, command: LookUp, now: float) -> None:
+        self._router.locations.look_up(*self._names, command.stale, self._found)
+
+    def _conclude(self, end: Routed | Refuse) -> None:
+        if isinstance(end, Routed):
+            self._finish(Values(self._call.request.id, end.epochs, end.results, end.fingerprint))
+        else:
+            self._finish(Failure(self._call.request.id, end.code, end.details))
+
+    def _on_progress(self) -> None:
+        wake_at = self._routed.wake_at
+        if self._timer is not None:
+            if wake_at == self._wake_at:
+                return
+            self._timer.cancel()
+        self._wake_at = wake_at
+        self._timer = self._router.reactor.call_later(max(0.0, wake_at - self._now()), self._on_time)
+
+    def _finish(self, answer: Answer) -> None:
+        """Send the answer. Answers of owners that come later are ignored."""
+        self.finished = self._routed.finished = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._call.answer(answer)
+        self._call.on_cancel = None  # a cycle would keep the values until the next garbage collection
+        for connection in {self._asked[part] for part in self._routed.open_parts if part in self._asked}:
+            connection.cancel(self)
+            connection.gave_up(self, self._now())
+
+
+class ProxiedKeys(Proxied):
+    """A request about keys."""
+
+    __slots__ = ("_request",)
+
+    def __init__(
+        self,
+        router: Router,
+        call: Call,
+        request: Get | GetPart,
+        names: tuple[str, str],
+        *,
+        table: LocationTable | None,
+    ) -> None:
+        self._request = request
+        wait_ms: Any = request.options.get("wait_ms")
+        routed = RoutedGet(
+            request.keys,
+            deadline=call.deadline,
+            random=router.random,
+            table=table,
+            retry_until=None if wait_ms is None else call.received_at + wait_ms / 1000,
+            most_bytes=call.most_bytes,
+        )
+        super().__init__(router, call, names, routed)
+
+    def _misfit(self, table: LocationTable) -> WrongKeyType | None:
+        return misfit_of(table, self._request.keys)
+
+    def _routed_by(self, table: LocationTable) -> LocationTable:
+        return asked_table(table, self._request)
+
+
+class ProxiedGet(ProxiedKeys):
+    """One get, which may be answered by several owners."""
+
+    __slots__ = ()
+
+    def request(self, request_id: int, command: Ask | LookUp, now: float) -> Get:
+        assert isinstance(command, Ask)
+        request, left_ms = self._request, self._left_ms(now)
+        state_id, attributes = command.owner.state_id, request.attributes
+        return Get(request_id, left_ms, state_id, request.namespace, request.options, command.keys, attributes)
+
+
+class ProxiedPart(ProxiedKeys):
+    """A part of one value."""
+
+    __slots__ = ()
+
+    def request(self, request_id: int, command: Ask | LookUp, now: float) -> GetPart:
+        assert isinstance(command, Ask) and isinstance(self._request, GetPart)
+        # The part has to fit the client's frames, too.
+        most_bytes = min(self._request.max_bytes, self._call.most_bytes)
+        return self._request._replace(
+            id=request_id,
+            deadline_ms=self._left_ms(now),
+            target=command.owner.state_id,
+            options={**self._request.options, "max_bytes": most_bytes},
+        )
+
+    def _on_other_answer(self, part: int, message: Answer, now: float) -> None:
+        self._finish(message._replace(id=self._call.request.id))
+
+
+class ProxiedRange(Proxied):
+    """A request about key groups: the owner of the first one answers it, for all that it has of those asked for.
+
+    For the routing it is a get of one key, which is that key group.
+    """
+
+    __slots__ = ("_ranged", "_table")
+
+    def __init__(
+        self, router: Router, call: Call, request: Scan | Poll, names: tuple[str, str], table: LocationTable | None
+    ) -> None:
+        self._ranged = request
+        #: The cached table that the routing has a version of.
+        self._table = table
+        routed = RoutedGet(
+            (request.start_group,),
+            deadline=call.deadline,
+            random=router.random,
+            table=None if table is None else GroupTable.of(asked_table(table, request)),
+        )
+        super().__init__(router, call, names, routed)
+
+    def _routed_by(self, table: LocationTable) -> LocationTable:
+        self._table = table
+        return GroupTable.of(asked_table(table, self._ranged))
+
+    def _look_up(self, command: LookUp, now: float) -> None:
+        super()._look_up(LookUp(None if command.stale is None else self._table), now)
+
+    def _on_other_answer(self, part: int, message: Answer, now: float) -> None:
+        self._finish(message._replace(id=self._call.request.id))
+
+
+class ProxiedScan(ProxiedRange):
+    """One page of a scan."""
+
+    __slots__ = ("_request",)
+
+    def __init__(
+        self, router: Router, call: Call, request: Scan, names: tuple[str, str], *, table: LocationTable | None
+    ) -> None:
+        super().__init__(router, call, request, names, table)
+        # The page has to fit the client's frames, too.
+        most_bytes = min(request.max_bytes, call.most_bytes)
+        self._request = request._replace(options={**request.options, "max_bytes": most_bytes})
+
+    def request(self, request_id: int, command: Ask | LookUp, now: float) -> Scan:
+        assert isinstance(command, Ask)
+        left_ms = self._left_ms(now)
+        return self._request._replace(id=request_id, deadline_ms=left_ms, target=command.owner.state_id)
+
+
+class ProxiedPoll(ProxiedRange):
+    """One poll."""
+
+    __slots__ = ("_request",)
+
+    def __init__(
+        self, router: Router, call: Call, request: Poll, names: tuple[str, str], *, table: LocationTable | None
+    ) -> None:
+        super().__init__(router, call, request, names, table)
+        self._request = request
+
+    def request(self, request_id: int, command: Ask | LookUp, now: float) -> Poll:
+        assert isinstance(command, Ask)
+        left_ms = self._left_ms(now)
+        waited_ms = max(0, int((now - self._call.received_at) * 1000))
+        return self._request._replace(
+            id=request_id,
+            deadline_ms=left_ms,
+            target=command.owner.state_id,
+            wait_ms=max(0, self._request.wait_ms - waited_ms),
+            max_bytes=min(self._request.max_bytes, self._call.most_bytes),
+        )
+
+    def _misfit(self, table: LocationTable) -> QueryError | None:
+        if self._request.stop_group <= table.max_parallelism:
+            return None
+        return MalformedRequest(field="stop_group", expected=f"at most {table.max_parallelism} key groups")
+
+    def _connection(self, owner: Owner) -> OwnerConnection:
+        return self._router.poll_connection(owner.host, owner.port)
