@@ -52,7 +52,6 @@ from qstate.protocol.messages import (
     Poll,
     Scan,
     Values,
-    read_attributes,
 )
 
 __all__ = ["PLANS", "BadContent", "FrameReader", "Plan", "decode", "decoder_of", "encode", "frame", "plan_of"]
@@ -81,14 +80,14 @@ class Plan(NamedTuple):
     """How the payloads of one form are written and read.
 
     `has_id`: the message has the payload's id, and may have attributes; those of the handshake have neither.
-    `keeps_attributes`: the message has a field for those that are known. `prefix`
+    `read_attributes`: gives those that are known, if the message has a field for them. `prefix`
     precedes the message's fields. `wire` is the type that the library decodes, `readers` are the functions for fields
     of this type, `expected` what an error says about them.
     """
 
     form: Form
     has_id: bool
-    keeps_attributes: bool
+    read_attributes: Callable[[Any, Limits], Any] | None
     prefix: tuple[int, ...]
     wire: type[Struct]
     readers: tuple[tuple[int, Callable[[Any, Limits], Any]], ...]
@@ -104,7 +103,8 @@ def plan_of(form: Form) -> Plan:
     if not has_id:
         # The handshake: it has no request. It precedes the agreement on a version, so fields that follow are ignored.
         types = {"id": Literal[0], **types}
-    keeps_attributes = types.pop("attributes", None) is not None
+    types.pop("attributes", None)
+    attributes = readers.pop("attributes", None)
     defaults: Mapping[str, Any] = form.message._field_defaults
     fields: list[Any] = [(name, kind, *([defaults[name]] if name in defaults else ())) for name, kind in types.items()]
     if has_id:
@@ -121,7 +121,7 @@ def plan_of(form: Form) -> Plan:
     return Plan(
         form,
         has_id,
-        keeps_attributes,
+        None if attributes is None else attributes.read,
         (form.number,) if has_id else (form.number, 0),
         wire,
         tuple((list(types).index(name), mark.read) for name, mark in readers.items()),
@@ -231,7 +231,8 @@ def _without_values(plan: Plan, message: Message) -> bytes:
 
 
 def _packed(plan: Plan, message: Message) -> bytes:
-    return _pack(plan.prefix + (message[:-1] if plan.keeps_attributes and not message[-1] else message))
+    without = plan.read_attributes is not None and not message[-1]
+    return _pack(plan.prefix + (message[:-1] if without else message))
 
 
 def decode(payload: bytes, limits: Limits = DEFAULT_LIMITS, takes: tuple[type, ...] | None = None) -> Message:
@@ -250,8 +251,8 @@ def decode(payload: bytes, limits: Limits = DEFAULT_LIMITS, takes: tuple[type, .
     try:
         for index, read in plan.readers:
             fields[index] = read(fields[index], limits)
-        if plan.keeps_attributes:
-            fields.append(NO_ATTRIBUTES if attributes is UNSET else read_attributes(attributes))
+        if plan.read_attributes is not None:
+            fields.append(NO_ATTRIBUTES if attributes is UNSET else plan.read_attributes(attributes, limits))
         elif attributes is not UNSET:
             check_attributes(attributes)
         message: Message = _NEW(kind, fields if plan.has_id else fields[1:])

@@ -37,6 +37,8 @@ from qstate.protocol.limits import (
     Limits,
 )
 from qstate.protocol.messages import (
+    AFTER,
+    MORE,
     Cancel,
     Changes,
     Describe,
@@ -160,6 +162,8 @@ def check_answer(request: Request, answer: Answer) -> None:
         raise RemoteProtocolError(f"{type(answer).__name__} for a request that takes {expected.__name__}")
     if isinstance(request, Scan) and isinstance(answer, Page):
         _check_page(request, answer)
+    if isinstance(request, Describe) and isinstance(answer, Description):
+        _check_leads_on(request, answer)
     if isinstance(request, GetPart) and isinstance(answer, Part):
         _check_part(request, answer)
     if isinstance(request, Poll) and isinstance(answer, Changes):
@@ -189,6 +193,15 @@ def _same_place(one: tuple[Namespace, Key] | None, other: tuple[Namespace, Key] 
     if one is None or other is None:
         return one is other
     return list(map(encode_key, one)) == list(map(encode_key, other))
+
+
+def _check_leads_on(request: Describe, answer: Description) -> None:
+    """Raise `RemoteProtocolError` unless the next page begins after this one."""
+    if MORE in answer.attributes:
+        last = answer.entries[-1] if answer.entries else {}
+        name, after = last.get("name", last.get("job", "")), request.attributes.get(AFTER)
+        if not isinstance(after, str) or not isinstance(name, str) or name <= after:
+            raise RemoteProtocolError("a page of descriptions that goes on where it began")
 
 
 def _check_part(request: GetPart, answer: Part) -> None:

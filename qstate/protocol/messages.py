@@ -60,10 +60,25 @@ from qstate.protocol.range_messages import (
     check_poll,
     check_scan,
 )
-from qstate.protocol.rules import MAX_CODE, NO_EPOCH, Deadline, Name, RequestId, Target, array, integer, text
+from qstate.protocol.rules import (
+    MAX_CODE,
+    NO_ATTRIBUTES,
+    NO_EPOCH,
+    TRACEPARENT,
+    Attributes,
+    Deadline,
+    Name,
+    RequestId,
+    Target,
+    array,
+    integer,
+    text,
+)
 
 __all__ = [
+    "AFTER",
     "FORMS",
+    "MORE",
     "NO_ATTRIBUTES",
     "NO_EPOCH",
     "PLAIN",
@@ -91,19 +106,16 @@ __all__ = [
     "Target",
     "Values",
     "Welcome",
-    "read_attributes",
 ]
 
 #: `(first key group, one past the last, host, port, state id)`
 Owned: TypeAlias = tuple[int, int, str, int, bytes]
 #: The types of results that are not failures.
 PLAIN = frozenset({bytes, type(None)})
-#: The known attribute of a Get. It names the span that the Get is sent for, in the form of W3C Trace Context. A
-#: receiver that traces makes its own spans children of that span.
-TRACEPARENT = "?traceparent"
-#: The characters of its version 00. Another text is as good as none.
-TRACEPARENT_LENGTH = 55
-NO_ATTRIBUTES: Mapping[str, Detail] = {}
+#: The known attribute of a Describe: the name after which to go on, empty at the beginning.
+AFTER = "?after"
+#: The known attribute of a Description: whether there are entries after its last one.
+MORE = "?more"
 
 
 def _read_state(raw: Raw, limits: Limits) -> Mapping[str, Any]:
@@ -114,10 +126,15 @@ def _read_entries(raws: tuple[Raw, ...], limits: Limits) -> tuple[Mapping[str, A
     return tuple(_entry(raw) for raw in raws)
 
 
-def read_attributes(raw: Raw) -> Mapping[str, Detail]:
-    """The known attributes of a Get or GetPart. Raises as `check_attributes` for those that no receiver may ignore."""
-    found = check_attributes(raw).get(TRACEPARENT)
-    return {TRACEPARENT: found} if type(found) is str and len(found) == TRACEPARENT_LENGTH else NO_ATTRIBUTES
+def _read_after(raw: Raw, limits: Limits) -> Mapping[str, Detail]:
+    """The known attribute of a Describe."""
+    found = check_attributes(raw).get(AFTER)
+    return {AFTER: found} if type(found) is str and len(found) <= MAX_NAME else NO_ATTRIBUTES
+
+
+def _read_more(raw: Raw, limits: Limits) -> Mapping[str, Detail]:
+    """The known attribute of a Description."""
+    return {MORE: True} if check_attributes(raw).get(MORE) is True else NO_ATTRIBUTES
 
 
 class _Owned(Struct, array_like=True):
@@ -210,8 +227,7 @@ class Get(NamedTuple):
     namespace: Annotated[Namespace, Reader(read_namespace)]
     options: Annotated[Mapping[str, Detail], Reader(read_options)]
     keys: Annotated[tuple[Key, ...], Reader(read_keys)]
-    #: Those that this version knows; the payload ends without them if there are none.
-    attributes: Mapping[str, Detail] = NO_ATTRIBUTES
+    attributes: Attributes = NO_ATTRIBUTES
 
 
 class Values(NamedTuple):
@@ -270,21 +286,26 @@ class Location(NamedTuple):
 
 
 class Describe(NamedTuple):
-    """List the states of a job, or the jobs when `job` is None."""
+    """List the states of a job, or the jobs when `job` is None.
+
+    With the attribute `AFTER`, only those whose names come after it, as many as fit an answer.
+    """
 
     id: RequestId
     deadline_ms: Deadline
     job: Annotated[Name | None, Meta(description=f"nil or string of 1..{MAX_NAME} characters")]
+    attributes: Annotated[Mapping[str, Detail], Reader(_read_after)] = NO_ATTRIBUTES
 
 
 class Description(NamedTuple):
-    """The answer to Describe."""
+    """The answer to Describe. With the attribute `MORE` there are entries after the last one."""
 
     id: RequestId
     entries: Annotated[
         tuple[Mapping[str, Any], ...],
         Reader(_read_entries, Annotated[tuple[Raw, ...], array(0, MAX_ENTRIES, "maps")]),
     ]
+    attributes: Annotated[Mapping[str, Detail], Reader(_read_more)] = NO_ATTRIBUTES
 
 
 class Ping(NamedTuple):

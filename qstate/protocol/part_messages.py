@@ -25,7 +25,7 @@ from qstate.protocol.fields import (
     read_target,
 )
 from qstate.protocol.limits import MAX_FRAME_LIMIT, MAX_VERSION_BYTES, MIN_MAX_FRAME, Limits
-from qstate.protocol.rules import NO_EPOCH, Deadline, Name, RequestId, Target, integer
+from qstate.protocol.rules import NO_ATTRIBUTES, NO_EPOCH, Attributes, Deadline, Name, RequestId, Target, integer
 
 __all__ = ["BYTES", "ENTRIES", "PAGE", "SIZE", "SLICE", "GetPart", "Part", "check_get_part"]
 
@@ -54,8 +54,7 @@ class GetPart(NamedTuple):
     after: Annotated[Key | None, Reader(read_map_key)]
     start: _Count
     length: _Count
-    #: Those that this version knows; the payload ends without them if there are none.
-    attributes: Mapping[str, Detail] = {}
+    attributes: Attributes = NO_ATTRIBUTES
 
     @property
     def keys(self) -> tuple[Key, ...]:

@@ -5,13 +5,29 @@ Rules of this module: annotations only, as `messages` explains them. It must not
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, TypeAlias
 
-from msgspec import Meta
+from msgspec import Meta, Raw
 
-from qstate.protocol.limits import MAX_DEADLINE_MS, MAX_ID, MAX_NAME
+from qstate.errors import Detail
+from qstate.protocol.fields import Reader, check_attributes
+from qstate.protocol.limits import MAX_DEADLINE_MS, MAX_ID, MAX_NAME, Limits
 
-__all__ = ["MAX_CODE", "NO_EPOCH", "Deadline", "Name", "RequestId", "Target", "array", "integer", "text"]
+__all__ = [
+    "MAX_CODE",
+    "NO_ATTRIBUTES",
+    "NO_EPOCH",
+    "TRACEPARENT",
+    "Attributes",
+    "Deadline",
+    "Name",
+    "RequestId",
+    "Target",
+    "array",
+    "integer",
+    "text",
+]
 
 #: `(job, state)` at a proxy, the 16 bytes of a state id at a state server.
 Target: TypeAlias = tuple[str, str] | bytes
@@ -33,6 +49,22 @@ def array(low: int, high: int, of: str) -> Meta:
     return Meta(min_length=low, max_length=high, description=f"array of {low}..{high} {of}")
 
 
+#: The known attribute of a Get or GetPart. It names the span that the request is sent for, in the form of W3C Trace
+#: Context. A receiver that traces makes its own spans children of that span.
+TRACEPARENT = "?traceparent"
+#: The characters of its version 00. Another text is as good as none.
+TRACEPARENT_LENGTH = 55
+NO_ATTRIBUTES: Mapping[str, Detail] = {}
+
+
+def _read_attributes(raw: Raw, limits: Limits) -> Mapping[str, Detail]:
+    """The known attributes of a Get or GetPart."""
+    found = check_attributes(raw).get(TRACEPARENT)
+    return {TRACEPARENT: found} if type(found) is str and len(found) == TRACEPARENT_LENGTH else NO_ATTRIBUTES
+
+
+#: Those that this version knows; the payload ends without them if there are none.
+Attributes: TypeAlias = Annotated[Mapping[str, Detail], Reader(_read_attributes)]
 RequestId: TypeAlias = Annotated[int, integer(1, MAX_ID)]
 Deadline: TypeAlias = Annotated[int, integer(0, MAX_DEADLINE_MS)]
 Name: TypeAlias = Annotated[str, text(1)]

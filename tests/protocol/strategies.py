@@ -17,11 +17,13 @@ from qstate.protocol import (
     Description,
     Failure,
     Get,
+    GetPart,
     Hello,
     Locate,
     Location,
     Message,
     Page,
+    Part,
     Ping,
     Pong,
     Scan,
@@ -148,6 +150,35 @@ def pages(draw: st.DrawFn) -> Page:
     )
 
 
+counts = st.integers(0, 2**63 - 1)
+get_parts = st.builds(
+    GetPart,
+    ids,
+    deadlines,
+    st.tuples(names, names) | state_ids,
+    st.none() | keys,
+    st.fixed_dictionaries(
+        {}, optional={"isolation": st.sampled_from(["live", "committed"]), "min_epoch": counts, "max_bytes": counts}
+    ),
+    keys,
+    st.sampled_from(["entries", "page", "slice", "size", "bytes"]),
+    st.lists(keys, min_size=1, max_size=4).map(tuple),
+    st.none() | keys,
+    counts,
+    st.integers(1, 2**63 - 1),
+    attributes=st.just({}),
+)
+parts = st.builds(
+    Part,
+    ids,
+    st.integers(-1, 2**63 - 1),
+    names,
+    st.none() | st.binary(max_size=20),
+    st.none() | keys,
+    counts,
+    st.binary(max_size=64),
+)
+
 descriptions = st.fixed_dictionaries(
     {
         "name": names,
@@ -177,9 +208,10 @@ def locations(draw: st.DrawFn) -> Location:
 #: Every request that a client may send.
 requests = (
     gets
+    | get_parts
     | scans()
     | st.builds(Locate, ids, deadlines, names, names)
-    | st.builds(Describe, ids, deadlines, st.none() | names)
+    | st.builds(Describe, ids, deadlines, st.none() | names, st.just({}) | texts.map(lambda text: {"?after": text}))
     | st.builds(Ping, ids)
 )
 #: Every message.
@@ -188,9 +220,12 @@ messages: st.SearchStrategy[Message] = (
     | welcomes
     | requests
     | values
+    | parts
     | pages()
     | locations()
-    | st.builds(Description, ids, st.lists(descriptions | jobs, max_size=3).map(tuple))
+    | st.builds(
+        Description, ids, st.lists(descriptions | jobs, max_size=3).map(tuple), st.sampled_from([{}, {"?more": True}])
+    )
     | st.builds(Pong, ids)
     | st.builds(Failure, st.integers(0, MAX_ID), st.integers(1, 65535), details)
 )

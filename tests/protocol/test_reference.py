@@ -211,6 +211,7 @@ def test_the_limits_are_those_of_the_code() -> None:
         "runs in a Changes": limits.MAX_RUNS,
         "bytes of a Poll's position": limits.MAX_POSITION,
         "bytes of a view": limits.MAX_VIEW,
+        "bytes of a version": limits.MAX_VERSION_BYTES,
     }
 
 

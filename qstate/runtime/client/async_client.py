@@ -16,7 +16,7 @@ from typing import Any, TypeVar, overload
 
 from qstate.errors import ClosedError, ConfigError, DeadlineExceeded, QueryCancelled, QueryError
 from qstate.keys import Column, Key, Namespace, key_group
-from qstate.protocol import Describe, Page, Part, Ping, Scan
+from qstate.protocol import Page, Part, Ping, Scan
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
 from qstate.runtime.client.arguments import (
     DEFAULT_TIMEOUT_S,
@@ -35,6 +35,7 @@ from qstate.runtime.client.query import LIVE, Query
 from qstate.runtime.client.results.async_parts import AsyncParts
 from qstate.runtime.client.results.async_results import AsyncScanResults, AsyncSubscription, settle
 from qstate.runtime.client.results.async_state_handle import AsyncStateHandle
+from qstate.runtime.client.results.descriptions import Listing
 from qstate.runtime.client.results.typed_views import TypedViews
 from qstate.runtime.client.results.value_parts import AskedPart
 from qstate.runtime.client.scanning import (
@@ -359,20 +360,24 @@ class AsyncQueryableStateClient(AsyncParts):
         return AsyncSubscription(self._long_links, Subscribing(self._long_links, wanted))
 
     async def jobs(self, *, timeout_s: float | None = None) -> list[str]:
-        """The names of the jobs that the proxy serves."""
-        call = CallOperation(self._links, Describe(0, 0, None), self._deadline(timeout_s))
-        (entries,) = await self._finish(call)
-        return [entry["job"] for entry in entries]
+        """The names of the jobs that the proxy serves. `timeout_s` is the time limit of each page of them."""
+        listing = Listing(None)
+        page = listing.request
+        while not listing.take((await self._finish(CallOperation(self._links, page, self._deadline(timeout_s))))[0]):
+            page = listing.request
+        return [entry["job"] for entry in listing.entries]
 
     async def states(self, job: str, *, timeout_s: float | None = None) -> list[Mapping[str, Any]]:
         """The queryable states of a job: `name`, `kind`, `serializer`, `key_types`, `value_type`, `capabilities`.
 
-        Asks the fallbacks when the job does not answer.
+        Asks the fallbacks when the job does not answer. `timeout_s` is the time limit of each page of descriptions.
         """
         check_name("job", job)
-        call = call_operation(self._links, Describe(0, 0, job), self._deadline(timeout_s))
-        (entries,) = await self._finish(call)
-        return list(entries)
+        listing = Listing(job)
+        page = listing.request
+        while not listing.take((await self._finish(call_operation(self._links, page, self._deadline(timeout_s))))[0]):
+            page = listing.request
+        return listing.entries
 
     async def locate(self, job: str, state: str, *, timeout_s: float | None = None) -> LocationTable:
         """The description of a state, the number of its key groups and their owners, looked up anew.

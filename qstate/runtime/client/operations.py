@@ -560,7 +560,7 @@ class CallOperation(RoutedOperation):
     """Send the proxy a request that is not about keys: its jobs, the states of a job, or a ping.
 
     For the routing it is a get of one key that the proxy owns, with the same retries and deadline. Its one result is
-    the entries of the description, or the seconds that the ping took.
+    the description, or the seconds that the ping took.
     """
 
     __slots__ = ("_request", "_result", "_sent_at")
@@ -589,5 +589,5 @@ class CallOperation(RoutedOperation):
         self._run(self._routed.on_located(self._states.at_proxy("", {}), now), now)
 
     def _on_other_answer(self, part: int, message: WireAnswer, now: float) -> None:
-        self._result = message.entries if type(message) is Description else now - self._sent_at
+        self._result = message if type(message) is Description else now - self._sent_at
         self._run(self._routed.on_values(part, (0,), (b"",), "", now), now)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, overload
 
 from qstate.errors import QueryError
 from qstate.keys import Column, Key, Namespace, key_group
-from qstate.protocol import Describe, Page, Part, Ping, Scan
+from qstate.protocol import Page, Part, Ping, Scan
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
 from qstate.runtime.client.arguments import (
     DEFAULT_TIMEOUT_S,
@@ -29,6 +29,7 @@ from qstate.runtime.client.arguments import (
 from qstate.runtime.client.failover import FailoverOne, call_operation, failover_get, part_operation, scan_operation
 from qstate.runtime.client.operations import CallOperation, GetOperation, LearnOperation, Operation, PartOperation
 from qstate.runtime.client.query import LIVE, Query
+from qstate.runtime.client.results.descriptions import Listing
 from qstate.runtime.client.results.state_handle import StateHandle
 from qstate.runtime.client.results.sync_parts import SyncParts
 from qstate.runtime.client.results.sync_results import QueryFuture, ScanResults, Subscription
@@ -343,19 +344,24 @@ class QueryableStateClient(SyncParts):
         return Subscription(links, Subscribing(links, wanted))
 
     def jobs(self, *, timeout_s: float | None = None) -> list[str]:
-        """The names of the jobs that the proxy serves."""
-        (entries,) = self._finish(CallOperation(self._links, Describe(0, 0, None), self._deadline(timeout_s)))
-        return [entry["job"] for entry in entries]
+        """The names of the jobs that the proxy serves. `timeout_s` is the time limit of each page of them."""
+        listing = Listing(None)
+        page = listing.request
+        while not listing.take((self._finish(CallOperation(self._links, page, self._deadline(timeout_s))))[0]):
+            page = listing.request
+        return [entry["job"] for entry in listing.entries]
 
     def states(self, job: str, *, timeout_s: float | None = None) -> list[Mapping[str, Any]]:
         """The queryable states of a job: `name`, `kind`, `serializer`, `key_types`, `value_type`, `capabilities`.
 
-        Asks the fallbacks when the job does not answer.
+        Asks the fallbacks when the job does not answer. `timeout_s` is the time limit of each page of descriptions.
         """
         check_name("job", job)
-        call = call_operation(self._links, Describe(0, 0, job), self._deadline(timeout_s))
-        (entries,) = self._finish(call)
-        return list(entries)
+        listing = Listing(job)
+        page = listing.request
+        while not listing.take((self._finish(call_operation(self._links, page, self._deadline(timeout_s))))[0]):
+            page = listing.request
+        return listing.entries
 
     def ping(self, *, timeout_s: float | None = None) -> float:
         """The round trip to the proxy in seconds. Raises `Unavailable` or `DeadlineExceeded` without an answer."""

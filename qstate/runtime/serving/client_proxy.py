@@ -26,7 +26,7 @@ from qstate.errors import (
     UnsupportedQuery,
 )
 from qstate.keys import Key
-from qstate.protocol import Answer, Describe, Description, Get, GetPart, Locate, Poll, Scan, Values
+from qstate.protocol import Answer, Describe, Get, GetPart, Locate, Poll, Scan, Values
 from qstate.protocol.messages import PLAIN
 from qstate.runtime.control.statistics import RequestStatistics
 from qstate.runtime.control.tracing import Tracing
@@ -47,6 +47,7 @@ from qstate.runtime.serving.forwarding.proxied_requests import (
 )
 from qstate.runtime.serving.location_cache import LocationCache
 from qstate.runtime.serving.owner_connection import OwnerConnection
+from qstate.runtime.serving.range_requests.descriptions import description_of
 from qstate.runtime.serving.state_server import StateServer
 from qstate.runtime.serving.traced_proxy import TracedProxy
 from qstate.runtime.serving.waiting_call import WaitingCall
@@ -130,7 +131,7 @@ class ClientProxy(EndpointOwner):
             call.connection.visitor.check(Locate, request.job, request.state)
             router.run(router.locate, call, request)
         else:
-            return self._describe(call, request.job)
+            return self._describe(call, request)
         return None
 
     def _names_of(self, call: Call, request: Get | GetPart | Scan | Poll) -> tuple[str, str]:
@@ -145,14 +146,14 @@ class ClientProxy(EndpointOwner):
             raise UnknownJob(job=job)
         return job, state
 
-    def _describe(self, call: Call, job: str | None) -> Answer | None:
+    def _describe(self, call: Call, request: Describe) -> Answer | None:
         visitor = call.connection.visitor
-        visitor.check_job(Describe, job)
-        if job is not None:
-            self._router.run(self._router.describe, call, job)
+        visitor.check_job(Describe, request.job)
+        if request.job is not None:
+            self._router.run(self._router.describe, call, request.job)
             return None
         seen = filter(visitor.principal.sees, self._locations.jobs)
-        return Description(call.request.id, tuple({"job": job} for job in seen))
+        return description_of(request, ({"job": job} for job in seen), call.most_bytes)
 
     def _answer_in_process(
         self, call: Call, request: Get, names: tuple[str, str]

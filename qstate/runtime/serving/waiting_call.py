@@ -15,6 +15,7 @@ from qstate.runtime.net.reactor import Reactor
 from qstate.runtime.routing.location import LocationTable
 from qstate.runtime.serving.access.rights import permits
 from qstate.runtime.serving.client_connection import Call
+from qstate.runtime.serving.range_requests.descriptions import description_of
 
 __all__ = ["WaitingCall"]
 
@@ -39,7 +40,15 @@ class WaitingCall:
         elif isinstance(found, LocationTable):
             finish_soon(found.message(number))
         else:
-            finish_soon(Description(number, tuple(filter(self._may_see, found))))
+            finish_soon(self._description(found))
+
+    def _description(self, found: Sequence[Mapping[str, Any]]) -> Description | Failure:
+        request = self._call.request
+        assert isinstance(request, Describe)
+        try:
+            return description_of(request, filter(self._may_see, found), self._call.most_bytes)
+        except QueryError as error:
+            return Failure(request.id, error.code, error.details)
 
     def _may_see(self, state: Mapping[str, Any]) -> bool:
         call, request = self._call, self._call.request

@@ -1,1 +1,1 @@
-"""Requests about ranges: the pages of scans, the polls of subscriptions, and the parts of a value."""
+"""Requests about ranges: pages of scans and descriptions, the polls of subscriptions, the parts of a value."""
