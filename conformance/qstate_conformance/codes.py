@@ -29,6 +29,8 @@ class Type(IntEnum):
     POLL = 15
     CHANGES = 16
     CANCEL = 17
+    GET_PART = 18
+    PART = 19
 
 
 class Code(IntEnum):

@@ -1,8 +1,8 @@
 """Every MUST has a law, and every law checks a MUST.
 
-The MUSTs of a backend are in the docstrings of `qstate.backends.contract` (`T1:` ...) and of the byte store below its
-adapter (`S1:` ...), those of the wire protocol in docs/reference/protocol.md (`**P-GET-1**` ...). A rule of the
-protocol that says only SHOULD or MAY needs no law and may have one.
+The MUSTs of a backend are in the docstrings of `qstate.backends.contract` (`T1:` ...), of the value parts (`V1:` ...)
+and of the byte store below its adapter (`S1:` ...), those of the wire protocol in docs/reference/protocol.md
+(`**P-GET-1**` ...). A rule of the protocol that says only SHOULD or MAY needs no law and may have one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from qstate.backends import contract
+from qstate.backends import contract, value_parts
 from qstate.backends.byte_stores import store as byte_store
 from qstate_conformance.laws import AREAS, Area, Law, find_laws
 
@@ -36,7 +36,8 @@ _ALONE = """
     client P-VALUE-4 P-VERSION-2 P-DEADLINE-5 P-DESC-3 P-RETRY-6 P-DESC-5 P-LOC-4
     client P-HELLO-8 P-TLS-1 P-TLS-2 P-SCAN-8 P-SCAN-11 P-SCAN-12
     server P-SCAN-1 P-SCAN-2 P-SCAN-3 P-SCAN-4 P-SCAN-5 P-SCAN-6 P-SCAN-7 P-SCAN-9 P-SCAN-10
-    server P-TLS-4
+    server P-TLS-4 P-PART-1 P-PART-2 P-PART-3 P-PART-6 P-PART-7 P-DESC-6
+    client P-PART-8 P-DESC-7
 """
 _LINES = [line.split() for line in _ALONE.strip().splitlines()]
 SERVER_ALONE = {rule for side, *rules in _LINES for rule in rules if side == "server"}
@@ -47,7 +48,8 @@ BIND_NO_PROGRAM = {"P-VERSION-4"}
 
 def contract_rules() -> dict[str, str]:
     """The rules in the docstrings of the contract and of the byte store, by id."""
-    return dict(_IN_A_DOCSTRING.findall(inspect.getsource(contract) + inspect.getsource(byte_store)))
+    sources = map(inspect.getsource, (contract, value_parts, byte_store))
+    return dict(_IN_A_DOCSTRING.findall("".join(sources)))
 
 
 def protocol_rules() -> dict[str, str]:

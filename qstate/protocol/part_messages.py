@@ -69,7 +69,9 @@ class GetPart(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The answer to GetPart: a map of the entries, a list of the elements or a piece of bytes; None: there are none.
+    """The answer to GetPart: a map of the entries, a list of the elements or a piece of bytes.
+
+    `result` is None when there are none of them, and with `bytes` when there is no value.
 
     `after` is where the next page begins, None after the last one. `total` is the number that `size` asks for, and of
     `bytes` that of the whole answer; `version` stands for that whole answer.

@@ -23,6 +23,7 @@ __all__ = [
     "Location",
     "Owner",
     "Page",
+    "Part",
     "Pong",
     "Run",
     "ServerMessage",
@@ -34,8 +35,8 @@ __all__ = [
 
 
 _MAX_U32 = (1 << 32) - 1
-#: The type of a Page, whose keys may be extension types.
-_PAGE = bytes((Type.PAGE,))
+#: The types of a Page and of a Part, whose keys may be extension types.
+_WITH_KEYS = (bytes((Type.PAGE,)), bytes((Type.PART,)))
 
 
 class Violation(AssertionError):
@@ -81,6 +82,8 @@ class Location(NamedTuple):
 class Description(NamedTuple):
     id: int
     entries: tuple[Mapping[str, Any], ...]
+    #: Whether it has the attribute `?more`.
+    more: bool = False
 
 
 class Pong(NamedTuple):
@@ -125,7 +128,17 @@ class Page(NamedTuple):
     results: tuple[bytes | int, ...]
 
 
-Answer: TypeAlias = Values | Page | Changes | Location | Description | Pong | Failure
+class Part(NamedTuple):
+    id: int
+    epoch: int
+    fingerprint: str
+    result: bytes | None
+    after: Any
+    total: int
+    version: bytes
+
+
+Answer: TypeAlias = Values | Part | Page | Changes | Location | Description | Pong | Failure
 ServerMessage: TypeAlias = Welcome | Answer
 
 _MAX_INT64 = (1 << 63) - 1
@@ -151,7 +164,10 @@ def read_message(payload: bytes) -> ServerMessage:
         _require(type(attributes) is dict, "P-MSG-3", f"{attributes!r} after the fields of type {kind}")
         known = all(name.startswith("?") and _is_scalar(value) for name, value in attributes.items())
         _require(known, "P-ATTR-2", f"the attributes {attributes!r}")
-    return reader(number, *rest[:size])
+    found = reader(number, *rest[:size])
+    if isinstance(found, Description) and rest[size:] and rest[size].get("?more") is True:
+        return found._replace(more=True)
+    return found
 
 
 def _require(sound: bool, rule: str, what: str) -> None:
@@ -160,7 +176,7 @@ def _require(sound: bool, rule: str, what: str) -> None:
 
 
 def _fields(payload: bytes) -> tuple[Any, ...]:
-    hook = extension_column if payload[1:2] == _PAGE else _extension
+    hook = extension_column if payload[1:2] in _WITH_KEYS else _extension
     try:
         found = msgpack.unpackb(
             payload, use_list=False, strict_map_key=False, object_pairs_hook=_map, timestamp=3, ext_hook=hook
@@ -287,6 +303,15 @@ def _page(
     return Page(number, epoch, fingerprint, view, next_group, after, selected, namespaces, keys, results)
 
 
+def _part(number: int, epoch: Any, fingerprint: Any, result: Any, after: Any, total: Any, version: Any) -> Part:
+    _require(_is_integer(epoch, -1, _MAX_INT64), "P-MSG-6", f"{epoch!r} as an epoch")
+    _require(_is_name(fingerprint), "P-GET-16", f"{fingerprint!r} as a fingerprint")
+    _require(result is None or type(result) is bytes, "P-PART-1", f"{result!r} as a result")
+    _require(_is_integer(total, 0, _MAX_INT64), "P-MSG-6", f"{total!r} as a total")
+    _require(type(version) is bytes and len(version) <= 64, "P-PART-4", f"{version!r} as a version")
+    return Part(number, epoch, fingerprint, result, after, total, version)
+
+
 def _location(number: int, state: Any, max_parallelism: Any, owners: Any) -> Location:
     _require(_is_integer(max_parallelism, 1, 32_768), "P-MSG-6", f"max_parallelism is {max_parallelism!r}")
     _require(type(owners) is tuple, "P-LOC-1", f"owners are an array, not {owners!r}")
@@ -346,6 +371,7 @@ def _failure(number: int, code: Any, details: Any) -> Failure:
 _READERS: Mapping[int, tuple[int, Callable[..., Answer]]] = {
     Type.VALUES: (3, _values),
     Type.PAGE: (9, _page),
+    Type.PART: (6, _part),
     Type.CHANGES: (6, _changes),
     Type.LOCATION: (3, _location),
     Type.DESCRIPTION: (1, _description),

@@ -23,6 +23,7 @@ from qstate_conformance.server.messages import (
     Failure,
     Location,
     Page,
+    Part,
     Pong,
     ServerMessage,
     Values,
@@ -47,6 +48,7 @@ _RESET = b"\1\0\0\0\0\0\0\0"
 Target = tuple[str, str] | bytes
 _ANSWERS: Mapping[int, type] = {
     Type.GET: Values,
+    Type.GET_PART: Part,
     Type.SCAN: Page,
     Type.POLL: Changes,
     Type.LOCATE: Location,
@@ -370,9 +372,11 @@ class Session(Stream):
         assert isinstance(found, Location | Failure)
         return found
 
-    def describe(self, job: str | None, deadline_ms: int = DEADLINE_MS) -> Description | Failure:
-        """A Describe and its answer."""
-        found = self.exchange(Type.DESCRIBE, deadline_ms, job)
+    def describe(
+        self, job: str | None, deadline_ms: int = DEADLINE_MS, *, after: str | None = None
+    ) -> Description | Failure:
+        """A Describe and its answer; with `after`, of a page."""
+        found = self.exchange(Type.DESCRIBE, deadline_ms, job, *(() if after is None else ({"?after": after},)))
         assert isinstance(found, Description | Failure)
         return found
 

@@ -127,7 +127,7 @@ class Pieces:
         self._found.append(part)
         if sum(len(one.result or b"") for one in self._found) < part.total:
             return False
-        if part.total:
+        if part.result is not None:
             data = b"".join(one.result or b"" for one in self._found)
             # Its pieces are equal in all these epochs.
             epoch = min(one.epoch for one in self._found)

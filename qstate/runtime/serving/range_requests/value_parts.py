@@ -173,11 +173,12 @@ def _piece(instance: StateInstance, value: ValueParts, request: GetPart, room: i
             visited = 0
             yield None
     kind = instance.descriptor.kind
-    header = container_header(kind, window.items) if kind in _CONTAINERS and window.items else b""
-    total = len(header) + window.size
-    piece = window.piece(header)
-    part = _part(instance, value, request, piece or None)
-    yield part._replace(total=total, version=window.version) if total else part
+    if not window.items:
+        yield _part(instance, value, request, None)
+        return
+    header = container_header(kind, window.items) if kind in _CONTAINERS else b""
+    part = _part(instance, value, request, window.piece(header))
+    yield part._replace(total=len(header) + window.size, version=window.version(header))
 
 
 def _body(descriptor: StateDescriptor, value: ValueParts) -> Iterator[bytes]:
@@ -214,9 +215,9 @@ class _Window:
         self.items += 1
         self.size += len(data)
 
-    @property
-    def version(self) -> bytes:
-        """What stands for the whole answer: equal answers have equal ones."""
+    def version(self, header: bytes) -> bytes:
+        """What stands for the answer with this header: equal answers have equal ones."""
+        self._digest.update(header)
         return self._digest.digest()
 
     def piece(self, header: bytes) -> bytes:
