@@ -8,6 +8,7 @@ from qstate.runtime.client.results.async_results import AsyncScanResults, AsyncS
 from qstate.runtime.client.results.async_state_handle import AsyncStateHandle
 from qstate.runtime.client.results.state_handle import StateHandle
 from qstate.runtime.client.results.sync_results import QueryFuture, ScanResults, Subscription
+from qstate.runtime.client.results.value_parts import MapPage
 from qstate.runtime.client.scanning import ScannedEntry
 from qstate.runtime.client.subscriptions import ChangeBatch, ChangeKind, StateChange
 from qstate.runtime.client.sync_client import QueryableStateClient
@@ -21,6 +22,7 @@ __all__ = [
     "ChangeBatch",
     "ChangeKind",
     "ClientTls",
+    "MapPage",
     "QueryFuture",
     "QueryableStateClient",
     "ScanResults",

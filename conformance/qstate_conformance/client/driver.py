@@ -42,7 +42,7 @@ __all__ = [
 
 LINE_PROTOCOL = 1
 #: What a driver may declare in its description. Laws about what is not declared are skipped.
-FEATURES = ("async", "batch", "demands", "direct", "reached", "retry", "scan", "serializer", "tls")
+FEATURES = ("async", "batch", "demands", "direct", "parts", "reached", "retry", "scan", "serializer", "tls")
 #: What a client may fail with that is no failure code of the protocol.
 OWN_CODES = ("INVALID", "UNREADABLE", "CLOSED")
 #: How much later than it must an operation may end, on a machine that has other things to do.
@@ -166,6 +166,26 @@ class Client:
         """`scan` without waiting."""
         fields = {**more, "prefix": tagged(more["prefix"])} if "prefix" in more else more
         return self._start("scan", timeout_s, job=job, state=state, **_tagged_namespace(fields))
+
+    def get_part(
+        self, key: Any, part: str, *, job: str = "job", state: str = "state", timeout_s: float = TIMEOUT_S, **more: Any
+    ) -> Outcome:
+        """Get a part of the value of one key (feature `parts`): `entries`, `page`, `slice`, `size`, or the whole value
+        in pieces, `large`.
+
+        `more`: map_keys, after, limit, start, stop, namespace, isolation, min_epoch.
+        """
+        if self._opened.failed:
+            return self._opened
+        return self.start_part(key, part, job=job, state=state, timeout_s=timeout_s, **more).outcome()
+
+    def start_part(
+        self, key: Any, part: str, *, job: str = "job", state: str = "state", timeout_s: float = TIMEOUT_S, **more: Any
+    ) -> Pending:
+        """`get_part` without waiting."""
+        fields = {name: tagged(value) if name in ("map_keys", "after") else value for name, value in more.items()}
+        named = _tagged_namespace(fields)
+        return self._start("get_part", timeout_s, key=tagged(key), part=part, job=job, state=state, **named)
 
     def describe(self, job: str | None = None, *, timeout_s: float = TIMEOUT_S) -> Outcome:
         """List the jobs, or the states of a job."""

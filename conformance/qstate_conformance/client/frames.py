@@ -23,6 +23,7 @@ __all__ = [
     "FATAL_ANSWERS",
     "FINGERPRINT",
     "GET",
+    "GET_PART",
     "HELLO",
     "LOCATE",
     "LOCATION",
@@ -30,6 +31,7 @@ __all__ = [
     "MAX_FRAME",
     "MAX_KEYS",
     "PAGE",
+    "PART",
     "PING",
     "POLL",
     "PONG",
@@ -43,6 +45,7 @@ __all__ = [
     "location",
     "message",
     "page",
+    "part",
     "pong",
     "values",
     "welcome",
@@ -50,6 +53,7 @@ __all__ = [
 
 HELLO, WELCOME, GET, VALUES, LOCATE, LOCATION, DESCRIBE, DESCRIPTION, PING, PONG, FAILURE = map(int, [*Type][:11])
 SCAN, PAGE, POLL, CANCEL = map(int, (Type.SCAN, Type.PAGE, Type.POLL, Type.CANCEL))
+GET_PART, PART = int(Type.GET_PART), int(Type.PART)
 
 #: Of the state that the peer of a law describes, unless the law says otherwise.
 FINGERPRINT = "0f1e2d3c4b5a6978"
@@ -138,6 +142,20 @@ def page(
     """
     fields = {"selected": len(entries), "namespaces": [], "keys": [*entries], "results": [*entries.values()], **more}
     return message(PAGE, request_id, epoch, fingerprint, view, next_group, after, *fields.values())
+
+
+def part(
+    request_id: int,
+    result: Any,
+    *,
+    after: Any = None,
+    total: Any = 0,
+    version: Any = b"",
+    epoch: Any = 1,
+    fingerprint: Any = FINGERPRINT,
+) -> bytes:
+    """Part."""
+    return message(PART, request_id, epoch, fingerprint, result, after, total, version)
 
 
 def failure(request_id: int, code: int, details: dict[str, Any] | None = None) -> bytes:

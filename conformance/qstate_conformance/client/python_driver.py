@@ -25,6 +25,7 @@ from qstate_conformance.client.python_lines import (
     failure,
     key_of,
     options,
+    part_of,
     reported,
     selection,
     tls_of,
@@ -88,6 +89,12 @@ class PythonDriver:
                 except Exception as exc:
                     found.fail(exc)
         return found.answer()
+
+    def get_part(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        client = self._clients[fields["client"]]
+        method, given = part_of(fields)
+        found = getattr(client, method)(fields["job"], fields["state"], key_of(fields["key"]), **given)
+        return self._views.part(found)
 
     def describe(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         client, job, timeout_s = self._clients[fields["client"]], fields["job"], fields["timeout_ms"] / 1000

@@ -18,7 +18,7 @@ from uuid import UUID
 
 import msgpack
 
-from qstate.client import ClientTls
+from qstate.client import ClientTls, MapPage
 from qstate.errors import ClosedError, ConfigError, QueryError, SerializationError, UnsupportedOperation
 from qstate.keys import Key, Namespace, decode_extension
 from qstate.serializers import Serializer
@@ -35,6 +35,7 @@ __all__ = [
     "failure",
     "key_of",
     "options",
+    "part_of",
     "reported",
     "selection",
     "tls_of",
@@ -107,6 +108,14 @@ class Views:
             self._views[number] = view
         return entry
 
+    def part(self, found: Any) -> dict[str, Any]:
+        """What `get_part` reports."""
+        if isinstance(found, int):
+            return {"size": found}
+        if isinstance(found, MapPage):
+            return {**self.entry(found.view), "after": reported(found.after)}
+        return self.entry(found)
+
     def mutate(self, number: int) -> dict[str, Any]:
         """Try everything on a view, and read it again."""
         view = self._views[number]
@@ -116,7 +125,7 @@ class Views:
 
 def described(client: str, *more: str) -> dict[str, Any]:
     """The description of a driver."""
-    features = ["async", "batch", "demands", "direct", "reached", "retry", "scan", "serializer", "tls", *more]
+    features = ["async", "batch", "demands", "direct", "parts", "reached", "retry", "scan", "serializer", "tls", *more]
     return {"protocol": 1, "client": client, "features": features}
 
 
@@ -177,6 +186,23 @@ def selection(fields: Mapping[str, Any]) -> dict[str, Any]:
     if fields.get("limit") is not None:
         given["limit"] = fields["limit"]
     return given
+
+
+#: The methods of a client that read parts, and what each takes.
+_PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "entries": ("get_entries", ("map_keys",)),
+    "page": ("get_page", ("after", "limit")),
+    "slice": ("get_slice", ("start", "stop")),
+    "size": ("get_size", ()),
+    "large": ("get_large", ()),
+}
+
+
+def part_of(fields: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The method of a client that reads a part, and its keyword arguments."""
+    method, names = _PARTS[fields["part"]]
+    given = {name: key_of(fields[name]) for name in names if fields.get(name) is not None}
+    return method, {**options(fields), **given}
 
 
 class Scanned:

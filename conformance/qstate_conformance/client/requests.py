@@ -14,7 +14,7 @@ from typing import Any
 
 import msgpack
 
-from qstate_conformance.client.frames import CANCEL, DESCRIBE, GET, HELLO, LOCATE, PING, POLL, SCAN
+from qstate_conformance.client.frames import CANCEL, DESCRIBE, GET, GET_PART, HELLO, LOCATE, PING, POLL, SCAN
 from qstate_conformance.packing import Ext, Pairs
 
 __all__ = ["MAX_ID", "Limits", "Request", "faults_of", "read_payload"]
@@ -27,10 +27,11 @@ MAX_GROUPS = 32768
 MAX_VIEW = 64
 STATE_ID_BYTES = 16
 #: The number of elements of each message; Hello may have more.
-SIZES = {HELLO: 5, GET: 7, SCAN: 11, POLL: 13, LOCATE: 5, DESCRIBE: 4, PING: 2, CANCEL: 2}
+SIZES = {HELLO: 5, GET: 7, GET_PART: 12, SCAN: 11, POLL: 13, LOCATE: 5, DESCRIBE: 4, PING: 2, CANCEL: 2}
 NAMES = {
     HELLO: "Hello",
     GET: "Get",
+    GET_PART: "GetPart",
     SCAN: "Scan",
     POLL: "Poll",
     LOCATE: "Locate",
@@ -39,7 +40,7 @@ NAMES = {
     CANCEL: "Cancel",
 }
 #: Where a message has keys, columns and namespaces, which alone may contain extension types.
-KEYS_AT = {GET: (4, 6), SCAN: (4, 5, 8), POLL: (4, 5, 6)}
+KEYS_AT = {GET: (4, 6), GET_PART: (4, 6, 8, 9), SCAN: (4, 5, 8), POLL: (4, 5, 6)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +157,9 @@ def _faults(request: Request, limits: Limits | None) -> Iterator[str]:
         yield f"deadline_ms of {name} is {elements[2]!r}, not an integer of 0 to {MAX_ID} (P-MSG-6)"
     if kind in KEYS_AT:
         yield from _target_faults(request.target)
-        yield from {GET: _get_faults, SCAN: _scan_faults, POLL: _poll_faults}[kind](request, limits)
+        yield from {GET: _get_faults, GET_PART: _part_faults, SCAN: _scan_faults, POLL: _poll_faults}[kind](
+            request, limits
+        )
     elif kind == LOCATE and not all(map(_is_name, elements[3:5])):
         yield f"Locate names {elements[3:5]!r}: a name is a string of 1 to {MAX_NAME} characters (P-MSG-5)"
     elif kind == DESCRIBE and elements[3] is not None and not _is_name(elements[3]):
@@ -211,6 +214,26 @@ def _get_faults(request: Request, limits: Limits | None) -> Iterator[str]:
         yield f"keys are {keys!r}, not an array of at least one"
         return
     yield from _keys_faults(request, keys, limits)
+
+
+def _part_faults(request: Request, limits: Limits | None) -> Iterator[str]:
+    namespace, options, key, part, map_keys, after, start, length = request.elements[4:12]
+    if namespace is not None:
+        yield from _key_faults(namespace, "namespace")
+    yield from _option_faults(options)
+    yield from _key_faults(key, "key")
+    if part not in ("entries", "page", "slice", "size", "bytes"):
+        yield f"the part {part!r} is none that the page knows"
+    if _is_array(map_keys):
+        yield from _keys_faults(request, map_keys, limits)
+    else:
+        yield f"map_keys are {map_keys!r}, not an array"
+    if after is not None:
+        yield from _key_faults(after, "place")
+    if not (_is_integer(start, 0, (1 << 63) - 1) and _is_integer(length, 0, (1 << 63) - 1)):
+        yield f"start and length are {start!r} and {length!r}, not integers from 0 (P-MSG-6)"
+    if (part == "entries" and not map_keys) or (part == "page" and not length):
+        yield f"P-PART-6: a GetPart for nothing: {part} of {map_keys!r}, at most {length!r}"
 
 
 def _keys_faults(request: Request, keys: tuple[Any, ...], limits: Limits | None) -> Iterator[str]:
@@ -305,6 +328,8 @@ def _extension_faults(column: Ext, field: str) -> Iterator[str]:
         yield f"P-KEY-6: the column {column!r} of a {field} is no date, timestamp or decimal"
 
 
+#: By type, what is wrong with the fields after the target.
+_FAULTS_OF = {GET: _get_faults, GET_PART: _part_faults, SCAN: _scan_faults, POLL: _poll_faults}
 #: What a date and a decimal look like.
 _TEXTS = {3: rb"\d{4}-\d\d-\d\d", 4: rb"(?!-[0.]*$)-?(0|[1-9]\d*)(\.\d+)?"}
 
