@@ -14,6 +14,7 @@ from typing import Any
 
 from qstate.cli.arguments import add_client_tls, client_tls
 from qstate.cli.tables import table
+from qstate.cli.value_parts import add_part_options, value_of
 from qstate.client import QueryableStateClient
 from qstate.errors import ConfigError, UnknownState
 from qstate.keys import ColumnType
@@ -56,6 +57,7 @@ def add_query_commands(commands: Any) -> None:
         metavar="SECONDS",
         help="how long to try again when the get fails for a reason that may pass; default: until --timeout",
     )
+    add_part_options(get)
     get.set_defaults(run=_get)
 
 
@@ -113,22 +115,17 @@ def _get(arguments: argparse.Namespace) -> int:
     namespace = parse_namespace(arguments.namespace)
     with client_of(arguments) as client:
         key = parse_key(arguments.key, key_types_of(client, arguments.job, arguments.state))
-        view = client.get(
-            arguments.job,
-            arguments.state,
-            key,
-            namespace,
-            arguments.isolation,
-            min_epoch=arguments.min_epoch,
-            max_staleness_s=arguments.max_staleness,
-            wait_s=arguments.wait,
-        )
-        value = None if view is None else view.contents()
+        wanted = {
+            "min_epoch": arguments.min_epoch,
+            "max_staleness_s": arguments.max_staleness,
+            "wait_s": arguments.wait,
+        }
+        found, value = value_of(client, arguments, key, namespace, wanted)
     if arguments.json:
         print(json.dumps(printable(value)))
-    elif view is not None:
+    elif found:
         print(value)
-    return NOT_FOUND if view is None else FOUND
+    return FOUND if found else NOT_FOUND
 
 
 def client_of(arguments: argparse.Namespace) -> QueryableStateClient:

@@ -70,6 +70,24 @@ def test_namespace_has_a_value_of_its_own(proxy: str) -> None:
     assert answer.stdout == "100.04\n"
 
 
+@pytest.mark.parametrize(
+    ("state", "options", "shown"),
+    [
+        ("visits", ["--entry", "LAX", "--entry", "BOS"], {"LAX": 2}),
+        ("visits", ["--size"], 2),
+        ("lastDelays", ["--range", "1:"], [-1, 0]),
+    ],
+)
+def test_a_part_of_a_value_is_printed(proxy: str, state: str, options: list[str], shown: Any) -> None:
+    answer = run("get", "nyc", state, "JFK", *options, "--proxy", proxy, "--json")
+    assert (answer.returncode, json.loads(answer.stdout)) == (cli.SUCCESS, shown)
+
+
+def test_a_part_with_nothing_in_it_has_exit_code_1(proxy: str) -> None:
+    answer = run("get", "nyc", "visits", "JFK", "--entry", "BOS", "--proxy", proxy)
+    assert (answer.returncode, answer.stdout, answer.stderr) == (cli.NO, "", "")
+
+
 def test_key_of_several_columns_is_one_argument_each(proxy: str) -> None:
     answer = run("get", "nyc", "byPlace", "JFK", "7", "ff", "--proxy", proxy, "--json")
     assert json.loads(answer.stdout) == "AAE="
@@ -93,6 +111,8 @@ def test_key_without_a_value_has_exit_code_1(proxy: str) -> None:
         (["get", "nyc", "lastTemperature", "JFK", "--isolation", "committed"], ["does not support that"]),
         (["get", "nyc", "lastTemperature", "JFK", "--max-staleness", "-1"], ["max_staleness_s", "-1.0"]),
         (["get", "nyc", "lastTemperature", "JFK", "--wait", "-1"], ["wait_s", "-1.0"]),
+        (["get", "nyc", "lastDelays", "JFK", "--range", "5"], ["START:STOP", "'5'"]),
+        (["get", "nyc", "lastDelays", "JFK", "--entry", "a"], ["does not support that", "list"]),
         (["get", "nyc", "", "JFK"], ["state must be a name"]),
         (["states", ""], ["job must be a name"]),
         (["jobs", "--timeout", "0"], ["timeout_s must be seconds above zero"]),

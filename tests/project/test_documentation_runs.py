@@ -109,6 +109,7 @@ def test_query_state(tmp_path: Path) -> None:
         "71.06 None 2\n",
         "72.06\n",
         "{'JFK': 71.06}\n",
+        "(('LAX', 2),)\n(('LAX', 2),) LAX\n(('SFO', 1),) None\n[3, -1]\n3 2\n",
         "JFK 2013-07-18 100.04\nJFK None 71.06\n1 begin with J\n['JFK']\n",
         "[71.06, None, None]\n",
         "[71.06, None, None]\n",

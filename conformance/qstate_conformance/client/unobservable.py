@@ -13,6 +13,7 @@ __all__ = ["UNOBSERVABLE"]
 UNOBSERVABLE: Mapping[str, str] = {
     "P-CANCEL-4": "says SHOULD, of proxies: owners that are not asked to cancel answer later",
     "P-CLOSE-7": "says MAY, of servers: a client sees a connection that ends, as it may at any time",
+    "P-PART-5": "says SHOULD, of servers: how much of a value they hold in memory",
     "P-POLL-9": "says MAY: a client need not poll again",
     "P-POLL-10": "says SHOULD: what a client gives its caller of an epoch; a driver has no command that subscribes",
     "P-RETRY-4": "says SHOULD: a client that asks for all keys again is slower, not wrong",

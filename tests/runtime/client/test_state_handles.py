@@ -34,6 +34,15 @@ def test_a_handle_reads_what_the_client_reads(client: QueryableStateClient) -> N
     assert list(handle.scan("key-19")) == list(client.scan("job", "value", "key-19"))
     assert handle.count("key-19", namespace=None) == client.count("job", "value", "key-19", namespace=None) == 11
     assert handle.namespaces("key-1") == client.namespaces("job", "value", "key-1")
+    assert handle.get_large("key-1") == client.get("job", "value", "key-1")
+
+
+def test_a_handle_reads_parts_in_its_isolation(client: QueryableStateClient) -> None:
+    maps, lists = client.state("job", "map", isolation="committed"), client.state("job", "list")
+    whole = client.get("job", "map", "key-1", isolation="committed")
+    assert maps.get_entries("key-1", ["a", ("b", 1)]) == maps.get_page("key-1", limit=2).view == whole
+    assert (maps.get_size("key-1"), maps.get_page("key-1", limit=2).after) == (2, None)
+    assert lists.get_slice("key-1", start=1) == client.get_slice("job", "list", "key-1", start=1)
 
 
 def test_the_asyncio_handle_reads_what_the_client_reads(job: Job) -> None:

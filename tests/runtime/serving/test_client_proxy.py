@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from qstate.client import QueryableStateClient
 from qstate.errors import FailureCode, UnknownKeyGroupLocation
 from qstate.keys import KeyGroupRange, key_group
 from qstate.protocol import Description, Failure, Location, Pong, Values
@@ -413,3 +414,17 @@ def test_no_owner_is_asked_for_values_that_the_client_has_no_room_for(
     # At first nobody knows how large they are.
     assert len(overloaded) < FIRST and set(overloaded) <= {FailureCode.OVERLOADED}
     assert statistics.snapshot().successes == gets
+
+
+def test_a_job_of_many_states_is_described_page_by_page(start_proxy: ProxyFactory) -> None:
+    served = instance(DictReader({}))
+    names = [f"{'a long name ' * 20}{number:04}" for number in range(1000)]
+    oracle = TableOracle(**{name: table(instance(DictReader({}), name=name)) for name in names})
+    proxy = start_proxy(max_frame=65536)
+    proxy.set_location_oracle("job", oracle)
+    with RawClient(proxy.address) as client:
+        assert failure_code(client.describe("job")) == FailureCode.TOO_LARGE
+    with QueryableStateClient(*proxy.address) as reader:
+        assert [state["name"] for state in reader.states("job")] == names
+        assert reader.states("job")[0].keys() == served.describe().keys()
+        assert reader.jobs() == ["job"]

@@ -12,6 +12,7 @@ from qstate.errors import QueryError
 from qstate.keys import Column, Key, Namespace
 from qstate.runtime.client.results.async_results import AsyncScanResults, AsyncSubscription
 from qstate.runtime.client.results.typed_views import TypedViews
+from qstate.runtime.client.results.value_parts import MapPage
 from qstate.views import ReadOnlyState
 
 __all__ = ["AsyncStateHandle"]
@@ -72,6 +73,34 @@ class AsyncStateHandle(Generic[View]):
         """The view, or None, of each key: see `AsyncQueryableStateClient.get_many`."""
         found = await self._client.get_many(self._job, self._name, keys, namespace, self._isolation, **options)
         return self._typed.views(found)
+
+    async def get_entries(
+        self, key: Key, map_keys: Iterable[Key], namespace: Namespace = None, **options: Any
+    ) -> View | None:
+        """The view of some entries of the key's map, None without any: see `AsyncQueryableStateClient.get_entries`."""
+        options["isolation"] = self._isolation
+        found = await self._client.get_entries(self._job, self._name, key, map_keys, namespace, **options)
+        return self._typed.view(found)
+
+    async def get_page(self, key: Key, namespace: Namespace = None, **options: Any) -> MapPage[View]:
+        """The next entries of the key's map: see `AsyncQueryableStateClient.get_page`."""
+        found = await self._client.get_page(self._job, self._name, key, namespace, self._isolation, **options)
+        return MapPage(self._typed.view(found.view), found.after)
+
+    async def get_slice(self, key: Key, namespace: Namespace = None, **options: Any) -> View | None:
+        """The view of some elements of the key's list, None without any: see `AsyncQueryableStateClient.get_slice`."""
+        found = await self._client.get_slice(self._job, self._name, key, namespace, self._isolation, **options)
+        return self._typed.view(found)
+
+    async def get_size(self, key: Key, namespace: Namespace = None, **options: Any) -> int:
+        """The number of elements of the key's list or of entries of its map."""
+        found: int = await self._client.get_size(self._job, self._name, key, namespace, self._isolation, **options)
+        return found
+
+    async def get_large(self, key: Key, namespace: Namespace = None, **options: Any) -> View | None:
+        """The view of the key's value, read in pieces: see `AsyncQueryableStateClient.get_large`."""
+        found = await self._client.get_large(self._job, self._name, key, namespace, self._isolation, **options)
+        return self._typed.view(found)
 
     def scan(self, prefix: str | bytes | tuple[Column, ...] | None = None, **options: Any) -> AsyncScanResults[View]:
         """Iterate over the keys that have a value: see `AsyncQueryableStateClient.scan`."""
