@@ -121,7 +121,7 @@ def test_a_value_larger_than_a_frame_is_read_in_pieces(make: MakeClient, job: Jo
         with pytest.raises(TooLarge):
             client.get_slice("job", "list", LARGE, isolation=isolation)
         page = client.get_page("job", "map", LARGE, isolation=isolation)
-        assert page.after is not None and 10 < len(page.view.entries()) < 1000
+        assert page.after is not None and 0 < len(page.view.entries()) < 1000
 
 
 def test_what_no_state_can_have_is_refused(client: Any) -> None:
