@@ -35,7 +35,7 @@ AHEAD = 4
 #: A snapshot that so many events have followed is no beginning for others: they get a newer one.
 MOST_AFTER_SNAPSHOT = 64
 #: The most subscriptions to the query port.
-MOST_FEEDS = 1024
+MOST_FEEDS = 512
 #: Without an event for so long, readers get a sign of life.
 QUIET_S = 15.0
 

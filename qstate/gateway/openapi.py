@@ -244,8 +244,8 @@ def _get(summary: str, description: str, names: tuple[str, ...], schema: dict[st
 
 
 def _post(schema: dict[str, Any]) -> dict[str, Any]:
-    text = "1 to 1,000 keys, in a body of at most 1 MiB. A key that failed has an `error` in its result; beyond "
-    text += "16 MiB of answers, keys fail with `TOO_LARGE`."
+    text = "1 to 1,000 keys, in a body of at most 1 MiB. A key that failed has an `error` in its result.\n"
+    text += "Beyond 16 MiB of answers, keys fail with `TOO_LARGE`."
     made = _operation("The values of many keys", text, (), {"application/json": {"schema": schema}})
     body = {"required": True, "content": {"application/json": {"schema": {**_BATCH, "required": ["keys"]}}}}
     return {"post": {**made, "parameters": [], "requestBody": body}}

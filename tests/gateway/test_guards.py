@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import httpx
@@ -105,17 +105,65 @@ def test_a_head_that_is_too_large_is_refused(idle: RunningGateway) -> None:
         assert greedy.recv(65536).startswith(b"HTTP/1.1 400")
 
 
+HOST = b"Host: localhost\r\n"
+UPGRADE = b"Connection: Upgrade\r\nUpgrade: websocket\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x00" * 100 + b"\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"BREW /v1/jobs HTTP/1.1\r\n" + HOST + b"\r\n",
+        b"GET /v1/jobs HTTP/9.9\r\n" + HOST + b"\r\n",
+        b"GET /v1/jobs\r\n\r\n",
+        b"GET http://evil.example/v1/jobs HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+        b"GET /v1/jobs/%ff%fe%00/states HTTP/1.1\r\n" + HOST + b"\r\n",
+        b"GET /v1/jobs/%zz/states HTTP/1.1\r\n" + HOST + b"\r\n",
+        b"GET /v1/jobs/%ED%B0%AF/states HTTP/1.1\r\n" + HOST + b"\r\n",
+        b"GET /v1/jobs?timeout=%f0%28&timeout=1 HTTP/1.1\r\n" + HOST + b"\r\n",
+        b"GET /v1/jobs?" + b"a&" * 20_000 + b" HTTP/1.1\r\n" + HOST + b"\r\n",
+        b"GET /v1/jobs HTTP/1.1\r\n" + HOST + b"Authorization: Bearer \xff\xfe\r\n\r\n",
+        b"GET /v1/jobs HTTP/1.1\r\n" + HOST + b"Host: evil.example\r\n\r\n",
+        b"GET " + STATE.encode() + b"/changes?key=JFK HTTP/1.1\r\n" + HOST + b"Last-Event-ID: a\rb\r\n\r\n",
+        b"POST " + STATE.encode() + b"/values HTTP/1.1\r\n" + HOST + b"Content-Length: 5\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET / HTTP/1.1\r\n\r\n",
+        b"POST "
+        + STATE.encode()
+        + b"/values HTTP/1.1\r\n"
+        + HOST
+        + b"Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n",
+        b"GET " + STATE.encode() + b"/changes HTTP/1.1\r\n" + HOST + UPGRADE + b"\r\n",
+        b"GET /v1/jobs HTTP/1.1\r\n" + HOST + UPGRADE + b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: x\r\n\r\n",
+        b"GET /v1/jobs HTTP/1.1\r\n" + HOST + b"Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n",
+    ],
+)
+def test_hostile_bytes_harm_nobody_else(
+    gateway: RunningGateway, sent: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server, "HEAD_TIMEOUT_S", 0.2)
+    with closing(connected(gateway)) as hostile:
+        hostile.sendall(sent)
+        answer = b""
+        with suppress(ConnectionResetError):
+            answer = hostile.recv(65536)
+        assert not answer.startswith(b"HTTP/1.1 5"), answer
+    assert httpx.get(f"{gateway.url}/v1/jobs").status_code == 200
+    assert "Traceback" not in caplog.text
+
+
 def test_too_many_requests_before_the_first_answer_are_cut_off(idle: RunningGateway) -> None:
     with closing(connected(idle)) as greedy:
         greedy.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" * 16)
         answer = b""
         while answer.count(b"HTTP/1.1 200") < 16:
             answer += greedy.recv(65536)
-        with pytest.raises(ConnectionResetError):
+        answer = b""
+        with suppress(ConnectionResetError):
             greedy.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000)
-            while greedy.recv(65536):
-                pass
-            raise ConnectionResetError
+            while part := greedy.recv(65536):
+                answer += part
+        assert answer.count(b"HTTP/1.1 200") < 1000
 
 
 def test_connections_beyond_the_bound_are_closed() -> None:
@@ -123,10 +171,9 @@ def test_connections_beyond_the_bound_are_closed() -> None:
         with closing(connected(gateway)), closing(connected(gateway)) as second:
             second.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert second.recv(65536).startswith(b"HTTP/1.1 200")
-            with closing(connected(gateway)) as third, pytest.raises(ConnectionResetError):
+            with closing(connected(gateway)) as third, suppress(ConnectionResetError):
                 third.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 assert third.recv(1) == b""
-                raise ConnectionResetError
         assert httpx.get(f"{gateway.url}/healthz").status_code == 200
 
 
