@@ -37,8 +37,9 @@ MOST_TYPES = 4096
 class Caller:
     """The client for one token, and what it has learned. `users` are the requests and streams that use it now."""
 
-    def __init__(self, client: AsyncQueryableStateClient) -> None:
+    def __init__(self, client: AsyncQueryableStateClient, *, has_fallback: bool) -> None:
         self.client = client
+        self._has_fallback = has_fallback
         self.users = 0
         self._types: dict[tuple[str, str], tuple[float, list[ColumnType]]] = {}
 
@@ -60,6 +61,9 @@ class Caller:
 
     async def description(self, job: str, state: str, timeout_s: float) -> Mapping[str, Any]:
         """The description of a state. Raises `UnknownState` and the `QueryError` of the look-up."""
+        if not self._has_fallback:
+            return (await self.client.locate(job, state, timeout_s=timeout_s)).state
+        # Only a list of the states is asked of the fallbacks when the job does not answer.
         states = await self.client.states(job, timeout_s=timeout_s)
         found = next((one for one in states if one["name"] == state), None)
         if found is None:
@@ -111,7 +115,7 @@ class Upstream:
         return await asyncio.shield(connecting)
 
     async def _connect_caller(self, token: bytes | None) -> Caller:
-        caller = Caller(await self._connect(token))
+        caller = Caller(await self._connect(token), has_fallback=bool(self._settings.fallback))
         if len(self._callers) >= MOST_CLIENTS:
             idle = [other for other, found in self._callers.items() if not found.users]
             if not idle:

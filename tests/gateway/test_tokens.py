@@ -73,8 +73,9 @@ def test_each_caller_has_the_rights_of_its_own_token(guarded: Guarded) -> None:
     for name, paths in expected.items():
         for path, status in paths.items():
             assert httpx.get(f"{url}{STATE}/{path}", headers=bearer(name)).status_code == status, (name, path)
-        # States that the caller may not see are as if they were not there.
-        assert httpx.get(f"{url}{OTHER}/value?key=JFK", headers=bearer(name)).status_code == 404
+        # It does not learn whether there is a state that it may not see.
+        for state in (OTHER, "/v1/jobs/nyc/states/nothing"):
+            assert httpx.get(f"{url}{state}/value?key=JFK", headers=bearer(name)).status_code == 403
         states = httpx.get(f"{url}/v1/jobs/nyc/states", headers=bearer(name)).json()["states"]
         assert [state["name"] for state in states] == ["lastDelays", "lastTemperature"]
         assert httpx.get(f"{url}/v1/jobs/nyc", headers=bearer(name)).status_code == 200

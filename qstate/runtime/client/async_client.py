@@ -382,8 +382,7 @@ class AsyncQueryableStateClient(AsyncParts):
     async def locate(self, job: str, state: str, *, timeout_s: float | None = None) -> LocationTable:
         """The description of a state, the number of its key groups and their owners, looked up anew.
 
-        Groups without an owner are of one that restarts. With `direct=False` the proxy stands for every owner. Raises
-        the `QueryError` of the failure.
+        See `QueryableStateClient.locate`.
         """
         check_names(job, state)
         return (await self._learn(query_of(job, state, None, LIVE), self._deadline(timeout_s))).location

@@ -47,6 +47,7 @@ from qstate.runtime.client.subscribing import Subscribing
 from qstate.runtime.client.subscriptions import DEFAULT_PATIENCE_S, DEFAULT_PROGRESS_S, wanted_of
 from qstate.runtime.client.sync_transport import SyncLinks
 from qstate.runtime.control.tracing import Tracing
+from qstate.runtime.routing.location import LocationTable
 from qstate.serializers import Serializer
 from qstate.tls import ClientTls
 from qstate.views import ReadOnlyState
@@ -362,6 +363,18 @@ class QueryableStateClient(SyncParts):
         while not listing.take((self._finish(call_operation(self._links, page, self._deadline(timeout_s))))[0]):
             page = listing.request
         return listing.entries
+
+    def locate(self, job: str, state: str, *, timeout_s: float | None = None) -> LocationTable:
+        """The description of a state, the number of its key groups and their owners, looked up anew.
+
+        Groups without an owner are of one that restarts. With `direct=False` the proxy stands for all owners, as that
+        of one key group. Raises the `QueryError` of the failure.
+        """
+        check_names(job, state)
+        query = query_of(job, state, None, LIVE)
+        (known,) = self._finish(LearnOperation(self._links, query, self._deadline(timeout_s)))
+        found: LocationTable = known.location
+        return found
 
     def ping(self, *, timeout_s: float | None = None) -> float:
         """The round trip to the proxy in seconds. Raises `Unavailable` or `DeadlineExceeded` without an answer."""
