@@ -32,8 +32,8 @@ __all__ = ["part_of"]
 _FRAME_BYTES = 512
 #: The most bytes of the MessagePack header of a value, an array or a map.
 _HEADER_BYTES = 5
-#: A page ends with the entry after this time.
-PAGE_S = 0.01
+#: A page ends so long after its first entry. To find that one may take longer: a dict has no order.
+PAGE_S = 0.05
 #: How many elements or entries, and how many bytes, a walk visits in a step.
 _MANY, _MANY_BYTES = 1000, 1 << 20
 _KINDS = {ENTRIES: (StateKind.MAP,), PAGE: (StateKind.MAP,), SLICE: (StateKind.LIST,)}
@@ -118,11 +118,13 @@ def _entries(instance: StateInstance, value: ValueParts, request: GetPart, room:
 def _page(instance: StateInstance, value: ValueParts, request: GetPart, room: int) -> Part:
     found: dict[bytes, bytes] = {}
     last: bytes | None = None
-    left, until = room, time.monotonic() + PAGE_S
+    left, until = room, 0.0
     for map_key, data in value.entries(None if request.after is None else encode_key(request.after)):
         left -= _size(map_key, data)
         full = left < len(map_key) or len(found) == request.length
-        if found and (full or time.monotonic() >= until):
+        now = time.monotonic()
+        until = until or now + PAGE_S
+        if found and (full or now >= until):
             return _part(instance, value, request, map_answer(instance.descriptor, found), last)
         if full:
             raise too_large(room)
