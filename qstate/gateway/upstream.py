@@ -10,12 +10,11 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 from qstate.client import AsyncQueryableStateClient
-from qstate.errors import ConfigError, Forbidden, Overloaded, Unauthenticated, UnknownState, WrongKeyType
+from qstate.errors import ConfigError, Forbidden, Overloaded, Unauthenticated, WrongKeyType
 from qstate.gateway.settings import GatewaySettings
 from qstate.keys import ColumnType
 from qstate.line_limit import limited
@@ -37,9 +36,8 @@ MOST_TYPES = 4096
 class Caller:
     """The client for one token, and what it has learned. `users` are the requests and streams that use it now."""
 
-    def __init__(self, client: AsyncQueryableStateClient, *, has_fallback: bool) -> None:
+    def __init__(self, client: AsyncQueryableStateClient) -> None:
         self.client = client
-        self._has_fallback = has_fallback
         self.users = 0
         self._types: dict[tuple[str, str], tuple[float, list[ColumnType]]] = {}
 
@@ -48,27 +46,16 @@ class Caller:
         known = self._types.get((job, state))
         if known is not None and time.monotonic() < known[0]:
             return known[1]
-        found = await self.description(job, state, timeout_s)
+        found = await self.client.locate(job, state, timeout_s=timeout_s)
         if len(self._types) >= MOST_TYPES:
             self._types.clear()
-        types = column_types(found["key_types"])
+        types = column_types(found.state["key_types"])
         self._types[job, state] = (time.monotonic() + TYPES_S, types)
         return types
 
     def forget_types(self) -> None:
         """The keys of some state have other types now."""
         self._types.clear()
-
-    async def description(self, job: str, state: str, timeout_s: float) -> Mapping[str, Any]:
-        """The description of a state. Raises `UnknownState` and the `QueryError` of the look-up."""
-        if not self._has_fallback:
-            return (await self.client.locate(job, state, timeout_s=timeout_s)).state
-        # Only a list of the states is asked of the fallbacks when the job does not answer.
-        states = await self.client.states(job, timeout_s=timeout_s)
-        found = next((one for one in states if one["name"] == state), None)
-        if found is None:
-            raise UnknownState(job=job, state=state)
-        return found
 
 
 class Upstream:
@@ -115,7 +102,7 @@ class Upstream:
         return await asyncio.shield(connecting)
 
     async def _connect_caller(self, token: bytes | None) -> Caller:
-        caller = Caller(await self._connect(token), has_fallback=bool(self._settings.fallback))
+        caller = Caller(await self._connect(token))
         if len(self._callers) >= MOST_CLIENTS:
             idle = [other for other, found in self._callers.items() if not found.users]
             if not idle:

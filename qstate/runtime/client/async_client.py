@@ -16,7 +16,7 @@ from typing import Any, TypeVar, overload
 
 from qstate.errors import ClosedError, ConfigError, DeadlineExceeded, QueryCancelled, QueryError
 from qstate.keys import Column, Key, Namespace, key_group
-from qstate.protocol import Page, Part, Ping, Scan
+from qstate.protocol import Locate, Page, Part, Ping, Scan
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
 from qstate.runtime.client.arguments import (
     DEFAULT_TIMEOUT_S,
@@ -385,7 +385,9 @@ class AsyncQueryableStateClient(AsyncParts):
         See `QueryableStateClient.locate`.
         """
         check_names(job, state)
-        return (await self._learn(query_of(job, state, None, LIVE), self._deadline(timeout_s))).location
+        call = call_operation(self._links, Locate(0, 0, job, state), self._deadline(timeout_s))
+        (location,) = await self._finish(call)
+        return LocationTable.from_message(job, location)
 
     async def ping(self, *, timeout_s: float | None = None) -> float:
         """The round trip to the proxy in seconds. Raises `Unavailable` or `DeadlineExceeded` without an answer."""

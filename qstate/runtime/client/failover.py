@@ -14,7 +14,7 @@ from typing import Any
 
 from qstate.errors import FailureCode, Overloaded, QStateError, QueryError, Retry
 from qstate.keys import Key
-from qstate.protocol import Describe, GetPart, Ping, Scan
+from qstate.protocol import Describe, GetPart, Locate, Ping, Scan
 from qstate.runtime.client.failover_plan import Attempt, FailoverPlan
 from qstate.runtime.client.operations import (
     CallOperation,
@@ -218,7 +218,9 @@ def part_operation(links: Links[Any], query: Query, request: GetPart, deadline: 
     return part_of(links, query, request, deadline)
 
 
-def call_operation(links: Links[Any], request: type[Ping] | Describe, deadline: float) -> CallOperation | Failover:
+def call_operation(
+    links: Links[Any], request: type[Ping] | Describe | Locate, deadline: float
+) -> CallOperation | Failover:
     """A call of the job's proxy, with failover when there are fallbacks."""
     if len(links.endpoints.caches) == 1:
         return CallOperation(links, request, deadline)

@@ -557,16 +557,16 @@ class PollOperation(_RangeOperation[Changes]):
 
 
 class CallOperation(RoutedOperation):
-    """Send the proxy a request that is not about keys: its jobs, the states of a job, or a ping.
+    """Send the proxy a request that is not about keys: its jobs, the states of a job, where a state is, or a ping.
 
     For the routing it is a get of one key that the proxy owns, with the same retries and deadline. Its one result is
-    the description, or the seconds that the ping took.
+    the description or the location, or the seconds that the ping took.
     """
 
     __slots__ = ("_request", "_result", "_sent_at")
 
     def __init__(
-        self, links: Links[Any], request: type[Ping] | Describe, deadline: float, terms: Terms | None = None
+        self, links: Links[Any], request: type[Ping] | Describe | Locate, deadline: float, terms: Terms | None = None
     ) -> None:
         terms = terms or links.terms
         super().__init__(links, terms, (None,), deadline, terms.states.at_proxy("", {}))
@@ -576,7 +576,7 @@ class CallOperation(RoutedOperation):
 
     def request(self, request_id: int, command: Ask | LookUp, now: float) -> Request:
         self._sent_at = time.monotonic()
-        if isinstance(self._request, Describe):
+        if isinstance(self._request, Describe | Locate):
             return self._request._replace(id=request_id, deadline_ms=self._ms_left(now))
         return Ping(request_id)
 
@@ -589,5 +589,5 @@ class CallOperation(RoutedOperation):
         self._run(self._routed.on_located(self._states.at_proxy("", {}), now), now)
 
     def _on_other_answer(self, part: int, message: WireAnswer, now: float) -> None:
-        self._result = message if type(message) is Description else now - self._sent_at
+        self._result = message if isinstance(message, Description | Location) else now - self._sent_at
         self._run(self._routed.on_values(part, (0,), (b"",), "", now), now)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, overload
 
 from qstate.errors import QueryError
 from qstate.keys import Column, Key, Namespace, key_group
-from qstate.protocol import Page, Part, Ping, Scan
+from qstate.protocol import Locate, Page, Part, Ping, Scan
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
 from qstate.runtime.client.arguments import (
     DEFAULT_TIMEOUT_S,
@@ -367,14 +367,13 @@ class QueryableStateClient(SyncParts):
     def locate(self, job: str, state: str, *, timeout_s: float | None = None) -> LocationTable:
         """The description of a state, the number of its key groups and their owners, looked up anew.
 
-        Groups without an owner are of one that restarts. With `direct=False` the proxy stands for all owners, as that
-        of one key group. Raises the `QueryError` of the failure.
+        Groups without an owner are of one that restarts. Asks the fallbacks when the job does not answer. Raises the
+        `QueryError` of the failure.
         """
         check_names(job, state)
-        query = query_of(job, state, None, LIVE)
-        (known,) = self._finish(LearnOperation(self._links, query, self._deadline(timeout_s)))
-        found: LocationTable = known.location
-        return found
+        call = call_operation(self._links, Locate(0, 0, job, state), self._deadline(timeout_s))
+        (location,) = self._finish(call)
+        return LocationTable.from_message(job, location)
 
     def ping(self, *, timeout_s: float | None = None) -> float:
         """The round trip to the proxy in seconds. Raises `Unavailable` or `DeadlineExceeded` without an answer."""

@@ -72,12 +72,11 @@ def test_jobs_states_and_ping(client: Client) -> None:
     assert 0 < client.ping() < 10
 
 
-def test_a_state_is_located_anew_each_time(client: Client, peer: Peer, direct: bool | None) -> None:
+def test_a_state_is_located_anew_each_time(client: Client, peer: Peer) -> None:
     for _ in range(2):
         found = client.locate("job", "state")
-        groups = 1 if direct is False else 128
-        assert (found.state["name"], found.max_parallelism) == ("state", groups)
-        assert [(one.key_groups.stop, one.address) for one in found.owners] == [(groups, peer.address)]
+        assert (found.state["name"], found.max_parallelism) == ("state", 128)
+        assert [(one.key_groups.stop, one.address) for one in found.owners] == [(128, peer.address)]
     assert len([request for request in peer.requests if isinstance(request, Locate)]) == 2
 
 
