@@ -21,6 +21,7 @@ from tests.defects.backends import (
     expiry,
     lives,
     mistyped,
+    partial,
     readers,
     restores,
     scale,
@@ -43,6 +44,7 @@ _MODULES: tuple[ModuleType, ...] = (
     expiry,
     timers,
     scanning,
+    partial,
 )
 if find_spec("rocksdict"):
     _MODULES += (import_module("tests.defects.backends.larger"),)

@@ -19,6 +19,7 @@ from tests.defects.servers import (
     careless,
     crowded,
     losing,
+    partial,
     polling,
     reading,
     scanning,
@@ -30,7 +31,7 @@ from tests.defects.servers.spoilers import SPOILERS
 from tests.unshrunk import UNSHRUNK
 
 #: Importing them fills the register.
-MODULES = (answering, cancelling, careless, crowded, losing, polling, reading, scanning, streaming)
+MODULES = (answering, cancelling, careless, crowded, losing, partial, polling, reading, scanning, streaming)
 #: The law that must catch each defect.
 CAUGHT_BY = {
     "WrongId": "requests.every_request_is_answered_once_with_its_own_answer",
@@ -141,6 +142,16 @@ CAUGHT_BY = {
     "BeginsExpiredScansAgain": "scans.a_view_belongs_to_its_owner",
     "ViewsAreNumbers": "scans.a_view_belongs_to_its_owner",
     "KeepsAnyNumberOfViews": "scans.views_are_bounded",
+    "EndsAfterOnePage": "parts.pages_have_each_entry_once_in_order",
+    "PagesFromTheBeginning": "parts.pages_have_each_entry_once_in_order",
+    "SlicesFromTheBeginning": "parts.a_slice_has_the_elements_between_two_positions",
+    "GivesTheFirstEntryAlone": "parts.entries_are_those_that_are_there",
+    "NoEntriesAreAnEmptyMap": "parts.entries_are_those_that_are_there",
+    "PartsAreLive": "parts.a_slice_has_the_elements_between_two_positions",
+    "OneVersionForAll": "parts.pieces_make_the_whole_answer",
+    "EachPieceHasAVersion": "parts.pieces_make_the_whole_answer",
+    "DescribesOnePage": "descriptions.pages_have_all_descriptions",
+    "DescribesInReverse": "descriptions.pages_have_all_descriptions",
     "AnswersARepeatedPingOnce": "broken.damage_at_every_place_of_a_session_harms_nobody_else",
 }
 

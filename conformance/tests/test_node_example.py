@@ -67,7 +67,7 @@ def test_node_client_conforms(installed: Path) -> None:
     assert outcome.exit_code == 0
     soak = {law.id for law in find_laws("client") if law.soak}
     skipped = {law.law for law in outcome.laws if law.verdict is Verdict.SKIPPED}
-    assert {law.split(".")[1] for law in skipped - soak} == {"parts", "reached", "routing", "tls"}
+    assert {law.split(".")[1] for law in skipped - soak} == {"reached", "routing", "tls"}
 
 
 def test_the_lock_file_names_no_registry() -> None:

@@ -122,6 +122,28 @@ def test_committed_parts_stay_of_one_epoch(
         _check(backend, _COMMITTED, later)
 
 
+@law("V1", needs=_READS)
+def test_open_parts_show_no_later_epoch(subject: BackendSubject) -> None:
+    """Committed parts of a list and map are as they were when later epochs have changed, emptied and refilled them."""
+    with opened(subject) as backend:
+        for state in (LIST, MAP):
+            backend.table(state).put("k", numbered(state, 1))
+        sealed(backend, 0)
+        backend.finalize(0)
+        held = [(state, backend.reader(_COMMITTED).parts(state, None, "k")) for state in (LIST, MAP)]
+        for epoch, number in ((1, 2), (2, None), (3, 3)):
+            backend.begin(epoch)
+            for state, _ in held:
+                table = backend.table(state)
+                table.delete("k") if number is None else table.put("k", numbered(state, number))
+            sealed(backend, epoch)
+            backend.finalize(epoch)
+            for state, parts in held:
+                check_same(contents_of(parts, state), numbered(state, 1), f"{state.name} after epoch {epoch}")
+        for _, parts in held:
+            parts.close()
+
+
 @law("V1", "V2")
 def test_a_key_without_a_value_has_no_parts(subject: BackendSubject) -> None:
     """Of a key, namespace or state without values there is no element, entry or value, before and after it had some."""

@@ -10,6 +10,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 
 import { Connection } from "./connection.js";
 import { ClosedError, InvalidArgument, QueryError, failure } from "./failures.js";
+import { answers, entriesPart, joined, pagePart, sizePart, slicePart } from "./parts.js";
 import * as protocol from "./protocol.js";
 import { checkDemand, checkGroups, checkKey, checkName, checkPrefix } from "./protocol.js";
 import { Scan } from "./scan.js";
@@ -110,6 +111,38 @@ export class Client {
     return views;
   }
 
+  /** The view of those entries of the key's map that are there, or null. Options are those of `get`. */
+  async getEntries(job, state, key, mapKeys, options = {}) {
+    return viewOf(await this.#part(job, state, key, entriesPart(mapKeys), options));
+  }
+
+  /**
+   * Some entries of the key's map: `{ view, after }`, where `after` is the map key after which the next page begins,
+   * null after the last page. Options: `after`, `limit`, and those of `get`.
+   */
+  async getPage(job, state, key, { after, limit, ...options } = {}) {
+    const found = await this.#part(job, state, key, pagePart({ after, limit }), options);
+    return { view: viewOf(found), after: found.answer.after };
+  }
+
+  /** The view of the elements of the key's list from `start` to `stop`, or null. Options: these, and those of `get`. */
+  async getSlice(job, state, key, { start, stop, ...options } = {}) {
+    return viewOf(await this.#part(job, state, key, slicePart({ start, stop }), options));
+  }
+
+  /** The number of elements of the key's list or of entries of its map. Options are those of `get`. */
+  async getSize(job, state, key, options = {}) {
+    return (await this.#part(job, state, key, sizePart(), options)).answer.total;
+  }
+
+  /**
+   * The view of the key's value, or null, read in pieces: for a value that is larger than a frame. `timeoutMs` is the
+   * time limit of each piece. Raises CONCURRENT_MODIFICATION when the value has changed too often.
+   */
+  async getLarge(job, state, key, options = {}) {
+    return joined((part) => this.#part(job, state, key, part, options));
+  }
+
   /**
    * The keys of a state that have a value, page after page: an asynchronous iterator of `{ key, namespace, view }`.
    *
@@ -168,6 +201,23 @@ export class Client {
     this.#connection?.end(new ClosedError("the client is closed"));
   }
 
+  /** A part of a value, and what reads it. It is not sent again when its connection breaks (P-RETRY-5). */
+  async #part(job, state, key, part, { namespace = null, timeoutMs = this.#timeoutMs, ...how }) {
+    checkName(job);
+    checkName(state);
+    checkKey(key);
+    if (namespace !== null) checkKey(namespace);
+    const options = optionsOf(how);
+    const { name, mapKeys, after, start, length } = part;
+    const fieldsOf = (deadlineMs) =>
+      [deadlineMs, [job, state], namespace, options, key, name, mapKeys, after, start, length];
+    const fits = (message) => answers(message, part, options.min_epoch ?? null);
+    const request = [protocol.GET_PART, protocol.PART, fieldsOf, fits];
+    return this.#retrying(timeoutMs, (deadline) => this.#askOnce(job, state, request, deadline)).catch((error) =>
+      this.#forget(job, state, error),
+    );
+  }
+
   /** A page, and what reads its values. `request` has the fields of a Scan, and `fits(page)` judges the answer. */
   async #page(job, state, { namespaces, prefix, start, stop, after, view, options, fits }, timeoutMs) {
     const { SCAN, PAGE } = protocol;
@@ -184,23 +234,24 @@ export class Client {
   }
 
   /** The answer to a request about a state, and what reads its values; sent again when its connection breaks. */
-  async #askAbout(job, state, [type, answerType, fieldsOf, fits], timeoutMs) {
-    const attempt = async (deadline) => {
-      const known = await this.#look(job, state, deadline);
-      const connection = await this.#connected(deadline);
-      const answer = await connection.request(type, answerType, fieldsOf, deadline, fits);
-      // The state has come back as another one: it has to be looked up again.
-      if (answer.fingerprint !== known.fingerprint) this.#forget(job, state, failure(UNKNOWN_STATE_ID, new Map()));
-      return { answer, known };
-    };
+  async #askAbout(job, state, request, timeoutMs) {
     for (let tries = 1; ; tries++) {
       try {
-        return await this.#retrying(timeoutMs, attempt);
+        return await this.#retrying(timeoutMs, (deadline) => this.#askOnce(job, state, request, deadline));
       } catch (error) {
         if (error.code !== "UNAVAILABLE" || tries === TRIES || this.#closed) this.#forget(job, state, error);
         await sleep(PAUSE_MS * tries);
       }
     }
+  }
+
+  async #askOnce(job, state, [type, answerType, fieldsOf, fits], deadline) {
+    const known = await this.#look(job, state, deadline);
+    const connection = await this.#connected(deadline);
+    const answer = await connection.request(type, answerType, fieldsOf, deadline, fits);
+    // The state has come back as another one: it has to be looked up again.
+    if (answer.fingerprint !== known.fingerprint) this.#forget(job, state, failure(UNKNOWN_STATE_ID, new Map()));
+    return { answer, known };
   }
 
   async #describe(job, timeoutMs) {
@@ -272,6 +323,11 @@ export class Client {
       }
     }
   }
+}
+
+/** The view of a part that has the form of a value, null if there is nothing in it. */
+function viewOf({ answer, known }) {
+  return answer.result === null ? null : known.makeView(answer.result, answer.epoch);
 }
 
 /** The epochs and results of keys, in their order; in several requests when one would be too large. */

@@ -25,8 +25,10 @@ const clients = new Map();
 const views = new Map();
 const serializers = { "conformance.reversed": (bytes) => Buffer.from(bytes).reverse().toString() };
 
+const FEATURES = ["async", "batch", "demands", "parts", "retry", "scan", "serializer"];
+
 const operations = {
-  hello: () => ({ protocol: 1, client: "qstate example, Node", features: ["async", "batch", "demands", "retry", "scan", "serializer"] }),
+  hello: () => ({ protocol: 1, client: "qstate example, Node", features: FEATURES }),
 
   open({ host, port, token, timeout_ms: timeoutMs }) {
     const number = clients.size + 1;
@@ -41,6 +43,20 @@ const operations = {
   async get_many({ client, job, state, keys, ...more }) {
     const found = await clients.get(client).getMany(job, state, keys.map(untagged), options(more));
     return { results: found.map((view) => entry(view)) };
+  },
+
+  async get_part({ client, job, state, key, part, map_keys: mapKeys, after, limit, start, stop, ...more }) {
+    const asked = clients.get(client);
+    const named = [job, state, untagged(key)];
+    const chosen = options(more);
+    if (part === "size") return { size: await asked.getSize(...named, chosen) };
+    if (part === "page") {
+      const page = await asked.getPage(...named, { ...chosen, after: untagged(after ?? null), limit });
+      return { ...entry(page.view), after: tagged(page.after) };
+    }
+    if (part === "entries") return entry(await asked.getEntries(...named, mapKeys.map(untagged), chosen));
+    if (part === "slice") return entry(await asked.getSlice(...named, { ...chosen, start, stop }));
+    return entry(await asked.getLarge(...named, chosen));
   },
 
   async scan({ client, job, state, prefix, namespace, key_groups: keyGroups, limit, show = "values", ...more }) {

@@ -9,6 +9,7 @@ import { Extension, Float, MessagePackError, decode, encode } from "./messagepac
 export const [HELLO, WELCOME, GET, VALUES, LOCATE, LOCATION, DESCRIBE, DESCRIPTION, PING, PONG, FAILURE] =
   Array(11).keys();
 export const [SCAN, PAGE, POLL, CHANGES] = [13, 14, 15, 16];
+export const [GET_PART, PART] = [18, 19];
 export const VERSIONS = [1];
 export const BEFORE_THE_WELCOME = 65536;
 
@@ -104,6 +105,11 @@ export function isSamePlace(one, other) {
   return Buffer.from(encode(one)).equals(encode(other));
 }
 
+/** Whether a map key comes after another one: by the bytes of their shortest form. */
+export function isAfter(one, other) {
+  return Buffer.compare(Buffer.from(encode(one)), Buffer.from(encode(other))) > 0;
+}
+
 /** Raises InvalidArgument unless it is the name of a job or a state. */
 export function checkName(name) {
   if (!isName(name) || !name.isWellFormed()) throw new InvalidArgument("a name is text of 1 to 255 characters");
@@ -148,6 +154,7 @@ const SIZES = new Map([
   [VALUES, 3],
   [PAGE, 9],
   [CHANGES, 6],
+  [PART, 6],
   [LOCATION, 3],
   [DESCRIPTION, 1],
   [PONG, 0],
@@ -158,6 +165,7 @@ const CHECKS = new Map([
   [VALUES, values],
   [PAGE, page],
   [CHANGES, changes],
+  [PART, part],
   [LOCATION, location],
   [DESCRIPTION, description],
   [PONG, () => ({})],
@@ -196,6 +204,15 @@ function page([epoch, fingerprint, view, nextGroup, after, selected, namespaces,
   need(Array.isArray(results) && results.every(isResult), "the results of a page");
   for (const column of [namespaces, results]) need([0, keys.length].includes(column.length), "one of each for each key");
   return { epoch, fingerprint, view, nextGroup, after, selected, namespaces, keys, results };
+}
+
+function part([epoch, fingerprint, result, after, total, version]) {
+  need(isEpoch(epoch) && isName(fingerprint), "the epoch and fingerprint of a part");
+  need(result === null || result instanceof Uint8Array, "a part is binary or nil");
+  need(after === null || isKey(after), "the place of the next page");
+  need(isInteger(total, 0, Infinity) || (typeof total === "bigint" && total > 0n && total < BIGINT_STOP), "a total");
+  need(isBinary(version, 64), "a version");
+  return { epoch, fingerprint, result, after, total: Number(total), version };
 }
 
 /** By operation, whether its changes have map keys, and whether they have values. */
