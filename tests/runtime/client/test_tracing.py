@@ -79,6 +79,15 @@ def test_a_get_through_the_proxy_is_one_trace_down_to_the_read(job: Job, make: M
     assert "key-7" not in str([span.to_json() for span in EXPORTER.get_finished_spans()]), "keys are not told"
 
 
+def test_a_part_is_traced_as_a_get_is(job: Job, make: MakeClient) -> None:
+    with make(job.proxy.address, direct=False, tracing=True) as client:
+        assert client.get_size("job", "map", "key-7") == 2
+    until(lambda: len(EXPORTER.get_finished_spans()) == 3, "three spans have ended")
+    (get,) = spans("qstate get")
+    (proxy,) = children(get, "qstate proxy")
+    assert len(children(proxy, "qstate read")) == 1
+
+
 def test_a_get_of_many_keys_has_a_read_at_each_owner(job: Job, make: MakeClient) -> None:
     with make(job.proxy.address, direct=True, tracing=True) as client:
         assert len(client.get_many("job", "reducing", KEYS)) == len(KEYS)

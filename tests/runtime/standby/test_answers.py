@@ -40,6 +40,24 @@ def scanned(address: tuple[str, int], name: str) -> dict[object, tuple[int, str]
     return {(entry.key, entry.namespace): (entry.view.epoch, shown(entry.view.contents())) for entry in entries}
 
 
+def parts_of(address: tuple[str, int], name: str) -> list[object]:
+    """What a client reads part by part: the whole value in pieces, and a page or slice with its epoch."""
+    found: list[object] = []
+    with QueryableStateClient(*address, serializers=[JSON]) as client:
+        kind = next(state["kind"] for state in client.states(JOB) if state["name"] == name)
+        for key in KEYS[:3]:
+            whole = client.get_large(JOB, name, key, isolation="committed")
+            assert whole == client.get(JOB, name, key, isolation="committed")
+            found.append((whole.epoch, shown(whole.contents())))
+            if kind == "map":
+                page = client.get_page(JOB, name, key, isolation="committed", limit=2)
+                found.append((page.view.epoch, page.view.entries(), page.after))
+            elif kind == "list":
+                part = client.get_slice(JOB, name, key, isolation="committed", start=1)
+                found.append(None if part is None else (part.epoch, part.get()))
+    return found
+
+
 def shown(contents: object) -> str:
     return repr(sorted(contents.items())) if isinstance(contents, dict) else repr(contents)
 
@@ -68,6 +86,7 @@ def test_answers_are_those_of_the_job_byte_for_byte(
             assert all(data is not None for _, data in answers.values()) == (namespace != "nothing is here")
         assert (found := scanned(standby.address, name)) == scanned(proxy, name)
         assert found
+        assert parts_of(standby.address, name) == parts_of(proxy, name)
 
 
 def test_states_followed_epoch_by_epoch_are_those_read_at_once(job_of: JobOf, standby_of: StandbyOf) -> None:
