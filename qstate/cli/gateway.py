@@ -97,7 +97,6 @@ def _gateway(arguments: argparse.Namespace) -> int:
         server_module = import_module("qstate.gateway.server")
     except ModuleNotFoundError as exc:
         raise InstallationError(f"the gateway needs {exc.name}: pip install '{DISTRIBUTION}[gateway]'") from exc
-    configure_logs(LogLines(arguments.log_format, process="gateway"))
     limits = {f"max_{name.replace('-', '_')}": getattr(arguments, f"max_{name.replace('-', '_')}") for name in _LIMITS}
     settings = settings_module.GatewaySettings(
         [address_of("--proxy", text) for text in arguments.proxy or [DEFAULT_PROXY]],
@@ -113,6 +112,7 @@ def _gateway(arguments: argparse.Namespace) -> int:
         hosts=arguments.allowed_host,
         **{name: limit for name, limit in limits.items() if limit is not None},
     )
+    configure_logs(LogLines(arguments.log_format, process="gateway"))
     server = server_module.GatewayServer(settings)
     host, port = server.address
     scheme = "https" if arguments.certificate else "http"

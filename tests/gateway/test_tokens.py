@@ -132,9 +132,20 @@ def test_both_ways_may_be_tls(tmp_path: Path) -> None:
         assert client.get(f"{gateway.url}{STATE}/value?key=JFK", headers=bearer("secret")).json()["value"] == 71.06
 
 
-def test_mistakes_of_the_command_line_are_said_in_one_line() -> None:
-    assert_one_line_error(run("gateway", "--host", "0.0.0.0"), "--certificate")
-    assert_one_line_error(run("gateway", "--cors-origin", "shop.example"), "origin")
-    assert_one_line_error(run("gateway", "--max-streams", "0"), "max_streams")
-    assert_one_line_error(run("gateway", "--proxy", "nowhere"), "HOST:PORT")
-    assert cli.ERROR == 2
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        ("--host 0.0.0.0", "--certificate"),
+        ("--cors-origin shop.example", "origin"),
+        ("--max-streams 0", "max_streams"),
+        ("--max-connections-per-address -1", "max_connections_per_address"),
+        ("--job-metrics nowhere", "metrics"),
+        ("--proxy nowhere", "HOST:PORT"),
+    ],
+)
+def test_a_mistake_of_the_command_line_is_one_line(
+    arguments: str, part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["gateway", *arguments.split()]) == cli.ERROR
+    (line,) = capsys.readouterr().err.splitlines()
+    assert part in line
