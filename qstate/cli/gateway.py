@@ -24,6 +24,7 @@ _LIMITS = {
     "connections": "connections at a time",
     "connections-per-address": "connections of one address (default: half of all, no such limit for loopback)",
     "requests": "requests in flight",
+    "requests-per-address": "requests in flight of one address (default: half of all, no such limit for loopback)",
     "streams": "subscriptions at a time",
     "streams-per-address": "subscriptions of one address (default: half of all, no such limit for loopback)",
 }

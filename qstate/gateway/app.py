@@ -54,7 +54,7 @@ class Gateway:
         self.upstream = Upstream(settings)
         self.feeds = Feeds(self.upstream)
         self._figures = JobFigures(settings.job_metrics)
-        self._requests = Places("requests", settings.max_requests, settings.max_requests)
+        self._requests = Places("requests", settings.max_requests, settings.max_requests_per_address)
         self._streams = Places("streams", settings.max_streams, settings.max_streams_per_address)
         self._metrics = GatewayMetrics(lambda: self._streams.taken, lambda: len(self.feeds))
         self.app = Starlette(

@@ -69,7 +69,8 @@ class Parameters:
         if unknown:
             names = ", ".join((*known, "timeout"))
             raise ConfigError(f"there is no parameter {unknown[0]!r:.80} here; there are {names}")
-        self.timeout_s = _timeout(self._read("timeout", float, "seconds") or DEFAULT_TIMEOUT_S)
+        given = self.seconds("timeout")
+        self.timeout_s = _timeout(DEFAULT_TIMEOUT_S if given is None else given)
 
     def __contains__(self, name: str) -> bool:
         return name in self._query

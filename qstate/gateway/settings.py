@@ -35,8 +35,8 @@ class GatewaySettings:
     - `hosts`: the only names in the Host header that are served. Empty: those of loopback if it listens there only,
       otherwise every name.
     - `max_connections`, `max_requests`: connections, and requests in flight. `max_streams`: subscriptions.
-    - `max_connections_per_address`, `max_streams_per_address`: those of one address. 0 is half of all, and no such
-      limit for loopback.
+    - `max_connections_per_address`, `max_requests_per_address`, `max_streams_per_address`: those of one address. 0 is
+      half of all, and no such limit for loopback.
     """
 
     proxies: Sequence[tuple[str, int]]
@@ -53,6 +53,7 @@ class GatewaySettings:
     max_connections: int = 4096
     max_connections_per_address: int = 0
     max_requests: int = 256
+    max_requests_per_address: int = 0
     max_streams: int = 2048
     max_streams_per_address: int = 0
 
@@ -68,7 +69,7 @@ class GatewaySettings:
         for name in ("max_connections", "max_requests", "max_streams"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be 1 or more, got {getattr(self, name)}")
-        for name in ("max_connections_per_address", "max_streams_per_address"):
+        for name in ("max_connections_per_address", "max_requests_per_address", "max_streams_per_address"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}")
         if not self.is_local and self.tls is None and not self.allow_token_without_tls:

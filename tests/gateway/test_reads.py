@@ -156,6 +156,7 @@ def test_names_may_contain_slashes_and_letters_of_any_language(http: httpx.Clien
         (f"{STATE}/value?key=a&min_epoch=x", "min_epoch must be a whole number"),
         (f"{STATE}/value?key=a&min_epoch=-1", "min_epoch"),
         (f"{STATE}/value?key=a&timeout=nan", "timeout"),
+        (f"{STATE}/value?key=a&timeout=0", "timeout"),
         (f"{STATE}/value?key=a&timeout=1&timeout=2", "once"),
         (f"{STATE}/value?key=a&namespace=1.5", "key"),
         ("/v1/jobs/nyc/states/byPlace/value?key=JFK&key=x&key=ff", "whole number"),

@@ -14,6 +14,7 @@ from qstate.cli import main as cli
 from qstate.client import ClientTls
 from qstate.errors import ConfigError
 from qstate.gateway import upstream
+from qstate.gateway.server import GatewayServer
 from qstate.gateway.settings import GatewaySettings
 from qstate.tls import ServerTls
 from tests.certificates import Authority
@@ -110,6 +111,26 @@ def test_a_query_port_that_opens_later_is_not_served_either(tmp_path: Path) -> N
         with serve(tmp_path / "after", ports=f"{port},0"):
             answer = httpx.get(url, timeout=20)
     assert (answer.status_code, answer.json()["code"]) == (403, "FORBIDDEN")
+
+
+def test_beyond_loopback_the_gateway_must_have_no_rights_by_its_certificate(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    rules = READER.format(name="gateway", right="read", digest="0" * 64)
+    rules = rules.replace("[[principals", 'certificates = ["gateway.example"]\n[[principals')
+    (tmp_path / "access.toml").write_text(rules)
+    tls = ServerTls(authority.issue("127.0.0.1"), client_ca_file=authority.file)
+    options = {"access_file": str(tmp_path / "access.toml"), "peer_token": b"proxies", "tls": tls}
+    by_proxy = ClientTls(authority.file, authority.issue("127.0.0.1"))
+    with serve(tmp_path, owner_tls=by_proxy, **options) as proxy:
+        for name, good in (("other.example", True), ("gateway.example", False)):
+            shown = ClientTls(authority.file, authority.issue(name))
+            settings = {"host": "0.0.0.0", "allow_token_without_tls": True, "upstream_tls": shown}
+            if good:
+                with running_gateway(proxy, **settings) as gateway:
+                    assert httpx.get(f"http://127.0.0.1:{gateway.port}/v1/jobs").status_code == 401
+            else:
+                with pytest.raises(ConfigError, match="without a token"):
+                    GatewayServer(GatewaySettings([proxy], ports="0", **settings)).run()
 
 
 def test_tokens_do_not_go_over_a_network_in_the_open() -> None:
