@@ -389,10 +389,10 @@ def _whole(reader: StateReader, descriptor: StateDescriptor, namespace: Namespac
 
 
 def _parts(descriptor: StateDescriptor, epoch: int, dump: Callable[[Any], bytes] | None, value: Any) -> ValueParts:
-    """The parts of a list or map, of which it takes a copy in one step of the interpreter."""
+    """The parts of a list or map."""
     if descriptor.kind is _LIST:
-        return HeapParts(epoch, dump, elements=list(value or ()))
-    return HeapParts(epoch, dump, entries=dict(value or ()))
+        return HeapParts(epoch, dump, elements=value or ())
+    return HeapParts(epoch, dump, entries=value)
 
 
 def _of_most(most_bytes: int, answer_of: Callable[[], bytes | FailureCode | None]) -> bytes | FailureCode | None:

@@ -150,7 +150,10 @@ class HeapMapTable(HeapContainerTable):
             self.live[key] = {map_key: self._load(data) for map_key, data in entries.items()}
 
     def image(self, key: Key) -> dict[Key, bytes] | None:
-        merged: dict[Key, bytes | None] = {**self._committed.get(key, {}), **self._sealed.get(key, {})}
+        committed, sealed = self._committed.get(key, {}), self._sealed.get(key)
+        if not sealed:
+            return committed.copy() or None
+        merged: dict[Key, bytes | None] = {**committed, **sealed}
         return {map_key: data for map_key, data in merged.items() if data is not None} or None
 
     def frozen(self) -> HeapMapTable:

@@ -1,7 +1,7 @@
 """Lists and maps of the heap part by part: an element or entry is serialized when it is asked for.
 
-Rules of this module: it has a copy of the list or dict, which the operator does not change, and knows no epochs and no
-locks. The objects in the copy of a live value are the operator's own.
+Rules of this module: it knows no epochs and no locks. A committed list or dict is a copy for it alone. A live one is
+the operator's own: it is copied, in one step of the interpreter, for each walk, and not for a single entry.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class HeapParts(ValueParts):
         raise AssertionError("a list or map has elements or entries")
 
     def elements(self) -> Iterator[bytes]:
-        return map(self._dumped, self._elements)
+        return map(self._dumped, list(self._elements))
 
     def entries(self, after: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        encoded = {encode_key(map_key): map_key for map_key in self._entries}
-        for map_key in sorted(encoded):
+        entries = {encode_key(map_key): value for map_key, value in list(self._entries.items())}
+        for map_key in sorted(entries):
             if after is None or map_key > after:
-                yield map_key, self._dumped(self._entries[encoded[map_key]])
+                yield map_key, self._dumped(entries[map_key])
 
     def entry(self, map_key: bytes) -> bytes | None:
         found = self._entries.get(decode_key(map_key), _ABSENT)  # type: ignore[arg-type]  # a map key is never None
