@@ -1,8 +1,9 @@
 """What clients that mean it ill cost the others: latency, failures and memory.
 
 Rules of this module: one attack after the other, each on a server of its own, with a well-behaved client that asks one
-key at a time beside it. `python -m benchmarks.hostile [--seconds N] [--backend heap]` prints a table of figures; they
-have no target, because attackers and server share the machine's processors.
+key at a time beside it, and on a job. Attackers and server share the machine's processors, so the fair comparison is
+the same attack on another server of the same machine. `python -m benchmarks.hostile [--seconds N] [--backend heap]
+[--attack idle]` prints two tables of figures.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.hostile_runs import Attacked, attacked
+from benchmarks.hostile_job import AttackedJob
+from benchmarks.hostile_runs import Seen, attacked
 
 __all__ = ["main"]
 
@@ -35,25 +38,42 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.hostile", description=__doc__)
     parser.add_argument("--seconds", type=float, default=10.0, help="of each attack")
     parser.add_argument("--backend", action="append", help="heap, rocksdb; may be given several times")
+    parser.add_argument("--attack", action="append", help="only this one; may be given several times")
     options = parser.parse_args()
-    print("| backend | attack | connections | quiet p50 / p99 | p50 / p99 | failed | MiB before, at most, after |")
-    print("|---|---|---|---|---|---|---|")
+    attacks = {attack: count for attack, count in ATTACKS.items() if attack in (options.attack or ATTACKS)}
+    print("| backend | attack | connections | quiet | beside | attacked | failed | MiB before, at most, after |")
+    print("|---|---|---|---|---|---|---|---|")
     for backend in options.backend or ["heap", "rocksdb"]:
-        for attack, count in ATTACKS.items():
-            with tempfile.TemporaryDirectory() as place, attacked(backend, Path(place) / "state") as server:
-                print(f"| {backend} | {attack} | {_row(server, attack, count, options.seconds)} |", flush=True)
+        for attack, count in attacks.items():
+            with tempfile.TemporaryDirectory() as place:
+                print(f"| {backend} | {attack} | {_row(Path(place), backend, attack, count, options.seconds)} |")
+    print("\n| attack | rows/s quiet | beside | attacked |\n|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as place, AttackedJob(Path(place)) as job:
+        for attack, count in attacks.items():
+            rates = job.rows_per_s(attack, count)
+            print(f"| {attack} | {' | '.join(f'{rate:,.0f}' for rate in rates.values())} |", flush=True)
 
 
-def _row(server: Attacked, attack: str, count: int, seconds: float) -> str:
-    with server.client() as client:
+def _row(place: Path, backend: str, attack: str, count: int, seconds: float) -> str:
+    """What a client of one server sees without an attack, beside one on another server, and under it."""
+    with ExitStack() as stack:
+        server, other = (stack.enter_context(attacked(backend, place / name)) for name in ("server", "other"))
+        client = stack.enter_context(server.client())
         quiet, before = server.seen(client, seconds / 2), server.resident_mib
+        with other.under(attack, count):
+            beside = server.seen(client, seconds)
         with server.under(attack, count) as connections:
             seen = server.seen(client, seconds)
         time.sleep(REST_S)
-    return (
-        f"{connections:,} | {quiet.p50_ms:.2f} / {quiet.p99_ms:.2f} ms | {seen.p50_ms:.2f} / {seen.p99_ms:.2f} ms | "
-        f"{len(seen.failures)} of {len(seen.took_ms)} | {before:.0f}, {server.peak_mib:.0f}, {server.resident_mib:.0f}"
-    )
+        return (
+            f"{connections:,} | {_times(quiet)} | {_times(beside)} | {_times(seen)} | "
+            f"{len(seen.failures)} of {len(seen.took_ms)} | "
+            f"{before:.0f}, {server.peak_mib:.0f}, {server.resident_mib:.0f}"
+        )
+
+
+def _times(seen: Seen) -> str:
+    return f"{seen.p50_ms:.2f} / {seen.p99_ms:.2f} ms"
 
 
 if __name__ == "__main__":

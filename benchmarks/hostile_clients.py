@@ -3,9 +3,10 @@
 Rules of this module: it speaks the protocol, well or badly, and never helps the server: it does not wait for it, and
 does not leave when it is told to, unless the attack needs a new connection. It measures nothing.
 
-    python -m benchmarks.hostile_clients ATTACK COUNT PORT [PORT ...]
+    python -m benchmarks.hostile_clients ATTACK COUNT JOB SMALL LARGE PORT [PORT ...]
 
-It prints a line with the number of its connections when the attack has begun.
+SMALL and LARGE are the states with the small and the large values, perhaps the same. It prints a line with the number
+of its connections when the attack has begun.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import cycle
+from typing import NamedTuple
 
-from benchmarks.hostile_server import JOB, LARGE, SMALL, large_key, small_key
+from benchmarks.hostile_server import large_key, small_key
 from qstate.protocol import ClientConnection, Get, encode, frame
 
 __all__ = ["ATTACKS"]
@@ -47,9 +49,16 @@ def connected(port: int) -> socket.socket:
     return sock
 
 
-def get(number: int, state: str, *keys: str) -> bytes:
-    """The frame of a get."""
-    return frame(encode(Get(number, DEADLINE_MS, (JOB, state), None, {}, keys)))
+class Names(NamedTuple):
+    """What to ask for."""
+
+    job: str
+    small: str
+    large: str
+
+    def get(self, number: int, state: str, *keys: str) -> bytes:
+        """The frame of a get."""
+        return frame(encode(Get(number, DEADLINE_MS, (self.job, state), None, {}, keys)))
 
 
 def _opened(count: int, ports: Iterator[int], open_one: Callable[[int], socket.socket]) -> list[socket.socket]:
@@ -72,7 +81,7 @@ def _begun(count: int) -> None:
     print(count, flush=True)
 
 
-def idle(count: int, ports: Iterator[int]) -> None:
+def idle(count: int, ports: Iterator[int], names: Names) -> None:
     """Connections that do nothing: half of them have not even said Hello."""
 
     def open_one(port: int) -> socket.socket:
@@ -83,10 +92,10 @@ def idle(count: int, ports: Iterator[int]) -> None:
     sys.stdin.read()
 
 
-def slow_writers(count: int, ports: Iterator[int]) -> None:
+def slow_writers(count: int, ports: Iterator[int], names: Names) -> None:
     """Connections that send one byte now and then: of a Hello, or of a get."""
     held = _opened(count, ports, connected)
-    request = cycle(get(1, SMALL, small_key(1)))
+    request = cycle(names.get(1, names.small, small_key(1)))
     _begun(len(held))
     while not _stopped(0.1):
         byte = bytes((next(request),))
@@ -95,7 +104,7 @@ def slow_writers(count: int, ports: Iterator[int]) -> None:
                 sock.send(byte)
 
 
-def half_frames(count: int, ports: Iterator[int]) -> None:
+def half_frames(count: int, ports: Iterator[int], names: Names) -> None:
     """Connections that begin a large frame and never end it."""
     held = _opened(count, ports, connected)
     _begun(len(held))
@@ -105,11 +114,11 @@ def half_frames(count: int, ports: Iterator[int]) -> None:
         """The frames stay half."""
 
 
-def never_reads(count: int, ports: Iterator[int]) -> None:
+def never_reads(count: int, ports: Iterator[int], names: Names) -> None:
     """Connections that ask for large values and read nothing."""
     held = _opened(count, ports, connected)
     _begun(len(held))
-    data = b"".join(get(number, LARGE, large_key(number)) for number in range(1, 100))
+    data = b"".join(names.get(number, names.large, large_key(number)) for number in range(1, 100))
     _write({sock: memoryview(data) for sock in held})
     while not _stopped(0.2):
         """The answers stay unread."""
@@ -137,11 +146,11 @@ def _write(rest: dict[socket.socket, memoryview]) -> None:
                     selector.unregister(sock)
 
 
-def pipelines(count: int, ports: Iterator[int]) -> None:
+def pipelines(count: int, ports: Iterator[int], names: Names) -> None:
     """One connection with as many gets as it can write, which it reads as it likes; again and again."""
     sock = connected(next(ports))
     sock.setblocking(False)
-    data = memoryview(b"".join(get(number, SMALL, small_key(number)) for number in range(1, count)))
+    data = memoryview(b"".join(names.get(number, names.small, small_key(number)) for number in range(1, count)))
     _begun(1)
     rest = data
     while not _stopped(0):
@@ -153,14 +162,14 @@ def pipelines(count: int, ports: Iterator[int]) -> None:
                 rest = rest[sock.send(rest) :] or data
 
 
-def large_gets(count: int, ports: Iterator[int]) -> None:
+def large_gets(count: int, ports: Iterator[int], names: Names) -> None:
     """Connections that ask for the most keys at a time, of large values and of small ones, and read the answers."""
     held = _opened(count, ports, connected)
     _begun(len(held))
     requests = cycle(
         (
-            get(1, LARGE, *(large_key(number) for number in range(MOST_KEYS))),
-            get(1, SMALL, *(small_key(number) for number in range(MOST_KEYS))),
+            names.get(1, names.large, *(large_key(number) for number in range(MOST_KEYS))),
+            names.get(1, names.small, *(small_key(number) for number in range(MOST_KEYS))),
         )
     )
     waiting: dict[socket.socket, int] = {}
@@ -182,7 +191,7 @@ def large_gets(count: int, ports: Iterator[int]) -> None:
                 sock.sendall(next(requests))
 
 
-def handshakes(count: int, ports: Iterator[int]) -> None:
+def handshakes(count: int, ports: Iterator[int], names: Names) -> None:
     """New connections, as fast as it goes, each with one of the worst first frames."""
     room = 65_000
     worst = cycle(
@@ -207,11 +216,11 @@ def handshakes(count: int, ports: Iterator[int]) -> None:
             held.pop(0).close()
 
 
-ATTACKS: dict[str, Callable[[int, Iterator[int]], None]] = {
+ATTACKS: dict[str, Callable[[int, Iterator[int], Names], None]] = {
     attack.__name__: attack
     for attack in (idle, slow_writers, half_frames, never_reads, pipelines, large_gets, handshakes)
 }
 
 
 if __name__ == "__main__":
-    ATTACKS[sys.argv[1]](int(sys.argv[2]), cycle(map(int, sys.argv[3:])))
+    ATTACKS[sys.argv[1]](int(sys.argv[2]), cycle(map(int, sys.argv[6:])), Names(*sys.argv[3:6]))

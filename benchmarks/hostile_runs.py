@@ -1,4 +1,4 @@
-"""One attack on a server of its own: what a well-behaved client and the server's memory see of it.
+"""One attack on a server of its own: what a well-behaved client, a job and the server's memory see of it.
 
 Rules of this module: it starts and ends the processes, asks as a client does, and takes times. It judges nothing.
 """
@@ -8,19 +8,19 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
-from benchmarks.hostile_server import JOB, SMALL, small_key
+from benchmarks.hostile_server import JOB, LARGE, SMALL, small_key
 from benchmarks.latencies import percentile
 from benchmarks.process_memory import peak_mib, resident_mib
 from qstate.client import QueryableStateClient
 from qstate.errors import QStateError
 
-__all__ = ["LARGE_BYTES", "Attacked", "Seen", "attacked"]
+__all__ = ["LARGE_BYTES", "Attacked", "Seen", "attacked", "attackers"]
 
 #: A value of the large state.
 LARGE_BYTES = 10 << 20
@@ -79,12 +79,17 @@ class Attacked:
             time.sleep(PAUSE_S)
         return seen
 
-    @contextmanager
-    def under(self, attack: str, connections: int) -> Iterator[int]:
+    def under(self, attack: str, connections: int) -> AbstractContextManager[int]:
         """Attack meanwhile. Gives the number of connections that the attack could make."""
-        with _process("benchmarks.hostile_clients", attack, str(connections), *self._ports) as process:
-            assert process.stdout is not None
-            yield int(process.stdout.readline())
+        return attackers(attack, connections, (JOB, SMALL, LARGE), self._ports)
+
+
+@contextmanager
+def attackers(attack: str, connections: int, names: tuple[str, str, str], ports: Iterable[str | int]) -> Iterator[int]:
+    """Attack these ports meanwhile, with gets of a job, its small and its large values."""
+    with _process("benchmarks.hostile_clients", attack, str(connections), *names, *map(str, ports)) as process:
+        assert process.stdout is not None
+        yield int(process.stdout.readline())
 
 
 @contextmanager

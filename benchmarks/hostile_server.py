@@ -36,13 +36,13 @@ STATES = {name: ValueStateDescriptor(name, bytes).queryable(name) for name in (S
 
 
 def small_key(number: int) -> str:
-    """A key of the small state."""
+    """A key with a small value."""
     return f"key {number % SMALL_KEYS}"
 
 
 def large_key(number: int) -> str:
-    """A key of the large state."""
-    return f"key {number % LARGE_KEYS}"
+    """A key with a large value."""
+    return f"large key {number % LARGE_KEYS}"
 
 
 class _Oracle:

@@ -46,6 +46,7 @@ from qstate.protocol.messages import (
     Form,
     Get,
     GetPart,
+    Hello,
     Message,
     Page,
     Part,
@@ -136,6 +137,7 @@ _NUMBERS = {form.number: form.message for form in FORMS}
 _NEW = tuple.__new__
 _pack = msgspec.msgpack.Encoder().encode
 _start_of = msgspec.msgpack.Decoder(_Start).decode
+_HANDSHAKE = (Hello,)
 #: Of a larger payload `encode` does not read the values back.
 _LARGE = 64 * 1024
 #: Where an error of the library says it is: the index in the payload's array.
@@ -273,6 +275,8 @@ def decoder_of(takes: tuple[type, ...] | None) -> Callable[[bytes], Any]:
 
 def _fault(payload: bytes, takes: tuple[type, ...] | None, error: Exception) -> RemoteProtocolError:
     """What a payload is refused with that no decoder takes. A payload with an id fails only that request."""
+    if takes == _HANDSHAKE:  # nothing that a server says depends on how it begins, so do not look at it again
+        return RemoteProtocolError(str(error))
     try:
         start = _start_of(payload)
     except (*FAULTS, RecursionError) as exc:
