@@ -395,6 +395,10 @@ class StateScan(ABC):
     #: The epoch that the scan shows.
     epoch: int
 
+    def prepare(self) -> Iterator[None]:
+        """What takes long before the first entries, in parts of about a millisecond. `entries` works without it."""
+        return iter(())
+
     @abstractmethod
     def entries(self, group: int, after: tuple[bytes, bytes] | None, selection: Selection) -> Iterator[Scanned]:
         """The selected keys of a key group of the backend, after the place (encoded namespace, encoded key)."""

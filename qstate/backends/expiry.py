@@ -191,6 +191,9 @@ class _CurrentScan(StateScan):
         self._scan = scan
         self._current = current
 
+    def prepare(self) -> Iterator[None]:
+        return self._scan.prepare()
+
     def entries(self, group: int, after: tuple[bytes, bytes] | None, selection: Selection) -> Iterator[Scanned]:
         most_bytes = selection.most_bytes
         stored = replace(selection, values=True, most_bytes=min(UNBOUNDED, most_bytes * _LARGER))

@@ -3,13 +3,14 @@
 Rules of this module: it knows keys, their encoding and their key groups, and nothing of the values.
 
 A dict has no order and no position to continue from. So a scan has a list of the keys, by key group, each sorted when
-it is first read. To make it costs a hash of each key: two seconds for a million.
+it is first read. To make it costs a hash of each key: two seconds for a million. So it can be made in parts.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from threading import Lock
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -35,6 +36,8 @@ class IndexedTable(Protocol):
     def state(self) -> IndexedState: ...
 
 
+#: Finding the groups of so many takes about a millisecond.
+KEYS_AT_ONCE = 500
 #: Gives the keys of a table; called once, when the first group is read.
 KeysOf = Callable[[], Iterable[Key]]
 SomeTable = TypeVar("SomeTable", bound=IndexedTable)
@@ -54,10 +57,20 @@ class KeyIndex(Generic[SomeTable]):
 
     def __init__(self, epoch: int, tables: Iterable[tuple[SomeTable, KeysOf]]) -> None:
         self.epoch = epoch
-        self._tables = list(tables)
         self._lock = Lock()
-        self._groups: dict[int, list[tuple[SomeTable, Key]]] | None = None
+        #: The keys that are in no group yet, by table.
+        self._tables = list(tables)
+        self._rest = _keys_of(self._tables)
+        self._complete = False
+        self._groups: dict[int, dict[SomeTable, list[Key]]] = {}
         self._sorted: dict[int, list[Place]] = {}
+
+    def prepare(self) -> Iterator[None]:
+        """Find the group of each key, some keys in each step. Several threads may do so together."""
+        while not self._complete:
+            with self._lock:
+                self._group_some()
+            yield
 
     def selected(self, group: int, after: tuple[bytes, bytes] | None, selection: Selection) -> Iterator[Place]:
         """The selected keys of a group after a place, in order."""
@@ -71,23 +84,38 @@ class KeyIndex(Generic[SomeTable]):
         with self._lock:
             found = self._sorted.get(group)
             if found is None:
-                if self._groups is None:
-                    self._groups = self._by_group()
+                while not self._complete:
+                    self._group_some()
                 encode = key_encoder()
-                unsorted = self._groups.pop(group, ())
-                found = [Place(table.encoded_namespace, encode(key), table, key) for table, key in unsorted]
+                unsorted = self._groups.pop(group, {})
+                found = [
+                    Place(table.encoded_namespace, encode(key), table, key)
+                    for table, keys in unsorted.items()
+                    for key in keys
+                ]
                 found.sort(key=_order)
                 self._sorted[group] = found
             return found
 
-    def _by_group(self) -> dict[int, list[tuple[SomeTable, Key]]]:
-        groups: dict[int, list[tuple[SomeTable, Key]]] = {}
-        for table, keys_of in self._tables:
-            group_of = table.state.group_of
-            for key in keys_of():
-                groups.setdefault(group_of(key), []).append((table, key))
-        self._tables = []
-        return groups
+    def _group_some(self) -> None:
+        """Find the group of some more keys. Call it under the lock."""
+        groups, done = self._groups, 0
+        try:
+            for table, key in islice(self._rest, KEYS_AT_ONCE):
+                groups.setdefault(table.state.group_of(key), {}).setdefault(table, []).append(key)
+                done += 1
+        except Exception:
+            # The next one begins again, because an iterator that has failed has no further keys.
+            self._rest, self._groups = _keys_of(self._tables), {}
+            raise
+        if done < KEYS_AT_ONCE:
+            self._complete, self._tables = True, []
+
+
+def _keys_of(tables: Iterable[tuple[SomeTable, KeysOf]]) -> Iterator[tuple[SomeTable, Key]]:
+    for table, keys_of in tables:
+        for key in keys_of():
+            yield table, key
 
 
 def _order(place: tuple[Any, ...]) -> tuple[bytes, bytes]:

@@ -82,6 +82,9 @@ class LiveByteStoreScan(ByteStoreScan):
         self._cached = cached
         self._newest = newest
 
+    def prepare(self) -> Iterator[None]:
+        return self._cached.prepare()
+
     def entries(self, group: int, after: tuple[bytes, bytes] | None, selection: Selection) -> Iterator[Scanned]:
         # The cache first: what it writes meanwhile is in the store afterwards.
         cached = {(one.namespace, one.key): one for one in self._cached.selected(group, after, selection)}

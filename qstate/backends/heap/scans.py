@@ -32,6 +32,9 @@ class HeapScan(StateScan):
         self._find = find
         self._answer_of = answer_of
 
+    def prepare(self) -> Iterator[None]:
+        return self._index.prepare()
+
     def entries(self, group: int, after: tuple[bytes, bytes] | None, selection: Selection) -> Iterator[Scanned]:
         for namespace, key, table, plain in self._index.selected(group, after, selection):
             found = self._find(table, plain)

@@ -116,7 +116,8 @@ class StateServer(EndpointOwner):
             self._polls.take(call, target)
             return None
         if isinstance(request, Scan):
-            return page_of(request, instance, views, min(call.most_bytes, request.max_bytes))
+            steps = page_of(request, instance, views, min(call.most_bytes, request.max_bytes))
+            return next(steps) or steps  # most pages take one step
         if isinstance(request, GetPart):
             return self._part(instance, request, min(call.most_bytes, request.max_bytes))
         if keys > MOST_AT_ONCE:

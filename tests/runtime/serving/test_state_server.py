@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import msgpack
 import pytest
 
+from qstate.backends.contract import Scanned, Selection, StateScan
+from qstate.descriptors import StateDescriptor
 from qstate.errors import FailureCode
 from qstate.keys import ColumnType, Key, KeyGroupRange, Namespace, key_group
-from qstate.protocol import Failure, Get, Ping, Pong, Values, encode, frame
+from qstate.protocol import Failure, Get, Page, Ping, Pong, Scan, Values, encode, frame
 from qstate.runtime.serving.registry import StateRegistry
 from tests.runtime.serving.conftest import ServerFactory
 from tests.runtime.serving.raw_client import RawClient, value
@@ -249,3 +253,49 @@ def test_client_that_reads_more_slowly_than_it_asks_has_every_answer(
         numbers = [client.send_get(state_id, "large") for _ in range(gets)]
         for number in numbers:
             assert isinstance(client.answer_to(number), Values)
+
+
+class _PreparingScan(StateScan):
+    """Prepares until the gate opens, in short steps."""
+
+    epoch = 0
+
+    def __init__(self, gate: threading.Event) -> None:
+        self._gate = gate
+
+    def prepare(self) -> Iterator[None]:
+        while not self._gate.is_set():
+            yield
+
+    def entries(self, group: int, after: tuple[bytes, bytes] | None, selection: Selection) -> Iterator[Scanned]:
+        return iter(())
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class _PreparingReader(DictReader):
+    def __init__(self) -> None:
+        super().__init__({"a": 1})
+        self.gate = threading.Event()
+
+    def scan(self, descriptor: StateDescriptor) -> StateScan:
+        return _PreparingScan(self.gate)
+
+
+def test_a_scan_that_is_prepared_for_long_delays_no_other_requests(
+    registry: StateRegistry, start_server: ServerFactory
+) -> None:
+    reader = _PreparingReader()
+    state_id = registry.register(instance(reader))
+    server = start_server(query_threads=1, network_threads=1)
+    with RawClient(server.address) as scanning, RawClient(server.address) as other:
+        number = scanning.connection.next_id()
+        scan = Scan(number, 60_000, state_id, (), None, 0, MAX_PARALLELISM, None, b"", {})
+        scanning.sock.sendall(scanning.connection.send(scan))
+        assert isinstance(scanning.ping(), Pong)  # the scan has been read
+        for _ in range(3):
+            assert isinstance(other.get(state_id, "a"), Values)
+        assert isinstance(scanning.get(state_id, "a"), Values)
+        reader.gate.set()
+        assert isinstance(scanning.answer_to(number), Page)

@@ -7,7 +7,7 @@ sockets or threads. It reads no more than one page's bytes and one value at a ti
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgpack
 from msgspec import Raw
@@ -41,8 +41,8 @@ _HEADER_BYTES = 5
 _VOID = b"\xc0"
 
 
-def page_of(request: Scan, instance: StateInstance, views: ScanViews, most_bytes: int) -> Page:
-    """The answer to a Scan of this instance.
+def page_of(request: Scan, instance: StateInstance, views: ScanViews, most_bytes: int) -> Iterator[Page | None]:
+    """The answer to a Scan of this instance, in steps: the first page of a scan may take long to prepare.
 
     Raises the `QueryError` that the request fails with: `KeyGroupNotOwned`, `WrongKeyType`, `UnsupportedQuery`,
     `ScanExpired`, `Overloaded`, `TooLarge` for a key that no page can have, and what a get fails with.
@@ -52,22 +52,25 @@ def page_of(request: Scan, instance: StateInstance, views: ScanViews, most_bytes
     reader = _PageReader(request, instance, most_bytes)
     if request.limit == 0:
         views.drop(request.view)
-        return reader.page(-1, b"")
+        yield reader.page(-1, b"")
+        return
     view = _view_of(request, instance, views)
     keep_s = 0.0
     try:
         epoch = view.scan.epoch
         if request.options:
             check_epoch(epoch, request.options)
+        yield from view.scan.prepare()
         reader.read(view.scan, min(request.stop_group, instance.key_groups.stop))
         goes_on = reader.goes_on
         # The client may not get the last page of several, and ask for it again.
         keep_s = IDLE_S if goes_on else LAST_PAGE_S if request.view else 0.0
-        return reader.page(epoch, view.id if goes_on else b"")
+        page = reader.page(epoch, view.id if goes_on else b"")
     except ClosedError as exc:  # the backend is closed as soon as its state is not served any more
         raise UnknownStateId(state=instance.name) from exc
     finally:
         views.release(view, keep_s)
+    yield page
 
 
 def _view_of(request: Scan, instance: StateInstance, views: ScanViews) -> View:
