@@ -24,6 +24,7 @@ from msgspec import Struct
 from qstate.descriptors import StateKind
 from qstate.errors import ConfigError, SerializationError, UnsupportedOperation
 from qstate.evolution.declared_values import DeclaredValues
+from qstate.html_tables import html_table
 from qstate.serializers import MessagePackSerializer, Serializer, unpacker
 
 __all__ = [
@@ -270,6 +271,19 @@ class ReadOnlyState(Struct, eq=False):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.contents()!r}, epoch={self.epoch}, isolation={self.isolation!r})"
+
+    def _repr_html_(self) -> str:
+        """The view as a table, for notebooks: escaped, and cut to a few rows."""
+        caption = f"{type(self).__name__}, epoch {self.epoch}, {self.isolation}"
+        try:
+            found = self.contents()
+        except SerializationError as error:
+            return html_table(caption, ["error"], [[str(error)]])
+        if isinstance(found, dict):
+            return html_table(caption, ["key", "value"], found.items())
+        if isinstance(found, list):
+            return html_table(caption, ["", "element"], enumerate(found))
+        return html_table(caption, [], [[found]])
 
     def __reduce__(self) -> tuple[type[ReadOnlyState], tuple[bytes, _Reading]]:
         return type(self), (self._data, self._reading)

@@ -23,6 +23,7 @@ from qstate.checkpoint import Savepoint, open_source, write_savepoint
 from qstate.checkpoint.storage.locations import absolute, open_directory
 from qstate.config import JobConfig
 from qstate.errors import ClosedError, ConfigError, JobError
+from qstate.html_tables import html_table
 from qstate.runtime.control.addresses import RestoredSubtask
 from qstate.runtime.control.auth_token import with_token
 from qstate.runtime.control.job_statistics import JobStatistics
@@ -33,6 +34,7 @@ from qstate.runtime.serving.metrics import MetricsServer, check_metrics
 from qstate.runtime.serving.query_ports import check_exposure
 from qstate.runtime.tasks.driver_only import check_driver
 from qstate.spark.command_lines import is_on_a_command_line
+from qstate.spark.job_display import figures_html, show_figures
 from qstate.spark.keyed_stream import KeyedStream
 from qstate.spark.live_jobs import LiveJob, LiveJobs
 from qstate.spark.plan.operators import JobOperators
@@ -214,6 +216,15 @@ class Job:
         self._check_running()
         return self._manager.statistics()
 
+    def display(self, seconds: float | None = None, *, interval_s: float = 1.0) -> None:
+        """Show the figures of `statistics`, a line for each subtask.
+
+        In a notebook (IPython) it is a table that changes every `interval_s` seconds, for `seconds` seconds or, by
+        default, until the cell is interrupted or the job is stopped. An interruption ends only the display. Elsewhere
+        the figures are printed once. Raises `ClosedError` when the job has been stopped before.
+        """
+        show_figures(self.statistics, seconds, interval_s)
+
     @property
     def metrics_address(self) -> tuple[str, int] | None:
         """(host, port) of the Prometheus metrics, `http://host:port/metrics`; None without `metrics_ports`."""
@@ -255,6 +266,17 @@ class Job:
             _LIVE_JOBS.remove(self._live)
             atexit.unregister(self.stop)
             self._ended = True
+
+    def __repr__(self) -> str:
+        state = "stopped" if self._stopped else "up"
+        return f"<Job {self.name!r}: {self.parallelism} subtasks, backend {self.config.backend!r}, {state}>"
+
+    def _repr_html_(self) -> str:
+        """The job's figures as a table, for notebooks: see `display`."""
+        try:
+            return figures_html(self.statistics())
+        except ClosedError:
+            return html_table(repr(self), [], [])
 
     def __enter__(self) -> Job:
         return self

@@ -26,6 +26,7 @@ from qstate.views import serializers_by_name
 
 __all__ = [
     "DEFAULT_TIMEOUT_S",
+    "addresses_text",
     "check_address",
     "check_name",
     "check_names",
@@ -91,6 +92,13 @@ def endpoints_of(
         for other in _addresses("fallback", fallback)
     ]
     return Endpoints([StateCache(Proxies(addresses, random), way=way, serializers=known), *elsewhere])
+
+
+def addresses_text(endpoints: Endpoints) -> str:
+    """The addresses of the job's proxies, for people."""
+    found = list(endpoints.caches[0].proxies)
+    text = ", ".join(f"{host}:{port}" for host, port in found[:3])
+    return text if len(found) <= 3 else f"{text} and {len(found) - 3} more"
 
 
 def link_settings(

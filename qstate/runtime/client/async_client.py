@@ -15,11 +15,13 @@ from types import EllipsisType
 from typing import Any, TypeVar, overload
 
 from qstate.errors import ClosedError, ConfigError, DeadlineExceeded, QueryCancelled, QueryError
+from qstate.html_tables import html_table
 from qstate.keys import Column, Key, Namespace, key_group
 from qstate.protocol import Locate, Page, Part, Ping, Scan
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
 from qstate.runtime.client.arguments import (
     DEFAULT_TIMEOUT_S,
+    addresses_text,
     check_name,
     check_names,
     check_timeout,
@@ -400,6 +402,14 @@ class AsyncQueryableStateClient(AsyncParts):
         await self._links.close()
         if self._long_links is not None:
             await self._long_links.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {addresses_text(self._links.endpoints)}{', closed' * self._links.closed}>"
+
+    def _repr_html_(self) -> str:
+        """The client as a table, for notebooks. It asks the servers nothing."""
+        state = "closed" if self._links.closed else "open"
+        return html_table(type(self).__name__, ["proxies", "state"], [[addresses_text(self._links.endpoints), state]])
 
     async def __aenter__(self) -> AsyncQueryableStateClient:
         return self

@@ -14,11 +14,13 @@ from types import EllipsisType
 from typing import Any, TypeVar, overload
 
 from qstate.errors import QueryError
+from qstate.html_tables import html_table
 from qstate.keys import Column, Key, Namespace, key_group
 from qstate.protocol import Locate, Page, Part, Ping, Scan
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
 from qstate.runtime.client.arguments import (
     DEFAULT_TIMEOUT_S,
+    addresses_text,
     check_name,
     check_names,
     check_timeout,
@@ -388,6 +390,14 @@ class QueryableStateClient(SyncParts):
         if links is not None:
             with links.lock:
                 links.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {addresses_text(self._links.endpoints)}{', closed' * self._links.closed}>"
+
+    def _repr_html_(self) -> str:
+        """The client as a table, for notebooks. It asks the servers nothing."""
+        state = "closed" if self._links.closed else "open"
+        return html_table(type(self).__name__, ["proxies", "state"], [[addresses_text(self._links.endpoints), state]])
 
     def __enter__(self) -> QueryableStateClient:
         return self

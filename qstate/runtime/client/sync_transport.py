@@ -249,6 +249,11 @@ class SyncLinks(Links[SyncLink]):
             operation.on_time(time.monotonic())
         return operation.finished
 
+    @property
+    def closed(self) -> bool:
+        """Whether they were closed for good."""
+        return self._closed is not None
+
     def close(self, reason: str = "the client is closed") -> None:
         """Close every connection; unfinished operations fail with `ClosedError`. Call with the lock."""
         if self._closed is not None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any, Generic, Literal, TypeVar, overload
 
 from qstate.errors import QueryError
+from qstate.html_tables import html_table
 from qstate.keys import Column, Key, Namespace
 from qstate.runtime.client.results.sync_results import ScanResults, Subscription
 from qstate.runtime.client.results.typed_views import TypedViews
@@ -53,6 +54,15 @@ class StateHandle(Generic[View]):
     def isolation(self) -> str:
         """The isolation of all reads: `live` or `committed`. Subscriptions give what is committed in any case."""
         return self._isolation
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._name!r} of job {self._job!r}, {self._isolation}>"
+
+    def _repr_html_(self) -> str:
+        """The handle as a table, for notebooks. It asks the job nothing."""
+        return html_table(
+            type(self).__name__, ["state", "job", "isolation"], [[self._name, self._job, self._isolation]]
+        )
 
     def __getitem__(self, key: Key) -> View:
         """The view of the key's value in the void namespace. Raises `KeyError` without one, and what `get` raises."""

@@ -1,0 +1,86 @@
+"""The figures of a job as a table: live in a notebook, once as text elsewhere.
+
+Rules of this module: figures in, a table out. It asks for new figures and waits in between; it knows no Spark.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any
+
+from qstate.errors import ClosedError
+from qstate.html_tables import html_table
+from qstate.runtime.control.job_statistics import JobStatistics, SubtaskStatistics
+
+__all__ = ["figures_html", "show_figures"]
+
+HEADS = ("operator", "subtask", "epoch", "rows in", "rows/s", "rows out", "keys or entries", "watermark")
+
+
+def figures_html(now: JobStatistics, before: JobStatistics | None = None, past_s: float = 0.0) -> str:
+    """The figures of each subtask as a table. Rows per second are those since `before`, `past_s` seconds ago."""
+    earlier = {} if before is None else {(one.operator, one.subtask): one.rows_in for one in before.subtasks}
+    served = now.proxies
+    queries = "" if served is None else f", {served.requests:,} queries served"
+    silent = sum(not process.reachable for process in now.processes)
+    lost = f", {silent} do not answer" if silent else ""
+    caption = f"job {now.job!r}: {len(now.processes)} processes{lost}{queries}"
+    return html_table(caption, HEADS, (_cells(one, earlier, past_s) for one in now.subtasks))
+
+
+def show_figures(statistics: Callable[[], JobStatistics], seconds: float | None, interval_s: float) -> None:
+    """Show the figures: in a notebook again and again for so many seconds, elsewhere once, as text.
+
+    Ends without an error when the cell is interrupted, or when the job is stopped.
+    """
+    shell = _notebook()
+    before = statistics()
+    if shell is None:
+        print(before)
+        return
+    shown = shell.display.DisplayHandle()
+    shown.display(_Html(figures_html(before)))
+    began = asked = time.monotonic()
+    try:
+        while seconds is None or time.monotonic() - began < seconds:
+            time.sleep(interval_s)
+            now, at = statistics(), time.monotonic()
+            shown.update(_Html(figures_html(now, before, at - asked)))
+            before, asked = now, at
+    except (KeyboardInterrupt, ClosedError):
+        return
+
+
+class _Html:
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def _repr_html_(self) -> str:
+        return self._text
+
+
+def _notebook() -> Any:
+    """IPython, if this program runs in it. It is not imported for that."""
+    found = sys.modules.get("IPython")
+    return None if found is None or found.get_ipython() is None else found
+
+
+def _cells(one: SubtaskStatistics, earlier: dict[tuple[str, int], int], past_s: float) -> list[object]:
+    before = earlier.get((one.operator, one.subtask))
+    # A task manager that was restarted counts from zero.
+    rate = "" if before is None or not past_s else f"{max(0, one.rows_in - before) / past_s:,.0f}"
+    keys = sum(one.state.keys.values()) if one.state.keys else one.state.entries
+    moment = one.watermark_ms
+    return [
+        one.operator,
+        one.subtask,
+        one.epoch,
+        f"{one.rows_in:,}",
+        rate,
+        f"{one.rows_out:,}",
+        "" if keys is None else f"{keys:,}",
+        "" if moment is None else f"{datetime.fromtimestamp(moment / 1000, timezone.utc):%Y-%m-%d %H:%M:%S}",
+    ]
