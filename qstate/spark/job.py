@@ -34,7 +34,7 @@ from qstate.runtime.serving.metrics import MetricsServer, check_metrics
 from qstate.runtime.serving.query_ports import check_exposure
 from qstate.runtime.tasks.driver_only import check_driver
 from qstate.spark.command_lines import is_on_a_command_line
-from qstate.spark.job_display import figures_html, show_figures
+from qstate.spark.job_display import figures_html, notebook, show_figures
 from qstate.spark.keyed_stream import KeyedStream
 from qstate.spark.live_jobs import LiveJob, LiveJobs
 from qstate.spark.plan.operators import JobOperators
@@ -69,8 +69,10 @@ class Job:
     A running job of the same name in this driver is stopped first, so that a notebook's cell can be run again. With the
     same `checkpoint_dir`, the new job continues with its state.
 
-    Raises `ConfigError`, before anything is started, for a setting that cannot work, and for the name of a job with a
-    running query, also one that has had no data yet.
+    In a notebook (IPython), its queries that run are stopped, too, with a warning.
+
+    Raises `ConfigError`, before anything is started, for a setting that cannot work, and, outside notebooks, for the
+    name of a job with a running query, also one that has had no data yet.
     """
 
     def __init__(self, spark: SparkSession, name: str, **settings: Any) -> None:
@@ -80,7 +82,8 @@ class Job:
         if not isinstance(spark, SparkSession):
             raise ConfigError(
                 f"a job runs in the driver of its Spark application, got a session of {type(spark).__module__}; with "
-                "Spark Connect the driver is elsewhere: submit the program with spark-submit instead"
+                "Spark Connect the driver is elsewhere: submit the program with spark-submit instead. Clients work "
+                "from everywhere"
             )
         context = spark.sparkContext
         self.name = name
@@ -97,7 +100,7 @@ class Job:
         if self.config.tracing:
             check_tracing()
         check_exposure(self.config, "127.0.0.1" if local else "the host's address")
-        _LIVE_JOBS.stop_idle(name)
+        _LIVE_JOBS.stop_earlier(name, in_notebook=notebook() is not None)
         _use_this_interpreter(context, local=local)
         self._spark = spark
         self._queries = StreamingQueries(spark)
@@ -113,7 +116,7 @@ class Job:
         self._stopping = threading.Lock()
         self._stopped = False
         self._ended = False
-        self._live = LiveJob(name, self._running_queries, self._deletes_state, self.stop)
+        self._live = LiveJob(name, self._running_queries, self._queries.stop_with_mark, self._deletes_state, self.stop)
         self._metrics: MetricsServer | None = None
         try:
             _LIVE_JOBS.add(self._live)

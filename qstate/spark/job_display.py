@@ -15,7 +15,7 @@ from qstate.errors import ClosedError
 from qstate.html_tables import html_table
 from qstate.runtime.control.job_statistics import JobStatistics, SubtaskStatistics
 
-__all__ = ["figures_html", "show_figures"]
+__all__ = ["figures_html", "notebook", "show_figures"]
 
 HEADS = ("operator", "subtask", "epoch", "rows in", "rows/s", "rows out", "keys or entries", "watermark")
 
@@ -36,7 +36,7 @@ def show_figures(statistics: Callable[[], JobStatistics], seconds: float | None,
 
     Ends without an error when the cell is interrupted, or when the job is stopped.
     """
-    shell = _notebook()
+    shell = notebook()
     before = statistics()
     if shell is None:
         print(before)
@@ -62,8 +62,8 @@ class _Html:
         return self._text
 
 
-def _notebook() -> Any:
-    """IPython, if this program runs in it. It is not imported for that."""
+def notebook() -> Any:
+    """The module IPython, if this program runs in it. It is not imported for that."""
     found = sys.modules.get("IPython")
     return None if found is None or found.get_ipython() is None else found
 

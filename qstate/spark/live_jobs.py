@@ -1,7 +1,8 @@
 """The jobs of this driver that have not been stopped, by name.
 
 Rules of this module: a name belongs to one job at a time, because clients distinguish jobs only by name. A notebook's
-cell that creates a job may run again: the earlier job is then stopped, unless one of its queries runs.
+cell that creates a job may run again: the earlier job is then stopped, with its queries. In other programs it is
+stopped unless one of its queries runs.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ __all__ = ["LiveJob", "LiveJobs"]
 class LiveJob:
     """A job in the registry.
 
-    `running_queries` returns the names, by id, of the streaming queries that drive its operators now; `deletes_state`
-    returns whether `stop` deletes state.
+    `running_queries` returns the names, by id, of the streaming queries that drive its operators now, `stop_queries`
+    stops them; `deletes_state` returns whether `stop` deletes state.
     """
 
     name: str
     running_queries: Callable[[], dict[str, str | None]]
+    stop_queries: Callable[[], None]
     deletes_state: Callable[[], bool]
     stop: Callable[[], None]
 
@@ -37,14 +39,22 @@ class LiveJobs:
         self._jobs: dict[str, LiveJob] = {}
         self._lock = threading.Lock()
 
-    def stop_idle(self, name: str) -> None:
-        """Stop the job of this name, if there is one. Raises `ConfigError` when a query of it runs."""
+    def stop_earlier(self, name: str, *, in_notebook: bool) -> None:
+        """Stop the job of this name, if there is one.
+
+        A query of it that runs is stopped in a notebook, where a cell has been run again, with a warning. Elsewhere it
+        raises `ConfigError`: a program that makes two jobs of one name has a mistake.
+        """
         with self._lock:
             job = self._jobs.get(name)
         if job is None:
             return
         running = job.running_queries()
-        if running:
+        if running and in_notebook:
+            job.stop_queries()
+            labels = ", ".join(repr(label or query) for query, label in running.items())
+            warnings.warn(f"the earlier job {name!r} is stopped, with its query {labels}", stacklevel=3)
+        elif running:
             queries = ", ".join(f"{label!r} ({query})" if label else query for query, label in running.items())
             raise ConfigError(
                 f"a job {name!r} is up in this driver and its streaming query {queries} runs: stop the query "

@@ -44,6 +44,12 @@ class StreamingQueries:
         """`running`, but only the queries of the job's operators, also before their first data."""
         return {str(query.id): query.name for query in self._active() if self.mark in _plan_of(query)}
 
+    def stop_with_mark(self) -> None:
+        """Stop the running queries of the job's operators."""
+        for query in self._active():
+            if self.mark in _plan_of(query):
+                query.stop()
+
     def checkpoint_location(self, query_id: str) -> str | None:
         """The checkpointLocation of a running query, as Spark writes locations; None for an unknown query."""
         for query in self._active():
