@@ -53,6 +53,8 @@ class Attacked:
         self._server = server
         self._ports = ports
         self._numbers = count()
+        #: What it has before an attack.
+        self.began_mib = self.resident_mib
 
     @property
     def resident_mib(self) -> float:
@@ -63,8 +65,8 @@ class Attacked:
         """The most memory that the server ever had."""
         return peak_mib(self._server.pid)
 
-    def client(self) -> QueryableStateClient:
-        return QueryableStateClient("127.0.0.1", int(self._ports[0]), timeout_s=TIMEOUT_S)
+    def client(self, timeout_s: float = TIMEOUT_S) -> QueryableStateClient:
+        return QueryableStateClient("127.0.0.1", int(self._ports[0]), timeout_s=timeout_s)
 
     def seen(self, client: QueryableStateClient, seconds: float) -> Seen:
         """Ask one key after the other for so long."""

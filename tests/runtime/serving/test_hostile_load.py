@@ -1,7 +1,8 @@
 """Clients that mean it ill, in processes of their own, do not keep others from being served.
 
-How much slower others get is measured by `benchmarks/hostile.py` on a quiet machine. Here the times are bounded so
-that a busy machine passes: what these tests find is a server that fails requests, grows, or stops answering.
+How much slower others get is measured by `benchmarks/hostile.py`. Here no time is bounded but that of an answer,
+because other work on the machine takes time, too: what these tests find is a server that fails requests, grows, keeps
+what it has grown by, or stops answering.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from collections.abc import Iterator
 import pytest
 
 from benchmarks.hostile_runs import Attacked, attacked
+from tests.runtime.serving.raw_client import wait_until
 
-#: The default budgets of a proxy and a state server are 2 x 64. Requests and answers exist in several forms, and the C
-#: library keeps some of what was freed.
-MOST_MIB = 640
-#: A busy machine takes less for most gets.
-MOST_P50_MS = 100.0
+#: Beside what a server has anyway: the default budgets of a proxy and a state server are 2 x 64. Beside them there are
+#: the answers that are being made, and connections.
+MOST_MIB = 2 * 64 + 64
+#: What is left of that when the attackers are gone.
+MOST_LEFT_MIB = 48
+#: A busy machine takes longer than any attack.
+TIMEOUT_S = 60.0
 SECONDS = 1.0
 #: Less than in the benchmark: RocksDB writes them first.
 LARGE_BYTES = 4 << 20
@@ -54,10 +58,11 @@ def test_large_values_on_disk_harm_no_others(rocksdb: Attacked, attack: str) -> 
 
 
 def check(server: Attacked, attack: str) -> None:
-    with server.client() as client, server.under(attack, ATTACKS[attack]):
+    with server.client(TIMEOUT_S) as client, server.under(attack, ATTACKS[attack]):
         seen = server.seen(client, SECONDS)
-        with server.client() as new:
-            seen.failures += server.seen(new, SECONDS / 10).failures
-    assert not seen.failures
-    assert seen.p50_ms < MOST_P50_MS
-    assert server.peak_mib < MOST_MIB
+        with server.client(TIMEOUT_S) as new:
+            others = server.seen(new, SECONDS / 10)
+    assert not seen.failures and not others.failures
+    assert seen.took_ms and others.took_ms
+    assert server.peak_mib - server.began_mib < MOST_MIB
+    wait_until(lambda: server.resident_mib - server.began_mib < MOST_LEFT_MIB, "giving the memory back")
