@@ -245,6 +245,8 @@ def _type_of(declared: Any, within: tuple[Any, ...]) -> ValueType:
         return OBJECT
     if declared is None:
         return ScalarType("None")
+    if isinstance(declared, ValueType):  # that of a stored schema
+        return declared
     within = (*within, declared)
     origin, arguments = typing.get_origin(declared), typing.get_args(declared)
     if origin is not None:

@@ -21,9 +21,11 @@ from qstate.backends.expiry import current_reader
 from qstate.checkpoint.sources.change_feed import StateFeed
 from qstate.descriptors import MapStateDescriptor, StateDescriptor
 from qstate.errors import ConfigError
+from qstate.evolution.answer_types import answer_schemas
 from qstate.keys import ColumnType, Key, KeyGroupRange, check_max_parallelism, key_class, key_grouper
 from qstate.protocol import STATE_ID_BYTES
 from qstate.runtime.serving.range_requests.scan_views import ScanViews
+from qstate.values.value_types import RecordType
 
 __all__ = ["StateInstance", "StateListener", "StateRegistry", "known_to_be_current"]
 
@@ -134,7 +136,7 @@ class StateInstance:
         }
         if isinstance(descriptor, MapStateDescriptor):
             description["map_key_type"] = _type_text(descriptor.map_key_type)
-        return description
+        return {**description, **answer_schemas(descriptor)}
 
 
 def _fingerprint(description: Mapping[str, Any]) -> str:
@@ -237,4 +239,6 @@ def _notify(listeners: Sequence[StateListener], state_id: bytes, instance: State
 
 
 def _type_text(kind: Any) -> str:
+    if isinstance(kind, RecordType):
+        return kind.name
     return kind.__name__ if isinstance(kind, type) else str(kind)

@@ -31,7 +31,6 @@ from qstate.errors import CheckpointError, ClosedError, JobError, UnknownStateId
 from qstate.evolution import StateSchema, Unchanged, plan_evolution
 from qstate.keys import ColumnType, Key, Namespace
 from qstate.serializers import Serializer
-from qstate.values.value_types import RecordType, ValueType
 
 __all__ = ["RefusingReader", "RetiringReader", "StoredState", "stored_states"]
 
@@ -98,16 +97,16 @@ def _misfit(form: StateSchema, descriptor: StateDescriptor) -> str | None:
 
 
 def _pass_through(schema: StateSchema) -> StateDescriptor:
-    """A descriptor whose values are the stored bytes. Its types are texts, as in the state's description."""
+    """A descriptor whose values are the stored bytes. Its types are those of the stored schema."""
     common: dict[str, Any] = {
-        "value_type": _type_text(schema.value_type),
+        "value_type": schema.value_type,
         "serializer": _serializer(schema.serializer),
         "queryable_name": schema.queryable_name,
         "ttl": None if schema.ttl_ms is None else StateTtl(timedelta(milliseconds=schema.ttl_ms)),
     }
     if schema.kind is StateKind.MAP:
         assert schema.map_key_type is not None  # `from_plain` checks it
-        key_type: Any = _type_text(schema.map_key_type)
+        key_type: Any = schema.map_key_type
         return MapStateDescriptor(schema.name, map_key_type=key_type, **common)
     if schema.kind is StateKind.REDUCING:
         return ReducingStateDescriptor(schema.name, reduce_function=_never, **common)
@@ -118,10 +117,6 @@ def _pass_through(schema: StateSchema) -> StateDescriptor:
         StateKind.LIST: ListStateDescriptor,
     }
     return kinds[schema.kind](schema.name, **common)
-
-
-def _type_text(kind: ValueType) -> str:
-    return kind.name if isinstance(kind, RecordType) else str(kind)
 
 
 class _StoredBytes(Serializer):
