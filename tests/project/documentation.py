@@ -70,4 +70,5 @@ def run_program(page: Page, block: Block, namespace: dict[str, object], proxy: t
     if proxy is not None:
         for written in ('"localhost", 9069', '"127.0.0.1", 9069'):
             text = text.replace(written, f'"{proxy[0]}", {proxy[1]}')
+        text = text.replace('"localhost:9069"', f'"{proxy[0]}:{proxy[1]}"')
     exec(compile("\n" * (block.line - 1) + text, str(page.path), "exec"), namespace)

@@ -36,6 +36,7 @@ LATEST_ROW = Page("docs/how-to/latest-row.md")
 EVENT_TIME = Page("docs/how-to/event-time.md")
 TIMERS = Page("docs/how-to/timers.md")
 SIDE_OUTPUTS = Page("docs/how-to/side-outputs.md")
+DATAFRAME = Page("docs/how-to/state-as-dataframe.md")
 WHOLE_BATCHES = Page("docs/how-to/whole-batches.md")
 CONNECT = Page("docs/how-to/connect-streams.md")
 BROADCAST = Page("docs/how-to/broadcast.md")
@@ -49,6 +50,7 @@ ACTED_OUT = {
     README,
     QUERY,
     FOLLOW,
+    DATAFRAME,
     CHOOSE,
     LATEST_ROW,
     EVENT_TIME,
@@ -146,6 +148,19 @@ def test_choose_a_backend(spark: Any) -> None:
 @pytest.mark.spark
 def test_latest_row(spark: Any, tmp_path: Path) -> None:
     assert _acted_out(LATEST_ROW, spark, tmp_path, [[60.0, 95.0]]) == ["", "95.0\n", ""]
+
+
+@pytest.mark.spark
+def test_state_as_dataframe(spark: Any, tmp_path: Path) -> None:
+    printed = _acted_out(DATAFRAME, spark, tmp_path, [[60.0, 95.0]])
+    assert printed == [
+        "",
+        "{'key': 'JFK', 'namespace': None, 'value': 95.0, 'epoch': 0}\n",
+        "[Row(city='New York', value=95.0)]\n",
+        "[Row(key='JFK', value=95.0)]\n",
+        "",
+        "[Row(key='JFK', namespace=None, value=95.0, epoch=0)]\n",
+    ]
 
 
 @pytest.mark.spark
@@ -313,7 +328,7 @@ def _answer(url: str) -> bytes:
 @pytest.mark.spark
 def test_readme(spark: Any, tmp_path: Path) -> None:
     """The job runs until its queries are stopped, so it has a thread; meanwhile the client asks."""
-    job_block, client_block = README.programs()
+    job_block, client_block, table_block = README.programs()
     # Relative paths are Spark's working directory for the one and this process's for the other.
     text = job_block.text.replace('"state/', f'"{tmp_path}/state/').replace('"checkpoints/', f'"{tmp_path}/progress/')
     assert text.count(str(tmp_path)) == 2
@@ -333,6 +348,7 @@ def test_readme(spark: Any, tmp_path: Path) -> None:
     running.start()
     try:
         _ask_until(client_block, namespace, running, says="95.0\n")
+        _ask_until(table_block, namespace, running, says="[Row(city='New York', value=95.0)]\n")
     finally:
         for query in spark.streams.active:
             query.stop()

@@ -1,6 +1,6 @@
 """The token that clients must present. The config has it, or names a file that has it.
 
-Rules of this module: config in, config out; it reads that one file. Its messages never contain the token.
+Rules of this module: settings in, a token out; it reads that one file. Its messages never contain the token.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from qstate.errors import ConfigError
 from qstate.private_files import open_trusted
 from qstate.protocol.limits import MAX_TOKEN
 
-__all__ = ["with_token"]
+__all__ = ["token_in", "with_token"]
 
 
 def with_token(config: JobConfig) -> JobConfig:
@@ -22,15 +22,20 @@ def with_token(config: JobConfig) -> JobConfig:
         return config
     if config.auth_token:
         raise ConfigError("auth_token and auth_token_file are both set; give one of them")
-    path = Path(config.auth_token_file).expanduser()
+    return config.merged(auth_token=token_in(config.auth_token_file, "auth_token_file"), auth_token_file="")
+
+
+def token_in(file: str, setting: str) -> str:
+    """The token in the file that a setting names. Raises `ConfigError` when there is no valid one."""
+    path = Path(file).expanduser()
     try:
-        with os.fdopen(open_trusted(path), "rb") as file:
-            data = file.read(MAX_TOKEN + len("\r\n") + 1).rstrip(b"\r\n")
+        with os.fdopen(open_trusted(path), "rb") as opened:
+            data = opened.read(MAX_TOKEN + len("\r\n") + 1).rstrip(b"\r\n")
     except OSError as exc:
-        raise ConfigError(f"auth_token_file {path} cannot be read: {exc.strerror}") from exc
+        raise ConfigError(f"{setting} {path} cannot be read: {exc.strerror}") from exc
     if not 0 < len(data) <= MAX_TOKEN:
-        raise ConfigError(f"auth_token_file {path} must hold a token of 1 to {MAX_TOKEN} bytes and nothing else")
+        raise ConfigError(f"{setting} {path} must hold a token of 1 to {MAX_TOKEN} bytes and nothing else")
     try:
-        return config.merged(auth_token=data.decode(), auth_token_file="")
+        return data.decode()
     except UnicodeDecodeError:
-        raise ConfigError(f"auth_token_file {path} must hold text in UTF-8") from None
+        raise ConfigError(f"{setting} {path} must hold text in UTF-8") from None

@@ -73,11 +73,14 @@ def test_description_has_what_a_client_needs() -> None:
         "namespace_types": None,
         "value_type": "int",
         "map_key_type": "str",
+        # The types as data, for readers that make tables.
+        "value_schema": '"int"',
+        "map_key_schema": '"str"',
         # By which the metrics of the job name it.
         "state": "visits",
         "capabilities": ("committed_reads", "snapshot_reads"),
         # The same in every process: task managers of one job must agree on it.
-        "fingerprint": "e1ea7acb8fc4c7d1",
+        "fingerprint": "f602df24897f5159",
     }
 
 
