@@ -32,7 +32,8 @@ from qstate.runtime.client.arguments import (
 from qstate.runtime.client.async_transport import AsyncLinks
 from qstate.runtime.client.batching import Batching, GetArguments
 from qstate.runtime.client.failover import FailoverOne, call_operation, failover_get, part_operation, scan_operation
-from qstate.runtime.client.operations import CallOperation, GetOperation, LearnOperation, Operation, PartOperation
+from qstate.runtime.client.links import Operation
+from qstate.runtime.client.operations import CallOperation, GetOperation, LearnOperation, PartOperation
 from qstate.runtime.client.query import LIVE, Query
 from qstate.runtime.client.results.async_parts import AsyncParts
 from qstate.runtime.client.results.async_results import AsyncScanResults, AsyncSubscription, settle

@@ -29,7 +29,8 @@ from qstate.runtime.client.arguments import (
     query_of,
 )
 from qstate.runtime.client.failover import FailoverOne, call_operation, failover_get, part_operation, scan_operation
-from qstate.runtime.client.operations import CallOperation, GetOperation, LearnOperation, Operation, PartOperation
+from qstate.runtime.client.links import Operation
+from qstate.runtime.client.operations import CallOperation, GetOperation, LearnOperation, PartOperation
 from qstate.runtime.client.query import LIVE, Query
 from qstate.runtime.client.results.descriptions import Listing
 from qstate.runtime.client.results.state_handle import StateHandle
