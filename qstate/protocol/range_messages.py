@@ -39,7 +39,18 @@ from qstate.protocol.limits import (
     MIN_MAX_FRAME,
     Limits,
 )
-from qstate.protocol.rules import MAX_CODE, NO_EPOCH, Deadline, Name, RequestId, Target, array, integer
+from qstate.protocol.rules import (
+    MAX_CODE,
+    NO_ATTRIBUTES,
+    NO_EPOCH,
+    Attributes,
+    Deadline,
+    Name,
+    RequestId,
+    Target,
+    array,
+    integer,
+)
 
 __all__ = ["Changes", "Page", "Poll", "Run", "Scan", "check_changes", "check_page", "check_poll", "check_scan"]
 
@@ -95,6 +106,7 @@ class Scan(NamedTuple):
     after: Place
     view: View
     options: Annotated[Mapping[str, Detail], Reader(read_scan_options)]
+    attributes: Attributes = NO_ATTRIBUTES
 
     @property
     def limit(self) -> int | None:
@@ -152,6 +164,7 @@ class Poll(NamedTuple):
     position: Annotated[bytes, Meta(max_length=MAX_POSITION, description=f"binary of at most {MAX_POSITION} bytes")]
     wait_ms: Deadline
     max_bytes: Annotated[int, integer(MIN_MAX_FRAME, MAX_FRAME_LIMIT)]
+    attributes: Attributes = NO_ATTRIBUTES
 
 
 class Run(NamedTuple):

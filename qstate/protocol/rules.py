@@ -49,8 +49,8 @@ def array(low: int, high: int, of: str) -> Meta:
     return Meta(min_length=low, max_length=high, description=f"array of {low}..{high} {of}")
 
 
-#: The known attribute of a Get or GetPart. It names the span that the request is sent for, in the form of W3C Trace
-#: Context. A receiver that traces makes its own spans children of that span.
+#: The known attribute of a Get, GetPart, Scan or Poll. It names the span that the request is sent for, in the form of
+#: W3C Trace Context. A receiver that traces makes its own spans children of that span.
 TRACEPARENT = "?traceparent"
 #: The characters of its version 00. Another text is as good as none.
 TRACEPARENT_LENGTH = 55
@@ -58,7 +58,7 @@ NO_ATTRIBUTES: Mapping[str, Detail] = {}
 
 
 def _read_attributes(raw: Raw, limits: Limits) -> Mapping[str, Detail]:
-    """The known attributes of a Get or GetPart."""
+    """The known attributes of a request about keys."""
     found = check_attributes(raw).get(TRACEPARENT)
     return {TRACEPARENT: found} if type(found) is str and len(found) == TRACEPARENT_LENGTH else NO_ATTRIBUTES
 

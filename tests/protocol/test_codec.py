@@ -29,7 +29,9 @@ from qstate.protocol import (
     Location,
     Message,
     Ping,
+    Poll,
     Pong,
+    Scan,
     Values,
     Welcome,
     decode,
@@ -59,6 +61,11 @@ STATE = {
     "capabilities": (),
 }
 GET = Get(7, 1000, ("flights", "lastTemp"), None, {}, ("JFK",))
+TRACED = (
+    GET,
+    Scan(7, 1000, ("flights", "lastTemp"), (), None, 0, 16, None, b"", {}),
+    Poll(7, 1000, ("flights", "lastTemp"), (), ("JFK",), None, 0, 16, 0, b"", 0, 4096),
+)
 
 
 @settings(max_examples=8 * settings.default.max_examples)
@@ -318,15 +325,17 @@ def test_the_last_elements_of_the_handshake_may_be_left_out(left_out: int) -> No
 
 
 @pytest.mark.parametrize("value", ["00-" + "a" * 32 + "-" + "b" * 16 + "-01", "short", "x" * 56, 5, None, b"b" * 55])
-def test_a_get_keeps_the_span_that_it_is_sent_for_and_nothing_that_cannot_be_one(value: Any) -> None:
+@pytest.mark.parametrize("request_", TRACED, ids=lambda request: type(request).__name__)
+def test_a_request_keeps_the_span_that_it_is_sent_for_and_nothing_that_cannot_be_one(request_: Any, value: Any) -> None:
+    number = {Get: 2, Scan: 13, Poll: 15}[type(request_)]
     try:
-        found = decode(msgpack.packb((2, *GET[:-1], {"?traceparent": value, "?color": 1})))
+        found = decode(msgpack.packb((number, *request_[:-1], {"?traceparent": value, "?color": 1})))
     except BadContent as exc:  # bytes are no scalar
         assert type(value) is bytes and exc.code is FailureCode.MALFORMED
         return
-    assert found == GET._replace(attributes={"?traceparent": value} if len(str(value)) == 55 else {})
+    assert found == request_._replace(attributes={"?traceparent": value} if len(str(value)) == 55 else {})
     assert decode(encode(found)) == found
-    assert encode(GET) == encode(found) or found.attributes
+    assert encode(request_) == encode(found) or found.attributes
 
 
 @pytest.mark.parametrize("message", [GET, Ping(7), Pong(7), Failure(7, 8, {}), Values(7, (1,), (b"x",), "f")])

@@ -19,6 +19,7 @@ from qstate.protocol.limits import MAX_NAME, MAX_TOKEN, Limits
 from qstate.runtime.client.proxies import Proxies
 from qstate.runtime.client.query import COMMITTED, LIVE, NO_OPTIONS, Query
 from qstate.runtime.client.state_cache import Endpoints, StateCache, Way
+from qstate.runtime.control.tracing import Tracing
 from qstate.runtime.routing.pipelined_connection import ConnectionSettings
 from qstate.serializers import Serializer
 from qstate.tls import ClientTls
@@ -152,7 +153,8 @@ def connections_of(
     max_frame: int,
     tls: ClientTls | None,
     allow_token_without_tls: bool,
-) -> Callable[[], tuple[Endpoints, ConnectionSettings, Random]]:
+    tracing: Tracing | None,
+) -> Callable[[], tuple[Endpoints, ConnectionSettings, Random, Tracing | None]]:
     """Return a function that gives what a client's links need; each call gives other endpoints.
 
     The function raises `ConfigError`.
@@ -161,12 +163,12 @@ def connections_of(
     """
     proxies, serializers, fallback = map(_repeatable, (proxies, serializers, fallback))
 
-    def make() -> tuple[Endpoints, ConnectionSettings, Random]:
+    def make() -> tuple[Endpoints, ConnectionSettings, Random, Tracing | None]:
         endpoints = endpoints_of(
             proxy, proxies=proxies, direct=direct, serializers=serializers, fallback=fallback, random=random
         )
         settings = link_settings(endpoints, token, max_frame, tls=tls, allow_token_without_tls=allow_token_without_tls)
-        return endpoints, settings, random
+        return endpoints, settings, random, tracing
 
     return make
 

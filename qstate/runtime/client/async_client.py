@@ -83,12 +83,12 @@ class AsyncQueryableStateClient(AsyncParts):
         )
 
     #: What the links of subscriptions need, which the first one makes.
-    _connections: Callable[[], tuple[Endpoints, ConnectionSettings, Random]]
+    _connections: Callable[[], tuple[Endpoints, ConnectionSettings, Random, Tracing | None]]
     _long_links: AsyncLinks | None = None
 
-    def _open(self, links: AsyncLinks, timeout_s: float, tracing: Tracing | None) -> None:
+    def _open(self, links: AsyncLinks, timeout_s: float) -> None:
         self._links = links
-        self._tracing = tracing
+        self._tracing = links.tracing
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
         self._batching = Batching(links, timeout_s)
@@ -129,11 +129,12 @@ class AsyncQueryableStateClient(AsyncParts):
             max_frame=max_frame,
             tls=tls,
             allow_token_without_tls=allow_token_without_tls,
+            tracing=Tracing() if tracing else None,
         )
         links = AsyncLinks(*connections())
         client = cls.__new__(cls)
         client._connections = connections
-        client._open(links, timeout_s, Tracing() if tracing else None)
+        client._open(links, timeout_s)
         try:
             await client._finish(call_operation(links, Ping, client._deadline(None)))
         except BaseException:

@@ -17,6 +17,7 @@ from typing import Any, cast
 from qstate.errors import ClosedError
 from qstate.runtime.client.links import Links, Operation
 from qstate.runtime.client.state_cache import Endpoints
+from qstate.runtime.control.tracing import Tracing
 from qstate.runtime.routing.pipelined_connection import ConnectionSettings, Phase, PipelinedConnection
 
 __all__ = ["AsyncLinks"]
@@ -125,8 +126,10 @@ async def _connected(family: int, kind: int, protocol: int, address: Any) -> soc
 class AsyncLinks(Links[AsyncLink]):
     """All links of one asyncio client."""
 
-    def __init__(self, endpoints: Endpoints, settings: ConnectionSettings, random: Random) -> None:
-        super().__init__(endpoints, settings, random)
+    def __init__(
+        self, endpoints: Endpoints, settings: ConnectionSettings, random: Random, tracing: Tracing | None = None
+    ) -> None:
+        super().__init__(endpoints, settings, random, tracing)
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0

@@ -15,6 +15,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from qstate.errors import Detail, QStateError, QueryError
 from qstate.runtime.client.proxies import Proxies
 from qstate.runtime.client.state_cache import CachedState, Endpoints, StateCache
+from qstate.runtime.control.tracing import Tracing
 from qstate.runtime.routing.pipelined_connection import ConnectionSettings, PipelinedConnection
 from qstate.runtime.routing.routed_get import ANY_NUMBER
 
@@ -52,7 +53,9 @@ class Terms(NamedTuple):
 class Links(ABC, Generic[SomeLink]):
     """The connections of one client. A link is a `PipelinedConnection`; each client adds its own kind of socket."""
 
-    def __init__(self, endpoints: Endpoints, settings: ConnectionSettings, random: Random) -> None:
+    def __init__(
+        self, endpoints: Endpoints, settings: ConnectionSettings, random: Random, tracing: Tracing | None = None
+    ) -> None:
         self.endpoints = endpoints
         self.states = endpoints.caches[0]
         #: The terms of operations that are no attempts of a failover.
@@ -61,6 +64,8 @@ class Links(ABC, Generic[SomeLink]):
         self._settings = settings
         #: By address: the link that new requests are sent over.
         self._links: dict[tuple[str, int], SomeLink] = {}
+        #: Makes the spans of pages and polls; None: there are none.
+        self.tracing = tracing
         #: Every link whose transport may still be open, including silent and lost ones.
         self.open: set[SomeLink] = set()
         #: The operations that have not finished.
@@ -133,7 +138,7 @@ class Operation(ABC):
         self._observer = observer
         self.deadline = deadline
         self.error: QStateError | None = None
-        self.finished = False
+        self.finished: bool = False
         self.waiters: list[Any] = []
 
     @property

@@ -35,6 +35,7 @@ from qstate.protocol.messages import PLAIN
 from qstate.runtime.client.links import Links, Operation, Terms
 from qstate.runtime.client.query import Query
 from qstate.runtime.client.state_cache import CachedState
+from qstate.runtime.control.tracing import keys_named
 from qstate.runtime.routing.location import GroupTable, LocationTable
 from qstate.runtime.routing.pipelined_connection import (
     PROBE_S,
@@ -362,9 +363,33 @@ class PartOperation(_OneOperation[Part]):
 
 
 class _RangeOperation(_OneOperation[SomeAnswer]):
-    """A request about key groups. For the routing, the key is the first key group."""
+    """A request about key groups, with a span of its own. For the routing, the key is the first key group."""
 
-    __slots__ = ()
+    __slots__ = ("_span",)
+
+    def __init__(
+        self,
+        links: Links[Any],
+        query: Query,
+        request: Scan | Poll | GetPart,
+        deadline: float,
+        terms: Terms | None = None,
+    ) -> None:
+        tracing = links.tracing
+        self._span: Any = None
+        if tracing is not None:
+            keys, name = keys_named(request).get("qstate.keys"), f"qstate {type(request).__name__.lower()}"
+            self._span = tracing.of_client(query.job, query.state, keys, name)
+            request = request._replace(attributes=tracing.carried(self._span))
+        super().__init__(links, query, request, deadline, terms)
+
+    def _finish(self) -> None:
+        tracing = self._links.tracing
+        if tracing is not None and self._span is not None:
+            if self.error is not None:
+                tracing.fail(self._span, self.error)
+            self._span.end()
+        super()._finish()
 
     def _table_of(self, known: CachedState) -> LocationTable:
         return GroupTable.of(known.table)

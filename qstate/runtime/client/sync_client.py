@@ -113,9 +113,9 @@ class QueryableStateClient(SyncParts):
         the connection to its owner. `timeout_s` is the deadline, in seconds, of requests without a `timeout_s` of their
         own. `max_frame` bounds an answer's bytes. `fallback` are (host, port) of proxies; the client sends them the
         same `token`. With `tls` every connection is encrypted, and every server must prove itself. Without it, the
-        token goes to loopback only, unless `allow_token_without_tls`. With
-        `tracing`, each get makes an OpenTelemetry span, whose context its requests carry. `random` draws the jitter of
-        retries. Raises `ConfigError`, and `InstallationError` when `tracing` needs a package.
+        token goes to loopback only, unless `allow_token_without_tls`. With `tracing`, each get, page and poll makes an
+        OpenTelemetry span, whose context its requests carry. `random` draws the jitter of retries. Raises
+        `ConfigError`, and `InstallationError` when `tracing` needs a package.
         """
         self._timeout_s = check_timeout(timeout_s)
         self._tracing = Tracing() if tracing else None
@@ -130,6 +130,7 @@ class QueryableStateClient(SyncParts):
             max_frame=max_frame,
             tls=tls,
             allow_token_without_tls=allow_token_without_tls,
+            tracing=self._tracing,
         )
         self._links = SyncLinks(*self._connections())
         #: The connections of subscriptions. Made by the first one.

@@ -24,6 +24,7 @@ from typing import Any
 from qstate.errors import ClosedError
 from qstate.runtime.client.links import Links, Operation
 from qstate.runtime.client.state_cache import Endpoints
+from qstate.runtime.control.tracing import Tracing
 from qstate.runtime.routing.pipelined_connection import ConnectionSettings, PipelinedConnection
 
 __all__ = ["SyncLinks"]
@@ -190,8 +191,10 @@ class SyncLink(PipelinedConnection):
 class SyncLinks(Links[SyncLink]):
     """All links of one synchronous client, and the threads that wait on them."""
 
-    def __init__(self, endpoints: Endpoints, settings: ConnectionSettings, random: Random) -> None:
-        super().__init__(endpoints, settings, random)
+    def __init__(
+        self, endpoints: Endpoints, settings: ConnectionSettings, random: Random, tracing: Tracing | None = None
+    ) -> None:
+        super().__init__(endpoints, settings, random, tracing)
         self.lock = threading.Lock()
         #: The links with more than `HIGH_WATER_BYTES` unsent.
         self.congested: set[SyncLink] = set()

@@ -1,4 +1,4 @@
-"""OpenTelemetry spans of gets: one in the client, one in the proxy, one for each read of a state server.
+"""OpenTelemetry spans of requests: one in the client, one in the proxy, one for each read of a state server.
 
 Rules of this module: it wraps the optional package `opentelemetry-api`. It makes spans and puts their context into the
 attributes of requests; it knows no sockets, no keys and no values. Without tracing nobody makes a `Tracing`.
@@ -22,7 +22,7 @@ from qstate.errors import Detail, InstallationError, QueryError
 from qstate.installation import DISTRIBUTION
 from qstate.protocol.messages import NO_ATTRIBUTES, TRACEPARENT
 
-__all__ = ["EndedOnce", "Tracing", "check_tracing", "configure_tracing"]
+__all__ = ["EndedOnce", "Tracing", "check_tracing", "configure_tracing", "keys_named"]
 
 #: The group of entry points by which `opentelemetry-instrument` configures a program, and the variable that names one.
 CONFIGURATORS, CHOSEN = "opentelemetry_configurator", "OTEL_PYTHON_CONFIGURATOR"
@@ -37,10 +37,10 @@ class Tracing:
         self._propagator = _imported("opentelemetry.trace.propagation.tracecontext").TraceContextTextMapPropagator()
         self._tracer = self._api.get_tracer("qstate", __version__)
 
-    def of_client(self, job: str, state: str, keys: int) -> Any:
-        """A new span for a get of a client, a child of the caller's current span."""
-        names = {"qstate.job": str(job), "qstate.state": str(state), "qstate.keys": keys}
-        return self._tracer.start_span("qstate get", kind=self._api.SpanKind.CLIENT, attributes=names)
+    def of_client(self, job: str, state: str, keys: int | None, name: str = "qstate get") -> Any:
+        """A new span for a request of a client, a child of the caller's current span. `keys`: how many it names."""
+        names = {"qstate.job": str(job), "qstate.state": str(state), **({} if keys is None else {"qstate.keys": keys})}
+        return self._tracer.start_span(name, kind=self._api.SpanKind.CLIENT, attributes=names)
 
     def of_server(self, name: str, attributes: Mapping[str, Detail], **values: Any) -> Any | None:
         """A new span for a request with these attributes, a child of the span that sent it; None without one."""
@@ -86,7 +86,7 @@ class Tracing:
         """`read(instance, request, most_bytes)` of a state server, with a span for requests that carry a context."""
 
         def traced(instance: Any, request: Any, most_bytes: int) -> Any:
-            names = {"qstate.state": instance.name, "qstate.keys": len(request.keys)}
+            names = {"qstate.state": instance.name, **keys_named(request)}
             span = self.of_server("qstate read", request.attributes, **names)
             if span is None:
                 return read(instance, request, most_bytes)
@@ -108,6 +108,12 @@ class EndedOnce:
             return self._spans.pop()
         except IndexError:
             return None
+
+
+def keys_named(request: Any) -> Mapping[str, int]:
+    """What a span says of the keys of a request: how many it names, nothing if it is about keys that it cannot name."""
+    keys = getattr(request, "keys", ())
+    return {"qstate.keys": len(keys)} if keys else {}
 
 
 def check_tracing() -> None:

@@ -29,7 +29,7 @@ from qstate.keys import Key
 from qstate.protocol import Answer, Describe, Get, GetPart, Locate, Poll, Scan, Values
 from qstate.protocol.messages import PLAIN
 from qstate.runtime.control.statistics import RequestStatistics
-from qstate.runtime.control.tracing import Tracing
+from qstate.runtime.control.tracing import Tracing, keys_named
 from qstate.runtime.net.reactor import Reactor
 from qstate.runtime.net.worker_pool import WorkerPool
 from qstate.runtime.routing.location import UNSOUND_KEY, LocationOracle, LocationTable, Owner
@@ -49,7 +49,7 @@ from qstate.runtime.serving.location_cache import LocationCache
 from qstate.runtime.serving.owner_connection import OwnerConnection
 from qstate.runtime.serving.range_requests.descriptions import description_of
 from qstate.runtime.serving.state_server import StateServer
-from qstate.runtime.serving.traced_proxy import TracedProxy
+from qstate.runtime.serving.traced_service import TracedService
 from qstate.runtime.serving.waiting_call import WaitingCall
 
 __all__ = ["ClientProxy"]
@@ -84,7 +84,9 @@ class ClientProxy(EndpointOwner):
         self._local = local
         self._pool = WorkerPool(options.query_threads, "qstate-proxy-lookup")
         self._locations = LocationCache(self._pool)
-        service: Service = TracedProxy(self, Tracing()) if options.tracing else self
+        service: Service = self
+        if options.tracing:
+            service = TracedService(self, Tracing(), "qstate proxy", (Get, GetPart, Scan, Poll), keys_named)
         self._endpoint = Endpoint("Queryable State Proxy Server", options, service, statistics=statistics)
         self._router = _Router(self._endpoint.reactor, self._pool, self._locations, options)
 

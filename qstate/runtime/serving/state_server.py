@@ -7,8 +7,9 @@ nor any particular backend.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from qstate.backends.answers import bounded
 from qstate.backends.contract import Isolation, ReadResult, StateReader
@@ -25,15 +26,16 @@ from qstate.errors import (
 from qstate.keys import Key, all_of_class, check_key
 from qstate.protocol import NO_EPOCH, Answer, Get, GetPart, Poll, Scan, Values
 from qstate.runtime.control.statistics import RequestStatistics, contained
-from qstate.runtime.control.tracing import Tracing
+from qstate.runtime.control.tracing import Tracing, keys_named
 from qstate.runtime.serving.client_connection import Call, Steps
 from qstate.runtime.serving.demands import check_committed, check_epoch, check_staleness
-from qstate.runtime.serving.endpoint import Endpoint, EndpointOptions, EndpointOwner
+from qstate.runtime.serving.endpoint import Endpoint, EndpointOptions, EndpointOwner, Service
 from qstate.runtime.serving.range_requests.polls import Polls
 from qstate.runtime.serving.range_requests.scans import page_of
 from qstate.runtime.serving.range_requests.value_parts import part_of
 from qstate.runtime.serving.registry import StateInstance, StateRegistry
 from qstate.runtime.serving.sharing.slices import MOST_AT_ONCE, ValueSteps, in_slices, marks_of
+from qstate.runtime.serving.traced_service import TracedService
 
 __all__ = ["StateServer"]
 
@@ -81,10 +83,19 @@ class StateServer(EndpointOwner):
         self._statistics = contained(statistics)
         self._values: Callable[[StateInstance, Get, int], Values] = _values
         self._part: Callable[[StateInstance, GetPart, int], Answer | Steps] = part_of
+        service: Service = self
         if options.tracing:
-            self._values, self._part = Tracing().reading(_values), Tracing().reading(part_of)
-        self._endpoint = Endpoint("Queryable State Server", options, self, statistics=self._statistics)
+            tracing = Tracing()
+            self._values, self._part = tracing.reading(_values), tracing.reading(part_of)
+            service = TracedService(self, tracing, "qstate read", (Scan, Poll), self._facts)
+        self._endpoint = Endpoint("Queryable State Server", options, service, statistics=self._statistics)
         self._polls = Polls(registry)
+
+    def _facts(self, request: Scan | Poll) -> Mapping[str, Any]:
+        """What the span of a request says."""
+        instance = self._registry.lookup(request.target) if type(request.target) is bytes else None
+        state = {} if instance is None else {"qstate.state": instance.name}
+        return {**state, **keys_named(request)}
 
     def start(self) -> None:
         super().start()

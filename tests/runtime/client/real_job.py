@@ -14,7 +14,7 @@ from typing import Any
 
 from qstate.backends.catalog import backend_class
 from qstate.backends.contract import BackendContext, Isolation
-from qstate.client import AsyncQueryableStateClient
+from qstate.client import AsyncQueryableStateClient, AsyncSubscription
 from qstate.descriptors import (
     AggregateFunction,
     AggregatingStateDescriptor,
@@ -196,6 +196,14 @@ class Asked:
         """A scan of the asyncio client, whose entries are asked for one at a time."""
         return AskedScan(self, self._client.scan(*args, **options))
 
+    def subscribe(self, *args: Any, **options: Any) -> AskedSubscription:
+        """A subscription of the asyncio client, whose batches are asked for one at a time."""
+
+        async def begin() -> AsyncSubscription:
+            return self._client.subscribe(*args, **options)
+
+        return AskedSubscription(self, self.run(begin()))
+
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._client, name)
         return lambda *args, **options: self._runner.run_until_complete(method(*args, **options))
@@ -237,6 +245,23 @@ class AskedScan:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+
+class AskedSubscription:
+    """An asynchronous subscription as a synchronous one."""
+
+    def __init__(self, asked: Asked, subscription: AsyncSubscription) -> None:
+        self._asked = asked
+        self._subscription = subscription
+
+    def next_batch(self, timeout_s: float | None = None) -> Any:
+        return self._asked.run(self._subscription.next_batch(timeout_s))
+
+    def __enter__(self) -> AskedSubscription:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._asked.run(self._subscription.aclose())
 
 
 def main(directory: str, port: str, epoch: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,17 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler, SamplingResult
 
 from qstate.client import QueryableStateClient
-from qstate.errors import UnknownState
+from qstate.errors import FailureCode, UnknownState, UnsupportedQuery
+from qstate.runtime.routing.location import LocationTable, Owner
+from qstate.runtime.serving.client_proxy import ClientProxy
+from qstate.runtime.serving.endpoint import EndpointOptions
+from qstate.runtime.serving.registry import StateRegistry
+from qstate.runtime.serving.state_server import StateServer
 from tests.runtime.client.real_job import KEYS, Job, MakeClient
 from tests.runtime.job.functions import Totals
 from tests.runtime.job.running_job import JOB, rows_batch, until
+from tests.runtime.serving.feeds import History, put
+from tests.runtime.serving.oracles import TableOracle
 
 EXPORTER = InMemorySpanExporter()
 
@@ -57,6 +65,23 @@ def job(tmp_path: Path) -> Iterator[Job]:
     job.close()
 
 
+@pytest.fixture
+def polled(tmp_path: Path) -> Iterator[tuple[tuple[str, int], History]]:
+    """The proxy of a state with a history."""
+    history, registry = History(tmp_path / "checkpoint"), StateRegistry()
+    (instance,) = history.instances()
+    options = EndpointOptions(tracing=True)
+    with StateServer(registry, options) as server, ClientProxy(options) as proxy:
+        owner = Owner(instance.key_groups, *server.address, registry.register(instance))
+        table = LocationTable("job", instance.describe(), instance.max_parallelism, (owner,))
+        proxy.set_location_oracle("job", TableOracle(lastTemperature=table))
+        yield proxy.address, history
+
+
+def in_caller() -> AbstractContextManager[Any]:
+    return trace.get_tracer("test").start_as_current_span("caller")
+
+
 def spans(name: str) -> list[Any]:
     return [span for span in EXPORTER.get_finished_spans() if span.name == name]
 
@@ -94,6 +119,53 @@ def test_a_get_of_many_keys_has_a_read_at_each_owner(job: Job, make: MakeClient)
     until(lambda: len(spans("qstate read")) == 2, "both reads have ended")
     (get,) = spans("qstate get")
     assert sum(read.attributes["qstate.keys"] for read in children(get, "qstate read")) == len(KEYS)
+
+
+def test_each_page_of_a_scan_is_a_span_down_to_the_read(job: Job, make: MakeClient) -> None:
+    with make(job.proxy.address, direct=False, tracing=True) as client, in_caller():
+        assert len(list(client.scan("job", "reducing", namespace=None))) == len(KEYS)
+    until(lambda: len(spans("qstate read")) == 2, "the reads of both owners have ended")
+    (caller,) = spans("caller")
+    pages = children(caller, "qstate scan")
+    assert [dict(page.attributes) for page in pages] == [{"qstate.job": "job", "qstate.state": "reducing"}] * 2
+    for page in pages:
+        (proxy,) = children(page, "qstate proxy")
+        (read,) = children(proxy, "qstate read")
+        assert dict(read.attributes) == {"qstate.state": "reducing"}
+
+
+def test_a_poll_is_a_span_down_to_the_answer_of_the_owner(
+    polled: tuple[tuple[str, int], History], make: MakeClient
+) -> None:
+    address, history = polled
+    history.commit(0, put("JFK", 1))
+    with (
+        make(address, direct=False, tracing=True) as client,
+        client.subscribe("job", "lastTemperature", "JFK", from_epoch=0) as subscription,
+    ):
+        assert [change.value for change in subscription.next_batch(10.0)] == [1]
+    until(lambda: len(spans("qstate poll")) == len(spans("qstate read")) == 1, "the spans of the poll have ended")
+    (poll,) = spans("qstate poll")
+    (proxy,) = children(poll, "qstate proxy")
+    (read,) = children(proxy, "qstate read")
+    assert dict(poll.attributes) == {"qstate.job": "job", "qstate.state": "lastTemperature", "qstate.keys": 1}
+    assert dict(read.attributes) == {"qstate.state": "lastTemperature", "qstate.keys": 1}
+    assert poll.status.is_ok or poll.status.status_code is trace.StatusCode.UNSET
+    assert "JFK" not in str([span.to_json() for span in EXPORTER.get_finished_spans()]), "keys are not told"
+
+
+def test_a_failed_page_and_a_failed_poll_are_told_by_their_codes(job: Job, make: MakeClient) -> None:
+    """There is no such state, and one of the job's has no changes to give."""
+    with make(job.proxy.address, direct=False, tracing=True) as client:
+        with pytest.raises(UnknownState):
+            list(client.scan("job", "no such state"))
+        with pytest.raises(UnsupportedQuery), client.subscribe("job", "reducing", from_epoch=0) as subscription:
+            subscription.next_batch(10.0)
+    (page,), (poll,) = spans("qstate scan"), spans("qstate poll")
+    assert (page.attributes["qstate.failure"], poll.attributes["qstate.failure"]) == ("unknown_state", "unsupported")
+    until(lambda: len(spans("qstate read")) == 1, "the read has ended")
+    (read,) = spans("qstate read")
+    assert read.attributes["qstate.failure"] == FailureCode.UNSUPPORTED
 
 
 def test_a_get_is_a_child_of_the_span_of_its_caller(job: Job, make: MakeClient) -> None:
