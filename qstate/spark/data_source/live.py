@@ -20,6 +20,7 @@ from qstate.client import QueryableStateClient
 from qstate.errors import ConfigError
 from qstate.evolution.answer_types import MAP_KEY_SCHEMA, VALUE_SCHEMA, described_type
 from qstate.keys import Column, ColumnType, Key, Namespace, key_group
+from qstate.runtime.client.query import LIVE
 from qstate.runtime.client.scanning import EVERY_NAMESPACE
 from qstate.runtime.routing.location import LocationTable
 from qstate.spark.data_source.options import SourceOptions
@@ -95,7 +96,7 @@ class LiveState:
         with options.client() as client:
             location = client.locate(options.job, options.state)
         self.table = _table(location)
-        self._groups = location.max_parallelism
+        self.groups = location.max_parallelism
         gaps = [(one.start, one.stop) for one in location.gaps()]
         owned = [(owner.key_groups.start, owner.key_groups.stop) for owner in location.owners]
         self._ranges = sorted([*owned, *gaps])
@@ -106,7 +107,7 @@ class LiveState:
         keys = self.selection.keys
         if keys is None:
             return [_LivePart(*one, None) for one in self._ranges]
-        grouped = [(key_group(key, self._groups), key) for key in keys]
+        grouped = [(key_group(key, self.groups), key) for key in keys]
         parts = [(one, tuple(key for group, key in grouped if one[0] <= group < one[1])) for one in self._ranges]
         return [_LivePart(*one, found) for one, found in parts if found]
 
@@ -122,7 +123,7 @@ class LiveState:
             options.job,
             options.state,
             selection.prefix,
-            options.isolation,
+            options.isolation or LIVE,
             namespace=selection.namespace,
             key_groups=(part.start, part.stop),
         )
@@ -135,7 +136,9 @@ class LiveState:
         space = None if isinstance(namespace, EllipsisType) else namespace
         for at in range(0, len(keys), KEYS_AT_A_TIME):
             some = keys[at : at + KEYS_AT_A_TIME]
-            for key, view in client.get_many(options.job, options.state, some, space, options.isolation).items():
+            for key, view in client.get_many(
+                options.job, options.state, some, space, options.isolation or LIVE
+            ).items():
                 if view is not None:
                     yield StateRow(key, space, view.contents(), view.epoch)
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from qstate.client import QueryableStateClient
 from qstate.config import storage_option
 from qstate.errors import ConfigError
 from qstate.runtime.control.auth_token import token_in
 from qstate.serializers import MessagePackSerializer, Serializer
+from qstate.spark.data_source.feed_client import FeedClient
 from qstate.tls import ClientTls
 
 __all__ = ["SourceOptions"]
@@ -40,7 +40,8 @@ class SourceOptions:
     state: str = ""
     job: str = ""
     address: str = DEFAULT_ADDRESS
-    isolation: str = "live"
+    isolation: str = ""
+    readchangefeed: str = "false"
     keys: str = ""
     prefix: str = ""
     namespace: str | None = None
@@ -97,10 +98,15 @@ class SourceOptions:
             raise ConfigError(f"{', '.join(sorted(unfit))}: not for stored state; select rows with where(...)")
         if self.keys and self.prefix:
             raise ConfigError("give keys or a prefix, not both")
-        if self.isolation not in ("live", "committed"):
+        if self.isolation not in ("", "live", "committed"):
             raise ConfigError(f"isolation must be live or committed, got {self.isolation!r}")
         if self.epoch and not self.epoch.isdecimal():
             raise ConfigError(f"epoch must be the number of an epoch, got {self.epoch!r}")
+
+    @property
+    def changes(self) -> bool:
+        """Whether the change feed is read. Raises `ConfigError`, as the other properties do, for an unfit text."""
+        return self._switch("readchangefeed")
 
     @property
     def key_names(self) -> list[str]:
@@ -117,13 +123,13 @@ class SourceOptions:
         """How long a stream waits for a job that does not answer."""
         return self._number("patience_s")
 
-    def client(self, serializer: str = MessagePackSerializer.name) -> QueryableStateClient:
+    def client(self, serializer: str = MessagePackSerializer.name) -> FeedClient:
         """A client. Values of another serializer than the default one are their bytes. Raises `ConfigError`."""
         (host, port), *others = _addresses("address", self.address)
         own = [] if serializer == MessagePackSerializer.name else [_raw_bytes(serializer)]
         files = (self.tls_ca_file, self.tls_certificate_file, self.tls_key_file, self.tls_server_name)
         token = token_in(self.token_file, "token_file") if self.token_file else os.environ.get(TOKEN_VARIABLE)
-        return QueryableStateClient(
+        return FeedClient(
             host,
             port,
             proxies=others,

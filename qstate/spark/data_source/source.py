@@ -1,6 +1,6 @@
 """The data source `qstate`, as Spark sees it.
 
-Rules of this module: it turns Spark's calls into those of `live` and `stored`, and their rows into batches.
+Rules of this module: it turns Spark's calls into those of `live`, `stored` and `stream`, and rows into batches.
 """
 
 from __future__ import annotations
@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from qstate.errors import ConfigError
 from qstate.spark.data_source.live import LiveState
 from qstate.spark.data_source.options import SourceOptions
 from qstate.spark.data_source.stored import StoredState
+from qstate.spark.data_source.stream import ChangeStream
 from qstate.spark.data_source.table import batches_of
 
 __all__ = ["StateDataSource"]
@@ -31,10 +33,16 @@ class StateDataSource(DataSource):
 
     def schema(self) -> StructType:
         options = SourceOptions.of(self.options)
-        return _state(options).table.schema(options.key_names)
+        return _state(options).table.schema(options.key_names, changes=options.changes)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return _Reader(SourceOptions.of(self.options), schema)
+        options = SourceOptions.of(self.options)
+        if options.changes:
+            raise ConfigError("readChangeFeed is for streams: use spark.readStream in place of spark.read")
+        return _Reader(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return ChangeStream(SourceOptions.of(self.options), schema)
 
 
 def _state(options: SourceOptions) -> LiveState | StoredState:

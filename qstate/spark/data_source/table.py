@@ -6,7 +6,7 @@ Rules of this module: it makes columns of a description and batches of rows. It 
     namespace     null is the void namespace. A state whose namespaces may be of any types has them as text
     value         see `spark_types`; bytes for a serializer of the user's own; an array, a map for lists and maps
     epoch         the epoch that the row is from
-    change        only of a stream: put, delete, add, put_entry or remove_entry
+    change_type   only of the change feed: put, delete, add, put_entry or remove_entry
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from qstate.values.value_types import ValueType
 __all__ = ["StateRow", "StateTable", "batches_of"]
 
 BATCH_ROWS = 10_000
-_CHANGE = StructField("change", StringType(), False)
+_CHANGE_TYPE = StructField("change_type", StringType(), False)
 
 
 class StateRow(NamedTuple):
-    """One row. `change` is that of a stream."""
+    """One row. `change_type` is that of the change feed."""
 
     key: Key
     namespace: Namespace
     value: Any
     epoch: int
-    change: str | None = None
+    change_type: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class StateTable:
         fields = [
             *keys,
             StructField("namespace", columns_type(spaces) if spaces else StringType()),
-            *([_CHANGE] if changes else []),
+            *([_CHANGE_TYPE] if changes else []),
             StructField("value", self._value_type()),
             StructField("epoch", LongType(), False),
         ]

@@ -1,0 +1,119 @@
+"""The change feed of a running job as rows: the snapshot as of an epoch, and the changes between two epochs.
+
+Rules of this module: it asks the client for one range of key groups. It must not know how Spark numbers its batches.
+
+**The snapshot.** Spark fixes the epoch of a batch before it reads the batch, and may read it again. But a job shows
+only the epoch that it has committed last. So the snapshot as of epoch n is read as of a later epoch m, without what the
+changes of n + 1 to m have touched: those keys, entries of maps and elements of lists come with the changes, in the next
+batches. A key that was deleted or written whole has no row in the snapshot. A reader that applies the snapshot and then
+all changes has the state, and has had each change once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qstate.client import QueryableStateClient
+from qstate.errors import Compacted, JobError, NoCommittedEpoch
+from qstate.keys import key_identity
+from qstate.runtime.client.query import COMMITTED
+from qstate.runtime.client.subscriptions import ChangeKind, Span, StateChange, token_of
+from qstate.spark.data_source.live import Selection
+from qstate.spark.data_source.table import StateRow
+
+__all__ = ["ChangeFeed"]
+
+#: How long a poll waits whose epochs are committed already.
+PROGRESS_S = 0.02
+_WHOLE = (ChangeKind.PUT, ChangeKind.DELETE)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeFeed:
+    """The feed of one state. `patience_s` is how long there may be no answer."""
+
+    job: str
+    state: str
+    selection: Selection
+    patience_s: float
+
+    def snapshot(self, client: QueryableStateClient, span: Span) -> Iterator[StateRow]:
+        """What the changes from `span.epoch` on are changes of. Raises what the client raises, and `JobError`."""
+        before, reached = span.epoch - 1, span.epoch - 1
+        later: dict[Any, list[StateChange]] = {}
+        entries = client.scan(
+            self.job,
+            self.state,
+            self.selection.prefix,
+            COMMITTED,
+            namespace=self.selection.namespace,
+            key_groups=(span.start, span.stop),
+            min_epoch=before if before >= 0 else None,
+        )
+        try:
+            with entries:
+                for key, namespace, view in entries:
+                    if view.epoch > reached:
+                        for change in self.between(client, span._replace(epoch=reached + 1), view.epoch + 1):
+                            later.setdefault(_place(change), []).append(change)
+                        reached = view.epoch
+                    value = _before(view.contents(), later.get((key_identity(namespace), key), ()))
+                    if value is not None:
+                        yield StateRow(key, namespace, value, before, ChangeKind.PUT.value)
+        except NoCommittedEpoch:
+            return
+
+    def changes(self, client: QueryableStateClient, span: Span, until: int) -> Iterator[StateRow]:
+        """The rows of the epochs from `span.epoch` to `until` (exclusive). Raises as `snapshot`."""
+        for change in self.between(client, span, until):
+            value = change.value
+            if change.map_key is not None:
+                value = {change.map_key: value}
+            yield StateRow(change.key, change.namespace, value, change.epoch, change.kind.value)
+
+    def between(self, client: QueryableStateClient, span: Span, until: int) -> Iterator[StateChange]:
+        """The changes of these epochs, which are committed. Raises as `snapshot`."""
+        subscription = client.subscribe(
+            self.job,
+            self.state,
+            prefix=self.selection.prefix,
+            namespace=self.selection.namespace,
+            token=token_of([span]),
+            progress_s=PROGRESS_S,
+            patience_s=self.patience_s,
+        )
+        try:
+            with subscription:
+                for batch in subscription:
+                    yield from (change for change in batch if change.epoch < until)
+                    if batch.complete >= until - 1:
+                        return
+        except Compacted as exc:
+            raise JobError(
+                f"the stream of state {self.state!r} of job {self.job!r} is at epoch {span.epoch}, and the job has the "
+                f"changes since epoch {exc.details.get('oldest_epoch')} only: the stream was away for too long. Start "
+                "it with a new checkpointLocation: it begins with a snapshot. With a higher snapshot_interval or "
+                "retained_snapshots the job keeps changes longer"
+            ) from exc
+
+
+def _place(change: StateChange) -> Any:
+    return key_identity(change.namespace), change.key
+
+
+def _before(value: Any, changes: Sequence[StateChange]) -> Any:
+    """What the changes have left untouched of a value; None: nothing that is known."""
+    if not changes:
+        return value
+    if any(change.kind in _WHOLE for change in changes):
+        return None
+    if isinstance(value, Mapping):
+        touched = {change.map_key for change in changes}
+        return {key: entry for key, entry in value.items() if key not in touched} or None
+    return value[: len(value) - _added(changes)] or None
+
+
+def _added(changes: Iterable[StateChange]) -> int:
+    return sum(len(change.value) for change in changes if isinstance(change.value, list))

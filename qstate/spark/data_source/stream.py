@@ -1,0 +1,160 @@
+"""The change feed as a stream of Spark's.
+
+Rules of this module: offsets and partitions. `changes` reads. An offset is plain data, and all that a batch depends on:
+
+    {"version": 1, "ranges": []}                              before the snapshot
+    {"version": 1, "ranges": [[start, stop, epoch], ...]}     of the key groups start to stop, `epoch` comes next
+
+So Spark, which stores the offsets of a batch before it reads it, reads the same epochs again after a failure. The
+ranges are those of the owners at that moment; those of the next offset may be others.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from qstate.errors import ConfigError, FailureCode, JobError, QueryError, Retry
+from qstate.runtime.client.subscriptions import Span
+from qstate.spark.data_source.changes import ChangeFeed
+from qstate.spark.data_source.feed_client import FeedClient
+from qstate.spark.data_source.live import LiveState
+from qstate.spark.data_source.options import SourceOptions
+from qstate.spark.data_source.table import batches_of
+
+__all__ = ["ChangeStream"]
+
+#: Spark asks for the newest offset all the time; the job is asked so often at most.
+PAUSE_S = 0.05
+#: Failures of a job that starts, ends or moves, besides those that may be retried.
+_PASSING = frozenset(
+    (FailureCode.UNAVAILABLE, FailureCode.DEADLINE_EXCEEDED, FailureCode.UNKNOWN_JOB, FailureCode.UNKNOWN_STATE)
+)
+
+
+class _FeedPart(InputPartition):
+    """A range of key groups: its snapshot as of the epoch before `until`; or the changes from an epoch on, up to it."""
+
+    def __init__(self, start: int, stop: int, begin: int | None, until: int) -> None:
+        super().__init__(None)
+        self.start, self.stop, self.begin, self.until = start, stop, begin, until
+
+
+class ChangeStream(DataSourceStreamReader):
+    """A stream that begins with a snapshot. While the job does not answer, no batch comes, for `patience_s`."""
+
+    def __init__(self, options: SourceOptions, wanted: StructType) -> None:
+        """Raises what `LiveState` raises."""
+        if options.path:
+            raise ConfigError("a stream is of a running job: give job and address in place of a path")
+        if not options.changes:
+            raise ConfigError("a stream is the change feed: add .option('readChangeFeed', 'true')")
+        if options.isolation == "live":
+            raise ConfigError("a stream has committed changes only: leave isolation out")
+        if options.keys:
+            raise ConfigError("a stream takes a prefix or a namespace; select keys with where(...)")
+        self._options = options
+        state = LiveState(options)
+        self._groups, self._serializer = state.groups, state.table.serializer
+        self._wanted = wanted
+        self._own = state.table.schema(options.key_names, changes=True)
+        self._feed = ChangeFeed(options.job, options.state, state.selection, options.seconds_of_patience)
+        self._client: FeedClient | None = None
+        self._reached: list[Span] | None = None
+        self._asked_at = time.monotonic()
+        #: The first answer of those that led nowhere.
+        self._stuck_since: float | None = None
+
+    def __getstate__(self) -> Mapping[str, Any]:
+        """Tasks have clients of their own."""
+        return {**self.__dict__, "_client": None}
+
+    def initialOffset(self) -> dict[str, Any]:
+        self._reached = []
+        return _offset([])
+
+    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
+        """Spark 4.1 calls it without the start, newer ones with it."""
+        if start is not None:
+            self._reached = _spans(start)
+        threading.Event().wait(max(0.0, self._asked_at + PAUSE_S - time.monotonic()))
+        self._asked_at = time.monotonic()
+        try:
+            found = self._newest()
+        except QueryError as error:
+            passing = error.code in _PASSING or error.retry is not Retry.FATAL
+            if self._reached is None or not passing or self._out_of_patience():
+                raise
+            return _offset(self._reached)
+        self._reached = self._forward(found)
+        return _offset(self._reached)
+
+    def _newest(self) -> list[Span]:
+        if self._client is None:
+            self._client = self._options.client(self._serializer)
+        return self._client.committed(self._options.job, self._options.state, self._groups)
+
+    def _forward(self, found: list[Span]) -> list[Span]:
+        """The newest epochs, and none before those that were reached: an owner that restarts may be one behind."""
+        reached = self._reached or []
+        pieces = list(_overlaps(reached, found))
+        if any(after < before - 1 for _, _, before, after in pieces):
+            if self._out_of_patience():
+                raise JobError(
+                    f"job {self._options.job!r} is at epoch {found[0].epoch - 1}, and this stream has read a later "
+                    "one: the job has begun anew. Start the stream with a new checkpointLocation, too"
+                )
+        else:
+            self._stuck_since = None
+        if pieces and all(after <= before for _, _, before, after in pieces):
+            return reached  # perhaps with other owners, but no epoch is new
+        return [Span(start, stop, max(before, after)) for start, stop, before, after in pieces] or found
+
+    def _out_of_patience(self) -> bool:
+        self._stuck_since = self._stuck_since or self._asked_at
+        return time.monotonic() - self._stuck_since > self._options.seconds_of_patience
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        first, last = _spans(start), _spans(end)
+        if not first:
+            return [_FeedPart(span.start, span.stop, None, span.epoch) for span in last]
+        return [_FeedPart(*one) for one in _overlaps(first, last) if one[2] < one[3]]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, _FeedPart)
+        begin, until = partition.begin, partition.until
+        with self._options.client(self._serializer) as client:
+            if begin is None:
+                rows = self._feed.snapshot(client, Span(partition.start, partition.stop, until))
+            else:
+                rows = self._feed.changes(client, Span(partition.start, partition.stop, begin), until)
+            yield from batches_of(rows, self._wanted, self._own)
+
+    def stop(self) -> None:
+        if self._client is not None:
+            self._client.close()
+
+
+def _offset(spans: Sequence[Span]) -> dict[str, Any]:
+    return {"version": 1, "ranges": [list(span) for span in spans]}
+
+
+def _spans(offset: Mapping[str, Any]) -> list[Span]:
+    if offset.get("version") != 1:
+        raise JobError(f"the stream's checkpoint is of another version of qstate: {offset!r:.200}; begin a new one")
+    return [Span(*row) for row in offset["ranges"]]
+
+
+def _overlaps(first: Sequence[Span], last: Sequence[Span]) -> Iterator[tuple[int, int, int, int]]:
+    """The pieces of two divisions of the key groups: start, stop, and the epoch in each."""
+    for one in last:
+        for other in first:
+            start, stop = max(one.start, other.start), min(one.stop, other.stop)
+            if start < stop:
+                yield start, stop, other.epoch, one.epoch
