@@ -24,6 +24,7 @@ from pathlib import Path
 
 __all__ = [
     "NotRegular",
+    "check_secret",
     "create_file",
     "make_directories",
     "open_lock",
@@ -64,6 +65,18 @@ def open_trusted(path: Path) -> int:
             errno.EPERM, "other users can change it: chmod o-w it, and keep it in a directory of your own", str(path)
         )
     return found
+
+
+def check_secret(descriptor: int, path: Path) -> None:
+    """Raise `PermissionError` unless an open file with a secret belongs to this user, and no other user can read it."""
+    status = os.fstat(descriptor)
+    why = ""
+    if status.st_uid != os.geteuid():
+        why = "holds a token, and belongs to another user"
+    elif status.st_mode & 0o077:
+        why = "holds a token, and other users can read it: chmod 600 it"
+    if why:
+        raise PermissionError(errno.EPERM, why, str(path))
 
 
 def open_own(path: Path, flags: int = 0) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from qstate.cli.tables import table
+from qstate.cli.output.tables import table
 from qstate.errors import ConfigError
 from qstate.installation import FEATURES, Finding, check_installation
 

@@ -10,8 +10,7 @@ import argparse
 from importlib import import_module
 from typing import Any
 
-from qstate.cli.arguments import add_client_tls, client_tls
-from qstate.cli.query import DEFAULT_PROXY, address_of
+from qstate.cli.connection import add_connection_options, connection_of
 from qstate.errors import InstallationError
 from qstate.installation import DISTRIBUTION
 from qstate.log_lines import FORMS, LogLines, configure_logs
@@ -21,11 +20,11 @@ __all__ = ["add_gateway_command"]
 
 DEFAULT_PORTS = "8069"
 _LIMITS = {
-    "connections": "connections at a time",
+    "connections": "connections at a time (default: 4096)",
     "connections-per-address": "connections of one address (default: half of all, no such limit for loopback)",
-    "requests": "requests in flight",
+    "requests": "requests in flight (default: 256)",
     "requests-per-address": "requests in flight of one address (default: half of all, no such limit for loopback)",
-    "streams": "subscriptions at a time",
+    "streams": "subscriptions at a time (default: 2048)",
     "streams-per-address": "subscriptions of one address (default: half of all, no such limit for loopback)",
 }
 
@@ -34,15 +33,6 @@ def add_gateway_command(commands: Any) -> None:
     """Add the command to argparse's subparsers."""
     gateway: argparse.ArgumentParser = commands.add_parser(
         "gateway", help="serve the state of running jobs over HTTP: REST, server-sent events, WebSockets, a live page"
-    )
-    gateway.add_argument(
-        "--proxy",
-        action="append",
-        metavar="HOST:PORT",
-        help=f"a client proxy of the jobs (default: {DEFAULT_PROXY}); may be repeated, for others when one is silent",
-    )
-    gateway.add_argument(
-        "--fallback", action="append", default=[], metavar="HOST:PORT", help="a standby server; may be repeated"
     )
     gateway.add_argument(
         "--job-metrics",
@@ -59,7 +49,7 @@ def add_gateway_command(commands: Any) -> None:
     for name, what in _LIMITS.items():
         gateway.add_argument(f"--max-{name}", type=int, metavar="N", help=what)
     gateway.add_argument("--log-format", choices=FORMS, default=FORMS[0], help="form of the log (default: %(default)s)")
-    add_client_tls(gateway)
+    add_connection_options(gateway, queries=False)
     gateway.set_defaults(run=_gateway)
 
 
@@ -99,16 +89,17 @@ def _gateway(arguments: argparse.Namespace) -> int:
     except ModuleNotFoundError as exc:
         raise InstallationError(f"the gateway needs {exc.name}: pip install '{DISTRIBUTION}[gateway]'") from exc
     limits = {f"max_{name.replace('-', '_')}": getattr(arguments, f"max_{name.replace('-', '_')}") for name in _LIMITS}
+    upstream = connection_of(arguments)
     settings = settings_module.GatewaySettings(
-        [address_of("--proxy", text) for text in arguments.proxy or [DEFAULT_PROXY]],
-        fallback=[address_of("--fallback", text) for text in arguments.fallback],
+        upstream.proxies,
+        fallback=upstream.fallback,
         job_metrics=arguments.job_metrics,
         host=arguments.host,
         ports=arguments.port,
         tls=ServerTls(arguments.certificate, arguments.key) if arguments.certificate else None,
-        upstream_tls=client_tls(arguments),
+        upstream_tls=upstream.tls,
         allow_open_query_port=arguments.allow_open_query_port,
-        allow_token_without_tls=arguments.allow_token_without_tls,
+        allow_token_without_tls=upstream.allow_token_without_tls,
         origins=arguments.cors_origin,
         hosts=arguments.allowed_host,
         **{name: limit for name, limit in limits.items() if limit is not None},

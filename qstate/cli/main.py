@@ -1,50 +1,79 @@
 """The command `qstate`: parses the command line, runs the command, and prints an error as one line.
 
 Rules of this module: exit code 0 is success, 1 a negative result (a check that failed, a key without a value), 2 an
-error, printed as one line on standard error. The user sees no stack trace for an error that qstate expects.
+error, printed as one line on standard error. The user sees no stack trace for an error that qstate expects. A command
+that Ctrl-C or a closed pipe ends is ended by that signal, so that a script that runs it ends, too.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
+from io import TextIOWrapper
+from typing import NoReturn
 
 from qstate import __version__
 from qstate.cli.check import add_check_command
-from qstate.cli.checkpoint import add_checkpoint_commands
 from qstate.cli.gateway import add_gateway_command
-from qstate.cli.query import add_query_commands
-from qstate.cli.scan import add_scan_command
+from qstate.cli.output.terminal import RED, shown, styled
+from qstate.cli.parsing import NOTHING_CHOSEN, Chosen, Parser
+from qstate.cli.queries.get import add_get_command
+from qstate.cli.queries.listings import add_listing_commands
+from qstate.cli.queries.scan import add_scan_command
+from qstate.cli.queries.watch import add_watch_command
 from qstate.cli.serve import add_serve_command
+from qstate.cli.stored.checkpoint import add_checkpoint_commands
 from qstate.cli.token import add_token_command
 from qstate.cli.top import add_top_command
-from qstate.cli.watch import add_watch_command
 from qstate.demo.options import DemoOptions, add_demo_arguments
 from qstate.errors import QStateError
 from qstate.installation import require
 
-__all__ = ["main"]
+__all__ = ["main", "program"]
 
 SUCCESS, NO, ERROR = 0, 1, 2
 #: The recursion limit. Values nest up to 1,024 levels, and printing takes two or three calls for each level.
 DEEPEST = 5_000
-#: The exit code that shells report for a command that Ctrl-C ended.
-INTERRUPTED = 130
+#: The exit codes that shells report for a command that one of these signals ended.
+INTERRUPTED, CLOSED_PIPE = 128 + signal.SIGINT, 128 + signal.SIGPIPE
+
+
+def program() -> NoReturn:
+    """Run the command line as a program: ends the process."""
+    code = main()
+    if code in (INTERRUPTED, CLOSED_PIPE):
+        ending = signal.Signals(code - 128)
+        signal.signal(ending, signal.SIG_DFL)
+        os.kill(os.getpid(), ending)
+    sys.exit(code)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # no value may fail because the terminal lacks its characters
+            stream.reconfigure(errors="backslashreplace")
     arguments = _parser().parse_args(argv)
     sys.setrecursionlimit(max(sys.getrecursionlimit(), DEEPEST))
+    return run(arguments)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command that was parsed, and print its error. Returns the exit code."""
+    command: Callable[[argparse.Namespace], int] = arguments.run
     try:
-        return int(arguments.run(arguments))
+        code = command(arguments)
+        sys.stdout.flush()
+        return code
     except QStateError as exc:
         return _fail(str(exc))
     except BrokenPipeError:  # the reader of the output has closed it: `qstate jobs | head -1`
-        sys.stderr.close()
-        return NO
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still in the buffer has no reader
+        return CLOSED_PIPE
     except OSError as exc:
         return _fail(f"{exc.strerror or exc}" + (f": {exc.filename}" if exc.filename else ""))
     except KeyboardInterrupt:
@@ -52,26 +81,32 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _fail(message: str) -> int:
-    print(f"qstate: {' '.join(message.split())}", file=sys.stderr)
+    name = styled("qstate:", RED, sys.stderr)
+    print(f"{name} {shown(' '.join(message.split()))}", file=sys.stderr)
     return ERROR
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="qstate", description="Queryable state for PySpark Structured Streaming.")
+def _parser(chosen: Chosen = NOTHING_CHOSEN) -> Parser:
+    parser = Parser(
+        prog="qstate",
+        description="Queryable state for PySpark Structured Streaming.",
+        epilog="'qstate COMMAND --help' has the arguments of a command.",
+    )
     parser.add_argument("--version", action="version", version=f"qstate {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    add_listing_commands(commands, chosen)
+    add_get_command(commands, chosen)
+    add_scan_command(commands, chosen)
+    add_watch_command(commands, chosen)
+    add_top_command(commands)
+    add_checkpoint_commands(commands)
+    add_serve_command(commands)
+    add_gateway_command(commands)
+    add_token_command(commands)
     add_check_command(commands)
     demo = commands.add_parser("demo", help="a year of flights and weather through Spark, queried live")
     add_demo_arguments(demo)
     demo.set_defaults(run=_demo)
-    add_query_commands(commands)
-    add_scan_command(commands)
-    add_watch_command(commands)
-    add_checkpoint_commands(commands)
-    add_serve_command(commands)
-    add_gateway_command(commands)
-    add_top_command(commands)
-    add_token_command(commands)
     return parser
 
 
@@ -82,4 +117,4 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program()

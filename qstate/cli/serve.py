@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any
 
 from qstate.cli.arguments import add_storage_option, storage_options
-from qstate.cli.query import TOKEN_VARIABLE
+from qstate.cli.connection import TOKEN_VARIABLE
 from qstate.config import JobConfig
 from qstate.descriptors import StateDescriptor
 from qstate.errors import ConfigError

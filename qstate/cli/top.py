@@ -17,7 +17,8 @@ from datetime import datetime, timezone
 from importlib.util import find_spec
 from typing import Any
 
-from qstate.cli.tables import table
+from qstate.cli.output.formats import JSONL, TABLE, add_format
+from qstate.cli.output.tables import table
 from qstate.errors import ConfigError, QStateError
 from qstate.runtime.control.readings import Figures, Reading, ServingFigures, SubtaskFigures, compare, read, url_of
 
@@ -47,7 +48,7 @@ def add_top_command(commands: Any) -> None:
         help="time between two looks, over which rates are measured (default: %(default)s)",
     )
     top.add_argument("--once", action="store_true", help="show the figures of one interval, and end")
-    top.add_argument("--json", action="store_true", help="print one JSON object a line for each interval")
+    add_format(top, TABLE, JSONL)
     top.set_defaults(run=_top)
 
 
@@ -57,7 +58,7 @@ def _top(arguments: argparse.Namespace) -> int:
     url = url_of(arguments.address)
     before = read(url)  # before the screen is cleared: the first failure ends the command
     try:
-        with _screen(plain=arguments.json or arguments.once) as show:
+        with _screen(plain=arguments.format == JSONL or arguments.once) as show:
             while True:
                 time.sleep(arguments.interval)
                 before = _look(url, before, show, arguments)
@@ -74,10 +75,10 @@ def _look(url: str, before: Reading, show: _Show, arguments: argparse.Namespace)
     except QStateError as exc:
         if arguments.once:
             raise
-        show(json.dumps({"error": str(exc)}) if arguments.json else f"no answer, looking again: {exc}")
+        show(json.dumps({"error": str(exc)}) if arguments.format == JSONL else f"no answer, looking again: {exc}")
         return before
     figures = compare(before, now)
-    show(json.dumps(asdict(figures)) if arguments.json else "\n".join(lines_of(figures)))
+    show(json.dumps(asdict(figures)) if arguments.format == JSONL else "\n".join(lines_of(figures)))
     return now
 
 

@@ -64,7 +64,7 @@ def lines(*arguments: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("what", ["checkpoint", "savepoint"])
 def test_show_prints_states_and_sizes(written: Path, what: str) -> None:
-    shown = json.loads(run("checkpoint", "show", str(written / what), "--json", "--key-groups").stdout)
+    shown = json.loads(run("checkpoint", "show", str(written / what), "--format", "json", "--key-groups").stdout)
     assert (shown["kind"], shown["job"], shown["max_parallelism"]) == (what, "job", MAX_PARALLELISM)
     (operator,) = shown["operators"]
     assert (operator["uid"], operator["query"], operator["epoch"]) == (UID, QUERY, LAST)
@@ -95,7 +95,9 @@ def test_show_prints_the_files_of_the_newest_snapshot(tmp_path: Path) -> None:
     for epoch in range(2):
         job.run([epoch], filled=epoch == 0)
         job.snapshot(whole_bytes=0)
-    (operator,) = json.loads(run("checkpoint", "show", str(tmp_path), "--epochs", "--json").stdout)["operators"]
+    (operator,) = json.loads(run("checkpoint", "show", str(tmp_path), "--epochs", "--format", "json").stdout)[
+        "operators"
+    ]
     (subtask,) = operator["subtasks"]
     names = ["000000000002.snapshot", "000000000003.snapshot"]
     assert subtask["stack"] == [
@@ -196,7 +198,7 @@ def with_lists(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("what", ["checkpoint", "savepoint"])
 def test_operator_state_is_shown_and_dumped(with_lists: Path, what: str) -> None:
     location = str(with_lists / what)
-    (operator,) = json.loads(run("checkpoint", "show", location, "--json").stdout)["operators"]
+    (operator,) = json.loads(run("checkpoint", "show", location, "--format", "json").stdout)["operators"]
     assert [
         (one["name"], one["distribution"], one["value_type"], one["elements"], one["bytes"])
         for one in operator["operator_states"]
@@ -260,7 +262,7 @@ def test_a_closed_pipe_is_no_error(written: Path) -> None:
 
 @pytest.mark.parametrize("what", ["checkpoint", "savepoint"])
 def test_verify_reports_nothing_without_damage(written: Path, what: str) -> None:
-    answer = run("checkpoint", "verify", str(written / what), "--json")
+    answer = run("checkpoint", "verify", str(written / what), "--format", "json")
     found = json.loads(answer.stdout)
     paths = [path for path in (written / what).rglob("*") if path.is_file()]
     assert (answer.returncode, found["damaged"]) == (0, [])

@@ -19,9 +19,9 @@ ROOT = Path(qstate.__file__).parents[1]
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run `python -m qstate.cli.main` in its own process."""
+    """Run `python -m qstate` in its own process."""
     return subprocess.run(
-        [sys.executable, "-m", "qstate.cli.main", *arguments],
+        [sys.executable, "-m", "qstate", *arguments],
         capture_output=True,
         text=True,
         timeout=60,

@@ -33,22 +33,22 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def test_jobs_are_listed(proxy: str) -> None:
-    assert run("jobs", "--proxy", proxy).stdout == "nyc\n"
-    assert json.loads(run("jobs", "--proxy", proxy, "--json").stdout) == ["nyc"]
+    assert run("jobs", "--proxy", proxy).stdout == "JOB\nnyc\n"
+    assert json.loads(run("jobs", "--proxy", proxy, "--format", "json").stdout) == [{"job": "nyc"}]
 
 
 def test_states_are_listed_with_kind_and_types(proxy: str) -> None:
     lines = run("states", "nyc", "--proxy", proxy).stdout.splitlines()
-    assert [line.split()[0] for line in lines] == ["STATE", *sorted(CONTENTS)]
+    assert [line.split()[0] for line in lines] == ["NAME", *sorted(CONTENTS)]
     assert "byPlace" in lines[1]
     assert "string, bigint, binary" in lines[1]
-    listed = json.loads(run("states", "nyc", "--proxy", proxy, "--json").stdout)
+    listed = json.loads(run("states", "nyc", "--proxy", proxy, "--format", "json").stdout)
     assert {state["name"]: state["kind"] for state in listed}["visits"] == "map"
 
 
 @pytest.mark.parametrize("state", ["lastTemperature", "visits", "lastDelays", "totalDistance", "meanDelay"])
 def test_value_of_every_kind_is_printed(proxy: str, state: str) -> None:
-    answer = run("get", "nyc", state, "JFK", "--proxy", proxy, "--json")
+    answer = run("get", "nyc", state, "JFK", "--proxy", proxy, "--format", "json")
     assert (answer.returncode, answer.stderr) == (cli.SUCCESS, "")
     assert json.loads(answer.stdout) == CONTENTS[state][None]["JFK"]
 
@@ -79,7 +79,7 @@ def test_namespace_has_a_value_of_its_own(proxy: str) -> None:
     ],
 )
 def test_a_part_of_a_value_is_printed(proxy: str, state: str, options: list[str], shown: Any) -> None:
-    answer = run("get", "nyc", state, "JFK", *options, "--proxy", proxy, "--json")
+    answer = run("get", "nyc", state, "JFK", *options, "--proxy", proxy, "--format", "json")
     assert (answer.returncode, json.loads(answer.stdout)) == (cli.SUCCESS, shown)
 
 
@@ -89,14 +89,14 @@ def test_a_part_with_nothing_in_it_has_exit_code_1(proxy: str) -> None:
 
 
 def test_key_of_several_columns_is_one_argument_each(proxy: str) -> None:
-    answer = run("get", "nyc", "byPlace", "JFK", "7", "ff", "--proxy", proxy, "--json")
+    answer = run("get", "nyc", "byPlace", "JFK", "7", "ff", "--proxy", proxy, "--format", "json")
     assert json.loads(answer.stdout) == "AAE="
 
 
 def test_key_without_a_value_has_exit_code_1(proxy: str) -> None:
     answer = run("get", "nyc", "lastTemperature", "LGA", "--proxy", proxy)
     assert (answer.returncode, answer.stdout, answer.stderr) == (cli.NO, "", "")
-    assert run("get", "nyc", "lastTemperature", "LGA", "--proxy", proxy, "--json").stdout == "null\n"
+    assert run("get", "nyc", "lastTemperature", "LGA", "--proxy", proxy, "--format", "json").stdout == "null\n"
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_unknown_host_is_one_line() -> None:
 
 def test_token_is_taken_from_the_environment(tmp_path: Path) -> None:
     with serve(tmp_path, token=b"secret") as (host, port):
-        assert run("jobs", "--proxy", f"{host}:{port}", QSTATE_TOKEN="secret").stdout == "nyc\n"
+        assert run("jobs", "--proxy", f"{host}:{port}", QSTATE_TOKEN="secret").stdout == "JOB\nnyc\n"
         assert_one_line_error(run("jobs", "--proxy", f"{host}:{port}", QSTATE_TOKEN="wrong"), "valid token")
         assert_one_line_error(run("jobs", "--proxy", f"{host}:{port}"), "valid token")
 
@@ -181,7 +181,7 @@ def test_certificates_are_options(tmp_path: Path) -> None:
     own = authority.issue("operator")
     with serve(tmp_path, tls=tls) as (host, port):
         proxy = ("--proxy", f"{host}:{port}")
-        assert run("jobs", *proxy, "--tls-ca", authority.file, "--tls-certificate", own).stdout == "nyc\n"
+        assert run("jobs", *proxy, "--tls-ca", authority.file, "--tls-certificate", own).stdout == "JOB\nnyc\n"
         assert_one_line_error(run("jobs", *proxy, "--tls-ca", authority.file), "client's certificate")
         assert_one_line_error(run("jobs", *proxy, "--tls"), "certificate is not accepted")
         assert_one_line_error(run("jobs", *proxy), "TLS connections only", "--tls-ca")
@@ -271,22 +271,25 @@ def test_a_scan_prints_a_key_and_its_value_a_line(proxy: str) -> None:
     held = {str(key): value for key, value in CONTENTS["lastTemperature"][None].items()}
     answer = run("scan", "nyc", "lastTemperature", "--proxy", proxy, "--no-namespace")
     assert answer.stderr == ""
-    assert dict(line.split("\t") for line in answer.stdout.splitlines()) == {key: str(held[key]) for key in held}
+    assert [line.split() for line in answer.stdout.splitlines()] == [
+        ["KEY", "NAMESPACE", "EPOCH", "VALUE"],
+        *([key, "-", "0", str(held[key])] for key in held),
+    ]
     spaces = run("scan", "nyc", "lastTemperature", "JFK", "--proxy", proxy).stdout.splitlines()
-    assert "JFK\t2013-07-18\t100.04" in spaces
+    assert ["JFK", "2013-07-18", "0", "100.04"] in [line.split() for line in spaces]
 
 
 def test_a_scan_prints_json_lines(proxy: str) -> None:
-    lines = run("scan", "nyc", "byPlace", "JFK", "7", "--proxy", proxy, "--json").stdout.splitlines()
+    lines = run("scan", "nyc", "byPlace", "JFK", "7", "--proxy", proxy, "--format", "jsonl").stdout.splitlines()
     found = [json.loads(line) for line in lines]
-    assert {"key": ["JFK", 7, "/w=="], "namespace": None, "value": "AAE=", "epoch": found[0]["epoch"]} in found
+    assert {"key": ["JFK", 7, "ff"], "namespace": None, "value": "AAE=", "epoch": found[0]["epoch"]} in found
 
 
 def test_a_scan_prints_keys_or_their_number(proxy: str) -> None:
     keys = run("scan", "nyc", "lastTemperature", "--begins", "J", "--keys", "--proxy", proxy, "--no-namespace")
-    assert keys.stdout == "JFK\n"
+    assert keys.stdout == "KEY  NAMESPACE\nJFK  -\n"
     assert run("scan", "nyc", "lastTemperature", "--count", "--proxy", proxy, "--begins", "no such").stdout == "0\n"
-    assert run("scan", "nyc", "lastTemperature", "--limit", "1", "--proxy", proxy).stdout.count("\n") == 1
+    assert run("scan", "nyc", "lastTemperature", "--limit", "1", "--proxy", proxy).stdout.count("\n") == 2
 
 
 @pytest.mark.parametrize(

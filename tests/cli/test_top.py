@@ -92,7 +92,7 @@ def test_once_prints_tables_or_one_json_object(scraped: Scraped) -> None:
     answer = run("top", scraped.address, "--once", "--interval", "0.05")
     assert (answer.returncode, answer.stderr) == (cli.SUCCESS, "")
     assert answer.stdout.startswith("job flights") and "COMMIT_S" in answer.stdout
-    document = json.loads(run("top", scraped.address, "--once", "--json", "--interval", "0.05").stdout)
+    document = json.loads(run("top", scraped.address, "--once", "--format", "jsonl", "--interval", "0.05").stdout)
     assert document["subtasks"][0]["state_keys"] == 10
     assert document["serving"][0]["endpoint"] == "server"
 

@@ -24,16 +24,26 @@ def watched(proxy: str, *arguments: str) -> list[str]:
     return answer.stdout.splitlines()
 
 
+def rows(lines: list[str]) -> list[list[str]]:
+    heads, *others = (line.split() for line in lines)
+    assert heads == ["EPOCH", "CHANGE", "KEY", "NAMESPACE", "MAP", "KEY", "VALUE"]
+    return [[epoch, change, key, value] for epoch, change, key, _, _, value in others]
+
+
 def test_changes_of_a_key_come_after_its_value(proxy: str) -> None:
-    assert watched(proxy, "JFK") == ["0\tsnapshot\tJFK\t71.06", "1\tput\tJFK\t72.0", "2\tput\tJFK\t73.0"]
+    assert rows(watched(proxy, "JFK")) == [
+        ["0", "snapshot", "JFK", "71.06"],
+        ["1", "put", "JFK", "72.0"],
+        ["2", "put", "JFK", "73.0"],
+    ]
 
 
 def test_changes_of_all_keys_come_from_an_epoch_on(proxy: str) -> None:
-    assert watched(proxy, "--from-epoch", "2") == ["2\tput\tJFK\t73.0", "2\tput\tLGA\t80.0"]
+    assert rows(watched(proxy, "--from-epoch", "2")) == [["2", "put", "JFK", "73.0"], ["2", "put", "LGA", "80.0"]]
 
 
 def test_a_watch_continues_with_the_token_of_a_line(proxy: str) -> None:
-    lines = [json.loads(line) for line in watched(proxy, "--from-epoch", "0", "--json")]
+    lines = [json.loads(line) for line in watched(proxy, "--from-epoch", "0", "--format", "jsonl")]
     assert [(line["epoch"], line["key"], line["value"]) for line in lines[:2]] == [(0, "JFK", 71.06), (1, "JFK", 72.0)]
     assert watched(proxy, "--token", lines[1]["token"]) == watched(proxy, "--from-epoch", "2")
 

@@ -65,7 +65,7 @@ def test_demo_compares_serves_and_cleans_up(tmp_path: Path) -> None:
         assert re.search(r"flights: ([\d,]+) of \1 rows", printed)
         found = re.search(r"qstate (get .*)", printed)
         assert found is not None
-        answer = run(*found.group(1).split(), "--json")
+        answer = run(*found.group(1).split(), "--format", "json")
         assert (answer.returncode, answer.stderr) == (cli.SUCCESS, "")
         assert '"carrier": "MQ"' in answer.stdout
         process.send_signal(signal.SIGINT)

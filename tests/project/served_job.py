@@ -70,18 +70,27 @@ class _Oracle:
 
 @contextmanager
 def serve(
-    directory: Path, token: bytes | None = None, job: str = JOB, *, committed: bool = False, **options: Any
+    directory: Path,
+    token: bytes | None = None,
+    job: str = JOB,
+    *,
+    committed: bool = False,
+    contents: Mapping[str, Mapping[str, Any]] | None = None,
+    **options: Any,
 ) -> Iterator[tuple[str, int]]:
-    """Serve `CONTENTS` as this job's, live only or also as committed; gives the proxy's address."""
+    """Serve `CONTENTS` as this job's, live only or also as committed; gives the proxy's address.
+
+    With `contents` serve these values by state and key instead.
+    """
     endpoint = EndpointOptions(token=token, **options)
     registry = StateRegistry()
     with HeapBackend(BackendContext(GROUPS, 128, directory)) as backend:
-        _fill(backend)
+        descriptors = _fill(backend) if contents is None else _put(backend, contents)
         server, proxy = StateServer(registry, endpoint), ClientProxy(endpoint)
         server.start()
         try:
             isolations = list(Isolation) if committed else [Isolation.LIVE]
-            instances = {str(kind.queryable_name): _instance(backend, kind, isolations) for kind in _DESCRIPTORS}
+            instances = {str(kind.queryable_name): _instance(backend, kind, isolations) for kind in descriptors}
             served = {name: (instance, registry.register(instance)) for name, instance in instances.items()}
             proxy.start()
             proxy.set_location_oracle(job, _Oracle(server.address, served))
@@ -118,7 +127,19 @@ def serve_history(directory: Path, job: str) -> Iterator[tuple[tuple[str, int], 
 _DESCRIPTORS: Sequence[StateDescriptor] = (VALUE, MAP, LIST, REDUCING, AGGREGATING, PLACE)
 
 
-def _fill(backend: HeapBackend) -> None:
+def _put(backend: HeapBackend, contents: Mapping[str, Mapping[str, Any]]) -> Sequence[StateDescriptor]:
+    descriptors = [ValueStateDescriptor(f"state{at}", str).queryable(name) for at, name in enumerate(contents)]
+    tables = [backend.table(descriptor) for descriptor in descriptors]
+    backend.begin(0)
+    for table, entries in zip(tables, contents.values(), strict=True):
+        for key, value in entries.items():
+            table.put(key, value)
+    list(backend.commit(0))
+    backend.finalize(0)
+    return descriptors
+
+
+def _fill(backend: HeapBackend) -> Sequence[StateDescriptor]:
     tables = {descriptor.name: backend.table(descriptor) for descriptor in _DESCRIPTORS}
     july = backend.table(VALUE, "2013-07-18")
     backend.begin(0)
@@ -132,6 +153,7 @@ def _fill(backend: HeapBackend) -> None:
     tables["place"].put(("JFK", 7, b"\xff"), b"\x00\x01")
     list(backend.commit(0))
     backend.finalize(0)
+    return _DESCRIPTORS
 
 
 def _instance(backend: HeapBackend, descriptor: StateDescriptor, isolations: Sequence[Isolation]) -> StateInstance:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,11 +17,12 @@ import qstate.spark
 from qstate.backends.byte_stores.rocksdb import RocksDBBackend
 from qstate.cli import main as cli
 from qstate.config import JobConfig, option_table
-from tests.project import configuration_reference, failure_reference, rest_reference
+from tests.project import command_line_reference, configuration_reference, failure_reference, rest_reference
 from tests.project.documentation import ROOT, Page, pages
 
 PAGES = pages()
-MADE_PAGES = {module.PAGE: module for module in (configuration_reference, failure_reference, rest_reference)}
+_MADE = (command_line_reference, configuration_reference, failure_reference, rest_reference)
+MADE_PAGES = {module.PAGE: module for module in _MADE}
 LANGUAGES = {"bash", "python", "text", "toml", "yaml"}
 TROUBLESHOOTING = Page("docs/how-to/troubleshooting.md")
 COMMAND_LINE = Page("docs/reference/command-line.md")
@@ -75,7 +74,8 @@ def test_qstate_commands_have_arguments_that_it_takes(page: Page) -> None:
     for block in page.blocks:
         for line in block.text.splitlines() if block.language == "bash" else ():
             if line.startswith("qstate "):
-                cli._parser().parse_args(shlex.split(line, comments=True)[1:])
+                command = re.split(r" [|>] ", line)[0]
+                cli._parser().parse_args(shlex.split(command, comments=True)[1:])
 
 
 @each_page
@@ -92,11 +92,10 @@ def test_settings_exist_and_have_values_that_they_take(page: Page) -> None:
         JobConfig.from_spark({key: value or defaults[key]})
 
 
-def test_every_option_of_a_command_is_in_the_reference() -> None:
-    for name, command in _commands().items():
-        assert f"`qstate {name}" in COMMAND_LINE.text
-        for option in () if name == "demo" else _options(command):  # the demo's are in its own --help, as the page says
-            assert f"`{option}" in COMMAND_LINE.text, f"qstate {name} {option}"
+def test_every_command_is_in_the_tables_of_the_reference() -> None:
+    written = COMMAND_LINE.text.partition(command_line_reference.HEAD)[0]
+    for command, _ in command_line_reference.commands(cli._parser()):
+        assert f"| `{command.prog}" in written, command.prog
 
 
 def test_every_listed_error_exists_and_has_a_remedy() -> None:
@@ -135,21 +134,3 @@ def test_environments_that_the_guide_names_exist() -> None:
         re.findall(r"\bpy(?:3\d+)?\b", settings)
     )
     assert named <= existing
-
-
-def _commands() -> dict[str, argparse.ArgumentParser]:
-    return dict(_commands_of(cli._parser(), ""))
-
-
-def _commands_of(parser: argparse.ArgumentParser, before: str) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """A parser's commands and theirs, each by all the words that it takes."""
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for name, command in action.choices.items():
-                yield f"{before}{name}", command
-                yield from _commands_of(command, f"{before}{name} ")
-
-
-def _options(command: argparse.ArgumentParser) -> Iterator[str]:
-    for action in command._actions:
-        yield from (option for option in action.option_strings if option.startswith("--") and option != "--help")

@@ -199,7 +199,7 @@ def test_commands_read_a_url(s3: S3Server, url: str) -> None:
         "AWS_DEFAULT_REGION": "eu-central-1",
     }
     option = ["--storage-option", f"endpoint_url={s3.options['endpoint_url']}"]
-    shown = json.loads(run("checkpoint", "show", url, "--json", *option, **environment).stdout)
+    shown = json.loads(run("checkpoint", "show", url, "--format", "json", *option, **environment).stdout)
     assert (shown["location"], shown["operators"][0]["epoch"]) == (url, 2)
     assert "no damage" in run("checkpoint", "verify", url, *option, **environment).stdout
     assert run("savepoint", url, f"{url}-saved", *option, **environment).returncode == 0

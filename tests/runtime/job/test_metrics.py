@@ -70,7 +70,7 @@ def test_a_job_serves_the_metrics_of_the_reference_and_no_others(job_of: JobOf) 
     of_job = MetricsServer(lambda: JOB, lambda: job.manager.statistics().processes, bind="127.0.0.1", ports="0")
     try:
         text = scraped(of_job.address)
-        top = run("top", "{}:{}".format(*of_job.address), "--once", "--json", "--interval", "0.05")
+        top = run("top", "{}:{}".format(*of_job.address), "--once", "--format", "jsonl", "--interval", "0.05")
     finally:
         of_job.close()
     reference = described()

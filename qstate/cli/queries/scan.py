@@ -6,36 +6,43 @@ Rules of this module: arguments in, client calls, lines out. It holds one page a
 from __future__ import annotations
 
 import argparse
-import json
+import shlex
+import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from itertools import islice
 from typing import Any
 
-from qstate.cli.query import add_query_options, client_of, key_types_of
+from qstate.cli.connection import add_connection_options, client_of
+from qstate.cli.output.formats import CSV, JSON, JSONL, TABLE, Printer, add_format, text_of
+from qstate.cli.output.progress import shown_count
+from qstate.cli.parsing import Chosen, add_target
+from qstate.cli.queries.get import add_isolation, key_types_of
 from qstate.client import QueryableStateClient
 from qstate.errors import ConfigError
 from qstate.keys import Column, ColumnType
 from qstate.runtime.client.arguments import check_name
 from qstate.runtime.client.scanning import ScannedEntry
-from qstate.values.text_forms import parse_columns, parse_namespace, printable
+from qstate.values.text_forms import key_form, namespace_form, parse_columns, parse_namespace, printable
 
-__all__ = ["add_scan_command"]
+__all__ = ["add_scan_command", "typed_key"]
 
 
-def add_scan_command(commands: Any) -> None:
+def add_scan_command(commands: Any, chosen: Chosen) -> None:
     """Add the command to argparse's subparsers."""
-    scan = add_query_options(commands, "scan", "print the keys of a state and their values, one a line", fallback=True)
-    scan.add_argument("job", metavar="JOB")
-    scan.add_argument("state", metavar="STATE", help="the state's queryable name")
+    scan = commands.add_parser("scan", help="print the keys of a state and their values, one a line")
+    add_target(scan, chosen)
     scan.add_argument("column", metavar="COLUMN", nargs="*", help="the first key columns of the keys to print")
     scan.add_argument("--begins", metavar="TEXT", help="print keys whose first column begins with this")
     scan.add_argument("--namespace", metavar="NAME", help="print keys of this namespace only: JSON, or plain text")
     scan.add_argument("--no-namespace", action="store_true", help="print keys of the void namespace only")
-    scan.add_argument("--isolation", choices=("live", "committed"), default="live")
+    add_isolation(scan)
     scan.add_argument("--limit", type=int, metavar="N", help="print at most N keys")
     shown = scan.add_mutually_exclusive_group()
     shown.add_argument("--keys", action="store_true", help="print the keys only")
     shown.add_argument("--count", action="store_true", help="print how many keys there are")
+    add_format(scan, TABLE, JSON, JSONL, CSV)
+    add_connection_options(scan)
     scan.set_defaults(run=_scan)
 
 
@@ -56,9 +63,13 @@ def _scan(arguments: argparse.Namespace) -> int:
             values=not arguments.keys,
             **options,
         )
-        with scan:
-            for entry in islice(scan, arguments.limit):
-                print(_line(entry, arguments), flush=False)
+        columns = ("key", "namespace") if arguments.keys else ("key", "namespace", "epoch", "value")
+        # Where the keys go to a file or a program, a person at the terminal sees how far it is.
+        progress = nullcontext(lambda _: None) if sys.stdout.isatty() else shown_count("keys")
+        with scan, progress as count, Printer(arguments.format, columns, shown={"key": typed_key}) as printer:
+            for number, entry in enumerate(islice(scan, arguments.limit), 1):
+                printer.print(_record(entry, arguments))
+                count(number)
     return 0
 
 
@@ -85,12 +96,13 @@ def _prefix(arguments: argparse.Namespace, types: list[ColumnType]) -> str | byt
     return found
 
 
-def _line(entry: ScannedEntry[Any], arguments: argparse.Namespace) -> str:
-    value = None if entry.view is None else entry.view.contents()
-    if arguments.json:
-        found: dict[str, Any] = {"key": printable(entry.key), "namespace": printable(entry.namespace)}
-        if not arguments.keys:
-            found |= {"value": printable(value), "epoch": entry.view.epoch}
-        return json.dumps(found)
-    place = [entry.key] if entry.namespace is None else [entry.key, entry.namespace]
-    return "\t".join(map(str, place if arguments.keys else [*place, value]))
+def _record(entry: ScannedEntry[Any], arguments: argparse.Namespace) -> dict[str, Any]:
+    found = {"key": key_form(entry.key), "namespace": namespace_form(entry.namespace)}
+    if not arguments.keys:
+        found |= {"epoch": entry.view.epoch, "value": printable(entry.view.contents())}
+    return found
+
+
+def typed_key(key: Any) -> str:
+    """A key as one types it for `get`."""
+    return " ".join(shlex.quote(text_of(column)) for column in key) if isinstance(key, list) else text_of(key)

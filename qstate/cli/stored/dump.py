@@ -30,6 +30,7 @@ from qstate.checkpoint.sources.entries import (
     without_broadcast,
 )
 from qstate.cli.arguments import storage_options
+from qstate.cli.output.formats import JSONL
 from qstate.errors import CheckpointError, ConfigError
 from qstate.keys import KeyGroupRange
 from qstate.values.text_forms import printable
@@ -45,7 +46,7 @@ def add_dump_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--state", metavar="NAME", help="only this state, by its name in the program")
     parser.add_argument("--key-groups", metavar="A-B", help="only the key groups A to B, both included")
     parser.add_argument("--epoch", type=int, metavar="N", help="as of this epoch (default: the newest committed epoch)")
-    parser.add_argument("--format", choices=("json", "msgpack"), default="json", help="default: %(default)s")
+    parser.add_argument("--format", choices=(JSONL, "msgpack"), default=JSONL, help="default: %(default)s")
     parser.set_defaults(run=_dump)
 
 
@@ -71,7 +72,7 @@ def _dump(arguments: argparse.Namespace) -> int:
 def _dump_entries(
     source: StateSource, stored: StoredOperator, groups: KeyGroupRange | None, arguments: argparse.Namespace
 ) -> None:
-    if arguments.format == "json":
+    if arguments.format == JSONL:
         for entry in read_entries(source, stored.uid, epoch=arguments.epoch, key_groups=groups):
             if arguments.state in (None, entry.state):
                 sys.stdout.write(json.dumps(_plain(entry)) + "\n")
@@ -88,7 +89,7 @@ def _dump_elements(
     location: str, operator: str, states: Sequence[OperatorState], arguments: argparse.Namespace
 ) -> None:
     wanted = [[one for one in without_broadcast(state) if arguments.state in (None, one.name)] for state in states]
-    if arguments.format == "json":
+    if arguments.format == JSONL:
         for element in elements_of(location, operator, wanted):
             sys.stdout.write(json.dumps(_plain(element)) + "\n")
         return

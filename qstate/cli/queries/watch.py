@@ -6,46 +6,58 @@ Rules of this module: arguments in, client calls, lines out. It holds one batch 
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
-from qstate.cli.query import add_query_options, client_of, key_types_of
+from qstate.cli.connection import add_connection_options, client_of
+from qstate.cli.output.formats import CSV, JSONL, TABLE, Printer, add_format
+from qstate.cli.output.terminal import GREEN, RED
+from qstate.cli.parsing import Chosen, add_target
+from qstate.cli.queries.get import key_types_of
+from qstate.cli.queries.scan import typed_key
 from qstate.client import ChangeBatch, QueryableStateClient, StateChange
 from qstate.runtime.client.arguments import check_name
-from qstate.values.text_forms import parse_key, parse_namespace, printable
+from qstate.values.text_forms import key_form, namespace_form, parse_key, parse_namespace, printable
 
 __all__ = ["add_watch_command"]
 
+COLUMNS = ("epoch", "change", "key", "namespace", "map_key", "value")
+_STYLES = {"put": GREEN, "put_entry": GREEN, "add": GREEN, "delete": RED, "remove_entry": RED}
 
-def add_watch_command(commands: Any) -> None:
+
+def add_watch_command(commands: Any, chosen: Chosen) -> None:
     """Add the command to argparse's subparsers."""
-    watch = add_query_options(
-        commands, "watch", "print the committed changes of a key or a state until Ctrl-C", fallback=True
-    )
-    watch.add_argument("job", metavar="JOB")
-    watch.add_argument("state", metavar="STATE", help="the state's queryable name")
+    watch = commands.add_parser("watch", help="print the committed changes of a key or a state until Ctrl-C")
+    add_target(watch, chosen)
     watch.add_argument("key", metavar="KEY", nargs="*", help="one for each key column; without one, all keys")
     watch.add_argument("--namespace", metavar="NAME", help="only changes of this namespace: JSON, or plain text")
     begin = watch.add_mutually_exclusive_group()
     begin.add_argument("--from-epoch", type=int, metavar="EPOCH", help="begin there instead of with a snapshot")
     begin.add_argument("--token", metavar="TOKEN", help="continue where an earlier watch ended")
     watch.add_argument("--until", type=int, metavar="EPOCH", help="end when everything up to this epoch is printed")
+    add_format(watch, TABLE, JSONL, CSV)
+    add_connection_options(watch)
     watch.set_defaults(run=_watch)
 
 
 def _watch(arguments: argparse.Namespace) -> int:
     check_name("state", arguments.state)
+    columns = COLUMNS if arguments.format == TABLE else (*COLUMNS, "token")
     with (
         client_of(arguments) as client,
         client.subscribe(arguments.job, arguments.state, **_selection(arguments, client)) as subscription,
+        Printer(arguments.format, columns, shown={"key": typed_key}, style=_style) as printer,
     ):
         for batch in subscription:
             for change in batch:
-                print(_line(change, batch, arguments), flush=False)
-            print(end="", flush=True)
+                printer.print(_record(change, batch))
+            printer.flush()
             if arguments.until is not None and batch.complete >= arguments.until:
                 break
     return 0
+
+
+def _style(cell: str, column: str) -> str:
+    return _STYLES.get(cell, "") if column == "change" else ""
 
 
 def _selection(arguments: argparse.Namespace, client: QueryableStateClient) -> dict[str, Any]:
@@ -57,14 +69,13 @@ def _selection(arguments: argparse.Namespace, client: QueryableStateClient) -> d
     return options
 
 
-def _line(change: StateChange, batch: ChangeBatch, arguments: argparse.Namespace) -> str:
-    kind = "snapshot" if batch.snapshot else change.kind.value
-    if arguments.json:
-        found = {"epoch": change.epoch, "change": kind, "key": printable(change.key)}
-        found |= {"namespace": printable(change.namespace), "value": printable(change.value)}
-        if change.map_key is not None:
-            found["map_key"] = printable(change.map_key)
-        return json.dumps({**found, "token": batch.token})
-    place = [change.key, *(one for one in (change.namespace, change.map_key) if one is not None)]
-    value = [] if change.value is None and kind != "put" else [change.value]
-    return "\t".join(map(str, [change.epoch, kind, *place, *value]))
+def _record(change: StateChange, batch: ChangeBatch) -> dict[str, Any]:
+    return {
+        "epoch": change.epoch,
+        "change": "snapshot" if batch.snapshot else change.kind.value,
+        "key": key_form(change.key),
+        "namespace": namespace_form(change.namespace),
+        "map_key": printable(change.map_key),
+        "value": printable(change.value),
+        "token": batch.token,
+    }

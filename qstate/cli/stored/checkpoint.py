@@ -21,9 +21,11 @@ from qstate.checkpoint.sources.entries import read_changes, read_operator_states
 from qstate.checkpoint.sources.history import JobHistory
 from qstate.checkpoint.storage.locations import open_directory
 from qstate.cli.arguments import add_storage_option, storage_options
-from qstate.cli.dump import add_dump_arguments
-from qstate.cli.progress import shown_progress
-from qstate.cli.tables import table
+from qstate.cli.output.formats import JSON, TABLE, add_format
+from qstate.cli.output.progress import shown_count, shown_progress
+from qstate.cli.output.tables import table
+from qstate.cli.output.terminal import RED, say, shown, styled
+from qstate.cli.stored.dump import add_dump_arguments
 from qstate.evolution import StateSchema
 from qstate.keys import KeyGroupRange
 
@@ -37,6 +39,7 @@ SUBTASK_HEADS = ("SUBTASK", "KEY GROUPS", "EPOCHS", "SNAPSHOTS", "DAMAGED")
 STACK_HEADS = ("SUBTASK", "SNAPSHOT", "EPOCH", "BYTES", "HOLDS")
 
 Plain = dict[str, Any]
+Totals = Counter[tuple[str, int]]
 
 
 def add_checkpoint_commands(commands: Any) -> None:
@@ -46,11 +49,11 @@ def add_checkpoint_commands(commands: Any) -> None:
     show = _command(parts, "show", "print a summary: operators, states, epochs, sizes")
     show.add_argument("--key-groups", action="store_true", help="also print the sizes of each key group")
     show.add_argument("--epochs", action="store_true", help="also print the epochs and snapshots of each subtask")
-    show.add_argument("--json", action="store_true", help="print JSON, one document")
+    add_format(show, TABLE, JSON)
     show.set_defaults(run=_show)
     add_dump_arguments(_command(parts, "dump", "print every entry, one per line"))
     check = _command(parts, "verify", "read every byte, and report damage")
-    check.add_argument("--json", action="store_true", help="print JSON, one document")
+    add_format(check, TABLE, JSON)
     check.set_defaults(run=_verify)
     savepoint = commands.add_parser("savepoint", help="write a savepoint of a running or stopped job")
     savepoint.add_argument(
@@ -78,11 +81,11 @@ def _show(arguments: argparse.Namespace) -> int:
         _operator(source, stored, key_groups=arguments.key_groups, epochs=arguments.epochs)
         for _, stored in sorted(source.operators().items())
     ]
-    if arguments.json:
+    if arguments.format == JSON:
         print(json.dumps(described))
     else:
         for line in _lines(described):
-            print(line)
+            say(line)
     return SOUND
 
 
@@ -102,12 +105,7 @@ def _described(source: StateSource) -> Plain:
 
 
 def _operator(source: StateSource, stored: StoredOperator, *, key_groups: bool, epochs: bool) -> Plain:
-    entries: Counter[tuple[str, int]] = Counter()
-    sizes: Counter[tuple[str, int]] = Counter()
-    for change in read_changes(source, stored):
-        place = (change.state, change.group)
-        entries[place] += 1
-        sizes[place] += len(change.namespace) + len(change.key) + len(change.map_key) + len(change.data)
+    entries, sizes = _totals(source, stored)
     found: Plain = {
         "uid": stored.uid,
         "query": stored.query,
@@ -130,7 +128,20 @@ def _operator(source: StateSource, stored: StoredOperator, *, key_groups: bool, 
     return found
 
 
-def _state(plain: Mapping[str, Any], entries: Counter[tuple[str, int]], sizes: Counter[tuple[str, int]]) -> Plain:
+def _totals(source: StateSource, stored: StoredOperator) -> tuple[Totals, Totals]:
+    """The entries and the bytes of each state and key group."""
+    entries: Totals = Counter()
+    sizes: Totals = Counter()
+    with shown_count(f"entries of operator {stored.uid!r}") as count:
+        for number, change in enumerate(read_changes(source, stored), 1):
+            place = (change.state, change.group)
+            entries[place] += 1
+            sizes[place] += len(change.namespace) + len(change.key) + len(change.map_key) + len(change.data)
+            count(number)
+    return entries, sizes
+
+
+def _state(plain: Mapping[str, Any], entries: Totals, sizes: Totals) -> Plain:
     schema = StateSchema.from_plain(plain)
     return {
         "name": schema.name,
@@ -173,7 +184,7 @@ def _lists(of_subtasks: Sequence[OperatorState]) -> list[Plain]:
     return [plain for _, plain in sorted(found.items())]
 
 
-def _sum(counts: Counter[tuple[str, int]], *, state: str | None = None, group: int | None = None) -> int:
+def _sum(counts: Totals, *, state: str | None = None, group: int | None = None) -> int:
     return sum(count for place, count in counts.items() if state in (None, place[0]) and group in (None, place[1]))
 
 
@@ -297,14 +308,16 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[s
 
 def _verify(arguments: argparse.Namespace) -> int:
     files, size, damages = 0, 0, []
-    for found in verify(arguments.location, storage_options(arguments)):
-        files += 1
-        size += found.size
-        if found.damage is not None:
-            damages.append({"path": found.path, "damage": found.damage})
-            if not arguments.json:
-                print(f"DAMAGED: {found.damage}", flush=True)
-    if arguments.json:
+    with shown_count("files") as count:
+        for found in verify(arguments.location, storage_options(arguments)):
+            files += 1
+            size += found.size
+            count(files)
+            if found.damage is not None:
+                damages.append({"path": found.path, "damage": found.damage})
+                if arguments.format == TABLE:
+                    print(styled("DAMAGED:", RED), shown(found.damage), flush=True)
+    if arguments.format == JSON:
         print(json.dumps({"files": files, "bytes": size, "damaged": damages}))
     elif damages:
         print(f"{len(damages)} of {files} files are damaged or missing")
@@ -320,12 +333,12 @@ def _savepoint(arguments: argparse.Namespace) -> int:
     with shown_progress() as report:
         written = write_savepoint(source, open_directory(arguments.target, options), progress=report)
     for uid, operator in sorted(written.operators().items()):
-        print(f"operator {uid!r}: {written.entries(uid):,} entries as of epoch {operator.epoch}")
+        say(f"operator {uid!r}: {written.entries(uid):,} entries as of epoch {operator.epoch}")
         if uid in stored and operator.epoch < stored[uid].committed:
             print(
                 f"qstate: warning: epoch {stored[uid].committed} of operator {uid!r} was committed, but files of it "
                 "are damaged or missing",
                 file=sys.stderr,
             )
-    print(f"savepoint of job {written.job!r} in {arguments.target}")
+    say(f"savepoint of job {written.job!r} in {arguments.target}")
     return SOUND

@@ -1,0 +1,88 @@
+"""The command `qstate get JOB STATE KEY...`: prints the value of a key, or a part of it.
+
+Rules of this module: arguments in, client calls, text out. It must not know the protocol.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+from qstate.cli.connection import add_connection_options, client_of
+from qstate.cli.output.formats import CSV, JSON, JSONL, TABLE, Printer, add_format, print_value
+from qstate.cli.parsing import Chosen, add_target
+from qstate.cli.queries.value_parts import add_part_options, value_of
+from qstate.client import QueryableStateClient
+from qstate.errors import UnknownState
+from qstate.keys import ColumnType
+from qstate.runtime.client.arguments import check_name, demands
+from qstate.values.text_forms import column_types, parse_key, parse_namespace, printable
+
+__all__ = ["add_get_command", "add_isolation", "key_types_of"]
+
+FOUND, NOT_FOUND = 0, 1
+
+
+def add_get_command(commands: Any, chosen: Chosen) -> None:
+    """Add the command to argparse's subparsers."""
+    get = commands.add_parser("get", help="print the value of a key")
+    add_target(get, chosen)
+    get.add_argument("key", metavar="KEY", nargs="+", help="one for each key column; binary columns in hexadecimal")
+    get.add_argument("--namespace", metavar="NAME", help="for example a window's start: JSON, or plain text")
+    add_isolation(get)
+    get.add_argument("--min-epoch", type=int, metavar="EPOCH", help="wait for an answer of this epoch or later")
+    get.add_argument(
+        "--max-staleness",
+        type=float,
+        metavar="SECONDS",
+        help="wait for an answer with everything that was committed more than SECONDS ago",
+    )
+    get.add_argument(
+        "--wait",
+        type=float,
+        metavar="SECONDS",
+        help="how long to try again when the get fails for a reason that may pass; default: until --timeout",
+    )
+    add_part_options(get)
+    add_format(get, TABLE, JSON, JSONL, CSV)
+    add_connection_options(get)
+    get.set_defaults(run=_get)
+
+
+def add_isolation(parser: argparse.ArgumentParser) -> None:
+    """Add the option of which state to read."""
+    parser.add_argument(
+        "--isolation",
+        choices=("live", "committed"),
+        default="live",
+        help="the state of the running epoch, or only what is committed (default: %(default)s)",
+    )
+
+
+def _get(arguments: argparse.Namespace) -> int:
+    demands(arguments.min_epoch, arguments.max_staleness, None)
+    check_name("state", arguments.state)
+    namespace = parse_namespace(arguments.namespace)
+    with client_of(arguments) as client:
+        key = parse_key(arguments.key, key_types_of(client, arguments.job, arguments.state))
+        wanted = {
+            "min_epoch": arguments.min_epoch,
+            "max_staleness_s": arguments.max_staleness,
+            "wait_s": arguments.wait,
+        }
+        found, value = value_of(client, arguments, key, namespace, wanted)
+    if found or arguments.format in (JSON, JSONL):
+        print_value(arguments.format, printable(value))
+    elif arguments.format == CSV:
+        with Printer(CSV, ["value"]):
+            pass
+    return FOUND if found else NOT_FOUND
+
+
+def key_types_of(client: QueryableStateClient, job: str, state: str) -> list[ColumnType]:
+    """The types of a state's key columns. Raises `UnknownState`, and `ConfigError` for types of a newer version."""
+    states: Mapping[str, Mapping[str, Any]] = {str(entry["name"]): entry for entry in client.states(job)}
+    if state not in states:
+        raise UnknownState(job=job, state=state, states=", ".join(sorted(states)))
+    return column_types(states[state]["key_types"])

@@ -1,0 +1,1 @@
+"""The command `qstate shell`: a prompt at which commands are typed."""

@@ -1,0 +1,1 @@
+"""The commands that read stored state: checkpoint directories and savepoints."""
