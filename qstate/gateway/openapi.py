@@ -129,6 +129,7 @@ _CHANGE = _object(
     key=_KEY,
     namespace=_NAMESPACE,
     map_key={"description": "the key of the map's entry, for put_entry and remove_entry"},
+    entry=_text("the name that this entry has in the value of the whole map"),
     value={"description": "the value that was put, the elements that were added; missing for deletions"},
     error=_ERROR,
 )

@@ -19,6 +19,7 @@ from qstate.keys import Column, ColumnType, Key, Namespace, check_column, check_
 
 __all__ = [
     "column_types",
+    "entry_name",
     "key_form",
     "key_of",
     "namespace_form",
@@ -190,7 +191,7 @@ def _untagged(value: Any) -> Any:
 def printable(value: Any) -> Any:
     """The value as JSON types: bytes in base 64, dates in ISO 8601, NaN, infinities and other types as text."""
     if isinstance(value, Mapping):
-        return {key if isinstance(key, str) else str(key): printable(entry) for key, entry in value.items()}
+        return {entry_name(key): printable(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [printable(entry) for entry in value]
     if isinstance(value, float) and not math.isfinite(value):
@@ -200,6 +201,11 @@ def printable(value: Any) -> Any:
     if isinstance(value, bytes):
         return b64encode(value).decode()
     return value.isoformat() if isinstance(value, date) else str(value)
+
+
+def entry_name(key: Any) -> str:
+    """The name of a map's entry in the JSON object of the map."""
+    return key if isinstance(key, str) else str(key)
 
 
 def _names(types: Sequence[ColumnType]) -> str:
