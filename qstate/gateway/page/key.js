@@ -1,0 +1,180 @@
+// One key: its value as the job commits it, what it was since the page was opened, and its other namespaces.
+
+import { follow, get, pathOf, pause, poll, query } from "./api.js";
+import { LineChart } from "./chart.js";
+import { h, setText } from "./dom.js";
+import { clock, keyText, number, oneLine, stringify, visible, whole } from "./format.js";
+import { Problems } from "./problems.js";
+import { hashOf } from "./route.js";
+import { changed, measureOf, measuresOf, valueElement } from "./values.js";
+
+const MOST_POINTS = 2000;
+const MOST_CHANGES = 50;
+const MOST_NAMESPACES = 500;
+const EVERY_MS = 1000;
+
+/** The elements of the view, kept current until the signal. */
+export function keyView(place, signal) {
+  const { job, state, columns, namespace } = place;
+  const path = pathOf(job, state);
+  const named = { key: columns, namespace: stringify(namespace) };
+  const problems = new Problems();
+  const history = new History();
+  const note = h("p", { class: "note" }, "Waiting for the value…");
+  const seen = (kind, epoch) => {
+    problems.clear("changes");
+    setText(note, `${kind}, epoch ${whole(epoch)}`);
+  };
+  const ask = () =>
+    poll((until) => get(path + "/value" + query(named), until), EVERY_MS, {
+      signal,
+      show: (found) => {
+        seen("Live, asked every second (this state has no feed of changes)", found.epoch);
+        history.put(found.epoch, found.value);
+      },
+      failed: (error) => {
+        if (error.code === "KEY_NOT_FOUND") history.put(null, undefined);
+        problems.report("changes", error);
+      },
+    });
+  follow(path + "/changes" + query(named), {
+    signal,
+    event: (kind, data) => {
+      seen("Committed, shown as it changes", data.epoch);
+      for (const change of data.changes ?? []) history.take(data.epoch, change);
+      if (kind === "snapshot" && !data.changes.length) history.put(data.epoch, undefined);
+      if (kind === "progress") history.begin(data.epoch);
+    },
+    failed: (error) => {
+      if (error.code === "UNSUPPORTED") ask();
+      else problems.report("changes", error);
+    },
+  });
+  drawUntil(history, signal);
+  const spaces = namespacesOf(place, signal);
+  const lead = h("div", { class: "head lead" }, h("span", {}, "Key of ", h("a", { href: hashOf(job, state) }, visible(state))), spaces);
+  return [h("h1", { class: "code" }, keyText(columns)), lead, problems.element, ...history.elements(note)];
+}
+
+async function drawUntil(history, signal) {
+  while (!signal.aborted) {
+    history.draw();
+    await pause(500, signal).catch(() => {});
+  }
+}
+
+/** A choice among the key's namespaces, if it has several. */
+function namespacesOf({ job, state, columns, namespace }, signal) {
+  const choice = h("select", {
+    "aria-label": "Namespace",
+    onchange: () => {
+      location.hash = hashOf(job, state, columns, JSON.parse(choice.value));
+    },
+  });
+  const element = h("label", { hidden: true }, "Namespace ", choice);
+  get(`${pathOf(job, state)}/namespaces${query({ key: columns })}`, signal)
+    .then(({ namespaces }) => {
+      const current = stringify(namespace);
+      const found = [...new Set([current, ...namespaces.slice(0, MOST_NAMESPACES).map(stringify)])].sort();
+      const name = (text) => (text === "null" ? "none" : oneLine(JSON.parse(text)));
+      choice.replaceChildren(...found.map((text) => h("option", { value: text, selected: text === current }, name(text))));
+      element.hidden = found.length < 2;
+    })
+    .catch(() => {}); // where it cannot be told, there is nothing to choose
+  return element;
+}
+
+/** The values of the key since the page was opened: the newest, a chart of a figure in them, and a list. */
+class History {
+  constructor() {
+    this.value = undefined;
+    this.begun = false;
+    this.values = [];
+    this.fresh = true;
+    this.current = h("div");
+    this.chart = new LineChart("Value over time");
+    this.choice = h("select", { "aria-label": "Figure to draw", hidden: true, onchange: () => (this.fresh = true) });
+    this.since = h("span", { class: "note" });
+    this.body = h("tbody");
+    this.opened = Date.now();
+  }
+
+  elements(note) {
+    const heads = [["Time"], ["Epoch", "number"], ["Value"]].map(([text, kind]) => h("th", { scope: "col", class: kind }, text));
+    this.chartCard = h(
+      "section",
+      { class: "card" },
+      h("div", { class: "head" }, h("h2", {}, "Since this page was opened"), this.since, this.choice),
+      this.chart.element,
+    );
+    return [
+      h("div", { class: "columns" }, h("section", { class: "card", id: "value" }, this.current, note), this.chartCard),
+      h(
+        "section",
+        { class: "card" },
+        h("div", { class: "head" }, h("h2", {}, "Values"), h("span", { class: "note" }, `the newest ${MOST_CHANGES}`)),
+        h("table", { class: "history" }, h("caption", {}, "Values"), h("thead", {}, h("tr", {}, heads)), this.body),
+      ),
+    ];
+  }
+
+  /** What is known now is all: without a value, there is none. */
+  begin(epoch) {
+    if (!this.begun) this.put(epoch, this.value);
+  }
+
+  take(epoch, change) {
+    if (change.error) this.put(epoch, `cannot be read: ${change.error.title ?? "no reason given"}`);
+    else this.put(epoch, changed(this.value, change));
+  }
+
+  put(epoch, value) {
+    if (this.begun && stringify(value ?? null) === stringify(this.value ?? null)) return;
+    this.begun = true;
+    this.value = value;
+    // Not the values: two thousand large ones would fill the memory.
+    const text = value === undefined ? "no value" : oneLine(value);
+    this.values.push({ at: Date.now(), epoch, text, measures: measuresOf(value) });
+    if (this.values.length > MOST_POINTS) this.values.shift();
+    this.fresh = true;
+  }
+
+  draw() {
+    if (this.begun && this.fresh) this.drawValue();
+    if (!this.begun || this.chartCard.hidden) return;
+    const points = this.values.map(({ at, measures }) => [at, measureOf(measures, this.choice.value)]);
+    this.chart.draw(points.filter(([, value]) => Number.isFinite(value)), Date.now());
+  }
+
+  drawValue() {
+    this.fresh = false;
+    const none = h("p", { class: "empty" }, "The state has no value for this key.");
+    this.current.replaceChildren(this.value === undefined ? none : valueElement(this.value));
+    this.drawChoice(measuresOf(this.value).map(([name]) => name));
+    setText(this.since, `${clock(this.opened)}, ${whole(this.values.length)} values`);
+    this.body.replaceChildren(
+      ...this.values.slice(-MOST_CHANGES).reverse().map(({ at, epoch, text }) =>
+        h(
+          "tr",
+          {},
+          h("td", {}, clock(at)),
+          h("td", { class: "number" }, whole(epoch)),
+          h("td", { class: "code" }, h("span", { class: "cut" }, text)),
+        ),
+      ),
+    );
+  }
+
+  drawChoice(names) {
+    const known = [...this.choice.options].map((one) => one.value);
+    const wanted = [...new Set([...known, ...names])].slice(0, 50);
+    if (wanted.length !== known.length) {
+      const chosen = this.choice.value || wanted[0];
+      this.choice.replaceChildren(
+        ...wanted.map((name) => h("option", { value: name, selected: name === chosen }, visible(name, 60))),
+      );
+    }
+    this.choice.hidden = wanted.length < 2;
+    this.chartCard.hidden = !wanted.length;
+  }
+}

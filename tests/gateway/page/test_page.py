@@ -1,0 +1,322 @@
+"""The live page in a real browser, in front of states that are really served."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from qstate.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor, ValueStateDescriptor
+from tests.gateway.page.served import Served, ServedJob, metrics_of, serving
+from tests.gateway.running_gateway import RunningGateway, running_gateway
+
+HOSTILE = "<img src=x onerror=document.title='hacked'>"
+TEMPERATURE = ValueStateDescriptor("value", float).queryable("lastTemperature")
+VISITS = MapStateDescriptor("map", int).queryable("visits")
+DELAYS = ListStateDescriptor("list", int).queryable("lastDelays")
+TOKEN = b"open sesame"
+
+
+@contextmanager
+def shown(*jobs: ServedJob, token: bytes | None = None) -> Iterator[tuple[str, Served]]:
+    """The URL of a gateway in front of these jobs, and what it asks."""
+    with ExitStack() as opened:
+        served = opened.enter_context(serving(*jobs, token=token))
+        figures = [opened.enter_context(metrics_of(jobs[0]))] if token is None else []
+        gateway: RunningGateway = opened.enter_context(running_gateway(served.proxy.address, job_metrics=figures))
+        yield f"{gateway.url}/", served
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> ServedJob:
+    found = ServedJob("weather", [TEMPERATURE, VISITS, DELAYS], tmp_path)
+    found.put(
+        lastTemperature={"JFK": 71.5, "LGA": 64.0, "EWR": 80.25},
+        visits={"N725MQ": {"LAX": 2}},
+        lastDelays={"N725MQ": [3, -1]},
+    )
+    return found
+
+
+def value_of(page: Page) -> Locator:
+    return page.locator("#value")
+
+
+def test_jobs_lead_to_states_and_these_to_keys(page: Page, job: ServedJob) -> None:
+    with shown(job) as (url, _):
+        page.goto(url)
+        expect(page.get_by_role("status")).to_have_text("live")
+        row = page.get_by_role("row").filter(has_text="weather")
+        expect(row).to_contain_text("running")
+        page.get_by_role("link", name="weather").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("weather")
+        page.get_by_role("link", name="lastTemperature").click()
+        expect(page.get_by_text("value state · string → float · 3 entries")).to_be_visible()
+        expect(page.get_by_text("128 key groups at 1 state server")).to_be_visible()
+        page.get_by_role("link", name="JFK").click()
+        expect(value_of(page)).to_contain_text("71.5")
+        page.go_back()
+        expect(page.get_by_role("link", name="JFK")).to_be_visible()
+
+
+def test_figures_of_a_job_move(page: Page, job: ServedJob) -> None:
+    with shown(job) as (url, _):
+        page.goto(f"{url}#/weather")
+        epoch = page.locator(".figures div").filter(has_text="Epoch").locator("span")
+        expect(epoch).to_have_text("0")
+        job.put(lastTemperature={"JFK": 72.0})
+        expect(epoch).to_have_text("1")
+        expect(page.get_by_role("img", name=re.compile("Rows per second"))).to_be_visible()
+        expect(page.get_by_role("table", name="Subtasks").get_by_role("row")).to_have_count(2)
+
+
+def test_a_value_and_its_chart_move_as_epochs_are_committed(page: Page, job: ServedJob) -> None:
+    with shown(job) as (url, _):
+        page.goto(f"{url}#/weather/lastTemperature/JFK")
+        expect(value_of(page)).to_contain_text("71.5")
+        for reading in (72.25, 68.0):
+            job.put(lastTemperature={"JFK": reading})
+            expect(value_of(page)).to_contain_text(f"{reading:g}")
+        values = page.get_by_role("table", name="Values").locator("tbody td.code")
+        expect(values).to_have_text(["68", "72.25", "71.5"])
+        expect(page.get_by_role("img", name=re.compile("68, 3 values"))).to_be_visible()
+        job.put(lastTemperature={"JFK": None})
+        expect(value_of(page)).to_contain_text("The state has no value for this key.")
+
+
+def test_changes_of_parts_are_applied_to_the_whole_value(page: Page, job: ServedJob) -> None:
+    with shown(job) as (url, _):
+        page.goto(f"{url}#/weather/visits/N725MQ")
+        expect(value_of(page)).to_contain_text("LAX2")
+        job.put(visits={"N725MQ": {"SFO": 9}})
+        expect(value_of(page)).to_contain_text("SFO9")
+        expect(value_of(page)).to_contain_text("LAX2")
+        page.get_by_label("Figure to draw").select_option("number of entries")
+        expect(page.get_by_role("img", name=re.compile(": 2, 2 values"))).to_be_visible()
+
+
+def test_names_keys_and_values_are_text_whatever_they_contain(page: Page, tmp_path: Path) -> None:
+    state = ValueStateDescriptor("value", str).queryable(HOSTILE)
+    job = ServedJob(HOSTILE, [state], tmp_path)
+    job.put(**{HOSTILE: {HOSTILE: HOSTILE, "a/b?c#d%20": HOSTILE}})
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
+    with shown(job) as (url, _):
+        page.goto(url)
+        page.get_by_role("link", name=HOSTILE).click()
+        page.get_by_role("link", name=HOSTILE).last.click()
+        page.get_by_role("link", name="a/b?c#d%20").click()
+        expect(value_of(page)).to_contain_text(HOSTILE)
+        page.goto(f"{url}#/{quote(HOSTILE, safe='')}/{quote(HOSTILE, safe='')}/{quote(HOSTILE, safe='')}")
+        expect(page.get_by_role("heading", level=1)).to_have_text(HOSTILE)
+        expect(value_of(page)).to_contain_text(HOSTILE)
+        expect(page.locator("img:not([role])")).to_have_count(0)
+        assert "hacked" not in page.title().replace(HOSTILE, "")
+    assert not [one for one in requests if not one.startswith(url)]
+
+
+def test_no_module_of_the_page_makes_markup_of_text() -> None:
+    directory = Path(__file__).parents[3] / "qstate/gateway/page"
+    modules = list(directory.glob("*.js"))
+    assert modules
+    for module in modules:
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", module.read_text()), (
+            module
+        )
+
+
+def test_search_by_prefix_and_its_link(page: Page, job: ServedJob) -> None:
+    with shown(job) as (url, _):
+        page.goto(f"{url}#/weather/lastTemperature")
+        expect(page.get_by_text("3 keys", exact=True)).to_be_visible()
+        page.keyboard.press("/")
+        page.keyboard.type("L")
+        expect(page.get_by_text("1 key", exact=True)).to_be_visible()
+        expect(page).to_have_url(f"{url}#/weather/lastTemperature?begins=L")
+        page.reload()
+        expect(page.get_by_role("searchbox")).to_have_value("L")
+        expect(page.get_by_text("1 key", exact=True)).to_be_visible()
+        page.keyboard.press("/")
+        page.keyboard.type("nothing")
+        expect(page.get_by_text("No key matches.")).to_be_visible()
+
+
+def test_keys_come_in_pages_and_their_values_move(page: Page, job: ServedJob) -> None:
+    job.put(lastTemperature={f"key-{number:03}": float(number) for number in range(247)})
+    with shown(job) as (url, _):
+        page.goto(f"{url}#/weather/lastTemperature")
+        rows = page.get_by_role("table", name="Keys").locator("tbody tr")
+        expect(rows).to_have_count(100)
+        page.get_by_role("button", name="Show 100 more").click()
+        expect(rows).to_have_count(200)
+        page.get_by_role("button", name="Show 100 more").click()
+        expect(rows).to_have_count(250)
+        job.put(lastTemperature={"key-007": 1234.5})
+        expect(rows.filter(has_text="key-007")).to_contain_text("1,234.5")
+
+
+def test_the_largest_values_come_first(page: Page, job: ServedJob) -> None:
+    with shown(job) as (url, _):
+        page.goto(f"{url}#/weather/lastTemperature?show=top")
+        names = page.get_by_role("list", name="Keys with the largest values").get_by_role("link")
+        expect(names).to_have_text(["EWR", "JFK", "LGA"])
+        job.put(lastTemperature={"LGA": 99.0})
+        expect(names).to_have_text(["LGA", "EWR", "JFK"])
+
+
+def test_what_is_not_there_is_said(page: Page, job: ServedJob) -> None:
+    with shown(job) as (url, served):
+        page.goto(f"{url}#/nothing")
+        expect(page.get_by_role("alert")).to_contain_text("No such job")
+        page.goto(f"{url}#/weather/nothing")
+        expect(page.get_by_role("alert")).to_contain_text("No such state")
+        page.goto(f"{url}#/weather/lastTemperature/nothing")
+        expect(value_of(page)).to_contain_text("The state has no value for this key.")
+        page.goto(url)
+        expect(page.get_by_role("row").filter(has_text="weather")).to_contain_text("running")
+        served.stop("weather")
+        expect(page.get_by_role("row").filter(has_text="weather")).to_contain_text("stopped")
+
+
+def test_lost_gateway_is_said_and_what_was_seen_stays(page: Page, job: ServedJob) -> None:
+    with serving(job) as served:
+        with running_gateway(served.proxy.address) as gateway:
+            port = gateway.port
+            page.goto(f"{gateway.url}/#/weather/lastTemperature/JFK")
+            expect(value_of(page)).to_contain_text("71.5")
+        expect(page.get_by_role("status")).to_contain_text("connection lost")
+        expect(page.get_by_role("alert")).to_contain_text("Connection lost")
+        expect(value_of(page)).to_contain_text("71.5")
+        job.put(lastTemperature={"JFK": 73.0})
+        with running_gateway(served.proxy.address, ports=str(port)):
+            expect(page.get_by_role("status")).to_have_text("live")
+            expect(value_of(page)).to_contain_text("73")
+            expect(page.get_by_role("alert")).to_have_count(0)
+            page.goto("about:blank")
+
+
+def test_after_a_gap_that_is_compacted_the_newest_value_is_shown(page: Page, job: ServedJob) -> None:
+    with serving(job) as served:
+        with running_gateway(served.proxy.address) as gateway:
+            port = gateway.port
+            page.goto(f"{gateway.url}/#/weather/lastTemperature/JFK")
+            expect(value_of(page)).to_contain_text("71.5")
+        expect(page.get_by_role("status")).to_contain_text("connection lost")
+        for reading in range(5):
+            job.put(lastTemperature={"JFK": float(reading)})
+        job.compact()
+        job.put(lastTemperature={"JFK": 99.0})
+        with running_gateway(served.proxy.address, ports=str(port)):
+            expect(value_of(page)).to_contain_text("99")
+            values = page.get_by_role("table", name="Values").locator("tbody td.code")
+            expect(values).to_have_text(["99", "71.5"])
+            page.goto("about:blank")
+
+
+def test_a_token_is_asked_for_and_kept_in_the_tab(page: Page, job: ServedJob) -> None:
+    with shown(job, token=TOKEN) as (url, _):
+        page.goto(f"{url}#/weather/lastTemperature/JFK")
+        page.get_by_label("Token", exact=True).fill("wrong")
+        page.get_by_role("button", name="Use token").click()
+        page.get_by_label("Token", exact=True).fill(TOKEN.decode())
+        page.get_by_role("button", name="Use token").click()
+        expect(value_of(page)).to_contain_text("71.5")
+        page.reload()
+        expect(value_of(page)).to_contain_text("71.5")
+        assert "sesame" not in str(page.context.storage_state())
+        page.get_by_role("button", name="Forget token").click()
+        expect(page.get_by_role("button", name="Use token")).to_be_visible()
+
+
+def test_a_state_without_a_feed_is_asked_again(page: Page, tmp_path: Path) -> None:
+    job = ServedJob("weather", [TEMPERATURE], tmp_path, fed=False)
+    job.put(lastTemperature={"JFK": 71.5})
+    with shown(job) as (url, _):
+        page.goto(f"{url}#/weather/lastTemperature/JFK")
+        expect(value_of(page)).to_contain_text("71.5")
+        expect(value_of(page)).to_contain_text("no feed of changes")
+        job.put(lastTemperature={"JFK": 72.5})
+        expect(value_of(page)).to_contain_text("72.5")
+
+
+def many_states() -> list[StateDescriptor]:
+    return [ValueStateDescriptor(f"v{one:04}", float).queryable(f"state-{one:04}") for one in range(1000)]
+
+
+def test_fifty_jobs_and_a_thousand_states_are_searched_and_paged(page: Page, tmp_path: Path) -> None:
+    jobs = [ServedJob("large", many_states(), tmp_path / "large", fed=False)]
+    jobs += [ServedJob(f"job-{one:02}", [TEMPERATURE], tmp_path / str(one), fed=False) for one in range(49)]
+    with shown(*jobs) as (url, _):
+        page.goto(url)
+        expect(page.locator("tbody tr")).to_have_count(50)
+        page.keyboard.press("/")
+        page.keyboard.type("large")
+        expect(page.locator("tbody tr")).to_have_count(1)
+        page.get_by_role("link", name="large").click()
+        rows = page.get_by_role("table", name="States").locator("tbody tr")
+        expect(rows).to_have_count(100)
+        page.keyboard.press("/")
+        page.keyboard.type("0777")
+        expect(rows).to_have_count(1)
+        page.get_by_role("link", name="state-0777").click()
+        expect(page.get_by_text("The state has no entries yet.")).to_be_visible()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_no_view_scrolls_sideways_on_a_phone(page: Page, tmp_path: Path, theme: str) -> None:
+    long = "x" * 250
+    job = ServedJob(long, [ValueStateDescriptor("value", str).queryable(long)], tmp_path)
+    job.put(**{long: {long: long * 40}})
+    page.set_viewport_size({"width": 360, "height": 740})
+    page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
+    with shown(job) as (url, _):
+        for place, landmark in (
+            ("", "running"),
+            (long, "string"),
+            (f"{long}/{long}", "1 key"),
+            (f"{long}/{long}/{long}", "epoch"),
+        ):
+            page.goto(f"{url}#/{place}")
+            expect(page.locator("main")).to_contain_text(landmark)
+            assert page.evaluate("document.documentElement.scrollWidth") <= 360, place[:3]
+
+
+def test_the_theme_follows_the_system_until_it_is_switched(page: Page, job: ServedJob) -> None:
+    def ground() -> str:
+        return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+
+    page.emulate_media(color_scheme="dark")
+    with shown(job) as (url, _):
+        page.goto(url)
+        dark = ground()
+        page.emulate_media(color_scheme="light")
+        light = ground()
+        assert dark != light
+        button = page.get_by_role("button", name="Theme")
+        button.click()
+        button.click()
+        expect(button).to_have_text("Theme: dark")
+        assert ground() == dark
+        page.reload()
+        assert ground() == dark
+
+
+def test_everything_is_reached_with_the_keyboard(page: Page, job: ServedJob) -> None:
+    with shown(job) as (url, _):
+        page.goto(url)
+        link = page.get_by_role("link", name="weather")
+        expect(link).to_be_visible()
+        for _ in range(12):
+            page.keyboard.press("Tab")
+            if link.evaluate("(element) => element === document.activeElement"):
+                break
+        expect(link).to_be_focused()
+        assert link.evaluate("(element) => getComputedStyle(element).outlineStyle") == "solid"
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("heading", level=1)).to_have_text("weather")
+        expect(page.locator("main")).to_be_focused()
