@@ -45,10 +45,12 @@ INTERRUPTED, CLOSED_PIPE = 128 + signal.SIGINT, 128 + signal.SIGPIPE
 def program() -> NoReturn:
     """Run the command line as a program: ends the process."""
     code = main()
-    if code in (INTERRUPTED, CLOSED_PIPE):
-        ending = signal.Signals(code - 128)
-        signal.signal(ending, signal.SIG_DFL)
-        os.kill(os.getpid(), ending)
+    if code == INTERRUPTED:
+        sys.excepthook = lambda *_: None  # Python ends by the signal, after all that is to run at its exit
+        raise KeyboardInterrupt
+    if code == CLOSED_PIPE:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGPIPE)
     sys.exit(code)
 
 
