@@ -18,6 +18,7 @@ from typing import NoReturn
 
 from qstate import __version__
 from qstate.cli.check import add_check_command
+from qstate.cli.completion.command import ASKED, add_completion_command, print_candidates
 from qstate.cli.gateway import add_gateway_command
 from qstate.cli.output.terminal import RED, shown, styled
 from qstate.cli.parsing import NOTHING_CHOSEN, Chosen, Parser
@@ -59,7 +60,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # no value may fail because the terminal lacks its characters
             stream.reconfigure(errors="backslashreplace")
-    arguments = _parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    if words[:1] == [ASKED]:
+        return print_candidates(_parser(), words[1:])
+    arguments = _parser().parse_args(words)
     sys.setrecursionlimit(max(sys.getrecursionlimit(), DEEPEST))
     return run(arguments)
 
@@ -106,6 +110,7 @@ def _parser(chosen: Chosen = NOTHING_CHOSEN) -> Parser:
     add_gateway_command(commands)
     add_token_command(commands)
     add_check_command(commands)
+    add_completion_command(commands)
     demo = commands.add_parser("demo", help="a year of flights and weather through Spark, queried live")
     add_demo_arguments(demo)
     demo.set_defaults(run=_demo)
