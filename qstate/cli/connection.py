@@ -123,7 +123,7 @@ def _add_tls(options: Any) -> None:
 def inherit(arguments: argparse.Namespace, session: argparse.Namespace) -> None:
     """Take the connection options of a session that the arguments of a command do not have."""
     for name in ("profile", *SETTINGS):
-        if getattr(arguments, name, ...) is None:
+        if getattr(arguments, name, None) is None:
             setattr(arguments, name, getattr(session, name, None))
 
 
@@ -134,12 +134,12 @@ def client_of(arguments: argparse.Namespace) -> QueryableStateClient:
 
 def connection_of(arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Connection:
     """The settings of a command. Raises `ConfigError`."""
-    given = {name: getattr(arguments, name, None) for name in SETTINGS}
+    given: dict[str, Any] = {name: getattr(arguments, name, None) for name in SETTINGS}
     found = {name: value for name, value in given.items() if value is not None}
     for name in SETTINGS:
         if name not in found and environment.get(f"{PREFIX}{name.upper()}"):
             found[name] = _of_environment(name, environment[f"{PREFIX}{name.upper()}"])
-    own = dict(profile(arguments.profile or environment.get(PROFILE_VARIABLE) or None))
+    own = dict(profile(getattr(arguments, "profile", None) or environment.get(PROFILE_VARIABLE) or None))
     if "proxy" in found or {"token", "token_file"} & found.keys():
         own.pop("token", None)
         own.pop("token_file", None)

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from io import TextIOWrapper
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from qstate import __version__
 from qstate.cli.check import add_check_command
@@ -27,6 +27,7 @@ from qstate.cli.queries.listings import add_listing_commands
 from qstate.cli.queries.scan import add_scan_command
 from qstate.cli.queries.watch import add_watch_command
 from qstate.cli.serve import add_serve_command
+from qstate.cli.shell.command import add_shell_command
 from qstate.cli.stored.checkpoint import add_checkpoint_commands
 from qstate.cli.token import add_token_command
 from qstate.cli.top import add_top_command
@@ -92,7 +93,8 @@ def _fail(message: str) -> int:
     return ERROR
 
 
-def _parser(chosen: Chosen = NOTHING_CHOSEN) -> Parser:
+def _parser(chosen: Chosen = NOTHING_CHOSEN, of_shell: Callable[[Any], None] | None = None) -> Parser:
+    """The parser of all commands; `of_shell` adds those of the shell, inside of which are no servers."""
     parser = Parser(
         prog="qstate",
         description="Queryable state for PySpark Structured Streaming.",
@@ -106,10 +108,14 @@ def _parser(chosen: Chosen = NOTHING_CHOSEN) -> Parser:
     add_watch_command(commands, chosen)
     add_top_command(commands)
     add_checkpoint_commands(commands)
-    add_serve_command(commands)
-    add_gateway_command(commands)
     add_token_command(commands)
     add_check_command(commands)
+    if of_shell is not None:
+        of_shell(commands)
+        return parser
+    add_shell_command(commands, _parser, run)
+    add_serve_command(commands)
+    add_gateway_command(commands)
     add_completion_command(commands)
     demo = commands.add_parser("demo", help="a year of flights and weather through Spark, queried live")
     add_demo_arguments(demo)

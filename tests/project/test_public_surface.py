@@ -21,6 +21,7 @@ OPTIONAL = (
     "matplotlib",
     "numpy",
     "pandas",
+    "prompt_toolkit",
     "psutil",
     "py4j",
     "pyarrow",

@@ -31,6 +31,9 @@ PATIENCE_S = 1.0
 #: The most keys that are looked at.
 MOST_KEYS = 50
 
+#: The names under which commands have their job.
+_JOBS = ("job", "use_job", "chosen_job")
+
 _Look = Callable[[QueryableStateClient, argparse.Namespace, str], Iterable[Candidate]]
 
 
@@ -82,7 +85,8 @@ def _jobs(client: QueryableStateClient, given: argparse.Namespace, incomplete: s
 
 
 def _states(client: QueryableStateClient, given: argparse.Namespace, incomplete: str) -> Iterable[Candidate]:
-    states = sorted(client.states(given.job), key=lambda state: str(state["name"]))
+    job = next(getattr(given, name) for name in _JOBS if hasattr(given, name))
+    states = sorted(client.states(job), key=lambda state: str(state["name"]))
     return [Candidate(str(state["name"]), f"{state['kind']} of {state['value_type']}") for state in states]
 
 
