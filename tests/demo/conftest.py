@@ -9,6 +9,9 @@ from pyspark.sql import SparkSession
 
 from qstate.demo.data import DataSet, prepare
 from qstate.demo.session import open_session
+from tests.browser import browser, page
+
+__all__ = ["browser", "data_set", "page", "spark", "winter"]
 
 #: More than one epoch at full speed.
 WINTER_DAYS = 40

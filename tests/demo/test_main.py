@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Page, expect
 
 import qstate
 from qstate.cli import main as cli
@@ -22,6 +23,8 @@ from tests.cli.test_command_line import assert_one_line_error, run
 pytestmark = pytest.mark.spark
 
 PATIENCE_S = 240.0
+#: How long the page may take to show what only the next epochs bring.
+PAGE_PATIENCE_MS = 60_000.0
 
 
 @contextmanager
@@ -71,6 +74,27 @@ def test_demo_compares_serves_and_cleans_up(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == cli.SUCCESS, errors
+    assert "Traceback" not in errors
+    assert list(tmp_path.glob("qstate-demo-*")) == []
+
+
+def test_flights_move_on_the_page_of_the_demo(page: Page, tmp_path: Path) -> None:
+    with demo(
+        tmp_path, "--parallelism", "1", "--speed", "4", "--ports", "0", "--page-ports", "0", "--serve"
+    ) as process:
+        printed = lines_until(process, "watch it live in a browser")[-1]
+        found = re.search(r"http://127\.0\.0\.1:\d+/#/nycflights", printed)
+        assert found is not None
+        page.goto(found.group())
+        rows = page.locator(".figures div").filter(has_text="Rows/s").locator("span")
+        expect(rows).to_have_text(re.compile("[1-9]"), timeout=PAGE_PATIENCE_MS)
+        page.get_by_role("link", name="lastTemperature").click()
+        page.get_by_role("link", name="JFK").click()
+        values = page.get_by_role("table", name="Values").locator("tbody tr")
+        expect(values.nth(2)).to_be_visible(timeout=PAGE_PATIENCE_MS)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        expect(page.get_by_role("status")).to_contain_text("connection lost")
     assert "Traceback" not in errors
     assert list(tmp_path.glob("qstate-demo-*")) == []
 
