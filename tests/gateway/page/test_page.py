@@ -96,8 +96,11 @@ def test_changes_of_parts_are_applied_to_the_whole_value(page: Page, job: Served
         job.put(visits={"N725MQ": {"SFO": 9}})
         expect(value_of(page)).to_contain_text("SFO9")
         expect(value_of(page)).to_contain_text("LAX2")
+        for visits in (1, 7):
+            job.put(visits={"N725MQ": {("BOS", 2): visits}})
+            expect(value_of(page)).to_contain_text(f"('BOS', 2){visits}")
         page.get_by_label("Figure to draw").select_option("number of entries")
-        expect(page.get_by_role("img", name=re.compile(": 2, 2 values"))).to_be_visible()
+        expect(page.get_by_role("img", name=re.compile(": 3, 4 values"))).to_be_visible()
 
 
 def test_names_keys_and_values_are_text_whatever_they_contain(page: Page, tmp_path: Path) -> None:
