@@ -75,7 +75,7 @@ def add_connection_options(parser: argparse.ArgumentParser, *, queries: bool = T
     )
     options.add_argument(
         "--profile",
-        metavar="NAME",
+        metavar="PROFILE",
         help=f"the profile in ~/.config/qstate/profiles.toml (default: ${PROFILE_VARIABLE}, or 'default' if it exists)",
     )
     options.add_argument(

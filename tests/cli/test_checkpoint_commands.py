@@ -352,6 +352,31 @@ def test_terminal_shows_progress(written: Path, tmp_path: Path, rich: bool) -> N
     assert ("━" in shown) == rich
 
 
+@pytest.mark.parametrize(("command", "counted"), [("verify", "files"), ("show", f"entries of operator {UID!r}")])
+def test_terminal_shows_how_far_the_reading_is(written: Path, command: str, counted: str) -> None:
+    """A short reading is over before it would be shown."""
+    code = (
+        "import sys\nfrom qstate.cli.output import progress\nprogress.BAR_INTERVAL_S = 0\n"
+        "from qstate.cli import main as cli\nsys.exit(cli.main(sys.argv[1:]))"
+    )
+    ours, theirs = pty.openpty()
+    try:
+        answer = subprocess.run(
+            [sys.executable, "-c", code, "checkpoint", command, str(written / "checkpoint")],
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+            timeout=60,
+            check=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"},
+        )
+    finally:
+        os.close(theirs)
+    shown = os.read(ours, 1 << 16).decode()
+    os.close(ours)
+    assert f" {counted}" in shown and shown.endswith("\r\x1b[K")
+    assert b"\x1b" not in answer.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [

@@ -83,6 +83,14 @@ def test_a_line_of_bash_is_split_as_bash_does(line: str, words: list[str] | None
     assert split_line(line) == words
 
 
+def test_profiles_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "qstate").mkdir()
+    (tmp_path / "qstate" / "profiles.toml").write_text("[flights]\n[payments]\n")
+    assert run("__complete", "bash", "qstate jobs --profile f").stdout == "flights\n"
+    assert run("__complete", "zsh", "get", "--namespace", "f").stdout == ""
+
+
 def test_a_proxy_that_is_silent_delays_completion_for_a_moment_only() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         words = ["states", "--proxy", "{}:{}".format(*silent.getsockname())]

@@ -59,8 +59,11 @@ def test_json_is_what_is_stored(proxy: str, form: str) -> None:
 
 def test_csv_in_a_file_is_what_is_stored(proxy: str) -> None:
     text = run("scan", JOB, STATE, "--format", "csv", "--proxy", proxy).stdout
+    assert text.count("\x00") == 2
+    text = text.replace("\x00", "")  # the reader of Python 3.10 refuses a null
     records = list(csv.DictReader(io.StringIO(text, newline="")))
-    assert {record["key"]: record["value"] for record in records} == KEYS
+    kept = {key.replace("\x00", ""): value.replace("\x00", "") for key, value in KEYS.items()}
+    assert {record["key"]: record["value"] for record in records} == kept
 
 
 def test_a_table_has_a_line_for_each_key(proxy: str) -> None:

@@ -53,7 +53,7 @@ class LiveNames:
         """Candidates for the argument of a placeholder."""
         if placeholder == "FEATURE":
             return [Candidate(name) for name in FEATURES]
-        if placeholder == "NAME" and not getattr(given, "profile", ...):
+        if placeholder == "PROFILE":
             with suppress(QStateError):
                 return [Candidate(name) for name in profile_names()]
         look = self._looks.get(placeholder)

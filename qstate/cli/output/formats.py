@@ -12,8 +12,8 @@ Rules of this module: records of JSON types in, text on standard output. It know
 from __future__ import annotations
 
 import argparse
-import csv
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +28,8 @@ __all__ = ["CSV", "JSON", "JSONL", "TABLE", "Printer", "add_format", "print_valu
 TABLE, JSON, JSONL, CSV = "table", "json", "jsonl", "csv"
 #: A table that grows is printed piece by piece: after so many rows or characters, or seconds.
 PIECE_ROWS, PIECE_CHARACTERS, PIECE_S = 200, 1 << 20, 0.5
+
+_SPECIAL = re.compile(r'[",\r\n]')
 
 Record = Mapping[str, Any]
 
@@ -63,11 +65,10 @@ class Printer:
         self._printed = 0
         self._since = time.monotonic()
         self._table = Table(self._styled)
-        self._csv = csv.writer(sys.stdout, lineterminator="\n")
 
     def __enter__(self) -> Printer:
         if self._form == CSV:
-            self._csv.writerow(self._columns)
+            print(",".join(self._columns))
         elif self._form == TABLE:
             self._add([column.replace("_", " ").upper() for column in self._columns])
         return self
@@ -81,7 +82,7 @@ class Printer:
                 self.flush()
         elif self._form == CSV:
             safe = shown if sys.stdout.isatty() else str
-            self._csv.writerow([safe(_cell(record[column])) for column in self._columns])
+            print(",".join(_quoted(safe(_cell(record[column]))) for column in self._columns))
         elif self._form == JSONL:
             print(json.dumps(record))
         else:
@@ -128,6 +129,11 @@ def print_value(form: str, value: Any) -> None:
         say(_cell(value) if value is not None else "null")
     else:
         print(json.dumps(value))
+
+
+def _quoted(cell: str) -> str:
+    """A cell of a CSV file. The writer of Python 3.10 refuses a null character."""
+    return '"{}"'.format(cell.replace('"', '""')) if _SPECIAL.search(cell) else cell
 
 
 def _cell(value: Any) -> str:

@@ -30,7 +30,7 @@ from qstate.checkpoint.sources.entries import (
     without_broadcast,
 )
 from qstate.cli.arguments import storage_options
-from qstate.cli.output.formats import JSONL
+from qstate.cli.output.formats import JSONL, add_format
 from qstate.errors import CheckpointError, ConfigError
 from qstate.keys import KeyGroupRange
 from qstate.values.text_forms import printable
@@ -46,7 +46,7 @@ def add_dump_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--state", metavar="NAME", help="only this state, by its name in the program")
     parser.add_argument("--key-groups", metavar="A-B", help="only the key groups A to B, both included")
     parser.add_argument("--epoch", type=int, metavar="N", help="as of this epoch (default: the newest committed epoch)")
-    parser.add_argument("--format", choices=(JSONL, "msgpack"), default=JSONL, help="default: %(default)s")
+    add_format(parser, JSONL, "msgpack")
     parser.set_defaults(run=_dump)
 
 
