@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from secrets import token_bytes
@@ -241,4 +242,5 @@ def _notify(listeners: Sequence[StateListener], state_id: bytes, instance: State
 def _type_text(kind: Any) -> str:
     if isinstance(kind, RecordType):
         return kind.name
-    return kind.__name__ if isinstance(kind, type) else str(kind)
+    # Python 3.10 takes list[int] for a type, whose name lacks what it is a list of.
+    return kind.__name__ if isinstance(kind, type) and typing.get_origin(kind) is None else str(kind)
