@@ -120,6 +120,7 @@ CAUGHT_BY = {
     "ForgetsThePosition": "polls.answers_that_end_within_an_epoch_are_continued",
     "ForgetsTheKeys": "polls.a_poll_selects_by_key_namespace_and_key_group",
     "SkipsWhatIsCompacted": "polls.changes_that_are_not_stored_any_more_are_compacted",
+    "SaysThatItHasEverything": "polls.a_server_that_may_lack_any_commit_says_so",
     "KeepsTheOldestToItself": "polls.changes_that_are_not_stored_any_more_are_compacted",
     "MarksNoProgress": "polls.without_changes_a_poll_waits_and_says_how_far_it_is",
     "VisitsAKeyTwice": "scans.every_key_comes_once_in_order",

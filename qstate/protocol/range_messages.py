@@ -17,6 +17,7 @@ from qstate.protocol.fields import (
     NIL,
     Prefix,
     Reader,
+    check_attributes,
     check_integer,
     malformed,
     read_any_keys,
@@ -52,7 +53,18 @@ from qstate.protocol.rules import (
     integer,
 )
 
-__all__ = ["Changes", "Page", "Poll", "Run", "Scan", "check_changes", "check_page", "check_poll", "check_scan"]
+__all__ = [
+    "STALENESS",
+    "Changes",
+    "Page",
+    "Poll",
+    "Run",
+    "Scan",
+    "check_changes",
+    "check_page",
+    "check_poll",
+    "check_scan",
+]
 
 #: The keys of a run are bounded by the frame alone.
 _ANY_NUMBER = Limits(max_keys=MAX_KEYS_LIMIT)
@@ -144,6 +156,17 @@ class Page(NamedTuple):
     results: Annotated[tuple[bytes | int, ...], _ITEMS]
 
 
+#: The known attribute of Changes: the node may lack commits that are older than so many milliseconds, or any if None.
+STALENESS = "?staleness_ms"
+
+
+def _read_staleness(raw: Raw, limits: Limits) -> Mapping[str, Detail]:
+    found = check_attributes(raw)
+    age = found.get(STALENESS)
+    # What is no age is as good as one that is not known.
+    return {STALENESS: age if type(age) is int and age >= 0 else None} if STALENESS in found else NO_ATTRIBUTES
+
+
 class Poll(NamedTuple):
     """Ask for the committed changes of a range of key groups from an epoch on, and wait for them if there are none.
 
@@ -186,7 +209,8 @@ class Changes(NamedTuple):
     """The answer to Poll: changes of the key groups up to `stop_group` (exclusive), in the order of their epochs.
 
     The next poll begins at `next_epoch` and `position`. With an empty position, all epochs before `next_epoch` are
-    complete. `committed` is the newest committed epoch of the node.
+    complete. `committed` is the newest committed epoch of the node. The attribute `STALENESS` is that of a node that
+    may lack commits.
     """
 
     id: RequestId
@@ -205,6 +229,7 @@ class Changes(NamedTuple):
             ],
         ),
     ]
+    attributes: Annotated[Mapping[str, Detail], Reader(_read_staleness)] = NO_ATTRIBUTES
 
 
 def check_poll(message: Poll, limits: Limits) -> None:

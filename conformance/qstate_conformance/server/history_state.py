@@ -23,7 +23,7 @@ from qstate.keys import encode_key, key_group
 from qstate.runtime.routing.location import LocationTable, Owner
 from qstate.runtime.serving.registry import StateInstance, StateRegistry
 from qstate_conformance.server import fixture
-from qstate_conformance.server.special_states import EVERYTHING, NOTHING
+from qstate_conformance.server.special_states import EVERYTHING, NOTHING, not_known
 
 __all__ = ["HistoryState"]
 
@@ -41,7 +41,7 @@ class HistoryState:
         _write(directory, {**schema.to_plain(), "key_types": ["string"]})
         feed = ChangeFeed(directory_of(directory), _UID, EVERYTHING, fixture.COMMITTED_EPOCH)
         changes = StateFeed(feed, FedState(schema, None))
-        instance = StateInstance(**NOTHING, descriptor=descriptor, changes=changes)
+        instance = StateInstance(**NOTHING, descriptor=descriptor, changes=changes, behind_since=not_known)
         self.description = instance.describe()
         self._owner = Owner(EVERYTHING, *address, registry.register(instance))
 

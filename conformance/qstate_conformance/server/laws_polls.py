@@ -180,6 +180,16 @@ def test_without_changes_a_poll_waits_and_says_how_far_it_is(subject: ServerSubj
             raise Violation(f"P-POLL-6: {ended} at the deadline of a Poll")
 
 
+@law("P-POLL-11")
+def test_a_server_that_may_lack_any_commit_says_so(subject: ServerSubject) -> None:
+    """Changes of an owner that does not know what it lacks have no age, with changes and without any."""
+    with connect(subject) as session:
+        for first in (OLDEST_EPOCH, COMMITTED_EPOCH + 1):
+            found = _changes(session, place=(first, b""))
+            if found.staleness_ms is not None:
+                raise Violation(f"P-POLL-11: {found}, where the owner may lack any number of commits")
+
+
 @law("P-POLL-5")
 def test_changes_that_are_not_stored_any_more_are_compacted(subject: ServerSubject) -> None:
     """A Poll from an epoch before the oldest stored one is COMPACTED, and told the oldest."""

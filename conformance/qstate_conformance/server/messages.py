@@ -113,6 +113,8 @@ class Changes(NamedTuple):
     position: bytes
     committed: int
     runs: tuple[Run, ...]
+    #: Its attribute `?staleness_ms`; False without one.
+    staleness_ms: Any = False
 
 
 class Page(NamedTuple):
@@ -167,6 +169,10 @@ def read_message(payload: bytes) -> ServerMessage:
     found = reader(number, *rest[:size])
     if isinstance(found, Description) and rest[size:] and rest[size].get("?more") is True:
         return found._replace(more=True)
+    if isinstance(found, Changes) and rest[size:] and "?staleness_ms" in rest[size]:
+        age = rest[size]["?staleness_ms"]
+        _require(age is None or _is_integer(age, 0, _MAX_INT64), "P-POLL-11", f"{age!r} as an age in milliseconds")
+        return found._replace(staleness_ms=age)
     return found
 
 

@@ -20,7 +20,7 @@ from qstate_conformance.server import fixture
 from qstate_conformance.server.fixture import State
 from qstate_conformance.server.loading import descriptor_of
 
-__all__ = ["EVERYTHING", "NOTHING", "SpecialState", "special_states"]
+__all__ = ["EVERYTHING", "NOTHING", "SpecialState", "not_known", "special_states"]
 
 EVERYTHING = KeyGroupRange(0, fixture.MAX_PARALLELISM)
 
@@ -75,7 +75,7 @@ def special_states(address: tuple[str, int], registry: StateRegistry) -> Iterato
     uncommitted, stale = fixture.UNCOMMITTED, fixture.STALE
     yield SpecialState(address, registry, _instance(uncommitted, live=_reader(uncommitted, 0), committed=_EMPTY))
     reader = _reader(stale, fixture.COMMITTED_EPOCH)
-    yield SpecialState(address, registry, _instance(stale, live=reader, committed=reader, behind_since=_not_known))
+    yield SpecialState(address, registry, _instance(stale, live=reader, committed=reader, behind_since=not_known))
     changing = [_instance(found, live=_reader(found, fixture.LIVE_EPOCH)) for found in fixture.CHANGING]
     yield SpecialState(address, registry, *changing)
 
@@ -84,7 +84,8 @@ def special_states(address: tuple[str, int], registry: StateRegistry) -> Iterato
 _EMPTY = _FixedReader(-1, {})
 
 
-def _not_known() -> float:
+def not_known() -> float:
+    """The `behind_since` of a view that cannot say what it lacks."""
     return -math.inf
 
 

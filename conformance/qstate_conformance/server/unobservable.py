@@ -17,6 +17,7 @@ UNOBSERVABLE: Mapping[str, str] = {
     "P-REQ-4": "codes of failures that the outside cannot bring about: RESTORING, CONCURRENT_MODIFICATION, INTERNAL",
     "P-REQ-6": "that a proxy takes no answer of an earlier epoch from an owner: the fixture's owners give none",
     "P-GET-12": "that a view is refused that is behind for a while: the fixture's have every commit, or may lack any",
+    "P-POLL-11": "that the age is right: the fixture's server knows none, so it says so",
     "P-CLOSE-2": "what a server says when it shuts down: the suite does not stop the servers that it is given",
     "P-VERSION-4": "binds those who write the next version of the page, not a server",
 }

@@ -137,6 +137,8 @@ class StateInstance:
         }
         if isinstance(descriptor, MapStateDescriptor):
             description["map_key_type"] = _type_text(descriptor.map_key_type)
+        if descriptor.ttl is not None:
+            description["ttl_ms"] = descriptor.ttl.duration_ms
         return {**description, **answer_schemas(descriptor)}
 
 

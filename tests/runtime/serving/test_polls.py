@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +78,24 @@ def test_committed_changes_are_answered_in_the_order_of_their_epochs(
     assert sorted(pairs(answer)) == [(0, "JFK", b"\x01"), (0, "LGA", b"\x02"), (1, "JFK", b"\x03")]
     assert [run.epoch for run in answer.runs] == sorted(run.epoch for run in answer.runs)
     assert (answer.next_epoch, answer.position, answer.committed, answer.stop_group) == (2, b"", 1, MAX_PARALLELISM)
+
+
+@pytest.mark.parametrize(
+    ("behind_s", "told"), [(None, {}), (2.0, {"?staleness_ms": 2000}), (math.inf, {"?staleness_ms": None})]
+)
+def test_a_node_that_may_lack_commits_says_so_in_its_changes(
+    behind_s: float | None, told: dict[str, Any], history: History, registry: StateRegistry, start_server: ServerFactory
+) -> None:
+    """It tells how old the commits may be that it lacks, or that it does not know."""
+    now = time.monotonic()
+    (instance,) = history.instances()
+    behind = replace(instance, behind_since=lambda: None if behind_s is None else now - behind_s)
+    history.commit(0, put("JFK", 1))
+    with RawClient(start_server().address) as client:
+        found = changes(client, registry.register(behind)).attributes
+    assert found.keys() == told.keys()
+    for name, least in told.items():
+        assert found[name] is None if least is None else least <= found[name] < least + 60_000
 
 
 def test_poll_waits_for_the_next_committed_epoch(history: History, served: tuple[RawClient, bytes]) -> None:

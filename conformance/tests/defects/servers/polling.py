@@ -109,6 +109,14 @@ class SkipsWhatIsCompacted(_SpoilsPolls):
 
 
 @seeded
+class SaysThatItHasEverything(_SpoilsChanges):
+    """Changes do not say that commits may be missing."""
+
+    def spoiled(self, fields: list[Any]) -> list[Any]:
+        return fields[: RUNS + 1]
+
+
+@seeded
 class KeepsTheOldestToItself(Spoiler):
     """COMPACTED has no details."""
 

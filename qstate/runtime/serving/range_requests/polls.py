@@ -16,7 +16,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -24,6 +24,7 @@ from queue import Empty, SimpleQueue
 from qstate.checkpoint.sources.change_feed import ChangeFeed
 from qstate.errors import (
     CheckpointError,
+    Detail,
     FailureCode,
     KeyGroupNotOwned,
     QueryCancelled,
@@ -35,6 +36,8 @@ from qstate.errors import (
 from qstate.keys import check_key
 from qstate.line_limit import limited
 from qstate.protocol import Changes, Poll
+from qstate.protocol.range_messages import STALENESS
+from qstate.protocol.rules import NO_ATTRIBUTES
 from qstate.runtime.serving.client_connection import Call
 from qstate.runtime.serving.range_requests.polled_changes import (
     ENOUGH_BYTES,
@@ -149,11 +152,12 @@ class Polls:
             self._check_at = min(self._check_at, time.monotonic() + ROOM_S)
             return None
         while True:
+            since = instance.behind_since()  # before the reading, which shows this much or more
             final = source.feed.final
             found = polled(source, selection, poll.place, stop, min(poll.call.most_bytes, request.max_bytes))
             poll.place = Place(found.next_epoch, request.start_group)
             if found.runs or found.position or time.monotonic() >= poll.until or poll.call.connection.over:
-                return _changes(request, instance, found, stop, final)
+                return _changes(request, instance, found, stop, final)._replace(attributes=_staleness(since))
             if found.more:  # the others first
                 self._queue.put(partial(self._continue, poll))
                 return None
@@ -228,6 +232,13 @@ class Polls:
         for polls in (*waiting.values(), blocked):
             for poll in polls:
                 self._continue(poll)
+
+
+def _staleness(since: float | None) -> Mapping[str, Detail]:
+    """What changes say of the commits that the node may lack: see `StateInstance.behind_since`."""
+    if since is None:
+        return NO_ATTRIBUTES
+    return {STALENESS: None if math.isinf(since) else math.ceil(max(0.0, time.monotonic() - since) * 1000)}
 
 
 def _changes(request: Poll, instance: StateInstance, found: Polled, stop: int, final: int) -> Changes:
