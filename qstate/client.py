@@ -4,6 +4,7 @@ Rules of this module: names only. It works where neither Spark nor RocksDB nor P
 """
 
 from qstate.runtime.client.async_client import AsyncQueryableStateClient
+from qstate.runtime.client.caching.kept_values import CacheStatistics, ClientCache
 from qstate.runtime.client.results.async_results import AsyncScanResults, AsyncSubscription
 from qstate.runtime.client.results.async_state_handle import AsyncStateHandle
 from qstate.runtime.client.results.state_handle import StateHandle
@@ -19,8 +20,10 @@ __all__ = [
     "AsyncScanResults",
     "AsyncStateHandle",
     "AsyncSubscription",
+    "CacheStatistics",
     "ChangeBatch",
     "ChangeKind",
+    "ClientCache",
     "ClientTls",
     "MapPage",
     "QueryFuture",

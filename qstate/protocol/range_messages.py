@@ -54,6 +54,7 @@ from qstate.protocol.rules import (
 )
 
 __all__ = [
+    "OWNER",
     "STALENESS",
     "Changes",
     "Page",
@@ -156,15 +157,22 @@ class Page(NamedTuple):
     results: Annotated[tuple[bytes | int, ...], _ITEMS]
 
 
-#: The known attribute of Changes: the node may lack commits that are older than so many milliseconds, or any if None.
+#: The known attributes of Changes. The node may lack commits that are older than so many milliseconds, or any if None.
 STALENESS = "?staleness_ms"
+#: Answers with the same number are of one owner, and of one history of the state.
+OWNER = "?owner"
 
 
-def _read_staleness(raw: Raw, limits: Limits) -> Mapping[str, Detail]:
+def _read_known(raw: Raw, limits: Limits) -> Mapping[str, Detail]:
+    """The known attributes. A value that is no age is as good as an age that is not known."""
     found = check_attributes(raw)
-    age = found.get(STALENESS)
-    # What is no age is as good as one that is not known.
-    return {STALENESS: age if type(age) is int and age >= 0 else None} if STALENESS in found else NO_ATTRIBUTES
+    known: dict[str, Detail] = {}
+    if STALENESS in found:
+        age = found[STALENESS]
+        known[STALENESS] = age if type(age) is int and age >= 0 else None
+    if type(found.get(OWNER)) is int:
+        known[OWNER] = found[OWNER]
+    return known
 
 
 class Poll(NamedTuple):
@@ -229,7 +237,7 @@ class Changes(NamedTuple):
             ],
         ),
     ]
-    attributes: Annotated[Mapping[str, Detail], Reader(_read_staleness)] = NO_ATTRIBUTES
+    attributes: Annotated[Mapping[str, Detail], Reader(_read_known)] = NO_ATTRIBUTES
 
 
 def check_poll(message: Poll, limits: Limits) -> None:

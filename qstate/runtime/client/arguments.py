@@ -178,10 +178,10 @@ def _repeatable(given: Any) -> Any:
     return tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else given
 
 
-def check_timeout(timeout_s: float) -> float:
+def check_timeout(timeout_s: float, name: str = "timeout_s") -> float:
     """Return the timeout. Raises `ConfigError` unless it is above zero and finite: every request has a deadline."""
     if not _is_number(timeout_s) or not 0 < timeout_s < math.inf:
-        raise ConfigError(f"timeout_s must be seconds above zero and finite, got {timeout_s!r}")
+        raise ConfigError(f"{name} must be seconds above zero and finite, got {timeout_s!r}")
     return timeout_s
 
 

@@ -7,6 +7,7 @@ Rules of this module: the public surface and look-ups that gets share. `batching
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -31,10 +32,12 @@ from qstate.runtime.client.arguments import (
 )
 from qstate.runtime.client.async_transport import AsyncLinks
 from qstate.runtime.client.batching import Batching, GetArguments
+from qstate.runtime.client.caching.committed_cache import MISS, CommittedCache, check_cache, with_misses
+from qstate.runtime.client.caching.kept_values import CacheStatistics, ClientCache
 from qstate.runtime.client.failover import FailoverOne, call_operation, failover_get, part_operation, scan_operation
 from qstate.runtime.client.links import Operation
 from qstate.runtime.client.operations import CallOperation, GetOperation, LearnOperation, PartOperation
-from qstate.runtime.client.query import LIVE, Query
+from qstate.runtime.client.query import COMMITTED, LIVE, Query
 from qstate.runtime.client.results.async_parts import AsyncParts
 from qstate.runtime.client.results.async_results import AsyncScanResults, AsyncSubscription, settle
 from qstate.runtime.client.results.async_state_handle import AsyncStateHandle
@@ -61,6 +64,8 @@ from qstate.views import ReadOnlyState
 __all__ = ["AsyncQueryableStateClient", "AsyncScanResults", "AsyncSubscription"]
 
 View = TypeVar("View", bound=ReadOnlyState)
+#: After so many answers of the cache in a row, a get lets the loop do other work, such as receive changes.
+HITS_WITHOUT_A_TURN = 256
 
 
 class AsyncQueryableStateClient(AsyncParts):
@@ -85,6 +90,9 @@ class AsyncQueryableStateClient(AsyncParts):
     #: What the links of subscriptions need, which the first one makes.
     _connections: Callable[[], tuple[Endpoints, ConnectionSettings, Random, Tracing | None]]
     _long_links: AsyncLinks | None = None
+    _cache: CommittedCache | None = None
+    #: The answers of the cache since the loop had a turn.
+    _hits = 0
 
     def _open(self, links: AsyncLinks, timeout_s: float) -> None:
         self._links = links
@@ -110,6 +118,7 @@ class AsyncQueryableStateClient(AsyncParts):
         tls: ClientTls | None = None,
         allow_token_without_tls: bool = False,
         tracing: bool = False,
+        cache: ClientCache | None = None,
         random: Random | None = None,
     ) -> AsyncQueryableStateClient:
         """Connect to the proxy at `host` and `port`, to one of `proxies`, or to a fallback when no proxy answers.
@@ -118,6 +127,7 @@ class AsyncQueryableStateClient(AsyncParts):
         (`Unavailable`, `Unauthenticated`, `VersionMismatch`); no connection is left open then.
         """
         check_timeout(timeout_s)
+        settings = check_cache(cache)
         connections = connections_of(
             (host, port),
             random=random or Random(),
@@ -135,6 +145,9 @@ class AsyncQueryableStateClient(AsyncParts):
         client = cls.__new__(cls)
         client._connections = connections
         client._open(links, timeout_s)
+        if settings is not None:
+            found = CommittedCache(settings, client._links_of_subscriptions(), contextlib.nullcontext)
+            links.keeper = client._cache = found
         try:
             await client._finish(call_operation(links, Ping, client._deadline(None)))
         except BaseException:
@@ -184,18 +197,16 @@ class AsyncQueryableStateClient(AsyncParts):
 
         Raises the `QueryError` of the failure, `SerializationError`, `ClosedError`, `ConfigError`.
         """
+        arguments = (job, state, namespace, isolation, timeout_s, min_epoch, max_staleness_s, wait_s)
+        if self._cache is not None:
+            found = self._cached(self._cache, arguments, key)
+            if found is not MISS:
+                self._hits = (self._hits + 1) % HITS_WITHOUT_A_TURN
+                if not self._hits:
+                    await asyncio.sleep(0)
+                return found
         try:
-            return await self.submit(
-                job,
-                state,
-                key,
-                namespace,
-                isolation,
-                timeout_s=timeout_s,
-                min_epoch=min_epoch,
-                max_staleness_s=max_staleness_s,
-                wait_s=wait_s,
-            )
+            return await self._submit(arguments, key)
         except asyncio.CancelledError:
             self._batching.cancel_unwanted()
             raise
@@ -220,11 +231,21 @@ class AsyncQueryableStateClient(AsyncParts):
         Raises `ClosedError` and `ConfigError`; the future raises every other error of `get`.
         """
         arguments = (job, state, namespace, isolation, timeout_s, min_epoch, max_staleness_s, wait_s)
+        if self._cache is not None:
+            found = self._cached(self._cache, arguments, key)
+            if found is not MISS:
+                future = self._loop.create_future()
+                future.set_result(found)
+                return future
+        return self._submit(arguments, key)
+
+    def _submit(self, arguments: GetArguments, key: Key) -> asyncio.Future[Any]:
+        """Ask the servers."""
         if self._tracing is not None:
             sampled = self._submit_sampled(self._tracing, arguments, key)
             if sampled is not None:
                 return sampled
-        known = self._links.states.find(job, state)
+        known = self._links.states.find(arguments[0], arguments[1])
         if known is not None:
             return self._batching.add(known, arguments, key)
         query = self._batching.query_of(arguments)
@@ -254,18 +275,11 @@ class AsyncQueryableStateClient(AsyncParts):
         query = query_of(
             job, state, namespace, isolation, min_epoch=min_epoch, max_staleness_s=max_staleness_s, wait_s=wait_s
         )
-        deadline = self._deadline(timeout_s)
-        if self._links.states.find(job, state) is None:
-            # For a known state, encoding the request checks its keys.
-            check_names(job, state)
-            query.check_keys(asked)
-        if self._tracing is None:
-            found = await self._read(query, asked, deadline, return_errors=return_errors)
-        else:
-            span = self._tracing.of_client(job, state, len(asked))
-            with self._tracing.ended(span):
-                query = query._replace(attributes=self._tracing.carried(span))
-                found = await self._read(query, asked, deadline, return_errors=return_errors)
+        found = [MISS] * len(asked) if self._cache is None else self._cache.find(query, asked)
+        missing = tuple(key for key, view in zip(asked, found, strict=True) if view is MISS)
+        if missing or not asked:
+            rest = await self._asked(query, missing, self._deadline(timeout_s), return_errors=return_errors)
+            found = with_misses(found, rest)
         return dict(zip(asked, found, strict=True))
 
     def scan(
@@ -359,9 +373,19 @@ class AsyncQueryableStateClient(AsyncParts):
         )
         if self._links.closed:
             raise ClosedError("the client is closed")
+        links = self._links_of_subscriptions()
+        return AsyncSubscription(links, Subscribing(links, wanted))
+
+    def cache_statistics(self) -> CacheStatistics:
+        """How many keys the cache has answered, and what it holds. Raises `ConfigError` for a client without one."""
+        if self._cache is None:
+            raise ConfigError("this client has no cache: make it with cache=ClientCache(...)")
+        return self._cache.statistics()
+
+    def _links_of_subscriptions(self) -> AsyncLinks:
         if self._long_links is None:
             self._long_links = AsyncLinks(*self._connections())
-        return AsyncSubscription(self._long_links, Subscribing(self._long_links, wanted))
+        return self._long_links
 
     async def jobs(self, *, timeout_s: float | None = None) -> list[str]:
         """The names of the jobs that the proxy serves. `timeout_s` is the time limit of each page of them."""
@@ -421,6 +445,27 @@ class AsyncQueryableStateClient(AsyncParts):
 
     def _deadline(self, timeout_s: float | None) -> float:
         return time.monotonic() + (self._timeout_s if timeout_s is None else check_timeout(timeout_s))
+
+    def _cached(self, cache: CommittedCache, arguments: GetArguments, key: Key) -> Any:
+        """The view that the cache has for a get, None for no value, or `MISS`. Raises `ConfigError`."""
+        job, state, namespace, isolation, _, min_epoch, max_staleness_s, _ = arguments
+        if isolation != COMMITTED:
+            return MISS
+        query = query_of(job, state, namespace, isolation, min_epoch=min_epoch, max_staleness_s=max_staleness_s)
+        return cache.find(query, (key,))[0]
+
+    async def _asked(self, query: Query, keys: tuple[Key, ...], deadline: float, *, return_errors: bool) -> list[Any]:
+        """What the servers answer to a get, within a span if there is tracing."""
+        if self._links.states.find(query.job, query.state) is None:
+            # For a known state, encoding the request checks its keys.
+            check_names(query.job, query.state)
+            query.check_keys(keys)
+        if self._tracing is None:
+            return await self._read(query, keys, deadline, return_errors=return_errors)
+        span = self._tracing.of_client(query.job, query.state, len(keys))
+        with self._tracing.ended(span):
+            query = query._replace(attributes=self._tracing.carried(span))
+            return await self._read(query, keys, deadline, return_errors=return_errors)
 
     async def _read(
         self, query: Query, keys: tuple[Key, ...], deadline: float, *, return_errors: bool = False

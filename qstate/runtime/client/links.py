@@ -7,17 +7,19 @@ Operations are not thread-safe: the links let one thread at a time in.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from random import Random
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from qstate.errors import Detail, QStateError, QueryError
+from qstate.keys import Key
 from qstate.runtime.client.proxies import Proxies
+from qstate.runtime.client.query import Query
 from qstate.runtime.client.state_cache import CachedState, Endpoints, StateCache
 from qstate.runtime.control.tracing import Tracing
 from qstate.runtime.routing.pipelined_connection import ConnectionSettings, PipelinedConnection
-from qstate.runtime.routing.routed_get import ANY_NUMBER
+from qstate.runtime.routing.routed_get import ANY_NUMBER, Answer
 
 __all__ = ["Links", "Observer", "Operation", "Terms"]
 
@@ -36,6 +38,13 @@ class Observer(Protocol):
 
     def on_progress(self, operation: Operation) -> None:
         """The operation continues; its `wake_at` may have changed."""
+
+
+class Keeper(Protocol):
+    """Keeps answers of servers for later gets."""
+
+    def keep(self, query: Query, keys: Sequence[Key], answer: Answer, known: CachedState) -> None:
+        """A get for committed values has this answer."""
 
 
 class Terms(NamedTuple):
@@ -66,6 +75,8 @@ class Links(ABC, Generic[SomeLink]):
         self._links: dict[tuple[str, int], SomeLink] = {}
         #: Makes the spans of pages and polls; None: there are none.
         self.tracing = tracing
+        #: Gets the answers to gets for committed values; None: nobody does.
+        self.keeper: Keeper | None = None
         #: Every link whose transport may still be open, including silent and lost ones.
         self.open: set[SomeLink] = set()
         #: The operations that have not finished.
@@ -82,6 +93,10 @@ class Links(ABC, Generic[SomeLink]):
     @abstractmethod
     def on_progress(self, operation: Operation) -> None:
         """See `Observer`."""
+
+    @abstractmethod
+    def start(self, operation: Operation) -> None:
+        """Start the operation. Raises `ClosedError`."""
 
     def link_to(self, address: tuple[str, int]) -> SomeLink:
         """The link to a peer, made if necessary. An idle link whose connection has ended is replaced."""

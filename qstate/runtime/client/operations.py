@@ -33,7 +33,7 @@ from qstate.protocol import (
 from qstate.protocol.limits import MAX_DEADLINE_MS
 from qstate.protocol.messages import PLAIN
 from qstate.runtime.client.links import Links, Operation, Terms
-from qstate.runtime.client.query import Query
+from qstate.runtime.client.query import COMMITTED, Query
 from qstate.runtime.client.state_cache import CachedState
 from qstate.runtime.control.tracing import keys_named
 from qstate.runtime.routing.location import GroupTable, LocationTable
@@ -298,6 +298,13 @@ class GetOperation(_StateOperation):
             else:
                 found.append(None if result is None else query_error(result, {"key": repr(key)}))
         return found
+
+    def _conclude(self, end: Answer | Refuse) -> None:
+        keeper = self._links.keeper
+        if keeper is not None and self._query.isolation == COMMITTED and isinstance(end, Answer) and end.results:
+            assert self._known is not None
+            keeper.keep(self._query, self._keys, end, self._known)
+        super()._conclude(end)
 
     def on_unsendable(self, part: int, code: int, details: Mapping[str, Detail], now: float) -> None:
         if code == FailureCode.MALFORMED and part != LOOK_UP:

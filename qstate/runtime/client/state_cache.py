@@ -66,6 +66,11 @@ class CachedState:
     #: The number of key groups, which `table` has only where owners are asked.
     max_parallelism: int
 
+    @property
+    def fingerprint(self) -> str:
+        """That of the description."""
+        return str(self.location.state["fingerprint"])
+
     def suits(self, key: Key) -> bool:
         """Whether the key has the types of the description. True for types that this client does not know."""
         try:

@@ -13,7 +13,7 @@ from random import Random
 from types import EllipsisType
 from typing import Any, TypeVar, overload
 
-from qstate.errors import QueryError
+from qstate.errors import ConfigError, QueryError
 from qstate.html_tables import html_table
 from qstate.keys import Column, Key, Namespace, key_group
 from qstate.protocol import Locate, Page, Part, Ping, Scan
@@ -28,10 +28,12 @@ from qstate.runtime.client.arguments import (
     keys_of,
     query_of,
 )
+from qstate.runtime.client.caching.committed_cache import MISS, CommittedCache, check_cache, with_misses
+from qstate.runtime.client.caching.kept_values import CacheStatistics, ClientCache
 from qstate.runtime.client.failover import FailoverOne, call_operation, failover_get, part_operation, scan_operation
 from qstate.runtime.client.links import Operation
 from qstate.runtime.client.operations import CallOperation, GetOperation, LearnOperation, PartOperation
-from qstate.runtime.client.query import LIVE, Query
+from qstate.runtime.client.query import COMMITTED, LIVE, Query
 from qstate.runtime.client.results.descriptions import Listing
 from qstate.runtime.client.results.state_handle import StateHandle
 from qstate.runtime.client.results.sync_parts import SyncParts
@@ -104,6 +106,7 @@ class QueryableStateClient(SyncParts):
         tls: ClientTls | None = None,
         allow_token_without_tls: bool = False,
         tracing: bool = False,
+        cache: ClientCache | None = None,
         random: Random | None = None,
     ) -> None:
         """Make a client of the proxy at `host` and `port`. Connects at the first request.
@@ -114,10 +117,12 @@ class QueryableStateClient(SyncParts):
         own. `max_frame` bounds an answer's bytes. `fallback` are (host, port) of proxies; the client sends them the
         same `token`. With `tls` every connection is encrypted, and every server must prove itself. Without it, the
         token goes to loopback only, unless `allow_token_without_tls`. With `tracing`, each get, page and poll makes an
-        OpenTelemetry span, whose context its requests carry. `random` draws the jitter of retries. Raises
+        OpenTelemetry span, whose context its requests carry. `cache` holds committed values that were asked for, and
+        answers committed `get` and `get_many` of them. `random` draws the jitter of retries. Raises
         `ConfigError`, and `InstallationError` when `tracing` needs a package.
         """
         self._timeout_s = check_timeout(timeout_s)
+        settings = check_cache(cache)
         self._tracing = Tracing() if tracing else None
         self._connections = connections_of(
             (host, port),
@@ -135,6 +140,9 @@ class QueryableStateClient(SyncParts):
         self._links = SyncLinks(*self._connections())
         #: The connections of subscriptions. Made by the first one.
         self._long_links: SyncLinks | None = None
+        self._cache: CommittedCache | None = None
+        if settings is not None:
+            self._links.keeper = self._cache = self._new_cache(settings)
 
     @overload
     def state(self, job: str, name: str, *, isolation: str = LIVE) -> StateHandle[Any]: ...
@@ -342,11 +350,14 @@ class QueryableStateClient(SyncParts):
             patience_s=patience_s,
             timeout_s=self._timeout_s,
         )
-        with self._links.lock:
-            if self._long_links is None:
-                self._long_links = SyncLinks(*self._connections())
-            links = self._long_links
+        links = self._links_of_subscriptions()
         return Subscription(links, Subscribing(links, wanted))
+
+    def cache_statistics(self) -> CacheStatistics:
+        """How many keys the cache has answered, and what it holds. Raises `ConfigError` for a client without one."""
+        if self._cache is None:
+            raise ConfigError("this client has no cache: make it with cache=ClientCache(...)")
+        return self._cache.statistics()
 
     def jobs(self, *, timeout_s: float | None = None) -> list[str]:
         """The names of the jobs that the proxy serves. `timeout_s` is the time limit of each page of them."""
@@ -410,10 +421,31 @@ class QueryableStateClient(SyncParts):
     def _deadline(self, timeout_s: float | None) -> float:
         return time.monotonic() + (self._timeout_s if timeout_s is None else check_timeout(timeout_s))
 
+    def _links_of_subscriptions(self) -> SyncLinks:
+        with self._links.lock:
+            if self._long_links is None:
+                self._long_links = SyncLinks(*self._connections())
+            return self._long_links
+
+    def _new_cache(self, settings: ClientCache) -> CommittedCache:
+        links = self._links_of_subscriptions()
+        return CommittedCache(settings, links, lambda: links.lock, links.look)
+
     def _read(
         self, query: Query, keys: tuple[Key, ...], timeout_s: float | None, *, return_errors: bool = False
     ) -> list[Any]:
-        """The results of a get, within a span if there is tracing."""
+        """The results of a get: of the cache, and for the other keys of the servers."""
+        cache = self._cache
+        if cache is None or query.isolation != COMMITTED:
+            return self._asked(query, keys, timeout_s, return_errors=return_errors)
+        found = cache.find(query, keys)
+        missing = tuple(key for key, view in zip(keys, found, strict=True) if view is MISS)
+        if not missing:
+            return found
+        return with_misses(found, self._asked(query, missing, timeout_s, return_errors=return_errors))
+
+    def _asked(self, query: Query, keys: tuple[Key, ...], timeout_s: float | None, *, return_errors: bool) -> list[Any]:
+        """What the servers answer to a get, within a span if there is tracing."""
         tracing = self._tracing
         errors_of = len(keys) if return_errors else 0
         if tracing is None:

@@ -92,7 +92,9 @@ def test_a_node_that_may_lack_commits_says_so_in_its_changes(
     behind = replace(instance, behind_since=lambda: None if behind_s is None else now - behind_s)
     history.commit(0, put("JFK", 1))
     with RawClient(start_server().address) as client:
-        found = changes(client, registry.register(behind)).attributes
+        state_id = registry.register(behind)
+        found = dict(changes(client, state_id).attributes)
+        assert found.pop("?owner") == int.from_bytes(state_id[:7], "big")
     assert found.keys() == told.keys()
     for name, least in told.items():
         assert found[name] is None if least is None else least <= found[name] < least + 60_000

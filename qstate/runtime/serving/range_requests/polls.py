@@ -36,7 +36,7 @@ from qstate.errors import (
 from qstate.keys import check_key
 from qstate.line_limit import limited
 from qstate.protocol import Changes, Poll
-from qstate.protocol.range_messages import STALENESS
+from qstate.protocol.range_messages import OWNER, STALENESS
 from qstate.protocol.rules import NO_ATTRIBUTES
 from qstate.runtime.serving.client_connection import Call
 from qstate.runtime.serving.range_requests.polled_changes import (
@@ -157,7 +157,8 @@ class Polls:
             found = polled(source, selection, poll.place, stop, min(poll.call.most_bytes, request.max_bytes))
             poll.place = Place(found.next_epoch, request.start_group)
             if found.runs or found.position or time.monotonic() >= poll.until or poll.call.connection.over:
-                return _changes(request, instance, found, stop, final)._replace(attributes=_staleness(since))
+                attributes = {OWNER: int.from_bytes(poll.state_id[:7], "big"), **_staleness(since)}
+                return _changes(request, instance, found, stop, final)._replace(attributes=attributes)
             if found.more:  # the others first
                 self._queue.put(partial(self._continue, poll))
                 return None
