@@ -15,6 +15,7 @@ from os import getloadavg
 from pathlib import Path
 
 from benchmarks import (
+    cached_gets,
     checkpoints,
     expiry,
     gateway,
@@ -52,6 +53,7 @@ FAMILIES: dict[str, tuple[tuple[str, ...], Callable[[Bench], Findings]]] = {
     "memory": (("p11",), memory.run),
     "timers": (("p19",), timers.run),
     "time-to-live": (("ttl",), expiry.run),
+    "cached gets": (("cache",), cached_gets.run),
     "subscriptions": (("p15",), subscriptions.run),
     "scans": (("p16",), scans.run),
     "pipelines": (("p1", "p2"), pipelines.run),

@@ -61,6 +61,8 @@ class Sizes:
     subscribed_keys: int = 20_000
     subscribed_epochs: int = 50
     subscribed_rounds: int = 5
+    cached_get_s: float = 3.0
+    cached_get_rounds: int = 5
     snapshot_rounds: int = 5
     growth_rows: int = 500_000
     growth_batches: int = 2
@@ -149,6 +151,8 @@ TINY = Sizes(
     subscribed_keys=200,
     subscribed_epochs=10,
     subscribed_rounds=1,
+    cached_get_s=0.2,
+    cached_get_rounds=1,
     snapshot_rounds=1,
     growth_rows=2_000,
     growth_batches=1,

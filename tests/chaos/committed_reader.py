@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from qstate.client import ClientCache
 from qstate.errors import NoCommittedEpoch, QStateError
 from qstate.runtime.client.scanning import ScannedEntry
 from qstate.runtime.client.sync_client import QueryableStateClient
@@ -20,6 +21,8 @@ __all__ = ["CommittedReader"]
 
 PAUSE_S = 0.02
 TIMEOUT_S = 2.0
+#: After so many failed reads in a row, a client with a cache is made anew, of the proxies that there are then.
+MOST_FAILURES = 3
 
 
 class CommittedReader:
@@ -27,7 +30,8 @@ class CommittedReader:
 
     `addresses` gives the proxies of the moment, `checkpoint` is the query's checkpointLocation. `expected` has an entry
     for each epoch; it may grow, as long as an epoch's is there before Spark commits it. With `standbys` it demands the
-    epoch that it has seen of a key, because a standby may be behind the task manager that answered before.
+    epoch that it has seen of a key, because a standby may be behind the task manager that answered before. With a
+    `cache` it keeps its client for as long as that gets answers.
     """
 
     def __init__(
@@ -39,6 +43,7 @@ class CommittedReader:
         checkpoint: Path,
         *,
         standbys: bool = False,
+        cache: ClientCache | None = None,
     ) -> None:
         self._job = job
         self._addresses = addresses
@@ -46,6 +51,9 @@ class CommittedReader:
         self._commits = checkpoint / "commits"
         self._keys = keys
         self._standbys = standbys
+        self._cache = cache
+        #: How many keys the cache has answered.
+        self.hits = self._of_client = 0
         self._epochs: dict[str, int] = {}
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="committed reader")
@@ -73,8 +81,14 @@ class CommittedReader:
             turn += 1
             try:
                 (host, port), *proxies = addresses[turn % len(addresses) :] + addresses[: turn % len(addresses)]
-                with QueryableStateClient(host, port, proxies=proxies, timeout_s=TIMEOUT_S) as client:
-                    self._read(client, scans=not turn % 3)
+                with QueryableStateClient(
+                    host, port, proxies=proxies, timeout_s=TIMEOUT_S, cache=self._cache
+                ) as client:
+                    if self._cache is None:
+                        self._read(client, scans=not turn % 3)
+                    else:
+                        self._of_client = 0
+                        self._read_cached(client)
             except NoCommittedEpoch:
                 self._check_nothing_was_committed()
             except (QStateError, OSError):  # who cannot answer, or not yet, says so; that is no wrong answer
@@ -90,6 +104,23 @@ class CommittedReader:
             for key in self._keys:
                 seen = self._epochs.get(key)
                 self._check(key, client.get(self._job, "totalAmount", key, isolation="committed", min_epoch=seen))
+
+    def _read_cached(self, client: QueryableStateClient) -> None:
+        """Again and again, through losses of owners. Raises when no proxy of the client is left."""
+        failures = 0
+        while not self._ending.wait(PAUSE_S / 10):
+            try:
+                self._read(client, scans=False)
+                failures = 0
+            except NoCommittedEpoch:
+                raise
+            except QStateError:
+                failures += 1
+                if failures == MOST_FAILURES:
+                    raise
+            finally:
+                found = client.cache_statistics().hits
+                self.hits, self._of_client = self.hits + found - self._of_client, found
 
     def _check_nothing_was_committed(self) -> None:
         self.answers += len(self._keys)

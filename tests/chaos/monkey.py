@@ -111,6 +111,16 @@ class Monkey:
             for state, found in views.items()
         }
 
+    def scanned(self, address: tuple[str, int], state: str) -> dict[tuple[str, str | None], Any]:
+        """All keys of a state as a committed scan shows them; the entries of a map one by one."""
+        with QueryableStateClient(*address, timeout_s=60.0) as client:
+            entries = [*client.scan(JOB, state, isolation="committed")]
+        keys = [str(entry.key) for entry in entries]
+        assert len(keys) == len(set(keys)), f"a scan of {state} gave a key twice: {sorted(keys)}"
+        if state == "visitsByLabel":
+            return {(str(one.key), label): at for one in entries for label, at in one.view.entries()}
+        return {(str(one.key), None): one.view.contents() for one in entries}
+
     def alerts(self) -> list[tuple[str, int, int]]:
         """What the sink has."""
         return [(key, at, total) for key, at, total in json.loads((self._work / "alerts.json").read_text())]

@@ -7,13 +7,15 @@ What the machine makes of it, such as which of two subtasks comes first, is up t
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from qstate.checkpoint import open_source, read_operator_state
+from qstate.checkpoint import open_source, read_entries, read_operator_state
 from qstate.checkpoint.log.operator_state import FUNCTION_LIST
 from qstate.checkpoint.sources.verification import verify
+from qstate.client import ClientCache
 from tests.chaos.change_reader import ChangeReader
 from tests.chaos.committed_reader import CommittedReader
 from tests.chaos.driver import JOB
@@ -22,6 +24,18 @@ from tests.chaos.inputs import expectation, flights, generated, write_input
 from tests.chaos.monkey import Monkey
 from tests.chaos.schedule import Scenario, lives, schedule
 from tests.spark.streams import LOCAL_CLUSTER, LOCAL_WITH_RETRIES
+
+#: The states whose stored values are what queries show, by name: that of an aggregating state is its accumulator.
+DUMPED = {
+    "last": "lastRow",
+    "recent": "recentAmounts",
+    "visits": "visitsByLabel",
+    "total": "totalAmount",
+    "fired": "firedTimers",
+}
+
+#: The bound lasts for several epochs.
+CACHE = ClientCache(max_staleness_s=2.0)
 
 SHORT = Scenario(LOCAL_WITH_RETRIES, "rocksdb", "files", faults=8, most_drivers_lost=1)
 
@@ -43,6 +57,9 @@ def assert_survives(work: Path, scenario: Scenario, tables: list[pa.Table], faul
             CommittedReader(
                 JOB, expected.keys[:20], monkey.proxies, expected.totals, checkpoint, standbys=True
             ) as reader,
+            CommittedReader(
+                JOB, expected.keys[:20], monkey.proxies, expected.totals, checkpoint, standbys=True, cache=CACHE
+            ) as cached,
             ChangeReader(JOB, monkey.proxies, expected.totals, checkpoint) as subscriber,
         ):
             address = monkey.run(timeout_s=60 + 20 * len(faults))
@@ -53,9 +70,11 @@ def assert_survives(work: Path, scenario: Scenario, tables: list[pa.Table], faul
             found = monkey.states(address, keys, isolation)
             for state, contents in expected.states.items():
                 assert found[state] == contents, (isolation, state)
+        scanned = {name: monkey.scanned(address, state) for name, state in DUMPED.items()}
         assert monkey.alerts() == expected.alerts
         assert reader.violations == []
-        assert reader.answers > 0
+        assert cached.violations == []
+        assert reader.answers > 0 and reader.scans > 0 and cached.hits > 0
         assert subscriber.violations == []
         assert subscriber.missing(last) == []
         stopping = [fault for fault in faults if (fault.place, fault.action) == (Place.SINK, Action.RAISE)]
@@ -63,6 +82,11 @@ def assert_survives(work: Path, scenario: Scenario, tables: list[pa.Table], faul
         assert monkey.not_struck == []
         monkey.end()
     source = open_source(str(work / "epochs"))
+    dumped: dict[str, dict[tuple[str, str | None], Any]] = {name: {} for name in DUMPED}
+    for entry in read_entries(source, "ledger"):
+        if entry.state in dumped:
+            dumped[entry.state][str(entry.key), entry.map_key] = entry.value  # type: ignore[index]
+    assert scanned == dumped, "a scan shows what a dump of the checkpoint has"
     counts = [one.value for one in read_operator_state(source, "ledger") if one.state == FUNCTION_LIST]
     assert sum(counts) == expected.rows, "the attribute of the function"
     assert [file for file in verify(str(work / "epochs")) if file.damage is not None] == []
