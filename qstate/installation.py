@@ -34,7 +34,7 @@ FEATURES: Mapping[str, Mapping[str, tuple[str, str | None]]] = {
     "core": {"msgpack": ("1.1", None), "msgspec": ("0.19", None), "xxhash": ("3.4", None)},
     "rocksdb": {"rocksdict": ("0.3.25", None)},
     "spark": {
-        "pyspark": ("4.1", "5"),
+        "pyspark": ("4.2", "5"),
         "pyarrow": ("18", None),
         "pandas": ("2.2", "3"),
         "psutil": ("5.9", None),

@@ -80,7 +80,7 @@ class ChangeStream(DataSourceStreamReader):
         return _offset([])
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
-        """Spark 4.1 calls it without the start, newer ones with it."""
+        """Some releases of Spark call it without the start."""
         if start is not None:
             self._reached = _spans(start)
         threading.Event().wait(max(0.0, self._asked_at + PAUSE_S - time.monotonic()))
