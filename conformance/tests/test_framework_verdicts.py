@@ -103,6 +103,7 @@ def test_a_claim_that_a_law_proves_is_proved() -> None:
         "larger_than_memory": (False, ()),
         "committed_reads": (True, (other.id,)),
         "scans": (False, ()),
+        "parts": (False, ()),
     }
     assert outcome.exit_code == 0
 

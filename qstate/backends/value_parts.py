@@ -103,7 +103,8 @@ class WholeValue(ValueParts):
                 for _ in range(unpacker.read_map_header()):
                     start = unpacker.tell()
                     unpacker.skip()
-                    self._found[self._answer[start : unpacker.tell()]] = self._next(unpacker, self._answer)
+                    map_key = self._answer[start : unpacker.tell()]
+                    self._found[map_key] = self._next(unpacker, self._answer)
         return self._found
 
     def _next(self, unpacker: msgpack.Unpacker, answer: bytes) -> bytes:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from qstate_conformance.client import frames
@@ -207,8 +207,9 @@ def _listing(request_id: int, entries: list[Any], more: bool) -> bytes:
     return message(DESCRIPTION, request_id, entries, *(({"?more": True},) if more else ()))
 
 
-def _described(subject: ClientSubject, pages: list[tuple[list[Any], bool]], job: str | None) -> tuple[Outcome, Peer]:
-    """What a client lists when Describes are answered with these pages, and the peer."""
+@contextmanager
+def _described(subject: ClientSubject, pages: list[tuple[list[Any], bool]]) -> Iterator[tuple[Outcome, Peer]]:
+    """What a client lists when Describes are answered with these pages, and the peer; both ends are open meanwhile."""
     left = iter(pages)
     with Peer() as peer:
 
@@ -219,8 +220,7 @@ def _described(subject: ClientSubject, pages: list[tuple[list[Any], bool]], job:
         with client_of(subject, peer) as client:
             client.get("k")  # some clients ask when they are opened
             peer.answer = answer
-            outcome = client.describe(job)
-        return outcome, peer
+            yield client.describe("job"), peer
 
 
 @law("P-DESC-7")
@@ -229,14 +229,14 @@ def test_pages_of_descriptions_are_followed(subject: ClientSubject) -> None:
     states = [state_map(name=name) for name in ("a", "b", "c", "é")]
     for pages in ([states], [states[:1], states[1:3], states[3:]], [states[:2], states[2:], []]):
         answers = [(page, index < len(pages) - 1) for index, page in enumerate(pages)]
-        outcome, peer = _described(subject, answers, "job")
-        asked = peer.of_type(DESCRIBE)
-        if len(asked) == 1 and len(asked[0].elements) == 4:
-            continue  # it asks for no pages, and gets none from a server
-        assert not outcome.failed, outcome
-        assert [state["name"] for state in outcome.body["states"]] == ["a", "b", "c", "é"], outcome
-        places = [dict(request.elements[4].entries)["?after"] for request in asked]
-        assert places == ["", *(page[-1]["name"] for page in pages[:-1])], places
+        with _described(subject, answers) as (outcome, peer):
+            asked = peer.of_type(DESCRIBE)
+            if len(asked) == 1 and len(asked[0].elements) == 4:
+                continue  # it asks for no pages, and gets none from a server
+            assert not outcome.failed, outcome
+            assert [state["name"] for state in outcome.body["states"]] == ["a", "b", "c", "é"], outcome
+            places = [dict(request.elements[4].entries)["?after"] for request in asked]
+            assert places == ["", *(page[-1]["name"] for page in pages[:-1])], places
 
 
 @law("P-DESC-7", "P-BROKEN-2")
@@ -250,9 +250,9 @@ def test_a_page_of_descriptions_that_leads_nowhere_ends_the_connection(subject: 
         [([first], True), ([state_map(name="a")], True)],
     ]
     for pages in wrong:
-        outcome, peer = _described(subject, pages, "job")
-        asked = peer.of_type(DESCRIBE)
-        if len(asked[0].elements) == 4:
-            continue
-        assert outcome.failed, f"{pages} became {outcome}"
-        assert has_left(peer, connection(peer, asked[-1].connection)), f"{pages} are taken"
+        with _described(subject, pages) as (outcome, peer):
+            asked = peer.of_type(DESCRIBE)
+            if len(asked[0].elements) == 4:
+                continue
+            assert outcome.failed, f"{pages} became {outcome}"
+            assert has_left(peer, connection(peer, asked[-1].connection)), f"{pages} are taken"
