@@ -79,12 +79,21 @@ def run(arguments: argparse.Namespace) -> int:
     except QStateError as exc:
         return _fail(str(exc))
     except BrokenPipeError:  # the reader of the output has closed it: `qstate jobs | head -1`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still in the buffer has no reader
+        _drop_output()
         return CLOSED_PIPE
     except OSError as exc:
+        try:
+            sys.stdout.flush()
+        except OSError:  # such as of a full disk: Python would try again at its end, and exit with 120
+            _drop_output()
         return _fail(f"{exc.strerror or exc}" + (f": {exc.filename}" if exc.filename else ""))
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _drop_output() -> None:
+    """Let what is still in the buffer of the standard output go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str) -> int:

@@ -116,6 +116,7 @@ def test_query_state(tmp_path: Path) -> None:
         "[71.06, None, None]\n",
         "[71.06, None, None]\n",
         "True 71.06\n",
+        "71.06\n" * 3 + "CacheStatistics(hits=0, misses=3, entries=0, bytes=0)\n",
         "71.06\n",
         "71.06\n",
         "71.06\n",

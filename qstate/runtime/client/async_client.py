@@ -35,8 +35,8 @@ from qstate.runtime.client.batching import Batching, GetArguments
 from qstate.runtime.client.caching.committed_cache import MISS, CommittedCache, check_cache, with_misses
 from qstate.runtime.client.caching.kept_values import CacheStatistics, ClientCache
 from qstate.runtime.client.failover import FailoverOne, call_operation, failover_get, part_operation, scan_operation
-from qstate.runtime.client.links import Operation
-from qstate.runtime.client.operations import CallOperation, GetOperation, LearnOperation, PartOperation
+from qstate.runtime.client.operations import CallOperation, GetOperation, LearnOperation, Operation
+from qstate.runtime.client.owner_operations import PartOperation
 from qstate.runtime.client.query import COMMITTED, LIVE, Query
 from qstate.runtime.client.results.async_parts import AsyncParts
 from qstate.runtime.client.results.async_results import AsyncScanResults, AsyncSubscription, settle

@@ -15,7 +15,7 @@ from random import Random
 from typing import Any, cast
 
 from qstate.errors import ClosedError
-from qstate.runtime.client.links import Links, Operation
+from qstate.runtime.client.operations import Links, Operation
 from qstate.runtime.client.state_cache import Endpoints
 from qstate.runtime.control.tracing import Tracing
 from qstate.runtime.routing.pipelined_connection import ConnectionSettings, Phase, PipelinedConnection

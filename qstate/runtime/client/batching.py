@@ -22,8 +22,7 @@ from qstate.keys import Key, Namespace, check_key, key_identity
 from qstate.runtime.client.arguments import check_names, check_timeout, query_of
 from qstate.runtime.client.async_transport import AsyncLinks
 from qstate.runtime.client.failover import failover_get
-from qstate.runtime.client.links import Operation
-from qstate.runtime.client.operations import GetOperation
+from qstate.runtime.client.operations import GetOperation, Operation
 from qstate.runtime.client.query import Query
 from qstate.runtime.client.state_cache import CachedState
 from qstate.runtime.routing.location import UNSOUND_KEY

@@ -16,8 +16,8 @@ from qstate.errors import FailureCode, Overloaded, QStateError, QueryError, Retr
 from qstate.keys import Key
 from qstate.protocol import Describe, GetPart, Locate, Ping, Scan
 from qstate.runtime.client.failover_plan import Attempt, FailoverPlan
-from qstate.runtime.client.links import Links, Operation, Terms
-from qstate.runtime.client.operations import CallOperation, GetOperation, PartOperation, RoutedOperation, ScanOperation
+from qstate.runtime.client.operations import CallOperation, GetOperation, Links, Operation, RoutedOperation, Terms
+from qstate.runtime.client.owner_operations import PartOperation, ScanOperation
 from qstate.runtime.client.query import Query
 from qstate.runtime.client.state_cache import CachedState, StateCache, Way
 from qstate.runtime.routing.routed_get import retry_after_s

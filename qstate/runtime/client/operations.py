@@ -1,69 +1,229 @@
-"""The operations of a client: each is one call, from its first request to its result or error.
+"""The connections and the operations of a client: an operation is one call, from its first request to its result.
 
 Rules of this module: no sockets, no threads, no asyncio. A `RoutedOperation` carries out the commands of its
 `RoutedGet` over `Links`, to which the synchronous and the asyncio client each add sockets, and turns the last command
-into a result or an error. There is one class for each thing that a client asks; `failover` runs several of them for one
-call. Operations are not thread-safe: the links let one thread at a time in.
+into a result or an error. There is one class for each thing that a client asks; those that one owner answers are in
+`owner_operations`, and `failover` runs several of them for one call. Operations are not thread-safe: the links let one
+thread at a time in.
 """
 
 from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from copy import copy
+from random import Random
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from qstate.errors import Detail, FailureCode, QueryError, SerializationError, WrongKeyType, query_error
+from qstate.errors import Detail, FailureCode, QStateError, QueryError, SerializationError, WrongKeyType, query_error
+from qstate.keys import Key
 from qstate.protocol import Answer as WireAnswer
-from qstate.protocol import (
-    Changes,
-    Describe,
-    Description,
-    Get,
-    GetPart,
-    Locate,
-    Location,
-    Page,
-    Part,
-    Ping,
-    Poll,
-    Request,
-    Scan,
-)
+from qstate.protocol import Describe, Description, Get, Locate, Location, Ping, Request
 from qstate.protocol.limits import MAX_DEADLINE_MS
 from qstate.protocol.messages import PLAIN
-from qstate.runtime.client.links import Links, Operation, Terms
+from qstate.runtime.client.proxies import Proxies
 from qstate.runtime.client.query import COMMITTED, Query
-from qstate.runtime.client.state_cache import CachedState
-from qstate.runtime.control.tracing import keys_named
-from qstate.runtime.routing.location import GroupTable, LocationTable
-from qstate.runtime.routing.pipelined_connection import (
-    PROBE_S,
-    Requester,
-)
-from qstate.runtime.routing.routed_get import (
-    LOOK_UP,
-    Answer,
-    Ask,
-    LookUp,
-    Refuse,
-    RoutedGet,
-)
+from qstate.runtime.client.state_cache import CachedState, Endpoints, StateCache
+from qstate.runtime.control.tracing import Tracing
+from qstate.runtime.routing.location import LocationTable
+from qstate.runtime.routing.pipelined_connection import PROBE_S, ConnectionSettings, PipelinedConnection, Requester
+from qstate.runtime.routing.routed_get import ANY_NUMBER, LOOK_UP, Answer, Ask, LookUp, Refuse, RoutedGet
 
 __all__ = [
     "CallOperation",
     "GetOperation",
     "LearnOperation",
-    "PartOperation",
-    "PollOperation",
+    "Links",
+    "Observer",
+    "Operation",
     "RoutedOperation",
-    "ScanOperation",
+    "StateOperation",
+    "Terms",
 ]
 
+#: The share of the time left that a peer does not get, so that its own "deadline exceeded", which has more details,
+#: arrives before the client's.
+DEADLINE_MARGIN = 0.05
 #: The most that a peer does not get of the time left: see `DEADLINE_MARGIN`.
 LONGEST_MARGIN_S = 0.050
 
-SomeAnswer = TypeVar("SomeAnswer", Page, Changes, Part)
+SomeLink = TypeVar("SomeLink", bound=PipelinedConnection)
+
+
+class Observer(Protocol):
+    """Is notified of an operation: the client's links, or the failover that the operation is an attempt of."""
+
+    def on_finished(self, operation: Operation) -> None:
+        """The operation has finished. Called once."""
+
+    def on_progress(self, operation: Operation) -> None:
+        """The operation continues; its `wake_at` may have changed."""
+
+
+class Keeper(Protocol):
+    """Keeps answers of servers for later gets."""
+
+    def keep(self, query: Query, keys: Sequence[Key], answer: Answer, known: CachedState) -> None:
+        """A get for committed values has this answer."""
+
+
+class Terms(NamedTuple):
+    """What an operation works with: its observer, its endpoint's state cache, and how long it tries.
+
+    `tries` has, by failure code, the number of tries after which the code is final. `margin`: see `DEADLINE_MARGIN`.
+    """
+
+    observer: Observer
+    states: StateCache
+    tries: Mapping[int, int] = ANY_NUMBER
+    margin: float = DEADLINE_MARGIN
+
+
+class Links(ABC, Generic[SomeLink]):
+    """The connections of one client. A link is a `PipelinedConnection`; each client adds its own kind of socket."""
+
+    def __init__(
+        self, endpoints: Endpoints, settings: ConnectionSettings, random: Random, tracing: Tracing | None = None
+    ) -> None:
+        self.endpoints = endpoints
+        self.states = endpoints.caches[0]
+        #: The terms of operations that are no attempts of a failover.
+        self.terms = Terms(self, self.states)
+        self.random = random
+        self._settings = settings
+        #: By address: the link that new requests are sent over.
+        self._links: dict[tuple[str, int], SomeLink] = {}
+        #: Makes the spans of pages and polls; None: there are none.
+        self.tracing = tracing
+        #: Gets the answers to gets for committed values; None: nobody does.
+        self.keeper: Keeper | None = None
+        #: Every link whose transport may still be open, including silent and lost ones.
+        self.open: set[SomeLink] = set()
+        #: The operations that have not finished.
+        self._live: set[Operation] = set()
+
+    @abstractmethod
+    def _new_link(self, host: str, port: int) -> SomeLink:
+        """A link that does not connect yet."""
+
+    @abstractmethod
+    def on_finished(self, operation: Operation) -> None:
+        """See `Observer`."""
+
+    @abstractmethod
+    def on_progress(self, operation: Operation) -> None:
+        """See `Observer`."""
+
+    @abstractmethod
+    def start(self, operation: Operation) -> None:
+        """Start the operation. Raises `ClosedError`."""
+
+    def link_to(self, address: tuple[str, int]) -> SomeLink:
+        """The link to a peer, made if necessary. An idle link whose connection has ended is replaced."""
+        link = self._links.get(address)
+        if link is not None:
+            link.notice_end()
+        if link is None or not link.takes_requests:
+            link = self._links[address] = self._new_link(*address)
+            self.open.add(link)
+        return link
+
+    def connect(self, states: StateCache, known: CachedState, now: float) -> None:
+        """Begin to connect to the owners of a state that are to be asked once they are reached."""
+        for address in states.unreached(known, now):
+            self.link_to(address).connect()
+
+    def probe(self, proxies: Proxies, now: float) -> None:
+        """Ask silent proxies for a sign of life, if the client may leave them for others."""
+        for address in proxies:
+            link = self._links.get(address)
+            if link is not None and self.endpoints.has_others(*address):
+                link.probe(now)
+
+    def stalls(self, operation: Operation) -> Mapping[str, Detail]:
+        """The reason why the operation's request has not been sent yet, as details; empty when it was sent."""
+        return next((found for link in self.open if (found := link.stalls(operation))), {})
+
+    def live(self) -> list[Operation]:
+        """The operations that have not finished."""
+        return list(self._live)
+
+    def cancel(self, operation: Operation) -> None:
+        """The operation has finished: cancel its requests that have no answer."""
+        if operation.is_awaited:
+            for link in list(self.open):
+                link.cancel(operation)
+
+    def gave_up(self, operation: Operation, now: float) -> None:
+        """The operation's deadline has passed without an answer: stop using the peers that count as dead."""
+        for link in list(self.open):
+            link.gave_up(operation, now)
+
+
+class Operation(ABC):
+    """A call of the client that finishes by its deadline, whatever its peers do.
+
+    `deadline` and every `now` are seconds of `time.monotonic`. `waiters` belongs to the links.
+    """
+
+    __slots__ = ("_links", "_observer", "deadline", "error", "finished", "waiters")
+
+    def __init__(self, links: Links[Any], observer: Observer, deadline: float) -> None:
+        self._links = links
+        self._observer = observer
+        self.deadline = deadline
+        self.error: QStateError | None = None
+        self.finished: bool = False
+        self.waiters: list[Any] = []
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether an answer to one of its requests may still come."""
+        return False
+
+    @property
+    @abstractmethod
+    def wake_at(self) -> float:
+        """When `on_time` is due; each event may change it."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Send the first requests."""
+
+    @abstractmethod
+    def on_time(self, now: float) -> None:
+        """`wake_at` has been reached."""
+
+    @abstractmethod
+    def results(self) -> list[Any]:
+        """The result or the `QueryError` of each key of the finished operation. Raises the error of the whole."""
+
+    def result(self) -> list[Any]:
+        """The result of each key, in their order. Raises the error of the first key that has one."""
+        found = self.results()
+        for entry in found:
+            if isinstance(entry, QStateError):
+                raise entry
+        return found
+
+    def result_of_each(self, keys: int) -> list[Any]:
+        """The result or the `QueryError` of each key. Raises an error that is no `QueryError`."""
+        try:
+            return self.results()
+        except QueryError as exc:
+            return [copy(exc) for _ in range(keys)]
+
+    def fail(self, error: QStateError) -> None:
+        """Finish with an error, now. Has no effect on a finished operation."""
+        if not self.finished:
+            self.error = error
+            self._finish()
+
+    def _finish(self) -> None:
+        self.finished = True
+        self._observer.on_finished(self)
 
 
 class RoutedOperation(Operation, Requester):
@@ -176,7 +336,7 @@ class RoutedOperation(Operation, Requester):
         return min(MAX_DEADLINE_MS, int(left * 1000)) if left > 0.001 else 1
 
 
-class _StateOperation(RoutedOperation):
+class StateOperation(RoutedOperation):
     """An operation that needs the location or the description of a state."""
 
     __slots__ = ("_known", "_query")
@@ -243,7 +403,7 @@ class _StateOperation(RoutedOperation):
             self._states.drop(self._query.job, self._query.state)
 
 
-class LearnOperation(_StateOperation):
+class LearnOperation(StateOperation):
     """Find the location and the description of a query's state. Its one result is the `CachedState`."""
 
     __slots__ = ()
@@ -266,7 +426,7 @@ class LearnOperation(_StateOperation):
         self._finish()
 
 
-class GetOperation(_StateOperation):
+class GetOperation(StateOperation):
     """Get the values of keys. Its results are a view or None for each key."""
 
     __slots__ = ()
@@ -314,107 +474,6 @@ class GetOperation(_StateOperation):
             except WrongKeyType as exc:
                 code, details = exc.code, exc.details
         super().on_unsendable(part, code, details, now)
-
-
-class _OneOperation(_StateOperation, Generic[SomeAnswer]):
-    """Send one request. Its one result is the answer; `known` says how to read its values.
-
-    For the routing it is a get of one key.
-    """
-
-    __slots__ = ("_found_answer", "_request")
-
-    def __init__(
-        self,
-        links: Links[Any],
-        query: Query,
-        request: Scan | Poll | GetPart,
-        deadline: float,
-        terms: Terms | None = None,
-    ) -> None:
-        self._request = request
-        self._found_answer: SomeAnswer | None = None
-        key = request.key if isinstance(request, GetPart) else request.start_group
-        super().__init__(links, query, (key,), deadline, terms)
-
-    @property
-    def known(self) -> CachedState:
-        """The state's description and location, when the operation has its answer."""
-        assert self._known is not None
-        return self._known
-
-    def request(self, request_id: int, command: Ask | LookUp, now: float) -> Request:
-        if type(command) is not Ask:
-            return self._locate(request_id, now)
-        target = command.owner.state_id or (self._query.job, self._query.state)
-        return self._request._replace(id=request_id, deadline_ms=self._ms_left(now), target=target)
-
-    def results(self) -> list[SomeAnswer]:
-        if self.error is not None:
-            raise self.error
-        assert self._found_answer is not None
-        return [self._found_answer]
-
-    def _on_other_answer(self, part: int, message: WireAnswer, now: float) -> None:
-        if isinstance(message, Page | Changes | Part):  # the connection has checked that it answers the request
-            self._found_answer = message  # type: ignore[assignment]
-            self._run(self._routed.on_values(part, (0,), (b"",), message.fingerprint, now), now)
-        else:
-            super()._on_other_answer(part, message, now)
-
-
-class PartOperation(_OneOperation[Part]):
-    """Read a part of the value of one key."""
-
-    __slots__ = ()
-
-
-class _RangeOperation(_OneOperation[SomeAnswer]):
-    """A request about key groups, with a span of its own. For the routing, the key is the first key group."""
-
-    __slots__ = ("_span",)
-
-    def __init__(
-        self,
-        links: Links[Any],
-        query: Query,
-        request: Scan | Poll | GetPart,
-        deadline: float,
-        terms: Terms | None = None,
-    ) -> None:
-        tracing = links.tracing
-        self._span: Any = None
-        if tracing is not None:
-            keys, name = keys_named(request).get("qstate.keys"), f"qstate {type(request).__name__.lower()}"
-            self._span = tracing.of_client(query.job, query.state, keys, name)
-            request = request._replace(attributes=tracing.carried(self._span))
-        super().__init__(links, query, request, deadline, terms)
-
-    def _finish(self) -> None:
-        tracing = self._links.tracing
-        if tracing is not None and self._span is not None:
-            if self.error is not None:
-                tracing.fail(self._span, self.error)
-            self._span.end()
-        super()._finish()
-
-    def _table_of(self, known: CachedState) -> LocationTable:
-        return GroupTable.of(known.table)
-
-    def _is_stale(self, known: CachedState, stale: LocationTable) -> bool:
-        return known is self._known
-
-
-class ScanOperation(_RangeOperation[Page]):
-    """Read one page of a state's keys."""
-
-    __slots__ = ()
-
-
-class PollOperation(_RangeOperation[Changes]):
-    """Poll for the changes of a range of key groups."""
-
-    __slots__ = ()
 
 
 class CallOperation(RoutedOperation):

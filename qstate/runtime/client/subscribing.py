@@ -30,8 +30,8 @@ from qstate.keys import MAX_PARALLELISM_LIMIT, key_group
 from qstate.protocol import Changes, Poll
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
 from qstate.protocol.messages import NO_EPOCH
-from qstate.runtime.client.links import Links, Operation, Terms
-from qstate.runtime.client.operations import GetOperation, LearnOperation, PollOperation, ScanOperation
+from qstate.runtime.client.operations import GetOperation, LearnOperation, Links, Operation, Terms
+from qstate.runtime.client.owner_operations import PollOperation, ScanOperation
 from qstate.runtime.client.state_cache import CachedState
 from qstate.runtime.client.subscriptions import (
     ChangeBatch,

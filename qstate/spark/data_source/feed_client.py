@@ -9,7 +9,7 @@ from qstate.client import QueryableStateClient
 from qstate.protocol import Poll
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
 from qstate.runtime.client.arguments import query_of
-from qstate.runtime.client.operations import PollOperation
+from qstate.runtime.client.owner_operations import PollOperation
 from qstate.runtime.client.query import COMMITTED
 from qstate.runtime.client.subscriptions import Span
 

@@ -8,7 +8,7 @@ from typing import Any
 from qstate.errors import DeadlineExceeded, QueryError, ScanExpired, Unavailable
 from qstate.protocol import Page, connection
 from qstate.runtime.client import scanning
-from qstate.runtime.client.operations import ScanOperation
+from qstate.runtime.client.owner_operations import ScanOperation
 from qstate.runtime.client.scanning import Scanner
 from qstate_conformance.client.python_async_driver import PythonAsyncDriver
 from tests.defects.clients.seeds import defect, ignore_rules_of

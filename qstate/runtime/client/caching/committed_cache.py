@@ -17,7 +17,7 @@ from qstate.errors import ClosedError, ConfigError, WrongKeyType
 from qstate.keys import Key, check_key
 from qstate.runtime.client.caching.following import Following
 from qstate.runtime.client.caching.kept_values import CacheStatistics, ClientCache, KeptValues
-from qstate.runtime.client.links import Links, Operation
+from qstate.runtime.client.operations import Links, Operation
 from qstate.runtime.client.query import COMMITTED, Query
 from qstate.runtime.client.state_cache import CachedState
 

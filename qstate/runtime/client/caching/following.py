@@ -30,8 +30,8 @@ from qstate.protocol.fields import MAX_INT64
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
 from qstate.protocol.range_messages import OWNER, STALENESS
 from qstate.runtime.client.caching.kept_values import KeptValues
-from qstate.runtime.client.links import Links, Operation, Terms
-from qstate.runtime.client.operations import LearnOperation, PollOperation
+from qstate.runtime.client.operations import LearnOperation, Links, Operation, Terms
+from qstate.runtime.client.owner_operations import PollOperation
 from qstate.runtime.client.query import COMMITTED, Query
 from qstate.runtime.client.state_cache import CachedState
 from qstate.runtime.routing.location import UNSOUND_KEY

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from qstate.errors import ClosedError, QueryCancelled, QueryError
 from qstate.protocol import Page, Scan
-from qstate.runtime.client.links import Operation
+from qstate.runtime.client.operations import Operation
 from qstate.runtime.client.scanning import ScannedEntry, Scanner, ScanPosition
 from qstate.runtime.client.state_cache import CachedState
 from qstate.runtime.client.subscribing import Subscribing
