@@ -42,7 +42,10 @@ __all__ = [
 
 LINE_PROTOCOL = 1
 #: What a driver may declare in its description. Laws about what is not declared are skipped.
-FEATURES = ("async", "batch", "demands", "direct", "parts", "reached", "retry", "scan", "serializer", "tls")
+FEATURES = (
+    *("async", "batch", "demands", "parts", "retry", "scan", "subscribe"),
+    *("direct", "reached", "serializer", "tls"),
+)
 #: What a client may fail with that is no failure code of the protocol.
 OWN_CODES = ("INVALID", "UNREADABLE", "CLOSED")
 #: How much later than it must an operation may end, on a machine that has other things to do.
@@ -186,6 +189,19 @@ class Client:
         fields = {name: tagged(value) if name in ("map_keys", "after") else value for name, value in more.items()}
         named = _tagged_namespace(fields)
         return self._start("get_part", timeout_s, key=tagged(key), part=part, job=job, state=state, **named)
+
+    def subscribe(
+        self, until_epoch: int, *, job: str = "job", state: str = "state", timeout_s: float = TIMEOUT_S, **more: Any
+    ) -> Outcome:
+        """Follow a state up to an epoch (feature `subscribe`). `more`: prefix, namespace, from_epoch.
+
+        The body of the outcome has the batches, also those that came before the subscription failed.
+        """
+        if self._opened.failed:
+            return self._opened
+        fields = {**more, "prefix": tagged(more["prefix"])} if "prefix" in more else more
+        fields = {**fields, "until_epoch": until_epoch}
+        return self._start("subscribe", timeout_s, job=job, state=state, **_tagged_namespace(fields)).outcome()
 
     def describe(self, job: str | None = None, *, timeout_s: float = TIMEOUT_S) -> Outcome:
         """List the jobs, or the states of a job."""

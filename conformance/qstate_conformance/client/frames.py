@@ -14,6 +14,7 @@ from qstate_conformance.packing import Choose, pack, shortest
 
 __all__ = [
     "CANCEL",
+    "CHANGES",
     "CODES",
     "CODE_NAMES",
     "DESCRIBE",
@@ -39,6 +40,7 @@ __all__ = [
     "SCAN",
     "VALUES",
     "WELCOME",
+    "changes",
     "description",
     "failure",
     "frame",
@@ -52,7 +54,7 @@ __all__ = [
 ]
 
 HELLO, WELCOME, GET, VALUES, LOCATE, LOCATION, DESCRIBE, DESCRIPTION, PING, PONG, FAILURE = map(int, [*Type][:11])
-SCAN, PAGE, POLL, CANCEL = map(int, (Type.SCAN, Type.PAGE, Type.POLL, Type.CANCEL))
+SCAN, PAGE, POLL, CHANGES, CANCEL = map(int, (Type.SCAN, Type.PAGE, Type.POLL, Type.CHANGES, Type.CANCEL))
 GET_PART, PART = int(Type.GET_PART), int(Type.PART)
 
 #: Of the state that the peer of a law describes, unless the law says otherwise.
@@ -142,6 +144,21 @@ def page(
     """
     fields = {"selected": len(entries), "namespaces": [], "keys": [*entries], "results": [*entries.values()], **more}
     return message(PAGE, request_id, epoch, fingerprint, view, next_group, after, *fields.values())
+
+
+def changes(
+    request_id: int,
+    stop_group: int,
+    next_epoch: int,
+    position: bytes = b"",
+    *,
+    committed: int | None = None,
+    runs: tuple[Any, ...] | list[Any] = (),
+    fingerprint: Any = FINGERPRINT,
+) -> bytes:
+    """Changes; unless it is said, the epoch before `next_epoch` is the newest committed one."""
+    newest = next_epoch - 1 if committed is None else committed
+    return message(CHANGES, request_id, fingerprint, stop_group, next_epoch, position, newest, runs)
 
 
 def part(

@@ -17,12 +17,14 @@ import qstate
 from qstate.client import AsyncQueryableStateClient
 from qstate_conformance.client.python_driver import json_of
 from qstate_conformance.client.python_lines import (
+    Followed,
     ReversedText,
     Scanned,
     Views,
     answer,
     described,
     failure,
+    following,
     key_of,
     options,
     part_of,
@@ -95,6 +97,16 @@ class PythonAsyncDriver:
         method, given = part_of(fields)
         found = await getattr(client, method)(fields["job"], fields["state"], key_of(fields["key"]), **given)
         return self._views.part(found)
+
+    async def subscribe(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        client, found = self._clients[fields["client"]], Followed(fields)
+        async with client.subscribe(fields["job"], fields["state"], **following(fields)) as subscription:
+            while not found.over:
+                try:
+                    found.add(await subscription.next_batch(found.left_s))
+                except Exception as exc:
+                    found.fail(exc)
+        return found.answer()
 
     async def describe(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         client, job, timeout_s = self._clients[fields["client"]], fields["job"], fields["timeout_ms"] / 1000

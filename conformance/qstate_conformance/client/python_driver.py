@@ -17,12 +17,14 @@ from typing import Any
 import qstate
 from qstate.client import QueryableStateClient
 from qstate_conformance.client.python_lines import (
+    Followed,
     ReversedText,
     Scanned,
     Views,
     answer,
     described,
     failure,
+    following,
     key_of,
     options,
     part_of,
@@ -95,6 +97,16 @@ class PythonDriver:
         method, given = part_of(fields)
         found = getattr(client, method)(fields["job"], fields["state"], key_of(fields["key"]), **given)
         return self._views.part(found)
+
+    def subscribe(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        client, found = self._clients[fields["client"]], Followed(fields)
+        with client.subscribe(fields["job"], fields["state"], **following(fields)) as subscription:
+            while not found.over:
+                try:
+                    found.add(subscription.next_batch(found.left_s))
+                except Exception as exc:
+                    found.fail(exc)
+        return found.answer()
 
     def describe(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         client, job, timeout_s = self._clients[fields["client"]], fields["job"], fields["timeout_ms"] / 1000

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -18,13 +19,21 @@ from uuid import UUID
 
 import msgpack
 
-from qstate.client import ClientTls, MapPage
-from qstate.errors import ClosedError, ConfigError, QueryError, SerializationError, UnsupportedOperation
+from qstate.client import ChangeBatch, ChangeKind, ClientTls, MapPage, StateChange
+from qstate.errors import (
+    ClosedError,
+    ConfigError,
+    DeadlineExceeded,
+    QueryError,
+    SerializationError,
+    UnsupportedOperation,
+)
 from qstate.keys import Key, Namespace, decode_extension
 from qstate.serializers import Serializer
 from qstate.views import ReadOnlyListState, ReadOnlyMapState, ReadOnlyState, ReadOnlyValueState
 
 __all__ = [
+    "Followed",
     "ReversedText",
     "Scanned",
     "Views",
@@ -33,6 +42,7 @@ __all__ = [
     "described",
     "error_of",
     "failure",
+    "following",
     "key_of",
     "options",
     "part_of",
@@ -41,6 +51,8 @@ __all__ = [
     "tls_of",
 ]
 
+#: How long a poll of a subscription may wait.
+PROGRESS_S = 1.0
 SAFE_INTEGER = 2**53 - 1
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -125,7 +137,8 @@ class Views:
 
 def described(client: str, *more: str) -> dict[str, Any]:
     """The description of a driver."""
-    features = ["async", "batch", "demands", "direct", "parts", "reached", "retry", "scan", "serializer", "tls", *more]
+    of_requests = ["async", "batch", "demands", "parts", "retry", "scan", "subscribe"]
+    features = [*of_requests, "direct", "reached", "serializer", "tls", *more]
     return {"protocol": 1, "client": client, "features": features}
 
 
@@ -233,6 +246,61 @@ class Scanned:
     def answer(self) -> dict[str, Any]:
         told: dict[str, Any] = {"entries": self._entries, "count": len(self._entries)}
         return told if self._error is None else {**told, "error": self._error}
+
+
+def following(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The keyword arguments of `subscribe`."""
+    given: dict[str, Any] = {"progress_s": PROGRESS_S, "patience_s": fields["timeout_ms"] / 1000}
+    if fields.get("prefix") is not None:
+        given["prefix"] = key_of(fields["prefix"])
+    if "namespace" in fields:
+        given["namespace"] = key_of(fields["namespace"])
+    if fields.get("from_epoch") is not None:
+        given["from_epoch"] = fields["from_epoch"]
+    return given
+
+
+class Followed:
+    """What a subscription has given up to an epoch: the answer of the operation, and whether it is over."""
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self._until_epoch = fields["until_epoch"]
+        self._until: float = time.monotonic() + fields["timeout_ms"] / 1000
+        self._batches: list[dict[str, Any]] = []
+        self._error: dict[str, str] | None = None
+        self.over = False
+
+    @property
+    def left_s(self) -> float:
+        """How long to wait for the next batch."""
+        return max(0.0, self._until - time.monotonic())
+
+    def add(self, batch: ChangeBatch | None) -> None:
+        """Note a batch; None when none came in time."""
+        if batch is None:
+            self.fail(DeadlineExceeded())
+            return
+        if batch.changes:
+            changes = [_change(change) for change in batch]
+            self._batches.append({"epoch": batch.epoch, "snapshot": batch.snapshot, "changes": changes})
+        self.over = batch.complete >= self._until_epoch
+
+    def fail(self, error: Exception) -> None:
+        """Note the failure of the subscription."""
+        self._error, self.over = error_of(error), True
+
+    def answer(self) -> dict[str, Any]:
+        told: dict[str, Any] = {"batches": self._batches}
+        return told if self._error is None else {**told, "error": self._error}
+
+
+def _change(change: StateChange) -> dict[str, Any]:
+    told = {"change": change.kind.value, "key": reported(change.key), "namespace": reported(change.namespace)}
+    if change.kind in (ChangeKind.PUT_ENTRY, ChangeKind.REMOVE_ENTRY):
+        told["map_key"] = reported(change.map_key)
+    if change.kind not in (ChangeKind.DELETE, ChangeKind.REMOVE_ENTRY):
+        told["value"] = reported(change.value)
+    return told
 
 
 def key_of(tagged: Any) -> Any:

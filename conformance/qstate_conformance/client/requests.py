@@ -96,6 +96,16 @@ class Request:
         return self.elements[6], self.elements[7]
 
     @property
+    def poll_groups(self) -> tuple[int, int]:
+        """Of a Poll: the first key group, and the one before which it ends."""
+        return self.elements[7], self.elements[8]
+
+    @property
+    def poll_place(self) -> tuple[int, bytes]:
+        """Of a Poll: the epoch that it begins with, and the position in it."""
+        return self.elements[9], self.elements[10]
+
+    @property
     def after(self) -> Any:
         """Of a Scan: the place after which the page begins, [namespace, key], or None."""
         return self.elements[8]

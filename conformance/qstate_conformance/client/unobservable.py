@@ -15,7 +15,6 @@ UNOBSERVABLE: Mapping[str, str] = {
     "P-CLOSE-7": "says MAY, of servers: a client sees a connection that ends, as it may at any time",
     "P-PART-5": "says SHOULD, of servers: how much of a value they hold in memory",
     "P-POLL-9": "says MAY: a client need not poll again",
-    "P-POLL-10": "says SHOULD: what a client gives its caller of an epoch; a driver has no command that subscribes",
     "P-RETRY-4": "says SHOULD: a client that asks for all keys again is slower, not wrong",
     "P-RETRY-7": "says SHOULD: a client that sends over a connection that has ended fails as P-RETRY-5 lets it",
     "P-HELLO-9": "says SHOULD, of servers that give clients different rights: the suite's client has one token",

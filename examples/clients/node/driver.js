@@ -25,7 +25,7 @@ const clients = new Map();
 const views = new Map();
 const serializers = { "conformance.reversed": (bytes) => Buffer.from(bytes).reverse().toString() };
 
-const FEATURES = ["async", "batch", "demands", "parts", "retry", "scan", "serializer"];
+const FEATURES = ["async", "batch", "demands", "parts", "retry", "scan", "serializer", "subscribe"];
 
 const operations = {
   hello: () => ({ protocol: 1, client: "qstate example, Node", features: FEATURES }),
@@ -78,6 +78,23 @@ const operations = {
     return answer();
   },
 
+  async subscribe({ client, job, state, prefix, namespace, from_epoch: from, until_epoch: until, timeout_ms: timeoutMs }) {
+    const position = from === undefined || from === null ? null : JSON.stringify([[0, 32768, from]]);
+    const chosen = { prefix: untagged(prefix ?? null), namespace: untagged(namespace), position, waitMs: 1000, timeoutMs };
+    const found = clients.get(client).subscribe(job, state, chosen);
+    const batches = [];
+    const isOver = () => JSON.parse(found.position).every(([, , given]) => given !== null && given > until);
+    try {
+      for await (const { snapshot, epoch, changes } of found) {
+        batches.push({ epoch, snapshot, changes: changes.map(toldChange) });
+        if (isOver()) break;
+      }
+    } catch (error) {
+      return { batches, error: { code: codeOf(error), message: `${error.name}: ${error.message}` } };
+    }
+    return { batches };
+  },
+
   async describe({ client, job, timeout_ms: timeoutMs }) {
     const asked = clients.get(client);
     return job === null ? { jobs: await asked.jobs({ timeoutMs }) } : { states: await asked.states(job, { timeoutMs }) };
@@ -106,6 +123,17 @@ lines.on("line", async (line) => {
   process.stdout.write(`${JSON.stringify(answer)}\n`);
 });
 lines.on("close", () => clients.forEach((client) => client.close()));
+
+const CHANGES = { "delete entry": "remove_entry", "put entry": "put_entry", append: "add" };
+
+function toldChange({ operation, key, namespace, view, mapKey, value, error }) {
+  const told = { change: CHANGES[operation] ?? operation, key: tagged(key), namespace: tagged(namespace) };
+  if (mapKey !== undefined) told.map_key = tagged(mapKey);
+  if (view) told.value = tagged(contentsOf(view));
+  else if (operation === "put entry") told.value = tagged(value);
+  if (error) throw error;
+  return told;
+}
 
 function codeOf(error) {
   if (error instanceof QueryError) return error.code;

@@ -11,6 +11,7 @@ from tests.defects.clients import (
     asking,
     connecting,
     demanding,
+    following,
     partial,
     retrying,
     routing,
@@ -21,7 +22,7 @@ from tests.defects.clients import (
 from tests.defects.clients.seeds import SEEDS
 
 #: Importing them fills the register.
-MODULES = (answering, asking, connecting, demanding, partial, retrying, routing, scanning, securing, viewing)
+MODULES = (answering, asking, connecting, demanding, following, partial, retrying, routing, scanning, securing, viewing)
 
 
 def main(name: str) -> None:
