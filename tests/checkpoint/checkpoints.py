@@ -159,13 +159,18 @@ class StoredJob:
     def run(self, epochs: Iterable[int], *, commit: bool = True, filled: bool = False) -> None:
         """Seal epochs in every subtask, with an output frame each; Spark commits each of them, or none."""
         for epoch in epochs:
-            for subtask, log in enumerate(self.logs):
-                groups = KeyGroupRange.of_subtask(subtask, len(self.logs), MAX_PARALLELISM)
-                log.drop_output(before_epoch=epoch)
-                changes = [*changes_of(epoch), *(fillers() if filled else ())]
-                log.seal(epoch, [one for one in changes if one.group in groups], [b"frame %d" % epoch])
+            self.seal(epoch, range(len(self.logs)), filled=filled)
             if commit:
                 write_final(self.root, {QUERY: epoch})
+
+    def seal(self, epoch: int, subtasks: Iterable[int], *, filled: bool = False) -> None:
+        """Seal an epoch in these subtasks. Spark does not commit it."""
+        for subtask in subtasks:
+            log = self.logs[subtask]
+            groups = KeyGroupRange.of_subtask(subtask, len(self.logs), MAX_PARALLELISM)
+            log.drop_output(before_epoch=epoch)
+            changes = [*changes_of(epoch), *(fillers() if filled else ())]
+            log.seal(epoch, [one for one in changes if one.group in groups], [b"frame %d" % epoch])
 
     def snapshot(self, *, retained: int = 2, whole_bytes: int = WHOLE_BYTES) -> None:
         for subtask in range(self.manifest.parallelism):

@@ -152,6 +152,8 @@ class ChangeFeed:
         self._reading = threading.Lock()
         self._layouts: list[list[FollowedLog]] = []
         self._epochs: list[int] = []
+        #: The newest committed epoch when the logs were last looked at. A later one may be known of some logs only.
+        self._looked_at = NO_EPOCH
         #: By state, the oldest epoch whose changes can be read.
         self._oldest: dict[str, int] = {}
         self._kept: OrderedDict[tuple[str, int, int], tuple[EpochChanges, int]] = OrderedDict()
@@ -229,12 +231,13 @@ class ChangeFeed:
 
     def _find(self, state: FedState, epoch: int, newest: int) -> None:
         """Look for new epochs, unless `newest` is known. Raises `CompactedEpoch` if `epoch` cannot be read."""
-        if not self._epochs or newest > self._epochs[-1]:
+        if newest > self._looked_at:
             self._look()
         self._check_readable(state, epoch)
 
     def _look(self) -> None:
         """Read which epochs the logs have, of the newest layout first."""
+        final = self._final  # before the files: every log has what is committed
         manifest = JobManifest.read(self._root)
         if manifest is None:
             raise CheckpointError(f"{self._root.path} has no manifest any more")
@@ -246,6 +249,7 @@ class ChangeFeed:
         self._layouts = layouts
         self._epochs = sorted({one.epoch for logs in layouts for log in logs for one in log.sealed})
         self._oldest.clear()
+        self._looked_at = final
 
     def _shares(self, place: LogPlace) -> bool:
         return bool(place.files) and _shared(place.groups, self.groups) is not None
@@ -266,7 +270,7 @@ class ChangeFeed:
     def _check_readable(self, state: FedState, epoch: int) -> None:
         name = state.schema.name
         if name not in self._oldest:
-            self._oldest[name] = self._oldest_in(state, self.groups, 0, self._final)
+            self._oldest[name] = self._oldest_in(state, self.groups, 0, self._looked_at)
         if epoch < self._oldest[name]:
             raise CompactedEpoch(epoch, self._oldest[name])
 

@@ -155,6 +155,38 @@ def test_layout_that_only_some_subtasks_have_begun_is_read_where_it_is(tmp_path:
     assert whole(feed, TOTAL, 2) == expected(2)
 
 
+def test_epoch_is_whole_although_one_subtask_had_sealed_it_when_the_feed_looked(tmp_path: Path) -> None:
+    job = StoredJob(tmp_path / "checkpoint", parallelism=2)
+    feed = feed_of(tmp_path / "checkpoint")
+    job.run([0])
+    job.seal(1, [0])
+    feed.finalize(0)
+    assert epochs(feed, TOTAL, 0) == [0]
+    job.seal(1, [1])
+    feed.finalize(1)
+    assert epochs(feed, TOTAL, 1) == [1]
+    assert whole(feed, TOTAL, 1) == expected(1)
+
+
+def test_epoch_that_another_parallelism_makes_again_is_whole(tmp_path: Path) -> None:
+    """The layout before has the epoch too, in some subtasks: its files must not stand for those that follow."""
+    job = StoredJob(tmp_path / "checkpoint", parallelism=2)
+    job.run(range(3))
+    job.seal(3, [0])
+    job.rescale(3, 3, range(3))
+    job.restart()
+    feeds = [
+        feed_of(tmp_path / "checkpoint", 2, KeyGroupRange.of_subtask(subtask, 3, EVERY.stop)) for subtask in range(3)
+    ]
+    for feed in feeds:
+        assert epochs(feed, TOTAL, 2) == [2]
+    job.run([3])
+    for feed in feeds:
+        feed.finalize(3)
+        assert epochs(feed, TOTAL, 3) == [3]
+        assert whole(feed, TOTAL, 3) == expected(3, groups=feed.groups)
+
+
 def test_epochs_before_a_removed_layout_are_compacted(tmp_path: Path) -> None:
     job = StoredJob(tmp_path / "checkpoint", parallelism=2)
     job.run(range(3))
