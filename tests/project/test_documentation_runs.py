@@ -132,6 +132,7 @@ def test_follow_changes(tmp_path: Path) -> None:
         "0 put JFK 71.06\n1 put JFK 72.0\n2 put JFK 73.0\n",
         "0 ['JFK']\n1 ['JFK']\n",
         "2 LGA 80.0\n",
+        "{'JFK': 71.06}\n",  # of the backend: the history is in the log alone
     ]
 
 
