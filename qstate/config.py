@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from qstate.errors import ConfigError
+from qstate.host.log_lines import FORMS
+from qstate.host.ports import ports_text
 from qstate.keys import DEFAULT_MAX_PARALLELISM, check_max_parallelism
-from qstate.log_lines import FORMS
-from qstate.ports import ports_text
 from qstate.setting_values import MAX_FRAME_LIMIT, MIN_MAX_FRAME, WORDS, setting_value
 
 __all__ = ["SPARK_PREFIX", "JobConfig", "option_table", "storage_option"]

@@ -37,7 +37,7 @@ import msgpack
 from xxhash import xxh64_intdigest
 
 from qstate.errors import ConfigError, WrongKeyType
-from qstate.extension_types import DATE_EXT, DECIMAL_EXT
+from qstate.values.extension_types import DATE_EXT, DECIMAL_EXT
 
 __all__ = [
     "DEFAULT_MAX_PARALLELISM",

@@ -29,7 +29,7 @@ from uuid import UUID
 import msgpack
 
 from qstate.errors import SerializationError
-from qstate.extension_types import DATE_EXT, DATETIME_EXT, DECIMAL_EXT, TIMEDELTA_EXT, TUPLE_EXT, UUID_EXT
+from qstate.values.extension_types import DATE_EXT, DATETIME_EXT, DECIMAL_EXT, TIMEDELTA_EXT, TUPLE_EXT, UUID_EXT
 from qstate.values.value_forms import form_of
 from qstate.values.value_types import value_type_of
 

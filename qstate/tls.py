@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from qstate.errors import ConfigError, TlsFailed
-from qstate.private_files import open_trusted
+from qstate.host.private_files import open_trusted
 
 __all__ = ["ALPN", "HANDSHAKE_MAX_BYTES", "ClientTls", "ServerTls", "TlsStream", "is_loopback"]
 

@@ -24,8 +24,8 @@ from msgspec import Struct
 from qstate.descriptors import StateKind
 from qstate.errors import ConfigError, SerializationError, UnsupportedOperation
 from qstate.evolution.declared_values import DeclaredValues
-from qstate.html_tables import html_table
 from qstate.serializers import MessagePackSerializer, Serializer, unpacker
+from qstate.values.html_tables import html_table
 
 __all__ = [
     "ReadOnlyAggregatingState",

@@ -33,8 +33,8 @@ from qstate.checkpoint.log.log_identity import LogIdentity
 from qstate.checkpoint.storage.directory import AnyDirectory, Directory, doing
 from qstate.checkpoint.storage.locations import directory_of
 from qstate.errors import CheckpointError, DamagedCheckpoint
+from qstate.host.private_files import NotRegular
 from qstate.keys import KeyGroupRange, subtask_of
-from qstate.private_files import NotRegular
 
 __all__ = [
     "FINAL_FILE",

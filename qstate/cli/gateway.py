@@ -12,8 +12,8 @@ from typing import Any
 
 from qstate.cli.connection import add_connection_options, connection_of
 from qstate.errors import InstallationError
+from qstate.host.log_lines import FORMS, LogLines, configure_logs
 from qstate.installation import DISTRIBUTION
-from qstate.log_lines import FORMS, LogLines, configure_logs
 from qstate.tls import ServerTls
 
 __all__ = ["add_gateway_command"]

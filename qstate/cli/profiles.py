@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from qstate.errors import ConfigError
-from qstate.private_files import check_secret, open_trusted
+from qstate.host.private_files import check_secret, open_trusted
 from qstate.setting_values import WORDS
 
 if sys.version_info >= (3, 11):

@@ -19,7 +19,7 @@ from qstate.cli.connection import TOKEN_VARIABLE
 from qstate.config import JobConfig
 from qstate.descriptors import StateDescriptor
 from qstate.errors import ConfigError
-from qstate.log_lines import FORMS, LogLines, configure_logs
+from qstate.host.log_lines import FORMS, LogLines, configure_logs
 from qstate.runtime.control.tracing import configure_tracing
 from qstate.runtime.standby.standby import DEFAULT_INTERVAL_S, Standby
 

@@ -31,7 +31,7 @@ from qstate.demo.report import report
 from qstate.demo.session import open_session
 from qstate.demo.streams import JOB, Inputs, Streams, start_streams
 from qstate.errors import ConfigError, JobError
-from qstate.ports import parse_ports
+from qstate.host.ports import parse_ports
 from qstate.spark import Job
 
 __all__ = ["run"]

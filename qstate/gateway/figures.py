@@ -14,7 +14,7 @@ from dataclasses import asdict
 from typing import Any
 
 from qstate.errors import QStateError
-from qstate.line_limit import limited
+from qstate.host.line_limit import limited
 from qstate.runtime.control.readings import Figures, Reading, SubtaskFigures, compare, read, url_of
 
 __all__ = ["JobFigures"]

@@ -23,7 +23,7 @@ from qstate.errors import ConfigError, Overloaded, QueryError
 from qstate.gateway.app import Gateway
 from qstate.gateway.guards import Places
 from qstate.gateway.settings import GatewaySettings
-from qstate.line_limit import limited
+from qstate.host.line_limit import limited
 from qstate.runtime.net.listener import host_and_port, listen
 
 __all__ = ["GatewayServer"]

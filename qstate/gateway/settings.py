@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from qstate.errors import ConfigError
-from qstate.ports import Ports
+from qstate.host.ports import Ports
 from qstate.runtime.client.arguments import check_address
 from qstate.runtime.control.readings import url_of
 from qstate.tls import ClientTls, ServerTls, is_loopback

@@ -16,8 +16,8 @@ from contextlib import asynccontextmanager
 from qstate.client import AsyncQueryableStateClient
 from qstate.errors import ConfigError, Forbidden, Overloaded, Unauthenticated, WrongKeyType
 from qstate.gateway.settings import GatewaySettings
+from qstate.host.line_limit import limited
 from qstate.keys import ColumnType
-from qstate.line_limit import limited
 from qstate.values.text_forms import column_types
 
 __all__ = ["Caller", "Upstream"]

@@ -11,7 +11,7 @@ not know Spark or sockets. The caller begins, seals and rolls back epochs.
 failed, a new copy of the function takes the place of the one that processed a part of the epoch, and begins with the
 lists sealed last. That costs nothing while epochs succeed. The copies use the same tables of the backend.
 
-A function may fork. A child process that returns from the function ends here (`qstate.forks`).
+A function may fork. A child process that returns from the function ends here (`qstate.host.forks`).
 
 Rows are processed as they arrive, and their output is returned at once. With order_by columns, rows are held until
 `finish`, which sorts the epoch (stable, nulls last), because Spark's shuffle does not keep a key's order. So broadcast
@@ -36,7 +36,7 @@ from qstate.descriptors import ListStateDescriptor, StateDescriptor
 from qstate.errors import ClosedError, JobError
 from qstate.evolution import StateSchema
 from qstate.evolution.write_checks import WriteChecks
-from qstate.forks import end_forked_child
+from qstate.host.forks import end_forked_child
 from qstate.keys import ColumnType, Key
 from qstate.operators.checkpointed import (
     CheckpointedFunction,

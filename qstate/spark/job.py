@@ -23,7 +23,6 @@ from qstate.checkpoint import Savepoint, open_source, write_savepoint
 from qstate.checkpoint.storage.locations import absolute, open_directory
 from qstate.config import JobConfig
 from qstate.errors import ClosedError, ConfigError, JobError
-from qstate.html_tables import html_table
 from qstate.runtime.control.addresses import RestoredSubtask
 from qstate.runtime.control.auth_token import with_token
 from qstate.runtime.control.job_statistics import JobStatistics
@@ -41,6 +40,7 @@ from qstate.spark.plan.operators import JobOperators
 from qstate.spark.progress import EpochListener
 from qstate.spark.queries import StreamingQueries
 from qstate.spark.stream import Stream
+from qstate.values.html_tables import html_table
 
 __all__ = ["Job"]
 

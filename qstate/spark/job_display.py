@@ -12,8 +12,8 @@ from datetime import datetime, timezone
 from typing import Any
 
 from qstate.errors import ClosedError
-from qstate.html_tables import html_table
 from qstate.runtime.control.job_statistics import JobStatistics, SubtaskStatistics
+from qstate.values.html_tables import html_table
 
 __all__ = ["figures_html", "notebook", "show_figures"]
 

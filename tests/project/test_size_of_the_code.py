@@ -1,8 +1,9 @@
-"""The limits of the style guide that a machine can check: size of files and functions, number of parameters."""
+"""The limits of the style guide that a machine can check: sizes, and the number of parameters."""
 
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import qstate
 
 PACKAGE = Path(qstate.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
+MOST_MODULES_OF_A_FOLDER = 16
 MOST_LINES_OF_A_FILE = 600
 MOST_LINES_OF_A_FUNCTION = 60
 GOOD_LINES_OF_A_FUNCTION = 35
@@ -44,6 +46,11 @@ def test_files_and_functions_keep_the_limits(path: Path) -> None:
         names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
         positional = [name for name in names if name not in ("self", "cls")]
         assert len(positional) <= MOST_POSITIONAL_PARAMETERS, where
+
+
+def test_a_folder_has_few_modules() -> None:
+    sizes = Counter(path.parent for path in FILES if path.name != "__init__.py")
+    assert {folder: size for folder, size in sizes.items() if size > MOST_MODULES_OF_A_FOLDER} == {}
 
 
 def test_nearly_all_functions_are_short() -> None:

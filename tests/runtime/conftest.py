@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from qstate.line_limit import count_again
+from qstate.host.line_limit import count_again
 from qstate.operators.functions import StreamFunction
 from tests.runtime.job.running_job import RunningJob
 

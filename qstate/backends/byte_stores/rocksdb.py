@@ -28,7 +28,7 @@ from qstate.backends.byte_stores.backend import ByteStoreBackend
 from qstate.backends.byte_stores.store import ByteSnapshot, ByteStore
 from qstate.backends.contract import BackendContext, BackendOption, Capability
 from qstate.errors import ClosedError, InstallationError, JobError, QStateError
-from qstate.storage_faults import BY_TMPDIR, FULL, storage_fault
+from qstate.host.storage_faults import BY_TMPDIR, FULL, storage_fault
 
 try:
     import rocksdict

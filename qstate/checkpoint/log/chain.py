@@ -63,8 +63,8 @@ from qstate.checkpoint.log.operator_state import OF_SUBTASK, OperatorState, oper
 from qstate.checkpoint.log.segment import WHAT_TO_DO, SegmentInfo, SegmentReader
 from qstate.checkpoint.storage.directory import Directory
 from qstate.errors import CheckpointError, DamagedCheckpoint
+from qstate.host.private_files import NotRegular
 from qstate.keys import KeyGroupRange
-from qstate.private_files import NotRegular
 
 __all__ = [
     "NO_EPOCH",

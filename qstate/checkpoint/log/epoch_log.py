@@ -50,7 +50,7 @@ from qstate.checkpoint.log.snapshots import write_snapshot
 from qstate.checkpoint.storage.directory import Directory, doing
 from qstate.checkpoint.storage.locations import directory_of
 from qstate.errors import CheckpointError, FencedError
-from qstate.forks import end_forked_child
+from qstate.host.forks import end_forked_child
 
 __all__ = ["EpochLog", "OutputSpool"]
 

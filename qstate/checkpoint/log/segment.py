@@ -42,7 +42,7 @@ from qstate.checkpoint.log.compression import compressor, decompressor
 from qstate.checkpoint.log.file_facts import WHAT_TO_DO, FooterFacts, check_facts
 from qstate.checkpoint.storage.directory import Directory
 from qstate.errors import CheckpointError, DamagedCheckpoint
-from qstate.forks import end_forked_child
+from qstate.host.forks import end_forked_child
 from qstate.keys import MAX_PARALLELISM_LIMIT, KeyGroupRange
 
 __all__ = [

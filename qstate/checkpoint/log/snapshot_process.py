@@ -17,7 +17,7 @@ from contextlib import suppress
 from qstate.checkpoint.log.snapshots import take_snapshot
 from qstate.checkpoint.storage.locations import open_directory
 from qstate.errors import CheckpointError, ConfigError
-from qstate.log_lines import LogLines, configure_logs
+from qstate.host.log_lines import LogLines, configure_logs
 
 __all__ = ["main"]
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar
 
 from qstate.errors import CheckpointError
-from qstate.storage_faults import BY_CHECKPOINT_DIR, storage_fault
+from qstate.host.storage_faults import BY_CHECKPOINT_DIR, storage_fault
 
 __all__ = ["TEMPORARY_SUFFIX", "AnyDirectory", "Directory", "Named", "doing"]
 

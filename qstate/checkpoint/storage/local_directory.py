@@ -17,7 +17,7 @@ from typing import BinaryIO
 from uuid import uuid4
 
 from qstate.checkpoint.storage.directory import TEMPORARY_SUFFIX, Directory
-from qstate.private_files import create_file, make_directories, open_lock, open_regular
+from qstate.host.private_files import create_file, make_directories, open_lock, open_regular
 
 __all__ = ["DurableDirectory"]
 

@@ -31,7 +31,7 @@ from weakref import finalize
 from qstate.checkpoint.storage.directory import TEMPORARY_SUFFIX, Directory
 from qstate.checkpoint.storage.remote_file import RemoteFile
 from qstate.errors import ConfigError
-from qstate.storage_faults import BY_TMPDIR, storage_fault
+from qstate.host.storage_faults import BY_TMPDIR, storage_fault
 
 __all__ = ["ObjectDirectory", "Url"]
 

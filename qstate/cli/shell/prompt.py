@@ -19,8 +19,8 @@ from qstate.cli.completion.shells import split_line
 from qstate.cli.output.terminal import shown
 from qstate.cli.shell.session import PROGRAM, Session
 from qstate.errors import InstallationError
+from qstate.host.private_files import create_file, make_directories, open_own
 from qstate.installation import DISTRIBUTION
-from qstate.private_files import create_file, make_directories, open_own
 
 __all__ = ["history_file", "open_prompt"]
 

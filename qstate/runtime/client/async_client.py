@@ -16,7 +16,6 @@ from types import EllipsisType
 from typing import Any, TypeVar, overload
 
 from qstate.errors import ClosedError, ConfigError, DeadlineExceeded, QueryCancelled, QueryError
-from qstate.html_tables import html_table
 from qstate.keys import Column, Key, Namespace, key_group
 from qstate.protocol import Locate, Page, Part, Ping, Scan
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
@@ -59,6 +58,7 @@ from qstate.runtime.routing.location import LocationTable
 from qstate.runtime.routing.pipelined_connection import ConnectionSettings
 from qstate.serializers import Serializer
 from qstate.tls import ClientTls
+from qstate.values.html_tables import html_table
 from qstate.views import ReadOnlyState
 
 __all__ = ["AsyncQueryableStateClient", "AsyncScanResults", "AsyncSubscription"]

@@ -14,7 +14,6 @@ from types import EllipsisType
 from typing import Any, TypeVar, overload
 
 from qstate.errors import ConfigError, QueryError
-from qstate.html_tables import html_table
 from qstate.keys import Column, Key, Namespace, key_group
 from qstate.protocol import Locate, Page, Part, Ping, Scan
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
@@ -55,6 +54,7 @@ from qstate.runtime.control.tracing import Tracing
 from qstate.runtime.routing.location import LocationTable
 from qstate.serializers import Serializer
 from qstate.tls import ClientTls
+from qstate.values.html_tables import html_table
 from qstate.views import ReadOnlyState
 
 __all__ = ["QueryFuture", "QueryableStateClient", "ScanResults", "Subscription"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from qstate.config import JobConfig
 from qstate.errors import ConfigError
-from qstate.private_files import open_trusted
+from qstate.host.private_files import open_trusted
 from qstate.protocol.limits import MAX_TOKEN
 
 __all__ = ["token_in", "with_token"]

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from qstate.private_files import own_directory
+from qstate.host.private_files import own_directory
 from qstate.runtime.control import daemonize
 from qstate.runtime.control.addresses import Bootstrap
 from qstate.runtime.control.process_log import OpenedLog

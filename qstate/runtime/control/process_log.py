@@ -19,8 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from qstate.errors import ConfigError
-from qstate.private_files import create_file, make_directories, open_own
-from qstate.storage_faults import BY_LOG_DIR, storage_fault
+from qstate.host.private_files import create_file, make_directories, open_own
+from qstate.host.storage_faults import BY_LOG_DIR, storage_fault
 
 __all__ = ["OpenedLog", "ProcessLog"]
 

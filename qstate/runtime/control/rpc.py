@@ -25,7 +25,7 @@ from struct import Struct
 from typing import Any
 
 from qstate.errors import JobError, QStateError
-from qstate.line_limit import limited
+from qstate.host.line_limit import limited
 from qstate.runtime.control.secure_socket import CONTROL, SecureSocket, accept_secure, open_secure
 from qstate.runtime.control.tls_records import TamperedConnection
 

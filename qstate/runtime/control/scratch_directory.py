@@ -5,7 +5,7 @@ to the process that holds the lock on the lock file in it. The system releases t
 it is killed.
 
 All users share the temporary directory. So this module only looks at directories of this user, and creates files only
-in a directory that this process has created (see `qstate.private_files`).
+in a directory that this process has created (see `qstate.host.private_files`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from qstate.errors import ConfigError
-from qstate.forks import end_forked_child
-from qstate.private_files import create_file, make_directories, open_own, own_directories
-from qstate.storage_faults import BY_TMPDIR, storage_fault
+from qstate.host.forks import end_forked_child
+from qstate.host.private_files import create_file, make_directories, open_own, own_directories
+from qstate.host.storage_faults import BY_TMPDIR, storage_fault
 
 __all__ = ["ScratchDirectory", "temporary_directory"]
 

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from io import TextIOWrapper
 from pathlib import Path
 
-from qstate.line_limit import report_withheld
-from qstate.log_lines import LogLines, configure_logs
+from qstate.host.line_limit import report_withheld
+from qstate.host.log_lines import LogLines, configure_logs
 from qstate.runtime.control.addresses import Bootstrap
 from qstate.runtime.control.process_log import ProcessLog
 

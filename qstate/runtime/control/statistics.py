@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from operator import add
 from typing import Protocol
 
-from qstate.line_limit import limited
+from qstate.host.line_limit import limited
 
 __all__ = [
     "DURATION_BUCKETS_S",

@@ -31,7 +31,7 @@ from qstate.checkpoint.storage.directory import Directory
 from qstate.checkpoint.storage.local_directory import DurableDirectory
 from qstate.checkpoint.storage.object_directory import ObjectDirectory
 from qstate.errors import CheckpointError, ConfigError, JobError
-from qstate.storage_faults import BY_CHECKPOINT_DIR, storage_fault
+from qstate.host.storage_faults import BY_CHECKPOINT_DIR, storage_fault
 
 __all__ = ["LOCK_FILE", "DirectoryOwner", "OwnerByLock", "OwnerByToken", "check_owner", "take_ownership"]
 

@@ -24,6 +24,7 @@ from qstate.checkpoint.storage.directory import Directory
 from qstate.checkpoint.storage.locations import absolute, open_directory
 from qstate.config import JobConfig
 from qstate.errors import CheckpointError, ConfigError, JobError
+from qstate.host.storage_faults import BY_CHECKPOINT_DIR, storage_fault
 from qstate.operators.time.epoch_time import Reached
 from qstate.runtime.control.scratch_directory import temporary_directory
 from qstate.runtime.job.directory_owner import take_ownership
@@ -31,7 +32,6 @@ from qstate.runtime.job.epoch_clocks import StoredTime
 from qstate.runtime.job.layout_cleanup import OldLayouts
 from qstate.runtime.job.spark_location import check_apart, check_not_sparks
 from qstate.serializers import MessagePackSerializer
-from qstate.storage_faults import BY_CHECKPOINT_DIR, storage_fault
 
 __all__ = ["JobDirectory"]
 

@@ -25,7 +25,7 @@ import psutil
 from qstate.checkpoint.storage.locations import absolute, is_url
 from qstate.config import JobConfig
 from qstate.errors import ClosedError, ConfigError, FencedError, JobError
-from qstate.line_limit import report_withheld
+from qstate.host.line_limit import report_withheld
 from qstate.operators.time.epoch_time import EpochTime, Reached
 from qstate.runtime.control.addresses import Bootstrap, RestoredSubtask, TaskManagerAddress, host_id
 from qstate.runtime.control.job_secret import new_secret

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from qstate.errors import ConfigError
-from qstate.line_limit import limited
-from qstate.ports import Ports, parse_ports
+from qstate.host.line_limit import limited
+from qstate.host.ports import Ports, parse_ports
 from qstate.runtime.net.reactor import Reactor
 
 __all__ = ["Listener", "host_and_port", "listen"]

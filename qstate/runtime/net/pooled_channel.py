@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 
 from qstate.errors import TlsFailed
-from qstate.line_limit import limited
+from qstate.host.line_limit import limited
 from qstate.runtime.net.channel import RECEIVE_BYTES, Channel, ChannelState, SlowReader
 from qstate.runtime.net.reactor import Reactor, Timer
 from qstate.runtime.net.reading_pool import ReadingPool

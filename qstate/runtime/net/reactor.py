@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from qstate.line_limit import limited
+from qstate.host.line_limit import limited
 
 __all__ = ["Reactor", "Timer"]
 

@@ -28,7 +28,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-from qstate.line_limit import limited
+from qstate.host.line_limit import limited
 from qstate.runtime.net.edge_poller import EdgePoller
 
 __all__ = ["Readable", "ReadingPool"]

@@ -32,7 +32,7 @@ from struct import Struct
 from typing import Any, Protocol
 
 from qstate.errors import FencedError, QStateError
-from qstate.forks import end_forked_child
+from qstate.host.forks import end_forked_child
 from qstate.runtime.control.addresses import TaskManagerAddress
 from qstate.runtime.control.secure_socket import SecureSocket, open_secure
 

@@ -6,7 +6,7 @@ A `StateRegistry` has the states, a `StateServer` answers by state id, and a `Cl
 through a `LocationOracle` and answers clients by job and state.
 """
 
-from qstate.ports import Ports
+from qstate.host.ports import Ports
 from qstate.runtime.control.statistics import InMemoryStatistics, RequestStatistics, StatisticsSnapshot
 from qstate.runtime.routing.location import LocationOracle, LocationTable, Owner
 from qstate.runtime.serving.client_proxy import ClientProxy

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from qstate.errors import Detail, FailureCode, LocalProtocolError, TlsFailed
-from qstate.line_limit import limited
+from qstate.host.line_limit import limited
 from qstate.protocol import (
     Answer,
     BadRequest,

@@ -28,7 +28,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from qstate.errors import ClosedError, ConfigError, FailureCode, QueryError
-from qstate.line_limit import limited
+from qstate.host.line_limit import limited
 from qstate.protocol import (
     CANCEL,
     PARTS,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from qstate.errors import ConfigError
-from qstate.ports import Ports, ports_text
+from qstate.host.ports import Ports, ports_text
 from qstate.protocol import DEFAULT_MAX_FRAME, DEFAULT_MAX_KEYS, Limits
 from qstate.tls import ClientTls, ServerTls
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from qstate.errors import InternalFailure, QueryError, UnknownJob
-from qstate.line_limit import limited
+from qstate.host.line_limit import limited
 from qstate.runtime.net.worker_pool import WorkerPool
 from qstate.runtime.routing.location import LocationOracle, LocationTable
 

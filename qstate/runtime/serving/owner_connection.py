@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from qstate.errors import Detail
-from qstate.line_limit import limited
+from qstate.host.line_limit import limited
 from qstate.runtime.net.channel import Channel
 from qstate.runtime.net.reactor import Reactor, Timer
 from qstate.runtime.net.worker_pool import WorkerPool

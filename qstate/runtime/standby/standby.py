@@ -39,8 +39,8 @@ from qstate.errors import (
     Restoring,
     UnknownState,
 )
+from qstate.host.line_limit import limited
 from qstate.keys import KeyGroupRange
-from qstate.line_limit import limited
 from qstate.runtime.control.auth_token import with_token
 from qstate.runtime.control.job_statistics import ProcessStatistics, StandbyStatistics
 from qstate.runtime.control.scratch_directory import ScratchDirectory

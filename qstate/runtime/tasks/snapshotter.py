@@ -19,7 +19,7 @@ from pathlib import Path
 from qstate.checkpoint.storage.directory import Directory
 from qstate.checkpoint.storage.locations import directory_of
 from qstate.config import JobConfig
-from qstate.log_lines import configured_logs
+from qstate.host.log_lines import configured_logs
 from qstate.runtime.control.daemonize import command_of
 
 __all__ = ["Snapshotter"]

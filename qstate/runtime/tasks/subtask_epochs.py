@@ -31,7 +31,7 @@ from qstate.checkpoint.log.epoch_log import OutputSpool
 from qstate.checkpoint.log.operator_state import OperatorState
 from qstate.checkpoint.sources.opening import convert_log
 from qstate.errors import FencedError, JobError, SerializationError
-from qstate.forks import end_forked_child
+from qstate.host.forks import end_forked_child
 from qstate.operators.time.epoch_time import EpochTime, Reached
 from qstate.operators.time.timers import FirstTimers
 from qstate.runtime.job.replayed_epoch import ReplayedEpoch, older_than_state

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from qstate.backends.contract import StateSizes
 from qstate.errors import QStateError
-from qstate.line_limit import limited
+from qstate.host.line_limit import limited
 from qstate.runtime.control.job_statistics import SubtaskStatistics
 from qstate.runtime.tasks.subtask_restore import SubtaskParts
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from qstate.storage_faults import BY_CHECKPOINT_DIR, BY_LOG_DIR, BY_TMPDIR, storage_fault
+from qstate.host.storage_faults import BY_CHECKPOINT_DIR, BY_LOG_DIR, BY_TMPDIR, storage_fault
 from tests.checkpoint.full_disk import (
     CAN_MOUNT,
     LARGE_FILES,

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from qstate.errors import JobError
-from qstate.log_lines import JsonLines, LogLines
+from qstate.host.log_lines import JsonLines, LogLines
 from tests.runtime.job.functions import Totals, fail, write_to_stdout
 from tests.runtime.job.running_job import RunningJob, rows_batch
 

@@ -17,7 +17,7 @@ import pytest
 
 from qstate.config import JobConfig
 from qstate.errors import ConfigError, JobError
-from qstate.private_files import own_directories
+from qstate.host.private_files import own_directories
 from qstate.runtime.control.launch import LOGS_PREFIX
 from qstate.runtime.control.process_log import OpenedLog
 from qstate.runtime.job.job_manager import JobManager

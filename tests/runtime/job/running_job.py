@@ -21,10 +21,10 @@ import pyarrow.compute as pc
 from xxhash import xxh64_intdigest
 
 from qstate.config import JobConfig
+from qstate.host.private_files import own_directory
 from qstate.operators.functions import StreamFunction
 from qstate.operators.operator_spec import OperatorSpec
 from qstate.operators.time.epoch_time import EventTime
-from qstate.private_files import own_directory
 from qstate.runtime.client.sync_client import QueryableStateClient
 from qstate.runtime.control.addresses import TaskManagerAddress
 from qstate.runtime.control.launch import LOGS_PREFIX

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qstate.line_limit import count_again
+from qstate.host.line_limit import count_again
 from qstate.runtime.control.statistics import RequestStatistics
 from qstate.runtime.serving.client_proxy import ClientProxy
 from qstate.runtime.serving.endpoint import EndpointOptions

@@ -12,7 +12,7 @@ import pytest
 
 from qstate.client import ClientTls, QueryableStateClient
 from qstate.errors import FailureCode, TlsFailed
-from qstate.log_lines import JsonLines, LogLines
+from qstate.host.log_lines import JsonLines, LogLines
 from qstate.runtime.serving.access.audit import LOGGER, MOST_ENTRIES, Audit, Entry
 from qstate.tls import ServerTls
 from tests.certificates import Authority

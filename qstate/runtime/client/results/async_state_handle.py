@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from typing import Any, Generic, Literal, TypeVar, overload
 
 from qstate.errors import QueryError
-from qstate.html_tables import html_table
 from qstate.keys import Column, Key, Namespace
 from qstate.runtime.client.results.async_results import AsyncScanResults, AsyncSubscription
 from qstate.runtime.client.results.typed_views import TypedViews
 from qstate.runtime.client.results.value_parts import MapPage
+from qstate.values.html_tables import html_table
 from qstate.views import ReadOnlyState
 
 __all__ = ["AsyncStateHandle"]

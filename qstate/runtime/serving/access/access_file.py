@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from qstate.errors import ConfigError
-from qstate.private_files import open_trusted
+from qstate.host.private_files import open_trusted
 from qstate.runtime.serving.access.rights import Grant, Principal, Right
 
 if sys.version_info >= (3, 11):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from qstate.errors import ConfigError, FailureCode, Forbidden
-from qstate.line_limit import limited
+from qstate.host.line_limit import limited
 from qstate.runtime.serving.access.access_file import AccessFile, Stamp
 from qstate.runtime.serving.access.audit import Audit, Entry
 from qstate.runtime.serving.access.rights import ANYONE, EVERYTHING, NOBODY, Principal, Rules, digest_of, permits

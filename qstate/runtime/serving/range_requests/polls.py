@@ -33,8 +33,8 @@ from qstate.errors import (
     UnknownStateId,
     UnsupportedQuery,
 )
+from qstate.host.line_limit import limited
 from qstate.keys import check_key
-from qstate.line_limit import limited
 from qstate.protocol import Changes, Poll
 from qstate.protocol.range_messages import OWNER, STALENESS
 from qstate.protocol.rules import NO_ATTRIBUTES

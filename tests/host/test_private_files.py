@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from qstate import private_files
 from qstate.checkpoint import open_source, verify, write_savepoint
 from qstate.checkpoint.manifest import JobManifest, read_final
 from qstate.checkpoint.sources.history import JobHistory
@@ -21,7 +20,8 @@ from qstate.checkpoint.sources.savepoint import Savepoint
 from qstate.checkpoint.storage.local_directory import DurableDirectory
 from qstate.config import JobConfig
 from qstate.errors import CheckpointError, ConfigError, DamagedCheckpoint
-from qstate.private_files import (
+from qstate.host import private_files
+from qstate.host.private_files import (
     NotRegular,
     create_file,
     make_directories,

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from qstate.line_limit import INTERVAL_S, MOST_LINES, LineLimit, report_withheld
+from qstate.host.line_limit import INTERVAL_S, MOST_LINES, LineLimit, report_withheld
 from qstate.runtime.serving import client_connection
 from qstate.runtime.serving.endpoint import EndpointOptions
 from qstate.runtime.serving.registry import StateRegistry

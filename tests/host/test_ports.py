@@ -12,7 +12,7 @@ import pytest
 
 from qstate.config import JobConfig
 from qstate.errors import ConfigError
-from qstate.ports import PORTS, Ports, parse_ports, ports_text
+from qstate.host.ports import PORTS, Ports, parse_ports, ports_text
 from qstate.runtime.serving.endpoint import EndpointOptions
 
 TAKEN: list[tuple[Ports, list[int]]] = [
