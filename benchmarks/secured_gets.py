@@ -104,7 +104,7 @@ def _one_by_one(bench: Bench, contenders: Contenders, keys: Iterator[str]) -> Sa
         for number, name in turns(list(contenders), rounds=bench.sizes.get_rounds + 1):
             before = contenders[name].cpu_s()
             window = one_at_a_time(gets[name], keys, bench.sizes.in_flight_s)
-            _note(number, name, window, contenders[name].cpu_s() - before, bench, samples)
+            _note(number, name, window, cpu_s=contenders[name].cpu_s() - before, bench=bench, samples=samples)
     return samples
 
 
@@ -118,14 +118,14 @@ async def _many(bench: Bench, contenders: Contenders, keys: Iterator[str]) -> Sa
         for number, name in turns(list(contenders), rounds=bench.sizes.get_rounds + 1):
             before = contenders[name].cpu_s()
             window = await in_flight(_value_soon_from(clients[name]), keys, IN_FLIGHT, bench.sizes.in_flight_s)
-            _note(number, name, window, contenders[name].cpu_s() - before, bench, samples)
+            _note(number, name, window, cpu_s=contenders[name].cpu_s() - before, bench=bench, samples=samples)
     finally:
         for client in clients.values():
             await client.close()
     return samples
 
 
-def _note(number: int, name: str, window: Window, cpu_s: float, bench: Bench, samples: Samples) -> None:
+def _note(number: int, name: str, window: Window, *, cpu_s: float, bench: Bench, samples: Samples) -> None:
     taken = Taken(window, cpu_s / (window.calls_per_s * bench.sizes.in_flight_s) * 1e6)
     say(
         f"  round {number}: {name}: {window.calls_per_s:,.0f} gets/s, p99 {window.p99_ms:.2f} ms, "

@@ -1,4 +1,4 @@
-"""Makes the pictures of live-page.md anew, from the demo: needs the extras `demo` and `test`, Java and a chromium.
+"""Makes the pictures of live-page.md from the demo: needs the extras `demo` and `test`, Java and a chromium.
 
 `python docs/how-to/live_page_pictures.py` takes about a minute.
 """

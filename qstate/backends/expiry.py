@@ -70,7 +70,7 @@ class _TimedResult(AggregateFunction[Any, Any, Any]):
     def get_result(self, accumulator: Any) -> Any:
         time_ms, inner = accumulator
         if is_expired(time_ms, self._duration_ms, self._clock()):
-            return [timed(0, b""), None]  # a time so old that whoever reads it sees the value as expired, too
+            return [timed(0, b""), None]  # a time so old that every reader sees the value as expired, too
         return [timed(time_ms, b""), self._inner.get_result(inner)]
 
 

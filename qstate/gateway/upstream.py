@@ -134,7 +134,7 @@ class Upstream:
             await self.check_guarded()
         except ConfigError as exc:
             log.error("%s", exc)
-            raise Forbidden(reason="this gateway serves nobody, because its query port asks for no token") from exc
+            raise Forbidden(reason="this gateway serves no one, because its query port asks for no token") from exc
 
     async def check_guarded(self) -> None:
         """Raise `ConfigError` if a gateway beyond loopback would serve a query port that asks for no token."""

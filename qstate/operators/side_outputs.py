@@ -46,7 +46,7 @@ def united_schema(main: pa.Schema, sides: Mapping[str, pa.Schema]) -> pa.Schema:
 
 
 class _Sent(NamedTuple):
-    """A row on its way to an output, with the key that it was sent for."""
+    """A row for an output, with the key that it was sent for."""
 
     output: str
     row: Any

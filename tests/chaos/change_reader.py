@@ -87,7 +87,7 @@ class ChangeReader:
             except Compacted as exc:
                 self.first = int(str(exc.details["oldest_epoch"]))
                 self._begin = {"from_epoch": self.first}
-            except (QStateError, OSError):  # whoever cannot answer says so; the token loses nothing
+            except (QStateError, OSError):  # a server that cannot answer says so; the token loses nothing
                 continue
 
     def _take(self, batch: ChangeBatch) -> None:

@@ -21,7 +21,7 @@ __all__ = ["CommittedReader"]
 
 PAUSE_S = 0.02
 TIMEOUT_S = 2.0
-#: After so many failed reads in a row, a client with a cache is made anew, of the proxies that there are then.
+#: After so many failed reads in a row, a client with a cache is replaced by one of the proxies that there are then.
 MOST_FAILURES = 3
 
 

@@ -24,7 +24,7 @@ NOBODY = ("127.0.0.1", 1)
 
 @pytest.fixture
 def idle() -> Iterator[RunningGateway]:
-    """A gateway that has nobody to ask."""
+    """A gateway that has no proxy to ask."""
     with running_gateway(NOBODY) as gateway:
         yield gateway
 

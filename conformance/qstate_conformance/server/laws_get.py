@@ -269,16 +269,15 @@ def test_a_committed_read_shows_nothing_of_a_later_epoch(subject: ServerSubject)
         for found in _SMALL_STATES:
             for namespace in {before.namespace for before in found.before}:
                 keys = [before.key for before in found.before if before.namespace == namespace]
-                _check_all(session, found, namespace, keys, found.entries, LIVE_EPOCH)
+                _check_all(session, found, namespace, keys, committed=False)
                 if found.name in offering:
-                    _check_all(session, found, namespace, keys, found.committed, COMMITTED_EPOCH)
+                    _check_all(session, found, namespace, keys, committed=True)
 
 
-def _check_all(
-    session: Session, found: State, namespace: Key | None, keys: list[Key], held: tuple[Entry, ...], epoch: int
-) -> None:
+def _check_all(session: Session, found: State, namespace: Key | None, keys: list[Key], *, committed: bool) -> None:
     """The keys have in this namespace what is held, and the epoch; the others among them have nothing."""
-    options = {"isolation": "committed" if epoch == COMMITTED_EPOCH else "live"}
+    held, epoch = (found.committed, COMMITTED_EPOCH) if committed else (found.entries, LIVE_EPOCH)
+    options = {"isolation": "committed" if committed else "live"}
     values = session.get(target_of(found), *keys, namespace=namespace, options=options)
     assert isinstance(values, Values), f"P-GET-14: {values} for {keys} of {found.name} with {options}"
     assert set(values.epochs) == {epoch}, f"P-GET-14: {values.epochs} for {keys} of {found.name} with {options}"

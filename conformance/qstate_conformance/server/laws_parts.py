@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from qstate_conformance.codes import Code, Type
@@ -147,19 +148,18 @@ def test_pages_have_each_entry_once_in_order(subject: ServerSubject) -> None:
                 assert session is not None
                 for source, target in _sources(subject, session, state, entry.key):
                     for length in (1, 2, _ALL):
-                        _check_pages(source, target, entry.key, ordered, length, fields)
+                        page_after = partial(_part, source, target, "page", entry.key, length=length, **fields)
+                        _check_pages(page_after, ordered, length)
                     for after in ("", "LAX", "L", "~", -1, ("A", 1), ("A", 0)):
                         found = _part(source, target, "page", entry.key, after=after, length=_ALL, **fields)
                         wanted = [pair for pair in ordered if pair[0] > pack(after)]
                         _check_entries(found, wanted)
 
 
-def _check_pages(
-    source: Session, target: Target, key: Key, ordered: list[tuple[bytes, bytes]], length: int, fields: dict[str, Any]
-) -> None:
+def _check_pages(page_after: Callable[..., Part], ordered: list[tuple[bytes, bytes]], length: int) -> None:
     after, told = None, []
     for _ in range(_MOST_PIECES):
-        page = _part(source, target, "page", key, after=after, length=length, **fields)
+        page = page_after(after=after)
         entries = pairs_of(page.result) if page.result is not None else []
         if len(entries) > length:
             raise Violation(f"P-PART-1: {len(entries)} entries where {length} were asked for")

@@ -257,9 +257,8 @@ def _values(number: int, epochs: Any, results: Any, fingerprint: Any) -> Values:
 _COLUMNS = {1: (False, True), 2: (False, False), 3: (True, True), 4: (True, False), 5: (False, True)}
 
 
-def _changes(
-    number: int, fingerprint: Any, stop_group: Any, next_epoch: Any, position: Any, committed: Any, runs: Any
-) -> Changes:
+def _changes(number: int, *fields: Any) -> Changes:
+    fingerprint, stop_group, next_epoch, position, committed, runs = fields
     _require(_is_name(fingerprint), "P-GET-16", f"{fingerprint!r} as a fingerprint")
     _require(_is_integer(stop_group, 1, 32_768), "P-MSG-6", f"{stop_group!r} as a key group")
     _require(_is_integer(next_epoch, 0, _MAX_INT64), "P-MSG-6", f"{next_epoch!r} as an epoch")
@@ -280,18 +279,8 @@ def _changes(
     return Changes(number, fingerprint, stop_group, next_epoch, position, committed, tuple(found))
 
 
-def _page(
-    number: int,
-    epoch: Any,
-    fingerprint: Any,
-    view: Any,
-    next_group: Any,
-    after: Any,
-    selected: Any,
-    namespaces: Any,
-    keys: Any,
-    results: Any,
-) -> Page:
+def _page(number: int, *fields: Any) -> Page:
+    epoch, fingerprint, view, next_group, after, selected, namespaces, keys, results = fields
     _require(_is_integer(epoch, -1, _MAX_INT64), "P-MSG-6", f"{epoch!r} as an epoch")
     _require(_is_name(fingerprint), "P-GET-16", f"{fingerprint!r} as a fingerprint")
     _require(type(view) is bytes and len(view) <= 64, "P-SCAN-6", f"{view!r} as a view")
@@ -306,16 +295,17 @@ def _page(
     for result in results:
         sound = type(result) is bytes or _is_integer(result, 1, 65_535)
         _require(sound, "P-SCAN-3", f"{result!r} as a result")
-    return Page(number, epoch, fingerprint, view, next_group, after, selected, namespaces, keys, results)
+    return Page(number, *fields)
 
 
-def _part(number: int, epoch: Any, fingerprint: Any, result: Any, after: Any, total: Any, version: Any) -> Part:
+def _part(number: int, *fields: Any) -> Part:
+    epoch, fingerprint, result, _, total, version = fields
     _require(_is_integer(epoch, -1, _MAX_INT64), "P-MSG-6", f"{epoch!r} as an epoch")
     _require(_is_name(fingerprint), "P-GET-16", f"{fingerprint!r} as a fingerprint")
     _require(result is None or type(result) is bytes, "P-PART-1", f"{result!r} as a result")
     _require(_is_integer(total, 0, _MAX_INT64), "P-MSG-6", f"{total!r} as a total")
     _require(type(version) is bytes and len(version) <= 64, "P-PART-4", f"{version!r} as a version")
-    return Part(number, epoch, fingerprint, result, after, total, version)
+    return Part(number, *fields)
 
 
 def _location(number: int, state: Any, max_parallelism: Any, owners: Any) -> Location:

@@ -126,7 +126,7 @@ class HeapTimers(TimerQueue):
         self._order()
 
     def _order(self) -> None:
-        """Make the queue anew from the timers that are held."""
+        """Rebuild the queue from the timers that are held."""
         self._queue = list(self._held)
         heapify(self._queue)
 

@@ -1,7 +1,7 @@
 """The changes of committed epochs, read from an operator's epoch logs while its job writes them.
 
 Rules of this module: it knows the files of a checkpoint. It must not know who reads the changes, nor any protocol.
-Whoever uses it says which epoch is committed; it never yields a later one.
+Its user says which epoch is committed; it never yields a later one.
 
 **What it costs.** Nothing, until somebody asks for an epoch: only then does it list the logs and read the files that
 are new. It decodes an epoch of a state once, and keeps the newest ones for other readers, up to `most_bytes`.
@@ -11,7 +11,7 @@ rescaled job keeps the earlier layout for a while, so the feed also reads the lo
 
 **Order.** The changes of an epoch ascend by key group, and within a key group they are in the order in which the job
 made them. The logs of two layouts, of a task manager and of a standby all give this order. So `(key group, number of
-the change in it)` names a place in an epoch, whoever reads it.
+the change in it)` names a place in an epoch, the same for every reader.
 
 **Memory.** Decoded, an epoch may be larger than memory. So the feed decodes a window of key groups: as many as fit into
 `most_bytes`, and at least one.
@@ -177,7 +177,7 @@ class ChangeFeed:
                 notify()
 
     def close(self) -> None:
-        """Notify whoever waits; further `once` return False. Idempotent."""
+        """Notify the waiters; further `once` return False. Idempotent."""
         with self._state:
             self._closed = True
             waiting, self._waiting = self._waiting, []

@@ -1,4 +1,4 @@
-"""Text on its way to a terminal: what may be shown, in which colour, how wide it is.
+"""Text for a terminal: what may be shown, in which colour, how wide it is.
 
 Rules of this module: text in, text out. Keys, values and names come from others. A terminal obeys control characters in
 them: it would change colours, its title or the lines above. So none reaches it; `shown` says how it is written instead.

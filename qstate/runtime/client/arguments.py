@@ -134,7 +134,7 @@ def link_settings(
     for host in (address[0] for cache in endpoints.caches for address in cache.proxies):
         if settings.exposes_token(host):
             raise ConfigError(
-                f"the token would go to {host} without TLS, to whoever answers there, and others could read it: give "
+                f"the token would go to {host} without TLS, where any server may answer and others could read it: give "
                 "tls=ClientTls(...) (--tls-ca on the command line), or, on a network that you trust, "
                 "allow_token_without_tls=True (--allow-token-without-tls)"
             )

@@ -408,7 +408,7 @@ class AsyncQueryableStateClient(AsyncParts):
         return listing.entries
 
     async def locate(self, job: str, state: str, *, timeout_s: float | None = None) -> LocationTable:
-        """The description of a state, the number of its key groups and their owners, looked up anew.
+        """The description of a state, the number of its key groups and their owners, looked up again.
 
         See `QueryableStateClient.locate`.
         """

@@ -97,7 +97,7 @@ class Links(ABC, Generic[SomeLink]):
         self._links: dict[tuple[str, int], SomeLink] = {}
         #: Makes the spans of pages and polls; None: there are none.
         self.tracing = tracing
-        #: Gets the answers to gets for committed values; None: nobody does.
+        #: Gets the answers to gets for committed values, if any object does.
         self.keeper: Keeper | None = None
         #: Every link whose transport may still be open, including silent and lost ones.
         self.open: set[SomeLink] = set()

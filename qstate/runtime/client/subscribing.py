@@ -170,21 +170,21 @@ class Subscribing:
     def begin_wait(self, waiting: NextBatch) -> None:
         """Finish the wait as soon as there is a batch."""
         now = time.monotonic()
-        self._answered_at += now - self._idle_since  # a caller that is busy gives nobody the time to answer
+        self._answered_at += now - self._idle_since  # while the caller was busy, no server had time to answer
         self._waiting = waiting
         self._advance(now)
 
     def end_wait(self) -> None:
-        """Nobody waits any more."""
+        """No caller waits any more."""
         self._waiting = None
         self._idle_since = time.monotonic()
 
     def close(self) -> None:
-        """Nobody wants a batch any more: servers need not answer what they have been asked for."""
+        """No caller wants a batch any more: servers need not answer what they have been asked for."""
         for one in self._steps:
             operation, one.operation = one.operation, None
             if operation is not None:
-                operation.finished = True  # an answer that is on its way is not looked at
+                operation.finished = True  # an answer that still comes is not looked at
                 self._links.cancel(operation)
 
     @property

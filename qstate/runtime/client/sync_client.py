@@ -380,7 +380,7 @@ class QueryableStateClient(SyncParts):
         return listing.entries
 
     def locate(self, job: str, state: str, *, timeout_s: float | None = None) -> LocationTable:
-        """The description of a state, the number of its key groups and their owners, looked up anew.
+        """The description of a state, the number of its key groups and their owners, looked up again.
 
         Groups without an owner are of one that restarts. Asks the fallbacks when the job does not answer. Raises the
         `QueryError` of the failure.

@@ -1,7 +1,7 @@
 """OpenTelemetry spans of requests: one in the client, one in the proxy, one for each read of a state server.
 
 Rules of this module: it wraps the optional package `opentelemetry-api`. It makes spans and puts their context into the
-attributes of requests; it knows no sockets, no keys and no values. Without tracing nobody makes a `Tracing`.
+attributes of requests; it knows no sockets, no keys and no values. Without tracing there is no `Tracing`.
 
 A trace begins at a client. A proxy or server makes a span only for a request that carries a context of a sampled trace,
 so requests of clients without tracing cost it nothing.

@@ -53,7 +53,7 @@ PROBE_ANSWER_S = 0.5
 class ConnectionSettings:
     """The settings of every connection of a client or a proxy. Proxies and state servers get the same token.
 
-    Without `tls`, the token goes to loopback only, unless `allow_token_without_tls`: whoever listens elsewhere could
+    Without `tls`, the token goes to loopback only, unless `allow_token_without_tls`: a listener elsewhere could
     read it.
 
     A peer counts as dead when a request is unanswered at its deadline and the peer has sent nothing for `silence_s`.

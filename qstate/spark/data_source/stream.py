@@ -108,7 +108,7 @@ class ChangeStream(DataSourceStreamReader):
             if self._out_of_patience():
                 raise JobError(
                     f"job {self._options.job!r} is at epoch {found[0].epoch - 1}, and this stream has read a later "
-                    "one: the job has begun anew. Start the stream with a new checkpointLocation, too"
+                    "one: the job has started over. Start the stream with a new checkpointLocation, too"
                 )
         else:
             self._stuck_since = None

@@ -311,7 +311,7 @@ def test_use_after_close_is_closed_error_and_close_is_idempotent(make: MakeClien
 
 
 def test_a_key_without_an_owner_fails_after_the_time_to_wait(make: MakeClient, direct: bool | None) -> None:
-    """Whoever looks for the owner: a client that asks owners only, or the proxy for the others."""
+    """What looks for the owner: a client that asks owners only, or the proxy for the others."""
     with Peer() as peer:
         waits: list[Any] = []
 

@@ -92,7 +92,7 @@ def test_every_committed_change_of_all_keys_and_of_one(job_of: JobOf) -> None:
 
 
 def test_subscriber_goes_on_through_a_loss_and_another_parallelism(job_of: JobOf, tmp_path: Path) -> None:
-    """Neither a gap nor a repetition, though the last epoch is reported as committed by nobody before the end."""
+    """Neither a gap nor a repetition, though nothing reports the last epoch as committed before the end."""
     job = job_of(Totals(), parallelism=2)
     commit(job, 0)
     port = job.manager.wait_for_proxy(20.0)[1]

@@ -411,7 +411,7 @@ def test_no_owner_is_asked_for_values_that_the_client_has_no_room_for(
         wait_until(lambda: statistics.snapshot().successes > 0, "an answer of the owner")
         answers = [client.answer_to(number) for number in waiting]
     overloaded = [answer.code for answer in answers if isinstance(answer, Failure)]
-    # At first nobody knows how large they are.
+    # At first it is not known how large they are.
     assert len(overloaded) < FIRST and set(overloaded) <= {FailureCode.OVERLOADED}
     assert statistics.snapshot().successes == gets
 

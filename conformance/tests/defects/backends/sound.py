@@ -245,7 +245,7 @@ class PlainTable(StateTable):
 
 
 class PlainTimers(TimerQueue):
-    """A set of timers, sorted by whoever takes from it, and a copy of it as of the last commit."""
+    """A set of timers, sorted when one is taken from it, and a copy of it as of the last commit."""
 
     def __init__(self, backend: PlainBackend, descriptor: TimerDescriptor) -> None:
         self._backend = backend

@@ -202,7 +202,7 @@ class Following(Operation):
         self._observer.on_progress(self)
 
     def _wait_s(self, one: _Range, now: float) -> float:
-        """How long a poll may wait. One that can only prove what is there already does not wait."""
+        """How long a poll may wait. One that can only prove known values does not wait."""
         if one.epoch is None or one.position or now - one.current_at > self._bound_s:
             return 0.0
         return min(LONGEST_WAIT_S, self._bound_s / PART_OF_BOUND)

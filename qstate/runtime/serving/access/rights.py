@@ -98,7 +98,7 @@ NOBODY = Principal("")
 def digest_of(token: bytes) -> str:
     """What rules keep of a token: its SHA-256, in hexadecimal.
 
-    A token is random, so that nobody can guess it from its digest. A slow hash is for passwords that people choose.
+    A token is random, so no one can guess it from its digest. A slow hash is for passwords that people choose.
     """
     return sha256(token).hexdigest()
 

@@ -5,7 +5,7 @@ a connection ends.
 
 When the budget is exceeded, the address whose connections hold most loses: its connection that has held memory longest
 is given up. So clients of one address, however many, take nothing from a proxy or client on another one. The
-proxies of the job lose only when nobody else holds anything: clients of their own host have the same address. A client
+proxies of the job lose only when no one else holds anything: clients of their own host have the same address. A client
 that sends and reads as fast as it can holds memory for moments only, so it is not the one that has held it longest.
 """
 
@@ -53,7 +53,7 @@ class MemoryBudget:
         return self._total
 
     def hold(self, holder: Holder, size: int) -> None:
-        """The holder holds so many bytes now. Whoever must give up is told so, perhaps this holder."""
+        """The holder holds so many bytes now. Tells the holder that must give up, perhaps this one."""
         with self._lock:
             self._set(holder, size)
             if self._total <= self._limit:
