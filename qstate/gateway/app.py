@@ -25,7 +25,7 @@ from starlette.routing import Route, WebSocketRoute
 from qstate.errors import QStateError
 from qstate.gateway.feeds import Feeds
 from qstate.gateway.figures import JobFigures
-from qstate.gateway.files import Files
+from qstate.gateway.files import file_routes
 from qstate.gateway.guards import Guards, Places, address_of
 from qstate.gateway.metrics import MEDIA_TYPE, GatewayMetrics
 from qstate.gateway.openapi import document
@@ -63,6 +63,8 @@ class Gateway:
             exception_handlers={QStateError: _failed, HTTPException: _failed, Exception: _failed},
             lifespan=self._lifespan,
         )
+        # A redirect would name the scheme that the gateway speaks, not that of a proxy before it.
+        self.app.router.redirect_slashes = False
 
     def _routes(self) -> list[Any]:
         reads = Reads(self.upstream, self._figures)
@@ -83,7 +85,7 @@ class Gateway:
             Route("/healthz", _healthz),
             Route("/metrics", self._scrape),
             Route("/openapi.json", _openapi),
-            Route("/{path:path}", Files(PAGE, TRY).file),
+            *file_routes(PAGE, TRY),
         ]
 
     def _route(self, path: str, endpoint: _Endpoint, method: str = "GET") -> Route:

@@ -17,13 +17,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from qstate.errors import Overloaded, QStateError
 from qstate.gateway.events import QUIET, SHUTDOWN, Event, error_event, events_of
 from qstate.gateway.upstream import Upstream
-from qstate.keys import Column, Key, Namespace
+from qstate.keys import Column, Key, Namespace, key_identity
 
 __all__ = ["Feeds", "Reader", "Selection"]
 
@@ -42,7 +42,10 @@ QUIET_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What a stream is about, and by whose right. `keys`: all if None. `namespaces`: all if there are none."""
+    """What a stream is about, and by whose right. `keys`: all if None. `namespaces`: all if there are none.
+
+    Equal ones may share a feed. Namespaces may be of any type, so what tells them apart is compared, too.
+    """
 
     token: bytes | None
     job: str
@@ -50,6 +53,10 @@ class Selection:
     keys: tuple[Key, ...] | None
     prefix: str | bytes | tuple[Column, ...] | None
     namespaces: tuple[Namespace, ...]
+    spaces: tuple[Any, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "spaces", tuple(map(key_identity, self.namespaces)))
 
 
 class _Feed:

@@ -143,6 +143,10 @@ def _parameter(name: str, description: str, schema: dict[str, Any] | None = None
 
 _SEVERAL: dict[str, Any] = {"schema": {"type": "array", "items": {"type": "string"}}, "explode": True}
 _TIMEOUT = _parameter("timeout", "seconds, 30 at most", {"type": "number", "default": 5})
+_PLACES = {
+    name: {"name": name, "in": "path", "required": True, "description": text, "schema": {"type": "string"}}
+    for name, text in {"job": "the job", "state": "the queryable name of the state"}.items()
+}
 _NAMES = {
     "key": _parameter("key", "the key: one parameter for each key column, in their order", **_SEVERAL),
     "keys": _parameter("keys", "a JSON array of keys, 1,000 at most"),
@@ -227,6 +231,10 @@ def document() -> dict[str, Any]:
     schemas = {
         "Problem": _PROBLEM, "Figures": _FIGURES, "State": _STATE, "Result": _RESULT, "Entry": _ENTRY, "Change": _CHANGE
     }  # fmt: skip
+    for path, methods in paths.items():
+        for operation in methods.values():
+            operation["parameters"][:0] = [place for name, place in _PLACES.items() if f"{{{name}}}" in path]
+    paths[f"{state}/value"]["get"]["responses"]["304"] = {"description": "the value is that of `If-None-Match`"}
     return {
         "openapi": "3.1.0",
         "info": {"title": "qstate gateway", "version": __version__, "summary": "The state of running jobs over HTTP"},

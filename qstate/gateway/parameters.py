@@ -22,7 +22,7 @@ from qstate.keys import Column, ColumnType, Key, Namespace
 from qstate.protocol.limits import MAX_TOKEN
 from qstate.values.text_forms import namespace_of, parse_columns, parse_key, parse_namespace
 
-__all__ = ["BatchBody", "Parameters", "body_of", "name_of", "token_of"]
+__all__ = ["BatchBody", "Parameters", "body_of", "name_of", "refuse_parameters", "token_of"]
 
 DEFAULT_TIMEOUT_S, LONGEST_TIMEOUT_S = 5.0, 30.0
 MOST_BODY_BYTES = 1 << 20
@@ -144,6 +144,12 @@ class Parameters:
             return read(text)
         except (ValueError, KeyError):
             raise ConfigError(f"the parameter {name} must be {form}, got {text!r:.80}") from None
+
+
+def refuse_parameters(query: QueryParams) -> None:
+    """Raise `ConfigError` if there is a query: all that this request takes is in its body."""
+    if query:
+        raise ConfigError(f"there is no parameter {min(query.keys())!r:.80} here: the body has all; there are none")
 
 
 def _timeout(seconds: float) -> float:

@@ -21,7 +21,7 @@ from xxhash import xxh64_hexdigest
 from qstate.client import AsyncScanResults, ScannedEntry
 from qstate.errors import ConfigError, DeadlineExceeded, KeyNotFound, QStateError, QueryError, TooLarge
 from qstate.gateway.figures import JobFigures
-from qstate.gateway.parameters import BatchBody, Parameters, body_of, name_of, token_of
+from qstate.gateway.parameters import BatchBody, Parameters, body_of, name_of, refuse_parameters, token_of
 from qstate.gateway.problems import problem_of
 from qstate.gateway.upstream import Upstream
 from qstate.keys import Key
@@ -108,7 +108,7 @@ class Reads:
     async def values(self, request: Request) -> Response:
         """The values of many keys. A key that failed has its problem in the place of a value."""
         job, state = name_of(request, "job"), name_of(request, "state")
-        Parameters(request.query_params)
+        refuse_parameters(request.query_params)
         body = await body_of(request, BatchBody)
         demands = body.demands
         async with self._upstream.caller(token_of(request)) as caller:
@@ -168,8 +168,9 @@ def _name(state: Mapping[str, Any]) -> str:
 
 
 def _has(header: str, tag: str) -> bool:
-    """Whether an If-None-Match has the tag."""
-    return header.strip() == "*" or tag in (one.strip() for one in header.split(","))
+    """Whether an If-None-Match has the tag, weak or not."""
+    plain = tag.removeprefix("W/")
+    return header.strip() == "*" or plain in (one.strip().removeprefix("W/") for one in header.split(","))
 
 
 async def _results(
@@ -177,16 +178,17 @@ async def _results(
 ) -> list[bytes]:
     """The result of each key as JSON. Values are read a part at a time, and no more when the answer is large."""
     ends_at = time.monotonic() + demands["timeout_s"]
+    full = TooLarge(field="answer", limit=MOST_ANSWER_BYTES)
     results: list[bytes] = []
     size = 0
     for at in range(0, len(keys), PART_KEYS):
         part = keys[at : at + PART_KEYS]
-        views: dict[Key, Any] = dict.fromkeys(part, TooLarge(field="answer", limit=MOST_ANSWER_BYTES))
+        views: dict[Key, Any] = {}
         if size <= MOST_ANSWER_BYTES:
             views = await get_many(part, **demands | {"timeout_s": max(0.001, ends_at - time.monotonic())})
-        found = [json.encode(_result(key, views[key])) for key in part]
-        results += found
-        size += sum(map(len, found))
+        for key in part:
+            results.append(json.encode(_result(key, views[key] if size <= MOST_ANSWER_BYTES else full)))
+            size += len(results[-1])
     return results
 
 

@@ -6,6 +6,8 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +66,18 @@ def test_equal_readers_share_one_subscription(served: Served) -> None:
             for reader in (*readers, other, other):
                 reader.leave()
             assert len(feeds) == 0
+
+    asyncio.run(scenario())
+
+
+def test_readers_of_namespaces_that_python_takes_for_equal_share_nothing(served: Served) -> None:
+    async def scenario() -> None:
+        async with feeds_of(served[0]) as feeds:
+            spaces = (1, True, Decimal("1.0"), Decimal("1.00"))
+            readers = [feeds.reader(replace(KEY, namespaces=(space,)), None) for space in spaces]
+            assert len(feeds) == 4
+            for reader in readers:
+                reader.leave()
 
     asyncio.run(scenario())
 

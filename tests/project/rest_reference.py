@@ -52,7 +52,7 @@ def render() -> str:
 
 
 def _parameters(operation: dict[str, Any]) -> Iterator[str]:
-    parameters = operation["parameters"]
+    parameters = [one for one in operation["parameters"] if one["in"] == "query"]
     if parameters:
         yield from ("| parameter | type | |", "|---|---|---|")
         for one in parameters:

@@ -14,6 +14,10 @@ function field(name, description, properties = {}, kind = "input") {
   return element("label", {}, name, element("small", { textContent: description }), input);
 }
 
+function queryOf(operation) {
+  return operation.parameters.filter((parameter) => parameter.in === "query");
+}
+
 function formOf(path, method, operation) {
   const form = element("form");
   if (operation.description) {
@@ -22,7 +26,7 @@ function formOf(path, method, operation) {
   for (const [, name] of path.matchAll(/{(\w+)}/g)) {
     form.append(field(name, "part of the path", { required: true }));
   }
-  for (const parameter of operation.parameters) {
+  for (const parameter of queryOf(operation)) {
     const several = parameter.schema.type === "array";
     const description = several ? `${parameter.description} (here: one a line)` : parameter.description;
     form.append(field(parameter.name, description, {}, several ? "textarea" : "input"));
@@ -41,7 +45,7 @@ function formOf(path, method, operation) {
 
 function requestOf(path, method, operation, data) {
   const url = new URL(path.replace(/{(\w+)}/g, (_, name) => encodeURIComponent(data.get(name))), location.href);
-  for (const { name, schema } of operation.parameters) {
+  for (const { name, schema } of queryOf(operation)) {
     const texts = schema.type === "array" ? data.get(name).split("\n") : [data.get(name)];
     texts.filter((text) => text !== "").forEach((text) => url.searchParams.append(name, text));
   }

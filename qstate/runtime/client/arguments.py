@@ -238,7 +238,7 @@ def demands(min_epoch: int | None, max_staleness_s: float | None, wait_s: float 
         if seconds is not None:
             if not _is_number(seconds) or not 0 <= seconds < math.inf:
                 raise ConfigError(f"{name}_s must be seconds, from zero and finite, got {seconds!r}")
-            wanted[f"{name}_ms"] = min(round(seconds * 1000), _LARGEST)
+            wanted[f"{name}_ms"] = round(min(seconds * 1000, _LARGEST))
     return wanted
 
 
