@@ -11,19 +11,24 @@ and keeps bytes that a poller cannot see.
 from __future__ import annotations
 
 import ipaddress
+import logging
 import os
 import ssl
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from qstate.errors import ConfigError, TlsFailed
+from qstate.host.line_limit import limited
 from qstate.host.private_files import open_trusted
 
 __all__ = ["ALPN", "HANDSHAKE_MAX_BYTES", "ClientTls", "ServerTls", "TlsStream", "is_loopback"]
 
+log = limited(logging.getLogger(__name__))
+
 #: The name of the protocol in TLS's negotiation of protocols. The number is that of the protocol's first version.
 ALPN = "qstate/1"
+HTTP_ALPN = "http/1.1"
 #: The most bytes of a peer before the handshake is complete, as many as before the Welcome.
 HANDSHAKE_MAX_BYTES = 65536
 _READ_BYTES = 64 * 1024
@@ -51,6 +56,14 @@ class _Renewable:
         object.__setattr__(self, "_context", self._build())
         return True
 
+    def renew(self) -> None:
+        """As `reload`, and writes the result into the log instead of raising an error."""
+        try:
+            if self.reload():
+                log.info("took over changed certificates of %s", self._files()[0])
+        except ConfigError as exc:
+            log.error("%s; new connections use the certificates from before", exc)
+
     def _files(self) -> tuple[str, ...]:
         raise NotImplementedError
 
@@ -67,12 +80,14 @@ class ServerTls(_Renewable):
     - `key_file`: PEM, the private key, not encrypted; empty: it is in `certificate_file`.
     - `client_ca_file`: PEM, the authorities of clients' certificates; empty: clients need no certificate.
     - `require_client_certificate`: whether a client without a certificate is refused, when there is a `client_ca_file`.
+    - `alpn`: the name of the protocol that it serves.
     """
 
     certificate_file: str
     key_file: str = ""
     client_ca_file: str = ""
     require_client_certificate: bool = True
+    alpn: str = field(default=ALPN, kw_only=True)
     _context: ssl.SSLContext = field(init=False, repr=False, compare=False)
     _stamps: list[tuple[int, int, int] | None] = field(init=False, repr=False, compare=False, default_factory=list)
 
@@ -83,7 +98,7 @@ class ServerTls(_Renewable):
         return self.certificate_file, self.key_file, self.client_ca_file
 
     def _build(self) -> ssl.SSLContext:
-        context = _context(ssl.PROTOCOL_TLS_SERVER)
+        context = _context(ssl.PROTOCOL_TLS_SERVER, self.alpn)
         # Tickets would arrive at idle clients, which take such bytes for the end of the connection.
         context.num_tickets = 0
         if not self.certificate_file:
@@ -94,10 +109,15 @@ class ServerTls(_Renewable):
             context.verify_mode = ssl.CERT_REQUIRED if self.require_client_certificate else ssl.CERT_OPTIONAL
         return context
 
-    def for_http(self) -> ssl.SSLContext:
-        """A context with the same files for a server of HTTP, another protocol than that of the query port."""
+    def for_http(self) -> ServerTls:
+        """The same files for a server of HTTP, another protocol than that of the query port."""
+        return replace(self, alpn=HTTP_ALPN)
+
+    def lasting_context(self) -> ssl.SSLContext:
+        """A context for a server that keeps the one it gets: new connections use the files of the last `reload`."""
         context = self._build()
-        context.set_alpn_protocols(["http/1.1"])
+        # OpenSSL calls it for clients that name no server, too, and takes certificate and ALPN from the new context.
+        context.sni_callback = lambda connection, _name, _context: setattr(connection, "context", self._context)
         return context
 
     def stream(self, plain_refusal: bytes) -> TlsStream:
@@ -133,7 +153,7 @@ class ClientTls(_Renewable):
         return self.ca_file, self.certificate_file, self.key_file
 
     def _build(self) -> ssl.SSLContext:
-        context = _context(ssl.PROTOCOL_TLS_CLIENT)  # it verifies certificates and names
+        context = _context(ssl.PROTOCOL_TLS_CLIENT, ALPN)  # it verifies certificates and names
         if self.ca_file:
             _load_authorities(context, self.ca_file)
         else:
@@ -282,11 +302,11 @@ def _stamp(file: str) -> tuple[int, int, int] | None:
     return None if found is None else (found.st_mtime_ns, found.st_size, found.st_ino)
 
 
-def _context(protocol: int) -> ssl.SSLContext:
+def _context(protocol: int, alpn: str) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
-    context.set_alpn_protocols([ALPN])
+    context.set_alpn_protocols([alpn])
     return context
 
 

@@ -39,6 +39,8 @@ KEEP_ALIVE_S = 60
 SHUTDOWN_S = 10
 #: What a caller sends over a WebSocket is read and ignored.
 MOST_MESSAGE_BYTES = 4096
+#: How often it looks for renewed certificates, its own and that of its clients.
+RENEW_S = 1.0
 
 
 class _Bounded:
@@ -181,8 +183,10 @@ class GatewayServer(uvicorn.Server):
             timeout_graceful_shutdown=SHUTDOWN_S,
         )
         config.load()
-        if settings.tls is not None:
-            config.ssl = settings.tls.for_http()
+        tls = settings.tls.for_http() if settings.tls else None
+        if tls is not None:
+            config.ssl = tls.lasting_context()
+        self._renewable = [one for one in (tls, settings.upstream_tls) if one is not None]
         super().__init__(config)
         self._socket = listen(settings.host, settings.ports, "gateway")
 
@@ -200,7 +204,17 @@ class GatewayServer(uvicorn.Server):
         except ConfigError:
             self._socket.close()
             raise
-        await super().serve([self._socket])
+        renewing = asyncio.create_task(self._renew())
+        try:
+            await super().serve([self._socket])
+        finally:
+            renewing.cancel()
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(RENEW_S)
+            for tls in self._renewable:
+                await asyncio.to_thread(tls.renew)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Streams end first: uvicorn waits for them."""

@@ -13,7 +13,7 @@ import pytest
 from qstate.cli import main as cli
 from qstate.client import ClientTls
 from qstate.errors import ConfigError
-from qstate.gateway import upstream
+from qstate.gateway import server, upstream
 from qstate.gateway.server import GatewayServer
 from qstate.gateway.settings import GatewaySettings
 from qstate.tls import ServerTls
@@ -21,6 +21,7 @@ from tests.certificates import Authority
 from tests.cli.test_command_line import assert_one_line_error, run
 from tests.gateway.running_gateway import STATE, RunningGateway, running_gateway
 from tests.project.served_job import serve
+from tests.runtime.serving.raw_client import wait_until
 
 READER = """
 [principals.{name}]
@@ -151,6 +152,43 @@ def test_both_ways_may_be_tls(tmp_path: Path) -> None:
         httpx.Client(verify=ssl.create_default_context(cafile=authority.file)) as client,
     ):
         assert client.get(f"{gateway.url}{STATE}/value?key=JFK", headers=bearer("secret")).json()["value"] == 71.06
+
+
+def test_renewed_certificates_are_used_without_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "RENEW_S", 0.01)
+    authority = Authority(tmp_path)
+    own, shown = tmp_path / "own.pem", tmp_path / "shown.pem"
+    for file in (own, shown):
+        file.write_text(Path(authority.issue("127.0.0.1", expired=True)).read_text())
+    query_port = ServerTls(authority.issue("127.0.0.1"), client_ca_file=authority.file)
+    owner_tls = ClientTls(authority.file, authority.issue("127.0.0.1"))
+    upstream_tls = ClientTls(authority.file, str(shown))
+    with (
+        serve(tmp_path, token=b"secret", tls=query_port, owner_tls=owner_tls) as proxy,
+        running_gateway(proxy, tls=ServerTls(str(own)), upstream_tls=upstream_tls) as gateway,
+    ):
+
+        def ask() -> int:
+            trusted = ssl.create_default_context(cafile=authority.file)
+            trusted.set_alpn_protocols(["http/1.1"])
+            return httpx.get(f"{gateway.url}/v1/jobs", headers=bearer("secret"), verify=trusted).status_code
+
+        def status() -> int:
+            try:
+                return ask()
+            except httpx.ConnectError:
+                return 0
+
+        with pytest.raises(httpx.ConnectError, match="expired"):
+            ask()
+        own.write_text(Path(authority.issue("127.0.0.1")).read_text())
+        wait_until(lambda: status() > 0, "the gateway's renewed certificate")
+        assert ask() != 200  # the query port refuses the gateway's clients
+        shown.write_text(Path(authority.issue("gateway.example")).read_text())
+        wait_until(lambda: status() == 200, "the renewed certificate of the gateway's clients")
+        own.write_text("no certificate")
+        shown.write_text("no certificate")
+        assert ask() == 200
 
 
 @pytest.mark.parametrize(

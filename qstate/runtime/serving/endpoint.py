@@ -54,7 +54,6 @@ from qstate.runtime.serving.sharing.freed_memory import give_back, give_large_pi
 from qstate.runtime.serving.sharing.memory_budget import FREE_BYTES, MemoryBudget
 from qstate.runtime.serving.sharing.places import Places
 from qstate.runtime.serving.sharing.turns import TURN_BYTES, Turns
-from qstate.tls import ClientTls, ServerTls
 
 __all__ = ["Call", "Endpoint", "EndpointOptions", "EndpointOwner", "Service"]
 
@@ -196,7 +195,7 @@ class Endpoint:
             self._repeat(RELOAD_S, gate.reload)
         for tls in (self.options.tls, self.options.owner_tls):
             if tls is not None:
-                self._repeat(RELOAD_S, partial(_renew, tls))
+                self._repeat(RELOAD_S, tls.renew)
         if gate.audit is not None:
             self._repeat(INTERVAL_S, gate.audit.write)
             self.reactor.on_stop.add(gate.audit.write)
@@ -512,14 +511,6 @@ class EndpointOwner:
         the timeout, whatever a request does.
         """
         self._endpoint.shutdown(timeout_s)
-
-
-def _renew(tls: ServerTls | ClientTls) -> None:
-    try:
-        if tls.reload():
-            log.info("took over changed certificates of %s", tls.certificate_file)
-    except ConfigError as exc:
-        log.error("%s; new connections use the certificates from before", exc)
 
 
 def _discard(data: bytes) -> None:
