@@ -40,13 +40,6 @@ def test_generated_pages_match_the_code(path: Path) -> None:
 
 
 @each_page
-def test_relative_links_lead_somewhere(page: Page) -> None:
-    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.text):
-        if "://" not in target:
-            assert (page.path.parent / target).exists(), f"{page.name} links to {target}"
-
-
-@each_page
 def test_every_block_says_what_it_is(page: Page) -> None:
     """See `tests.project.documentation`; blocks inside lists are indented, and are not run."""
     assert page.text.count("\n```") == 2 * len(page.blocks), "a fence is open, or is written in another way"
