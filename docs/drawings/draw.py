@@ -217,7 +217,7 @@ def layers() -> Canvas:
         "layers",
         "The layers of the package",
         "From top to bottom: " + "; ".join(name for name, _ in (*LAYERS, *RUNTIME, *BELOW)) + ".",
-        616,
+        610,
     )
     y = 10
     for name, meaning in LAYERS:
@@ -238,7 +238,8 @@ def layers() -> Canvas:
 def _row(canvas: Canvas, y: int, name: str, meaning: str, x: int) -> None:
     canvas.box((x, y), (WIDTH - 2 * x, 24), kind="box")
     canvas.text((x + 8, y + 16), f"`{name}`", anchor="start")
-    canvas.text((WIDTH - x - 8, y + 16), meaning, anchor="end")
+    if meaning:
+        canvas.text((WIDTH - x - 8, y + 16), meaning, anchor="end")
 
 
 DRAWINGS = {
