@@ -34,6 +34,7 @@ __all__ = [
     "STACKED",
     "input_after",
     "noted",
+    "pack",
     "plain_files",
     "unpack",
     "write_compressed",
@@ -135,10 +136,21 @@ def plain_files(root: Path) -> dict[str, str]:
     return found
 
 
-def unpack(target: Path) -> None:
-    """The golden files as they were written."""
-    for path in GOLDEN.rglob("*"):
-        name = path.relative_to(GOLDEN)
+def pack(source: Path, target: Path) -> None:
+    """Keep the files below a directory as text: JSON as it is, others as hexadecimal."""
+    for name, text in plain_files(source).items():
+        kept = target / (name if name.endswith(".json") else f"{name}.hex")
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        if name.endswith(".json"):
+            shutil.copy(source / name, kept)
+        else:
+            kept.write_text(text)
+
+
+def unpack(source: Path, target: Path) -> None:
+    """The files that were packed, as they were written."""
+    for path in source.rglob("*"):
+        name = path.relative_to(source)
         if path.suffix == ".hex":
             found = target / name.with_suffix("")
             found.parent.mkdir(parents=True, exist_ok=True)
@@ -155,13 +167,7 @@ def main() -> None:
         write_lists(Path(scratch))
         write_identified(Path(scratch))
         write_compressed(Path(scratch))
-        for path in (path for path in Path(scratch).rglob("*") if path.is_file()):
-            name = path.relative_to(scratch)
-            (GOLDEN / name).parent.mkdir(parents=True, exist_ok=True)
-            if path.suffix == ".json":
-                shutil.copy(path, GOLDEN / name)
-            else:
-                (GOLDEN / f"{name}.hex").write_text(plain_files(path.parent)[path.name])
+        pack(Path(scratch), GOLDEN)
 
 
 if __name__ == "__main__":

@@ -19,12 +19,12 @@ from tests.checkpoint.book_reader import (
     read_savepoint_operator_states,
 )
 from tests.checkpoint.checkpoints import MAX_PARALLELISM, UID, StoredJob, entries_of, filled_state_after, state_after
-from tests.checkpoint.golden_files import IDENTIFIED, LAST, STACKED, input_after, noted, unpack
+from tests.checkpoint.golden_files import GOLDEN, IDENTIFIED, LAST, STACKED, input_after, noted, unpack
 
 
 @pytest.fixture
 def golden(tmp_path: Path) -> Path:
-    unpack(tmp_path)
+    unpack(GOLDEN, tmp_path)
     return tmp_path
 
 

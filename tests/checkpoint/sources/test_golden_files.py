@@ -13,6 +13,7 @@ from qstate.checkpoint.storage.local_directory import DurableDirectory
 from tests.checkpoint.checkpoints import UID, filled_state_after, held, state_after
 from tests.checkpoint.golden_files import (
     COMPRESSED,
+    GOLDEN,
     IDENTIFIED,
     LAST,
     STACKED,
@@ -28,7 +29,7 @@ from tests.checkpoint.golden_files import (
 
 @pytest.fixture
 def golden(tmp_path: Path) -> Path:
-    unpack(tmp_path / "golden")
+    unpack(GOLDEN, tmp_path / "golden")
     return tmp_path / "golden"
 
 
