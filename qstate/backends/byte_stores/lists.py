@@ -15,9 +15,9 @@ from qstate.backends.admission import admit_list, admit_values
 from qstate.backends.answers import pack_elements, unpack_elements
 from qstate.backends.byte_stores.layout import pack_sequence, stop_of
 from qstate.backends.byte_stores.store import ByteSnapshot
-from qstate.backends.byte_stores.table import BATCH_ENTRIES, SMALL, Batch, ByteState, ByteTable
+from qstate.backends.byte_stores.table import BATCH_ENTRIES, SMALL, Batch, ByteContainerTable
 from qstate.backends.contract import Change, ChangeOp
-from qstate.keys import Key, Namespace
+from qstate.keys import Key
 
 __all__ = ["ByteListTable", "additions_of"]
 
@@ -55,14 +55,10 @@ class _CachedList:
         self.rewritten = False
 
 
-class ByteListTable(ByteTable):
+class ByteListTable(ByteContainerTable[_CachedList]):
     """`_changed`: for each changed key, whether this epoch rewrote its list (True) or only added to it (False)."""
 
-    def __init__(self, state: ByteState, namespace: Namespace) -> None:
-        super().__init__(state, namespace)
-        self._cache: dict[Key, _CachedList] = {}
-        self._unwritten: dict[Key, _CachedList] = {}
-        self._changed: dict[Key, bool] = {}
+    _cached_class = _CachedList
 
     def get(self, key: Key) -> Any:
         cached = self._cached(key)
@@ -116,18 +112,6 @@ class ByteListTable(ByteTable):
             cached.added.extend(values)
         self._unwritten[key] = cached
 
-    def _cached(self, key: Key) -> _CachedList:
-        clock = self._clock
-        clock.left -= 1
-        if clock.left < 0:
-            clock.run_out()
-        cached = self._cache.get(key)
-        if cached is None:
-            if not self._cache:
-                self.state.touched(self)
-            cached = self._cache[key] = _CachedList()
-        return cached
-
     def flush(self) -> None:
         staged = []
         for key, cached in self._unwritten.items():
@@ -158,16 +142,6 @@ class ByteListTable(ByteTable):
                 yield self.change(op, group, encoded, pack_elements(elements))
             elif next(committed.scan(prefix, stop_of(prefix)), None) is not None:
                 yield self.change(ChangeOp.DELETE, group, encoded)
-
-    def wrote(self) -> bool:
-        return bool(self._unwritten or self._changed)
-
-    def forget(self) -> None:
-        self._cache, self._unwritten, self._changed = {}, {}, {}
-
-    def shrink(self) -> None:
-        self.flush()
-        self._cache = dict(self._unwritten)
 
     def size(self) -> int:
         weight = self.weigh(one for cached in self._cache.values() for one in (cached.elements or cached.added))

@@ -13,9 +13,9 @@ from typing import Any
 from qstate.backends.admission import admit_map, admit_map_key
 from qstate.backends.byte_stores.layout import stop_of
 from qstate.backends.byte_stores.store import ByteSnapshot
-from qstate.backends.byte_stores.table import BATCH_ENTRIES, MISSING, SMALL, Batch, ByteState, ByteTable
+from qstate.backends.byte_stores.table import BATCH_ENTRIES, MISSING, SMALL, Batch, ByteContainerTable
 from qstate.backends.contract import Change, ChangeOp
-from qstate.keys import Key, Namespace, decode_key
+from qstate.keys import Key, decode_key
 
 __all__ = ["ByteMapTable"]
 
@@ -40,14 +40,10 @@ def _entries(cached: _CachedMap) -> list[tuple[Key, Any]]:
     return [(map_key, value) for map_key, value in cached.known.items() if value is not _ABSENT]
 
 
-class ByteMapTable(ByteTable):
+class ByteMapTable(ByteContainerTable[_CachedMap]):
     """`_changed`: for each changed key the map keys that this epoch wrote to the store, None for a rewritten map."""
 
-    def __init__(self, state: ByteState, namespace: Namespace) -> None:
-        super().__init__(state, namespace)
-        self._cache: dict[Key, _CachedMap] = {}
-        self._unwritten: dict[Key, _CachedMap] = {}
-        self._changed: dict[Key, set[Key] | None] = {}
+    _cached_class = _CachedMap
 
     def get(self, key: Key) -> Any:
         cached = self._cached(key)
@@ -130,18 +126,6 @@ class ByteMapTable(ByteTable):
         cached.unwritten.add(map_key)
         self._unwritten[key] = cached
 
-    def _cached(self, key: Key) -> _CachedMap:
-        clock = self._clock
-        clock.left -= 1
-        if clock.left < 0:
-            clock.run_out()
-        cached = self._cache.get(key)
-        if cached is None:
-            if not self._cache:
-                self.state.touched(self)
-            cached = self._cache[key] = _CachedMap()
-        return cached
-
     def flush(self) -> None:
         staged = []
         for key, cached in self._unwritten.items():
@@ -185,16 +169,6 @@ class ByteMapTable(ByteTable):
                     yield self.change(ChangeOp.MAP_PUT, group, encoded, found, sub_key)
                 elif committed.get(prefix + sub_key) is not None:
                     yield self.change(ChangeOp.MAP_REMOVE, group, encoded, b"", sub_key)
-
-    def wrote(self) -> bool:
-        return bool(self._unwritten or self._changed)
-
-    def forget(self) -> None:
-        self._cache, self._unwritten, self._changed = {}, {}, {}
-
-    def shrink(self) -> None:
-        self.flush()
-        self._cache = dict(self._unwritten)
 
     def size(self) -> int:
         known = (value for cached in self._cache.values() for value in cached.known.values())

@@ -17,7 +17,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from qstate.backends.admission import refused_write
 from qstate.backends.byte_stores.layout import prefix_of, stop_of
@@ -33,6 +33,7 @@ __all__ = [
     "SMALL",
     "Additions",
     "Batch",
+    "ByteContainerTable",
     "ByteState",
     "ByteTable",
     "EpochWrites",
@@ -53,6 +54,7 @@ BATCH_ENTRIES = 1000
 SMALL = 256
 
 Batch = dict[bytes, bytes | None]
+Cached = TypeVar("Cached")
 
 
 class WriteClock:
@@ -212,3 +214,39 @@ class ByteTable(EpochWrites, StateTable):
         self._clock.left -= operations
         if self._clock.left < 0:
             self._clock.run_out()
+
+
+class ByteContainerTable(ByteTable, Generic[Cached]):
+    """What the tables of lists and of maps share: what is cached of each key, and which keys the epoch wrote."""
+
+    #: What is cached of a key; a new one knows nothing of its list or map.
+    _cached_class: type[Cached]
+
+    def __init__(self, state: ByteState, namespace: Namespace) -> None:
+        super().__init__(state, namespace)
+        self._cache: dict[Key, Cached] = {}
+        self._unwritten: dict[Key, Cached] = {}
+        #: For each key that this epoch wrote to the store, what it wrote of it.
+        self._changed: dict[Key, Any] = {}
+
+    def _cached(self, key: Key) -> Cached:
+        clock = self._clock
+        clock.left -= 1
+        if clock.left < 0:
+            clock.run_out()
+        cached = self._cache.get(key)
+        if cached is None:
+            if not self._cache:
+                self.state.touched(self)
+            cached = self._cache[key] = self._cached_class()
+        return cached
+
+    def wrote(self) -> bool:
+        return bool(self._unwritten or self._changed)
+
+    def forget(self) -> None:
+        self._cache, self._unwritten, self._changed = {}, {}, {}
+
+    def shrink(self) -> None:
+        self.flush()
+        self._cache = dict(self._unwritten)

@@ -516,14 +516,15 @@ class AsyncQueryableStateClient(AsyncParts):
             else:
                 return page, operation.known
 
-    async def _part(self, asked: AskedPart, timeout_s: float | None) -> tuple[Part, CachedState]:
-        tracing, query = self._tracing, asked.query
+    async def _part(self, asked: AskedPart) -> tuple[Part, CachedState]:
+        tracing, (query, request, timeout_s) = self._tracing, asked
+        deadline = self._deadline(timeout_s)
         if tracing is None:
-            return await self._answer(part_operation(self._links, query, asked.request, self._deadline(timeout_s)))
+            return await self._answer(part_operation(self._links, query, request, deadline))
         span = tracing.of_client(query.job, query.state, 1)
-        request = asked.request._replace(attributes=tracing.carried(span))
+        request = request._replace(attributes=tracing.carried(span))
         with tracing.ended(span):
-            return await self._answer(part_operation(self._links, query, request, self._deadline(timeout_s)))
+            return await self._answer(part_operation(self._links, query, request, deadline))
 
     async def _answer(self, operation: PartOperation | FailoverOne) -> tuple[Part, CachedState]:
         (part,) = await self._finish(operation)

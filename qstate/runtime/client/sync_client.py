@@ -481,14 +481,15 @@ class QueryableStateClient(SyncParts):
             else:
                 return page, operation.known
 
-    def _part(self, asked: AskedPart, timeout_s: float | None) -> tuple[Part, CachedState]:
-        tracing, query = self._tracing, asked.query
+    def _part(self, asked: AskedPart) -> tuple[Part, CachedState]:
+        tracing, (query, request, timeout_s) = self._tracing, asked
+        deadline = self._deadline(timeout_s)
         if tracing is None:
-            return self._answer(part_operation(self._links, query, asked.request, self._deadline(timeout_s)))
+            return self._answer(part_operation(self._links, query, request, deadline))
         span, query = self._traced(tracing, query, 1)
-        request = asked.request._replace(attributes=query.attributes)
+        request = request._replace(attributes=query.attributes)
         with tracing.ended(span):
-            return self._answer(part_operation(self._links, query, request, self._deadline(timeout_s)))
+            return self._answer(part_operation(self._links, query, request, deadline))
 
     def _answer(self, operation: PartOperation | FailoverOne) -> tuple[Part, CachedState]:
         (part,) = self._finish(operation)

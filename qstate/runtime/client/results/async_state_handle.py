@@ -6,14 +6,13 @@ Rules of this module: it calls the client and adds nothing to what the client do
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
 from qstate.errors import QueryError
 from qstate.keys import Column, Key, Namespace
 from qstate.runtime.client.results.async_results import AsyncScanResults, AsyncSubscription
-from qstate.runtime.client.results.typed_views import TypedViews
+from qstate.runtime.client.results.typed_views import NamedState
 from qstate.runtime.client.results.value_parts import MapPage
-from qstate.values.html_tables import html_table
 from qstate.views import ReadOnlyState
 
 __all__ = ["AsyncStateHandle"]
@@ -21,7 +20,7 @@ __all__ = ["AsyncStateHandle"]
 View = TypeVar("View", bound=ReadOnlyState)
 
 
-class AsyncStateHandle(Generic[View]):
+class AsyncStateHandle(NamedState[View]):
     """One state of one job, read with one isolation: `AsyncQueryableStateClient.state` makes it.
 
         last = client.state("alerts", "lastTemperature")
@@ -32,37 +31,7 @@ class AsyncStateHandle(Generic[View]):
     lives as long as the client.
     """
 
-    __slots__ = ("_client", "_isolation", "_job", "_name", "_typed")
-
-    def __init__(self, client: Any, names: tuple[str, str], typed: TypedViews[View], isolation: str) -> None:
-        self._client = client
-        self._job, self._name = names
-        self._typed = typed
-        self._isolation = isolation
-
-    @property
-    def job(self) -> str:
-        """The name of the job."""
-        return self._job
-
-    @property
-    def name(self) -> str:
-        """The queryable name of the state."""
-        return self._name
-
-    @property
-    def isolation(self) -> str:
-        """The isolation of all reads: `live` or `committed`. Subscriptions give what is committed in any case."""
-        return self._isolation
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._name!r} of job {self._job!r}, {self._isolation}>"
-
-    def _repr_html_(self) -> str:
-        """The handle as a table, for notebooks. It asks the job nothing."""
-        return html_table(
-            type(self).__name__, ["state", "job", "isolation"], [[self._name, self._job, self._isolation]]
-        )
+    __slots__ = ()
 
     async def get(self, key: Key, namespace: Namespace = None, **options: Any) -> View | None:
         """The view of the key's value, None without one: see `AsyncQueryableStateClient.get`."""

@@ -27,7 +27,7 @@ class SyncParts(ABC):
     """
 
     @abstractmethod
-    def _part(self, asked: AskedPart, timeout_s: float | None) -> tuple[Part, CachedState]:
+    def _part(self, asked: AskedPart) -> tuple[Part, CachedState]:
         """Send the request. Returns its answer, and what is known of the state."""
 
     def get_entries(
@@ -42,9 +42,8 @@ class SyncParts(ABC):
         **demands: Any,
     ) -> ReadOnlyMapState[Any, Any] | None:
         """The view of some entries of the key's map: of those of `map_keys` that are there. None without any."""
-        timeout_s = demands.pop("timeout_s", None)
         asked = AskedPart.of((job, state), key, namespace, isolation, demands).entries(map_keys)
-        view: ReadOnlyMapState[Any, Any] | None = asked.view(*self._part(asked, timeout_s))
+        view: ReadOnlyMapState[Any, Any] | None = asked.view(*self._part(asked))
         return view
 
     def get_page(
@@ -63,9 +62,8 @@ class SyncParts(ABC):
 
         The order is that of the encoded map keys, the same at every backend. Pages may be of different epochs.
         """
-        timeout_s = demands.pop("timeout_s", None)
         asked = AskedPart.of((job, state), key, namespace, isolation, demands).page(after, limit)
-        part, known = self._part(asked, timeout_s)
+        part, known = self._part(asked)
         return MapPage(asked.view(part, known), part.after)
 
     def get_slice(
@@ -84,18 +82,16 @@ class SyncParts(ABC):
 
         Positions begin with 0; without `stop`, it has all elements from `start` on.
         """
-        timeout_s = demands.pop("timeout_s", None)
         asked = AskedPart.of((job, state), key, namespace, isolation, demands).slice(start, stop)
-        view: ReadOnlyListState[Any] | None = asked.view(*self._part(asked, timeout_s))
+        view: ReadOnlyListState[Any] | None = asked.view(*self._part(asked))
         return view
 
     def get_size(
         self, job: str, state: str, key: Key, namespace: Namespace = None, isolation: str = LIVE, **demands: Any
     ) -> int:
         """The number of elements of the key's list or of entries of its map, 0 without a value."""
-        timeout_s = demands.pop("timeout_s", None)
         asked = AskedPart.of((job, state), key, namespace, isolation, demands).size()
-        part, _ = self._part(asked, timeout_s)
+        part, _ = self._part(asked)
         return part.total
 
     def get_large(
@@ -115,8 +111,7 @@ class SyncParts(ABC):
         time limit of each piece. Raises `ConcurrentModification` when the value has changed five times, `TooLarge` when
         it has more than `max_bytes` bytes.
         """
-        timeout_s = demands.pop("timeout_s", None)
         pieces = Pieces(AskedPart.of((job, state), key, namespace, isolation, demands), max_bytes)
-        while not pieces.take(*self._part(pieces.next, timeout_s)):
+        while not pieces.take(*self._part(pieces.next)):
             pass
         return pieces.view

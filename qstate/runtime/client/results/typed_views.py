@@ -1,6 +1,6 @@
-"""The type of view that a caller declares for a state, such as `ReadOnlyValueState[float]`.
+"""The state that a handle reads, and the type of view that a caller declares, such as `ReadOnlyValueState[float]`.
 
-Rules of this module: a declaration in; views in, views of the declared type out. It knows no requests.
+Rules of this module: names and a declaration in; views in, views of the declared type out. It knows no requests.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from qstate.errors import ConfigError, SerializationError
 from qstate.evolution.declared_values import DeclaredValues
 from qstate.runtime.client.scanning import ScannedEntry
 from qstate.runtime.client.subscriptions import ChangeBatch
+from qstate.values.html_tables import html_table
 from qstate.views import (
     ReadOnlyAggregatingState,
     ReadOnlyListState,
@@ -21,7 +22,7 @@ from qstate.views import (
     ReadOnlyValueState,
 )
 
-__all__ = ["TypedViews"]
+__all__ = ["NamedState", "TypedViews"]
 
 View = TypeVar("View", bound=ReadOnlyState)
 
@@ -79,3 +80,39 @@ class TypedViews(Generic[View]):
 
     def _read_as(self, view: ReadOnlyState) -> ReadOnlyState:
         return view if self._values is None else view.read_as(self._values, self._keys)
+
+
+class NamedState(Generic[View]):
+    """What the handles of both clients are: one state of one job, its isolation and the type of its views."""
+
+    __slots__ = ("_client", "_isolation", "_job", "_name", "_typed")
+
+    def __init__(self, client: Any, names: tuple[str, str], typed: TypedViews[View], isolation: str) -> None:
+        self._client = client
+        self._job, self._name = names
+        self._typed = typed
+        self._isolation = isolation
+
+    @property
+    def job(self) -> str:
+        """The name of the job."""
+        return self._job
+
+    @property
+    def name(self) -> str:
+        """The queryable name of the state."""
+        return self._name
+
+    @property
+    def isolation(self) -> str:
+        """The isolation of all reads: `live` or `committed`. Subscriptions give what is committed in any case."""
+        return self._isolation
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._name!r} of job {self._job!r}, {self._isolation}>"
+
+    def _repr_html_(self) -> str:
+        """The handle as a table, for notebooks. It asks the job nothing."""
+        return html_table(
+            type(self).__name__, ["state", "job", "isolation"], [[self._name, self._job, self._isolation]]
+        )

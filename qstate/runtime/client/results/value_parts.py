@@ -42,18 +42,20 @@ class MapPage(Generic[View]):
 
 
 class AskedPart(NamedTuple):
-    """A request for a part of a value, and the query that says of which value."""
+    """A request for a part of a value, the query that says of which value, and the seconds that it may take."""
 
     query: Query
     request: GetPart
+    timeout_s: float | None
 
     @classmethod
     def of(cls, names: tuple[Any, Any], key: Key, namespace: Namespace, isolation: str, demands: Any) -> AskedPart:
         """Without saying which part. Raises `ConfigError` and `WrongKeyType`."""
+        timeout_s = demands.pop("timeout_s", None)
         query = query_of(*names, namespace, isolation, **demands)
         check_names(*names)
         query.check_keys((key,))
-        return cls(query, GetPart(0, 0, names, namespace, query.options, key, BYTES, (), None, 0, 0))
+        return cls(query, GetPart(0, 0, names, namespace, query.options, key, BYTES, (), None, 0, 0), timeout_s)
 
     def entries(self, map_keys: Iterable[Key]) -> AskedPart:
         """These entries of a map."""
