@@ -1,4 +1,4 @@
-"""What each release wrote: checkpoints and savepoints of both backends, tokens of subscriptions, frames.
+"""What each release left behind: checkpoints and savepoints of both backends, subscriptions' tokens, frames, names.
 
 A release adds a folder of its name: `PYTHONPATH=.:conformance python tests/releases/golden_files.py` writes it, with
 the version that `qstate` says. The folders of earlier releases are never written again.
@@ -18,16 +18,18 @@ from qstate.client import QueryableStateClient
 from qstate_conformance import corpus
 from tests.checkpoint.golden_files import pack, unpack
 from tests.releases.program import EveryKind
+from tests.releases.public_names import public_names
 from tests.runtime.job.running_job import JOB, QUERY, RunningJob
 from tests.runtime.job.test_checkpoints import epoch_of_all
 
-__all__ = ["BACKENDS", "FRAMES", "LAST", "TOKEN_EPOCH", "WHATS", "commit", "entries_in", "releases", "unpack"]
+__all__ = ["BACKENDS", "FRAMES", "LAST", "NAMES", "TOKEN_EPOCH", "WHATS", "commit", "entries_in", "releases", "unpack"]
 
 HERE = Path(__file__).parent
 BACKENDS = ("heap", "rocksdb")
 #: What a folder has of each backend.
 WHATS = ("checkpoint", "savepoint")
 FRAMES = "frames.json"
+NAMES = "names.txt"
 #: The last epoch that is final, and the one at which the subscription's token was taken.
 LAST, TOKEN_EPOCH = 5, 3
 
@@ -89,6 +91,7 @@ def main() -> None:
     target.mkdir()
     for backend in BACKENDS:
         write_state(backend, target / backend)
+    (target / NAMES).write_text("".join(f"{name}\n" for name in public_names()))
     shutil.copy(Path(corpus.__file__).with_name(FRAMES), target / FRAMES)
 
 
