@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -20,38 +19,16 @@ from qstate.errors import (
     QueryError,
     SerializationError,
     TooLarge,
-    Unauthenticated,
-    Unavailable,
     UnknownJob,
     UnknownKeyGroupLocation,
-    WrongKeyType,
 )
 from qstate.protocol import Failure, Get, Locate, Location, Values
-from tests.runtime.client.peer import CLOSE, FINGERPRINT, STATE_ID, VALUE_STATE, Peer, Reply
+from tests.runtime.client.peer import FINGERPRINT, STATE_ID, VALUE_STATE, Peer, Reply
 from tests.runtime.client.real_job import MakeClient
 from tests.runtime.client.test_views import ReversedText
 
 #: The synchronous client, or the asyncio client that is asked as if it were synchronous.
 Client = Any
-
-
-def test_a_get_gives_a_view(client: Client) -> None:
-    view = client.get("job", "state", "JFK")
-    assert (view.value(), view.epoch, view.isolation) == ("JFK", 1, "live")
-
-
-def test_a_key_without_a_value_is_none(client: Client, peer: Peer) -> None:
-    peer.script = lambda request: (
-        [Values(request.id, (4,), (None,), FINGERPRINT)] if isinstance(request, Get) else peer.honest(request)
-    )
-    assert client.get("job", "state", "JFK") is None
-
-
-def test_many_keys_come_back_by_key(client: Client) -> None:
-    keys = [f"key-{number}" for number in range(500)]
-    found = client.get_many("job", "state", iter(keys))
-    assert list(found) == keys
-    assert all(view.value() == key for key, view in found.items())
 
 
 def test_no_keys_give_nothing(client: Client) -> None:
@@ -156,67 +133,6 @@ def test_an_unknown_job_is_raised_from_the_look_up(client: Client, peer: Peer) -
         client.get("nobody", "state", "JFK")
 
 
-def test_a_gap_in_the_owners_is_waited_for_and_then_named(make: MakeClient, peer: Peer) -> None:
-    peer.script = lambda request: (
-        [Location(request.id, VALUE_STATE, 128, ())] if isinstance(request, Locate) else peer.honest(request)
-    )
-    with make(peer.address, direct=True) as client:
-        with pytest.raises(UnknownKeyGroupLocation):
-            client.get("job", "state", "JFK", timeout_s=0.3)
-        assert len(peer.requests) > 1
-        peer.script = peer.honest
-        assert client.get("job", "state", "JFK").value() == "JFK"
-
-
-def test_a_state_that_moved_is_found_at_its_new_owner(make: MakeClient) -> None:
-    with Peer() as proxy, Peer() as old, Peer() as new:
-        place = old
-        proxy.script = lambda request: (
-            [place.location(request)] if isinstance(request, Locate) else proxy.honest(request)
-        )
-        old.script = lambda request: [Failure(request.id, FailureCode.UNKNOWN_STATE_ID, {})]
-        with make(proxy.address, direct=True) as client:
-            with pytest.raises(QueryError):
-                client.get("job", "state", "JFK", timeout_s=0.1)
-            place = new
-            assert client.get("job", "state", "JFK").value() == "JFK"
-
-
-def test_keys_of_several_owners_are_merged_in_order(make: MakeClient) -> None:
-    with Peer() as proxy, Peer() as left, Peer() as right:
-        owners = ((0, 64, *left.address, STATE_ID), (64, 128, *right.address, STATE_ID))
-        proxy.script = lambda request: (
-            [Location(request.id, VALUE_STATE, 128, owners)] if isinstance(request, Locate) else proxy.honest(request)
-        )
-        keys = [f"key-{number}" for number in range(300)]
-        with make(proxy.address, direct=True) as client:
-            found = client.get_many("job", "state", keys)
-        assert [view.value() for view in found.values()] == keys
-        assert left.requests
-        assert right.requests
-
-
-def test_a_lost_connection_is_made_again_without_the_caller_noticing(client: Client, peer: Peer) -> None:
-    assert client.get("job", "state", "JFK").value() == "JFK"
-    peer.drop_connections()
-    assert client.get("job", "state", "LGA").value() == "LGA"
-    assert peer.connections == 2
-
-
-def test_a_connection_that_breaks_mid_answer_is_made_again_for_the_next_request(client: Client, peer: Peer) -> None:
-    breaks = iter([b"\x00\x00\x00\x20\x94\x03", b""])
-
-    def script(request: Any) -> Iterable[Reply]:
-        torn = next(breaks, None) if isinstance(request, Get) else None
-        return peer.honest(request) if torn is None else [torn, CLOSE]
-
-    peer.script = script
-    for _ in range(2):
-        with pytest.raises(Unavailable):
-            client.get("job", "state", "JFK")
-    assert client.get("job", "state", "JFK").value() == "JFK"
-
-
 def test_a_proxy_that_comes_back_within_the_deadline_is_found(make: MakeClient) -> None:
     with Peer() as first, make(first.address) as client:
         client.get("job", "state", "JFK")
@@ -236,40 +152,11 @@ def test_a_peer_that_never_answers_is_deadline_exceeded(client: Client, peer: Pe
     assert client.get("job", "state", "JFK").value() == "JFK"
 
 
-def test_a_silent_connection_is_given_up_for_a_new_one(make: MakeClient, peer: Peer) -> None:
-    silent = threading.Event()
-    peer.script = lambda request: [] if silent.is_set() and peer.connections == 1 else peer.honest(request)
-    with make(peer.address) as client:
-        client.ping()
-        silent.set()
-        with pytest.raises(DeadlineExceeded):
-            client.ping(timeout_s=1.1)
-        assert client.ping() > 0
-        assert peer.connections == 2
-
-
 def test_an_overloaded_peer_gets_no_request_during_its_pause(client: Client, peer: Peer) -> None:
     peer.script = refusing(peer, FailureCode.OVERLOADED, retry_after_ms=60_000)
     with pytest.raises(Overloaded):
         client.get("job", "state", "JFK")
     assert len([request for request in peer.requests if isinstance(request, Get)]) == 1
-
-
-def test_a_wrong_token_is_refused_at_once(make: MakeClient, direct: bool | None) -> None:
-    with Peer(accepts=lambda token: token == b"secret") as peer:
-        with pytest.raises(Unauthenticated), make(peer.address, direct=direct) as client:
-            client.get("job", "state", "JFK")
-        with make(peer.address, direct=direct, token="secret") as client:
-            assert client.get("job", "state", "JFK").value() == "JFK"
-
-
-@pytest.mark.parametrize("key", [1.5, None, 2**63, "\ud800", ("a", None), (), ["a"]])
-def test_an_invalid_key_is_refused_before_it_is_sent(client: Client, peer: Peer, key: Any) -> None:
-    with pytest.raises(WrongKeyType):
-        client.get("job", "state", key)
-    with pytest.raises(WrongKeyType):
-        client.get_many("job", "state", ["a", key, "b"])
-    assert client.get("job", "state", "JFK").value() == "JFK"
 
 
 def test_an_unknown_serializer_is_an_error_that_names_the_remedy(make: MakeClient, peer: Peer) -> None:

@@ -44,20 +44,6 @@ def closes_under(kind: type, peer: Peer) -> Callable[[Any], Iterable[Reply]]:
     return lambda request: [CLOSE] if isinstance(request, kind) else peer.honest(request)
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_a_get_whose_connection_breaks_is_unavailable_and_sent_once(make: MakeClient, known: bool) -> None:
-    with Peer() as peer, make(peer) as client:
-        if known:
-            assert client.get("job", "state", "warm").value() == "warm"
-            peer.requests.clear()
-        peer.script = closes_under(Get, peer)
-        with pytest.raises(Unavailable, match="broke during the request"):
-            client.get("job", "state", "poison", timeout_s=PATIENCE_S)
-        peer.script = peer.honest
-        assert client.get("job", "state", "JFK").value() == "JFK"
-        assert [get.keys for get in of_type(peer, Get)] == [("poison",), ("JFK",)]
-
-
 @pytest.mark.parametrize("kind", [Locate, Describe, Ping])
 def test_every_request_whose_connection_breaks_is_sent_once(make: MakeClient, kind: type) -> None:
     ask: dict[type, Callable[[Any], Any]] = {
@@ -86,21 +72,6 @@ def test_a_committed_get_whose_connection_breaks_does_not_go_to_a_fallback(make:
         assert of_type(standby, Get) == []
         assert client.get("job", "state", "JFK", isolation=COMMITTED).value() == "JFK"
         assert [get.keys for get in of_type(standby, Get)] == [("JFK",)]
-
-
-def test_unavailable_from_a_peer_is_not_retried(make: MakeClient) -> None:
-    with Peer() as peer, make(peer) as client:
-        for answer in (
-            lambda request: Failure(request.id, FailureCode.UNAVAILABLE, {}),
-            lambda request: Values(request.id, (-1,), (int(FailureCode.UNAVAILABLE),), FINGERPRINT),
-        ):
-            peer.requests.clear()
-            peer.script = lambda request, answer=answer: (
-                [answer(request)] if isinstance(request, Get) else peer.honest(request)
-            )
-            with pytest.raises(Unavailable):
-                client.get("job", "state", "poison")
-            assert len(of_type(peer, Get)) == 1
 
 
 @pytest.mark.parametrize("code", [FailureCode.SHUTTING_DOWN, FailureCode.OVERLOADED])

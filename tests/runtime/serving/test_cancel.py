@@ -69,16 +69,6 @@ def cancel(client: RawClient, number: int) -> None:
     client.sock.sendall(frame(encode(Cancel(number))))
 
 
-def test_a_get_that_waits_for_an_owner_is_answered_when_it_is_cancelled(served: Served) -> None:
-    with RawClient(served.proxy.address) as client:
-        number = client.send_get((JOB, "empty"), "a", deadline_ms=FOR_LONG_MS)
-        cancel(client, number)
-        assert failure_code(client.answer_to(number)) == FailureCode.CANCELLED
-        cancel(client, number)
-        cancel(client, 77)
-        assert isinstance(client.get((JOB, STATE), "a"), Values)
-
-
 def test_a_cancelled_get_is_not_read(served: Served) -> None:
     with RawClient(served.server.address) as client:
         slow = client.send_get(served.state_id, "slow")

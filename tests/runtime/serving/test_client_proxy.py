@@ -22,7 +22,7 @@ from qstate.runtime.serving.state_server import StateServer
 from tests.runtime.serving.conftest import ProxyFactory, ServerFactory
 from tests.runtime.serving.oracles import BrokenOracle, PendingOracle, RefusingOracle, TableOracle, owner, table
 from tests.runtime.serving.raw_client import PATIENCE_S, RawClient, failure_code, value, wait_until
-from tests.runtime.serving.readers import EPOCH, EVERYTHING, MAX_PARALLELISM, DictReader, GatedReader, instance
+from tests.runtime.serving.readers import EVERYTHING, MAX_PARALLELISM, DictReader, GatedReader, instance
 
 TARGET = ("job", "lastTemperature")
 ENTRIES = {f"key {number}": float(number) for number in range(100)}
@@ -42,24 +42,6 @@ def dead_port() -> int:
 @pytest.fixture
 def served() -> StateInstance:
     return instance(DictReader(ENTRIES))
-
-
-def test_get_is_answered_as_the_owner_answers(
-    registry: StateRegistry, start_server: ServerFactory, start_proxy: ProxyFactory, served: StateInstance
-) -> None:
-    oracle = TableOracle(lastTemperature=table(served, serve(registry, start_server(), served)))
-    proxy = start_proxy()
-    proxy.set_location_oracle("job", oracle)
-    with RawClient(proxy.address) as client:
-        answer = client.get(TARGET, "key 7", "missing", "key 8")
-        assert isinstance(answer, Values)
-        assert (answer.results, answer.epochs) == ((value(7.0), None, value(8.0)), (EPOCH,) * 3)
-        assert failure_code(client.get(TARGET, 7)) == FailureCode.WRONG_KEY_TYPE
-        assert failure_code(client.get(TARGET, "a", options={"isolation": "committed"})) == FailureCode.UNSUPPORTED
-        assert failure_code(client.get(b"\0" * 16, "a")) == FailureCode.UNSUPPORTED
-        assert failure_code(client.get(TARGET, "a", deadline_ms=0)) == FailureCode.DEADLINE_EXCEEDED
-        assert isinstance(client.get(TARGET, "key 7"), Values)
-    assert oracle.asked == 1
 
 
 def test_keys_are_split_over_their_owners_and_merged_in_order(
@@ -107,21 +89,6 @@ def test_unknown_state_is_fatal_and_looked_up_each_time(
         # A state appears when its function opens it.
         oracle.tables["lastTemperature"] = table(served, serve(registry, start_server(), served))
         assert isinstance(client.get(TARGET, "key 1"), Values)
-
-
-def test_locate_and_describe_return_the_oracles_answers(start_proxy: ProxyFactory, served: StateInstance) -> None:
-    owners = Owner(LOWER, "10.0.0.1", 9067, b"1" * 16), Owner(KeyGroupRange(65, 128), "10.0.0.2", 9068, b"2" * 16)
-    proxy = start_proxy()
-    proxy.set_location_oracle("job", TableOracle(lastTemperature=table(served, *owners)))
-    with RawClient(proxy.address) as client:
-        location, description = client.locate(*TARGET), client.describe("job")
-    assert isinstance(location, Location) and isinstance(description, Description)
-    assert location.state == served.describe() and location.max_parallelism == MAX_PARALLELISM
-    assert location.owners == (
-        (0, 64, "10.0.0.1", 9067, b"1" * 16),
-        (65, 128, "10.0.0.2", 9068, b"2" * 16),
-    )
-    assert description.entries == (served.describe(),)
 
 
 def test_stale_state_id_after_a_restart_is_looked_up_without_the_client_noticing(

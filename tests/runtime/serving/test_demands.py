@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -50,22 +49,6 @@ class Lag:
         return None if self.behind_s is None else time.monotonic() - self.behind_s
 
 
-@pytest.mark.parametrize(("isolation", "epoch"), [("live", EPOCH), ("committed", EARLIER)])
-def test_min_epoch_is_met_up_to_the_epoch_of_the_answer(
-    isolation: str, epoch: int, registry: StateRegistry, start_server: ServerFactory
-) -> None:
-    state_id = registry.register(instance(DictReader(ENTRIES), committed=DictReader(ENTRIES, EARLIER)))
-    with RawClient(start_server().address) as client:
-        for least in (0, epoch - 1, epoch):
-            answer = client.get(state_id, "a", "missing", options={"isolation": isolation, "min_epoch": least})
-            assert isinstance(answer, Values)
-            assert answer.epochs == (epoch, epoch)
-        refusal = client.get(state_id, "missing", options={"isolation": isolation, "min_epoch": epoch + 1})
-    assert isinstance(refusal, Failure)
-    assert refusal.code == FailureCode.EPOCH_NOT_REACHED
-    assert refusal.details == {"epoch": epoch, "min_epoch": epoch + 1}
-
-
 def test_the_epoch_is_that_of_the_answer(registry: StateRegistry, start_server: ServerFactory) -> None:
     def advance(reader: MovingReader) -> None:
         reader.epoch += 1
@@ -76,12 +59,6 @@ def test_the_epoch_is_that_of_the_answer(registry: StateRegistry, start_server: 
         refusal = client.get(state_id, "a", options={"min_epoch": EPOCH + 3})
     assert isinstance(answer, Values) and answer.epochs == (EPOCH + 1,)
     assert isinstance(refusal, Failure) and refusal.details["epoch"] == EPOCH + 2
-
-
-def test_a_current_view_is_fresh_enough_for_every_bound(registry: StateRegistry, start_server: ServerFactory) -> None:
-    state_id = registry.register(instance(DictReader(ENTRIES), committed=DictReader(ENTRIES)))
-    with RawClient(start_server().address) as client:
-        assert isinstance(client.get(state_id, "a", options=COMMITTED | {"max_staleness_ms": 0}), Values)
 
 
 def test_a_view_behind_the_bound_is_refused(registry: StateRegistry, start_server: ServerFactory) -> None:
@@ -95,35 +72,6 @@ def test_a_view_behind_the_bound_is_refused(registry: StateRegistry, start_serve
     assert isinstance(refusal, Failure) and refusal.code == FailureCode.TOO_STALE
     assert refusal.details["max_staleness_ms"] == 4_999
     assert refusal.details["staleness_ms"] >= 5_000  # type: ignore[operator]
-
-
-def test_a_view_that_may_lack_any_commit_is_too_stale_for_every_bound(
-    registry: StateRegistry, start_server: ServerFactory
-) -> None:
-    reader = DictReader(ENTRIES)
-    state_id = registry.register(instance(reader, committed=reader, behind_since=lambda: -math.inf))
-    with RawClient(start_server().address) as client:
-        for most_ms in (0, 10**12, (1 << 63) - 1):
-            refusal = client.get(state_id, "a", options=COMMITTED | {"max_staleness_ms": most_ms})
-            assert isinstance(refusal, Failure) and refusal.code == FailureCode.TOO_STALE
-            assert refusal.details == {"max_staleness_ms": most_ms}
-        assert isinstance(client.get(state_id, "a", options=COMMITTED), Values)
-
-
-def test_before_the_first_commit_a_committed_read_is_refused(
-    registry: StateRegistry, start_server: ServerFactory
-) -> None:
-    committed = DictReader({}, epoch=-1)
-    state_id = registry.register(instance(DictReader(ENTRIES), committed=committed))
-    with RawClient(start_server().address) as client:
-        for demand in ({}, {"min_epoch": 0}, {"min_epoch": EPOCH}, {"max_staleness_ms": 0}):
-            refusal = client.get(state_id, "a", "missing", options=COMMITTED | demand)
-            assert isinstance(refusal, Failure) and refusal.code == FailureCode.NO_COMMITTED_EPOCH
-            assert refusal.details == {}
-        assert isinstance(client.get(state_id, "a"), Values)
-        committed.epoch = 0
-        answer = client.get(state_id, "a", options=COMMITTED)
-    assert isinstance(answer, Values) and (answer.epochs, answer.results) == ((0,), (None,))
 
 
 def test_state_restored_from_before_epoch_0_is_committed(registry: StateRegistry, start_server: ServerFactory) -> None:

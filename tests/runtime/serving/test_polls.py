@@ -16,7 +16,7 @@ from qstate.backends.answers import pack_elements
 from qstate.backends.contract import ChangeOp
 from qstate.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor
 from qstate.errors import FailureCode
-from qstate.keys import KeyGroupRange, key_group
+from qstate.keys import KeyGroupRange
 from qstate.protocol import Changes, Failure, Get, Poll, Run
 from qstate.runtime.routing.location import LocationTable, Owner
 from qstate.runtime.serving.registry import StateRegistry
@@ -68,18 +68,6 @@ def pairs(answer: Changes) -> list[tuple[int, Any, bytes]]:
     ]
 
 
-def test_committed_changes_are_answered_in_the_order_of_their_epochs(
-    history: History, served: tuple[RawClient, bytes]
-) -> None:
-    history.commit(0, put("JFK", 1), put("LGA", 2))
-    history.commit(1, put("JFK", 3))
-    history.seal(2, put("JFK", 4))
-    answer = changes(*served)
-    assert sorted(pairs(answer)) == [(0, "JFK", b"\x01"), (0, "LGA", b"\x02"), (1, "JFK", b"\x03")]
-    assert [run.epoch for run in answer.runs] == sorted(run.epoch for run in answer.runs)
-    assert (answer.next_epoch, answer.position, answer.committed, answer.stop_group) == (2, b"", 1, MAX_PARALLELISM)
-
-
 @pytest.mark.parametrize(
     ("behind_s", "told"), [(None, {}), (2.0, {"?staleness_ms": 2000}), (math.inf, {"?staleness_ms": None})]
 )
@@ -112,15 +100,6 @@ def test_poll_waits_for_the_next_committed_epoch(history: History, served: tuple
     assert isinstance(answer, Changes) and pairs(answer) == [(1, "JFK", b"\x02")]
 
 
-def test_without_changes_the_answer_is_a_progress_mark(history: History, served: tuple[RawClient, bytes]) -> None:
-    client, state_id = served
-    history.commit(0, put("JFK", 1))
-    answer = changes(client, state_id, from_epoch=0, keys=("LGA",), wait_ms=20)
-    assert (answer.runs, answer.next_epoch, answer.committed) == ((), 1, 0)
-    ahead = changes(client, state_id, from_epoch=7, wait_ms=20)
-    assert (ahead.runs, ahead.next_epoch, ahead.committed) == ((), 7, 0)
-
-
 def test_epochs_without_selected_changes_do_not_end_the_wait(history: History, served: tuple[RawClient, bytes]) -> None:
     client, state_id = served
     number = send_poll(client, state_id, keys=("LGA",), wait_ms=10_000)
@@ -132,18 +111,6 @@ def test_epochs_without_selected_changes_do_not_end_the_wait(history: History, s
     answer = client.answer_to(number)
     assert isinstance(answer, Changes)
     assert (pairs(answer), answer.next_epoch) == ([(2, "LGA", b"\x03")], 3)
-
-
-def test_changes_are_selected_by_key_namespace_prefix_and_key_group(
-    history: History, served: tuple[RawClient, bytes]
-) -> None:
-    history.commit(0, put("JFK", 1), put("LGA", 2), put("JFK", 3, namespace="day"))
-    assert pairs(changes(*served, keys=("JFK",), namespaces=(None,))) == [(0, "JFK", b"\x01")]
-    assert pairs(changes(*served, namespaces=("day",))) == [(0, "JFK", b"\x03")]
-    assert pairs(changes(*served, prefix="LG")) == [(0, "LGA", b"\x02")]
-    group = key_group("LGA", MAX_PARALLELISM)
-    found = changes(*served, start_group=group, stop_group=group + 1)
-    assert (pairs(found), found.stop_group) == ([(0, "LGA", b"\x02")], group + 1)
 
 
 def test_long_history_comes_in_answers_of_bounded_size(history: History, served: tuple[RawClient, bytes]) -> None:
@@ -170,31 +137,6 @@ def test_change_that_fits_no_answer_is_too_large(
         answer = poll(client, state_id)
         assert isinstance(answer, Failure) and answer.code == FailureCode.TOO_LARGE
         client.ping()
-
-
-def test_compacted_names_the_oldest_epoch(history: History, served: tuple[RawClient, bytes]) -> None:
-    for epoch in range(3):
-        history.commit(epoch, put("JFK", epoch))
-    history.snapshot()
-    history.commit(3, put("JFK", 3))
-    answer = poll(*served, from_epoch=2)
-    assert isinstance(answer, Failure)
-    assert (answer.code, answer.details) == (FailureCode.COMPACTED, {"epoch": 2, "oldest_epoch": 3})
-    assert pairs(changes(*served, from_epoch=3)) == [(3, "JFK", b"\x03")]
-
-
-@pytest.mark.parametrize(
-    "fields, code",
-    [
-        ({"keys": (7,)}, FailureCode.WRONG_KEY_TYPE),
-        ({"position": b"?"}, FailureCode.MALFORMED),
-    ],
-)
-def test_request_that_does_not_suit_is_refused(
-    served: tuple[RawClient, bytes], fields: dict[str, Any], code: FailureCode
-) -> None:
-    answer = poll(*served, **fields)
-    assert isinstance(answer, Failure) and answer.code == code
 
 
 def test_waiting_poll_is_answered_when_the_state_goes(
