@@ -37,7 +37,7 @@ _ALONE = """
     client P-HELLO-8 P-TLS-1 P-TLS-2 P-SCAN-8 P-SCAN-11 P-SCAN-12
     server P-SCAN-1 P-SCAN-2 P-SCAN-3 P-SCAN-4 P-SCAN-5 P-SCAN-6 P-SCAN-7 P-SCAN-9 P-SCAN-10
     server P-TLS-4 P-PART-1 P-PART-2 P-PART-3 P-PART-6 P-PART-7 P-DESC-6
-    client P-PART-8 P-DESC-7
+    client P-PART-8 P-DESC-7 P-POLL-12
 """
 _LINES = [line.split() for line in _ALONE.strip().splitlines()]
 SERVER_ALONE = {rule for side, *rules in _LINES for rule in rules if side == "server"}

@@ -26,7 +26,7 @@ from qstate.gateway.parameters import MOST_KEYS, Parameters, name_of, token_of
 from qstate.gateway.problems import answer_to, problem_of
 from qstate.gateway.upstream import Upstream
 from qstate.keys import MAX_PARALLELISM_LIMIT, ColumnType, Key
-from qstate.runtime.client.subscriptions import Span, spans_of
+from qstate.runtime.client.subscriptions import Place, Span, place_in
 from qstate.runtime.client.subscriptions import token_of as place_of
 from qstate.values.text_forms import key_of
 
@@ -158,12 +158,12 @@ def _place(parameters: Parameters, last_event_id: str | None) -> str | None:
     epoch = parameters.number("from_epoch")
     if place is not None:
         # It goes into the id of events: only what this side would write itself.
-        return place_of(spans_of(place))
+        return place_of(place_in(place))
     if epoch is None:
         return None
     if not 0 <= epoch < 1 << 63:
         raise ConfigError(f"from_epoch must be the number of an epoch, from 0, got {epoch}")
-    return place_of([Span(0, MAX_PARALLELISM_LIMIT, epoch)])
+    return place_of(Place((Span(0, MAX_PARALLELISM_LIMIT, epoch),)))
 
 
 class _EventStream(Response):

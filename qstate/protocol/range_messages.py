@@ -54,6 +54,7 @@ from qstate.protocol.rules import (
 )
 
 __all__ = [
+    "HISTORY",
     "OWNER",
     "STALENESS",
     "Changes",
@@ -161,6 +162,8 @@ class Page(NamedTuple):
 STALENESS = "?staleness_ms"
 #: Answers with the same number are of one owner, and of one history of the state.
 OWNER = "?owner"
+#: Epochs with the same number are the same ones only in answers with the same history.
+HISTORY = "?history"
 
 
 def _read_known(raw: Raw, limits: Limits) -> Mapping[str, Detail]:
@@ -170,8 +173,7 @@ def _read_known(raw: Raw, limits: Limits) -> Mapping[str, Detail]:
     if STALENESS in found:
         age = found[STALENESS]
         known[STALENESS] = age if type(age) is int and age >= 0 else None
-    if type(found.get(OWNER)) is int:
-        known[OWNER] = found[OWNER]
+    known.update((name, found[name]) for name in (OWNER, HISTORY) if type(found.get(name)) is int)
     return known
 
 

@@ -155,10 +155,12 @@ def changes(
     committed: int | None = None,
     runs: tuple[Any, ...] | list[Any] = (),
     fingerprint: Any = FINGERPRINT,
+    attributes: Mapping[str, Any] | None = None,
 ) -> bytes:
     """Changes; unless it is said, the epoch before `next_epoch` is the newest committed one."""
     newest = next_epoch - 1 if committed is None else committed
-    return message(CHANGES, request_id, fingerprint, stop_group, next_epoch, position, newest, runs)
+    last = () if attributes is None else (attributes,)
+    return message(CHANGES, request_id, fingerprint, stop_group, next_epoch, position, newest, runs, *last)
 
 
 def part(

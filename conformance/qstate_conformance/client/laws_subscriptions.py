@@ -30,8 +30,8 @@ def _run(epoch: int, *keys: str) -> list[Any]:
     return [epoch, 1, None, list(keys), None, [pack(f"{key} in {epoch}") for key in keys]]
 
 
-def _changes(stop: int, next_epoch: int, position: bytes, *runs: list[Any]) -> Answer:
-    return lambda request: frames.changes(request.id, stop, next_epoch, position, committed=9, runs=runs)
+def _changes(stop: int, next_epoch: int, position: bytes, *runs: list[Any], **more: Any) -> Answer:
+    return lambda request: frames.changes(request.id, stop, next_epoch, position, committed=9, runs=runs, **more)
 
 
 def _answering(peer: Peer, answers: dict[tuple[tuple[int, int], tuple[int, bytes]], list[Answer]]) -> None:
@@ -123,3 +123,28 @@ def test_owners_of_parts_are_followed_each_at_its_own_place(subject: ClientSubje
         assert peer.faults == []
     assert sorted(given) == sorted([(4, [LOW[0]]), (5, [LOW[1]]), (4, [HIGH[0]]), (5, [HIGH[1]])]), given
     assert (low, (4, b"")) not in polls, "the first half had everything up to epoch 5"
+
+
+@law("P-POLL-12")
+def test_changes_of_another_history_do_not_come_next(subject: ClientSubject) -> None:
+    """When the history is another one, the client reports COMPACTED, or begins again with a snapshot."""
+    needs(subject, "subscribe")
+    everything = (0, MAX_PARALLELISM)
+    before, after = ({"?history": number} for number in (17, (1 << 63) - 1))
+    with Peer() as peer:
+        _answering(
+            peer,
+            {
+                (everything, (0, b"")): [_changes(MAX_PARALLELISM, 1, b"", _run(0, LOW[0]), attributes=before)],
+                (everything, (1, b"")): [_changes(MAX_PARALLELISM, 2, b"", _run(1, LOW[1]), attributes=after)],
+            },
+        )
+        with client_of(subject, peer) as client:
+            outcome = client.subscribe(1, from_epoch=0)
+        assert peer.faults == []
+    first, *others = outcome.body["batches"]
+    assert (first["epoch"], [change["key"] for change in first["changes"]]) == (0, [LOW[0]]), outcome
+    if others:
+        assert all(batch["snapshot"] for batch in others), outcome
+    else:
+        assert outcome.body["error"]["code"] == "COMPACTED", outcome

@@ -136,17 +136,18 @@ export function read(payload) {
   need(isInteger(type, 0, MAX_UINT32) && isInteger(id, 0, MAX_UINT32), "a message begins with its type and its id");
   const check = CHECKS.get(type);
   need(check !== undefined, `a server sends no message of type ${type}`);
-  return { type, id, ...check(SIZES.has(type) ? withoutAttributes(rest, SIZES.get(type)) : rest, id) };
+  if (!SIZES.has(type)) return { type, id, ...check(rest, id) };
+  const [elements, attributes] = withoutAttributes(rest, SIZES.get(type));
+  return { type, id, attributes, ...check(elements, id) };
 }
 
-/** The fields of an answer, which may end with attributes: those that may be ignored are (P-ATTR-1). */
+/** The fields of an answer, and the attributes with which it may end: none that must not be ignored (P-ATTR-1). */
 function withoutAttributes(fields, size) {
   need(fields.length === size || fields.length === size + 1, "the number of fields of an answer");
-  for (const attributes of fields.slice(size)) {
-    need(attributes instanceof Map, "attributes are a map");
-    for (const [name, value] of attributes) need(name.startsWith("?") && isScalar(value), `the attribute ${name}`);
-  }
-  return fields.slice(0, size);
+  const attributes = fields.length > size ? fields[size] : new Map();
+  need(attributes instanceof Map, "attributes are a map");
+  for (const [name, value] of attributes) need(name.startsWith("?") && isScalar(value), `the attribute ${name}`);
+  return [fields.slice(0, size), attributes];
 }
 
 /** How many fields the answers have. */

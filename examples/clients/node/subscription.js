@@ -1,4 +1,4 @@
-// Subscriptions: the committed state, and then its committed changes, epoch by epoch (P-POLL-9, P-POLL-10).
+// Subscriptions: the committed state, and then its committed changes, epoch by epoch (P-POLL-9, P-POLL-10, P-POLL-12).
 //
 // The key groups of a state are in parts, one for each owner, and each part has its own epoch. A part without an epoch is
 // scanned first: the scan shows one epoch of its owner. From the epoch after it on, polls ask for changes. A part whose
@@ -28,6 +28,7 @@ export class Subscription {
   #asker;
   #selection;
   #parts;
+  #history = null;
   #batches = null;
 
   constructor(asker, selection, position) {
@@ -68,6 +69,7 @@ export class Subscription {
       for (const part of this.#parts) if (!polls.has(part)) polls.set(part, this.#polled(part));
       const [part, found] = await Promise.race(polls.values());
       polls.delete(part);
+      if (!this.#parts.includes(part)) continue;
       if (found === null) this.#replace(part, [newPart(part.start, part.stop, null)]);
       else yield* this.#taken(part, found);
     }
@@ -109,7 +111,15 @@ export class Subscription {
   }
 
   *#taken(part, { answer, known }) {
-    const { stopGroup, nextEpoch, position, runs } = answer;
+    const { stopGroup, nextEpoch, position, runs, attributes } = answer;
+    const history = attributes.get("?history") ?? this.#history;
+    if (this.#history !== null && history !== this.#history) {
+      // The job has begun again: what was given is of other epochs.
+      this.#history = null;
+      for (const one of [...this.#parts]) this.#replace(one, [newPart(one.start, one.stop, null)]);
+      return;
+    }
+    this.#history = history;
     if (stopGroup < part.stop) {
       const rest = newPart(stopGroup, part.stop, part.given);
       if (part.place.length) {

@@ -4,7 +4,11 @@ Rules of this module: no sockets, no threads, no asyncio. It starts operations o
 the synchronous and the asyncio client wait for a `NextBatch`. Requests are in flight only for a caller that waits or
 has waited: who does not ask for the next batch gets nothing more, and holds one answer for each owner at most.
 
-    learn the state --> snapshot, unless the caller says where to begin --> poll each range, again and again
+    learn the state --> history and snapshot, unless the caller says where to begin --> poll each range, again and again
+
+**Histories.** A job that begins again, from nothing or from a savepoint, counts its epochs from 0. So the first poll
+asks which history of the state there is, before the snapshot; a token has it too. Changes of another history are never
+taken for those that come next.
 
 **Ranges.** An answer may be about fewer key groups than were asked for, because their owners have changed. Then the
 range is divided there. So each range has its own place, and a place never depends on who owns what.
@@ -25,17 +29,30 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from qstate.errors import FailureCode, NoCommittedEpoch, QStateError, QueryError, Retry, ScanExpired, TooLarge
+from qstate.errors import (
+    Compacted,
+    ConfigError,
+    FailureCode,
+    NoCommittedEpoch,
+    QStateError,
+    QueryError,
+    Retry,
+    ScanExpired,
+    TooLarge,
+)
 from qstate.keys import MAX_PARALLELISM_LIMIT, key_group
 from qstate.protocol import Changes, Poll
+from qstate.protocol.fields import MAX_INT64
 from qstate.protocol.limits import DEFAULT_MAX_FRAME
 from qstate.protocol.messages import NO_EPOCH
+from qstate.protocol.range_messages import HISTORY
 from qstate.runtime.client.operations import GetOperation, LearnOperation, Links, Operation, Terms
 from qstate.runtime.client.owner_operations import PollOperation, ScanOperation
 from qstate.runtime.client.state_cache import CachedState
 from qstate.runtime.client.subscriptions import (
     ChangeBatch,
     ChangeKind,
+    Place,
     SnapshotScan,
     Span,
     StateChange,
@@ -60,6 +77,7 @@ _PASSING = frozenset(
 )
 #: With fallbacks, a failure ends a poll after so many tries.
 _TRIES: Mapping[int, int] = dict.fromkeys(FailureCode, 2)
+_BEGUN_AGAIN = "the job has begun again, without the epochs before, or the token is of another job"
 _UNKNOWN = frozenset((FailureCode.UNKNOWN_JOB, FailureCode.UNKNOWN_STATE))
 
 
@@ -143,11 +161,14 @@ class Subscribing:
         self._links = links
         self._wanted = wanted
         self._batches: deque[ChangeBatch] = deque()
-        self._ranges = [_Range(*span) for span in wanted.spans or ()]
+        self._ranges = [] if wanted.begin is None else [_Range(*span) for span in wanted.begin.spans]
         #: The step before the first poll.
         self._first = _Range(0, MAX_PARALLELISM_LIMIT, 0)
         self._begun = False
-        self._snapshot_due = wanted.spans is None
+        self._snapshot_due = wanted.begin is None
+        #: Whether a server has said which history there is, as far as it knows; and which one it is.
+        self._asked_history = False
+        self._history = None if wanted.begin is None else wanted.begin.history
         self._scan: SnapshotScan | None = None
         self._waiting: NextBatch | None = None
         self._job_down_until = -math.inf
@@ -257,13 +278,19 @@ class Subscribing:
             one.operation = PollOperation(self._links, wanted.query, poll, now + left_s, terms)
         elif known is None:
             one.operation = LearnOperation(self._links, wanted.query, now + GRACE_S, terms)
+        elif self._snapshot_due and not self._asked_history:
+            poll = self._poll(_Range(0, known.max_parallelism, MAX_INT64), 0)
+            one.operation = PollOperation(self._links, wanted.query, poll, now + GRACE_S, terms)
         elif self._snapshot_due and wanted.keys is not None:
             one.operation = _SnapshotOperation(self._links, wanted.query, wanted.keys, now + GRACE_S, terms)
         elif self._snapshot_due:
             self._scan = self._scan or SnapshotScan(wanted, known.max_parallelism)
             one.operation = ScanOperation(self._links, wanted.query, self._scan.request, now + GRACE_S, terms)
         else:
-            self._begin_polls(known)
+            try:
+                self._begin_polls(known)
+            except ConfigError as error:
+                self._error = error
             self._advance(now)
             return
         one.endpoint = endpoint
@@ -282,7 +309,9 @@ class Subscribing:
     def _take(self, one: _Range, operation: Operation) -> None:
         if isinstance(operation, PollOperation):
             (changes,) = operation.results()
-            self._take_changes(one, changes, operation.known)
+            self._check_history(one, changes)
+            if self._begun:
+                self._take_changes(one, changes, operation.known)
         elif isinstance(operation, _SnapshotOperation):
             self._take_values(operation)
         elif isinstance(operation, ScanOperation):
@@ -290,11 +319,26 @@ class Subscribing:
         else:
             operation.results()  # the cache has it now
 
+    def _check_history(self, one: _Range, changes: Changes) -> None:
+        """Raises `Compacted` when the changes are of another history than what the caller has."""
+        history = changes.attributes.get(HISTORY)
+        self._asked_history = True
+        if not isinstance(history, int):
+            return  # the server does not say it
+        if self._history is None:
+            self._history = history
+        elif history != self._history:
+            raise Compacted(job=self._wanted.job, state=self._wanted.state, epoch=one.epoch, reason=_BEGUN_AGAIN)
+
     def _begin_polls(self, known: CachedState) -> None:
+        """Make the ranges those of the wanted key groups. Raises `ConfigError` if the place to begin lacks some."""
         groups = known.max_parallelism
         wanted = self._wanted.keys
+        of_keys = set(range(groups)) if wanted is None else {key_group(key, groups) for key in wanted}
+        found = {group for one in self._ranges for group in range(one.start, min(one.stop, groups))}
+        if not (self._wanted.parts or of_keys <= found):
+            raise ConfigError("the token is of a subscription to other keys: subscribe to these without it")
         if wanted is not None:
-            of_keys = {key_group(key, groups) for key in wanted}
             for one in self._ranges:
                 inside = [group for group in of_keys if one.start <= group < one.stop]
                 one.start, one.stop = min(inside, default=0), max(inside, default=-1) + 1
@@ -334,7 +378,7 @@ class Subscribing:
         self._snapshot_due = False
         for one, changes in zip(self._ranges[:-1], made[:-1], strict=True):
             # Only the last batch completes the snapshot, so only that one has a place to continue from.
-            self._batches.append(ChangeBatch(one.epoch - 1, changes, True, NO_EPOCH, ()))
+            self._batches.append(ChangeBatch(one.epoch - 1, changes, True, NO_EPOCH, None))
         self._give(self._ranges[-1].epoch - 1, made[-1], snapshot=True)
 
     def _take_page(self, operation: ScanOperation) -> None:
@@ -352,7 +396,7 @@ class Subscribing:
         else:
             changes = self._scan.take(page, operation.known.maker)
             if changes and not self._scan.over:
-                self._batches.append(ChangeBatch(page.epoch, changes, True, NO_EPOCH, ()))
+                self._batches.append(ChangeBatch(page.epoch, changes, True, NO_EPOCH, None))
                 return
         if self._scan.over:
             self._snapshot_due = False
@@ -389,8 +433,8 @@ class Subscribing:
 
     def _give(self, epoch: int, changes: list[StateChange], *, snapshot: bool = False) -> None:
         self._complete = min(one.epoch for one in self._ranges) - 1
-        spans = tuple(one.span for one in self._ranges)
-        self._batches.append(ChangeBatch(epoch, changes, snapshot, self._complete, spans))
+        place = Place(tuple(one.span for one in self._ranges), self._history)
+        self._batches.append(ChangeBatch(epoch, changes, snapshot, self._complete, place))
 
     def _answered(self, one: _Range, now: float) -> None:
         one.failures, one.due = 0, now

@@ -32,11 +32,12 @@ __all__ = [
     "DEFAULT_PROGRESS_S",
     "ChangeBatch",
     "ChangeKind",
+    "Place",
     "Span",
     "StateChange",
     "Wanted",
     "changes_of",
-    "spans_of",
+    "place_in",
     "token_of",
     "wanted_of",
 ]
@@ -103,6 +104,16 @@ class Span(NamedTuple):
     epoch: int
 
 
+class Place(NamedTuple):
+    """Where a subscription continues. `history` stands for the history of the state that the epochs are of.
+
+    None: no server has said it.
+    """
+
+    spans: Sequence[Span]
+    history: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class ChangeBatch:
     """All selected changes of one epoch in a range of key groups; or, with `snapshot`, the state as of that epoch.
@@ -114,7 +125,7 @@ class ChangeBatch:
     changes: Sequence[StateChange]
     snapshot: bool
     complete: int
-    _spans: tuple[Span, ...]
+    _place: Place | None
 
     @property
     def token(self) -> str | None:
@@ -122,7 +133,7 @@ class ChangeBatch:
 
         None while a snapshot is not complete.
         """
-        return token_of(self._spans) if self._spans else None
+        return None if self._place is None else token_of(self._place)
 
     def __iter__(self) -> Iterator[StateChange]:
         return iter(self.changes)
@@ -141,33 +152,37 @@ def changes_of(run: Run, maker: ViewMaker) -> Iterable[StateChange]:
         yield StateChange(epoch, kind, key, namespace, map_key, view)
 
 
-def token_of(spans: Iterable[Span]) -> str:
-    """The spans as text."""
-    return base64.urlsafe_b64encode(msgpack.packb([1, [tuple(span) for span in spans]])).decode()
+def token_of(place: Place) -> str:
+    """The place as text."""
+    row = [1, [tuple(span) for span in place.spans], place.history]
+    return base64.urlsafe_b64encode(msgpack.packb(row)).decode()
 
 
-def spans_of(token: str) -> list[Span]:
+def place_in(token: str) -> Place:
     """The inverse of `token_of`. Raises `ConfigError` for any other text."""
     try:
-        version, rows = msgpack.unpackb(base64.urlsafe_b64decode(token.encode()))
-        spans = [Span(*row) for row in rows]
+        version, rows, history = msgpack.unpackb(base64.urlsafe_b64decode(token.encode()))
+        spans = tuple(Span(*row) for row in rows)
         at = 0
         for span in spans:
-            if not (at <= span.start < span.stop <= MAX_PARALLELISM_LIMIT and span.epoch >= 0):
+            if {*map(type, span)} != {int}:
+                raise TypeError(span)
+            if not (at <= span.start < span.stop <= MAX_PARALLELISM_LIMIT and 0 <= span.epoch <= _LARGEST):
                 raise ValueError(span)
             at = span.stop
-        if version != 1 or not spans:
-            raise ValueError(version)
+        if version != 1 or not spans or type(history) not in (int, type(None)):
+            raise ValueError(token)
     except Exception:
         raise ConfigError(f"token must be the `token` of a batch of changes, got {token!r:.80}") from None
-    return spans
+    return Place(spans, history)
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What a subscription is about.
 
-    `namespaces`: all if there are none. `keys`: all if None. `spans`: where to begin, None: with a snapshot.
+    `namespaces`: all if there are none. `keys`: all if None. `begin`: where to begin, None: with a snapshot. `parts`:
+    only the key groups of `begin` are wanted, otherwise it must have all of them.
     `progress_s`: how long a poll waits. `patience_s`: how long there may be no answer; `timeout_s`: before the first.
     """
 
@@ -176,10 +191,11 @@ class Wanted:
     namespaces: tuple[Namespace, ...]
     keys: tuple[Key, ...] | None
     prefix: Prefix
-    spans: Sequence[Span] | None
+    begin: Place | None
     progress_s: float
     patience_s: float
     timeout_s: float
+    parts: bool = False
 
     @property
     def query(self) -> Query:
@@ -289,20 +305,20 @@ def wanted_of(
     Selected(prefix).check()
     if prefix is not None and wanted is not None:
         raise ConfigError("subscribe takes keys or a prefix, not both")
-    spans = _begin(from_epoch, token)
-    times = map(check_timeout, (progress_s, patience_s, timeout_s))
-    return Wanted(*names, namespaces, wanted, prefix, spans, *times)
+    begin = _begin(from_epoch, token)
+    progress_s, patience_s, timeout_s = map(check_timeout, (progress_s, patience_s, timeout_s))
+    return Wanted(*names, namespaces, wanted, prefix, begin, progress_s, patience_s, timeout_s)
 
 
-def _begin(from_epoch: int | None, token: str | None) -> list[Span] | None:
+def _begin(from_epoch: int | None, token: str | None) -> Place | None:
     if token is not None:
         if from_epoch is not None:
             raise ConfigError("subscribe takes from_epoch=... or token=..., not both")
         if not isinstance(token, str):
             raise ConfigError(f"token must be the `token` of a batch of changes, got {token!r:.80}")
-        return spans_of(token)
+        return place_in(token)
     if from_epoch is None:
         return None
     if type(from_epoch) is not int or not 0 <= from_epoch <= _LARGEST:
         raise ConfigError(f"from_epoch must be the number of an epoch, from 0, got {from_epoch!r}")
-    return [Span(0, MAX_PARALLELISM_LIMIT, from_epoch)]
+    return Place((Span(0, MAX_PARALLELISM_LIMIT, from_epoch),))

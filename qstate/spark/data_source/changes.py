@@ -15,15 +15,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from qstate.client import QueryableStateClient
 from qstate.errors import Compacted, JobError, NoCommittedEpoch
 from qstate.keys import key_identity
 from qstate.runtime.client.query import COMMITTED
-from qstate.runtime.client.subscriptions import ChangeKind, Span, StateChange, token_of
+from qstate.runtime.client.subscriptions import ChangeKind, Place, Span, StateChange
+from qstate.spark.data_source.feed_client import FeedClient
 from qstate.spark.data_source.live import Selection
 from qstate.spark.data_source.table import StateRow
 
-__all__ = ["ChangeFeed"]
+__all__ = ["ChangeFeed", "started_over"]
 
 #: How long a poll waits whose epochs are committed already.
 PROGRESS_S = 0.02
@@ -39,7 +39,7 @@ class ChangeFeed:
     selection: Selection
     patience_s: float
 
-    def snapshot(self, client: QueryableStateClient, span: Span) -> Iterator[StateRow]:
+    def snapshot(self, client: FeedClient, span: Span, history: int | None) -> Iterator[StateRow]:
         """What the changes from `span.epoch` on are changes of. Raises what the client raises, and `JobError`."""
         before, reached = span.epoch - 1, span.epoch - 1
         later: dict[Any, list[StateChange]] = {}
@@ -56,7 +56,7 @@ class ChangeFeed:
             with entries:
                 for key, namespace, view in entries:
                     if view.epoch > reached:
-                        for change in self.between(client, span._replace(epoch=reached + 1), view.epoch + 1):
+                        for change in self.between(client, span._replace(epoch=reached + 1), history, view.epoch + 1):
                             later.setdefault(_place(change), []).append(change)
                         reached = view.epoch
                     value = _before(view.contents(), later.get((key_identity(namespace), key), ()))
@@ -65,22 +65,21 @@ class ChangeFeed:
         except NoCommittedEpoch:
             return
 
-    def changes(self, client: QueryableStateClient, span: Span, until: int) -> Iterator[StateRow]:
+    def changes(self, client: FeedClient, span: Span, history: int | None, until: int) -> Iterator[StateRow]:
         """The rows of the epochs from `span.epoch` to `until` (exclusive). Raises as `snapshot`."""
-        for change in self.between(client, span, until):
+        for change in self.between(client, span, history, until):
             value = change.value
             if change.map_key is not None:
                 value = {change.map_key: value}
             yield StateRow(change.key, change.namespace, value, change.epoch, change.kind.value)
 
-    def between(self, client: QueryableStateClient, span: Span, until: int) -> Iterator[StateChange]:
+    def between(self, client: FeedClient, span: Span, history: int | None, until: int) -> Iterator[StateChange]:
         """The changes of these epochs, which are committed. Raises as `snapshot`."""
-        subscription = client.subscribe(
-            self.job,
-            self.state,
+        subscription = client.follow(
+            (self.job, self.state),
+            Place((span,), history),
             prefix=self.selection.prefix,
             namespace=self.selection.namespace,
-            token=token_of([span]),
             progress_s=PROGRESS_S,
             patience_s=self.patience_s,
         )
@@ -91,12 +90,21 @@ class ChangeFeed:
                     if batch.complete >= until - 1:
                         return
         except Compacted as exc:
+            if "oldest_epoch" not in exc.details:
+                raise started_over(self.job) from exc
             raise JobError(
                 f"the stream of state {self.state!r} of job {self.job!r} is at epoch {span.epoch}, and the job has the "
                 f"changes since epoch {exc.details.get('oldest_epoch')} only: the stream was away for too long. Start "
                 "it with a new checkpointLocation: it begins with a snapshot. With a higher snapshot_interval or "
                 "retained_snapshots the job keeps changes longer"
             ) from exc
+
+
+def started_over(job: str) -> JobError:
+    """The epochs of the job are not those of the stream any more."""
+    return JobError(
+        f"job {job!r} has started over since this stream has read it: start the stream with a new checkpointLocation, too"
+    )
 
 
 def _place(change: StateChange) -> Any:

@@ -3,7 +3,8 @@
 Rules of this module: offsets and partitions. `changes` reads. An offset is plain data, and all that a batch depends on:
 
     {"version": 1, "ranges": []}                              before the snapshot
-    {"version": 1, "ranges": [[start, stop, epoch], ...]}     of the key groups start to stop, `epoch` comes next
+    {"version": 1, "ranges": [[start, stop, epoch], ...], "history": number}
+                                      of the key groups start to stop, `epoch` comes next, in this history of the state
 
 So Spark, which stores the offsets of a batch before it reads it, reads the same epochs again after a failure. The
 ranges are those of the owners at that moment; those of the next offset may be others.
@@ -21,8 +22,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from qstate.errors import ConfigError, FailureCode, JobError, QueryError, Retry
-from qstate.runtime.client.subscriptions import Span
-from qstate.spark.data_source.changes import ChangeFeed
+from qstate.runtime.client.subscriptions import Place, Span
+from qstate.spark.data_source.changes import ChangeFeed, started_over
 from qstate.spark.data_source.feed_client import FeedClient
 from qstate.spark.data_source.live import LiveState
 from qstate.spark.data_source.options import SourceOptions
@@ -41,9 +42,9 @@ _PASSING = frozenset(
 class _FeedPart(InputPartition):
     """A range of key groups: its snapshot as of the epoch before `until`; or the changes from an epoch on, up to it."""
 
-    def __init__(self, start: int, stop: int, begin: int | None, until: int) -> None:
+    def __init__(self, start: int, stop: int, begin: int | None, until: int, history: int | None) -> None:
         super().__init__(None)
-        self.start, self.stop, self.begin, self.until = start, stop, begin, until
+        self.start, self.stop, self.begin, self.until, self.history = start, stop, begin, until, history
 
 
 class ChangeStream(DataSourceStreamReader):
@@ -66,23 +67,23 @@ class ChangeStream(DataSourceStreamReader):
         self._own = state.table.schema(options.key_names, changes=True)
         self._feed = ChangeFeed(options.job, options.state, state.selection, options.seconds_of_patience)
         self._client: FeedClient | None = None
-        self._reached: list[Span] | None = None
+        self._reached: Place | None = None
         self._asked_at = time.monotonic()
-        #: The first answer of those that led nowhere.
-        self._stuck_since: float | None = None
+        #: The first failure of those that have followed each other.
+        self._failing_since: float | None = None
 
     def __getstate__(self) -> Mapping[str, Any]:
         """Tasks have clients of their own."""
         return {**self.__dict__, "_client": None}
 
     def initialOffset(self) -> dict[str, Any]:
-        self._reached = []
-        return _offset([])
+        self._reached = Place(())
+        return _offset(self._reached)
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
         """Some releases of Spark call it without the start."""
         if start is not None:
-            self._reached = _spans(start)
+            self._reached = _place(start)
         threading.Event().wait(max(0.0, self._asked_at + PAUSE_S - time.monotonic()))
         self._asked_at = time.monotonic()
         try:
@@ -92,48 +93,45 @@ class ChangeStream(DataSourceStreamReader):
             if self._reached is None or not passing or self._out_of_patience():
                 raise
             return _offset(self._reached)
+        self._failing_since = None
         self._reached = self._forward(found)
         return _offset(self._reached)
 
-    def _newest(self) -> list[Span]:
+    def _newest(self) -> Place:
         if self._client is None:
             self._client = self._options.client(self._serializer)
         return self._client.committed(self._options.job, self._options.state, self._groups)
 
-    def _forward(self, found: list[Span]) -> list[Span]:
+    def _forward(self, found: Place) -> Place:
         """The newest epochs, and none before those that were reached: an owner that restarts may be one behind."""
-        reached = self._reached or []
-        pieces = list(_overlaps(reached, found))
-        if any(after < before - 1 for _, _, before, after in pieces):
-            if self._out_of_patience():
-                raise JobError(
-                    f"job {self._options.job!r} is at epoch {found[0].epoch - 1}, and this stream has read a later "
-                    "one: the job has started over. Start the stream with a new checkpointLocation, too"
-                )
-        else:
-            self._stuck_since = None
+        reached = self._reached or Place(())
+        if None not in (found.history, reached.history) and found.history != reached.history:
+            raise started_over(self._options.job)
+        pieces = list(_overlaps(reached.spans, found.spans))
         if pieces and all(after <= before for _, _, before, after in pieces):
             return reached  # perhaps with other owners, but no epoch is new
-        return [Span(start, stop, max(before, after)) for start, stop, before, after in pieces] or found
+        forward = [Span(start, stop, max(before, after)) for start, stop, before, after in pieces]
+        return Place(forward or found.spans, found.history)
 
     def _out_of_patience(self) -> bool:
-        self._stuck_since = self._stuck_since or self._asked_at
-        return time.monotonic() - self._stuck_since > self._options.seconds_of_patience
+        self._failing_since = self._failing_since or self._asked_at
+        return time.monotonic() - self._failing_since > self._options.seconds_of_patience
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        first, last = _spans(start), _spans(end)
+        first, (last, history) = _place(start).spans, _place(end)
         if not first:
-            return [_FeedPart(span.start, span.stop, None, span.epoch) for span in last]
-        return [_FeedPart(*one) for one in _overlaps(first, last) if one[2] < one[3]]
+            return [_FeedPart(span.start, span.stop, None, span.epoch, history) for span in last]
+        return [_FeedPart(*one, history) for one in _overlaps(first, last) if one[2] < one[3]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _FeedPart)
-        begin, until = partition.begin, partition.until
-        with self._options.client(self._serializer) as client:
+        begin, until, history = partition.begin, partition.until, partition.history
+        client = self._options.client(self._serializer)
+        with client:
             if begin is None:
-                rows = self._feed.snapshot(client, Span(partition.start, partition.stop, until))
+                rows = self._feed.snapshot(client, Span(partition.start, partition.stop, until), history)
             else:
-                rows = self._feed.changes(client, Span(partition.start, partition.stop, begin), until)
+                rows = self._feed.changes(client, Span(partition.start, partition.stop, begin), history, until)
             yield from batches_of(rows, self._wanted, self._own)
 
     def stop(self) -> None:
@@ -141,14 +139,14 @@ class ChangeStream(DataSourceStreamReader):
             self._client.close()
 
 
-def _offset(spans: Sequence[Span]) -> dict[str, Any]:
-    return {"version": 1, "ranges": [list(span) for span in spans]}
+def _offset(place: Place) -> dict[str, Any]:
+    return {"version": 1, "ranges": [list(span) for span in place.spans], "history": place.history}
 
 
-def _spans(offset: Mapping[str, Any]) -> list[Span]:
+def _place(offset: Mapping[str, Any]) -> Place:
     if offset.get("version") != 1:
         raise JobError(f"the stream's checkpoint is of another version of qstate: {offset!r:.200}; begin a new one")
-    return [Span(*row) for row in offset["ranges"]]
+    return Place([Span(*row) for row in offset["ranges"]], offset.get("history"))
 
 
 def _overlaps(first: Sequence[Span], last: Sequence[Span]) -> Iterator[tuple[int, int, int, int]]:

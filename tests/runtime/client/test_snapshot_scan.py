@@ -9,7 +9,7 @@ import pytest
 from qstate.errors import ConfigError
 from qstate.keys import key_group
 from qstate.protocol import Page
-from qstate.runtime.client.subscriptions import SnapshotScan, Span, Wanted, spans_of, token_of, wanted_of
+from qstate.runtime.client.subscriptions import Place, SnapshotScan, Span, Wanted, place_in, token_of, wanted_of
 from qstate.views import ViewMaker
 
 GROUPS = 4
@@ -59,11 +59,25 @@ def test_key_group_that_an_owner_lost_halfway_is_read_again() -> None:
 
 
 def test_token_is_read_as_it_was_written() -> None:
-    spans = [Span(0, 3, 7), Span(3, 128, 9)]
-    assert spans_of(token_of(spans)) == spans
+    for history in (None, 0, (1 << 63) - 1):
+        place = Place((Span(0, 3, 7), Span(3, 128, 9)), history)
+        assert place_in(token_of(place)) == place
 
 
-@pytest.mark.parametrize("token", ["", "x", token_of([]), token_of([Span(3, 3, 0)]), token_of([Span(0, 4, -1)]), 7])
+NO_TOKENS = [
+    "",
+    "x",
+    7,
+    token_of(Place(())),
+    token_of(Place((Span(3, 3, 0),))),
+    token_of(Place((Span(0, 4, -1),))),
+    token_of(Place((Span(0, 4, 1 << 63),))),
+    token_of(Place((Span(0.0, 4, 0),))),  # type: ignore[arg-type]
+    token_of(Place((Span(0, 4, 0),), "another")),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize("token", NO_TOKENS)
 def test_text_that_is_no_token_is_refused(token: Any) -> None:
     options: dict[str, Any] = {"prefix": None, "from_epoch": None, "progress_s": 1.0, "patience_s": 1.0}
     with pytest.raises(ConfigError, match="token"):

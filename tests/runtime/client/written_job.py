@@ -98,9 +98,10 @@ class WrittenJob:
         self.lose()
         for part in self.parts:
             part.backend.close()
-        root = self._directory / f"life-{next(self._lives)}"
+        life = next(self._lives)
+        root = self._directory / f"life-{life}"
         directory_of(root).make()
-        JobManifest(JOB, GROUPS, (parts,), {_UID: "query"}).write(root)
+        JobManifest(JOB, GROUPS, (parts,), {_UID: f"query {life}"}).write(root)
         self.parts = [_Part(root, number, parts, descriptor) for number in range(parts)]
         self.epoch = -1
         self.proxy.set_location_oracle(JOB, self)

@@ -83,6 +83,7 @@ def test_a_node_that_may_lack_commits_says_so_in_its_changes(
         state_id = registry.register(behind)
         found = dict(changes(client, state_id).attributes)
         assert found.pop("?owner") == int.from_bytes(state_id[:7], "big")
+        assert isinstance(found.pop("?history"), int)
     assert found.keys() == told.keys()
     for name, least in told.items():
         assert found[name] is None if least is None else least <= found[name] < least + 60_000

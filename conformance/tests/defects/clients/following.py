@@ -49,3 +49,8 @@ def keeps_a_place_of_another_owner() -> None:
 @defect("subscriptions.owners_of_parts_are_followed_each_at_its_own_place")
 def takes_an_answer_about_a_part_for_one_about_all() -> None:
     Subscribing._divide = lambda self, one, stop: None  # type: ignore[method-assign]
+
+
+@defect("subscriptions.changes_of_another_history_do_not_come_next")
+def takes_changes_of_another_history() -> None:
+    Subscribing._check_history = lambda self, one, changes: None  # type: ignore[method-assign]

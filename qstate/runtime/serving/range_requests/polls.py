@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
 
+from xxhash import xxh64_intdigest
+
 from qstate.checkpoint.sources.change_feed import ChangeFeed
 from qstate.errors import (
     CheckpointError,
@@ -36,7 +38,7 @@ from qstate.errors import (
 from qstate.host.line_limit import limited
 from qstate.keys import check_key
 from qstate.protocol import Changes, Poll
-from qstate.protocol.range_messages import OWNER, STALENESS
+from qstate.protocol.range_messages import HISTORY, OWNER, STALENESS
 from qstate.protocol.rules import NO_ATTRIBUTES
 from qstate.runtime.serving.client_connection import Call
 from qstate.runtime.serving.range_requests.polled_changes import (
@@ -157,7 +159,7 @@ class Polls:
             found = polled(source, selection, poll.place, stop, min(poll.call.most_bytes, request.max_bytes))
             poll.place = Place(found.next_epoch, request.start_group)
             if found.runs or found.position or time.monotonic() >= poll.until or poll.call.connection.over:
-                attributes = {OWNER: int.from_bytes(poll.state_id[:7], "big"), **_staleness(since)}
+                attributes = {**_marks(poll.state_id, source.feed), **_staleness(since)}
                 return _changes(request, instance, found, stop, final)._replace(attributes=attributes)
             if found.more:  # the others first
                 self._queue.put(partial(self._continue, poll))
@@ -233,6 +235,11 @@ class Polls:
         for polls in (*waiting.values(), blocked):
             for poll in polls:
                 self._continue(poll)
+
+
+def _marks(state_id: bytes, feed: ChangeFeed) -> Mapping[str, Detail]:
+    """The numbers of the owner and of the history that an answer is of."""
+    return {OWNER: int.from_bytes(state_id[:7], "big"), HISTORY: xxh64_intdigest(feed.history().encode()) >> 1}
 
 
 def _staleness(since: float | None) -> Mapping[str, Detail]:
