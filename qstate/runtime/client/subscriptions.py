@@ -159,9 +159,9 @@ def token_of(place: Place) -> str:
 
 
 def place_in(token: str) -> Place:
-    """The inverse of `token_of`. Raises `ConfigError` for any other text."""
+    """The inverse of `token_of`, also of the tokens without a history. Raises `ConfigError` for any other text."""
     try:
-        version, rows, history = msgpack.unpackb(base64.urlsafe_b64decode(token.encode()))
+        version, rows, history = (*msgpack.unpackb(base64.urlsafe_b64decode(token.encode())), None)[:3]
         spans = tuple(Span(*row) for row in rows)
         at = 0
         for span in spans:

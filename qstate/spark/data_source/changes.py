@@ -103,7 +103,7 @@ class ChangeFeed:
 def started_over(job: str) -> JobError:
     """The epochs of the job are not those of the stream any more."""
     return JobError(
-        f"job {job!r} has started over since this stream has read it: start the stream with a new checkpointLocation, too"
+        f"job {job!r} has started over since this stream began: start the stream with a new checkpointLocation, too"
     )
 
 
