@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from qstate.errors import Detail, FailureCode, LocalProtocolError, TlsFailed
+from qstate.errors import Detail, FailureCode, Forbidden, LocalProtocolError, TlsFailed
 from qstate.host.line_limit import limited
 from qstate.protocol import (
     Answer,
@@ -399,6 +399,7 @@ class Call:
     """
 
     __slots__ = (
+        "_about",
         "_handler",
         "cancelled",
         "connection",
@@ -424,6 +425,7 @@ class Call:
         self.received_at = received_at
         self.deadline = received_at + request.deadline_ms / 1000
         self.failure: int | None = None
+        self._about: tuple[str, str] | None = None
         self.steps: Steps | None = None
         self.cancelled = False
         self.on_cancel: Callable[[], None] | None = None
@@ -438,6 +440,14 @@ class Call:
         """The most bytes that an answer may have."""
         return self.connection.protocol.answer_limits.max_frame
 
+    def check_right(self, job: str, state: str, keys: int = 0) -> None:
+        """Raise `Forbidden` unless the client may send this request, for so many keys of the state.
+
+        An answer that comes later needs the right then, too: the client has chosen how long it waits.
+        """
+        self.connection.visitor.check(type(self.request), job, state, keys)
+        self._about = job, state
+
     def on_answered(self, notify: Callable[[Call], None]) -> None:
         """Also call `notify` when an answer that comes later was sent. Call it before the request is executed."""
         self._handler = _Notified(self._handler, notify)
@@ -448,6 +458,11 @@ class Call:
         Values, parts and changes for which the client has left no room are replaced by OVERLOADED: the client asks
         again when it has read the answers before.
         """
+        if self._about is not None and not isinstance(answer, Failure):
+            try:
+                self.connection.visitor.check_again(type(self.request), *self._about)
+            except Forbidden as error:
+                answer = Failure(self.request.id, error.code, error.details)
         size = _size_of(answer)
         if not self.connection.has_room(size) and isinstance(answer, Values | Part | Page | Changes):
             answer = Failure(self.request.id, FailureCode.OVERLOADED, {"retry_after_ms": RETRY_AFTER_MS})

@@ -130,7 +130,7 @@ class ClientProxy(EndpointOwner):
         elif isinstance(request, Poll):
             router.run(router.poll, call, request, self._names_of(call, request))
         elif isinstance(request, Locate):
-            call.connection.visitor.check(Locate, request.job, request.state)
+            call.check_right(request.job, request.state)
             router.run(router.locate, call, request)
         else:
             return self._describe(call, request)
@@ -143,7 +143,7 @@ class ClientProxy(EndpointOwner):
         job, state = request.target
         assert isinstance(job, str) and isinstance(state, str)
         keys = 0 if isinstance(request, Scan) else len(request.keys)
-        call.connection.visitor.check(type(request), job, state, keys)
+        call.check_right(job, state, keys)
         if self._locations.oracle(job) is None:
             raise UnknownJob(job=job)
         return job, state

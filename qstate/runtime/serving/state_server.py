@@ -122,7 +122,7 @@ class StateServer(EndpointOwner):
         if instance is None or views is None:
             raise UnknownStateId(state_id=target.hex())
         keys = 0 if isinstance(request, Scan) else len(request.keys)
-        call.connection.visitor.check(type(request), instance.job, instance.name, keys)
+        call.check_right(instance.job, instance.name, keys)
         if isinstance(request, Poll):
             self._polls.take(call, target)
             return None

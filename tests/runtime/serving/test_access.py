@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from hashlib import sha256
 from itertools import product
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from qstate.client import ClientTls, QueryableStateClient
 from qstate.errors import ConfigError, FailureCode, Forbidden, Unauthenticated
-from qstate.protocol import Description, Failure, Get, Ping
+from qstate.protocol import Changes, Description, Failure, Get, Ping
 from qstate.protocol.connection import _ANSWER_OF
 from qstate.runtime.serving.access import gate
 from qstate.runtime.serving.access.access_file import MOST_BYTES, AccessFile
@@ -24,10 +25,11 @@ from qstate.runtime.serving.state_server import StateServer
 from qstate.tls import ServerTls
 from tests.certificates import Authority
 from tests.runtime.serving.conftest import ProxyFactory, ServerFactory
+from tests.runtime.serving.feeds import History, put
 from tests.runtime.serving.oracles import TableOracle, owner, table
 from tests.runtime.serving.raw_client import RawClient, failure_code, wait_until
 from tests.runtime.serving.readers import DictReader, instance
-from tests.runtime.serving.test_polls import poll
+from tests.runtime.serving.test_polls import poll, send_poll
 
 JOBS = ("flights", "flights-test", "weather")
 STATES = ("lastDelay", "lastGate", "secret")
@@ -231,6 +233,32 @@ def test_changed_rules_hold_for_open_connections(
         wait_until(lambda: outcome(client.get(secret, "JFK")) == "forbidden", "forgetting the removed principal")
         with RawClient(served.proxy.address, token=b"another") as other:
             assert outcome(other.get(target, "JFK")) == "Values"
+
+
+@pytest.mark.parametrize("through_proxy", [True, False])
+def test_a_poll_that_waits_gives_nothing_when_the_right_is_gone(
+    through_proxy: bool,
+    serve: Callable[..., Served],
+    registry: StateRegistry,
+    access_file: Path,
+    quick_reload: None,
+    tmp_path: Path,
+) -> None:
+    served, history = serve(access_file=str(access_file)), History(tmp_path / "checkpoint")
+    found = replace(history.instances()[0], job="flights")
+    names, state_id = ("flights", found.name), registry.register(found)
+    located = table(found, owner(found, served.server.address, state_id))
+    served.proxy.set_location_oracle("flights", TableOracle(**{found.name: located}))
+    address, target = (served.proxy.address, names) if through_proxy else (served.server.address, state_id)
+    with RawClient(address, token=b"scanner") as client:
+        history.commit(0, put("JFK", 1))
+        assert isinstance(poll(client, target), Changes)
+        waiting = send_poll(client, target, from_epoch=1, wait_ms=30_000, deadline_ms=30_000)
+        wait_until(lambda: sum(map(len, served.server._polls._waiting.values())) == 1, "a poll that waits")
+        access_file.write_text(principal("scanner", grants('["describe"]')))
+        wait_until(lambda: failure_code(poll(client, target)) == FailureCode.FORBIDDEN, "taking over the new rules")
+        history.commit(1, put("JFK", 2))
+        assert failure_code(client.answer_to(waiting)) == FailureCode.FORBIDDEN
 
 
 def test_a_broken_file_keeps_the_old_rules_and_says_what_is_wrong(

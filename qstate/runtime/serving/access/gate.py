@@ -100,6 +100,12 @@ class Visitor:
         if not permitted:
             raise Forbidden(job=job, state=state)
 
+    def check_again(self, request: type, job: str, state: str) -> None:
+        """Raise `Forbidden` if the rules of now do not permit a request that they permitted when it came in."""
+        if not permits(self.principal, request, job, state):
+            self._record(request.__name__, job, state, FailureCode.FORBIDDEN)
+            raise Forbidden(job=job, state=state)
+
     def check_job(self, request: type, job: str | None) -> None:
         """Raise `Forbidden` unless the client may see that there is such a job, or for None ask for those it sees."""
         permitted = job is None or self.principal.sees(job)
