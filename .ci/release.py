@@ -5,6 +5,8 @@ Rules of this program: it changes nothing outside its output folder and its own 
     distributions    an sdist of each package, and a wheel made from that sdist
     check            `twine check --strict`: the index would take their metadata; nothing in a wheel that is no product
     installs         on each interpreter that is found: the client alone, then RocksDB, the suite and the SQLite example
+    documentation    on the interpreter that runs this: the wheels, installed as the pages say, then the tutorial, the
+                     gateway, the live page and SQL over live state, by the words of their pages
     bill of materials    the packages that `spark-qstate[all]` installs, as CycloneDX, with their hashes
 """
 
@@ -31,6 +33,18 @@ DISTRIBUTIONS = {
 INTERPRETERS = ("3.10", "3.11", "3.12", "3.13")
 #: All that a client installs.
 OF_A_CLIENT = {"msgpack", "msgspec", "pip", "setuptools", "spark-qstate", "tomli", "xxhash"}
+#: The pages whose line `pip install --find-links dist ...` installs what their commands need.
+INSTALLING_PAGES = ("docs/how-to/install.md", "docs/how-to/gateway.md")
+INSTALL_LINE = re.compile(r'^pip install --find-links dist "spark-qstate\[.*$', re.MULTILINE)
+#: The tests that act the pages out, what they need of the tree, and what they import beside the wheels.
+PAGES_ACTED_OUT = (
+    "tests/project/test_tutorial.py",
+    "tests/project/test_documentation_runs.py::test_readme",
+    "tests/project/test_documentation_runs.py::test_state_as_dataframe",
+    "tests/gateway/test_how_to.py",
+)
+OF_THE_TREE = ("docs", "tests", "README.md", "pyproject.toml")
+TEST_TOOLS = ("httpx", "hypothesis", "playwright", "pytest")
 #: A client before a server of the installed suite, as someone else's program would do it.
 CLIENT_PROGRAM = """
 import re, subprocess, sys
@@ -55,7 +69,7 @@ def main() -> None:
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
     for folder in DISTRIBUTIONS:
-        run(sys.executable, "-m", "build", "--outdir", output, ROOT / folder)
+        run(sys.executable, "-m", "build", "--installer", "uv", "--outdir", output, ROOT / folder)
     run(sys.executable, "-m", "twine", "check", "--strict", *output.iterdir())
     for beginnings, wheel in wheels(output):
         check_files(wheel, beginnings)
@@ -65,17 +79,10 @@ def main() -> None:
         print(f"--- Python {version}: {python}", flush=True)
         with tempfile.TemporaryDirectory(prefix="qstate-release-") as place:
             check_install(python, Path(place), output)
-    bill = output / "spark-qstate.cdx.json"
-    run(
-        sys.executable,
-        "-m",
-        "cyclonedx_py",
-        "requirements",
-        ROOT / "locks" / "all.txt",
-        "--output-reproducible",
-        "-o",
-        bill,
-    )
+    print("--- the documentation", flush=True)
+    with tempfile.TemporaryDirectory(prefix="qstate-release-") as place:
+        check_documentation(Path(place), output)
+    write_bill(output)
     print(f"\n{output}: " + ", ".join(sorted(file.name for file in output.iterdir())))
     print(f"installed and run on Python {', '.join(found)}" + (f"; not found: {', '.join(missing)}" if missing else ""))
 
@@ -115,10 +122,44 @@ def interpreters() -> Iterator[tuple[str, str]]:
                 break
 
 
+def write_bill(output: Path) -> None:
+    """The bill of materials of the wheel that was built."""
+    client, *_ = (wheel for _, wheel in wheels(output))
+    project = output / "pyproject.toml"
+    version = client.name.split("-")[1]
+    project.write_text((ROOT / "pyproject.toml").read_text().replace('dynamic = ["version"]', f'version = "{version}"'))
+    locked = (ROOT / "locks" / "all.txt", "--pyproject", project, "--mc-type", "library", "--output-reproducible")
+    run(sys.executable, "-m", "cyclonedx_py", "requirements", *locked, "-o", output / "spark-qstate.cdx.json")
+    project.unlink()
+
+
+def check_documentation(place: Path, output: Path) -> None:
+    """Install the wheels as the pages say, and act pages out in a copy of the tree without its packages."""
+    programs = make_environment(sys.executable, place)
+    (place / "dist").symlink_to(output)
+    for name in OF_THE_TREE:
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, place / name)
+    environment = {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "PIP_QUIET": "1"}
+    environment.pop("PYTHONPATH", None)
+    for page in INSTALLING_PAGES:
+        (line,) = INSTALL_LINE.findall((ROOT / page).read_text())
+        run("bash", "-ec", line, cwd=place, env=environment)
+    run(programs / "python", "-m", "pip", "install", *TEST_TOOLS, cwd=place, env=environment)
+    where = "import qstate, sys; sys.exit('site-packages' not in qstate.__file__)"
+    run(programs / "python", "-c", where, cwd=place, env=environment)
+    run(programs / "python", "-m", "pytest", "-q", *PAGES_ACTED_OUT, cwd=place, env=environment)
+
+
+def make_environment(python: str, place: Path) -> Path:
+    """A fresh virtual environment; the directory of its programs."""
+    run(python, "-m", "venv", place / "environment")
+    return place / "environment" / "bin"
+
+
 def check_install(python: str, place: Path, output: Path) -> None:
     """Install the wheels in a fresh environment, and use them outside the source tree."""
-    run(python, "-m", "venv", place / "environment")
-    programs = place / "environment" / "bin"
+    programs = make_environment(python, place)
     pip = (programs / "python", "-m", "pip", "--quiet", "--disable-pip-version-check")
     client, suite, example = (wheel for _, wheel in wheels(output))
     run(*pip, "install", client)
@@ -131,7 +172,7 @@ def check_install(python: str, place: Path, output: Path) -> None:
     run(*pip, "install", f"{client}[rocksdb]", suite, example)
     run(*pip, "check")
     run(programs / "python", "-c", CLIENT_PROGRAM, cwd=place, env=environment)
-    laws = ("--select", "backend.*get*")
+    laws = ("--select", "backend.changes.changes_*")
     run(programs / "qstate-conformance", "backend", "sqlite", *laws, cwd=place, env=environment)
 
 

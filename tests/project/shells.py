@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -30,24 +29,26 @@ class Shells:
     """A directory, the shell in which command after command is typed, and others in which something keeps running.
 
     Pages say port 9069; the job serves at the first one that is free. So `qstate` and the Python files get the
-    address that the job's task managers logged.
+    address that the job's task managers logged. `python` and `qstate` are those of the environment that runs this.
     """
 
     def __init__(self, directory: Path) -> None:
-        self._output = directory / "output"
-        self._directory = directory / "page"
-        self._directory.mkdir()
+        #: What is typed happens here.
+        self.directory = directory / "page"
+        self.directory.mkdir()
+        self._outputs = directory / "outputs"
+        self._outputs.mkdir()
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._started_at = datetime.now()
-        commands = directory / "bin"
-        commands.mkdir()
-        python = shlex.quote(sys.executable)
-        _script(commands / "python", f'exec {python} "$@"')
-        _script(commands / "qstate", f'exec {python} -m qstate.cli.main "$@" ${{PROXY:+--proxy $PROXY}}')
         #: Where the job's logs are.
         self._temporary = directory / "tmp"
         self._temporary.mkdir()
-        self._path = f"{commands}{os.pathsep}{os.environ['PATH']}"
+
+    @property
+    def proxy(self) -> tuple[str, int]:
+        """Where the job answers queries."""
+        host, _, port = self._proxy().rpartition(":")
+        return host, int(port)
 
     def act_out(self, page: Page) -> None:
         """Every block of the page that is a file or a command, in order; commands must print what the page says."""
@@ -63,12 +64,12 @@ class Shells:
 
     def start(self, shell: str, command: str) -> None:
         """Run a command that keeps running, after Ctrl-C for the one before it in this shell."""
-        self.interrupt(shell)
-        self._started_at = datetime.now()
-        with self._output.open("ab") as file:
+        if self.interrupt(shell):
+            self._started_at = datetime.now()
+        with (self._outputs / shell).open("ab") as file:
             self._running[shell] = subprocess.Popen(
-                ["bash", "-ec", f"exec {command}"],
-                cwd=self._directory,
+                ["bash", "-ec", f"exec {self._at_the_job(command)}"],
+                cwd=self.directory,
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=file,
@@ -81,25 +82,33 @@ class Shells:
         deadline = time.monotonic() + TIMEOUT_S
         answer = None
         while answer is None or answer.stdout != says:
-            assert time.monotonic() < deadline, (
-                f"{command!r}: {answer}, not {says!r}. The job: {self._output.read_text()}"
-            )
-            assert all(started.poll() is None for started in self._running.values()), self._output.read_text()
+            assert time.monotonic() < deadline, f"{command!r}: {answer}, not {says!r}. The shells: {self._printed()}"
+            self._check_running()
             if self._proxy():
                 answer = self._answer(command)
             else:
                 threading.Event().wait(PAUSE_S)
 
-    def interrupt(self, shell: str) -> None:
-        """Ctrl-C: every process in the shell gets the signal, and all of them end."""
+    def wait_for(self, shell: str, pattern: str) -> re.Match[str]:
+        """Wait until the command that runs in this shell has printed something."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while (found := re.search(pattern, (self._outputs / shell).read_text())) is None:
+            assert time.monotonic() < deadline, f"{shell} does not print {pattern!r}. The shells: {self._printed()}"
+            self._check_running()
+            threading.Event().wait(PAUSE_S)
+        return found
+
+    def interrupt(self, shell: str) -> bool:
+        """Ctrl-C: every process in the shell gets the signal, and all of them end. False when nothing runs in it."""
         started = self._running.pop(shell, None)
         if started is None:
-            return
+            return False
         processes = [psutil.Process(started.pid), *psutil.Process(started.pid).children(recursive=True)]
         os.killpg(started.pid, signal.SIGINT)
         started.wait(TIMEOUT_S)
         alive = await_ends(processes, TIMEOUT_S)
         assert not alive
+        return True
 
     def close(self) -> None:
         """End what still runs."""
@@ -107,6 +116,12 @@ class Shells:
             if started.poll() is None:
                 os.killpg(started.pid, signal.SIGKILL)
                 started.wait()
+
+    def _check_running(self) -> None:
+        assert all(started.poll() is None for started in self._running.values()), self._printed()
+
+    def _printed(self) -> dict[str, str]:
+        return {path.name: path.read_text() for path in self._outputs.iterdir()}
 
     def _type(self, block: Block, says: str | None) -> None:
         *before, last = block.text.strip().splitlines() if says is not None else [block.text, ""]
@@ -118,7 +133,7 @@ class Shells:
     def _answer(self, command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             ["bash", "-ec", command],
-            cwd=self._directory,
+            cwd=self.directory,
             env=self._environment(),
             capture_output=True,
             text=True,
@@ -127,9 +142,14 @@ class Shells:
         )
 
     def _write(self, name: str, text: str) -> None:
+        (self.directory / name).write_text(self._at_the_job(text))
+
+    def _at_the_job(self, text: str) -> str:
+        """The text with the job's address in place of the pages' one."""
         host, _, port = self._proxy().rpartition(":")
-        text = text.replace('"localhost", 9069', f'"{host}", {port}') if port else text
-        (self._directory / name).write_text(text)
+        if not port:
+            return text
+        return text.replace('"localhost", 9069', f'"{host}", {port}').replace("localhost:9069", f"{host}:{port}")
 
     def _proxy(self) -> str:
         """The proxy that the job started last logged, or nothing while there is none."""
@@ -139,10 +159,10 @@ class Shells:
         return address if at and datetime.strptime(at, _LOG_TIME) >= self._started_at else ""
 
     def _environment(self) -> dict[str, str]:
-        own = {"PATH": self._path, "PYTHONPATH": str(ROOT), "PROXY": self._proxy(), "TMPDIR": str(self._temporary)}
-        return {**os.environ, **own}
-
-
-def _script(path: Path, command: str) -> None:
-    path.write_text(f"#!/bin/sh\n{command}\n")
-    path.chmod(0o755)
+        return {
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "QSTATE_PROXY": self._proxy(),
+            "TMPDIR": str(self._temporary),
+        }
