@@ -1,4 +1,4 @@
-"""The gateway beside the native protocol: gets over HTTP, batches of them, and a thousand streams of one key.
+"""The gateway beside the native protocol: gets over HTTP, batches of them, changes, a thousand streams of one key.
 
 Rules of this module: one job (heap, one task manager without Spark), one gateway process, and the clients in this
 process, all on one machine. The contenders take turns in every round. `http_connection` keeps the cost of the HTTP
@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import cycle, islice
 from typing import Any
 from urllib.request import urlopen
@@ -38,6 +39,7 @@ STREAMS = 1000
 COMMITS = 50
 PATH = f"/v1/jobs/{JOB}/states/{STATE}"
 _Get = Callable[[Any], Coroutine[Any, Any, Any]]
+_Commit = Callable[[], Coroutine[Any, Any, float]]
 #: What is asked, for one contender: how many at a time, and how many keys each.
 _KINDS = {"one get at a time": (1, 1), f"{IN_FLIGHT} gets in flight": (IN_FLIGHT, 1), "batches of 100": (1, BATCH)}
 
@@ -59,6 +61,7 @@ def run(bench: Bench) -> Findings:
                 windows = run_async(_gets(bench, job.proxy, address, cycle(keys), tasks=tasks, batch=batch))
                 findings.figures += _figures(what, windows)
             streams = STREAMS if bench.sizes.name != "tiny" else 20
+            findings.figures += run_async(_changes(bench, job, address, values))
             findings.figures += run_async(_streams(job, address, keys[0], streams))
         return findings
 
@@ -148,6 +151,64 @@ def _rest(connections: list[HttpConnection], batch: int) -> _Get:
         return [one["value"] for one in found["results"]]
 
     return get if batch == 1 else get_many
+
+
+async def _changes(bench: Bench, job: ServedJob, gateway: tuple[str, int], values: dict[str, float]) -> list[Figure]:
+    """Changes per second of one subscriber to all keys, from the report of a commit of all of them."""
+    client = await AsyncQueryableStateClient.connect(*job.proxy)
+    contenders = {"native": partial(_followed, client, len(values)), "REST": partial(_streamed, gateway)}
+    rates: dict[str, list[float]] = {name: [] for name in contenders}
+
+    async def commit() -> float:
+        await asyncio.to_thread(job.hold, values)
+        began = time.perf_counter()
+        await asyncio.to_thread(job.finalize)
+        return began
+
+    try:
+        for number, name in turns(list(contenders), rounds=bench.sizes.get_rounds + 1):
+            began = await contenders[name](commit)
+            if number:
+                rates[name].append(len(values) / (time.perf_counter() - began))
+    finally:
+        await client.close()
+    ratios = [rest / native for rest, native in zip(rates["REST"], rates["native"], strict=True)]
+    for name, found in rates.items():
+        say(f"  changes, {name}: {percentile(found, 50):,.0f}/s")
+    return [
+        Figure("changes to one subscriber, native", "changes/s", rates["native"]),
+        Figure("changes to one subscriber, server-sent events", "changes/s", rates["REST"]),
+        Figure("changes to one subscriber, server-sent events / native", "x", ratios),
+    ]
+
+
+async def _followed(client: AsyncQueryableStateClient, count: int, commit: _Commit) -> float:
+    """When the commit was reported, of which all changes have come."""
+    seen, began = 0, 0.0
+    async with client.subscribe(JOB, STATE) as batches:
+        async for batch in batches:
+            if batch.snapshot and batch.token is not None and not began:
+                began = await commit()
+            elif not batch.snapshot:
+                seen += len(batch.changes)
+                if seen >= count:
+                    break
+    return began
+
+
+async def _streamed(gateway: tuple[str, int], commit: _Commit) -> float:
+    """The same over HTTP. The last part of an event alone has an id, which ends it but for a thousand changes."""
+    arrived: asyncio.Queue[None] = asyncio.Queue()
+    request = f"GET {PATH}/changes HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    stream = await StreamConnection.to(gateway, request, b"event: snapshot\nid: ", arrived)
+    try:
+        await _take(arrived, 1)
+        stream.follow(b"event: changes\nid: ", arrived)
+        began = await commit()
+        await _take(arrived, 1)
+        return began
+    finally:
+        stream.close()
 
 
 async def _streams(job: ServedJob, gateway: tuple[str, int], key: str, count: int) -> list[Figure]:

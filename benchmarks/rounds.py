@@ -6,10 +6,11 @@ Rules of this module: it calls and collects. What a measurement is, the contende
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-__all__ = ["interleaved", "say", "turns"]
+__all__ = ["interleaved", "rate", "say", "turns"]
 
 Contender = TypeVar("Contender")
 
@@ -23,6 +24,20 @@ def interleaved(contenders: Mapping[str, Callable[[], float]], *, rounds: int, w
             samples[name].append(sample)
         say(f"  {'warm ' if number < warm else 'round'} {number}: {name}: {sample:,.1f}")
     return samples
+
+
+def rate(read: Callable[[], int], keys: int) -> Callable[[], float]:
+    """A contender: the keys per second of a read, which returns how many it has read. Raises when it has not all."""
+
+    def measured() -> float:
+        began = time.perf_counter()
+        found = read()
+        took = time.perf_counter() - began
+        if found != keys:
+            raise RuntimeError(f"{found} of {keys} keys")
+        return keys / took
+
+    return measured
 
 
 def turns(contenders: Sequence[Contender], *, rounds: int) -> Iterator[tuple[int, Contender]]:

@@ -7,8 +7,6 @@ process, as `qstate checkpoint dump` does before it prints them.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from functools import partial
 
 import pyarrow as pa
@@ -16,7 +14,7 @@ import pyarrow as pa
 from benchmarks.bench import Bench
 from benchmarks.inputs import sensor_name
 from benchmarks.results import Comparison, Figure, Findings
-from benchmarks.rounds import interleaved, say
+from benchmarks.rounds import interleaved, rate, say
 from benchmarks.served_job import JOB, STATE, ServedJob
 from qstate.checkpoint import open_source
 from qstate.checkpoint.sources.entries import read_entries
@@ -39,10 +37,10 @@ def run(bench: Bench) -> Findings:
             job.finalize()
             with QueryableStateClient(*job.proxy, direct=True, timeout_s=TIMEOUT_S) as client:
                 contenders = {
-                    "scan": _rate(partial(_scanned, client), keys),
-                    "keys only": _rate(partial(_keys, client), keys),
-                    "count": _rate(partial(client.count, JOB, STATE, isolation="committed"), keys),
-                    "offline": _rate(partial(_dumped, str(directory)), keys),
+                    "scan": rate(partial(_scanned, client), keys),
+                    "keys only": rate(partial(_keys, client), keys),
+                    "count": rate(partial(client.count, JOB, STATE, isolation="committed"), keys),
+                    "offline": rate(partial(_dumped, str(directory)), keys),
                 }
                 samples = interleaved(contenders, rounds=rounds)
         ours, theirs = samples.pop("scan"), samples.pop("offline")
@@ -51,18 +49,6 @@ def run(bench: Bench) -> Findings:
         findings.figures += [Figure(f"P16, {backend}, {name}", "keys/s", rates) for name, rates in samples.items()]
         say(f"  {detail}: {max(ours):,.0f} entries/s, offline {max(theirs):,.0f}")
     return findings
-
-
-def _rate(read: Callable[[], int], keys: int) -> Callable[[], float]:
-    def measured() -> float:
-        began = time.perf_counter()
-        found = read()
-        took = time.perf_counter() - began
-        if found != keys:
-            raise RuntimeError(f"{found} of {keys} keys")
-        return keys / took
-
-    return measured
 
 
 def _scanned(client: QueryableStateClient) -> int:

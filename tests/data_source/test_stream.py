@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from qstate.backends.contract import Change, ChangeOp
 from qstate.errors import ConfigError, JobError, Unavailable
@@ -91,7 +92,7 @@ def test_changes_that_are_not_stored_any_more_say_what_to_do(served: tuple[str, 
     address, history = served
     history.snapshot()
     stream = stream_of(address)
-    with pytest.raises(JobError, match=r"is at epoch 1, .* new checkpointLocation") as failure:
+    with pytest.raises(JobError, match=r"epoch 1 of .* new checkpointLocation") as failure:
         batch(stream, {"version": 1, "ranges": [[0, 128, 1]]}, {"version": 1, "ranges": [[0, 128, 3]]})
     assert "since epoch 3 only" in str(failure.value)
 
@@ -138,10 +139,73 @@ def test_options_that_no_stream_has(served: tuple[str, History], options: dict[s
         stream_of(served[0], **options)
 
 
-def test_a_batch_has_no_change_feed(served: tuple[str, History]) -> None:
-    source = StateDataSource({"address": served[0], "job": JOB, "state": "lastTemperature", "readChangeFeed": "true"})
-    with pytest.raises(ConfigError, match="readStream"):
-        source.reader(source.schema())
+def table(address: str, **options: str) -> list[tuple[int, str, str]]:
+    """The changes that a batch reads."""
+    given = {"address": address, "job": JOB, "state": "lastTemperature", "readChangeFeed": "true", **options}
+    source = StateDataSource(given)
+    reader: Any = pickle.loads(pickle.dumps(source.reader(source.schema())))
+    rows = [row for part in reader.partitions() for found in reader.read(part) for row in found.to_pylist()]
+    return [(row["epoch"], row["change_type"], row["key"]) for row in rows]
+
+
+def test_a_batch_has_the_changes_of_the_epochs_that_it_names(served: tuple[str, History]) -> None:
+    address, history = served
+    history.commit(3, delete("LGA"))
+    second, third = [(2, "put", "JFK"), (2, "put", "LGA")], [(3, "delete", "LGA")]
+    assert table(address, changeStartEpoch="2") == second + third
+    assert table(address, changeStartEpoch="2", changeEndEpoch="2") == second
+    assert table(address, changeStartEpoch="2", prefix="L") == [second[1], *third]
+    assert table(address, changeStartEpoch="4") == []
+    history.snapshot()
+    with pytest.raises(JobError, match="later changeStartEpoch"):
+        table(address, changeStartEpoch="1")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "give the first epoch"),
+        ({"changeStartEpoch": "-1"}, "number of an epoch"),
+        ({"changeStartEpoch": "1", "isolation": "live"}, "committed changes"),
+        ({"changeStartEpoch": "1", "keys": '["JFK"]'}, "prefix or a namespace"),
+    ],
+)
+def test_options_that_no_batch_of_changes_has(
+    served: tuple[str, History], options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        table(served[0], **options)
+
+
+def test_a_micro_batch_has_at_most_so_many_epochs(served: tuple[str, History]) -> None:
+    stream = stream_of(served[0], maxEpochsPerTrigger="1")
+    limit = stream.getDefaultReadLimit()
+    (snapshot,) = offset(stream.latestOffset(stream.initialOffset(), limit))["ranges"]
+    assert snapshot[2] == 3  # of the newest epoch
+    begin: dict[str, Any] = {"version": 1, "ranges": [[0, 50, 2], [50, 128, 1]]}
+    ends = []
+    while not ends or ends[-1] != begin:
+        begin = ends[-1] if ends else begin
+        ends.append(offset(stream.latestOffset(begin, limit)))
+    assert [end["ranges"] for end in ends] == [[[0, 50, 3], [50, 128, 2]], *[[[0, 50, 3], [50, 128, 3]]] * 2]
+    assert stream_of(served[0]).getDefaultReadLimit() == ReadAllAvailable()
+    begin = {"version": 1, "ranges": [[0, 128, 1]]}
+    assert stream.latestOffset(begin, ReadAllAvailable())["ranges"] == [[0, 128, 3]]
+    stream.stop()
+    with pytest.raises(ConfigError, match="maxEpochsPerTrigger"):
+        stream_of(served[0], maxEpochsPerTrigger="0")
+
+
+def test_a_query_of_what_is_available_ends_where_the_job_was_at_its_start(served: tuple[str, History]) -> None:
+    address, history = served
+    stream = stream_of(address, maxEpochsPerTrigger="2")
+    limit = stream.getDefaultReadLimit()
+    stream.prepareForTriggerAvailableNow()
+    history.commit(3, put("JFK", 74.0, state="value"))
+    end = offset(stream.latestOffset({"version": 1, "ranges": [[0, 128, 1]]}, limit))
+    assert end["ranges"] == [[0, 128, 3]]
+    assert stream.latestOffset(end, limit) == end
+    stream.stop()
 
 
 def test_an_offset_of_another_version_is_refused(served: tuple[str, History]) -> None:

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark.sql.datasource import InputPartition
+
 from qstate.errors import Compacted, JobError, NoCommittedEpoch
 from qstate.keys import key_identity
 from qstate.runtime.client.query import COMMITTED
@@ -23,21 +25,39 @@ from qstate.spark.data_source.feed_client import FeedClient
 from qstate.spark.data_source.live import Selection
 from qstate.spark.data_source.table import StateRow
 
-__all__ = ["ChangeFeed", "started_over"]
+__all__ = ["ChangeFeed", "FeedPart", "started_over"]
 
 #: How long a poll waits whose epochs are committed already.
 PROGRESS_S = 0.02
 _WHOLE = (ChangeKind.PUT, ChangeKind.DELETE)
 
 
+class FeedPart(InputPartition):
+    """A range of key groups: its snapshot as of the epoch before `until`; or the changes from an epoch on, up to it."""
+
+    def __init__(self, start: int, stop: int, begin: int | None, until: int, history: int | None) -> None:
+        super().__init__(None)
+        self.start, self.stop, self.begin, self.until, self.history = start, stop, begin, until, history
+
+
 @dataclass(frozen=True, slots=True)
 class ChangeFeed:
-    """The feed of one state. `patience_s` is how long there may be no answer."""
+    """The feed of one state.
+
+    `patience_s` is how long there may be no answer; `advice` is for those who ask for changes that are gone.
+    """
 
     job: str
     state: str
     selection: Selection
     patience_s: float
+    advice: str
+
+    def rows(self, client: FeedClient, part: FeedPart) -> Iterator[StateRow]:
+        """The rows of a part. Raises what the client raises, and `JobError`."""
+        if part.begin is None:
+            return self.snapshot(client, Span(part.start, part.stop, part.until), part.history)
+        return self.changes(client, Span(part.start, part.stop, part.begin), part.history, part.until)
 
     def snapshot(self, client: FeedClient, span: Span, history: int | None) -> Iterator[StateRow]:
         """What the changes from `span.epoch` on are changes of. Raises what the client raises, and `JobError`."""
@@ -93,10 +113,9 @@ class ChangeFeed:
             if "oldest_epoch" not in exc.details:
                 raise started_over(self.job) from exc
             raise JobError(
-                f"the stream of state {self.state!r} of job {self.job!r} is at epoch {span.epoch}, and the job has the "
-                f"changes since epoch {exc.details.get('oldest_epoch')} only: the stream was away for too long. Start "
-                "it with a new checkpointLocation: it begins with a snapshot. With a higher snapshot_interval or "
-                "retained_snapshots the job keeps changes longer"
+                f"changes of epoch {span.epoch} of state {self.state!r} are asked for, and job {self.job!r} has those "
+                f"since epoch {exc.details.get('oldest_epoch')} only. {self.advice}. With a higher snapshot_interval "
+                "or retained_snapshots the job keeps changes longer"
             ) from exc
 
 

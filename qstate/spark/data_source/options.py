@@ -56,6 +56,9 @@ class SourceOptions:
     allow_token_without_tls: str = "false"
     timeout_s: str = "10"
     patience_s: str = "60"
+    maxepochspertrigger: str = ""
+    changestartepoch: str = ""
+    changeendepoch: str = ""
     path: str = ""
     operator: str = ""
     epoch: str = ""
@@ -100,13 +103,28 @@ class SourceOptions:
             raise ConfigError("give keys or a prefix, not both")
         if self.isolation not in ("", "live", "committed"):
             raise ConfigError(f"isolation must be live or committed, got {self.isolation!r}")
-        if self.epoch and not self.epoch.isdecimal():
-            raise ConfigError(f"epoch must be the number of an epoch, got {self.epoch!r}")
+        for name in ("epoch", "changestartepoch", "changeendepoch"):
+            self.number(name)
 
     @property
     def changes(self) -> bool:
         """Whether the change feed is read. Raises `ConfigError`, as the other properties do, for an unfit text."""
         return self._switch("readchangefeed")
+
+    @property
+    def most_epochs(self) -> int | None:
+        """How many epochs a micro-batch of a stream has at most, None for any number. Raises `ConfigError`."""
+        most = self.number("maxepochspertrigger")
+        if most is not None and not 0 < most < 1 << 31:
+            raise ConfigError(f"maxEpochsPerTrigger must be 1 or more, got {most}")
+        return most
+
+    def number(self, name: str) -> int | None:
+        """The number of epochs, or of an epoch, of an option, None if it was not given. Raises `ConfigError`."""
+        text = getattr(self, name)
+        if text and not (text.isascii() and text.isdecimal() and len(text) < 20):
+            raise ConfigError(f"{name} must be the number of an epoch, or of epochs, got {text!r:.80}")
+        return int(text) if text else None
 
     @property
     def key_names(self) -> list[str]:

@@ -1,6 +1,7 @@
 """The data source `qstate`, as Spark sees it.
 
-Rules of this module: it turns Spark's calls into those of `live`, `stored` and `stream`, and rows into batches.
+Rules of this module: it turns Spark's calls into those of `live`, `stored`, `change_table` and `stream`, and rows into
+batches.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from qstate.errors import ConfigError
+from qstate.spark.data_source.change_table import ChangeTable
 from qstate.spark.data_source.live import LiveState
 from qstate.spark.data_source.options import SourceOptions
 from qstate.spark.data_source.stored import StoredState
@@ -38,7 +39,7 @@ class StateDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         options = SourceOptions.of(self.options)
         if options.changes:
-            raise ConfigError("readChangeFeed is for streams: use spark.readStream in place of spark.read")
+            return ChangeTable(options, schema)
         return _Reader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:

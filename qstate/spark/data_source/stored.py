@@ -30,7 +30,7 @@ class StoredState:
         """Looks for the state. Raises `CheckpointError` and `ConfigError`."""
         self._location, self._storage = options.location, dict(options.storage)
         source = open_source(self._location, self._storage)
-        asked = int(options.epoch) if options.epoch else None
+        asked = options.number("epoch")
         stored, plain = _found(source, options, asked)
         schema = StateSchema.from_plain(plain)
         self._operator, self._name, self._is_map = stored.uid, schema.name, schema.map_key_type is not None

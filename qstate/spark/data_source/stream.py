@@ -8,6 +8,9 @@ Rules of this module: offsets and partitions. `changes` reads. An offset is plai
 
 So Spark, which stores the offsets of a batch before it reads it, reads the same epochs again after a failure. The
 ranges are those of the owners at that moment; those of the next offset may be others.
+
+With `maxEpochsPerTrigger`, an offset is at most so many epochs after the one before, in each range. Spark knows limits
+of rows, bytes and files only. Here an epoch passes as a file, which it is in the job's epoch log.
 """
 
 from __future__ import annotations
@@ -19,11 +22,12 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from qstate.errors import ConfigError, FailureCode, JobError, QueryError, Retry
 from qstate.runtime.client.subscriptions import Place, Span
-from qstate.spark.data_source.changes import ChangeFeed, started_over
+from qstate.spark.data_source.changes import ChangeFeed, FeedPart, started_over
 from qstate.spark.data_source.feed_client import FeedClient
 from qstate.spark.data_source.live import LiveState
 from qstate.spark.data_source.options import SourceOptions
@@ -33,21 +37,15 @@ __all__ = ["ChangeStream"]
 
 #: Spark asks for the newest offset all the time; the job is asked so often at most.
 PAUSE_S = 0.05
+#: What to do when the changes of an epoch are not stored any more.
+AWAY = "The stream was away for too long. Start it with a new checkpointLocation: it begins with a snapshot"
 #: Failures of a job that starts, ends or moves, besides those that may be retried.
 _PASSING = frozenset(
     (FailureCode.UNAVAILABLE, FailureCode.DEADLINE_EXCEEDED, FailureCode.UNKNOWN_JOB, FailureCode.UNKNOWN_STATE)
 )
 
 
-class _FeedPart(InputPartition):
-    """A range of key groups: its snapshot as of the epoch before `until`; or the changes from an epoch on, up to it."""
-
-    def __init__(self, start: int, stop: int, begin: int | None, until: int, history: int | None) -> None:
-        super().__init__(None)
-        self.start, self.stop, self.begin, self.until, self.history = start, stop, begin, until, history
-
-
-class ChangeStream(DataSourceStreamReader):
+class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream that begins with a snapshot. While the job does not answer, no batch comes, for `patience_s`."""
 
     def __init__(self, options: SourceOptions, wanted: StructType) -> None:
@@ -65,8 +63,11 @@ class ChangeStream(DataSourceStreamReader):
         self._groups, self._serializer = state.groups, state.table.serializer
         self._wanted = wanted
         self._own = state.table.schema(options.key_names, changes=True)
-        self._feed = ChangeFeed(options.job, options.state, state.selection, options.seconds_of_patience)
+        self._feed = ChangeFeed(options.job, options.state, state.selection, options.seconds_of_patience, AWAY)
         self._client: FeedClient | None = None
+        self._most = options.most_epochs
+        #: Where a query that takes what is available ends; None: it goes on.
+        self._target: Place | None = None
         self._reached: Place | None = None
         self._asked_at = time.monotonic()
         #: The first failure of those that have followed each other.
@@ -80,21 +81,28 @@ class ChangeStream(DataSourceStreamReader):
         self._reached = Place(())
         return _offset(self._reached)
 
-    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxFiles(self._most) if self._most else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._newest()
+
+    def latestOffset(self, start: Any = None, limit: ReadLimit | None = None) -> dict[str, Any]:
         """Some releases of Spark call it without the start."""
         if start is not None:
             self._reached = _place(start)
         threading.Event().wait(max(0.0, self._asked_at + PAUSE_S - time.monotonic()))
         self._asked_at = time.monotonic()
         try:
-            found = self._newest()
+            found = self._target or self._newest()
         except QueryError as error:
             passing = error.code in _PASSING or error.retry is not Retry.FATAL
             if self._reached is None or not passing or self._out_of_patience():
                 raise
             return _offset(self._reached)
         self._failing_since = None
-        self._reached = self._forward(found)
+        most = limit.max_files if isinstance(limit, ReadMaxFiles) else None
+        self._reached = _limited(self._reached or Place(()), self._forward(found), most)
         return _offset(self._reached)
 
     def _newest(self) -> Place:
@@ -120,19 +128,14 @@ class ChangeStream(DataSourceStreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         first, (last, history) = _place(start).spans, _place(end)
         if not first:
-            return [_FeedPart(span.start, span.stop, None, span.epoch, history) for span in last]
-        return [_FeedPart(*one, history) for one in _overlaps(first, last) if one[2] < one[3]]
+            return [FeedPart(span.start, span.stop, None, span.epoch, history) for span in last]
+        return [FeedPart(*one, history) for one in _overlaps(first, last) if one[2] < one[3]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, _FeedPart)
-        begin, until, history = partition.begin, partition.until, partition.history
+        assert isinstance(partition, FeedPart)
         client = self._options.client(self._serializer)
         with client:
-            if begin is None:
-                rows = self._feed.snapshot(client, Span(partition.start, partition.stop, until), history)
-            else:
-                rows = self._feed.changes(client, Span(partition.start, partition.stop, begin), history, until)
-            yield from batches_of(rows, self._wanted, self._own)
+            yield from batches_of(self._feed.rows(client, partition), self._wanted, self._own)
 
     def stop(self) -> None:
         if self._client is not None:
@@ -147,6 +150,14 @@ def _place(offset: Mapping[str, Any]) -> Place:
     if offset.get("version") != 1:
         raise JobError(f"the stream's checkpoint is of another version of qstate: {offset!r:.200}; begin a new one")
     return Place([Span(*row) for row in offset["ranges"]], offset.get("history"))
+
+
+def _limited(reached: Place, newest: Place, most: int | None) -> Place:
+    """At most so many epochs after those that were reached. The snapshot, before which none was, is of the newest."""
+    if most is None or not reached.spans:
+        return newest
+    pieces = _overlaps(reached.spans, newest.spans)
+    return newest._replace(spans=[Span(start, stop, min(to, before + most)) for start, stop, before, to in pieces])
 
 
 def _overlaps(first: Sequence[Span], last: Sequence[Span]) -> Iterator[tuple[int, int, int, int]]:
