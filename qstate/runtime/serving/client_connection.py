@@ -278,7 +278,7 @@ class AcceptedConnection:
         except BrokenConnection as broken:
             self._broken(broken)
             return None
-        if self.protocol.buffered or self._counted:
+        if self.protocol.buffered or self._counted or self.frame_begun_at:
             self._kept_input(len(events), most)
         if most > 1 and len(events) == 1 and type(events[0]) is Get:
             return self._handler.received_alone(self, events[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 
@@ -254,3 +255,21 @@ def test_equal_keys_of_a_large_get_count_each_time(registry: StateRegistry, star
         assert failure_code(refused) == FailureCode.TOO_LARGE and isinstance(refused, Failure)
         assert refused.details == {"field": "answer", "limit": MAX_FRAME}
     assert reader.order == ["b", "a"]
+
+
+def test_frame_that_came_in_two_parts_is_not_late_afterwards(
+    registry: StateRegistry, start_server: ServerFactory
+) -> None:
+    state_id = registry.register(instance(DictReader({"a": 1})))
+    timeout_s = 0.2
+    server = start_server(frame_timeout_s=timeout_s)
+    with RawClient(server.address) as client:
+        number = client.connection.next_id()
+        data = client.connection.send(Get(number, 60_000, state_id, None, {}, ("a",)))
+        client.sock.sendall(data[:-1])
+        wait_until(lambda: all(each.frame_begun_at for each in server._endpoint._places.connections), "a half frame")
+        client.sock.sendall(data[-1:])
+        assert isinstance(client.answer_to(number), Values)
+        until = time.monotonic() + 2 * timeout_s
+        wait_until(lambda: time.monotonic() > until, "the time of a frame")
+        assert isinstance(client.get(state_id, "a"), Values)
