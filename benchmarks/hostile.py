@@ -14,7 +14,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.hostile_job import AttackedJob
+from benchmarks.hostile_job import JOBS, AttackedJob
 from benchmarks.hostile_runs import Seen, attacked
 
 __all__ = ["main"]
@@ -47,7 +47,8 @@ def main() -> None:
         for attack, count in attacks.items():
             with tempfile.TemporaryDirectory() as place:
                 print(f"| {backend} | {attack} | {_row(Path(place), backend, attack, count, options.seconds)} |")
-    print("\n| attack | rows/s quiet | beside | attacked |\n|---|---|---|---|")
+    print(f"\n| attack | rows/s quiet | beside | attacked {' | attacked '.join(JOBS)} |")
+    print("|---" * (3 + len(JOBS)) + "|")
     with tempfile.TemporaryDirectory() as place, AttackedJob(Path(place)) as job:
         for attack, count in attacks.items():
             rates = job.rows_per_s(attack, count)

@@ -12,7 +12,9 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -29,6 +31,8 @@ ROUNDS = 3
 #: Of a round.
 SECONDS = 4.0
 LARGE_VALUES = 4
+#: Job -> its settings.
+JOBS: dict[str, dict[str, Any]] = {"without quota": {"query_quota": 0.0}, "with quota": {}}
 
 
 async def _owner_port(host: str, port: int) -> int:
@@ -41,35 +45,40 @@ class AttackedJob:
 
     def __init__(self, directory: Path) -> None:
         self._stack = ExitStack()
-        self._job = self._stack.enter_context(ServedJob(pa.binary()))
+        jobs = {name: ServedJob(pa.binary(), **settings) for name, settings in JOBS.items()}
+        self._jobs = {name: self._stack.enter_context(job) for name, job in jobs.items()}
         self._beside = self._stack.enter_context(attacked("heap", directory / "beside"))
         self._small = {small_key(number): b"x" * 20 for number in range(SMALL_KEYS)}
-        self._job.hold({large_key(number): bytes(LARGE_BYTES) for number in range(LARGE_VALUES)})
-        self._job.finalize()
-        self._ports = (self._job.proxy[1], asyncio.run(_owner_port(*self._job.proxy)))
+        for job in self._jobs.values():
+            job.hold({large_key(number): bytes(LARGE_BYTES) for number in range(LARGE_VALUES)})
+            job.finalize()
+        self._ports = {name: (job.proxy[1], asyncio.run(_owner_port(*job.proxy))) for name, job in self._jobs.items()}
 
     def rows_per_s(self, attack: str, connections: int) -> dict[str, float]:
-        """The median rows/s without an attack (`quiet`), beside one (`beside`) and under one (`attacked`)."""
+        """The median rows/s without an attack (`quiet`), beside one (`beside`), and of each job under one."""
 
-        def measured(begin: Callable[[], AbstractContextManager[object]]) -> Callable[[], float]:
+        def measured(job: ServedJob, begin: Callable[[], AbstractContextManager[object]]) -> Callable[[], float]:
             def measure() -> float:
                 with begin():
-                    return self._rows_per_s()
+                    return self._rows_per_s(job)
 
             return measure
 
+        first = next(iter(self._jobs.values()))
         contenders = {
-            "quiet": measured(nullcontext),
-            "beside": measured(lambda: self._beside.under(attack, connections)),
-            "attacked": measured(lambda: attackers(attack, connections, (JOB, STATE, STATE), self._ports)),
+            "quiet": measured(first, nullcontext),
+            "beside": measured(first, lambda: self._beside.under(attack, connections)),
         }
+        for name, job in self._jobs.items():
+            attack_it = partial(attackers, attack, connections, (JOB, STATE, STATE), self._ports[name])
+            contenders[name] = measured(job, attack_it)
         return {name: percentile(rates, 50) for name, rates in interleaved(contenders, rounds=ROUNDS).items()}
 
-    def _rows_per_s(self) -> float:
+    def _rows_per_s(self, job: ServedJob) -> float:
         epochs, began = 0, time.monotonic()
         while (took := time.monotonic() - began) < SECONDS:
-            self._job.hold(self._small)
-            self._job.finalize()
+            job.hold(self._small)
+            job.finalize()
             epochs += 1
         return epochs * len(self._small) / took
 

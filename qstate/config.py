@@ -127,6 +127,11 @@ class JobConfig:
         "memory of a server or proxy for requests that have not arrived whole and answers that are not read yet, and "
         "half as much for requests in flight; beyond it, connections that hold much of it are closed",
     )
+    query_quota: float = _option(
+        0.1,
+        "share of a processor that all queries together may use of a task manager while it processes an epoch; "
+        "addresses that want more share it equally, and are read more slowly; 0: no quota",
+    )
     statistics: bool = _option(
         True, "count connections, requests, failures and durations: for Job.statistics() and for metrics"
     )
@@ -288,6 +293,7 @@ _ABOVE_ZERO = [
     "switch_interval_s",
 ]
 _AT_LEAST_ZERO = [
+    "query_quota",
     "standby_replicas",
     "ttl_sweep_entries",
     "element_warning_s",

@@ -128,9 +128,10 @@ def _sum(counts: Iterator[StatisticsSnapshot | None]) -> StatisticsSnapshot | No
 
 def _served(counts: StatisticsSnapshot) -> str:
     mean = f", {counts.duration_s / counts.successes * 1000:.3f} ms on average" if counts.successes else ""
+    throttled = f", throttled for {counts.throttled_s:.1f} s" if counts.throttled_s else ""
     return (
         f"{counts.requests:,} requests for {counts.keys:,} keys, {sum(counts.failures.values()):,} failures, "
-        f"{counts.connections:,} connections{mean}"
+        f"{counts.connections:,} connections{mean}{throttled}"
     )
 
 

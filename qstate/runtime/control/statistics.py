@@ -66,6 +66,9 @@ class RequestStatistics(Protocol):
         `code` is a number of `qstate.errors.FailureCode`. A failed connection has no `report_request`.
         """
 
+    def report_throttled(self, seconds: float) -> None:
+        """A connection was not read for so long, because its peer is over the quota of requests."""
+
 
 class DisabledStatistics:
     """Counts nothing."""
@@ -83,6 +86,9 @@ class DisabledStatistics:
         return
 
     def report_failed_request(self, code: int) -> None:
+        return
+
+    def report_throttled(self, seconds: float) -> None:
         return
 
 
@@ -107,6 +113,9 @@ class _Contained:
     def report_failed_request(self, code: int) -> None:
         self._report(self._collector.report_failed_request, code)
 
+    def report_throttled(self, seconds: float) -> None:
+        self._report(self._collector.report_throttled, seconds)
+
     def _report(self, report: Callable[..., None], *event: float) -> None:
         try:
             report(*event)
@@ -121,7 +130,8 @@ class StatisticsSnapshot:
     `connections` is the number of open connections, `connections_accepted` of all that were accepted. `successes` is
     the number of requests answered with a result, `duration_s` the sum of the seconds from their receipt to their
     answer. `durations` has a count for each bucket of `DURATION_BUCKETS_S`, and a last one for longer durations.
-    `failures` has the number of failures by code.
+    `failures` has the number of failures by code. `throttled_s` is the sum of the seconds for which connections were
+    not read, because their peers were over the quota of requests.
     """
 
     connections: int
@@ -132,6 +142,7 @@ class StatisticsSnapshot:
     duration_s: float
     durations: tuple[int, ...] = field(repr=False)
     failures: Mapping[int, int]
+    throttled_s: float = 0.0
 
     def __add__(self, other: StatisticsSnapshot) -> StatisticsSnapshot:
         """The sums of both counts, as if of one endpoint."""
@@ -147,6 +158,7 @@ class StatisticsSnapshot:
             duration_s=self.duration_s + other.duration_s,
             durations=tuple(map(add, self.durations, other.durations)),
             failures=failures,
+            throttled_s=self.throttled_s + other.throttled_s,
         )
 
 
@@ -162,6 +174,7 @@ class InMemoryStatistics:
         self._duration_s = 0.0
         self._durations = [0] * (len(DURATION_BUCKETS_S) + 1)
         self._failures: dict[int, int] = {}
+        self._throttled_s = 0.0
 
     def report_active_connection(self) -> None:
         with self._lock:
@@ -187,6 +200,10 @@ class InMemoryStatistics:
         with self._lock:
             self._failures[code] = self._failures.get(code, 0) + 1
 
+    def report_throttled(self, seconds: float) -> None:
+        with self._lock:
+            self._throttled_s += seconds
+
     def snapshot(self) -> StatisticsSnapshot:
         """All counts, from one moment."""
         with self._lock:
@@ -199,6 +216,7 @@ class InMemoryStatistics:
                 duration_s=self._duration_s,
                 durations=tuple(self._durations),
                 failures=dict(self._failures),
+                throttled_s=self._throttled_s,
             )
 
 

@@ -11,6 +11,8 @@ import selectors
 import socket
 import threading
 from collections.abc import Callable
+from time import thread_time
+from typing import Protocol
 
 from qstate.errors import TlsFailed
 from qstate.host.line_limit import limited
@@ -19,7 +21,7 @@ from qstate.runtime.net.reactor import Reactor, Timer
 from qstate.runtime.net.reading_pool import ReadingPool
 from qstate.tls import TlsStream
 
-__all__ = ["PooledChannel"]
+__all__ = ["Meter", "PooledChannel"]
 
 log = limited(logging.getLogger(__name__))
 
@@ -27,6 +29,16 @@ log = limited(logging.getLogger(__name__))
 HIGH_WATER_BYTES = 1024 * 1024
 
 Work = Callable[[], None]
+
+
+class Meter(Protocol):
+    """Measures what a connection costs, and says when it costs too much."""
+
+    def may_read(self) -> bool:
+        """Whether the channel is read now. If not, call its `read_later` when that has changed. Any thread."""
+
+    def charge(self, seconds: float) -> None:
+        """The channel has used so much time of a processor, with that of `on_data` and its work. Any thread."""
 
 
 class PooledChannel(Channel):
@@ -43,6 +55,8 @@ class PooledChannel(Channel):
     the caller should send nothing until `on_room`, which runs on the reactor's thread. If the peer reads none of the
     unsent bytes for `patience_s`, the channel closes with `SlowReader`.
 
+    The channel tells its `meter` what its reads and later writes cost, and asks it before it reads.
+
     With `tls` the peer's bytes are TLS's, those of `on_data` and `send` are plain. Bytes that are sent before the
     handshake is complete are dropped. When TLS fails, the channel finishes, and `on_close` has the `TlsFailed`.
     """
@@ -51,6 +65,7 @@ class PooledChannel(Channel):
         "_held",
         "_high_water",
         "_kept",
+        "_meter",
         "_on_room",
         "_patience_s",
         "_paused",
@@ -67,6 +82,7 @@ class PooledChannel(Channel):
         sock: socket.socket,
         *,
         pool: ReadingPool,
+        meter: Meter,
         on_data: Callable[[bytes], Work | None],
         on_room: Callable[[], None],
         on_end: Callable[[], None],
@@ -82,6 +98,7 @@ class PooledChannel(Channel):
         #: Whether the input is a part of a large message. Set it only in `on_data`.
         self.bulky = False
         self._pool = pool
+        self._meter = meter
         self._on_room = on_room
         self._patience_s = patience_s
         self._high_water = min(HIGH_WATER_BYTES, max_unsent_bytes // 2)
@@ -132,7 +149,7 @@ class PooledChannel(Channel):
         self._pool.recall(self)
 
     def read_ready(self, ended: bool) -> None:
-        work = None
+        began, work = thread_time(), None
         with self._reading:
             if self._kept or not self._may_read():
                 return
@@ -143,9 +160,10 @@ class PooledChannel(Channel):
             if (ended or more) and not self._kept and self._may_read():
                 self._pool.arm(self._sock.fileno())
         self._do(work)
+        self._meter.charge(thread_time() - began)
 
     def read_on(self) -> None:
-        work, more = None, False
+        began, work, more = thread_time(), None, False
         with self._reading:
             self._kept = False
             if not self._may_read():
@@ -160,6 +178,7 @@ class PooledChannel(Channel):
                 else:
                     self._pool.arm(self._sock.fileno())
         self._do(work)
+        self._meter.charge(thread_time() - began)
 
     def _read(self) -> tuple[Work | None, bool]:
         """Read once and deliver. Returns the work of `on_data`, and whether the kernel may have more."""
@@ -221,7 +240,14 @@ class PooledChannel(Channel):
             return False
         if self._input_ended and self.state is ChannelState.OPEN:
             return False
-        return self._unsent.size <= self._high_water or not self.is_congested()
+        if self._unsent.size > self._high_water and self.is_congested():
+            return False
+        return self.state is not ChannelState.OPEN or self._meter.may_read()
+
+    def _ready(self, mask: int) -> None:
+        began = thread_time()
+        super()._ready(mask)
+        self._meter.charge(thread_time() - began)
 
     def is_congested(self) -> bool:
         """Whether the peer should read before more is sent. Any thread."""

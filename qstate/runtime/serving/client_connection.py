@@ -45,6 +45,7 @@ from qstate.runtime.net.reading_pool import ReadingPool
 from qstate.runtime.serving.access.gate import Visitor
 from qstate.runtime.serving.sharing.forwarded import Forwarded
 from qstate.runtime.serving.sharing.memory_budget import FREE_BYTES, MemoryBudget
+from qstate.runtime.serving.sharing.throttle import Throttle
 from qstate.tls import TlsStream
 
 __all__ = ["AcceptedConnection", "Call", "ConnectionHandler", "Steps"]
@@ -109,6 +110,7 @@ class AcceptedConnection:
         visitor: Visitor,
         host: str,
         memory: MemoryBudget,
+        throttle: Throttle,
         pool: ReadingPool,
         room_bytes: int,
         max_unsent_bytes: int,
@@ -124,6 +126,7 @@ class AcceptedConnection:
             reactor,
             sock,
             pool=pool,
+            meter=self,
             on_data=self._on_data,
             on_room=self._on_room,
             on_end=self._on_end,
@@ -149,12 +152,10 @@ class AcceptedConnection:
         self.active_at = reactor.clock()
         #: When the frame began of which only a part has arrived; 0 without one.
         self.frame_begun_at = 0.0
-        self.host = host
-        self.is_proxy = False
-        self._memory = memory
-        self._room_bytes = room_bytes
-        self._max_requests = max_requests
-        self._counted = self._held = self._ended = False
+        self.host, self.is_proxy = host, False
+        self._memory, self._throttle = memory, throttle
+        self._room_bytes, self._max_requests = room_bytes, max_requests
+        self._counted = self._held = self._ended = self._waits = False
         self._patience_s = patience_s
         self._handler = handler
         #: First the timeout of the handshake; after the end of the input, the timeout of the answers.
@@ -188,6 +189,27 @@ class AcceptedConnection:
         self.channel.send(data)
         if len(data) > FREE_BYTES or self._counted:
             self._count()
+
+    # `Meter` and `Throttled`. `_waits`: it is not read because its peer is over the quota.
+
+    @property
+    def peer(self) -> str:
+        return f"proxies of {self.host}" if self.is_proxy else self.host
+
+    def may_read(self) -> bool:
+        if self._throttle.may_read(self):
+            return True
+        self._waits = True
+        return False
+
+    def charge(self, seconds: float) -> None:
+        self._throttle.charge(self, seconds)
+
+    def read_on(self, waited_s: float) -> None:
+        self._waits = False
+        if self.frame_begun_at:
+            self.frame_begun_at += waited_s
+        self.channel.read_later()
 
     # `Holder`.
 
@@ -300,7 +322,7 @@ class AcceptedConnection:
 
     def frame_is_late(self, began_by: float) -> bool:
         """Whether a frame that began by then has not arrived whole, although the connection is read."""
-        return 0 < self.frame_begun_at <= began_by and not self.channel.is_congested()
+        return 0 < self.frame_begun_at <= began_by and not self._waits and not self.channel.is_congested()
 
     def end_late_frame(self) -> None:
         """End the connection, because the frame takes too long. Only the driving thread."""
@@ -357,6 +379,7 @@ class AcceptedConnection:
 
     def _on_close(self, reason: BaseException | None) -> None:
         self._cancel_late()
+        self._throttle.forget(self)
         if isinstance(reason, TlsFailed):
             log.info("closed a connection without TLS: %s", reason)
             self._handler.refused(reason.code)

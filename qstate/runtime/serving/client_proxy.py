@@ -87,7 +87,8 @@ class ClientProxy(EndpointOwner):
         service: Service = self
         if options.tracing:
             service = TracedService(self, Tracing(), "qstate proxy", (Get, GetPart, Scan, Poll), keys_named)
-        self._endpoint = Endpoint("Queryable State Proxy Server", options, service, statistics=statistics)
+        quota = None if local is None else local.quota
+        self._endpoint = Endpoint("Queryable State Proxy Server", options, service, statistics=statistics, quota=quota)
         self._router = _Router(self._endpoint.reactor, self._pool, self._locations, options)
 
     def start(self) -> None:

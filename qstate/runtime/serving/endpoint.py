@@ -12,6 +12,7 @@ Bounds:
 - requests in flight: at its limit a connection is not read, at the limit of all connections requests are OVERLOADED;
 - unread answers: back-pressure, then the connection is closed;
 - memory: a budget of all connections (`memory_budget`), and as many large answers in the making (`large_calls`);
+- processor time: a quota, which peers share (`request_quota`); who is over it is read more slowly (`throttle`);
 - times: the handshake's, a frame's, a request's in the queue (its deadline), and the shutdown's.
 
 Connections take turns: a client that sends a thousand requests at once does not make the others wait for all of them.
@@ -25,6 +26,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from time import thread_time
 from typing import Any, Protocol, TypeVar
 
 from qstate.errors import ClosedError, ConfigError, FailureCode, QueryError
@@ -53,6 +55,8 @@ from qstate.runtime.serving.endpoint_options import EndpointOptions
 from qstate.runtime.serving.sharing.freed_memory import give_back, give_large_pieces_back
 from qstate.runtime.serving.sharing.memory_budget import FREE_BYTES, MemoryBudget
 from qstate.runtime.serving.sharing.places import Places
+from qstate.runtime.serving.sharing.request_quota import RequestQuota
+from qstate.runtime.serving.sharing.throttle import Throttle
 from qstate.runtime.serving.sharing.turns import TURN_BYTES, Turns
 
 __all__ = ["Call", "Endpoint", "EndpointOptions", "EndpointOwner", "Service"]
@@ -97,6 +101,8 @@ class Service(Protocol):
 class Endpoint:
     """A port, its threads and its connections. `name` appears in log lines and thread names.
 
+    `quota` is that of another port of the same process. By default it has one of its own.
+
     Its `network_threads` and `query_threads` are one pool. At most `query_threads` of them call the service at a time.
     """
 
@@ -107,6 +113,7 @@ class Endpoint:
         service: Service,
         *,
         statistics: RequestStatistics | None = None,
+        quota: RequestQuota | None = None,
     ) -> None:
         # First, because it refuses a file that is wrong: nothing is open yet.
         self._gate = Gate(
@@ -146,6 +153,8 @@ class Endpoint:
         buffered_bytes = max(options.max_buffered_bytes, LEAST_FRAMES * options.max_frame)
         self._most_in_flight_bytes = buffered_bytes // 2
         self._memory = MemoryBudget(buffered_bytes)
+        self.quota = RequestQuota(options.query_quota, self._clock) if quota is None else quota
+        self._throttle = Throttle(self.quota, self.reactor, self._statistics.report_throttled)
         self._started = False
         self._draining = False
         self._shut_down = False
@@ -350,7 +359,11 @@ class Endpoint:
     # Accepting.
 
     def _accept(self, sock: socket.socket, peer: tuple[Any, ...]) -> None:
-        host = str(peer[0])
+        began, host = thread_time(), str(peer[0])
+        self._admit_connection(sock, host)
+        self.quota.charge(host, thread_time() - began)
+
+    def _admit_connection(self, sock: socket.socket, host: str) -> None:
         if self._draining:
             self._refuse(sock, FailureCode.SHUTTING_DOWN)
             return
@@ -396,6 +409,7 @@ class Endpoint:
             visitor=visitor,
             host=host,
             memory=self._memory,
+            throttle=self._throttle,
             pool=self._pool,
             room_bytes=turn_bytes,
             # What may wait before a turn begins, a turn of each thread beside it, and as much for small failures.

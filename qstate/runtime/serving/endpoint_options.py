@@ -6,6 +6,7 @@ Rules of this module: values and their checks.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import isfinite
 
 from qstate.errors import ConfigError
 from qstate.host.ports import Ports, ports_text
@@ -30,6 +31,9 @@ class EndpointOptions:
     - `max_frame`: bytes of the largest request and answer, 4096 to 2**32 - 1. `max_keys`: keys of a get.
     - `max_queued`: requests in flight of all connections; further ones are OVERLOADED.
       `max_requests_per_connection`: those of one connection, which is not read meanwhile.
+    - `query_quota`: the share of a processor that all requests together may use, such as 0.5 for half of one; 0 is no
+      quota. Addresses that want more than their part are read more slowly. A `ClientProxy` with a `local` server shares
+      the quota of that.
     - `token`: bytes that clients must present, None for no authentication. Who presents it may do everything.
     - `access_file`: path of a file with other tokens and certificates, and their rights. It may change while the port
       serves.
@@ -58,6 +62,7 @@ class EndpointOptions:
     max_queued: int = 10_000
     max_requests_per_connection: int = 1000
     max_buffered_bytes: int = 64 * 1024 * 1024
+    query_quota: float = 0.0
     token: bytes | None = field(default=None, repr=False)
     access_file: str = ""
     peer_token: bytes | None = field(default=None, repr=False)
@@ -74,6 +79,8 @@ class EndpointOptions:
         for name in _ABOVE_ZERO:
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be above zero, got {getattr(self, name)}")
+        if not (self.query_quota >= 0 and isfinite(self.query_quota)):
+            raise ConfigError(f"query_quota must be 0 or above, and finite, got {self.query_quota}")
         if self.max_connections_per_address < 0:
             raise ConfigError(
                 f"max_connections_per_address must not be negative, got {self.max_connections_per_address}"

@@ -67,6 +67,12 @@ _OF_ENDPOINTS = (
     _Metric(_COUNTER, "qstate_accepted_connections", "connections accepted", attrgetter("connections_accepted")),
     _Metric(_COUNTER, "qstate_requests", "requests received", attrgetter("requests")),
     _Metric(_COUNTER, "qstate_keys", "keys asked for", attrgetter("keys")),
+    _Metric(
+        _COUNTER,
+        "qstate_throttled_seconds",
+        "seconds for which connections were not read because of query_quota, added up",
+        attrgetter("throttled_s"),
+    ),
 )
 _OF_SUBTASKS = (
     _Metric(_GAUGE, "qstate_epoch", "the epoch sealed last, -1 for none", attrgetter("epoch")),

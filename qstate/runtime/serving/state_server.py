@@ -34,6 +34,7 @@ from qstate.runtime.serving.range_requests.polls import Polls
 from qstate.runtime.serving.range_requests.scans import page_of
 from qstate.runtime.serving.range_requests.value_parts import part_of
 from qstate.runtime.serving.registry import StateInstance, StateRegistry
+from qstate.runtime.serving.sharing.request_quota import RequestQuota
 from qstate.runtime.serving.sharing.slices import MOST_AT_ONCE, ValueSteps, in_slices, marks_of
 from qstate.runtime.serving.traced_service import TracedService
 
@@ -90,6 +91,11 @@ class StateServer(EndpointOwner):
             service = TracedService(self, tracing, "qstate read", (Scan, Poll), self._facts)
         self._endpoint = Endpoint("Queryable State Server", options, service, statistics=self._statistics)
         self._polls = Polls(registry)
+
+    @property
+    def quota(self) -> RequestQuota:
+        """What its requests may use, and those of a proxy in the same process."""
+        return self._endpoint.quota
 
     def _facts(self, request: Scan | Poll) -> Mapping[str, Any]:
         """What the span of a request says."""

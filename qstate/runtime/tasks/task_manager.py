@@ -19,6 +19,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 
 import psutil
 
@@ -84,6 +85,7 @@ class TaskManager:
         self._server_statistics = request_statistics(bootstrap.config.statistics)
         self._proxy_statistics = request_statistics(bootstrap.config.statistics)
         self._server = StateServer(self._registry, self._endpoint("server"), self._server_statistics)
+        self._server.quota.lift()  # until an epoch needs the processor
         self._subtasks = SubtaskTable(bootstrap, self._scratch_directory.path, self._registry, self._job_manager)
         #: The channels of running sessions, by the id of the thread that serves them.
         self._sessions: dict[int, TaskChannel] = {}
@@ -219,9 +221,11 @@ class TaskManager:
             subtask = self._subtasks.open(request.operator, request.subtask, restart, request.declaration)
             assert subtask is not None  # only a restart without a first epoch gives None
             clock = _JobClock(self._job_manager, request)
+            self._server.quota.apply()
             try:
                 subtask.run(request, channel, clock, committed=request.epoch <= final)
             finally:
+                self._server.quota.lift()
                 if subtask.broken:  # before the failure is sent: from then on, no query sees the failed epoch
                     self._subtasks.withdraw(request.operator, request.subtask, subtask)
         except FencedError as exc:
@@ -272,7 +276,9 @@ class TaskManager:
     # -- endpoints --------------------------------------------------------------------------------------------
 
     def _endpoint(self, which: str) -> EndpointOptions:
-        return endpoint_options(self._bootstrap.config, which, self._host, self._bootstrap.secret)
+        config = self._bootstrap.config
+        options = endpoint_options(config, which, self._host, self._bootstrap.secret)
+        return replace(options, query_quota=config.query_quota)  # standbys have no operator, and need none
 
     def _counted(self) -> ProcessStatistics:
         return ProcessStatistics(

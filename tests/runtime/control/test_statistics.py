@@ -63,6 +63,8 @@ def reported(statistics: RequestStatistics) -> None:
     statistics.report_successful_request(60.0)
     statistics.report_failed_request(FailureCode.OVERLOADED)
     statistics.report_failed_request(99)
+    statistics.report_throttled(0.5)
+    statistics.report_throttled(0.25)
 
 
 def test_everything_reported_is_counted() -> None:
@@ -72,6 +74,7 @@ def test_everything_reported_is_counted() -> None:
     assert (found.connections, found.connections_accepted) == (1, 2)
     assert (found.requests, found.keys, found.successes) == (3, 101, 3)
     assert found.failures == {FailureCode.OVERLOADED: 1, 99: 1}
+    assert found.throttled_s == 0.75
     assert sum(found.durations) == 3 and len(found.durations) == len(DURATION_BUCKETS_S) + 1
 
 
@@ -84,6 +87,7 @@ def test_counts_of_two_endpoints_add_up() -> None:
     assert (total.connections, total.connections_accepted, total.requests, total.keys) == (2, 4, 6, 202)
     assert (total.successes, sum(total.durations)) == (6, 6)
     assert total.failures == {FailureCode.OVERLOADED: 2, 99: 2, FailureCode.MALFORMED: 1}
+    assert total.throttled_s == 1.5
 
 
 def test_metrics_have_every_count_and_cumulative_buckets(metrics: MetricsServer) -> None:
@@ -96,6 +100,7 @@ def test_metrics_have_every_count_and_cumulative_buckets(metrics: MetricsServer)
         f"qstate_accepted_connections_total{{{SERVER}}} 2.0",
         f"qstate_requests_total{{{SERVER}}} 3.0",
         f"qstate_keys_total{{{SERVER}}} 101.0",
+        f"qstate_throttled_seconds_total{{{SERVER}}} 0.75",
         f'qstate_failures_total{{code="overloaded",{SERVER}}} 1.0',
         f'qstate_failures_total{{code="99",{SERVER}}} 1.0',
         "# TYPE qstate_request_seconds histogram",

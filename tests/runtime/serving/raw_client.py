@@ -32,7 +32,13 @@ class RawClient:
     """Opens the connection and performs the handshake, unless the test says otherwise."""
 
     def __init__(
-        self, address: tuple[str, int], *, token: bytes | None = None, hello: bool = True, receive_buffer: int = 0
+        self,
+        address: tuple[str, int],
+        *,
+        token: bytes | None = None,
+        hello: bool = True,
+        receive_buffer: int = 0,
+        source: str = "",
     ) -> None:
         self.connection = ClientConnection(token=token, client="test")
         self.events: list[ClientEvent] = []
@@ -40,6 +46,8 @@ class RawClient:
         self.sock.settimeout(PATIENCE_S)
         if receive_buffer:
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        if source:
+            self.sock.bind((source, 0))
         self.sock.connect(address)
         if hello:
             self.sock.sendall(self.connection.start())

@@ -11,6 +11,7 @@ import pytest
 from qstate.errors import FailureCode
 from qstate.protocol import Description, Failure, Values
 from qstate.runtime.serving import ClientProxy, EndpointOptions, RequestStatistics, StateRegistry, StateServer
+from qstate.runtime.serving.sharing.request_quota import BURST_S
 from tests.runtime.serving.conftest import ServerFactory
 from tests.runtime.serving.oracles import TableOracle, owner, table
 from tests.runtime.serving.raw_client import RawClient, wait_until
@@ -29,6 +30,7 @@ class Collector:
         self.keys: list[int] = []
         self.durations: list[float] = []
         self.failures: Counter[int] = Counter()
+        self.throttled_s = 0.0
 
     def report_active_connection(self) -> None:
         with self.lock:
@@ -50,6 +52,10 @@ class Collector:
     def report_failed_request(self, code: int) -> None:
         with self.lock:
             self.failures[code] += 1
+
+    def report_throttled(self, seconds: float) -> None:
+        with self.lock:
+            self.throttled_s += seconds
 
     def ended(self) -> int:
         """How many requests were answered and counted; the count follows the answer."""
@@ -81,6 +87,9 @@ class Raising:
 
     def report_failed_request(self, code: int) -> None:
         self._raise("report_failed_request")
+
+    def report_throttled(self, seconds: float) -> None:
+        self._raise("report_throttled")
 
 
 def test_a_server_reports_each_connection_request_and_outcome_once(
@@ -135,7 +144,8 @@ def test_a_collector_that_raises_harms_nothing_and_is_logged(
 ) -> None:
     state_id = registry.register(instance(DictReader({"a": 1.5})))
     raising = Raising()
-    server = start_server(raising)
+    server = start_server(raising, query_quota=1.0)
+    server.quota.charge("127.0.0.1", 2 * BURST_S)
     with caplog.at_level(logging.ERROR):
         for _ in range(3):  # more often than the server has threads
             with RawClient(server.address) as client:

@@ -23,6 +23,9 @@ class Sender:
     def may_answer(self) -> bool:
         return True
 
+    def charge(self, seconds: float) -> None:
+        assert seconds >= 0.0
+
     def send_now(self, data: bytes) -> None:
         self.log.append(f"{self.name} gets {len(data)} bytes")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
+from time import thread_time
 from typing import Any, Protocol
 
 from qstate.backends.contract import Isolation
@@ -91,6 +92,11 @@ class Proxied(Requester):
 
     def start(self, refresh: Callable[[str, str, Reply], None] | None) -> None:
         """`refresh` looks the location up if the known one is outdated."""
+        began = thread_time()
+        self._start(refresh)
+        self._call.connection.charge(thread_time() - began)
+
+    def _start(self, refresh: Callable[[str, str, Reply], None] | None) -> None:
         self._call.on_cancel = partial(self._router.run, self._on_cancel)
         if self._call.cancelled:
             self._on_cancel()
@@ -101,6 +107,11 @@ class Proxied(Requester):
             commands = []
             refresh(*self._names, self._found)
         self._run(commands, now)
+
+    def on_answer(self, part: int, message: Answer, now: float) -> None:
+        began = thread_time()
+        super().on_answer(part, message, now)
+        self._call.connection.charge(thread_time() - began)
 
     def on_unsent(
         self, part: int, code: int, details: Mapping[str, Detail], now: float, *, hopeless: bool = False

@@ -129,6 +129,11 @@ class Polls:
 
     def _continue(self, poll: _Poll) -> None:
         """Answer a poll, or let it wait."""
+        began = time.thread_time()
+        self._try(poll)
+        poll.call.connection.charge(time.thread_time() - began)
+
+    def _try(self, poll: _Poll) -> None:
         try:
             answer = self._answer(poll)
         except QueryError as error:

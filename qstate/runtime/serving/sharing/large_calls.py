@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from time import thread_time
 
 from qstate.protocol import Answer
 from qstate.runtime.serving.client_connection import AcceptedConnection, Call
@@ -57,12 +58,14 @@ class LargeCalls:
             call = self._next()
         if call is None:
             return False
+        began = thread_time()
         answer = self._answer_to(call, self._clock())
+        if call.steps is None and answer is not None:
+            call.answer(answer)
+        call.connection.charge(thread_time() - began)
         if call.steps is not None:
             self._begun.append(call)
             return True
-        if answer is not None:
-            call.answer(answer)
         with self._lock:
             self._free += 1
             call.connection.large_queued = False

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from time import thread_time
 
 from qstate.protocol import Answer
 from qstate.runtime.serving.client_connection import AcceptedConnection, Call
@@ -92,9 +93,10 @@ class Turns:
             self._slow.append(connection)
             return 0.0
         connection.queued = False
-        began = self._clock()
+        began, cpu_began = self._clock(), thread_time()
         self._turn(connection)
         took_s = self._clock() - began
+        connection.charge(thread_time() - cpu_began)
         connection.slow = took_s > SLOW_S
         return took_s
 
