@@ -307,7 +307,8 @@ class ChangeFeed:
             first = upto + 1 if log is None or log.latest < upto else _first_in_form(log, state.schema)
             if log is None:
                 first = self._oldest_in(state, part, layout + 1, upto)
-            elif first == log.begins_after + 1 and log.begins_after != NO_EPOCH:
+            elif first == log.given + 1 and log.begins_after == log.given != NO_EPOCH:
+                # Only up to the epoch that the layout began with: what the one before has of later ones was made again.
                 first = self._oldest_in(state, part, layout + 1, log.begins_after)
             found.append(first)
         return max(found)

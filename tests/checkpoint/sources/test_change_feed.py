@@ -187,6 +187,31 @@ def test_epoch_that_another_parallelism_makes_again_is_whole(tmp_path: Path) -> 
         assert whole(feed, TOTAL, 3) == expected(3, groups=feed.groups)
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_epoch_that_was_made_again_is_never_read_where_it_was_made_first(tmp_path: Path, known: bool) -> None:
+    """The layout before has sealed epoch 3 and Spark has not committed it there; the layout now has only a snapshot."""
+    job = StoredJob(tmp_path / "checkpoint", parallelism=1)
+    job.run(range(3))
+    job.logs[0].seal(3, [])
+    job.rescale(2, 3, range(2))
+    job.restart()
+    feed = feed_of(tmp_path / "checkpoint", 2)
+    job.run([3])
+    feed.finalize(3)
+    if known:
+        assert whole(feed, TOTAL, 3) == expected(3)
+    job.snapshot(retained=1)
+    job.run([4])
+    feed.finalize(4)
+    if not known:
+        with pytest.raises(CompactedEpoch) as caught:
+            feed.next_epoch(TOTAL, 2)
+        assert caught.value.oldest == 4
+    assert epochs(feed, TOTAL, 4) == [4]
+    with pytest.raises(CompactedEpoch):
+        feed.next_epoch(TOTAL, 3)
+
+
 def test_epochs_before_a_removed_layout_are_compacted(tmp_path: Path) -> None:
     job = StoredJob(tmp_path / "checkpoint", parallelism=2)
     job.run(range(3))
