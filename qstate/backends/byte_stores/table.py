@@ -28,6 +28,7 @@ from qstate.errors import SerializationError
 from qstate.keys import Key, Namespace
 
 __all__ = [
+    "BATCH_BYTES",
     "BATCH_ENTRIES",
     "MISSING",
     "SMALL",
@@ -38,6 +39,7 @@ __all__ = [
     "ByteTable",
     "EpochWrites",
     "WriteClock",
+    "in_pieces",
 ]
 
 MISSING: Any = object()
@@ -49,12 +51,30 @@ _SAMPLE = 16
 
 #: A store may hold the interpreter's lock while it writes; a batch of this size takes about a millisecond.
 BATCH_ENTRIES = 1000
+#: The same for large values. A store may also keep a batch whole in memory, whatever the size of its buffers.
+BATCH_BYTES = 1024 * 1024
 
 #: The most entries or elements of a map or list that is read whole, and cached, by those who want them one by one.
 SMALL = 256
 
 Batch = dict[bytes, bytes | None]
 Cached = TypeVar("Cached")
+
+
+def in_pieces(batch: Batch) -> Iterator[Batch]:
+    """The batch, or parts of it that have about `BATCH_BYTES` each."""
+    if sum(map(len, filter(None, batch.values()))) <= BATCH_BYTES:
+        yield batch
+        return
+    part, size = Batch(), 0
+    for key, value in batch.items():
+        part[key] = value
+        size += len(value or b"")
+        if size >= BATCH_BYTES:
+            yield part
+            part, size = {}, 0
+    if part:
+        yield part
 
 
 class WriteClock:
