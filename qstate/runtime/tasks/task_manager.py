@@ -199,6 +199,7 @@ class TaskManager:
     def _serve(self, connection: SecureSocket) -> None:
         """Serve one relay's session, on the thread that accepted its connection."""
         channel = self._sessions[threading.get_ident()] = TaskChannel(connection)
+        self._server.quota.apply()
         try:
             opening = channel.receive()
             if opening.kind is not FrameKind.OPEN:
@@ -207,6 +208,7 @@ class TaskManager:
         except OSError as exc:
             log.info("a relay's session ended early: %s", exc)
         finally:
+            self._server.quota.lift()
             del self._sessions[threading.get_ident()]
             channel.close()
 
@@ -221,11 +223,9 @@ class TaskManager:
             subtask = self._subtasks.open(request.operator, request.subtask, restart, request.declaration)
             assert subtask is not None  # only a restart without a first epoch gives None
             clock = _JobClock(self._job_manager, request)
-            self._server.quota.apply()
             try:
                 subtask.run(request, channel, clock, committed=request.epoch <= final)
             finally:
-                self._server.quota.lift()
                 if subtask.broken:  # before the failure is sent: from then on, no query sees the failed epoch
                     self._subtasks.withdraw(request.operator, request.subtask, subtask)
         except FencedError as exc:

@@ -126,7 +126,9 @@ class Subscription:
     """The changes of a state, batch by batch: an iterator. One thread at a time may use it.
 
     Close it, or use it as a context manager; closing the client ends it, too. Between two batches it takes no changes
-    from the server. It may be left alone for as long as the changes are stored.
+    from the server. It may be left alone for as long as the changes are stored. One that is dropped without `close`
+    leaves its last poll at the server, for at most `progress_s`: the garbage collector may run while any thread is in
+    the client, so it cannot send a cancellation.
     """
 
     def __init__(self, links: SyncLinks, subscribing: Subscribing) -> None:
