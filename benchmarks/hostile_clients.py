@@ -29,6 +29,8 @@ from qstate.protocol import ClientConnection, Get, encode, frame
 __all__ = ["ATTACKS"]
 
 HOST = "127.0.0.1"
+#: Where the attackers come from: clients of one address share its part of a quota.
+SOURCE = ("127.0.0.2", 0)
 #: Descriptors that a process needs beside its connections.
 SPARE = 64
 #: Of a frame that never ends: below the largest one of a server's defaults.
@@ -37,9 +39,13 @@ MOST_KEYS = 10_000
 DEADLINE_MS = 60_000
 
 
+def _connection(port: int) -> socket.socket:
+    return socket.create_connection((HOST, port), timeout=30, source_address=SOURCE)
+
+
 def connected(port: int) -> socket.socket:
     """A connection, with a handshake done."""
-    sock, wire = socket.create_connection((HOST, port), timeout=30), ClientConnection()
+    sock, wire = _connection(port), ClientConnection()
     sock.sendall(wire.start())
     while wire.welcome is None:
         data = sock.recv(4096)
@@ -85,7 +91,7 @@ def idle(count: int, ports: Iterator[int], names: Names) -> None:
     """Connections that do nothing: half of them have not even said Hello."""
 
     def open_one(port: int) -> socket.socket:
-        return connected(port) if random.random() < 0.5 else socket.create_connection((HOST, port), timeout=30)
+        return connected(port) if random.random() < 0.5 else _connection(port)
 
     held = _opened(count, ports, open_one)
     _begun(len(held))
@@ -208,7 +214,7 @@ def handshakes(count: int, ports: Iterator[int], names: Names) -> None:
     _begun(count)
     while not _stopped(0):
         with suppress(OSError):
-            sock = socket.create_connection((HOST, next(ports)), timeout=30)
+            sock = _connection(next(ports))
             sock.setblocking(False)
             sock.send(next(worst))
             held.append(sock)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qstate.runtime.serving.sharing.request_quota import BURST_S, MOST_PEERS, PAUSE_S, RequestQuota
+from qstate.runtime.serving.sharing.request_quota import BURST_S, IDLE_S, MOST_PEERS, PAUSE_S, RequestQuota
 from tests.runtime.serving.clock import Clock
 
 
@@ -76,9 +76,20 @@ def test_what_is_not_used_is_not_saved(clock: Clock) -> None:
 def test_lifted_quota_lets_nobody_wait_and_gives_no_burst_when_it_applies_again(clock: Clock) -> None:
     quota = RequestQuota(0.1, clock)
     quota.lift()
+    clock.now += IDLE_S
     assert used(quota, clock, 1.0, "one")["one"] == pytest.approx(1.0, abs=0.005)
     quota.apply()
     assert used(quota, clock, 1.0, "one")["one"] == pytest.approx(0.1, abs=0.005)
+
+
+def test_quota_applies_for_a_while_after_it_was_lifted(clock: Clock) -> None:
+    quota = RequestQuota(0.1, clock)
+    quota.charge("one", 1.0)
+    quota.lift()
+    clock.now += IDLE_S - 0.001
+    assert quota.wait_s("one")
+    clock.now += 0.002
+    assert not quota.wait_s("one")
 
 
 def test_quota_applies_while_one_of_two_needs_it(clock: Clock) -> None:
@@ -86,22 +97,25 @@ def test_quota_applies_while_one_of_two_needs_it(clock: Clock) -> None:
     quota.lift()
     quota.apply()
     quota.apply()
-    quota.charge("one", 1.0)
     quota.lift()
+    clock.now += 2 * IDLE_S
+    quota.charge("one", 1.0)
     assert quota.wait_s("one")
     quota.lift()
+    clock.now += IDLE_S
     assert not quota.wait_s("one")
 
 
-def test_nobody_owes_more_than_a_burst_from_the_time_when_the_quota_was_lifted(clock: Clock) -> None:
+def test_nobody_owes_more_than_a_burst_when_the_quota_applies_again(clock: Clock) -> None:
     quota = RequestQuota(0.1, clock)
-    quota.charge("before", 1.0)
+    quota.charge("before", 10.0)
     quota.lift()
-    quota.charge("while", 1.0)
+    clock.now += IDLE_S
+    quota.charge("while", 10.0)
     quota.apply()
-    assert quota.wait_s("before") <= PAUSE_S * 2 / 0.1
+    assert quota.wait_s("before") <= 2 * PAUSE_S / 0.1
     quota.charge("while", 0.001)
-    assert quota.wait_s("while") <= (0.001 + PAUSE_S) * 2 / 0.1
+    assert quota.wait_s("while") <= 2 * (0.001 + PAUSE_S) / 0.1
 
 
 def test_no_quota_lets_nobody_wait(clock: Clock) -> None:

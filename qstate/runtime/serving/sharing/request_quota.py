@@ -8,8 +8,8 @@ in equal parts. A peer that owes more than `BURST_S` is over the quota, until it
 peers together use no more than the quota in the long run, however many they are, and one that needs less than its part
 does not wait for those that need more.
 
-A quota that is lifted lets nobody wait, and nobody owes more than a burst. When it applies again, a peer that went on
-asking for more than its part has had its burst.
+A quota that was lifted `IDLE_S` ago lets nobody wait, and nobody owes more than a burst. When it applies again, a peer
+that went on asking for more than its part has had its burst.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-__all__ = ["BURST_S", "PAUSE_S", "RequestQuota"]
+__all__ = ["BURST_S", "IDLE_S", "PAUSE_S", "RequestQuota"]
 
 #: What a peer may owe. So short bursts do not wait.
 BURST_S = 0.02
 #: What is paid in a wait, at least: else the wait would be for less than it costs to begin and end one.
 PAUSE_S = 0.002
+#: So long it applies after it was lifted: between two epochs, others still need the processor.
+IDLE_S = 1.0
 #: The time of further peers is not counted while so many owe something.
 MOST_PEERS = 4096
 
@@ -30,13 +32,14 @@ MOST_PEERS = 4096
 class RequestQuota:
     """`share` is that of one processor: 0.5 is half of it. 0 is no quota. Any thread may call any method.
 
-    It applies while `lift` was not called more often than `apply`.
+    It applies while `lift` was not called more often than `apply`, and `IDLE_S` longer.
     """
 
     def __init__(self, share: float, clock: Callable[[], float]) -> None:
         self._share = share
         #: At 1 and above it applies.
         self._applied = 1
+        self._lifted_at = 0.0
         self._clock = clock
         self._lock = threading.Lock()
         #: Peer -> the seconds that it owes; only those that owe something.
@@ -53,13 +56,13 @@ class RequestQuota:
             self._pay()
             if peer in self._debts or len(self._debts) < MOST_PEERS:
                 owed = self._debts.get(peer, 0.0) + seconds
-                self._debts[peer] = owed if self._applied > 0 else min(owed, BURST_S)
+                self._debts[peer] = owed if self._applies() else min(owed, BURST_S)
                 if owed > BURST_S:
                     self._over.add(peer)
 
     def wait_s(self, peer: str) -> float:
         """For about how long the peer must wait; 0 when it is not over the quota."""
-        if peer not in self._over or self._applied <= 0:
+        if peer not in self._over or not self._applies():
             return 0.0
         with self._lock:
             self._pay()
@@ -73,13 +76,17 @@ class RequestQuota:
         """Something that the quota protects needs no protection any more."""
         with self._lock:
             self._applied -= 1
-            if self._applied <= 0:
-                self._debts = {peer: min(owed, BURST_S) for peer, owed in self._debts.items()}
+            self._lifted_at = self._clock()
 
     def apply(self) -> None:
         """End `lift`, or begin something that the quota protects."""
         with self._lock:
+            if not self._applies():
+                self._debts = {peer: min(owed, BURST_S) for peer, owed in self._debts.items()}
             self._applied += 1
+
+    def _applies(self) -> bool:
+        return self._applied > 0 or self._clock() < self._lifted_at + IDLE_S
 
     def _pay(self) -> None:
         now = self._clock()
