@@ -129,8 +129,8 @@ class JobConfig:
     )
     query_quota: float = _option(
         0.1,
-        "share of a processor that all queries together may use of a task manager, unless it has had no epoch for a "
-        "second; addresses that want more share it equally, and are read more slowly; 0: no quota",
+        "share of a processor that all queries together may use of a task manager while it processes an epoch, and "
+        "0.1 s longer; addresses that want more share it equally, and are read more slowly; 0: no quota",
     )
     statistics: bool = _option(
         True, "count connections, requests, failures and durations: for Job.statistics() and for metrics"

@@ -58,6 +58,9 @@ Steps = Iterator[Answer | None]
 _SERVED = frozenset((Get, GetPart, Scan, Poll, Locate, Describe))
 #: So many messages of one connection are taken in before other connections are read.
 MOST_AT_ONCE = 64
+#: So many of one that had to wait for its peer's quota, and only when the ones before are answered: what they cost is
+#: known only afterwards.
+FEW_AT_ONCE = 4
 #: What a key takes in memory beside its characters.
 KEY_BYTES = 64
 #: When a client should ask again whose answer found no room.
@@ -155,7 +158,7 @@ class AcceptedConnection:
         self.host, self.is_proxy = host, False
         self._memory, self._throttle = memory, throttle
         self._room_bytes, self._max_requests = room_bytes, max_requests
-        self._counted = self._held = self._ended = self._waits = False
+        self._counted = self._held = self._ended = self._waits = self._waited = False
         self._patience_s = patience_s
         self._handler = handler
         #: First the timeout of the handshake; after the end of the input, the timeout of the answers.
@@ -190,7 +193,8 @@ class AcceptedConnection:
         if len(data) > FREE_BYTES or self._counted:
             self._count()
 
-    # `Meter` and `Throttled`. `_waits`: it is not read because its peer is over the quota.
+    # `Meter` and `Throttled`. `_waits`: it is not read because its peer is over the quota. `_waited`: that was
+    # so before, and not all that had come meanwhile was read.
 
     @property
     def peer(self) -> str:
@@ -206,7 +210,7 @@ class AcceptedConnection:
         self._throttle.charge(self, seconds)
 
     def read_on(self, waited_s: float) -> None:
-        self._waits = False
+        self._waits, self._waited = False, True
         if self.frame_begun_at:
             self.frame_begun_at += waited_s
         self.channel.read_later()
@@ -270,11 +274,21 @@ class AcceptedConnection:
     def answered(self, now: float) -> None:
         """The endpoint counted one request less in flight. Any thread."""
         self.active_at = now
-        if self._held and self.in_flight <= self._max_requests // 2 and self.in_flight_bytes <= self._room_bytes // 2:
+        few = not self._is_busy() if self._waited else self.in_flight <= self._max_requests // 2
+        if self._held and few and self.in_flight_bytes <= self._room_bytes // 2:
             self._held = False
             self.channel.release()
         if self._ended and not self.in_flight:
             self.channel.close_when_sent()
+
+    def _room(self) -> int:
+        """How many further requests may be in flight."""
+        room = max(0, self._max_requests - self.in_flight) if self.in_flight_bytes <= self._room_bytes else 0
+        return min(room, 0 if self._is_busy() else FEW_AT_ONCE) if self._waited else room
+
+    def _is_busy(self) -> bool:
+        """Whether requests wait that cost something. Polls that wait cost nothing."""
+        return bool(self.calls or self.large_calls or self.forwarded)
 
     def _on_end(self) -> None:
         # Set `_ended` first: a request that another thread answers now either finds it set or is not in flight below.
@@ -293,7 +307,7 @@ class AcceptedConnection:
             self.channel.close()
 
     def _on_data(self, data: bytes) -> Callable[[], None] | None:
-        room = max(0, self._max_requests - self.in_flight) if self.in_flight_bytes <= self._room_bytes else 0
+        room = self._room()
         most = min(room, MOST_AT_ONCE)
         try:
             events = self.protocol.receive(data, most)
@@ -309,6 +323,8 @@ class AcceptedConnection:
             self._hold()
         elif len(events) == most:  # more may be buffered
             self.channel.yield_turn()
+        elif events:
+            self._waited = False
         return None
 
     def _kept_input(self, taken: int, most: int) -> None:

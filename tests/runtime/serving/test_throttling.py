@@ -5,20 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from qstate.backends.contract import UNBOUNDED, ReadResult
 from qstate.descriptors import StateDescriptor
 from qstate.keys import Key, Namespace
-from qstate.protocol import Get, Ping, Pong, Values
+from qstate.protocol import Get, Ping, Poll, Pong, Values
 from qstate.runtime.control.statistics import InMemoryStatistics
+from qstate.runtime.serving.client_connection import FEW_AT_ONCE
 from qstate.runtime.serving.registry import StateRegistry
 from qstate.runtime.serving.sharing.request_quota import BURST_S
 from tests.runtime.serving.conftest import ProxyFactory, ServerFactory
+from tests.runtime.serving.feeds import History
 from tests.runtime.serving.oracles import TableOracle, owner, table
 from tests.runtime.serving.raw_client import RawClient, wait_until
-from tests.runtime.serving.readers import DictReader, instance
+from tests.runtime.serving.readers import MAX_PARALLELISM, DictReader, instance
 
 JOB, STATE = "job", "lastTemperature"
 #: Of a processor.
@@ -100,6 +103,38 @@ def test_nothing_of_a_pipeline_is_lost(state_id: bytes, start_server: ServerFact
         # The last ones that were read together are answered before it counts what they took.
         assert time.monotonic() - began > (count - TOO_MANY - 8) * SLOWED_S
         assert isinstance(client.ping(), Pong)
+
+
+def test_few_requests_are_taken_at_once_of_a_connection_that_had_to_wait(
+    state_id: bytes, start_server: ServerFactory
+) -> None:
+    server = start_server(query_quota=SHARE)
+    with RawClient(server.address) as client:
+        asked(client, state_id, TOO_MANY - 1)
+        numbers = [client.connection.next_id() for _ in range(3 * FEW_AT_ONCE)]
+        gets = [client.connection.send(Get(number, 60_000, state_id, None, {}, ("a",))) for number in numbers]
+        wait_until(lambda: server.quota.wait_s(HERE) > 0, "being over the quota")
+        client.sock.sendall(b"".join(gets))
+        assert isinstance(client.answer_to(numbers[0]), Values)
+        began = time.monotonic()
+        assert isinstance(client.answer_to(numbers[-1]), Values)
+        assert time.monotonic() - began > FEW_AT_ONCE * SLOWED_S
+
+
+def test_polls_that_wait_do_not_keep_a_connection_from_being_read(
+    tmp_path: Path, state_id: bytes, registry: StateRegistry, start_server: ServerFactory
+) -> None:
+    history = History(tmp_path / "checkpoint")
+    (followed,) = history.instances()
+    changing = registry.register(followed)
+    server = start_server(query_quota=SHARE)
+    with RawClient(server.address) as client:
+        for _ in range(2 * FEW_AT_ONCE):
+            number = client.connection.next_id()
+            poll = Poll(number, 60_000, changing, (), (), None, 0, MAX_PARALLELISM, 0, b"", 60_000, 1 << 24)
+            client.sock.sendall(client.connection.send(poll))
+        asked(client, state_id, TOO_MANY + FEW_AT_ONCE)
+        assert not client.events
 
 
 def test_connections_of_a_peer_take_turns(state_id: bytes, reader: WorkingReader, start_server: ServerFactory) -> None:

@@ -23,8 +23,8 @@ __all__ = ["BURST_S", "IDLE_S", "PAUSE_S", "RequestQuota"]
 BURST_S = 0.02
 #: What is paid in a wait, at least: else the wait would be for less than it costs to begin and end one.
 PAUSE_S = 0.002
-#: So long it applies after it was lifted: between two epochs, others still need the processor.
-IDLE_S = 1.0
+#: So long it applies after it was lifted: the end of an epoch and the begin of the next one take time, too.
+IDLE_S = 0.1
 #: The time of further peers is not counted while so many owe something.
 MOST_PEERS = 4096
 
