@@ -33,9 +33,9 @@ DISTRIBUTIONS = {
 INTERPRETERS = ("3.10", "3.11", "3.12", "3.13")
 #: All that a client installs.
 OF_A_CLIENT = {"msgpack", "msgspec", "pip", "setuptools", "spark-qstate", "tomli", "xxhash"}
-#: The pages whose line `pip install --find-links dist ...` installs what their commands need.
+#: The pages whose first line that installs wheels brings what their commands need.
 INSTALLING_PAGES = ("docs/how-to/install.md", "docs/how-to/gateway.md")
-INSTALL_LINE = re.compile(r'^pip install --find-links dist "spark-qstate\[.*$', re.MULTILINE)
+INSTALL_LINE = re.compile(r'^pip +install --find-links dist "spark-qstate\[.*$', re.MULTILINE)
 #: The tests that act the pages out, what they need of the tree, and what they import beside the wheels.
 PAGES_ACTED_OUT = (
     "tests/project/test_tutorial.py",

@@ -65,10 +65,10 @@ def pages() -> list[Page]:
 
 
 def run_program(page: Page, block: Block, namespace: dict[str, object], proxy: tuple[str, int] | None = None) -> None:
-    """Run one block. A failure shows the page's line. The address in the pages is replaced by that of `proxy`."""
+    """Run one block. A failure shows the page's line. The proxies' addresses in the pages are replaced by `proxy`."""
     text = block.text
     if proxy is not None:
-        for written in ('"localhost", 9069', '"127.0.0.1", 9069'):
+        for written in ('"localhost", 9069', '"127.0.0.1", 9069', '"127.0.0.1", 9100'):
             text = text.replace(written, f'"{proxy[0]}", {proxy[1]}')
         text = text.replace('"localhost:9069"', f'"{proxy[0]}:{proxy[1]}"')
     exec(compile("\n" * (block.line - 1) + text, str(page.path), "exec"), namespace)

@@ -33,6 +33,8 @@ class Shells:
     """
 
     def __init__(self, directory: Path) -> None:
+        # A program that a shell runs in the background ignores Ctrl-C, and so would all that it starts.
+        self._on_interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
         #: What is typed happens here.
         self.directory = directory / "page"
         self.directory.mkdir()
@@ -116,6 +118,7 @@ class Shells:
             if started.poll() is None:
                 os.killpg(started.pid, signal.SIGKILL)
                 started.wait()
+        signal.signal(signal.SIGINT, self._on_interrupt)
 
     def _check_running(self) -> None:
         assert all(started.poll() is None for started in self._running.values()), self._printed()
