@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Any, NoReturn
 
 from qstate import __version__
@@ -58,6 +59,8 @@ def program() -> NoReturn:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit code."""
+    if sys.stdout is None:  # the caller has closed it, and wants the exit code only
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # for the life of the process
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # no value may fail because the terminal lacks its characters
             stream.reconfigure(errors="backslashreplace")

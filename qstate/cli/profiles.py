@@ -92,13 +92,14 @@ def _read(path: Path) -> Mapping[str, Any]:
         raise ConfigError(f"the profiles in {path} cannot be used: {exc.strerror}") from exc
     except ValueError as exc:  # no UTF-8, or no TOML; the text may be a secret, and is not shown
         raise ConfigError(f"{path} is no TOML: {exc}") from None
+    for name, found in profiles.items():
+        if not isinstance(found, Mapping):
+            raise ConfigError(f"{path}: {name!r} is not in a profile: write [{DEFAULT_PROFILE}] in a line above it")
     return profiles
 
 
-def _settings(path: Path, name: str, found: Any) -> Mapping[str, Any]:
+def _settings(path: Path, name: str, found: Mapping[str, Any]) -> Mapping[str, Any]:
     place = f"profile {name!r} in {path}"
-    if not isinstance(found, Mapping):
-        raise ConfigError(f"{path}: {name!r} is not in a profile: write [{DEFAULT_PROFILE}] in a line above it")
     settings = {}
     for setting, value in found.items():
         if setting not in SETTINGS:

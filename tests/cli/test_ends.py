@@ -39,6 +39,15 @@ def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
     assert (answer.returncode, answer.stderr) == (cli.ERROR, "qstate: No space left on device\n")
 
 
+@pytest.mark.parametrize(("key", "code"), [("JFK", cli.SUCCESS), ("XXX", cli.NO)])
+def test_without_an_output_the_exit_code_is_that_of_the_command(tmp_path: Path, key: str, code: int) -> None:
+    with serve(tmp_path) as (host, port):
+        command = [*COMMAND, "get", "nyc", "lastTemperature", key, "--proxy", f"{host}:{port}"]
+        closing = ["sh", "-c", '"$@" >&-', "sh", *command]
+        answer = subprocess.run(closing, capture_output=True, text=True, env=ENVIRONMENT, timeout=60, check=False)
+    assert (answer.returncode, answer.stderr) == (code, "")
+
+
 def test_ctrl_c_ends_a_watch_quietly(tmp_path: Path) -> None:
     with serve_history(tmp_path, job="nyc") as ((host, port), _):
         command = [*COMMAND, "watch", "nyc", "lastTemperature", "--from-epoch", "0", "--proxy", f"{host}:{port}"]

@@ -107,7 +107,7 @@ def test_profiles_of_another_user_are_refused(config: Path) -> None:
     ("text", "parts"),
     [
         ("[other]\n", ["no profile 'mine'", "the profiles are: other"]),
-        ("proxy = 'a:1'\n", ["no profile 'mine'"]),
+        ("proxy = 'a:1'\n[mine]\n", ["'proxy' is not in a profile", "[default]"]),
         ("mine = 'a:1'\n", ["'mine'", "[default]"]),
         ("[mine]\nproxxy = 'a:1'\n", ["unknown setting 'proxxy'", "valid are: proxy, fallback"]),
         ("[mine]\nproxy = 9069\n", ["proxy must be addresses", "localhost:9069"]),
@@ -126,6 +126,11 @@ def test_a_mistake_in_a_profile_is_said_in_one_line(config: Path, text: str, par
         connection_of(arguments(profile="mine"), {})
     for part in parts:
         assert part in str(raised.value)
+
+
+def test_settings_above_the_first_profile_are_a_mistake_also_when_none_is_named(config: Path) -> None:
+    write(config, "proxy = 'a:1'\n")
+    assert_one_line_error(run("jobs"), "'proxy' is not in a profile", "[default]")
 
 
 def test_a_profile_without_a_file_is_a_mistake(config: Path) -> None:

@@ -298,6 +298,7 @@ def test_a_scan_prints_keys_or_their_number(proxy: str) -> None:
         (["byPlace", "JFK", "seven"], "whole number"),
         (["lastTemperature", "JFK", "--begins", "J"], "not both"),
         (["lastTemperature", "--count", "--limit", "3"], "--limit"),
+        (["lastTemperature", "--namespace", "2013-07-18", "--no-namespace"], "not allowed with"),
         (["noSuchState"], "no queryable state of that name"),
     ],
 )

@@ -3,7 +3,10 @@
 const NUMBER = new Intl.NumberFormat("en", { maximumFractionDigits: 2 });
 const SMALL = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
 const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const EXACT = new Intl.NumberFormat("en", { maximumFractionDigits: 20 });
 const SHORT = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 2 });
+/** What stands for a text without a character: something to see, and to click on. */
+const EMPTY_TEXT = '""';
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
 /** What stands for a figure that is not known. */
 export const UNKNOWN = "–";
@@ -22,6 +25,13 @@ export function number(value) {
   if (typeof value === "number" && !Number.isFinite(value)) return String(value);
   const size = Math.abs(Number(value));
   return size > 0 && size < 0.1 ? SMALL.format(value) : NUMBER.format(value);
+}
+
+/** A number of a value: all of its digits, because keys may differ in the last one. */
+export function exact(value) {
+  const size = Math.abs(Number(value));
+  if (typeof value === "number" && size > 0 && (size < 1e-6 || size >= 1e21)) return String(value);
+  return EXACT.format(value);
 }
 
 /** For an axis, where there is little room. */
@@ -94,18 +104,18 @@ export function parse(text) {
 export function oneLine(value, most = 300) {
   if (value === null || value === undefined) return UNKNOWN;
   if (Array.isArray(value)) return visible(value.slice(0, most).map(inner).join(", "), most) || "empty";
-  if (typeof value !== "object") return visible(inner(value), most);
+  if (typeof value !== "object") return visible(inner(value), most) || EMPTY_TEXT;
   const fields = Object.entries(value).slice(0, most);
   return visible(fields.map(([name, one]) => `${name}: ${inner(one)}`).join(", "), most) || "empty";
 }
 
 function inner(value) {
   if (typeof value === "string") return value;
-  return typeof value === "number" || typeof value === "bigint" ? number(value) : stringify(value);
+  return typeof value === "number" || typeof value === "bigint" ? exact(value) : stringify(value);
 }
 
 /** A key on one line: columns are divided by a middle dot. Numbers are as they are, because they may be names. */
 export function keyText(key) {
   const columns = Array.isArray(key) ? key : [key];
-  return columns.map((one) => (typeof one === "string" ? visible(one) : visible(stringify(one)))).join(" · ");
+  return columns.map((one) => (typeof one === "string" ? visible(one) : visible(stringify(one))) || EMPTY_TEXT).join(" · ");
 }

@@ -1,7 +1,7 @@
 // What a value is made of: the figures in it that can be drawn, and how a change of it is applied.
 
 import { h } from "./dom.js";
-import { number, oneLine, stringify, visible } from "./format.js";
+import { exact, oneLine, stringify, visible } from "./format.js";
 
 const MOST_MEASURES = 40;
 const MOST_FIELDS = 500;
@@ -59,10 +59,10 @@ export function changed(before, change) {
 
 /** A whole value as an element: large when it is short, else by its fields or elements. */
 export function valueElement(value) {
-  if (isNumber(value)) return h("p", { class: "value" }, number(value));
+  if (isNumber(value)) return h("p", { class: "value" }, exact(value));
   if (isMap(value)) return fields(Object.entries(value).map(([name, one]) => [visible(name), one]));
   if (Array.isArray(value)) return fields(value.map((one, index) => [String(index), one]));
-  return h("p", { class: "value text" }, typeof value === "string" ? visible(value, 20_000) : stringify(value));
+  return h("p", { class: "value text" }, typeof value === "string" && value ? visible(value, 20_000) : stringify(value));
 }
 
 function fields(pairs) {

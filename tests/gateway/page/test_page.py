@@ -75,6 +75,27 @@ def test_figures_of_a_job_move(page: Page, job: ServedJob) -> None:
         expect(page.get_by_role("table", name="Subtasks").get_by_role("row")).to_have_count(2)
 
 
+@pytest.mark.parametrize(
+    ("value", "text"), [(40.639751, "40.639751"), (-1234.5, "-1,234.5"), (5e-324, "5e-324"), (1e300, "1e+300")]
+)
+def test_no_digit_of_a_value_is_rounded_away(page: Page, job: ServedJob, value: float, text: str) -> None:
+    job.put(lastTemperature={"JFK": value})
+    with shown(job) as (url, _):
+        page.goto(url + "#/weather/lastTemperature")
+        expect(page.get_by_role("row").filter(has_text="JFK")).to_contain_text(text)
+        page.get_by_role("link", name="JFK").click()
+        expect(page.locator("#value .value")).to_have_text(text)
+
+
+def test_an_empty_key_and_an_empty_text_can_be_seen(page: Page, tmp_path: Path) -> None:
+    words = ServedJob("words", [ValueStateDescriptor("value", str).queryable("word")], tmp_path)
+    words.put(word={"": ""})
+    with shown(words) as (url, _):
+        page.goto(url + "#/words/word")
+        page.get_by_role("link", name='""').click()
+        expect(page.locator("#value .value")).to_have_text('""')
+
+
 def test_a_value_and_its_chart_move_as_epochs_are_committed(page: Page, job: ServedJob) -> None:
     with shown(job) as (url, _):
         page.goto(f"{url}#/weather/lastTemperature/JFK")
