@@ -46,7 +46,7 @@ _PLACES = frozenset(
     )
 )
 #: Fields whose value may be any form of `Ports`; the config has it as text.
-_PORTS = frozenset(("proxy_ports", "server_ports", "metrics_ports", "task_manager_metrics_ports"))
+_PORTS = frozenset(("job_manager_ports", "proxy_ports", "server_ports", "metrics_ports", "task_manager_metrics_ports"))
 
 
 def _option(default: Any, doc: str) -> Any:
@@ -97,6 +97,13 @@ class JobConfig:
         "processes on the driver's host that keep the committed state of all operators in the job's backend "
         "and answer committed queries for key groups whose task manager is lost",
     )
+    job_manager_host: str = _option(
+        "",
+        "address at which executors reach the job manager, in the process that makes the job; empty: loopback on a "
+        "local master, else spark.driver.host, with Spark Connect the address from which this host reaches the server",
+    )
+    job_manager_bind: str = _option("", "address the job manager listens on; empty: that at which executors reach it")
+    job_manager_ports: str = _option("0", "ports of the job manager, tried in order; 0: any free port")
     proxy_enabled: bool = _option(True, "run a client proxy in every task manager")
     proxy_bind: str = _option("", "address the proxies listen on; empty: loopback on a local master, else the host's")
     proxy_ports: str = _option("9069,9100-9299", "ports of the proxies, tried in order: a list of ports and ranges")

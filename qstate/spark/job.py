@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 import re
-import sys
 import threading
 import time
 from pathlib import Path
@@ -39,6 +37,8 @@ from qstate.spark.live_jobs import LiveJob, LiveJobs
 from qstate.spark.plan.operators import JobOperators
 from qstate.spark.progress import EpochListener
 from qstate.spark.queries import StreamingQueries
+from qstate.spark.sessions.catalog import session_of
+from qstate.spark.sessions.contract import LOOPBACK
 from qstate.spark.stream import Stream
 from qstate.values.html_tables import html_table
 
@@ -46,7 +46,6 @@ __all__ = ["Job"]
 
 log = logging.getLogger(__name__)
 
-_LOCAL_MASTER = re.compile(r"local(\[|$|-cluster\[)")
 _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _LIVE_JOBS = LiveJobs()
 _TOKEN_IN_THE_OPEN = (
@@ -79,36 +78,30 @@ class Job:
         check_driver("creates a job")
         if not isinstance(name, str) or not _JOB_NAME.fullmatch(name):
             raise ConfigError(f"a job name has 1 to 128 letters, digits, '.', '_' or '-', got {name!r}")
-        if not isinstance(spark, SparkSession):
-            raise ConfigError(
-                f"a job runs in the driver of its Spark application, got a session of {type(spark).__module__}; with "
-                "Spark Connect the driver is elsewhere: submit the program with spark-submit instead. Clients work "
-                "from everywhere"
-            )
-        context = spark.sparkContext
+        session = session_of(spark)
         self.name = name
-        self.config = with_token(JobConfig.from_spark(dict(context.getConf().getAll()), **settings))
+        self.config = with_token(JobConfig.from_spark(session.conf(), **settings))
         if self.config.auth_token and is_on_a_command_line(self.config.auth_token):
             log.warning(_TOKEN_IN_THE_OPEN)
         check_backend(self.config.backend, self.config.backend_options)
         log_directory(self.config.log_dir)
-        self.parallelism = self.config.parallelism or min(context.defaultParallelism, self.config.max_parallelism)
-        local = bool(_LOCAL_MASTER.match(context.master or ""))
-        host = "127.0.0.1" if local else context.getConf().get("spark.driver.host", "127.0.0.1")
+        local = session.is_local()
+        host = self.config.job_manager_host or session.own_host()
         if self.config.task_manager_metrics_ports:
             check_metrics()
         if self.config.tracing:
             check_tracing()
-        check_exposure(self.config, "127.0.0.1" if local else "the host's address")
+        check_exposure(self.config, LOOPBACK if local else "the host's address")
         _LIVE_JOBS.stop_earlier(name, in_notebook=notebook() is not None)
-        _use_this_interpreter(context, local=local)
+        session.prepare_workers()
+        self.parallelism = self.config.parallelism or min(session.default_parallelism(), self.config.max_parallelism)
         self._spark = spark
-        self._queries = StreamingQueries(spark)
+        self._queries = StreamingQueries(spark, lambda: self._manager.queries())
         self._manager = JobManager(
             name,
             self.config,
             parallelism=self.parallelism,
-            host=host or "127.0.0.1",
+            host=host,
             local=local,
             location_of=self._queries.checkpoint_location,
         )
@@ -120,6 +113,7 @@ class Job:
         self._metrics: MetricsServer | None = None
         try:
             _LIVE_JOBS.add(self._live)
+            session.check_executors(self._ticket(), str(self._manager.checkpoint_dir), self.config)
             if self.config.metrics_ports:
                 self._metrics = MetricsServer(
                     lambda: name,
@@ -247,7 +241,7 @@ class Job:
         a savepoint.
         """
         self._check_running()
-        self._queries.await_reports()
+        self._queries.await_reports(self._listener)
         options = self.config.checkpoint_storage_options
         source = open_source(str(self._manager.checkpoint_dir), options)
         return write_savepoint(source, open_directory(absolute(path), options))
@@ -307,14 +301,3 @@ class Job:
     def _check_running(self) -> None:
         if self._stopped:
             raise ClosedError(f"job {self.name!r} has been stopped")
-
-
-def _use_this_interpreter(context: Any, *, local: bool) -> None:
-    """On a local master, let Spark's workers use the driver's interpreter, unless the user named one.
-
-    Spark's default is the first `python3` in the PATH, which may not have the packages of the driver's virtual
-    environment. On a cluster the driver's path may not exist, so the default stays.
-    """
-    named = os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python")
-    if local and not named:
-        context.pythonExec = sys.executable

@@ -7,10 +7,10 @@ at all; the start of the next epoch proves the same.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Collection
 from typing import Any
 
-from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 __all__ = ["EpochListener"]
@@ -23,22 +23,39 @@ class EpochListener(StreamingQueryListener):
 
     def __init__(self, finalize: Callable[[str, int], None]) -> None:
         self._finalize = finalize
+        #: The runs of queries that have not been reported as ended; with the condition's lock held.
+        self._runs: set[str] = set()
+        self._ended = threading.Condition()
 
     def onQueryStarted(self, event: Any) -> None:
-        """Nothing is final yet."""
+        """Spark calls this before `start` of the query returns."""
+        with self._ended:
+            self._runs.add(str(event.runId))
 
     def onQueryProgress(self, event: Any) -> None:
-        self._finalize(str(event.progress.id), int(event.progress.batchId))
+        self.committed(event.progress)
+
+    def committed(self, progress: Any) -> None:
+        """A micro-batch with this progress is committed."""
+        self._finalize(str(progress.id), int(progress.batchId))
 
     def onQueryIdle(self, event: Any) -> None:
         """No epoch ran."""
 
     def onQueryTerminated(self, event: Any) -> None:
-        """What is final stays final."""
+        """The last event of a run: all its micro-batches have been reported."""
+        with self._ended:
+            self._runs.discard(str(event.runId))
+            self._ended.notify_all()
 
-    def detach(self, spark: SparkSession) -> None:
+    def await_ended(self, running: Collection[str], timeout_s: float) -> bool:
+        """Wait until all runs of queries but the `running` ones have been reported as ended; False if some are not."""
+        with self._ended:
+            return self._ended.wait_for(lambda: self._runs.issubset(running), timeout_s)
+
+    def detach(self, spark: Any) -> None:
         """Stop listening. Never raises, also when Spark is gone already."""
         try:
             spark.streams.removeListener(self)
-        except Exception as exc:  # py4j raises many types once the JVM is gone
+        except Exception as exc:  # py4j, and gRPC, raise many types once Spark is gone
             log.debug("the listener could not be removed: %s", exc)

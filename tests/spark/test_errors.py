@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructField, StructType, TimestampType
 
 from qstate.descriptors import ValueStateDescriptor
@@ -166,13 +167,9 @@ def test_invalid_ports_are_refused_before_anything_starts(spark: Any, job_of: An
         job_of(spark, server_ports="any")
 
 
-class _SessionElsewhere:
-    """Stands for a session of another kind: Spark Connect's needs packages that qstate does not."""
-
-
-def test_a_session_with_a_remote_driver_is_refused() -> None:
-    session: Any = _SessionElsewhere()
-    with pytest.raises(ConfigError, match="with Spark Connect the driver is elsewhere"):
+@pytest.mark.parametrize("session", [None, "sc://localhost", SparkSession], ids=["none", "text", "class"])
+def test_session_that_is_none_is_refused(session: Any) -> None:
+    with pytest.raises(ConfigError, match="a job needs a SparkSession, got "):
         Job(session, "job")
 
 

@@ -215,12 +215,13 @@ class RpcPeer:
 class RpcListener:
     """Accepts and authenticates connections of one job and calls `accepted` with each one, on a thread of its own.
 
-    `address` is a (host, port) pair or the path of a Unix socket; `channel` is the name that peers must ask for.
+    `address` is a (host, port) pair, the path of a Unix socket, or a socket that listens; `channel` is the name that
+    peers must ask for.
     """
 
     def __init__(
         self,
-        address: tuple[str, int] | str,
+        address: tuple[str, int] | str | socket.socket,
         secret: bytes,
         accepted: Callable[[SecureSocket], None],
         *,
@@ -233,8 +234,7 @@ class RpcListener:
         self._strangers: dict[socket.socket, None] = {}
         self._places = threading.Condition()
         self._closed = threading.Event()
-        family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
-        self._sock = socket.create_server(address, family=family, backlog=128)
+        self._sock = address if isinstance(address, socket.socket) else _listen(address)
         #: The TCP port, also after `close`; 0 for a Unix socket.
         self.port = 0 if isinstance(address, str) else int(self._sock.getsockname()[1])
         self._thread = threading.Thread(target=self._accept, name="qstate-rpc-accept", daemon=True)
@@ -305,6 +305,11 @@ def connect(host: str, port: int, secret: bytes, *, timeout_s: float = 5.0) -> S
     except (OSError, QStateError):
         sock.close()
         raise
+
+
+def _listen(address: tuple[str, int] | str) -> socket.socket:
+    family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
+    return socket.create_server(address, family=family, backlog=128)
 
 
 def _prepare(sock: socket.socket) -> None:

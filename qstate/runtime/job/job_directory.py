@@ -108,7 +108,9 @@ class JobDirectory:
         if running is None:
             # Spark forgets a query that a refused task has stopped, while other tasks of it may still bind.
             location = self._locations.get(query) or self._location_of(query)
-            if location is not None:
+            if location is None:
+                _check_not_sparks(self._files)  # the query has written its first offsets by now
+            else:
                 self._locations[query] = location
                 check_apart(self.path, location)
             self._check_declared(query, known)

@@ -40,6 +40,7 @@ from qstate.runtime.job.epoch_clocks import EpochClocks
 from qstate.runtime.job.job_directory import JobDirectory
 from qstate.runtime.job.location_registry import LocationRegistry
 from qstate.runtime.job.replayed_epoch import older_than_state
+from qstate.runtime.net.listener import listen
 from qstate.runtime.routing.location import LocationTable, Owner
 
 __all__ = ["JobManager", "log_directory"]
@@ -59,7 +60,7 @@ WATCH_INTERVAL_S = 1.0
 class JobManager:
     """One per job, started by the driver. `stop` ends every task manager; idempotent.
 
-    `host` is the address at which executors reach the driver; on a local master, loopback. `location_of` returns the
+    `host` is the address at which executors reach it; on a local master, loopback. `location_of` returns the
     checkpointLocation of a running query.
     """
 
@@ -103,12 +104,12 @@ class JobManager:
         self.checkpoint_dir = self._directory.path
         self._clocks = EpochClocks(parallelism, self._directory.stored_time)
         try:
-            self._listener = RpcListener((host, 0), self.secret, self._accepted)
-        except BaseException as exc:
+            bind = config.job_manager_bind or host
+            sock = listen(bind, config.job_manager_ports, "job manager (job_manager_bind)")
+            self._listener = RpcListener(sock, self.secret, self._accepted)
+        except BaseException:
             self._directory.close()
-            if not isinstance(exc, OSError):
-                raise
-            raise ConfigError(f"the job manager cannot listen on {host!r} (spark.driver.host): {exc}") from exc
+            raise
         with self._lock:
             for index in self._assignments.standbys:
                 self._restart(index)

@@ -284,7 +284,8 @@ class _RelaySession:
             host, port = ticket.job_manager
             raise JobError(
                 f"the job manager of job {ticket.job!r} does not answer at {host}:{port} ({exc}): the job has been "
-                "stopped, or its driver is gone; start a new Job to run its queries again"
+                "stopped, its driver is gone, or this host cannot reach that address (job_manager_host); start a new "
+                "Job to run its queries again"
             ) from exc
 
     def _reach_job_manager(self) -> SecureSocket:

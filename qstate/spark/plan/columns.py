@@ -15,7 +15,6 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
@@ -25,6 +24,7 @@ from pyspark.sql.types import StructField, StructType
 from qstate.errors import JobError
 from qstate.operators.columns.inputs import unused_name
 from qstate.spark.plan.row_hash import quoted
+from qstate.spark.sessions.catalog import session_of
 
 __all__ = ["ColumnsOrNames", "KeyedColumns", "OperatorColumns", "PlannedColumns", "StreamColumn", "StreamColumns"]
 
@@ -55,7 +55,7 @@ class StreamColumns:
 
     def __init__(self, stream: DataFrame) -> None:
         self.stream = stream
-        self._ids = _ids(stream)
+        self._session = session_of(stream.sparkSession)
         self.all = [StreamColumn(name, name, position) for position, name in enumerate(stream.columns)]
 
     def resolve(self, role: str, columns: ColumnsOrNames) -> list[StreamColumn]:
@@ -93,13 +93,13 @@ class StreamColumns:
         expression = column if isinstance(column, Column) else F.col(column)
         text = column if isinstance(column, str) else str(column).removeprefix("Column<'").removesuffix("'>")
         try:
-            selected = self.stream.select(expression)
+            names = self.stream.select(expression).columns
         except AnalysisException as exc:
             raise JobError(f"{role}: {self._fault(text, exc)}") from exc
-        if len(selected.columns) != 1:
-            raise JobError(f"{role}: {text!r} gives {len(selected.columns)} columns; name each of them")
-        (found,) = _ids(selected)
-        return StreamColumn(selected.columns[0], text, self._ids.index(found) if found in self._ids else expression)
+        if len(names) != 1:
+            raise JobError(f"{role}: {text!r} gives {len(names)} columns; name each of them")
+        *ids, found = self._session.column_ids(self.stream.select("*", expression))
+        return StreamColumn(names[0], text, ids.index(found) if found in ids else expression)
 
     def _fault(self, text: str, exc: AnalysisException) -> str:
         condition = exc.getCondition() or ""
@@ -201,9 +201,3 @@ class OperatorColumns(PlannedColumns):
         self._columns.append(column)
         self._names.append(unused_name(label, self._names))
         return len(self._names) - 1
-
-
-def _ids(frame: DataFrame) -> list[int]:
-    """Spark's ids of the columns. `select("a")` keeps the id of `a`, `a + 0 AS a` gets a new one."""
-    output: Any = frame._jdf.queryExecution().analyzed().output()
-    return [output.apply(position).exprId().id() for position in range(output.size())]

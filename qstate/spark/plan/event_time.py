@@ -7,15 +7,16 @@ mark on the column that they group by. The result of a Python function has no ma
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType, TimestampType
 
 from qstate.errors import JobError
 from qstate.operators.time.epoch_time import EventTime
+from qstate.spark.sessions.catalog import session_of
 
 __all__ = ["MARK", "comes_from_operator", "event_time_of", "operator_name", "with_watermark_of"]
 
@@ -23,6 +24,8 @@ __all__ = ["MARK", "comes_from_operator", "event_time_of", "operator_name", "wit
 MARK = "qstate_"
 #: The key in the metadata of a column with a watermark (EventTimeWatermark.delayKey).
 DELAY_KEY = "spark.watermarkDelayMs"
+#: A line of a plan: what shows the depth, the node's name (behind a sign that it is streaming) and its arguments.
+_NODE = re.compile(r"((?:[ :]  |[+:]- )*)[~']?(\w+)(?: (.*))?$")
 
 
 def event_time_of(stream: DataFrame, mark: str) -> EventTime | None:
@@ -36,14 +39,14 @@ def event_time_of(stream: DataFrame, mark: str) -> EventTime | None:
     if len(marked) != 1:
         return None
     (field,) = marked
-    names = list(_origins(stream._jdf.queryExecution().analyzed(), mark))
+    names = list(_origins(session_of(stream.sparkSession).plan_of(stream), mark))
     follows = tuple(dict.fromkeys(_uid_of(name, mark) for name in names if name))
     return EventTime(field.name, field.metadata[DELAY_KEY], follows, has_source="" in names)
 
 
 def comes_from_operator(stream: DataFrame) -> bool:
     """Whether an operator of any job is among what a stream comes from."""
-    return any(_origins(stream._jdf.queryExecution().analyzed(), MARK))
+    return any(_origins(session_of(stream.sparkSession).plan_of(stream), MARK))
 
 
 def operator_name(mark: str, uid: str) -> str:
@@ -55,19 +58,23 @@ def _uid_of(name: str, mark: str) -> str:
     return bytes.fromhex(name.removeprefix(f"{mark}_").partition("(")[0]).decode()
 
 
-def _origins(plan: Any, mark: str) -> Iterator[str]:
-    """The plan's nearest operators of the job, by their names, and an empty text for each watermark outside them."""
-    if plan.nodeName() == "EventTimeWatermark":
-        yield ""
-    expressions = plan.expressions()
-    texts = [str(expressions.apply(index).toString()) for index in range(expressions.size())]
-    ours = next((text for text in texts if text.startswith(mark)), None)
-    if ours is not None:
-        yield ours
-        return
-    children = plan.children()
-    for index in range(children.size()):
-        yield from _origins(children.apply(index), mark)
+def _origins(plan: str, mark: str) -> Iterator[str]:
+    """The plan's nearest operators of the job, by their names, and an empty text for each watermark outside them.
+
+    The plan is a tree with one node a line, a child three columns to the right of its parent.
+    """
+    above = None
+    for line in plan.splitlines():
+        node = _NODE.match(line)
+        if node is None or (above is not None and node.end(1) > above):
+            continue
+        above = None
+        operator = node[3].partition("(")[0] if node[2].endswith("MapInArrow") else ""
+        if node[2] == "EventTimeWatermark":
+            yield ""
+        elif operator.startswith(mark):
+            above = node.end(1)
+            yield operator
 
 
 def with_watermark_of(streams: Sequence[DataFrame], schema: StructType, column: str) -> StructType:

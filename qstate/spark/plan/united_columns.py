@@ -16,6 +16,7 @@ from qstate.errors import JobError
 from qstate.operators.columns.inputs import InputNames, UnitedNames
 from qstate.spark.plan.columns import ColumnsOrNames, KeyedColumns, OperatorColumns, PlannedColumns
 from qstate.spark.plan.event_time import comes_from_operator
+from qstate.spark.sessions.catalog import session_of
 
 __all__ = ["UnitedColumns", "UnitedPlan", "keyed_input"]
 
@@ -56,7 +57,7 @@ class UnitedPlan(PlannedColumns):
         after_operators = [number for number, plan in enumerate(plans) if comes_from_operator(plan)]
         others = [number for number in range(len(plans)) if number not in after_operators]
         shuffled = [
-            self._of(number, plans).repartition(plans[number].sparkSession.sparkContext.defaultParallelism)
+            self._of(number, plans).repartition(session_of(plans[number].sparkSession).default_parallelism())
             for number in after_operators[1:]
         ]
         unshuffled = [self._of(number, plans) for number in (*after_operators[:1], *others)]
