@@ -256,7 +256,8 @@ class Job:
             if self._ended:
                 return
             self._stopped = True
-            self._listener.detach(self._spark)
+            if not session_of(self._spark).is_stopped():
+                self._listener.detach(self._spark)
             if self._metrics is not None:
                 self._metrics.close()
             self._manager.stop()

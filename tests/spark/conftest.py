@@ -32,14 +32,16 @@ def cluster_spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="module")
 def connect_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session of Spark Connect, to a server of its own; `event_log(session)` is where that logs all events.
+    """A session of Spark Connect, to a server of its own that logs all events.
 
     PySpark goes by the environment: from here on, `pyspark.sql.functions` make expressions of Spark Connect.
     """
     log = tmp_path_factory.mktemp("events")
     with (
         pytest.MonkeyPatch.context() as environment,
-        connect_server(LOCAL, spark_eventLog_enabled="true", spark_eventLog_dir=f"file:{log}") as url,
+        connect_server(
+            LOCAL, spark_eventLog_enabled="true", spark_eventLog_compress="false", spark_eventLog_dir=f"file:{log}"
+        ) as url,
         remote_session(url) as session,
     ):
         environment.setenv("SPARK_CONNECT_MODE_ENABLED", "1")

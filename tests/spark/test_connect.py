@@ -6,21 +6,45 @@ import os
 import re
 import subprocess
 import sys
+from base64 import b64encode
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql import Column
+from pyspark.sql import functions as F
 
-from qstate.errors import ConfigError
+from qstate.errors import ClosedError, ConfigError, JobError
+from qstate.spark.plan.columns import StreamColumns
+from qstate.spark.sessions.executor_check import ExecutorCheck
 from tests.project.documentation import Page
-from tests.spark.functions_under_test import Total
+from tests.spark.connect_server import remote_session
+from tests.spark.functions_under_test import Gaps, Total
 from tests.spark.generated import amounts, totals
 from tests.spark.state_checks import assert_totals
-from tests.spark.streams import REPOSITORY
+from tests.spark.streams import REPOSITORY, until
 
 SCHEMA = "key string, total bigint"
+GAPS = "key string, at timestamp, n bigint"
+AT, UTC = datetime(2020, 1, 1, tzinfo=timezone.utc), pa.timestamp("us", "UTC")
 PAGE = Page("docs/how-to/spark-connect.md")
 TABLES = amounts(batches=3, rows_a_batch=100, keys=10)
+
+
+def url_of(spark: Any) -> str:
+    return f"sc://{spark.client._builder.endpoint}"
+
+
+def assert_not_in_events(spark: Any, secret: bytes) -> None:
+    """Spark's event log has the operator's plan, but not the job's key: neither as it is nor in Base64."""
+    log = Path(spark.conf.get("spark.eventLog.dir").removeprefix("file:"))
+    events = b"".join(path.read_bytes() for path in log.rglob("*") if path.is_file())
+    assert b"MapInArrow" in events
+    key = secret.partition(b"PRIVATE KEY-----")[2]
+    shifted = (b64encode(b" " * shift + key)[4:-4] for shift in range(3))
+    assert not any(part in events for part in (*key.splitlines()[1:-1], *(one[:40] for one in shifted)))
 
 
 def test_a_job_is_queried_stopped_and_restarted_with_its_state(
@@ -42,7 +66,10 @@ def test_a_job_is_queried_stopped_and_restarted_with_its_state(
     assert_totals(client_of(job), "job", totals(TABLES[:2]))
     assert client_of(job).get("job", "totalAmount", TABLES[0]["key"][0].as_py(), isolation="committed", min_epoch=1)
     assert sum(one.rows_in for one in job.statistics().subtasks) == TABLES[0].num_rows + TABLES[1].num_rows
+    with pytest.raises(ConfigError, match=rf"a job 'job' is up .* streaming query {query.id} runs: stop the query"):
+        job_of(connect_spark)
     query.stop()
+    assert_not_in_events(connect_spark, job.manager.secret)
     job.stop()
 
     stream.add(TABLES[2])
@@ -58,8 +85,7 @@ def test_the_program_of_the_page_runs(connect_spark: Any, tmp_path: Path) -> Non
     (block,) = [one for one in PAGE.blocks if one.language == "python"]
     assert block.title is not None
     program = tmp_path / block.title
-    server = f"sc://{connect_spark.client._builder.endpoint}"
-    program.write_text(block.text.replace("sc://localhost", server))
+    program.write_text(block.text.replace("sc://localhost", url_of(connect_spark)))
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
     shown = subprocess.run(
         [sys.executable, str(program)],
@@ -72,7 +98,76 @@ def test_the_program_of_the_page_runs(connect_spark: Any, tmp_path: Path) -> Non
     assert re.fullmatch(r"the last value of key 7 is \d*7\n", shown.stdout), shown.stderr
 
 
-def test_executors_that_cannot_reach_the_job_manager_are_reported(connect_spark: Any, job_of: Any) -> None:
+def test_executors_that_cannot_reach_the_job_manager_or_the_directory_are_reported(
+    connect_spark: Any, job_of: Any, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError, match=r"cannot reach the job manager, .* at 127\.0\.0\.2:\d+ \(.*\): set job_man"):
         job_of(connect_spark, job_manager_host="127.0.0.2", job_manager_bind="127.0.0.1")
-    job_of(connect_spark, job_manager_host="localhost", job_manager_bind="0.0.0.0")
+    job = job_of(connect_spark, job_manager_host="localhost", job_manager_bind="0.0.0.0")
+    check = ExecutorCheck(job._ticket(), str(tmp_path / "elsewhere"), {})
+    (answer,) = check(iter([pa.RecordBatch.from_pydict({"id": [0]})]))
+    assert re.search(r"cannot use checkpoint_dir .*elsewhere \(.*\): set checkpoint_dir to", answer["fault"][0].as_py())
+
+
+def test_columns_are_told_apart_by_what_they_are(connect_spark: Any, stream_of: Any) -> None:
+    wide = {f"c{n}": [n] for n in range(30)}  # Spark's plans usually show 25 columns
+    stream = stream_of(connect_spark, pa.table({**wide, "a.b": ["dot"], "st": [{"a": 1}], "at": [AT]})).read()
+    columns = StreamColumns(stream.withWatermark("at", "10 seconds"))
+    given = ["c29", "C3", "`a.b`", "at", stream["c5"], "st.a", F.col("c7") + 0, (F.col("c7") + 0).alias("c7")]
+    found = [one.source for one in columns.resolve("key_by", given)]
+    assert found[:5] == [29, 3, 30, 32, 5]
+    assert all(isinstance(one, Column) for one in found[5:])
+    assert columns.resolve("key_by", F.col("c4").alias("four"))[0].name == "four"
+    with pytest.raises(JobError, match="key_by: no column 'c30'; the stream has c0, c1, "):
+        columns.resolve("key_by", "c30")
+    with pytest.raises(JobError, match=r"key_by: 'st\.\*' gives|'a\.b' is a column with a dot"):
+        columns.resolve("key_by", "a.b")
+
+
+def test_timers_fire_and_a_second_operator_follows_the_first_ones_watermark(
+    connect_spark: Any, stream_of: Any, job_of: Any, client_of: Any, tmp_path: Path
+) -> None:
+    times = [AT, AT + timedelta(minutes=1)]
+    stream = stream_of(connect_spark, pa.table({"key": ["a", "b"], "at": pa.array(times, UTC), "n": [1, 2]}))
+    job = job_of(connect_spark)
+    rows = stream.read().withWatermark("at", "10 seconds")
+    gaps = job.key_by(rows, "key").process(Gaps(5), GAPS, uid="gaps", event_time_column="at")
+    (times_of_gaps,) = job.key_by(gaps, "key")._operators.event_times([gaps])
+    assert (times_of_gaps.column, times_of_gaps.follows, times_of_gaps.has_source) == ("at", ("gaps",), False)
+    writer = gaps.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.start(str(tmp_path / "results"))
+    until(lambda: any(one.batchId == 1 and one.numInputRows for one in query.recentProgress), "a timer's tick")
+    query.stop()
+    emitted = connect_spark.read.parquet(str(tmp_path / "results")).collect()
+    assert [row.key for row in emitted] == ["a"]
+
+
+def test_a_savepoint_has_the_last_epoch_of_a_running_and_of_an_ended_query(
+    connect_spark: Any, stream_of: Any, job_of: Any, tmp_path: Path
+) -> None:
+    stream = stream_of(connect_spark, TABLES[0])
+    job = job_of(connect_spark, checkpoint_dir=str(tmp_path / "state"))
+    sink = job.key_by(stream.read(), "key").as_queryable_state("last", uid="last")
+    query = sink.start(checkpoint_location=str(tmp_path / "checkpoint"))
+    query.processAllAvailable()
+    assert job.savepoint(tmp_path / "running").operators()["last"].epoch == 0
+    query.stop()
+    stream.add(TABLES[1])
+    query = sink.start(checkpoint_location=str(tmp_path / "checkpoint"), trigger={"availableNow": True})
+    query.awaitTermination()
+    assert job.savepoint(tmp_path / "ended").operators()["last"].epoch == 1
+
+
+@pytest.mark.filterwarnings("ignore:StreamingQueryListenerBus Handler thread")
+def test_state_is_served_until_the_job_stops_also_when_its_session_has_ended(
+    connect_spark: Any, stream_of: Any, job_of: Any, client_of: Any
+) -> None:
+    with remote_session(url_of(connect_spark)) as session:
+        job = job_of(session)
+        sink = job.key_by(stream_of(session, TABLES[0]).read(), "key").as_queryable_state("last", uid="last")
+        sink.start().processAllAvailable()
+    assert client_of(job).get("job", "last", TABLES[0]["key"][-1].as_py())
+    with pytest.warns(UserWarning, match="earlier job 'job' is stopped"):  # no query of it runs
+        job_of(connect_spark)
+    with pytest.raises(ClosedError):
+        job.statistics()

@@ -68,8 +68,11 @@ class ClassicSession(JobSession):
         output: Any = frame._jdf.queryExecution().analyzed().output()
         return [output.apply(position).exprId().id() for position in range(output.size())]
 
+    def is_stopped(self) -> bool:
+        return self._spark.sparkContext._jsc is None
+
     def active_queries(self) -> Sequence[Any]:
-        return self._spark.streams.active if self._jvm_context() is not None else ()
+        return () if self.is_stopped() else self._spark.streams.active
 
     def plan_of_query(self, query: Any) -> str | None:
         return str(query._jsq.streamingQuery().analyzedPlan().toString())
@@ -78,14 +81,10 @@ class ClassicSession(JobSession):
         return str(query._jsq.streamingQuery().resolvedCheckpointRoot())
 
     def await_reports(self, listener: EpochListener, timeout_s: float) -> None:
-        context = self._jvm_context()
-        if context is None:
+        if self.is_stopped():
             return
+        context: Any = self._spark.sparkContext._jsc
         try:
             context.sc().listenerBus().waitUntilEmpty(int(timeout_s * 1000))
         except Py4JJavaError as exc:
             log.warning("Spark's listeners are behind, so the last epochs may be missing: %s", exc.java_exception)
-
-    def _jvm_context(self) -> Any:
-        """The JVM's SparkContext; None when the session has been stopped."""
-        return self._spark.sparkContext._jsc

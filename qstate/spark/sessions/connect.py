@@ -107,8 +107,11 @@ class ConnectSession(JobSession):
         except KeyError as exc:
             raise JobError(f"Spark explains columns in a form that qstate does not know: {text}") from exc
 
+    def is_stopped(self) -> bool:
+        return bool(self._spark.is_stopped)
+
     def active_queries(self) -> Sequence[Any]:
-        if self._spark.is_stopped:
+        if self.is_stopped():
             return ()
         try:
             found: list[Any] = self._spark.streams.active

@@ -63,6 +63,10 @@ class JobSession(ABC):
         """
 
     @abstractmethod
+    def is_stopped(self) -> bool:
+        """Whether the session has been stopped."""
+
+    @abstractmethod
     def active_queries(self) -> Sequence[Any]:
         """The running streaming queries of the session; none when it has been stopped."""
 
