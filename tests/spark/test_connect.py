@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
@@ -156,6 +157,25 @@ def test_a_savepoint_has_the_last_epoch_of_a_running_and_of_an_ended_query(
     query = sink.start(checkpoint_location=str(tmp_path / "checkpoint"), trigger={"availableNow": True})
     query.awaitTermination()
     assert job.savepoint(tmp_path / "ended").operators()["last"].epoch == 1
+
+
+def test_foreach_batch_is_refused_by_name_and_changes_no_state(
+    connect_spark: Any, stream_of: Any, job_of: Any, tmp_path: Path
+) -> None:
+    job = job_of(connect_spark)
+    stream = stream_of(connect_spark, TABLES[0])
+    result = job.key_by(stream.read(), "key").process(Total(), SCHEMA, uid="total")
+    writer = result.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.foreachBatch(count_rows).start()
+    with pytest.raises(
+        StreamingQueryException, match=r"'total' runs in streaming queries .*Connect without foreachBatch"
+    ):
+        query.awaitTermination()
+    assert job.statistics().processes == ()
+
+
+def count_rows(batch: Any, epoch: int) -> None:
+    batch.count()
 
 
 @pytest.mark.filterwarnings("ignore:StreamingQueryListenerBus Handler thread")

@@ -72,7 +72,9 @@ class RelayTask:
         query = context.getLocalProperty(QUERY_ID_PROPERTY) if context else None
         if context is None or epoch is None or query is None:
             raise JobError(
-                f"operator {self._operator!r} runs in streaming queries only: start the result with writeStream"
+                f"operator {self._operator!r} runs in streaming queries only: start the result with writeStream, with "
+                "Spark Connect without foreachBatch, whose function there runs its queries outside of the stream's: "
+                "let the stream write to a table or a topic, and read that"
             )
         subtask = context.partitionId()
         if subtask >= self._parallelism:
