@@ -13,7 +13,7 @@ from qstate.runtime.client.operations import Links, StateOperation, Terms
 from qstate.runtime.client.query import Query
 from qstate.runtime.client.state_cache import CachedState
 from qstate.runtime.control.tracing import keys_named
-from qstate.runtime.routing.location import GroupTable, LocationTable
+from qstate.runtime.routing.location import LocationTable
 from qstate.runtime.routing.routed_get import Ask, LookUp
 
 __all__ = ["PartOperation", "PollOperation", "ScanOperation"]
@@ -104,7 +104,7 @@ class _RangeOperation(_OneOperation[SomeAnswer]):
         super()._finish()
 
     def _table_of(self, known: CachedState) -> LocationTable:
-        return GroupTable.of(known.table)
+        return known.table.of_groups()
 
     def _is_stale(self, known: CachedState, stale: LocationTable) -> bool:
         return known is self._known

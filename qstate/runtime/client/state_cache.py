@@ -151,19 +151,17 @@ class StateCache:
     def _table(self, location: LocationTable) -> LocationTable:
         """Whom to ask for the keys of a state.
 
-        The proxy also takes the place of an owner that is missing: it may know a standby, and waits otherwise.
+        The proxy also takes the place of an owner that is missing: it may know a standby, and waits otherwise. A state
+        may have ten thousand owners, and this is called for each one that is reached: so it looks at each owner once,
+        and the table has only those that were reached.
         """
-        gaps = location.gaps()
-        if self.way is not Way.REACHED or (
-            not gaps and all(owner.address in self._reached for owner in location.owners)
-        ):
+        if self.way is not Way.REACHED:
             return location
-        asked = [
-            owner if owner.address in self._reached else Owner(owner.key_groups, *self.proxies.current, b"")
-            for owner in location.owners
-        ]
-        asked += (Owner(groups, *self.proxies.current, b"") for groups in gaps)
-        return replace(location, owners=tuple(asked))
+        reached = tuple(owner for owner in location.owners if owner.address in self._reached)
+        if len(reached) == len(location.owners) and not location.gaps():
+            return location
+        proxy = Owner(KeyGroupRange(0, location.max_parallelism), *self.proxies.current, b"")
+        return LocationTable(location.job, location.state, location.max_parallelism, reached, others=proxy)
 
 
 class Endpoints:

@@ -34,6 +34,7 @@ from qstate.runtime.control.launch import StartedTaskManager, start_task_manager
 from qstate.runtime.control.processes import await_ends, runs
 from qstate.runtime.control.rpc import RpcListener, RpcPeer
 from qstate.runtime.control.secure_socket import SecureSocket
+from qstate.runtime.job.arrivals import Arrivals
 from qstate.runtime.job.assignments import Assignments
 from qstate.runtime.job.declarations import Declaration, Declarations
 from qstate.runtime.job.epoch_clocks import EpochClocks
@@ -80,7 +81,9 @@ class JobManager:
         self.secret = new_secret()
         self._host = host
         self._local = local
-        self._lock = threading.Condition()
+        lock = threading.RLock()
+        self._lock = threading.Condition(lock)
+        self._arrivals = Arrivals(lock)
         self._assignments = Assignments(
             parallelism, config.slots, config.start_timeout_s, standbys=config.standby_replicas
         )
@@ -88,6 +91,8 @@ class JobManager:
         self._declarations = Declarations(job)
         self._restored: dict[tuple[str, int], RestoredSubtask] = {}
         self._peers: dict[int, RpcPeer] = {}
+        #: The index of each of these peers: relays come and go all the time, and must not cost a look at all of them.
+        self._indexes: dict[RpcPeer, int] = {}
         self._connected_peers: set[RpcPeer] = set()
         self._orders: dict[RpcPeer, tuple[int, int]] = {}
         self._beats: dict[int, float] = {}
@@ -213,6 +218,7 @@ class JobManager:
                 running = [*self._assignments.alive(), *self._assignments.alive_standbys()]
                 self._expected |= {process.pid for process in running}
                 self._lock.notify_all()
+                self._arrivals.notify_all()
             for peer in peers:
                 peer.cast("stop")
             self._await_ends()
@@ -286,10 +292,12 @@ class JobManager:
             order = self._orders.pop(peer, None)
             if order is not None:
                 self._assignments.give_up(*order)
-            for index, registered in list(self._peers.items()):
-                if registered is peer:
-                    self._lost(index)
-            self._lock.notify_all()
+                self._arrivals.notify(order[0])
+            index = self._indexes.pop(peer, None)
+            if index is not None and self._peers.get(index) is peer:
+                self._lost(index)
+                self._arrivals.notify(index)
+                self._lock.notify_all()
 
     def _lost(self, index: int) -> None:
         """With the lock held: remove a task manager, and restart it if it was on this host."""
@@ -357,7 +365,7 @@ class JobManager:
                 log.error("%s failed to start; %s ends with:\n%s", order.name, order.log_file, tail)
                 if self._assignments.gone(order.index, order.incarnation, time.monotonic()):
                     self._restart(order.index)
-                self._lock.notify_all()
+                self._arrivals.notify(order.index)
             started.log.close()
 
     def _name(self, index: int) -> str:
@@ -387,15 +395,16 @@ class JobManager:
                 if incarnation is not None:
                     self._orders[peer] = index, incarnation
                     return self._bootstrap(index, incarnation)
-                if not self._lock.wait(max(0.0, deadline - time.monotonic())):
+                if not self._arrivals.wait(index, max(0.0, deadline - time.monotonic())):
                     return None
         raise JobError(f"job {self.job!r} has been stopped; start a new Job to run its queries again")
 
     def _start_failed(self, subtask: int, incarnation: int) -> None:
         """The process that a relay started ended before it registered."""
         with self._lock:
-            self._assignments.gone(self._assignments.index_of(subtask), incarnation, time.monotonic())
-            self._lock.notify_all()
+            index = self._assignments.index_of(subtask)
+            self._assignments.gone(index, incarnation, time.monotonic())
+            self._arrivals.notify(index)
 
     def _is_current(self, subtask: int, incarnation: int) -> bool:
         """Whether this incarnation is still the current one. A relay asks this about a silent task manager."""
@@ -438,10 +447,12 @@ class JobManager:
                 raise FencedError(f"job {self.job!r} is stopping")
             self._assignments.registered(address)
             self._peers[address.index] = peer
+            self._indexes[peer] = address.index
             self._beats[address.index] = time.monotonic()
             if address.host_id == host_id():
                 with suppress(psutil.NoSuchProcess):
                     self._processes.append(psutil.Process(address.pid))
+            self._arrivals.notify(address.index)
             self._lock.notify_all()
             log.info("%s registered: process %d on %s", self._name(address.index), address.pid, address.host_id)
             return {uid: self._directory.final(uid) for uid in self._directory.bound()}
@@ -501,9 +512,10 @@ class JobManager:
             if self._peers.get(index) is peer:
                 self._locations.publish_standby(index, tables)
 
-    def _locate(self, state: str) -> LocationTable:
+    def _locate(self, state: str) -> bytes:
+        """The pickle of a `LocationTable`: most of those that ask get the same one."""
         with self._lock:
-            return self._locations.locate(state)
+            return self._locations.pickled(state)
 
     def _describe(self) -> list[Mapping[str, Any]]:
         with self._lock:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import groupby
 from typing import Any, Protocol
 
@@ -25,7 +25,7 @@ from qstate.keys import (
 )
 from qstate.protocol.messages import Location
 
-__all__ = ["UNSOUND_KEY", "GroupTable", "LocationOracle", "LocationTable", "Owner"]
+__all__ = ["UNSOUND_KEY", "LocationOracle", "LocationTable", "Owner"]
 
 #: The exceptions that hashing an unsound key raises.
 UNSOUND_KEY = (AttributeError, TypeError, ValueError, struct.error)
@@ -59,6 +59,7 @@ class LocationTable:
     Immutable, so any thread may use it. Raises `ConfigError` when ranges overlap or exceed `max_parallelism`.
 
     `standbys` are state servers that have the committed state of key groups as well; their ranges may overlap.
+    `others` is whom to ask for the key groups without an owner, whatever its own range; None: nobody.
     """
 
     job: str
@@ -66,6 +67,7 @@ class LocationTable:
     max_parallelism: int
     owners: tuple[Owner, ...]
     standbys: tuple[Owner, ...] = ()
+    others: Owner | None = None
     #: Whom to ask for committed state: this table, with standbys in the place of owners that are missing.
     committed: LocationTable = field(init=False, repr=False, compare=False)
     #: Whether standbys stand in the place of owners. Ask the oracle again soon: the owners may be back.
@@ -87,7 +89,7 @@ class LocationTable:
                 raise ConfigError(f"key groups {groups} overlap another owner's or exceed {self.max_parallelism}")
             same = first.setdefault((owner.host, owner.port, owner.state_id), index)
             slots[groups.start : groups.stop] = [same] * len(groups)
-        sole = self.owners[0] if len(first) == 1 and -1 not in slots else None
+        sole = self.owners[0] if len(first) == 1 and -1 not in slots else None if first else self.others
         object.__setattr__(self, "sole_owner", sole)
         object.__setattr__(self, "fingerprint", self.state.get("fingerprint", ""))
         object.__setattr__(self, "_slots", tuple(slots))
@@ -96,7 +98,7 @@ class LocationTable:
         object.__setattr__(self, "committed", self._with_standbys() if self.standbys and -1 in slots else self)
 
     def __reduce__(self) -> tuple[type[LocationTable], tuple[object, ...]]:
-        return LocationTable, (self.job, self.state, self.max_parallelism, self.owners, self.standbys)
+        return LocationTable, (self.job, self.state, self.max_parallelism, self.owners, self.standbys, self.others)
 
     def gaps(self) -> list[KeyGroupRange]:
         """The key groups without an owner."""
@@ -133,15 +135,31 @@ class LocationTable:
     def split(self, keys: Sequence[Key]) -> list[tuple[Owner | None, list[int]]]:
         """The positions of `keys` by owner; the owner None is for keys without an owner.
 
-        Raises one of `UNSOUND_KEY` when a key is unsound.
+        Raises one of `UNSOUND_KEY` when a key is unsound. Costs time for the keys, not for the owners.
         """
         slots, group = self._slots, self._group
-        # One list per owner and, at -1, one for groups without an owner: indexing is faster than hashing owners.
-        positions: list[list[int]] = [[] for _ in range(len(self.owners) + 1)]
+        positions: dict[int, list[int]] = {}
         for position, key in enumerate(keys):
-            positions[slots[group(key)]].append(position)
-        owners: tuple[Owner | None, ...] = (*self.owners, None)
-        return [(owner, found) for owner, found in zip(owners, positions, strict=True) if found]
+            slot = slots[group(key)]
+            found = positions.get(slot)
+            if found is None:
+                positions[slot] = [position]
+            else:
+                found.append(position)
+        owners = self.owners
+        return [(owners[slot] if slot >= 0 else self.others, found) for slot, found in positions.items()]
+
+    def of_groups(self) -> LocationTable:
+        """This table for requests about key groups: what `split` takes for keys are the numbers of key groups.
+
+        The last group stands for those after it, which have no keys.
+        """
+        last = self.max_parallelism - 1
+        found = object.__new__(LocationTable)
+        for one in fields(self):
+            object.__setattr__(found, one.name, getattr(self, one.name))
+        object.__setattr__(found, "_group", lambda group: min(group, last))
+        return found
 
     def message(self, request_id: int) -> Location:
         """The answer to a Locate. The protocol requires the owners in ascending order."""
@@ -159,24 +177,6 @@ class LocationTable:
             for start, stop, host, port, state_id in message.owners
         )
         return cls(job, message.state, message.max_parallelism, owners)
-
-
-class GroupTable(LocationTable):
-    """The table for requests about key groups: what `routed_get` takes for keys are the numbers of key groups.
-
-    The last group stands for those after it, which have no keys.
-    """
-
-    @classmethod
-    def of(cls, table: LocationTable) -> GroupTable:
-        found = cls(table.job, table.state, table.max_parallelism, table.owners)
-        object.__setattr__(found, "borrows", table.borrows)
-        return found
-
-    def split(self, keys: Sequence[Any]) -> list[tuple[Owner | None, list[int]]]:
-        groups = [min(group, self.max_parallelism - 1) for group in keys]
-        owners = [next((one for one in self.owners if group in one.key_groups), None) for group in groups]
-        return [(owner, [position]) for position, owner in enumerate(owners)]
 
 
 def _ranges(groups: Sequence[int]) -> Iterator[KeyGroupRange]:

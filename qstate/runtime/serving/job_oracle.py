@@ -5,6 +5,7 @@ Rules of this module: it never blocks. It answers by callback, on the control co
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -23,7 +24,7 @@ class JobManagerOracle:
         self._job_manager = job_manager
 
     def locate(self, state: str, reply: Callable[[LocationTable | QueryError], None]) -> None:
-        self._ask(reply, "locate", state)
+        self._ask(lambda found: reply(pickle.loads(found) if isinstance(found, bytes) else found), "locate", state)
 
     def describe(self, reply: Callable[[Sequence[Mapping[str, Any]] | QueryError], None]) -> None:
         self._ask(reply, "describe")

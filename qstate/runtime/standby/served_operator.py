@@ -308,13 +308,16 @@ class ServedOperator:
     def _replace(self, generation: Generation) -> None:
         outdated, ids = self._generation, self._ids
         host, port = self._settings.server
-        tables: dict[str, LocationTable] = {}
+        owned: dict[str, tuple[StateInstance, list[Owner]]] = {}
         registered: list[bytes] = []
         for instance in generation.instances(self._source.job, self.behind_since):
             registered.append(self._registry.register(instance))
-            owner = Owner(instance.key_groups, host, port, registered[-1])
-            owners = (*tables[instance.name].owners, owner) if instance.name in tables else (owner,)
-            tables[instance.name] = LocationTable(instance.job, instance.describe(), instance.max_parallelism, owners)
+            _, owners = owned.setdefault(instance.name, (instance, []))
+            owners.append(Owner(instance.key_groups, host, port, registered[-1]))
+        tables = {
+            name: LocationTable(one.job, one.describe(), one.max_parallelism, tuple(owners))
+            for name, (one, owners) in owned.items()
+        }
         self.tables, self._generation, self._ids, self._worn = tables, generation, registered, False
         self._publish()
         self._withdraw(ids, outdated)

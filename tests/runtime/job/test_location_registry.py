@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
+from random import Random
+
 import pytest
 
 from qstate.errors import JobError, UnknownState
 from qstate.keys import KeyGroupRange
 from qstate.runtime.job.location_registry import LocationRegistry
-from qstate.runtime.routing.location import Owner
+from qstate.runtime.routing.location import LocationTable, Owner
 
 LOW = Owner(KeyGroupRange(0, 64), "127.0.0.1", 9067, b"a" * 16)
 TOTAL = {"name": "total", "kind": "value"}
@@ -70,3 +73,38 @@ def test_a_state_with_a_new_description_has_only_owners_with_that_description() 
     registry.publish(TOTAL, subtask=0, manager=0, owner=LOW)
     registry.publish(another, subtask=1, manager=1, owner=HIGH)
     assert registry.locate("total").owners == (HIGH,)
+
+
+def test_all_that_ask_get_one_table_until_an_owner_changes() -> None:
+    registry = LocationRegistry("job", 128)
+    registry.register("one", [TOTAL, {"name": "mean"}])
+    registry.publish(TOTAL, subtask=0, manager=0, owner=LOW)
+    total, mean = registry.locate("total"), registry.locate("mean")
+    assert registry.pickled("total") is registry.pickled("total")
+    registry.publish(TOTAL, subtask=1, manager=1, owner=HIGH)
+    assert registry.locate("total") is not total
+    assert registry.locate("total") is registry.locate("total")
+    assert registry.locate("mean") is mean
+    registry.withdraw(manager=7)
+    assert registry.locate("mean") is mean
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_whatever_happens_the_table_is_that_of_the_present_owners(seed: int) -> None:
+    """Against a model that keeps a list of owners and makes each table from it."""
+    random = Random(seed)
+    registry = LocationRegistry("job", 128)
+    registry.register("one", [TOTAL])
+    owners: dict[int, tuple[int, Owner]] = {}
+    for step in range(300):
+        manager, subtask = random.randrange(4), random.randrange(8)
+        if random.random() < 0.3:
+            registry.withdraw(manager)
+            owners = {one: at for one, at in owners.items() if at[0] != manager}
+        else:
+            owner = Owner(KeyGroupRange.of_subtask(subtask, 8, 128), "host", manager, step.to_bytes(16, "big"))
+            registry.publish(TOTAL, subtask, manager, owner)
+            owners[subtask] = manager, owner
+        expected = LocationTable("job", TOTAL, 128, tuple(owner for _, (_, owner) in sorted(owners.items())))
+        assert registry.locate("total") == expected
+        assert pickle.loads(registry.pickled("total")) == expected

@@ -17,7 +17,7 @@ from qstate.errors import Detail, FailureCode, MalformedRequest, QueryError, Wro
 from qstate.keys import Key
 from qstate.protocol import Answer, Failure, Get, GetPart, Poll, Scan, Values
 from qstate.runtime.net.reactor import Reactor, Timer
-from qstate.runtime.routing.location import GroupTable, LocationTable, Owner
+from qstate.runtime.routing.location import LocationTable, Owner
 from qstate.runtime.routing.pipelined_connection import Requester
 from qstate.runtime.routing.routed_get import LOOK_UP, Ask, LookUp, Refuse, RoutedGet
 from qstate.runtime.routing.routed_get import Answer as Routed
@@ -289,13 +289,13 @@ class ProxiedRange(Proxied):
             (request.start_group,),
             deadline=call.deadline,
             random=router.random,
-            table=None if table is None else GroupTable.of(asked_table(table, request)),
+            table=None if table is None else asked_table(table, request).of_groups(),
         )
         super().__init__(router, call, names, routed)
 
     def _routed_by(self, table: LocationTable) -> LocationTable:
         self._table = table
-        return GroupTable.of(asked_table(table, self._ranged))
+        return asked_table(table, self._ranged).of_groups()
 
     def _look_up(self, command: LookUp, now: float) -> None:
         super()._look_up(LookUp(None if command.stale is None else self._table), now)
