@@ -21,7 +21,10 @@ __all__ = ["CONTROL", "SecureSocket", "accept_secure", "open_secure"]
 CONTROL = "qstate control"
 #: For the whole handshake, so that a slow trickle of bytes does not extend it.
 HANDSHAKE_TIMEOUT_S = 5.0
+#: The most that is read at a time, and what a connection begins with: most carry small messages, and the driver of a
+#: large job has thousands of them.
 RECEIVE_BYTES = 1 << 18
+FIRST_RECEIVE_BYTES = 1 << 14
 
 
 class SecureSocket:
@@ -33,7 +36,7 @@ class SecureSocket:
     def __init__(self, sock: socket.socket, records: TlsRecords) -> None:
         self.socket = sock
         self.records = records
-        self._received = memoryview(bytearray(RECEIVE_BYTES))
+        self._received = memoryview(bytearray(FIRST_RECEIVE_BYTES))
 
     def sendall(self, *parts: bytes | memoryview) -> None:
         """Send the parts. Raises `OSError`."""
@@ -51,6 +54,8 @@ class SecureSocket:
                 raise ConnectionError(f"the connection ended after {got} of {size} bytes")
             self.records.feed(self._received[:count])
             got += self.records.read_into(view[got:])
+            if count == len(self._received) < RECEIVE_BYTES:  # more was there: this peer sends much
+                self._received = memoryview(bytearray(2 * count))
         return data
 
 
@@ -73,7 +78,7 @@ def _after_handshake(sock: socket.socket, records: TlsRecords) -> SecureSocket:
         if done:
             sock.settimeout(None)
             return SecureSocket(sock, records)
-        data = sock.recv(RECEIVE_BYTES)
+        data = sock.recv(FIRST_RECEIVE_BYTES)
         if not data:
             raise ConnectionError("the connection ended before the peer had shown that it knows the job's secret")
         records.feed(data)
