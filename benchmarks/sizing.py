@@ -65,7 +65,8 @@ def _sizes(directory: Path, name: str, values: Mapping[str, Any], kind: pa.DataT
         yield _figure(f"{name}, epoch on disk", "bytes a change", (_bytes_of(directory) - disk) / len(values))
         with _standby(directory, backend) as (pid, address):
             with QueryableStateClient(*address) as client:
-                assert client.get(JOB, STATE, list(values)[-1], isolation="committed") is not None
+                key = list(values)[-1]
+                assert client.get(JOB, STATE, key, isolation="committed", timeout_s=60.0, wait_s=60.0) is not None
             total = resident_mib(pid)
         with _standby(_empty(directory), backend) as (pid, _):
             alone = resident_mib(pid)
