@@ -187,7 +187,7 @@ LAYERS = (
     ("cli", "the command qstate, one module a command"),
     ("demo", "a job with its data and a page"),
     ("gateway", "the state of running jobs over HTTP"),
-    ("spark, testing", "the PySpark edge · functions without Spark"),
+    ("spark, testing", "the PySpark edge · without Spark"),
     ("client, standby", "short names"),
 )
 RUNTIME = (
@@ -242,6 +242,37 @@ def _row(canvas: Canvas, y: int, name: str, meaning: str, x: int) -> None:
         canvas.text((WIDTH - x - 8, y + 16), meaning, anchor="end")
 
 
+def scale() -> Canvas:
+    """Ten thousand subtasks."""
+    canvas = Canvas(
+        "scale",
+        "A job of ten thousand subtasks",
+        "Clients ask a tier of proxies, which ask ten thousand owners. The proxies get the table of owners from the "
+        "job manager. The owners write epoch logs, from which standbys read.",
+        400,
+    )
+    canvas.box((110, 10), (180, 44), "clients", "a million gets a second")
+    canvas.box((10, 96), (230, 58), "proxies", "some hundred of their own, or", "2,000 of the task managers'")
+    canvas.box((270, 96), (120, 58), "job manager", "the table of", "owners, 0.7 MB")
+    canvas.box(
+        (10, 204),
+        (380, 58),
+        "10,000 task managers",
+        "32,768 key groups, each has one owner",
+        "100 gets a second each",
+        kind="strong",
+    )
+    canvas.box((10, 320), (200, 44), "epoch logs", "on shared storage")
+    canvas.box((260, 320), (130, 58), "standbys", "all subtasks of", "a smaller job")
+    canvas.arrow((150, 54), (150, 95))
+    canvas.arrow((241, 125), (269, 125), both=True)
+    canvas.arrow((125, 154), (125, 203))
+    canvas.arrow((330, 203), (330, 155))
+    canvas.arrow((110, 262), (110, 319))
+    canvas.arrow((210, 342), (259, 342))
+    return canvas
+
+
 DRAWINGS = {
     "front": front,
     "processes": processes,
@@ -250,6 +281,7 @@ DRAWINGS = {
     "time": time_of_epochs,
     "subscriptions": subscriptions,
     "layers": layers,
+    "scale": scale,
 }
 
 

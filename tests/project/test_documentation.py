@@ -27,6 +27,7 @@ LANGUAGES = {"bash", "python", "text", "toml", "yaml"}
 TROUBLESHOOTING = Page("docs/how-to/troubleshooting.md")
 COMMAND_LINE = Page("docs/reference/command-line.md")
 CHOOSE = Page("docs/how-to/choose-a-backend.md")
+METRICS = Page("docs/reference/metrics.md")
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))
 
@@ -83,6 +84,15 @@ def test_settings_exist_and_have_values_that_they_take(page: Page) -> None:
         defaults = {conf: str(default).lower() for _, conf, default, _ in option_table()}
         assert key in defaults, f"{page.name}: {key}"
         JobConfig.from_spark({key: value or defaults[key]})
+
+
+def test_metrics_that_pages_name_exist() -> None:
+    """`tests/runtime/job/test_metrics.py` compares the reference with what a job serves."""
+    known = set(re.findall(r"^\| `(qstate_\w+)` \|", METRICS.text, re.MULTILINE))
+    packages = {"qstate_conformance", "qstate_sqlite"}
+    for page in PAGES:
+        named = set(re.findall(r"\b(qstate_[a-z_]+?)(?:_bucket)?\b", page.text)) - packages
+        assert {name for name in named if not name.startswith("qstate_gateway")} <= known, page.name
 
 
 def test_every_command_is_explained_in_the_reference() -> None:
