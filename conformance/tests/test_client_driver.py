@@ -179,6 +179,12 @@ def test_a_peer_that_closes_answers_what_it_still_has() -> None:
     assert answers and list(peer.honest(look_up)) == answers
 
 
+@pytest.mark.parametrize("module", ["python_driver", "python_async_driver"])
+def test_no_law_is_skipped_for_the_clients_that_come_with_qstate(module: str) -> None:
+    with driver_for((sys.executable, "-m", f"qstate_conformance.client.{module}")) as driver:
+        assert driver.features == frozenset(FEATURES)
+
+
 def test_the_page_has_every_feature_and_every_tag() -> None:
     assert [feature for feature in FEATURES if f"| `{feature}` |" not in PAGE] == []
     assert [tag for tag in TAGS if tag not in PAGE] == []

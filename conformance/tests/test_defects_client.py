@@ -1,4 +1,4 @@
-"""Every seeded defect of a client is caught by the law that it names; sound clients pass."""
+"""Every seeded defect of a client is caught by the law that it names. `prove_all` proves that sound ones pass."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from tests.unshrunk import UNSHRUNK
 
 #: The laws that take too long for the quick profiles.
 SOAK = {law.id for law in find_laws("client") if law.soak}
-SOUND = ["qstate_conformance.client.python_driver", "qstate_conformance.client.python_async_driver"]
 
 
 @pytest.fixture(autouse=True)
@@ -47,11 +46,3 @@ def test_a_defect_is_caught(name: str) -> None:
     assert law in outcome.laws[0].reproduction
     assert "described itself" not in outcome.laws[0].message, "the program did not even start"
     assert "has exited" not in outcome.laws[0].message, "the program did not even start"
-
-
-@pytest.mark.parametrize("module", SOUND, ids=lambda module: module.rpartition(".")[2])
-def test_a_sound_client_passes(module: str) -> None:
-    outcome = run(Plan(ClientSubject((sys.executable, "-m", module)), profile="dev", seed=len(module)))
-    assert {found.law: found.message for found in outcome.laws if found.verdict is Verdict.FAILED} == {}
-    assert outcome.exit_code == 0
-    assert {found.law for found in outcome.laws if found.verdict is Verdict.SKIPPED} == SOAK
