@@ -17,6 +17,7 @@ from pathlib import Path
 from benchmarks import (
     cached_gets,
     checkpoints,
+    dataframes,
     expiry,
     gateway,
     gets,
@@ -62,6 +63,7 @@ FAMILIES: dict[str, tuple[tuple[str, ...], Callable[[Bench], Findings]]] = {
     "large jobs": (("scale",), large_jobs.run),
     "service times": (("scale",), service_times.run),
     "sizes": (("sizes",), sizing.run),
+    "state as a DataFrame": (("p20",), dataframes.run),
     "pipelines": (("p1", "p2"), pipelines.run),
     "whole batches": (("p14",), whole_batches.run),
     "sinks": (("p3",), sinks.run),

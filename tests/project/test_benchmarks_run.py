@@ -39,6 +39,7 @@ TARGETS = {
         "P17 standby",
         "P17 alone",
         "P19",
+        "P20",
     ),
 }
 AGAINST_SPARK, AGAINST_REDIS = {"P1", "P2"}, {"P3", "P4 direct", "P4 proxy", "P5", "P6"}

@@ -161,6 +161,7 @@ def test_state_as_dataframe(spark: Any, tmp_path: Path) -> None:
         "[Row(city='New York', value=95.0)]\n",
         "[Row(key='JFK', value=95.0)]\n",
         "[Row(epoch=0, change_type='put', key='JFK', value=95.0)]\n",
+        "[Row(epoch=0, change_type='put', key='JFK', value=95.0)]\n",
         "",
         "[Row(key='JFK', namespace=None, value=95.0, epoch=0)]\n",
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,18 @@ class Feed:
         return {row["key"]: row["value"] for row in self.rows}
 
 
+def subtask(key: str) -> int:
+    return subtask_of(key_group(key, 128), PARALLELISM, 128)
+
+
+def history(tables: list[Any]) -> Iterator[tuple[int, str, int]]:
+    """Each change that the job makes: its epoch, the key and the total then."""
+    for epoch, table in enumerate(tables):
+        reached = totals(tables[: epoch + 1])
+        for key in sorted(set(table["key"].to_pylist())):
+            yield epoch, key, reached[key]
+
+
 def stored(checkpoint: Path, epoch: int) -> dict[int, dict[str, int]]:
     """What a dump has as of an epoch, by subtask."""
     source = open_source(str(checkpoint))
@@ -73,11 +86,10 @@ def test_live_state_under_load_is_that_of_a_dump_and_the_feed_is_exact_through_a
     seen: dict[tuple[int, int], dict[str, int]] = {}
     while query.lastProgress["batchId"] < 5 or not seen:
         for row in committed.collect():
-            subtask = subtask_of(key_group(row["key"], 128), PARALLELISM, 128)
-            seen.setdefault((subtask, row["epoch"]), {})[row["key"]] = row["value"]
+            seen.setdefault((subtask(row["key"]), row["epoch"]), {})[row["key"]] = row["value"]
     writer.join()
-    for (subtask, epoch), rows in seen.items():
-        assert rows == stored(tmp_path / "state", epoch)[subtask]
+    for (number, epoch), rows in seen.items():
+        assert rows == stored(tmp_path / "state", epoch)[number]
 
     until(lambda: len(feed.batches) > 2, "the stream is in the middle")
     follower.stop()
@@ -90,9 +102,11 @@ def test_live_state_under_load_is_that_of_a_dump_and_the_feed_is_exact_through_a
     until(lambda: feed.table == truth, "the stream has the last epoch")
     follower.stop()
     assert {row["key"]: row["value"] for row in source.option("isolation", "live").load().collect()} == truth
-    changes = [(row["epoch"], row["key"]) for row in feed.rows]
-    assert len(changes) == len(set(changes))
     assert truth == totals(tables)
+    snapshot = {subtask(row["key"]): row["epoch"] for row in feed.batches[0]}
+    changes = [(row["epoch"], row["key"], row["value"]) for row in feed.rows[len(feed.batches[0]) :]]
+    assert len(changes) == len(set(changes))
+    assert set(changes) == {one for one in history(tables) if one[0] > snapshot[subtask(one[1])]}
 
 
 @pytest.mark.parametrize("how", ["python", "sql"])
