@@ -21,7 +21,7 @@ from qstate.errors import ConfigError, Detail, query_error
 from qstate.keys import MAX_PARALLELISM_LIMIT, Key, Namespace, check_key, key_group
 from qstate.protocol import Page, Run, Scan
 from qstate.protocol.fields import Prefix
-from qstate.protocol.limits import DEFAULT_MAX_FRAME
+from qstate.protocol.limits import DEFAULT_MAX_FRAME, MAX_DEADLINE_MS
 from qstate.runtime.client.arguments import check_names, check_timeout, keys_of
 from qstate.runtime.client.query import COMMITTED, Query
 from qstate.runtime.client.scanning import Selected
@@ -306,7 +306,11 @@ def wanted_of(
     if prefix is not None and wanted is not None:
         raise ConfigError("subscribe takes keys or a prefix, not both")
     begin = _begin(from_epoch, token)
-    progress_s, patience_s, timeout_s = map(check_timeout, (progress_s, patience_s, timeout_s))
+    check_timeout(progress_s, "progress_s")
+    if progress_s * 1000 > MAX_DEADLINE_MS:
+        raise ConfigError(f"progress_s must be at most {MAX_DEADLINE_MS // 1000} seconds, got {progress_s!r}")
+    check_timeout(patience_s, "patience_s")
+    check_timeout(timeout_s)
     return Wanted(*names, namespaces, wanted, prefix, begin, progress_s, patience_s, timeout_s)
 
 

@@ -330,9 +330,9 @@ class QueryableStateClient(SyncParts):
         Different ranges may be at different epochs for a moment. `namespace` selects one, None being the void
         namespace; without it, a subscription of keys is about the void namespace, any other about all.
 
-        Without changes, a batch without changes comes about every `progress_s` seconds. The subscription survives
-        restarts of the job, losses of task managers and other parallelisms; while the job does not answer, the
-        `fallback` servers are asked.
+        While epochs are committed without such changes, a batch without changes comes about every `progress_s` seconds.
+        While none is committed, none comes. The subscription survives restarts of the job, losses of task managers and
+        other parallelisms; while the job does not answer, the `fallback` servers are asked.
 
         Iterating raises `Compacted` when the changes that come next are not stored any more (`retained_snapshots` and
         `snapshot_interval` decide how long they are), the last failure when there was no answer for `patience_s`

@@ -178,6 +178,24 @@ def test_one_key_instead_of_several_is_refused(keys: Any) -> None:
         other.get_many("job", "state", keys)
 
 
+@pytest.mark.parametrize("name", ["progress_s", "patience_s"])
+@pytest.mark.parametrize("seconds", [0, -1.0, float("inf"), float("nan"), "5", None])
+def test_a_subscription_names_the_time_that_it_refuses(name: str, seconds: Any) -> None:
+    with QueryableStateClient(*NOWHERE) as client, pytest.raises(ConfigError, match=f"{name} must be seconds"):
+        client.subscribe("job", "state", **{name: seconds})
+    with Peer() as peer, Asked(peer.address) as other, pytest.raises(ConfigError, match=f"{name} must be seconds"):
+        other.run(_subscribed(other.client, **{name: seconds}))
+
+
+def test_a_poll_that_waits_longer_than_a_request_can_say_is_refused() -> None:
+    with QueryableStateClient(*NOWHERE) as client, pytest.raises(ConfigError, match="progress_s must be at most"):
+        client.subscribe("job", "state", progress_s=4_294_968.0)
+
+
+async def _subscribed(client: AsyncQueryableStateClient, **options: Any) -> None:
+    client.subscribe("job", "state", **options)
+
+
 @pytest.mark.parametrize("job", ["", None, 7, "x" * 256, "\ud800"])
 def test_states_of_an_invalid_job_name_are_refused(job: Any) -> None:
     with QueryableStateClient(*NOWHERE) as client, pytest.raises(ConfigError, match="job must be"):
