@@ -153,6 +153,10 @@ def test_a_standby_has_metrics_of_its_own(job_of: JobOf, tmp_path: Path) -> None
         view = client.get(JOB, "totalAmount", "a", isolation="committed")
         assert view is not None and view.get() == 1
         host, port = standby.metrics_address or ("", 0)
-        with urlopen(f"http://{host}:{port}/metrics", timeout=10) as answer:
-            text = str(answer.read(), "utf-8")
-    assert f'qstate_keys_total{{endpoint="proxy",job="{JOB}",process="standby"}} 1.0' in text
+
+        def counted() -> bool:  # the proxy counts a request after its answer
+            with urlopen(f"http://{host}:{port}/metrics", timeout=10) as answer:
+                text = str(answer.read(), "utf-8")
+            return f'qstate_keys_total{{endpoint="proxy",job="{JOB}",process="standby"}} 1.0' in text
+
+        until(counted, "the standby counts the key")
