@@ -6,7 +6,6 @@ the queries side by side.
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,12 +15,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from qstate.descriptors import ReducingStateDescriptor, ValueStateDescriptor
 from qstate.spark import Job
+from qstate.spark.data_source.feed_client import FeedClient
 from tests.functions import add
 from tests.spark.generated import amounts
-from tests.spark.streams import FileStream
+from tests.spark.streams import FileStream, until
 
 BATCHES = 4
 ZONES, CATEGORIES = ("north", "south", "east"), ("pizza", "sushi")
@@ -58,10 +59,10 @@ class Orders:
 
     def __init__(self, spark: Any, directory: Path) -> None:
         self.spark, self.stored = spark, directory / "state"
-        self.tables = [orders(number) for number in range(BATCHES)]
+        self.tables: list[pa.Table] = []
         self.stream = FileStream(spark, directory / "orders")
-        for table in self.tables:
-            self.stream.add(table)
+        for number in range(BATCHES):
+            self.add(orders(number))
         self.job = Job(
             spark, "orders", proxy_ports="0", server_ports="0", parallelism=2, checkpoint_dir=str(self.stored)
         )
@@ -74,13 +75,26 @@ class Orders:
             self.queries.append(sink.start(checkpoint_location=str(directory / f"progress-{name}")))
         self.process()
 
+    def add(self, table: pa.Table) -> None:
+        """One more micro-batch."""
+        self.tables.append(table)
+        self.stream.add(table)
+
     @property
     def address(self) -> str:
         return "{}:{}".format(*self.job.proxy_address)
 
     def process(self) -> None:
+        """Process all of the input, and wait until clients see it as committed, which may be a moment later."""
         for query in self.queries:
             query.processAllAvailable()
+        client = FeedClient(*self.job.proxy_address)
+        with client:
+            until(lambda: self._committed(client) == len(self.tables), "all is committed")
+
+    def _committed(self, client: FeedClient) -> int:
+        places = (client.committed("orders", state, 128) for state in ("orderinfo", "orderstate"))
+        return min(span.epoch for place in places for span in place.spans)
 
     def source(self, state: str, **options: Any) -> Any:
         """A table of the state's own columns, as S-QUERY names them."""
@@ -173,27 +187,25 @@ def test_a_stream_of_few_epochs_at_a_time_goes_on_where_it_was(shop: Orders, tmp
     changes = changes.option("state", "orderstate").option("readChangeFeed", "true").option("maxEpochsPerTrigger", 2)
     batches: list[list[Any]] = []
     writer = changes.load().writeStream.foreachBatch(lambda frame, _: batches.append(frame.collect()))
-    writer = writer.option("checkpointLocation", str(tmp_path / "follower"))
-    writer.trigger(availableNow=True).start().awaitTermination()
+    writer = writer.option("checkpointLocation", str(tmp_path / "follower")).trigger(availableNow=True)
+    writer.start().awaitTermination()
     assert len(batches) == 1  # the snapshot
-    more = [orders(number) for number in range(BATCHES, BATCHES + 7)]
-    for table in more:
-        shop.stream.add(table)
+    for number in range(BATCHES, BATCHES + 4):
+        shop.add(orders(number))
     shop.process()
-    shop.tables.extend(more)
-    taken = threading.Event()
-    restarted = writer.foreachBatch(lambda frame, _: (batches.append(frame.collect()), taken.set()))
-    query = restarted.trigger(processingTime="1 hour").start()
-    assert taken.wait(60)
-    query.stop()
-    writer.foreachBatch(lambda frame, _: batches.append(frame.collect())).trigger(
-        availableNow=True
-    ).start().awaitTermination()
+
+    def fail_in_the_middle(frame: Any, _: int) -> None:
+        if len(batches) == 2:
+            raise RuntimeError("in the middle")
+        batches.append(frame.collect())
+
+    with pytest.raises(StreamingQueryException, match="in the middle"):
+        writer.foreachBatch(fail_in_the_middle).start().awaitTermination()
+    writer.foreachBatch(lambda frame, _: batches.append(frame.collect())).start().awaitTermination()
     epochs = [sorted({row["epoch"] for row in batch}) for batch in batches[1:]]
-    assert all(len(found) <= 2 for found in epochs)
-    assert sorted({epoch for found in epochs for epoch in found}) == list(range(BATCHES, BATCHES + 7))
+    assert epochs == [[4, 5], [6, 7]]
     rows = {row["key"]: row["value"]["orderState"] for batch in batches for row in batch}
-    assert rows == {key: row["orderState"] for key, row in shop.latest(BATCHES + 7).items()}
+    assert rows == {key: row["orderState"] for key, row in shop.latest(BATCHES + 4).items()}
 
 
 def test_what_sparks_own_source_reads(cluster_spark: Any, job_of: Any, stream_of: Any, tmp_path: Path) -> None:
