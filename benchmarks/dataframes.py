@@ -34,7 +34,7 @@ def run(bench: Bench) -> Findings:
     values = {sensor_name(number): number for number in range(keys)}
     theirs = _state_of_spark(bench, values, directory)
     ours = str(directory / "ours")
-    with ServedJob(pa.int64(), parallelism=2, checkpoint_dir=ours) as job:
+    with ServedJob(pa.int64(), declared=int, parallelism=2, checkpoint_dir=ours) as job:
         job.hold(values)
         job.finalize()
         frames = _frames(bench.spark, "{}:{}".format(*job.proxy), ours)

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from qstate.config import JobConfig
+from qstate.descriptors import ValueStateDescriptor
 from qstate.keys import key_group, subtask_of
 from qstate.operators.operator_spec import OperatorSpec
 from qstate.operators.sinks import QueryableValueSink
@@ -30,12 +31,18 @@ ROWS_PER_BATCH = 10_000
 class ServedJob:
     """Holds the last value of each key under the queryable name `STATE`. Use it as a context manager.
 
-    `value_type` is the Arrow type of the values, `settings` are further ones of the job. One subtask by default: one
-    server, as Redis is one server.
+    `value_type` is the Arrow type of the values, `declared` the type of the state, `settings` are further ones of the
+    job. One subtask by default: one server, as Redis is one server.
     """
 
     def __init__(
-        self, value_type: pa.DataType, *, backend: str = "heap", parallelism: int = 1, **settings: Any
+        self,
+        value_type: pa.DataType,
+        *,
+        declared: type = object,
+        backend: str = "heap",
+        parallelism: int = 1,
+        **settings: Any,
     ) -> None:
         config = JobConfig(backend=backend, proxy_ports="0", server_ports="0", parallelism=parallelism, **settings)
         self._manager = JobManager(JOB, config, parallelism=parallelism, host="127.0.0.1", local=True)
@@ -44,7 +51,7 @@ class ServedJob:
         spec = OperatorSpec(
             uid=STATE,
             job=JOB,
-            function=QueryableValueSink.named(STATE, ("value",)),
+            function=QueryableValueSink(ValueStateDescriptor(STATE, declared).queryable(STATE), ("value",)),
             key_columns=("key",),
             input_schema=self._schema,
             output_schema=pa.schema([("nothing", pa.int64())]),

@@ -69,6 +69,6 @@ _ALL = (
     _at_most("P17 standby", "longest gap in committed answers, a task manager is killed, one standby", 0.5, 0.1, "s"),
     _at_most("P17 alone", "the same without a standby", 5, 2, "s"),
     _at_least("P19", "timers of one epoch that fire, against rows of the function without timers", 0.3, 0.7),
-    _at_least("P20", "stored state as a DataFrame, against Spark's statestore source with the same state", 0.3, 1.0),
+    _at_least("P20", "stored state as a DataFrame, against Spark's statestore source with the same state", 0.1, 0.3),
 )
 TARGETS = {target.id: target for target in _ALL}
