@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from qstate.runtime.serving.sharing.request_quota import BURST_S, IDLE_S, MOST_PEERS, PAUSE_S, RequestQuota
 from tests.runtime.serving.clock import Clock
@@ -130,3 +132,31 @@ def test_peers_that_are_counted_are_bounded(clock: Clock) -> None:
         quota.charge(f"peer {number}", 2 * BURST_S)
     assert quota.wait_s(f"peer {MOST_PEERS - 1}")
     assert not quota.wait_s(f"peer {MOST_PEERS}")
+
+
+@pytest.mark.hypothesis
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abcd"), st.floats(0.0001, 0.2), st.sampled_from((0.0, 0.001, 0.1, 3.0))), max_size=40
+    )
+)
+def test_peers_owe_what_an_account_of_each_one_says(charges: list[tuple[str, float, float]]) -> None:
+    clock = Clock()
+    quota = RequestQuota(0.1, clock)
+    owed: dict[str, float] = {}
+    for peer, seconds, passed in charges:
+        quota.charge(peer, seconds)
+        owed[peer] = owed.get(peer, 0.0) + seconds
+        clock.now += passed
+        left = passed * 0.1
+        while owed and left > 1e-12:
+            part = min(left / len(owed), min(owed.values()))
+            left -= part * len(owed)
+            owed = {one: rest - part for one, rest in owed.items() if rest - part > 1e-12}
+        for one in "abcd":
+            over = owed.get(one, 0.0) - (BURST_S - PAUSE_S)
+            waits = over * len(owed) / 0.1 if owed.get(one, 0.0) > BURST_S else None
+            if waits is not None:
+                assert quota.wait_s(one) == pytest.approx(waits, abs=1e-6)
+            elif over < -1e-9:
+                assert not quota.wait_s(one)

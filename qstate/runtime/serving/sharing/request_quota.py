@@ -4,9 +4,12 @@ Rules of this module: it knows peers by name, the processor time that they have 
 connections or threads, nor what the time was used for: its endpoint does.
 
 Each peer owes the time that it has used. The quota pays: so many seconds each second, to all peers that owe something
-in equal parts. A peer that owes more than `BURST_S` is over the quota, until it owes `PAUSE_S` less than that. So all
-peers together use no more than the quota in the long run, however many they are, and one that needs less than its part
-does not wait for those that need more.
+in equal parts. One number, the level, says what each of them has been paid, and a peer is done at the level of its last
+charge plus what it owed then. So a charge takes as long with thousands of peers as with one.
+
+A peer that owes more than `BURST_S` is over the quota, until it owes `PAUSE_S` less than that. So all peers together
+use no more than the quota in the long run, however many they are, and one that needs less than its part does not wait
+for those that need more.
 
 A quota that was lifted `IDLE_S` ago lets nobody wait, and nobody owes more than a burst. When it applies again, a peer
 that went on asking for more than its part has had its burst.
@@ -16,6 +19,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from heapq import heapify, heappop, heappush, heapreplace
 
 __all__ = ["BURST_S", "IDLE_S", "PAUSE_S", "RequestQuota"]
 
@@ -42,8 +46,12 @@ class RequestQuota:
         self._lifted_at = 0.0
         self._clock = clock
         self._lock = threading.Lock()
-        #: Peer -> the seconds that it owes; only those that owe something.
-        self._debts: dict[str, float] = {}
+        #: The seconds that were paid to a peer that has owed something all the time.
+        self._level = 0.0
+        #: Peer -> the level at which it owes nothing more; only those that owe something.
+        self._ends: dict[str, float] = {}
+        #: A heap with each of these peers once, by this level or an earlier, lower one.
+        self._order: list[tuple[float, str]] = []
         #: Those over the quota, and perhaps some that are no more.
         self._over: set[str] = set()
         self._paid_at = clock()
@@ -54,11 +62,17 @@ class RequestQuota:
             return
         with self._lock:
             self._pay()
-            if peer in self._debts or len(self._debts) < MOST_PEERS:
-                owed = self._debts.get(peer, 0.0) + seconds
-                self._debts[peer] = owed if self._applies() else min(owed, BURST_S)
-                if owed > BURST_S:
-                    self._over.add(peer)
+            before = self._owed(peer)
+            owed = before + seconds
+            if not self._applies():
+                owed = max(before, min(owed, BURST_S))
+            if peer not in self._ends:
+                if len(self._ends) == MOST_PEERS:
+                    return
+                heappush(self._order, (self._level + owed, peer))
+            self._ends[peer] = self._level + owed
+            if before + seconds > BURST_S:
+                self._over.add(peer)
 
     def wait_s(self, peer: str) -> float:
         """For about how long the peer must wait; 0 when it is not over the quota."""
@@ -66,11 +80,11 @@ class RequestQuota:
             return 0.0
         with self._lock:
             self._pay()
-            over = self._debts.get(peer, 0.0) - (BURST_S - PAUSE_S)
+            over = self._owed(peer) - (BURST_S - PAUSE_S)
             if over <= 0.0:
                 self._over.discard(peer)
                 return 0.0
-            return over * len(self._debts) / self._share
+            return over * len(self._ends) / self._share
 
     def lift(self) -> None:
         """Something that the quota protects needs no protection any more."""
@@ -82,17 +96,30 @@ class RequestQuota:
         """End `lift`, or begin something that the quota protects."""
         with self._lock:
             if not self._applies():
-                self._debts = {peer: min(owed, BURST_S) for peer, owed in self._debts.items()}
+                most = self._level + BURST_S
+                self._ends = {peer: min(end, most) for peer, end in self._ends.items()}
+                self._order = [(end, peer) for peer, end in self._ends.items()]
+                heapify(self._order)
             self._applied += 1
 
     def _applies(self) -> bool:
         return self._applied > 0 or self._clock() < self._lifted_at + IDLE_S
 
+    def _owed(self, peer: str) -> float:
+        return self._ends.get(peer, self._level) - self._level
+
     def _pay(self) -> None:
         now = self._clock()
         left, self._paid_at = (now - self._paid_at) * self._share, now
-        while self._debts and left > 0.0:
-            count = len(self._debts)
-            part = min(left / count, min(self._debts.values()))
-            left -= part * count
-            self._debts = {peer: owed - part for peer, owed in self._debts.items() if owed > part}
+        while self._order:
+            level, peer = self._order[0]
+            due = (level - self._level) * len(self._ends)
+            if due > left:
+                self._level += left / len(self._ends)
+                return
+            if self._ends[peer] > level:
+                heapreplace(self._order, (self._ends[peer], peer))
+                continue
+            left, self._level = left - due, level
+            heappop(self._order)
+            del self._ends[peer]
