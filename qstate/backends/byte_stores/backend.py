@@ -41,7 +41,7 @@ from qstate.backends.byte_stores.table import (
     ByteTable,
     EpochWrites,
     WriteClock,
-    in_pieces,
+    write_bounded,
 )
 from qstate.backends.byte_stores.timers import ByteTimerQueue
 from qstate.backends.byte_stores.values import ByteValueTable
@@ -320,8 +320,7 @@ class ByteStoreBackend(StateBackend):
         """Write and empty the batch in pieces, in the order of its keys, which is fastest for most stores."""
         entries = sorted(batch.items(), key=_entry_key_of)
         for start in range(0, len(entries), BATCH_ENTRIES):
-            for piece in in_pieces(dict(entries[start : start + BATCH_ENTRIES])):
-                self._store.write(piece)
+            write_bounded(self._store, dict(entries[start : start + BATCH_ENTRIES]))
         batch.clear()
 
     def _apply(self, change: Change, state: ByteState, batch: Batch) -> None:

@@ -39,7 +39,7 @@ __all__ = [
     "ByteTable",
     "EpochWrites",
     "WriteClock",
-    "in_pieces",
+    "write_bounded",
 ]
 
 MISSING: Any = object()
@@ -61,20 +61,20 @@ Batch = dict[bytes, bytes | None]
 Cached = TypeVar("Cached")
 
 
-def in_pieces(batch: Batch) -> Iterator[Batch]:
-    """The batch, or parts of it that have about `BATCH_BYTES` each."""
+def write_bounded(store: ByteStore, batch: Batch) -> None:
+    """Write the batch, or parts of it that have about `BATCH_BYTES` each."""
     if sum(map(len, filter(None, batch.values()))) <= BATCH_BYTES:
-        yield batch
+        store.write(batch)
         return
     part, size = Batch(), 0
     for key, value in batch.items():
         part[key] = value
         size += len(value or b"")
         if size >= BATCH_BYTES:
-            yield part
+            store.write(part)
             part, size = {}, 0
     if part:
-        yield part
+        store.write(part)
 
 
 class WriteClock:
@@ -226,7 +226,7 @@ class ByteTable(EpochWrites, StateTable):
     def write(self, batch: Batch, at_least: int = 1) -> None:
         """Write and empty the batch if it has at least so many entries."""
         if len(batch) >= at_least:
-            self._store.write(batch)
+            write_bounded(self._store, batch)
             batch.clear()
 
     def spend(self, operations: int) -> None:

@@ -13,7 +13,7 @@ from qstate.backends.admission import admit_pairs, none_refused
 from qstate.backends.answers import IMMUTABLE, is_immutable
 from qstate.backends.byte_stores.layout import groups_and_keys
 from qstate.backends.byte_stores.store import ByteSnapshot
-from qstate.backends.byte_stores.table import BATCH_ENTRIES, MISSING, Batch, ByteState, ByteTable, in_pieces
+from qstate.backends.byte_stores.table import BATCH_ENTRIES, MISSING, Batch, ByteState, ByteTable, write_bounded
 from qstate.backends.change_blocks import FIRST_COUNT, ChangeBlock, ChangeBlocks, next_count
 from qstate.backends.contract import ChangeOp
 from qstate.keys import Key, Namespace
@@ -132,8 +132,7 @@ class ByteValueTable(ByteTable):
         self._changed.update(entries)
         ordered = iter(sorted(entries))
         while keys := list(islice(ordered, BATCH_ENTRIES)):
-            for batch in in_pieces({key: entries[key] for key in keys}):
-                self._store.write(batch)
+            write_bounded(self._store, {key: entries[key] for key in keys})
         self._unwritten, self._mutable = {}, False
         return entries
 
