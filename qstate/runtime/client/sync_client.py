@@ -59,6 +59,7 @@ from qstate.views import ReadOnlyState
 
 __all__ = ["QueryFuture", "QueryableStateClient", "ScanResults", "Subscription"]
 
+Client = TypeVar("Client", bound="QueryableStateClient")
 View = TypeVar("View", bound=ReadOnlyState)
 
 Value = TypeVar("Value")
@@ -412,7 +413,7 @@ class QueryableStateClient(SyncParts):
         state = "closed" if self._links.closed else "open"
         return html_table(type(self).__name__, ["proxies", "state"], [[addresses_text(self._links.endpoints), state]])
 
-    def __enter__(self) -> QueryableStateClient:
+    def __enter__(self: Client) -> Client:
         return self
 
     def __exit__(self, *exc_info: object) -> None:

@@ -15,21 +15,41 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
 
 from qstate.errors import Compacted, JobError, NoCommittedEpoch
 from qstate.keys import key_identity
 from qstate.runtime.client.query import COMMITTED
 from qstate.runtime.client.subscriptions import ChangeKind, Place, Span, StateChange
 from qstate.spark.data_source.feed_client import FeedClient
-from qstate.spark.data_source.live import Selection
-from qstate.spark.data_source.table import StateRow
+from qstate.spark.data_source.live import LiveState, Selection
+from qstate.spark.data_source.options import SourceOptions
+from qstate.spark.data_source.table import StateRow, batches_of
 
-__all__ = ["ChangeFeed", "FeedPart", "started_over"]
+__all__ = ["FeedPart", "FeedReader", "started_over"]
 
 #: How long a poll waits whose epochs are committed already.
 PROGRESS_S = 0.02
 _WHOLE = (ChangeKind.PUT, ChangeKind.DELETE)
+
+
+class FeedReader:
+    """What a batch and a stream of changes have in common: the feed of a state, and how a part of it is read."""
+
+    def __init__(self, options: SourceOptions, wanted: StructType, advice: str) -> None:
+        """Raises what `LiveState` raises."""
+        self._options, self._wanted = options, wanted
+        state = LiveState(options)
+        self._groups, self._serializer = state.groups, state.table.serializer
+        self._own = state.table.schema(options.key_names, changes=True)
+        self._feed = ChangeFeed(options.job, options.state, state.selection, options.seconds_of_patience, advice)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, FeedPart)
+        with self._options.client(self._serializer) as client:
+            yield from batches_of(self._feed.rows(client, partition), self._wanted, self._own)
 
 
 class FeedPart(InputPartition):

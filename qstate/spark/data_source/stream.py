@@ -20,18 +20,15 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from qstate.errors import ConfigError, FailureCode, JobError, QueryError, Retry
 from qstate.runtime.client.subscriptions import Place, Span
-from qstate.spark.data_source.changes import ChangeFeed, FeedPart, started_over
+from qstate.spark.data_source.changes import FeedPart, FeedReader, started_over
 from qstate.spark.data_source.feed_client import FeedClient
-from qstate.spark.data_source.live import LiveState
 from qstate.spark.data_source.options import SourceOptions
-from qstate.spark.data_source.table import batches_of
 
 __all__ = ["ChangeStream"]
 
@@ -45,7 +42,7 @@ _PASSING = frozenset(
 )
 
 
-class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class ChangeStream(FeedReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream that begins with a snapshot. While the job does not answer, no batch comes, for `patience_s`."""
 
     def __init__(self, options: SourceOptions, wanted: StructType) -> None:
@@ -58,12 +55,7 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise ConfigError("a stream has committed changes only: leave isolation out")
         if options.keys:
             raise ConfigError("a stream takes a prefix or a namespace; select keys with where(...)")
-        self._options = options
-        state = LiveState(options)
-        self._groups, self._serializer = state.groups, state.table.serializer
-        self._wanted = wanted
-        self._own = state.table.schema(options.key_names, changes=True)
-        self._feed = ChangeFeed(options.job, options.state, state.selection, options.seconds_of_patience, AWAY)
+        super().__init__(options, wanted, AWAY)
         self._client: FeedClient | None = None
         self._most = options.most_epochs
         #: Where a query that takes what is available ends; None: it goes on.
@@ -130,12 +122,6 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not first:
             return [FeedPart(span.start, span.stop, None, span.epoch, history) for span in last]
         return [FeedPart(*one, history) for one in _overlaps(first, last) if one[2] < one[3]]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, FeedPart)
-        client = self._options.client(self._serializer)
-        with client:
-            yield from batches_of(self._feed.rows(client, partition), self._wanted, self._own)
 
     def stop(self) -> None:
         if self._client is not None:
