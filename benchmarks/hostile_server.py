@@ -1,7 +1,8 @@
 """A state server and a client proxy in a process of its own, for clients that mean it ill.
 
-Rules of this module: it holds a small and a large state and serves them as a task manager does, with the default
-options, until its standard input ends. It knows nothing of its clients.
+Rules of this module: it holds a small and a large state and serves them as a task manager does that always has an
+epoch, with the default options and the default `query_quota`, until its standard input ends. It knows nothing of its
+clients.
 
     python -m benchmarks.hostile_server BACKEND DIRECTORY LARGE_BYTES
 """
@@ -91,7 +92,8 @@ def main() -> None:
             registry.register(
                 StateInstance(JOB, descriptor, (ColumnType.STRING,), GROUPS, len(GROUPS), capabilities, readers)
             )
-        server = stack.enter_context(StateServer(registry, EndpointOptions()))
+        options = EndpointOptions(query_quota=JobConfig().query_quota)
+        server = stack.enter_context(StateServer(registry, options))
         proxy = stack.enter_context(ClientProxy(EndpointOptions(), local=server))
         proxy.set_location_oracle(JOB, _Oracle(registry, server))
         forget_peak()

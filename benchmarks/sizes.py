@@ -61,6 +61,8 @@ class Sizes:
     subscribed_keys: int = 20_000
     subscribed_epochs: int = 50
     subscribed_rounds: int = 5
+    #: One a second.
+    timed_epochs: int = 100
     cached_get_s: float = 3.0
     cached_get_rounds: int = 5
     snapshot_rounds: int = 5

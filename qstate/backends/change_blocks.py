@@ -45,6 +45,11 @@ class ChangeBlock(NamedTuple):
     map_keys: Sequence[bytes] | None
     data: Sequence[bytes] | None
 
+    @property
+    def size(self) -> int:
+        """The bytes of all keys, map keys and data."""
+        return sum(sum(map(len, column)) for column in (self.keys, self.map_keys, self.data) if column is not None)
+
     def changes(self) -> Iterator[Change]:
         """The changes one by one."""
         columns = (
@@ -134,7 +139,7 @@ def recut(blocks: Iterable[ChangeBlock]) -> Iterator[ChangeBlock]:
             if not room:
                 joined = _joined(held)
                 yield from joined
-                count = room = next_count(count, sum(map(_size, joined)))
+                count = room = next_count(count, sum(block.size for block in joined))
                 held = []
     yield from _joined(held)
 
@@ -157,10 +162,6 @@ def _joined_bytes(columns: list[tuple[Sequence[bytes] | None, int]]) -> list[byt
     for column, length in columns:
         joined += [b""] * length if column is None else column
     return joined if any(joined) else None
-
-
-def _size(block: ChangeBlock) -> int:
-    return sum(sum(map(len, column)) for column in (block.keys, block.map_keys, block.data) if column is not None)
 
 
 def next_count(count: int, size: int) -> int:

@@ -14,7 +14,8 @@ made them. The logs of two layouts, of a task manager and of a standby all give 
 the change in it)` names a place in an epoch, the same for every reader.
 
 **Memory.** Decoded, an epoch may be larger than memory. So the feed decodes a window of key groups: as many as fit into
-`most_bytes`, and at least one.
+`most_bytes`, and at least one. While it reads, it holds a quarter more. It keeps the columns of the stored blocks as
+they are: an object for each change would double the time.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ import threading
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import accumulate, chain, groupby, repeat
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 from qstate.backends.change_blocks import ChangeBlock
-from qstate.backends.contract import Change, ChangeOp
+from qstate.backends.contract import ChangeOp
 from qstate.checkpoint.log.chain import NO_EPOCH, data_schema
 from qstate.checkpoint.manifest import JobManifest, LogPlace, layout_places
 from qstate.checkpoint.sources.following import FollowedLog
@@ -45,7 +46,6 @@ MOST_BYTES = 64 << 20
 #: How often an epoch is looked for when files are replaced meanwhile.
 MOST_READS = 5
 _WITHOUT_VALUE = frozenset((ChangeOp.DELETE, ChangeOp.MAP_REMOVE))
-_run_of = itemgetter(0, 3)
 
 
 class CompactedEpoch(OutrunCheckpoint):
@@ -76,17 +76,12 @@ class EpochChanges:
     A change has an ordinal, its place in these changes. Any number of threads may read.
     """
 
-    def __init__(self, changes: Sequence[Change], stop: int) -> None:
-        """`changes` must ascend by key group."""
+    def __init__(self, blocks: Sequence[ChangeBlock], stop: int) -> None:
+        """`blocks` must ascend by key group."""
         self.stop = stop
-        self._groups = [change.group for change in changes]
-        self._blocks: list[ChangeBlock] = []
-        self._starts: list[int] = []
-        for (op, namespace), run in groupby(changes, _run_of):
-            of_run = list(run)
-            self._starts.append(self._starts[-1] + len(self._blocks[-1].keys) if self._blocks else 0)
-            groups, keys, map_keys, data = ([*map(itemgetter(index), of_run)] for index in (2, 4, 5, 6))
-            self._blocks.append(ChangeBlock(op, of_run[0].state, namespace, groups, keys, map_keys, data))
+        self._groups = [*chain.from_iterable(block.groups for block in blocks)]
+        self._blocks = blocks
+        self._starts = [0, *accumulate(len(block.keys) for block in blocks)][:-1]
         self._of_keys: Mapping[bytes, Sequence[int]] | None = None
 
     def __len__(self) -> int:
@@ -320,7 +315,7 @@ class ChangeFeed:
             try:
                 for log, groups in self._logs_of(epoch):
                     if groups.stop > first:
-                        window.add(log.changes(epoch), state.schema.name, groups)
+                        window.add(log.changes(epoch).blocks(), state.schema.name, groups)
                 return EpochChanges(window.changes(state.converted), window.stop), window.size
             except DamagedCheckpoint:  # or a snapshot has replaced a file since the last look
                 for log in (log for layout in self._layouts for log in layout):
@@ -379,35 +374,69 @@ class _Window:
         self._first = first
         self.stop = stop
         self._most_bytes = most_bytes
-        self._found: defaultdict[int, list[Change]] = defaultdict(list)
-        self._sizes: defaultdict[int, int] = defaultdict(int)
+        self._blocks: list[ChangeBlock] = []
         self.size = 0
 
-    def add(self, changes: Iterator[Change], state: str, groups: KeyGroupRange) -> None:
-        start, stop = max(groups.start, self._first), groups.stop
-        for change in changes:
-            group = change.group
-            if change.state == state and start <= group < stop and group < self.stop:
-                size = len(change.key) + len(change.namespace) + len(change.map_key) + len(change.data)
-                self._found[group].append(change)
-                self._sizes[group] += size
-                self.size += size
-                while self.size > self._most_bytes and len(self._found) > 1:
-                    self._drop_last()
+    def add(self, blocks: Iterator[ChangeBlock], state: str, groups: KeyGroupRange) -> None:
+        start = max(groups.start, self._first)
+        for block in blocks:
+            stop = min(groups.stop, self.stop)
+            if start < stop and block.state == state:
+                part = block.within(KeyGroupRange(start, stop))
+                self._blocks.append(part)
+                self.size += part.size + len(part.namespace) * len(part.keys)
+                # Not at once: a cut looks at all changes, so it must drop some share of them.
+                if self.size > self._most_bytes + self._most_bytes // 4:
+                    self._cut()
 
-    def changes(self, converted: Callable[[bytes], bytes] | None) -> list[Change]:
-        found = [change for group in sorted(self._found) for change in self._found[group]]
+    def changes(self, converted: Callable[[bytes], bytes] | None) -> list[ChangeBlock]:
+        """All changes, ascending by key group, in blocks of one operation and namespace each."""
+        self._cut()
+        found = _by_key_group(self._blocks)
         if converted is None:
             return found
         return [
-            change
-            if change.op in (ChangeOp.DELETE, ChangeOp.MAP_REMOVE)
-            else change._replace(data=converted(change.data))
-            for change in found
+            block
+            if block.op in _WITHOUT_VALUE
+            else block._replace(data=[*map(converted, block.data or repeat(b"", len(block.keys)))])
+            for block in found
         ]
 
-    def _drop_last(self) -> None:
-        last = max(self._found)
-        del self._found[last]
-        self.size -= self._sizes.pop(last)
-        self.stop = last
+    def _cut(self) -> None:
+        """Drop the last key groups while the changes are too many, and keep one."""
+        if self.size <= self._most_bytes:
+            return
+        of_groups: defaultdict[int, int] = defaultdict(int)
+        for block in self._blocks:
+            for group, size in zip(block.groups, _sizes(block), strict=True):
+                of_groups[group] += size
+        while self.size > self._most_bytes and len(of_groups) > 1:
+            self.stop = max(of_groups)
+            self.size -= of_groups.pop(self.stop)
+        kept = KeyGroupRange(self._first, self.stop)
+        self._blocks = [block.within(kept) for block in self._blocks]
+
+
+def _sizes(block: ChangeBlock) -> Iterator[int]:
+    """The bytes of each change."""
+    columns = [column for column in (block.keys, block.map_keys, block.data) if column is not None]
+    return (len(block.namespace) + sum(map(len, parts)) for parts in zip(*columns, strict=True))
+
+
+def _by_key_group(blocks: Sequence[ChangeBlock]) -> list[ChangeBlock]:
+    """The changes of a state, ascending by key group, and in each key group in the order of `blocks`."""
+    filled = [
+        block._replace(
+            map_keys=block.map_keys or [b""] * len(block.keys),
+            data=block.data or [b""] * len(block.keys),
+        )
+        for block in blocks
+    ]
+    groups, keys, map_keys, data = ([*chain.from_iterable(map(itemgetter(at), filled))] for at in (3, 4, 5, 6))
+    run_of = [*chain.from_iterable(repeat(block[:3], len(block.keys)) for block in blocks)]
+    found = []
+    for (op, state, namespace), run in groupby(sorted(range(len(groups)), key=groups.__getitem__), run_of.__getitem__):
+        order = [*run]
+        columns = ([*map(column.__getitem__, order)] for column in (groups, keys, map_keys, data))
+        found.append(ChangeBlock(op, state, namespace, *columns))
+    return found

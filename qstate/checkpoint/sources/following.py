@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from qstate.backends.contract import Change
+from qstate.backends.change_blocks import ChangeBlock, ChangeBlocks
 from qstate.checkpoint.log.chain import NO_EPOCH, Sealed, States, header_of, reading
 from qstate.checkpoint.log.file_facts import check_log_file
 from qstate.checkpoint.log.file_names import FileKind, log_name
@@ -118,14 +118,16 @@ class FollowedLog:
             self.begins_after = max(self.begins_after, *gone)
             self.sealed = [one for one in self.sealed if one.sequence in numbers]
 
-    def changes(self, epoch: int) -> Iterator[Change]:
+    def changes(self, epoch: int) -> ChangeBlocks:
         """The changes of an epoch in `sealed`; empty for other epochs. Raises `CheckpointError` while they are read."""
+        return ChangeBlocks(self._blocks(epoch))
+
+    def _blocks(self, epoch: int) -> Iterator[ChangeBlock]:
         for one in self.sealed:
             if one.epoch == epoch:
                 with reading(self.place.directory, one.name) as reader:
-                    for change in reader.changes(one.seal):
-                        if change.group in self.place.groups:
-                            yield change
+                    for block in reader.changes(one.seal).blocks():
+                        yield block.within(self.place.groups)
 
     def _read_next(self, number: int) -> None:
         sequence, seal = self._last

@@ -108,7 +108,7 @@ class Generation:
         """Serve the states before their first commit: committed queries get an answer that makes clients wait."""
         self._shares = [_Share(groups, self._open(groups), NO_EPOCH, self._feed(groups, NO_EPOCH)) for groups in ranges]
 
-    def advance(self, epoch: int, changes: Sequence[Callable[[int], Iterator[Change]]]) -> None:
+    def advance(self, epoch: int, changes: Sequence[Callable[[int], Iterable[Change]]]) -> None:
         """Add an epoch, with the changes of each range; all ranges show it together.
 
         Raises `CheckpointError` when it cannot be read. Ranges that have the epoch keep it, do not show it yet, and do
