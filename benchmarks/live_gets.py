@@ -34,6 +34,7 @@ __all__ = ["run"]
 #: Name of the client -> its `direct`.
 CLIENTS = {"client without options": None, "direct=False": False}
 THE_ONE_THAT_COUNTS = "client without options"
+IN_FLIGHT = (1, 64, 256)
 #: Micro-batches before anything is measured; each key has a value then.
 WARM_BATCHES = 2
 #: Different files of rows. The job reads them again and again.
@@ -73,37 +74,37 @@ def _saturated(query: FedQuery, files: ReadingFiles, client: LiveClient, sizes: 
             query.offer(next(waiting))
 
     with _Rows(query, feed, LOOK_EVERY_S, sizes.live_s) as rows:
-        windows = _windows(client, sizes, (1, 64))
+        windows = _windows(client, sizes)
     comparisons = [
         *_compared("P8 one, p99", windows, 1, lambda window: window.p99_ms),
         *_compared("P8 64, gets/s", windows, 64, lambda window: window.calls_per_s),
         *_compared("P8 64, p99", windows, 64, lambda window: window.p99_ms),
     ]
-    p50 = [
-        Figure(f"P8, {gets} in flight, {name}, p50", "ms", [window.p50_ms for window in found])
-        for (name, gets), found in windows.items()
-    ]
-    return Findings(comparisons, [*p50, *rows.figures("P8", files.rows)])
+    return Findings(comparisons, [*_figures("P8", windows), *rows.figures("P8", files.rows)])
 
 
 def _steady(query: FedQuery, files: ReadingFiles, client: LiveClient, sizes: Sizes) -> Findings:
     next_second = cycle([files.file(number) for number in range(FILES)])
     with _Rows(query, lambda: query.offer(next(next_second)), 1.0, sizes.live_s) as rows:
-        windows = _windows(client, sizes, (64, 256))
+        windows = _windows(client, sizes)
     comparisons = [
         *_compared("P8b 64, gets/s", windows, 64, lambda window: window.calls_per_s),
         *_compared("P8b 256, gets/s", windows, 256, lambda window: window.calls_per_s),
     ]
-    p99 = [
-        Figure(f"P8b, {gets} in flight, {name}, p99", "ms", [window.p99_ms for window in found])
+    return Findings(comparisons, [*_figures("P8b", windows), *rows.figures("P8b", files.rows)])
+
+
+def _figures(target: str, windows: Windows) -> list[Figure]:
+    return [
+        Figure(f"{target}, {gets} in flight, {name}, {what}", unit, [getattr(window, field) for window in found])
         for (name, gets), found in windows.items()
+        for what, unit, field in (("gets/s", "gets/s", "calls_per_s"), ("p50", "ms", "p50_ms"), ("p99", "ms", "p99_ms"))
     ]
-    return Findings(comparisons, [*p99, *rows.figures("P8b", files.rows)])
 
 
-def _windows(client: LiveClient, sizes: Sizes, in_flight: Sequence[int]) -> Windows:
+def _windows(client: LiveClient, sizes: Sizes) -> Windows:
     """One window of gets per round, client and number in flight, after a round that does not count."""
-    contenders = [(name, gets) for gets in in_flight for name in CLIENTS]
+    contenders = [(name, gets) for gets in IN_FLIGHT for name in CLIENTS]
     found: dict[tuple[str, int], list[Window]] = {contender: [] for contender in contenders}
     for number, (name, gets) in turns(contenders, rounds=1 + sizes.live_rounds):
         window = client.ask(gets, sizes.live_s, direct=CLIENTS[name])
