@@ -41,8 +41,9 @@ def main() -> None:
     parser.add_argument("--attack", action="append", help="only this one; may be given several times")
     options = parser.parse_args()
     attacks = {attack: count for attack, count in ATTACKS.items() if attack in (options.attack or ATTACKS)}
-    print("| backend | attack | connections | quiet | beside | attacked | failed | MiB before, at most, after |")
-    print("|---|---|---|---|---|---|---|---|")
+    heads = ("quiet", "beside", "attacked", "attacked, by way of the proxy", "failed", "MiB before, at most, after")
+    print(f"| backend | attack | connections | {' | '.join(heads)} |")
+    print("|---" * (3 + len(heads)) + "|")
     for backend in options.backend or ["heap", "rocksdb"]:
         for attack, count in attacks.items():
             with tempfile.TemporaryDirectory() as place:
@@ -59,16 +60,17 @@ def _row(place: Path, backend: str, attack: str, count: int, seconds: float) -> 
     """What a client of one server sees without an attack, beside one on another server, and under it."""
     with ExitStack() as stack:
         server, other = (stack.enter_context(attacked(backend, place / name)) for name in ("server", "other"))
-        client = stack.enter_context(server.client())
+        client, proxied = (stack.enter_context(server.client(direct=direct)) for direct in (None, False))
         quiet, before = server.seen(client, seconds / 2), server.resident_mib
         with other.under(attack, count):
             beside = server.seen(client, seconds)
         with server.under(attack, count) as connections:
-            seen = server.seen(client, seconds)
+            both = [server.seen(each, seconds / 2) for each in (client, proxied)]
         time.sleep(REST_S)
+        failed, asked = sum(len(seen.failures) for seen in both), sum(len(seen.took_ms) for seen in both)
         return (
-            f"{connections:,} | {_times(quiet)} | {_times(beside)} | {_times(seen)} | "
-            f"{len(seen.failures)} of {len(seen.took_ms)} | "
+            f"{connections:,} | {_times(quiet)} | {_times(beside)} | {' | '.join(map(_times, both))} | "
+            f"{failed} of {asked} | "
             f"{before:.0f}, {server.peak_mib:.0f}, {server.resident_mib:.0f}"
         )
 

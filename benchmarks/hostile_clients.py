@@ -23,7 +23,7 @@ from contextlib import suppress
 from itertools import cycle
 from typing import NamedTuple
 
-from benchmarks.hostile_server import large_key, small_key
+from benchmarks.hostile_server import TOKEN, large_key, small_key
 from qstate.protocol import ClientConnection, Get, encode, frame
 
 __all__ = ["ATTACKS"]
@@ -45,7 +45,7 @@ def _connection(port: int) -> socket.socket:
 
 def connected(port: int) -> socket.socket:
     """A connection, with a handshake done."""
-    sock, wire = _connection(port), ClientConnection()
+    sock, wire = _connection(port), ClientConnection(token=TOKEN)
     sock.sendall(wire.start())
     while wire.welcome is None:
         data = sock.recv(4096)

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from benchmarks.hostile_runs import LARGE_BYTES, attacked, attackers
-from benchmarks.hostile_server import SMALL_KEYS, large_key, small_key
+from benchmarks.hostile_server import SMALL_KEYS, TOKEN, large_key, small_key
 from benchmarks.latencies import percentile
 from benchmarks.rounds import interleaved
 from benchmarks.served_job import JOB, STATE, ServedJob
@@ -36,7 +36,7 @@ JOBS: dict[str, dict[str, Any]] = {"without quota": {"query_quota": 0.0}, "with 
 
 
 async def _owner_port(host: str, port: int) -> int:
-    async with await AsyncQueryableStateClient.connect(host, port) as client:
+    async with await AsyncQueryableStateClient.connect(host, port, token=TOKEN) as client:
         return (await client.locate(JOB, STATE)).owners[0].port
 
 
@@ -45,7 +45,7 @@ class AttackedJob:
 
     def __init__(self, directory: Path) -> None:
         self._stack = ExitStack()
-        jobs = {name: ServedJob(pa.binary(), **settings) for name, settings in JOBS.items()}
+        jobs = {name: ServedJob(pa.binary(), auth_token=TOKEN.decode(), **settings) for name, settings in JOBS.items()}
         self._jobs = {name: self._stack.enter_context(job) for name, job in jobs.items()}
         self._beside = self._stack.enter_context(attacked("heap", directory / "beside"))
         self._small = {small_key(number): b"x" * 20 for number in range(SMALL_KEYS)}

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
-from benchmarks.hostile_server import JOB, LARGE, SMALL, small_key
+from benchmarks.hostile_server import JOB, LARGE, SMALL, TOKEN, small_key
 from benchmarks.latencies import percentile
 from benchmarks.process_memory import peak_mib, resident_mib
 from qstate.client import QueryableStateClient
@@ -24,8 +24,8 @@ __all__ = ["LARGE_BYTES", "Attacked", "Seen", "attacked", "attackers"]
 
 #: A value of the large state.
 LARGE_BYTES = 10 << 20
-#: Between two gets: the client is a user's, no load of its own.
-PAUSE_S = 0.001
+#: Between two gets: the client is a user's, and needs less than its part of the quota.
+PAUSE_S = 0.005
 TIMEOUT_S = 5.0
 END_S = 30.0
 
@@ -65,8 +65,9 @@ class Attacked:
         """The most memory that the server ever had."""
         return peak_mib(self._server.pid)
 
-    def client(self, timeout_s: float = TIMEOUT_S) -> QueryableStateClient:
-        return QueryableStateClient("127.0.0.1", int(self._ports[0]), timeout_s=timeout_s)
+    def client(self, timeout_s: float = TIMEOUT_S, *, direct: bool | None = None) -> QueryableStateClient:
+        port = int(self._ports[0])
+        return QueryableStateClient("127.0.0.1", port, token=TOKEN, timeout_s=timeout_s, direct=direct)
 
     def seen(self, client: QueryableStateClient, seconds: float) -> Seen:
         """Ask one key after the other for so long."""

@@ -1,8 +1,8 @@
 """A state server and a client proxy in a process of its own, for clients that mean it ill.
 
 Rules of this module: it holds a small and a large state and serves them as a task manager does that always has an
-epoch, with the default options and the default `query_quota`, until its standard input ends. It knows nothing of its
-clients.
+epoch and asks for a token, with the default options and the default `query_quota`, until its standard input ends. It
+knows nothing of its clients.
 
     python -m benchmarks.hostile_server BACKEND DIRECTORY LARGE_BYTES
 """
@@ -28,11 +28,13 @@ from qstate.runtime.serving.endpoint import EndpointOptions
 from qstate.runtime.serving.registry import StateInstance, StateRegistry
 from qstate.runtime.serving.state_server import StateServer
 
-__all__ = ["JOB", "LARGE", "LARGE_KEYS", "SMALL", "SMALL_KEYS", "large_key", "small_key"]
+__all__ = ["JOB", "LARGE", "LARGE_KEYS", "SMALL", "SMALL_KEYS", "TOKEN", "large_key", "small_key"]
 
 JOB, SMALL, LARGE = "hostile", "small", "large"
 SMALL_KEYS, LARGE_KEYS = 20_000, 40
 GROUPS = KeyGroupRange(0, 128)
+#: Of all clients: what an attacker without one can do is only a part of it.
+TOKEN = b"the clients' token"
 STATES = {name: ValueStateDescriptor(name, bytes).queryable(name) for name in (SMALL, LARGE)}
 
 
@@ -92,9 +94,9 @@ def main() -> None:
             registry.register(
                 StateInstance(JOB, descriptor, (ColumnType.STRING,), GROUPS, len(GROUPS), capabilities, readers)
             )
-        options = EndpointOptions(query_quota=JobConfig().query_quota)
+        options = EndpointOptions(token=TOKEN, peer_token=b"the proxies' token", query_quota=JobConfig().query_quota)
         server = stack.enter_context(StateServer(registry, options))
-        proxy = stack.enter_context(ClientProxy(EndpointOptions(), local=server))
+        proxy = stack.enter_context(ClientProxy(options, local=server))
         proxy.set_location_oracle(JOB, _Oracle(registry, server))
         forget_peak()
         print(proxy.address[1], server.address[1], flush=True)

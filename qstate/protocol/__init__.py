@@ -7,6 +7,7 @@ the specification.
 from qstate.protocol.codec import BadContent, FrameReader, decode, encode, frame
 from qstate.protocol.connection import (
     CANCEL,
+    ON_BEHALF_OF,
     PARTS,
     Answer,
     BadRequest,
@@ -64,6 +65,7 @@ __all__ = [
     "MAX_DEADLINE_MS",
     "MAX_ID",
     "NO_EPOCH",
+    "ON_BEHALF_OF",
     "PARTS",
     "PROTOCOL_VERSIONS",
     "STATE_ID_BYTES",

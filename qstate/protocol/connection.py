@@ -63,6 +63,7 @@ from qstate.protocol.part_messages import BYTES, PAGE
 
 __all__ = [
     "CANCEL",
+    "ON_BEHALF_OF",
     "PARTS",
     "Answer",
     "BadRequest",
@@ -104,6 +105,7 @@ class Opened(NamedTuple):
     client: str
     version: int
     reply: bytes
+    features: tuple[str, ...]
 
 
 class BadRequest(NamedTuple):
@@ -139,6 +141,8 @@ class BrokenConnection(RemoteProtocolError):
 CANCEL = "cancel"
 #: The feature of a server that knows GetPart.
 PARTS = "parts"
+#: What the feature of a proxy begins with that asks for clients of one address, which follows.
+ON_BEHALF_OF = "for:"
 #: The answer to each request, other than a Failure.
 _ANSWER_OF: dict[type, type] = {
     Get: Values,
@@ -271,10 +275,11 @@ class ClientConnection(_Connection):
         token: bytes | None = None,
         client: str = "",
         versions: tuple[int, ...] = PROTOCOL_VERSIONS,
+        features: tuple[str, ...] = (),
         max_frame: int = DEFAULT_MAX_FRAME,
     ) -> None:
         super().__init__()
-        self._hello = Hello(versions, token, client, max_frame=max_frame)
+        self._hello = Hello(versions, token, client, features, max_frame)
         self._own_max_frame = max_frame
         self._limits = Limits(max_frame=max_frame)
         self._reader = FrameReader(min(max_frame, HANDSHAKE_MAX_FRAME))
@@ -523,7 +528,7 @@ class ServerConnection(_Connection):
         self.answer_limits = Limits(min(limits.max_frame, message.max_frame), limits.max_keys)
         self._reader.max_frame = self._limits.max_frame
         self.state = ConnectionState.OPEN
-        return Opened(message.client, welcome.version, frame(encode(welcome)))
+        return Opened(message.client, welcome.version, frame(encode(welcome)), message.features)
 
     def _broken(self, error: ProtocolError, events: list[ServerEvent]) -> BrokenConnection:
         self.state = ConnectionState.CLOSED

@@ -65,6 +65,7 @@ class ConnectionSettings:
     silence_s: float = 1.0
     tls: ClientTls | None = None
     allow_token_without_tls: bool = False
+    features: tuple[str, ...] = ()
 
     def exposes_token(self, host: str) -> bool:
         """Whether a connection to the host would show the token to others."""
@@ -227,7 +228,12 @@ class PipelinedConnection(ABC):
         self._exposes_token = settings.exposes_token(host)
         self._is_open = False
         self._tls: TlsStream | None = None if settings.tls is None else settings.tls.stream(host)
-        self._wire = ClientConnection(token=settings.token, client=settings.client, max_frame=settings.max_frame)
+        self._wire = ClientConnection(
+            token=settings.token,
+            client=settings.client,
+            features=settings.features,
+            max_frame=settings.max_frame,
+        )
         #: By request id: the requester, its part, and when the request was sent.
         self._pending: dict[int, tuple[Requester, int, float]] = {}
         self._queued: list[tuple[Requester, Ask | LookUp]] = []

@@ -15,6 +15,7 @@ from typing import Protocol
 from qstate.errors import Detail, FailureCode, Forbidden, LocalProtocolError, TlsFailed
 from qstate.host.line_limit import limited
 from qstate.protocol import (
+    ON_BEHALF_OF,
     Answer,
     BadRequest,
     BrokenConnection,
@@ -48,7 +49,7 @@ from qstate.runtime.serving.sharing.memory_budget import FREE_BYTES, MemoryBudge
 from qstate.runtime.serving.sharing.throttle import Throttle
 from qstate.tls import TlsStream
 
-__all__ = ["AcceptedConnection", "Call", "ConnectionHandler", "Steps"]
+__all__ = ["AcceptedConnection", "Call", "ConnectionHandler", "Steps", "newcomers_of"]
 
 log = limited(logging.getLogger(__name__))
 
@@ -65,6 +66,14 @@ FEW_AT_ONCE = 4
 KEY_BYTES = 64
 #: When a client should ask again whose answer found no room.
 RETRY_AFTER_MS = 50
+
+
+def newcomers_of(host: str) -> str:
+    """The peer of all connections from an address whose clients have not presented themselves.
+
+    A proxy has the address of other clients of its host. So it must not wait for them before it can say what it is.
+    """
+    return f"new connections of {host}"
 
 
 class ConnectionHandler(Protocol):
@@ -121,8 +130,7 @@ class AcceptedConnection:
         patience_s: float,
         tls: TlsStream | None = None,
     ) -> None:
-        self.reactor = reactor
-        self.protocol = protocol
+        self.reactor, self.protocol = reactor, protocol
         #: Who the client is.
         self.visitor = visitor
         self.channel = PooledChannel(
@@ -156,11 +164,12 @@ class AcceptedConnection:
         #: When the frame began of which only a part has arrived; 0 without one.
         self.frame_begun_at = 0.0
         self.host, self.is_proxy = host, False
+        #: Whose quota it uses, and whose it will use when what it has used is charged.
+        self.peer = self._next_peer = newcomers_of(host)
         self._memory, self._throttle = memory, throttle
         self._room_bytes, self._max_requests = room_bytes, max_requests
         self._counted = self._held = self._ended = self._waits = self._waited = False
-        self._patience_s = patience_s
-        self._handler = handler
+        self._handler, self._patience_s = handler, patience_s
         #: First the timeout of the handshake; after the end of the input, the timeout of the answers.
         self._late: Timer | None = None
 
@@ -196,10 +205,6 @@ class AcceptedConnection:
     # `Meter` and `Throttled`. `_waits`: it is not read because its peer is over the quota. `_waited`: that was
     # so before, and not all that had come meanwhile was read.
 
-    @property
-    def peer(self) -> str:
-        return f"proxies of {self.host}" if self.is_proxy else self.host
-
     def may_read(self) -> bool:
         if self._throttle.may_read(self):
             return True
@@ -208,6 +213,7 @@ class AcceptedConnection:
 
     def charge(self, seconds: float) -> None:
         self._throttle.charge(self, seconds)
+        self.peer = self._next_peer
 
     def read_on(self, waited_s: float) -> None:
         self._waits, self._waited = False, True
@@ -359,8 +365,16 @@ class AcceptedConnection:
                 self.send(self.protocol.send(Failure(event.id, event.code, event.details)))
             elif isinstance(event, Opened):
                 self.is_proxy = self.visitor.is_proxy
+                self._next_peer = self._peer(event.features)
                 if self._handler.presented(self):
                     self.channel.send(event.reply)
+
+    def _peer(self, features: tuple[str, ...]) -> str:
+        """The quota of a client that has presented itself. A proxy may say for which address it asks."""
+        if not self.is_proxy:
+            return self.host
+        origins = (name.removeprefix(ON_BEHALF_OF) for name in features if name.startswith(ON_BEHALF_OF))
+        return next(origins, f"proxies of {self.host}")
 
     def _cancel(self, number: int) -> None:
         call = self.calls_in_flight.get(number)

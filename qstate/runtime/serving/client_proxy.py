@@ -16,6 +16,7 @@ decides.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -26,7 +27,7 @@ from qstate.errors import (
     UnsupportedQuery,
 )
 from qstate.keys import Key
-from qstate.protocol import Answer, Describe, Get, GetPart, Locate, Poll, Scan, Values
+from qstate.protocol import ON_BEHALF_OF, Answer, Describe, Get, GetPart, Locate, Poll, Scan, Values
 from qstate.protocol.messages import PLAIN
 from qstate.runtime.control.statistics import RequestStatistics
 from qstate.runtime.control.tracing import Tracing, keys_named
@@ -36,6 +37,7 @@ from qstate.runtime.routing.location import UNSOUND_KEY, LocationOracle, Locatio
 from qstate.runtime.routing.pipelined_connection import ConnectionSettings, Peers
 from qstate.runtime.serving.client_connection import Call, Steps
 from qstate.runtime.serving.endpoint import Endpoint, EndpointOptions, EndpointOwner, Service
+from qstate.runtime.serving.forwarding.owner_connections import OwnerConnections
 from qstate.runtime.serving.forwarding.proxied_requests import (
     ProxiedGet,
     ProxiedKeys,
@@ -54,7 +56,7 @@ from qstate.runtime.serving.waiting_call import WaitingCall
 
 __all__ = ["ClientProxy"]
 
-#: Less than `max_requests_per_connection` of a state server is by default.
+#: A state server reads no more requests of a connection than its `max_requests_per_connection`, by default more.
 POLLS_OF_A_CONNECTION = 500
 
 
@@ -222,8 +224,13 @@ class _Router:
             tls=options.owner_tls,
             allow_token_without_tls=options.allow_token_without_tls,
         )
-        self._owner_connections: dict[tuple[str, int], OwnerConnection] = {}
-        self._poll_connections: dict[tuple[str, int], list[OwnerConnection]] = {}
+        #: A server knows a proxy by the job's secret. Without one it would not believe for whom a proxy asks.
+        apart = options.peer_token is not None
+        self.owners = OwnerConnections(reactor, self._connection, apart=apart)
+        #: Of polls, which may be in flight for long.
+        self.owners_of_polls = OwnerConnections(
+            reactor, self._connection, apart=apart, most_in_flight=POLLS_OF_A_CONNECTION
+        )
 
     def run(self, action: Callable[..., None], *args: Any) -> None:
         """Run a method of this router on the reactor's thread. Any thread."""
@@ -257,71 +264,6 @@ class _Router:
     def describe(self, call: Call, job: str) -> None:
         self.locations.describe(job, WaitingCall(self.reactor, call).found)
 
-    def owner_connection(self, host: str, port: int) -> OwnerConnection:
-        """The connection to a state server: the open one, or a new one."""
-        address = (host, port)
-        connection = self._owner_connections.get(address)
-        if connection is not None:
-            connection.notice_end()
-        if connection is None or not connection.takes_requests:
-            connection = self._owner_connections[address] = self._new_connection(address, self)
-        return connection
-
-    def poll_connection(self, host: str, port: int) -> OwnerConnection:
-        """A connection to a state server for a poll, which may be in flight for long: gets have another one.
-
-        Each takes `POLLS_OF_A_CONNECTION` polls at a time, because a state server reads no more than so many requests
-        of a connection.
-        """
-        address = (host, port)
-        for connection in self._poll_connections.get(address, ()):
-            connection.notice_end()
-        self.forget_ended_polls(address)
-        connections = self._poll_connections.setdefault(address, [])
-        free = next((one for one in connections if one.in_flight < POLLS_OF_A_CONNECTION), None)
-        if free is None:
-            free = self._new_connection(address, _PollPeers(self))
-            connections.append(free)
-        return free
-
-    def forget_ended_polls(self, address: tuple[str, int]) -> None:
-        """Drop the connections for polls that have ended."""
-        connections = [one for one in self._poll_connections.pop(address, ()) if one.takes_requests]
-        if connections:
-            self._poll_connections[address] = connections
-
-    def _new_connection(self, address: tuple[str, int], peers: Peers) -> OwnerConnection:
-        return OwnerConnection(self.reactor, self._pool, address, settings=self._settings, peers=peers)
-
-    # `Peers`: the oracle says where the owners are, so nothing is kept of those that were reached.
-
-    def is_new(self, host: str, port: int) -> bool:
-        return False
-
-    def reached(self, host: str, port: int) -> None:
-        """Nothing to do."""
-
-    def declined(self, host: str, port: int, now: float) -> None:
-        """Nothing to do."""
-
-    def ended(self, host: str, port: int, now: float) -> None:
-        self._owner_connections.pop((host, port), None)
-
-
-class _PollPeers(Peers):
-    """What is known of the peers of a connection for polls: its end."""
-
-    def __init__(self, router: _Router) -> None:
-        self._router = router
-
-    def is_new(self, host: str, port: int) -> bool:
-        return False
-
-    def reached(self, host: str, port: int) -> None:
-        """Nothing to do."""
-
-    def declined(self, host: str, port: int, now: float) -> None:
-        """Nothing to do."""
-
-    def ended(self, host: str, port: int, now: float) -> None:
-        self._router.reactor.call_soon(self._router.forget_ended_polls, (host, port))
+    def _connection(self, host: str, port: int, origin: str, peers: Peers) -> OwnerConnection:
+        settings = replace(self._settings, features=(ON_BEHALF_OF + origin,) if origin else ())
+        return OwnerConnection(self.reactor, self._pool, (host, port), settings=settings, peers=peers)

@@ -50,7 +50,7 @@ from qstate.runtime.net.reactor import Reactor
 from qstate.runtime.net.reading_pool import ReadingPool
 from qstate.runtime.serving.access.audit import INTERVAL_S
 from qstate.runtime.serving.access.gate import RELOAD_S, Gate, Visitor
-from qstate.runtime.serving.client_connection import AcceptedConnection, Call, Steps
+from qstate.runtime.serving.client_connection import AcceptedConnection, Call, Steps, newcomers_of
 from qstate.runtime.serving.endpoint_options import EndpointOptions
 from qstate.runtime.serving.sharing.freed_memory import give_back, give_large_pieces_back
 from qstate.runtime.serving.sharing.memory_budget import FREE_BYTES, MemoryBudget
@@ -361,7 +361,7 @@ class Endpoint:
     def _accept(self, sock: socket.socket, peer: tuple[Any, ...]) -> None:
         began, host = thread_time(), str(peer[0])
         self._admit_connection(sock, host)
-        self.quota.charge(host, thread_time() - began)
+        self.quota.charge(newcomers_of(host), thread_time() - began)
 
     def _admit_connection(self, sock: socket.socket, host: str) -> None:
         if self._draining:

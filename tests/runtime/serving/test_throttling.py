@@ -196,7 +196,11 @@ def test_shutdown_does_not_wait_for_the_quota(state_id: bytes, start_server: Ser
 
 
 def test_proxy_does_not_wait_for_clients_of_its_address(
-    state_id: bytes, registry: StateRegistry, start_server: ServerFactory, start_proxy: ProxyFactory
+    state_id: bytes,
+    reader: WorkingReader,
+    registry: StateRegistry,
+    start_server: ServerFactory,
+    start_proxy: ProxyFactory,
 ) -> None:
     server = start_server(query_quota=0.01, token=b"clients", peer_token=b"proxies")
     proxy = start_proxy(token=b"clients", peer_token=b"proxies")
@@ -206,13 +210,12 @@ def test_proxy_does_not_wait_for_clients_of_its_address(
     proxy.set_location_oracle(JOB, TableOracle(lastTemperature=table(found, at)))
     with (
         RawClient(server.address, token=b"clients") as greedy,
-        RawClient(proxy.address, token=b"clients") as client,
+        RawClient(proxy.address, token=b"clients", source=OTHER) as client,
     ):
         asked(greedy, state_id, TOO_MANY + 1)
-        number = greedy.send_get(state_id, "a", deadline_ms=60_000)
-        assert isinstance(client.get((JOB, STATE), "a"), Values)
-        assert not greedy.events
-        assert number
+        greedy.send_get(state_id, "a", deadline_ms=60_000)
+        assert isinstance(client.get((JOB, STATE), "b"), Values)
+        assert len(reader.order) == TOO_MANY + 2, "the greedy one waits"
 
 
 def test_proxy_and_server_of_a_process_share_its_quota(
@@ -230,3 +233,28 @@ def test_proxy_and_server_of_a_process_share_its_quota(
         for _ in range(10):
             assert isinstance(client.get((JOB, STATE), "a"), Values)
         assert time.monotonic() - began > 9 * SLOWED_S
+
+
+def test_clients_of_a_proxy_do_not_wait_for_one_another(
+    state_id: bytes,
+    reader: WorkingReader,
+    registry: StateRegistry,
+    start_server: ServerFactory,
+    start_proxy: ProxyFactory,
+) -> None:
+    server = start_server(query_quota=0.01, token=b"clients", peer_token=b"proxies")
+    proxy = start_proxy(token=b"clients", peer_token=b"proxies")
+    found = registry.lookup(state_id)
+    assert found is not None
+    proxy.set_location_oracle(JOB, TableOracle(lastTemperature=table(found, owner(found, server.address, state_id))))
+    with (
+        RawClient(proxy.address, token=b"clients", source=OTHER) as greedy,
+        RawClient(server.address, token=b"clients", source=OTHER) as direct,
+        RawClient(proxy.address, token=b"clients") as modest,
+    ):
+        for _ in range(TOO_MANY + 1):
+            assert isinstance(greedy.get((JOB, STATE), "a"), Values)
+        greedy.send_get((JOB, STATE), "a", deadline_ms=60_000)
+        direct.send_get(state_id, "a", deadline_ms=60_000)
+        assert isinstance(modest.get((JOB, STATE), "b"), Values)
+        assert len(reader.order) == TOO_MANY + 2, "an address has one account, whichever way its requests take"

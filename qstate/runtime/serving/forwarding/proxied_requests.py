@@ -22,6 +22,7 @@ from qstate.runtime.routing.pipelined_connection import Requester
 from qstate.runtime.routing.routed_get import LOOK_UP, Ask, LookUp, Refuse, RoutedGet
 from qstate.runtime.routing.routed_get import Answer as Routed
 from qstate.runtime.serving.client_connection import Call
+from qstate.runtime.serving.forwarding.owner_connections import OwnerConnections
 from qstate.runtime.serving.location_cache import LocationCache, Reply
 from qstate.runtime.serving.owner_connection import OwnerConnection
 
@@ -43,15 +44,11 @@ class Router(Protocol):
     reactor: Reactor
     locations: LocationCache
     random: Random
+    owners: OwnerConnections
+    owners_of_polls: OwnerConnections
 
     def run(self, action: Callable[..., None], *args: Any) -> None:
         """Run an action on the reactor's thread. Any thread."""
-
-    def owner_connection(self, host: str, port: int) -> OwnerConnection:
-        """The connection to a state server."""
-
-    def poll_connection(self, host: str, port: int) -> OwnerConnection:
-        """A connection to a state server for a poll."""
 
 
 def asked_table(table: LocationTable, request: Get | GetPart | Scan | Poll) -> LocationTable:
@@ -169,7 +166,7 @@ class Proxied(Requester):
         return table
 
     def _connection(self, owner: Owner) -> OwnerConnection:
-        return self._router.owner_connection(owner.host, owner.port)
+        return self._router.owners.find(owner.host, owner.port, self._call.connection.host)
 
     def _ask(self, command: Ask, now: float) -> None:
         connection = self._connection(command.owner)
@@ -352,4 +349,4 @@ class ProxiedPoll(ProxiedRange):
         return MalformedRequest(field="stop_group", expected=f"at most {table.max_parallelism} key groups")
 
     def _connection(self, owner: Owner) -> OwnerConnection:
-        return self._router.poll_connection(owner.host, owner.port)
+        return self._router.owners_of_polls.find(owner.host, owner.port, self._call.connection.host)

@@ -31,9 +31,8 @@ LOOK_S = 0.05
 class Throttled(Protocol):
     """A connection that can wait."""
 
-    @property
-    def peer(self) -> str:
-        """Whose quota it uses."""
+    #: Whose quota it uses. It does not change while it waits.
+    peer: str
 
     def read_on(self, waited_s: float) -> None:
         """Be read again. On the reactor's thread."""
