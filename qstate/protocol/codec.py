@@ -43,6 +43,7 @@ from qstate.protocol.limits import DEFAULT_LIMITS, DEFAULT_MAX_FRAME, MAX_FRAME_
 from qstate.protocol.messages import (
     FORMS,
     NO_ATTRIBUTES,
+    Changes,
     Form,
     Get,
     GetPart,
@@ -51,6 +52,7 @@ from qstate.protocol.messages import (
     Page,
     Part,
     Poll,
+    Run,
     Scan,
     Values,
 )
@@ -146,7 +148,7 @@ _TOO_LONG = re.compile(r"^Expected `array` of length <= (\d+) ")
 
 
 #: The messages whose keys the library may not be able to write.
-_WithKeys: TypeAlias = Get | GetPart | Part | Scan | Page | Poll
+_WithKeys: TypeAlias = Get | GetPart | Part | Scan | Page | Poll | Changes
 
 
 def encode(message: Message, limits: Limits = DEFAULT_LIMITS) -> bytes:
@@ -174,6 +176,8 @@ def _is_raw(message: Message) -> bool:
     """Whether its keys are undecoded, as a server has them."""
     if isinstance(message, Part):
         return message.after is None or type(message.after) is Raw
+    if isinstance(message, Changes):
+        return any(type(run.namespace) is Raw for run in message.runs[:1])
     return isinstance(message, Page) and any(type(key) is Raw for key in (*message.keys[:1], *(message.after or ())))
 
 
@@ -186,16 +190,26 @@ def _with_raw_keys(message: _WithKeys) -> Any:
             return message._replace(key=key, namespace=namespace, after=place, map_keys=_raw_keys(message.map_keys))
         if isinstance(message, Get):
             return message._replace(keys=_raw_keys(message.keys), namespace=Raw(encode_key(message.namespace)))
+        if isinstance(message, Changes):
+            return message._replace(runs=tuple(map(_with_raw_run, message.runs)))
         spaces = _raw_keys(message.namespaces)
         if isinstance(message, Poll):
-            return message._replace(keys=_raw_keys(message.keys), namespaces=spaces)
+            return message._replace(keys=_raw_keys(message.keys), namespaces=spaces, prefix=_raw_prefix(message))
         after = None if message.after is None else _raw_keys(message.after)
         if isinstance(message, Page):
             return message._replace(after=after, namespaces=spaces, keys=_raw_keys(message.keys))
-        prefix = _raw_keys(message.prefix) if isinstance(message.prefix, tuple) else message.prefix
-        return message._replace(after=after, namespaces=spaces, prefix=prefix)
+        return message._replace(after=after, namespaces=spaces, prefix=_raw_prefix(message))
     except (ValueError, TypeError, OverflowError) as exc:
         raise LocalProtocolError(f"{type(message).__name__}: MessagePack cannot carry its keys: {exc}") from exc
+
+
+def _raw_prefix(message: Poll | Scan) -> Any:
+    return _raw_keys(message.prefix) if isinstance(message.prefix, tuple) else message.prefix
+
+
+def _with_raw_run(run: Run) -> Any:
+    map_keys = None if run.map_keys is None else _raw_keys(run.map_keys)
+    return run._replace(namespace=Raw(encode_key(run.namespace)), keys=_raw_keys(run.keys), map_keys=map_keys)
 
 
 def _raw_keys(keys: Iterable[Namespace]) -> Any:

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from qstate.protocol import (
     MAX_DEADLINE_MS,
     MAX_ID,
+    Cancel,
+    Changes,
     Describe,
     Description,
     Failure,
@@ -25,7 +27,9 @@ from qstate.protocol import (
     Page,
     Part,
     Ping,
+    Poll,
     Pong,
+    Run,
     Scan,
     Values,
     Welcome,
@@ -150,6 +154,47 @@ def pages(draw: st.DrawFn) -> Page:
     )
 
 
+@st.composite
+def runs(draw: st.DrawFn) -> Run:
+    operation = draw(st.integers(1, 5))
+    found = tuple(draw(st.lists(keys, min_size=1, max_size=4)))
+    each = {"min_size": len(found), "max_size": len(found)}
+    map_keys = tuple(draw(st.lists(keys, **each))) if operation in (3, 4) else None
+    data = tuple(draw(st.lists(st.binary(max_size=20), **each))) if operation in (1, 3, 5) else None
+    return Run(0, operation, draw(st.none() | keys), found, map_keys, data)
+
+
+@st.composite
+def polls(draw: st.DrawFn) -> Poll:
+    start, selected = draw(st.integers(0, 32767)), tuple(draw(st.lists(keys, max_size=3)))
+    prefixes = st.none() | texts | st.lists(columns, min_size=1, max_size=3).map(tuple)
+    return Poll(
+        draw(ids),
+        draw(deadlines),
+        draw(st.tuples(names, names) | state_ids),
+        draw(st.lists(st.none() | keys, max_size=1).map(tuple)),
+        selected,
+        None if selected else draw(prefixes),
+        start,
+        draw(st.integers(start + 1, 32768)),
+        draw(st.integers(0, 2**63 - 1)),
+        draw(st.binary(max_size=64)),
+        draw(deadlines),
+        draw(st.integers(4096, 2**28 - 1)),
+    )
+
+
+changes = st.builds(
+    Changes,
+    ids,
+    names,
+    st.integers(1, 32768),
+    st.integers(1, 2**63 - 1),
+    st.binary(max_size=64),
+    st.integers(-1, 2**63 - 1),
+    st.lists(runs(), max_size=3).map(tuple),
+    st.just({}),
+)
 counts = st.integers(0, 2**63 - 1)
 get_parts = st.builds(
     GetPart,
@@ -210,6 +255,7 @@ requests = (
     gets
     | get_parts
     | scans()
+    | polls()
     | st.builds(Locate, ids, deadlines, names, names)
     | st.builds(Describe, ids, deadlines, st.none() | names, st.just({}) | texts.map(lambda text: {"?after": text}))
     | st.builds(Ping, ids)
@@ -222,10 +268,12 @@ messages: st.SearchStrategy[Message] = (
     | values
     | parts
     | pages()
+    | changes
     | locations()
     | st.builds(
         Description, ids, st.lists(descriptions | jobs, max_size=3).map(tuple), st.sampled_from([{}, {"?more": True}])
     )
+    | st.builds(Cancel, ids)
     | st.builds(Pong, ids)
     | st.builds(Failure, st.integers(0, MAX_ID), st.integers(1, 65535), details)
 )

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tracemalloc
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from hypothesis import example, given, settings
 from qstate.errors import FailureCode, LocalProtocolError, RemoteProtocolError
 from qstate.protocol import (
     BadContent,
+    Changes,
     Describe,
     Description,
     Failure,
@@ -31,6 +32,7 @@ from qstate.protocol import (
     Ping,
     Poll,
     Pong,
+    Run,
     Scan,
     Values,
     Welcome,
@@ -61,6 +63,7 @@ STATE = {
     "capabilities": (),
 }
 GET = Get(7, 1000, ("flights", "lastTemp"), None, {}, ("JFK",))
+DAY = date(2020, 12, 31)
 TRACED = (
     GET,
     Scan(7, 1000, ("flights", "lastTemp"), (), None, 0, 16, None, b"", {}),
@@ -70,6 +73,8 @@ TRACED = (
 
 @settings(max_examples=8 * settings.default.max_examples)
 @given(messages)
+@example(Poll(7, 1000, ("flights", "lastTemp"), (), (), (DAY,), 0, 16, 0, b"", 0, 4096))
+@example(Changes(7, "f", 1, 1, b"", 0, (Run(0, 4, DAY, (DAY,), (DAY,), None), Run(0, 2, None, ("a",), None, None))))
 def test_decode_returns_the_encoded_message(message: Message) -> None:
     found = decode(encode(message))
     assert found == message
