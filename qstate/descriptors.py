@@ -17,6 +17,7 @@ from qstate.serializers import MessagePackSerializer, Serializer, serializer_for
 from qstate.values.ttl import StateTtl
 
 __all__ = [
+    "PATH_STEPS",
     "AggregateFunction",
     "AggregatingStateDescriptor",
     "ListStateDescriptor",
@@ -33,6 +34,10 @@ In = TypeVar("In")
 Acc = TypeVar("Acc")
 Out = TypeVar("Out")
 Self = TypeVar("Self", bound="StateDescriptor")
+
+
+#: No client can name these in a URL: it takes them for steps in the path, also percent-encoded.
+PATH_STEPS = (".", "..")
 
 
 class StateKind(Enum):
@@ -70,8 +75,8 @@ class StateDescriptor:
     """The fields of all kinds of state. Use the class of the kind.
 
     `name` is unique in the operator. `queryable(name)` makes the state visible outside the job under a name that is
-    unique in the job. `serializer` replaces the default serializer of the declared type, for each value of a value
-    state, element of a list, value of a map, and accumulator of an aggregating state.
+    unique in the job; it cannot be `.` or `..`. `serializer` replaces the default serializer of the declared type, for
+    each value of a value state, element of a list, value of a map, and accumulator of an aggregating state.
 
     `value_type` is a class or a generic such as `list[int]` or `float | None`: the type of a value, of a list's
     element, of a map's value, of an accumulator. It decides the default serializer; without a `serializer`, a type
@@ -101,6 +106,11 @@ class StateDescriptor:
         for what, name in (("state name", self.name), ("queryable name", self.queryable_name)):
             if name is not None and (not isinstance(name, str) or not 1 <= len(name) <= 255):
                 raise ConfigError(f"a {what} is a text of 1 to 255 characters, got {name!r}")
+        if self.queryable_name in PATH_STEPS:
+            raise ConfigError(
+                f"the queryable name {self.queryable_name!r} is a step in the path of a URL, in which clients of the "
+                "gateway name states: choose another name"
+            )
         if self.serializer is None:
             object.__setattr__(self, "serializer", self._default_serializer())
         elif not isinstance(self.serializer, Serializer):

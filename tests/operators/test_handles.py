@@ -94,6 +94,13 @@ def test_a_state_has_one_queryable_name() -> None:
         descriptor.queryable("other")
 
 
+@pytest.mark.parametrize("name", [".", ".."])
+def test_a_name_that_no_url_can_have_is_not_queryable(name: str) -> None:
+    with pytest.raises(ConfigError, match="a step in the path of a URL"):
+        ValueStateDescriptor("last", float).queryable(name)
+    assert ValueStateDescriptor(name, float).queryable("..." + name)
+
+
 def test_value_updates_and_none_clears(handles: Handles) -> None:
     handles.value.update(0)
     assert handles.value.value() == 0

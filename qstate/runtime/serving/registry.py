@@ -20,7 +20,7 @@ from xxhash import xxh64_intdigest
 from qstate.backends.contract import Capability, Isolation, StateReader
 from qstate.backends.expiry import current_reader
 from qstate.checkpoint.sources.change_feed import StateFeed
-from qstate.descriptors import MapStateDescriptor, StateDescriptor
+from qstate.descriptors import PATH_STEPS, MapStateDescriptor, StateDescriptor
 from qstate.errors import ConfigError
 from qstate.evolution.answer_types import answer_schemas
 from qstate.keys import ColumnType, Key, KeyGroupRange, check_max_parallelism, key_class, key_grouper
@@ -91,6 +91,8 @@ class StateInstance:
         name = self.descriptor.queryable_name
         if name is None:
             raise ConfigError(f"state {self.descriptor.name!r} is not queryable: give it a name with queryable(...)")
+        if self.job in PATH_STEPS:
+            raise ConfigError(f"a job cannot have the name {self.job!r}, a step in the path of a URL: choose another")
         if self.key_groups.stop > self.max_parallelism:
             raise ConfigError(f"state {name!r}: {self.key_groups} exceeds max_parallelism {self.max_parallelism}")
         if not self.key_types:

@@ -117,6 +117,7 @@ def test_instance_that_cannot_be_served_is_refused() -> None:
     assert StateInstance(**valid).owns_all
     wrong: dict[str, dict[str, Any]] = {
         "not queryable": {"descriptor": ValueStateDescriptor("temperature", float)},
+        "a step in the path of a URL": {"job": ".."},
         "exceeds max_parallelism": {"key_groups": KeyGroupRange(2, 5)},
         "at least one key column": {"key_types": ()},
         "does not declare COMMITTED_READS": {"readers": {Isolation.COMMITTED: reader}},
