@@ -95,22 +95,48 @@ export function pause(ms, signal) {
   });
 }
 
+/** Aborted while nobody can see the page. */
+let hidden = new AbortController();
+
+function look() {
+  if (document.hidden) hidden.abort(new Error("hidden"));
+  else if (hidden.signal.aborted) hidden = new AbortController();
+}
+
+document.addEventListener("visibilitychange", look);
+look();
+
+/** Wait until the page can be seen, or throw the reason of the signal. */
+function untilSeen(signal) {
+  return new Promise((resolve, reject) => {
+    signal.throwIfAborted();
+    const done = new AbortController();
+    const end = (settle) => () => {
+      if (document.hidden && !signal.aborted) return;
+      done.abort();
+      settle(signal.reason);
+    };
+    signal.addEventListener("abort", end(reject), { signal: done.signal });
+    document.addEventListener("visibilitychange", end(resolve), { signal: done.signal });
+    end(resolve)();
+  });
+}
+
 /** Ask again and again while the page can be seen. `show` gets what was found, `failed` the problem. Never rejects.
  *
  * What takes long is asked for less often: a page that is left open costs a job at most a tenth of one client. */
 export async function poll(load, everyMs, { show, failed, signal }) {
   try {
     for (;;) {
+      await untilSeen(signal);
       const began = performance.now();
-      if (!document.hidden) {
-        try {
-          show(await load(signal));
-        } catch (error) {
-          signal.throwIfAborted();
-          if (!(error instanceof Problem)) throw error;
-          failed(error);
-          if (mustStop(error)) return;
-        }
+      try {
+        show(await load(signal));
+      } catch (error) {
+        signal.throwIfAborted();
+        if (!(error instanceof Problem)) throw error;
+        failed(error);
+        if (mustStop(error)) return;
       }
       await pause(Math.max(everyMs, 9 * (performance.now() - began)), signal);
     }
@@ -126,31 +152,39 @@ function mustStop(problem) {
 
 /** Follow server-sent events, and resume after the last one when the stream breaks. Never rejects.
  *
+ * While the page is hidden, the stream is closed: a browser has six connections to a gateway for all of its tabs.
+ *
  * `event(kind, data)` gets each, when all parts of it are there: without its last part an epoch is sent again.
  * `failed(problem)` gets each failure; after one that may pass, the stream is opened
  * again. After COMPACTED it begins with a snapshot, as at first. */
 export async function follow(path, { event, failed, signal }) {
   let [id, tries] = [null, 0];
-  while (!signal.aborted) {
-    try {
-      let parts = [];
-      for await (const one of events(path, id, signal)) {
-        tries = 0;
-        if (one.kind === "error") throw new Problem(one.data);
-        parts.push(one);
-        if (one.id === null) continue;
-        id = one.id;
-        for (const part of parts) event(part.kind, part.data);
-        parts = [];
+  try {
+    for (;;) {
+      await untilSeen(signal);
+      const seen = AbortSignal.any([signal, hidden.signal]);
+      try {
+        let parts = [];
+        for await (const one of events(path, id, seen)) {
+          tries = 0;
+          if (one.kind === "error") throw new Problem(one.data);
+          parts.push(one);
+          if (one.id === null) continue;
+          id = one.id;
+          for (const part of parts) event(part.kind, part.data);
+          parts = [];
+        }
+      } catch (error) {
+        if (seen.aborted) continue;
+        if (!(error instanceof Problem)) throw error;
+        if (error.code === "COMPACTED") id = null;
+        failed(error);
+        if (mustStop(error)) return;
       }
-    } catch (error) {
-      if (signal.aborted) return;
-      if (!(error instanceof Problem)) throw error;
-      if (error.code === "COMPACTED") id = null;
-      failed(error);
-      if (mustStop(error)) return;
+      await pause(WAITS_MS[Math.min(tries++, WAITS_MS.length - 1)], signal);
     }
-    await pause(WAITS_MS[Math.min(tries++, WAITS_MS.length - 1)], signal).catch(() => {});
+  } catch (error) {
+    if (!signal.aborted) throw error;
   }
 }
 

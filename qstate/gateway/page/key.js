@@ -6,7 +6,7 @@ import { h, setText } from "./dom.js";
 import { clock, keyText, number, oneLine, stringify, visible, whole } from "./format.js";
 import { Problems } from "./problems.js";
 import { hashOf } from "./route.js";
-import { changed, measureOf, measuresOf, valueElement } from "./values.js";
+import { changed, measureOf, measuresOf, shownValue, valueElement } from "./values.js";
 
 const MOST_POINTS = 2000;
 const MOST_CHANGES = 50;
@@ -37,18 +37,29 @@ export function keyView(place, signal) {
         problems.report("changes", error);
       },
     });
-  follow(path + "/changes" + query(named), {
-    signal,
-    event: (kind, data) => {
-      seen("Committed, shown as it changes", data.epoch);
-      for (const change of data.changes ?? []) history.take(data.epoch, change);
-      if (kind === "snapshot" && !data.changes.length) history.put(data.epoch, undefined);
-      if (kind === "progress") history.begin(data.epoch);
+  const watch = () =>
+    follow(path + "/changes" + query(named), {
+      signal,
+      event: (kind, data) => {
+        seen("Committed, shown as it changes", data.epoch);
+        for (const change of data.changes ?? []) history.take(data.epoch, change);
+        if (kind === "snapshot" && !data.changes.length) history.put(data.epoch, undefined);
+        if (kind === "progress") history.begin(data.epoch);
+      },
+      failed: (error) => {
+        if (error.code === "UNSUPPORTED") ask();
+        else problems.report("changes", error);
+      },
+    });
+  const known = new AbortController();
+  poll((until) => get(path, until), EVERY_MS, {
+    signal: AbortSignal.any([signal, known.signal]),
+    show: ({ kind }) => {
+      known.abort();
+      history.kind = kind;
+      watch();
     },
-    failed: (error) => {
-      if (error.code === "UNSUPPORTED") ask();
-      else problems.report("changes", error);
-    },
+    failed: (error) => problems.report("changes", error),
   });
   drawUntil(history, signal);
   const spaces = namespacesOf(place, signal);
@@ -87,6 +98,7 @@ function namespacesOf({ job, state, columns, namespace }, signal) {
 /** The values of the key since the page was opened: the newest, a chart of a figure in them, and a list. */
 class History {
   constructor() {
+    this.kind = null;
     this.value = undefined;
     this.begun = false;
     this.values = [];
@@ -129,14 +141,17 @@ class History {
   }
 
   put(epoch, value) {
-    if (this.begun && stringify(value ?? null) === stringify(this.value ?? null)) return;
+    const first = !this.begun;
+    if (!first && stringify(value ?? null) === stringify(this.value ?? null)) return;
     this.begun = true;
     this.value = value;
     // Not the values: two thousand large ones would fill the memory.
-    const text = value === undefined ? "no value" : oneLine(value);
-    this.values.push({ at: Date.now(), epoch, text, measures: measuresOf(value) });
+    const shown = shownValue(this.kind, value);
+    const text = value === undefined ? "no value" : oneLine(shown);
+    this.values.push({ at: Date.now(), epoch, text, measures: measuresOf(shown) });
     if (this.values.length > MOST_POINTS) this.values.shift();
     this.fresh = true;
+    if (first) this.draw();
   }
 
   draw() {
@@ -149,8 +164,9 @@ class History {
   drawValue() {
     this.fresh = false;
     const none = h("p", { class: "empty" }, "The state has no value for this key.");
-    this.current.replaceChildren(this.value === undefined ? none : valueElement(this.value));
-    this.drawChoice(measuresOf(this.value).map(([name]) => name));
+    const shown = shownValue(this.kind, this.value);
+    this.current.replaceChildren(this.value === undefined ? none : valueElement(shown));
+    this.drawChoice(measuresOf(shown).map(([name]) => name));
     setText(this.since, `${clock(this.opened)}, ${whole(this.values.length)} values`);
     this.body.replaceChildren(
       ...this.values.slice(-MOST_CHANGES).reverse().map(({ at, epoch, text }) =>

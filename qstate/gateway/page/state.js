@@ -8,7 +8,7 @@ import { KeyGroups } from "./groups.js";
 import { Problems, wantsToken } from "./problems.js";
 import { columnsOf, hashOf, stateHash } from "./route.js";
 import { Table } from "./table.js";
-import { measureOf, measuresOf } from "./values.js";
+import { measureOf, measuresOf, shownValue } from "./values.js";
 
 const EVERY_MS = 2000;
 const PAGE = 100;
@@ -98,9 +98,10 @@ class Entries {
   }
 
   /** The state is known: offer the search that its keys permit, and look. */
-  begin({ key_types: [type] }) {
+  begin({ kind, key_types: [type] }) {
     if (!this.element.hidden) return;
     this.element.hidden = false;
+    this.kind = kind;
     this.begins = type === "string" || type === "binary";
     const label = this.begins ? `Keys that begin with…` : `Keys with this ${type}…`;
     this.search.replaceWith(searchField(label, this.text, (text) => this.find(text)));
@@ -123,7 +124,7 @@ class Entries {
       signal: AbortSignal.any([this.signal, this.looking.signal]),
       show: ({ entries, more }) => {
         this.problems.clear("entries");
-        this.draw(entries, more);
+        this.draw(entries.map((entry) => ({ ...entry, value: shownValue(this.kind, entry.value) })), more);
       },
       failed: (error) => {
         this.problems.report("entries", error);

@@ -39,6 +39,21 @@ export function measureOf(measures, name) {
   return measures.find(([one]) => one === name)?.[1];
 }
 
+/** The value of a state of this kind to show: of a map an object, also when it is pairs because not all keys are text. */
+export function shownValue(kind, value) {
+  return kind === "map" && Array.isArray(value) ? Object.fromEntries(value.map(([key, one]) => [nameOf(key), one])) : value;
+}
+
+/** A name for a key among keys that are not all text: JSON, but for text that cannot be taken for it. */
+function nameOf(key) {
+  try {
+    if (typeof key === "string") JSON.parse(key);
+  } catch {
+    return key;
+  }
+  return stringify(key);
+}
+
 /** The value after a change. Undefined: no value. A change of a part needs the whole before it. */
 export function changed(before, change) {
   switch (change.change) {
@@ -47,14 +62,25 @@ export function changed(before, change) {
     case "add":
       return [...(before ?? []), ...change.value];
     case "put_entry":
-      return { ...before, [change.entry]: change.value };
-    case "remove_entry": {
-      const { [change.entry]: _gone, ...rest } = before ?? {};
-      return Object.keys(rest).length ? rest : undefined;
-    }
+      return mapOf([...othersOf(before, change.map_key), [change.map_key, change.value]]);
+    case "remove_entry":
+      return mapOf(othersOf(before, change.map_key));
     default:
       return undefined;
   }
+}
+
+/** The entries of a map with other keys, as pairs. */
+function othersOf(map, key) {
+  const pairs = Array.isArray(map) ? map : Object.entries(map ?? {});
+  const text = stringify(key);
+  return pairs.filter(([other]) => stringify(other) !== text);
+}
+
+/** A map as the gateway gives it: an object if all keys are text, otherwise pairs. None without an entry. */
+function mapOf(pairs) {
+  if (!pairs.length) return undefined;
+  return pairs.every(([key]) => typeof key === "string") ? Object.fromEntries(pairs) : pairs;
 }
 
 /** A whole value as an element: large when it is short, else by its fields or elements. */

@@ -16,10 +16,16 @@ from qstate.checkpoint.log.snapshots import take_snapshot
 from qstate.checkpoint.manifest import JobManifest, subtask_directory
 from qstate.checkpoint.sources.change_feed import ChangeFeed, FedState, StateFeed
 from qstate.checkpoint.storage.locations import directory_of
-from qstate.descriptors import StateDescriptor, StateKind
+from qstate.descriptors import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    StateDescriptor,
+    StateKind,
+    ValueStateDescriptor,
+)
 from qstate.errors import QueryError, UnknownState
 from qstate.evolution import StateSchema
-from qstate.keys import ColumnType, KeyGroupRange
+from qstate.keys import ColumnType, KeyGroupRange, Namespace
 from qstate.runtime.control.job_statistics import ProcessStatistics, SubtaskStatistics
 from qstate.runtime.routing.location import LocationTable, Owner
 from qstate.runtime.serving.client_proxy import ClientProxy
@@ -27,17 +33,30 @@ from qstate.runtime.serving.endpoint import EndpointOptions
 from qstate.runtime.serving.metrics import MetricsServer
 from qstate.runtime.serving.registry import StateInstance, StateRegistry
 from qstate.runtime.serving.state_server import StateServer
+from tests.gateway.running_gateway import RunningGateway, running_gateway
 
 GROUPS = KeyGroupRange(0, 128)
 UID = "operator"
 STRING = (ColumnType.STRING,)
+TEMPERATURE = ValueStateDescriptor("value", float).queryable("lastTemperature")
+VISITS = MapStateDescriptor("map", int, map_key_type=object).queryable("visits")
+DELAYS = ListStateDescriptor("list", int).queryable("lastDelays")
 
 
 class ServedJob:
     """A job of one subtask. `put` commits an epoch; subscribers are told of it when `fed`."""
 
-    def __init__(self, name: str, states: Sequence[StateDescriptor], directory: Path, *, fed: bool = True) -> None:
+    def __init__(
+        self,
+        name: str,
+        states: Sequence[StateDescriptor],
+        directory: Path,
+        *,
+        fed: bool = True,
+        namespace_types: tuple[ColumnType, ...] | None = None,
+    ) -> None:
         self.name = name
+        self._namespace_types = namespace_types
         self._states = {str(state.queryable_name): state for state in states}
         self._backend = HeapBackend(BackendContext(GROUPS, 128, directory / "backend"))
         self._epoch = -1
@@ -69,6 +88,7 @@ class ServedJob:
                 key_types=STRING,
                 key_groups=GROUPS,
                 max_parallelism=128,
+                namespace_types=self._namespace_types,
                 capabilities=self._backend.capabilities,
                 readers={isolation: self._backend.reader(isolation) for isolation in Isolation},
                 changes=changes,
@@ -77,11 +97,15 @@ class ServedJob:
 
     def put(self, **contents: Mapping[Any, Any]) -> None:
         """Commit an epoch with these values: state -> key -> value, None to delete. A map's value is its entries."""
+        self.put_in(None, **contents)
+
+    def put_in(self, namespace: Namespace, **contents: Mapping[Any, Any]) -> None:
+        """The same in a namespace."""
         self._epoch += 1
         self._backend.begin(self._epoch)
         for name, values in contents.items():
             state = self._states[name]
-            table = self._backend.table(state)
+            table = self._backend.table(state, namespace)
             for key, value in values.items():
                 self.rows += 1
                 if value is None:
@@ -163,3 +187,13 @@ def metrics_of(job: ServedJob) -> Iterator[str]:
         yield f"{host}:{port}"
     finally:
         server.close()
+
+
+@contextmanager
+def shown(*jobs: ServedJob, token: bytes | None = None) -> Iterator[tuple[str, Served]]:
+    """The URL of a gateway in front of these jobs, and what it asks."""
+    with ExitStack() as opened:
+        served = opened.enter_context(serving(*jobs, token=token))
+        figures = [opened.enter_context(metrics_of(jobs[0]))] if token is None else []
+        gateway: RunningGateway = opened.enter_context(running_gateway(served.proxy.address, job_metrics=figures))
+        yield f"{gateway.url}/", served

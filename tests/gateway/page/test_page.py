@@ -3,44 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from qstate.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor, ValueStateDescriptor
-from tests.gateway.page.served import Served, ServedJob, metrics_of, serving
-from tests.gateway.running_gateway import RunningGateway, running_gateway
+from qstate.descriptors import StateDescriptor, ValueStateDescriptor
+from tests.gateway.page.served import TEMPERATURE, ServedJob, serving, shown
+from tests.gateway.running_gateway import running_gateway
 
-HOSTILE = "<img src=x onerror=document.title='hacked'>"
-TEMPERATURE = ValueStateDescriptor("value", float).queryable("lastTemperature")
-VISITS = MapStateDescriptor("map", int).queryable("visits")
-DELAYS = ListStateDescriptor("list", int).queryable("lastDelays")
+HOSTILE = "<img src=x onerror=document.title='hacked'>/../%2F?#&.."
 TOKEN = b"open sesame"
-
-
-@contextmanager
-def shown(*jobs: ServedJob, token: bytes | None = None) -> Iterator[tuple[str, Served]]:
-    """The URL of a gateway in front of these jobs, and what it asks."""
-    with ExitStack() as opened:
-        served = opened.enter_context(serving(*jobs, token=token))
-        figures = [opened.enter_context(metrics_of(jobs[0]))] if token is None else []
-        gateway: RunningGateway = opened.enter_context(running_gateway(served.proxy.address, job_metrics=figures))
-        yield f"{gateway.url}/", served
-
-
-@pytest.fixture
-def job(tmp_path: Path) -> ServedJob:
-    found = ServedJob("weather", [TEMPERATURE, VISITS, DELAYS], tmp_path)
-    found.put(
-        lastTemperature={"JFK": 71.5, "LGA": 64.0, "EWR": 80.25},
-        visits={"N725MQ": {"LAX": 2}},
-        lastDelays={"N725MQ": [3, -1]},
-    )
-    return found
 
 
 def value_of(page: Page) -> Locator:
@@ -119,9 +93,28 @@ def test_changes_of_parts_are_applied_to_the_whole_value(page: Page, job: Served
         expect(value_of(page)).to_contain_text("LAX2")
         for visits in (1, 7):
             job.put(visits={"N725MQ": {("BOS", 2): visits}})
-            expect(value_of(page)).to_contain_text(f"('BOS', 2){visits}")
+            expect(value_of(page)).to_contain_text(f'["BOS",2]{visits}')
         page.get_by_label("Figure to draw").select_option("number of entries")
         expect(page.get_by_role("img", name=re.compile(": 3, 4 values"))).to_be_visible()
+
+
+def test_no_entry_of_a_map_is_lost(page: Page, job: ServedJob) -> None:
+    with shown(job) as (url, _):
+        page.goto(f"{url}#/weather/visits/N725MQ")
+        expect(page.locator("#value dt")).to_have_text(["LAX"])
+        keys = [1, "1", b"1", "31", "__proto__"]
+        for number, key in enumerate(keys, 3):
+            job.put(visits={"N725MQ": {key: number}})
+        names = ["LAX", "1", '"1"', '{"binary":"31"}', '"31"', "__proto__"]
+        values = ["2", "3", "4", "5", "6", "7"]
+        fields = page.locator("#value dt, #value dd")
+        expect(fields).to_have_count(12)
+        found = fields.all_text_contents()
+        assert sorted(zip(found[::2], found[1::2], strict=True)) == sorted(zip(names, values, strict=True))
+        page.reload()
+        expect(fields).to_have_count(12)
+        page.goto(f"{url}#/weather/visits")
+        expect(page.get_by_role("row").filter(has_text="N725MQ")).to_contain_text('{"binary":"31"}: 5')
 
 
 def test_names_keys_and_values_are_text_whatever_they_contain(page: Page, tmp_path: Path) -> None:
