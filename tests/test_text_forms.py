@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from datetime import date, datetime, timezone
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from qstate.errors import ConfigError
+from qstate.errors import ConfigError, WrongKeyType
 from qstate.keys import ColumnType, Key, check_column
-from qstate.values.text_forms import key_form, key_of, namespace_form, parse_namespace, printable
+from qstate.values.text_forms import key_form, key_of, map_key_form, namespace_form, parse_namespace, printable
 
 MOMENT = datetime(2020, 12, 31, 23, 59, 59, 123456, timezone.utc)
 KEYS: list[tuple[Key, Any]] = [
@@ -56,3 +57,85 @@ def test_a_namespace_comes_back_from_its_json(namespace: Any) -> None:
 
 def test_floats_that_json_lacks_are_text() -> None:
     assert printable([float("nan"), float("inf"), float("-inf"), 1.5]) == ["NaN", "Infinity", "-Infinity", 1.5]
+
+
+@pytest.mark.parametrize(
+    ("types", "text", "namespace"),
+    [
+        ("string", "2020-12-31", "2020-12-31"),
+        ("string", '"2020-12-31"', "2020-12-31"),
+        ("string", "123", "123"),
+        ("string", '"123"', "123"),
+        ("string", "true", "true"),
+        ("string", "[1]", "[1]"),
+        ("string", '{"date": "2020-12-31"}', '{"date": "2020-12-31"}'),
+        ("string", "NaN", "NaN"),
+        ("string", "null", None),
+        ("string", '"null"', "null"),
+        ("bigint", "123", 123),
+        ("bigint", '"123"', 123),
+        ("bigint", "null", None),
+        ("boolean", "true", True),
+        ("binary", "00ff", b"\x00\xff"),
+        ("binary", '{"binary": "00ff"}', b"\x00\xff"),
+        ("date", "2020-12-31", date(2020, 12, 31)),
+        ("date", '{"date": "2020-12-31"}', date(2020, 12, 31)),
+        ("timestamp", "2020-12-31T23:59:59.123456Z", MOMENT),
+        ("decimal(38,2)", "1.5", Decimal("1.50")),
+        ("decimal(38,2)", '{"decimal": "1.5"}', Decimal("1.50")),
+        ("decimal(38,2)", "2", Decimal("2.00")),
+        ("string bigint", '["a", 1]', ("a", 1)),
+        ("string date", '["1", "2020-12-31"]', ("1", date(2020, 12, 31))),
+        (None, "123", 123),
+        (None, '"123"', "123"),
+        (None, "NaN", "NaN"),
+        (None, "a", "a"),
+    ],
+)
+def test_a_namespace_is_of_the_types_of_the_state(types: str | None, text: str, namespace: Any) -> None:
+    found = parse_namespace(text, None if types is None else [ColumnType(one) for one in types.split()])
+    assert (type(found), found) == (type(namespace), namespace)
+
+
+@pytest.mark.parametrize(
+    ("types", "text"),
+    [
+        ("bigint", "a"),
+        ("bigint", "1.5"),
+        ("bigint", "true"),
+        ("date", "1"),
+        ("date", '{"timestamp": "2020-12-31T00:00:00Z"}'),
+        ("string", None),
+        ("string bigint", '["a", 1, 2]'),
+        ("string bigint", "a"),
+        ("string bigint", '[1, "1"]'),
+    ],
+)
+def test_a_namespace_of_other_types_is_refused(types: str, text: str | None) -> None:
+    with pytest.raises((ConfigError, WrongKeyType)):
+        parse_namespace(text or '"\\ud800"', [ColumnType(one) for one in types.split()])
+
+
+MAP_KEYS = [1, "1", b"1", "b'1'", "MQ==", "31", ("1", 1), "('1', 1)", date(2020, 1, 2), "2020-01-02", MOMENT]
+
+
+def test_no_entry_of_a_map_is_lost_in_json() -> None:
+    entries = {key: str(at) for at, key in enumerate(MAP_KEYS)}
+    pairs = json.loads(json.dumps(printable(entries)))
+    assert {parse_namespace(json.dumps(key)): value for key, value in pairs} == entries
+
+
+def test_keys_of_any_class_are_told_apart_in_json() -> None:
+    some = UUID(int=5), "00000000-0000-0000-0000-000000000005", timedelta(1), "1 day, 0:00:00"
+    keys = [*some, None, "None", "null", float("nan"), "NaN", float("inf"), 1.5, "1.5", Decimal("2.5"), True, "True"]
+    assert len({json.dumps(key) for key, _ in printable(dict.fromkeys(keys))}) == len(keys)
+
+
+@pytest.mark.parametrize("entries", [{}, {"a": 1, "1": 2}])
+def test_a_map_of_text_is_an_object(entries: Any) -> None:
+    assert printable(entries) == entries
+    assert printable([{"within": entries}]) == [{"within": entries}]
+
+
+def test_a_map_key_has_the_form_that_is_typed() -> None:
+    assert [map_key_form(key) for key in ("a", 5, b"\xff", ("a", 5))] == ["a", 5, {"binary": "ff"}, ["a", 5]]

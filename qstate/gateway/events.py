@@ -14,7 +14,7 @@ from msgspec import json
 from qstate.client import ChangeBatch, ChangeKind, StateChange
 from qstate.errors import QStateError
 from qstate.gateway.problems import problem_of
-from qstate.values.text_forms import entry_name, key_form, namespace_form, printable
+from qstate.values.text_forms import key_form, map_key_form, namespace_form, printable
 
 __all__ = ["QUIET", "RETRY", "SHUTDOWN", "Event", "error_event", "events_of"]
 
@@ -90,8 +90,7 @@ def _form(change: StateChange) -> dict[str, Any]:
     form: dict[str, Any] = {"change": change.kind.value, "key": key_form(change.key)}
     form["namespace"] = namespace_form(change.namespace)
     if change.map_key is not None:
-        form["map_key"] = key_form(change.map_key)
-        form["entry"] = entry_name(change.map_key)
+        form["map_key"] = map_key_form(change.map_key)
     if change.kind in _VALUELESS:
         return form
     try:

@@ -128,8 +128,7 @@ _CHANGE = _object(
     change={"type": "string", "enum": ["put", "delete", "add", "put_entry", "remove_entry"]},
     key=_KEY,
     namespace=_NAMESPACE,
-    map_key={"description": "the key of the map's entry, for put_entry and remove_entry"},
-    entry=_text("the name that this entry has in the value of the whole map"),
+    map_key={"description": "the key of the map's entry, for put_entry and remove_entry: in the form of a namespace"},
     value={"description": "the value that was put, the elements that were added; missing for deletions"},
     error=_ERROR,
 )
@@ -152,7 +151,7 @@ _NAMES = {
     "keys": _parameter("keys", "a JSON array of keys, 1,000 at most"),
     "begins": _parameter("begins", "keys whose first column begins with this text, or binary in hexadecimal"),
     "column": _parameter("column", "keys whose first columns are these: one parameter for each", **_SEVERAL),
-    "namespace": _parameter("namespace", "as JSON; text that is no JSON is the namespace itself"),
+    "namespace": _parameter("namespace", "as JSON, or as text: see above"),
     "isolation": _parameter(
         "isolation",
         "`live` sees the running epoch, `committed` does not",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from base64 import urlsafe_b64decode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -20,7 +20,7 @@ from starlette.requests import HTTPConnection, Request
 from qstate.errors import ConfigError, DeadlineExceeded, TooLarge
 from qstate.keys import Column, ColumnType, Key, Namespace
 from qstate.protocol.limits import MAX_TOKEN
-from qstate.values.text_forms import namespace_of, parse_columns, parse_key, parse_namespace
+from qstate.values.text_forms import StateTypes, namespace_of, parse_columns, parse_key, parse_namespace
 
 __all__ = ["BatchBody", "Parameters", "body_of", "name_of", "refuse_parameters", "token_of"]
 
@@ -47,17 +47,21 @@ class BatchBody(Struct, forbid_unknown_fields=True):
     wait: float | None = None
     timeout: float = DEFAULT_TIMEOUT_S
 
-    @property
-    def demands(self) -> dict[str, Any]:
-        """The arguments of a get. Raises `ConfigError`."""
+    def demands(self, types: StateTypes) -> dict[str, Any]:
+        """The arguments of a get of a state of these types. Raises `ConfigError` and `WrongKeyType`."""
         return {
-            "namespace": namespace_of(self.namespace),
+            "namespace": namespace_of(self.namespace, types.namespaces),
             "isolation": self.isolation,
             "min_epoch": self.min_epoch,
             "max_staleness_s": self.max_staleness,
             "wait_s": self.wait,
-            "timeout_s": _timeout(self.timeout),
+            "timeout_s": self.timeout_s,
         }
+
+    @property
+    def timeout_s(self) -> float:
+        """The seconds until the answer. Raises `ConfigError`."""
+        return _timeout(self.timeout)
 
 
 class Parameters:
@@ -97,32 +101,32 @@ class Parameters:
         found = self._read(name, {"true": True, "false": False}.__getitem__, "true or false")
         return default if found is None else found
 
-    def key(self, types: Sequence[ColumnType]) -> Key:
+    def key(self, types: StateTypes) -> Key:
         """The key. Raises `ConfigError`."""
-        return parse_key(self._query.getlist("key"), types)
+        return parse_key(self._query.getlist("key"), types.keys)
 
-    def namespace(self) -> Namespace:
-        """The namespace, the void one without the parameter. Raises `ConfigError`."""
-        return parse_namespace(self.text("namespace"))
+    def namespace(self, types: StateTypes) -> Namespace:
+        """The namespace, the void one without the parameter. Raises `ConfigError` and `WrongKeyType`."""
+        return parse_namespace(self.text("namespace"), types.namespaces)
 
-    def prefix(self, types: Sequence[ColumnType]) -> str | bytes | tuple[Column, ...] | None:
+    def prefix(self, types: StateTypes) -> str | bytes | tuple[Column, ...] | None:
         """The prefix of keys: `begins`, or whole columns. Raises `ConfigError`."""
         begins = self.text("begins")
         columns = self._query.getlist("column")
         if begins is None:
-            return parse_columns(columns, types) if columns else None
+            return parse_columns(columns, types.keys) if columns else None
         if columns:
             raise ConfigError("begins and column exclude each other")
-        if types[0] not in (ColumnType.STRING, ColumnType.BINARY):
-            raise ConfigError(f"begins is for a first key column of text or binary, this one is {types[0].value}")
-        (prefix,) = parse_columns([begins], types)
+        first = types.keys[0]
+        if first not in (ColumnType.STRING, ColumnType.BINARY):
+            raise ConfigError(f"begins is for a first key column of text or binary, this one is {first.value}")
+        (prefix,) = parse_columns([begins], types.keys)
         return prefix if isinstance(prefix, str | bytes) else None
 
-    @property
-    def demands(self) -> dict[str, Any]:
-        """The arguments of a get. Raises `ConfigError`."""
+    def demands(self, types: StateTypes) -> dict[str, Any]:
+        """The arguments of a get of a state of these types. Raises `ConfigError` and `WrongKeyType`."""
         return {
-            "namespace": self.namespace(),
+            "namespace": self.namespace(types),
             "isolation": self.text("isolation", "live"),
             "min_epoch": self.number("min_epoch"),
             "max_staleness_s": self.seconds("max_staleness"),
@@ -130,11 +134,10 @@ class Parameters:
             "timeout_s": self.timeout_s,
         }
 
-    @property
-    def selection(self) -> dict[str, Any]:
-        """The arguments of a scan, without its prefix. Raises `ConfigError`."""
+    def selection(self, types: StateTypes) -> dict[str, Any]:
+        """The arguments of a scan, without its prefix. Raises `ConfigError` and `WrongKeyType`."""
         found: dict[str, Any] = {"isolation": self.text("isolation", "live"), "timeout_s": self.timeout_s}
-        return found | ({"namespace": self.namespace()} if "namespace" in self else {})
+        return found | ({"namespace": self.namespace(types)} if "namespace" in self else {})
 
     def _read(self, name: str, read: Callable[[str], Any], form: str) -> Any:
         text = self.text(name)

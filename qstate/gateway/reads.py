@@ -90,9 +90,9 @@ class Reads:
         """The value of one key, with an ETag."""
         job, state = name_of(request, "job"), name_of(request, "state")
         parameters = Parameters(request.query_params, "key", *DEMANDS)
-        demands = parameters.demands
         async with self._upstream.caller(token_of(request)) as caller:
-            key = parameters.key(await caller.key_types(job, state, parameters.timeout_s))
+            types = await caller.types(job, state, parameters.timeout_s)
+            key, demands = parameters.key(types), parameters.demands(types)
             view = await caller.client.get(job, state, key, **demands)
         if view is None:
             raise KeyNotFound(job=job, state=state, key=repr(key))
@@ -110,10 +110,9 @@ class Reads:
         job, state = name_of(request, "job"), name_of(request, "state")
         refuse_parameters(request.query_params)
         body = await body_of(request, BatchBody)
-        demands = body.demands
         async with self._upstream.caller(token_of(request)) as caller:
-            types = await caller.key_types(job, state, demands["timeout_s"])
-            keys = [key_of(key, types) for key in body.keys]
+            types = await caller.types(job, state, body.timeout_s)
+            keys, demands = [key_of(key, types.keys) for key in body.keys], body.demands(types)
             results = await _results(partial(caller.client.get_many, job, state, return_errors=True), keys, demands)
         return Response(b'{"results":[%b]}' % b",".join(results), headers=NO_STORE, media_type=JSON)
 
@@ -128,8 +127,9 @@ class Reads:
         options: dict[str, Any] = {"cursor": _cursor_of(parameters.text("cursor")), "values": values}
         job, state = name_of(request, "job"), name_of(request, "state")
         async with self._upstream.caller(token_of(request)) as caller:
-            prefix = parameters.prefix(await caller.key_types(job, state, parameters.timeout_s))
-            scan = caller.client.scan(job, state, prefix, limit=limit, **options, **parameters.selection)
+            types = await caller.types(job, state, parameters.timeout_s)
+            options |= parameters.selection(types)
+            scan = caller.client.scan(job, state, parameters.prefix(types), limit=limit, **options)
             async with scan:
                 entries, over = await _page(scan, limit, parameters.timeout_s, values=values)
         cursor = None if over else urlsafe_b64encode(scan.cursor).decode()
@@ -141,8 +141,8 @@ class Reads:
         parameters = Parameters(request.query_params, *SELECTION)
         job, state = name_of(request, "job"), name_of(request, "state")
         async with self._upstream.caller(token_of(request)) as caller:
-            prefix = parameters.prefix(await caller.key_types(job, state, parameters.timeout_s))
-            counting = caller.client.count(job, state, prefix, **parameters.selection)
+            types = await caller.types(job, state, parameters.timeout_s)
+            counting = caller.client.count(job, state, parameters.prefix(types), **parameters.selection(types))
             try:
                 found = await asyncio.wait_for(counting, parameters.timeout_s)
             except asyncio.TimeoutError:
@@ -154,8 +154,9 @@ class Reads:
         parameters = Parameters(request.query_params, "key", "isolation")
         job, state = name_of(request, "job"), name_of(request, "state")
         async with self._upstream.caller(token_of(request)) as caller:
-            key = parameters.key(await caller.key_types(job, state, parameters.timeout_s))
-            found = await caller.client.namespaces(job, state, key, **parameters.selection)
+            types = await caller.types(job, state, parameters.timeout_s)
+            selection = parameters.selection(types)
+            found = await caller.client.namespaces(job, state, parameters.key(types), **selection)
         return _answer({"namespaces": [namespace_form(namespace) for namespace in found]})
 
 

@@ -25,10 +25,10 @@ from qstate.gateway.metrics import GatewayMetrics
 from qstate.gateway.parameters import MOST_KEYS, Parameters, name_of, token_of
 from qstate.gateway.problems import answer_to, problem_of
 from qstate.gateway.upstream import Upstream
-from qstate.keys import MAX_PARALLELISM_LIMIT, ColumnType, Key
+from qstate.keys import MAX_PARALLELISM_LIMIT, Key
 from qstate.runtime.client.subscriptions import Place, Span, place_in
 from qstate.runtime.client.subscriptions import token_of as place_of
-from qstate.values.text_forms import key_of
+from qstate.values.text_forms import StateTypes, key_of
 
 __all__ = ["Streams"]
 
@@ -127,16 +127,16 @@ class Streams:
         parameters = Parameters(request.query_params, *PARAMETERS)
         job, state, token = name_of(request, "job"), name_of(request, "state"), token_of(request)
         async with self._upstream.caller(token) as caller:
-            types = await caller.key_types(job, state, parameters.timeout_s)
+            types = await caller.types(job, state, parameters.timeout_s)
         keys, prefix = _keys(parameters, types), parameters.prefix(types)
         if keys is not None and prefix is not None:
             raise ConfigError("key and keys exclude begins and column")
-        namespaces = (parameters.namespace(),) if "namespace" in parameters or keys is not None else ()
+        namespaces = (parameters.namespace(types),) if "namespace" in parameters or keys is not None else ()
         begin = _place(parameters, request.headers.get("last-event-id"))
         return Selection(token, job, state, keys, prefix, namespaces), begin
 
 
-def _keys(parameters: Parameters, types: list[ColumnType]) -> tuple[Key, ...] | None:
+def _keys(parameters: Parameters, types: StateTypes) -> tuple[Key, ...] | None:
     text = parameters.text("keys")
     if "key" in parameters:
         if text is not None:
@@ -150,7 +150,7 @@ def _keys(parameters: Parameters, types: list[ColumnType]) -> tuple[Key, ...] | 
         raise ConfigError(f"keys must be a JSON array of keys, got {text!r:.80}") from None
     if not 0 < len(found) <= MOST_KEYS:
         raise ConfigError(f"keys must be 1 to {MOST_KEYS} keys, got {len(found)}")
-    return tuple(dict.fromkeys(key_of(key, types) for key in found))
+    return tuple(dict.fromkeys(key_of(key, types.keys) for key in found))
 
 
 def _place(parameters: Parameters, last_event_id: str | None) -> str | None:

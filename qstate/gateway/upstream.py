@@ -17,8 +17,7 @@ from qstate.client import AsyncQueryableStateClient
 from qstate.errors import ConfigError, Forbidden, Overloaded, Unauthenticated, WrongKeyType
 from qstate.gateway.settings import GatewaySettings
 from qstate.host.line_limit import limited
-from qstate.keys import ColumnType
-from qstate.values.text_forms import column_types
+from qstate.values.text_forms import StateTypes
 
 __all__ = ["Caller", "Upstream"]
 
@@ -28,7 +27,7 @@ log = limited(logging.getLogger(__name__))
 MOST_CLIENTS = 256
 #: The most tokens at a time that are tried at the query port.
 MOST_CONNECTING = 64
-#: How long the types of a state's keys are taken as known. A get with keys of other types shows that they are not.
+#: How long the types of a state are taken as known. A get with keys of other types shows that they are not.
 TYPES_S = 10.0
 MOST_TYPES = 4096
 
@@ -39,17 +38,17 @@ class Caller:
     def __init__(self, client: AsyncQueryableStateClient) -> None:
         self.client = client
         self.users = 0
-        self._types: dict[tuple[str, str], tuple[float, list[ColumnType]]] = {}
+        self._types: dict[tuple[str, str], tuple[float, StateTypes]] = {}
 
-    async def key_types(self, job: str, state: str, timeout_s: float) -> list[ColumnType]:
-        """The types of a state's key columns. Raises `ConfigError`, and the `QueryError` of the look-up."""
+    async def types(self, job: str, state: str, timeout_s: float) -> StateTypes:
+        """The types of a state's keys and namespaces. Raises `ConfigError`, and the `QueryError` of the look-up."""
         known = self._types.get((job, state))
         if known is not None and time.monotonic() < known[0]:
             return known[1]
         found = await self.client.locate(job, state, timeout_s=timeout_s)
         if len(self._types) >= MOST_TYPES:
             self._types.clear()
-        types = column_types(found.state["key_types"])
+        types = StateTypes.of(found.state)
         self._types[job, state] = (time.monotonic() + TYPES_S, types)
         return types
 

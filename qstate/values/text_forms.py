@@ -11,6 +11,7 @@ import math
 import re
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -19,10 +20,11 @@ from qstate.errors import ConfigError
 from qstate.keys import Column, ColumnType, Key, Namespace, check_column, check_key
 
 __all__ = [
+    "StateTypes",
     "column_types",
-    "entry_name",
     "key_form",
     "key_of",
+    "map_key_form",
     "namespace_form",
     "namespace_of",
     "parse_columns",
@@ -32,8 +34,24 @@ __all__ = [
 ]
 
 _FRACTION = re.compile(r"(?<=:\d\d)\.\d{1,6}(?!\d)")
+_COLUMN_TYPES = frozenset(kind.value for kind in ColumnType)
 #: The largest whole number that every reader of JSON takes exactly.
 LARGEST_NUMBER = (1 << 53) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class StateTypes:
+    """The types of a state's keys and, where they are known, of its namespaces."""
+
+    keys: list[ColumnType]
+    namespaces: list[ColumnType] | None = None
+
+    @classmethod
+    def of(cls, description: Mapping[str, Any]) -> StateTypes:
+        """Those of a state's description. Raises `ConfigError` for keys of a newer version's types."""
+        spaces = description.get("namespace_types") or ()
+        known = all(name in _COLUMN_TYPES for name in spaces)
+        return cls(column_types(description["key_types"]), column_types(spaces) if spaces and known else None)
 
 
 def column_types(names: Sequence[str]) -> list[ColumnType]:
@@ -108,7 +126,18 @@ def namespace_form(namespace: Namespace) -> Any:
     return {"decimal": str(namespace)} if isinstance(namespace, Decimal) else namespace
 
 
-def _parse_column(text: str, kind: ColumnType) -> Column:
+def map_key_form(key: Any) -> Any:
+    """A key of a map as JSON types: in the form of a namespace, and with its class as a tag where that has none."""
+    if isinstance(key, tuple):
+        return [map_key_form(column) for column in key]
+    if isinstance(key, float):
+        return key if math.isfinite(key) else {"float": printable(key)}
+    if key is None or isinstance(key, bool | int | str | bytes | date | Decimal):
+        return namespace_form(key)
+    return {type(key).__name__: str(key)}
+
+
+def _parse_column(text: str, kind: ColumnType, of: str = "key") -> Column:
     parse, form = _FORMS.get(kind, (_parse_decimal(kind), f"a number of type {kind.value}"))
     try:
         column: Column = parse(text)
@@ -116,7 +145,7 @@ def _parse_column(text: str, kind: ColumnType) -> Column:
             return column
     except (ValueError, KeyError, ArithmeticError):
         pass
-    raise ConfigError(f"the key column is of type {kind.value}: write it as {form}, not {text!r}")
+    raise ConfigError(f"the {of} column is of type {kind.value}: write it as {form}, not {text!r:.80}")
 
 
 def _parse_moment(text: str) -> datetime:
@@ -159,26 +188,50 @@ _TAGS: dict[str, Callable[[str], Any]] = {
 }
 
 
-def parse_namespace(text: str | None) -> Namespace:
+def parse_namespace(text: str | None, types: Sequence[ColumnType] | None = None) -> Namespace:
     """Parse a namespace: JSON (a number, text, a list for several columns, null); any other text is itself.
 
     `{"date": ...}`, `{"timestamp": ...}`, `{"decimal": ...}` and `{"binary": HEX}` stand for what JSON lacks.
+
+    With the `types` of the state's namespaces, a column may be text for every type, as in a key. Where a namespace is
+    text, everything but `null` and text in quotes is the namespace itself: 123 is the text 123.
     """
     if text is None:
         return None
     try:
-        value = json.loads(text)
+        value = json.loads(text, parse_constant=_refuse, parse_float=Decimal if types else float)
     except (ValueError, RecursionError):
-        return text
-    return namespace_of(value)
+        value = text
+    if types and list(types) == [ColumnType.STRING] and not isinstance(value, str | None):
+        value = text
+    return namespace_of(value, types)
 
 
-def namespace_of(value: Any) -> Namespace:
-    """The namespace that `namespace_form` wrote. Raises `ConfigError` and `WrongKeyType`."""
-    namespace: Namespace = tuple(map(_untagged, value)) if isinstance(value, list) else _untagged(value)
-    if namespace is not None:
-        check_key(namespace)
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)  # NaN is no JSON
+
+
+def namespace_of(value: Any, types: Sequence[ColumnType] | None = None) -> Namespace:
+    """The namespace that `namespace_form` wrote. Raises `ConfigError` and `WrongKeyType`.
+
+    With the `types` of the state's namespaces, text is accepted for every type.
+    """
+    if value is None:
+        return None
+    columns = [_untagged(column) for column in (value if isinstance(value, list) else [value])]
+    if types:
+        if len(columns) != len(types):
+            raise ConfigError(f"the namespace has {len(types)} columns ({_names(types)}), got {len(columns)}")
+        columns = [_as_type(column, kind) for column, kind in zip(columns, types, strict=True)]
+    namespace: Namespace = tuple(columns) if isinstance(value, list) else columns[0]
+    check_key(namespace, types or None)
     return namespace
+
+
+def _as_type(column: Any, kind: ColumnType) -> Any:
+    if isinstance(column, str) or (kind.is_decimal and type(column) in (int, Decimal)):
+        return _parse_column(str(column), kind, "namespace")
+    return column
 
 
 def _untagged(value: Any) -> Any:
@@ -193,9 +246,15 @@ def _untagged(value: Any) -> Any:
 
 
 def printable(value: Any) -> Any:
-    """The value as JSON types: bytes in base 64, dates in ISO 8601, NaN, infinities and other types as text."""
+    """The value as JSON types: bytes in base 64, dates in ISO 8601, NaN, infinities and other types as text.
+
+    A map whose keys are all text is an object. Any other map is a list of pairs, `[map_key_form(key), value]`: so keys
+    such as 1 and "1" are two.
+    """
     if isinstance(value, Mapping):
-        return {entry_name(key): printable(entry) for key, entry in value.items()}
+        if all(isinstance(key, str) for key in value):
+            return {key: printable(entry) for key, entry in value.items()}
+        return [[map_key_form(key), printable(entry)] for key, entry in value.items()]
     if isinstance(value, list | tuple | set | frozenset):
         return [printable(entry) for entry in value]
     if isinstance(value, float) and not math.isfinite(value):
@@ -205,11 +264,6 @@ def printable(value: Any) -> Any:
     if isinstance(value, bytes):
         return b64encode(value).decode()
     return value.isoformat() if isinstance(value, date) else str(value)
-
-
-def entry_name(key: Any) -> str:
-    """The name of a map's entry in the JSON object of the map."""
-    return key if isinstance(key, str) else str(key)
 
 
 def _names(types: Sequence[ColumnType]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -145,6 +146,20 @@ def test_what_is_not_there_is_said(http: httpx.Client) -> None:
     problem(http.get("/v1/jobs/nyc/states/other/value?key=1"), 404, "UNKNOWN_STATE")
     problem(http.get(f"{STATE}/value?key=nowhere"), 404, "KEY_NOT_FOUND")
     problem(http.get("/v1/nothing"), 404, "MALFORMED")
+
+
+NAMES = ["a/b", "/", "%2F", "%", "?", "#a", "a b", "...", "a\nb", "\0", "\u2028", "%2e%2e", "+", "\\", "states"]
+
+
+def test_any_name_but_steps_of_a_path_can_be_asked_for(tmp_path: Path) -> None:
+    with (
+        serve(tmp_path, contents={name: {name: name} for name in NAMES}) as proxy,
+        running_gateway(proxy) as gateway,
+        httpx.Client(base_url=gateway.url, timeout=20) as http,
+    ):
+        for name in NAMES:
+            answer = http.get(f"/v1/jobs/nyc/states/{quote(name, safe='')}/value", params={"key": name})
+            assert (answer.json()["key"], answer.json()["value"]) == (name, name)
 
 
 def test_names_may_contain_slashes_and_letters_of_any_language(http: httpx.Client) -> None:

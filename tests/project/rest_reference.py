@@ -17,7 +17,8 @@ What `qstate gateway` answers; [Read state over HTTP](../how-to/gateway.md) show
 the same as an OpenAPI document at `/openapi.json`, a page to try it at `/try.html`, `/healthz`, and its own metrics in
 Prometheus' form at `/metrics`.
 
-A name in a path is percent-encoded, with `/` as `%2F`. A parameter that is not listed here is refused. The token of the
+A name in a path is percent-encoded, with `/` as `%2F`. No job and no queryable state is called `.` or `..`, which
+browsers take for steps in a path. A parameter that is not listed here is refused. The token of the
 query port goes into the header `Authorization: Bearer TOKEN`; a WebSocket of a browser, which can send no header, gives
 the subprotocols `qstate.v1` and `bearer.` with the token in URL-safe base 64.
 
@@ -25,8 +26,16 @@ A failure is a problem of [RFC 9457](https://www.rfc-editor.org/rfc/rfc9457), `a
 [Problem](#problem). [Failure codes](failures.md) has the status of each code. A code that may pass is 503, with
 `Retry-After`.
 
-A value is JSON: bytes in base 64, dates and times in ISO 8601, decimals and UUIDs as text, keys of maps as text, and
-NaN and the infinities as the texts `NaN`, `Infinity` and `-Infinity`.
+A value is JSON: bytes in base 64, dates and times in ISO 8601, decimals and UUIDs as text, and NaN and the infinities
+as the texts `NaN`, `Infinity` and `-Infinity`. A map whose keys are all text is an object. Any other map is an array
+of pairs, `[[key, value], ...]`, with the keys in the form of namespaces: so 1 and `"1"` are two entries.
+
+A namespace is JSON: null for the void one, a scalar, or an array of them for several columns, where `{"date": ...}`,
+`{"timestamp": ...}`, `{"decimal": ...}` and `{"binary": HEX}` stand for what JSON lacks. If the state says which types
+its namespaces have (`namespace_types`), text is accepted for every type. In the parameter `namespace`, text that is no
+JSON is the namespace itself, and of a state whose namespaces are text, so is all but `null` and text in quotes:
+`namespace=123` and `namespace="123"` are both the text 123. If the state does not say it, `namespace=123` is the
+number.
 """
 
 

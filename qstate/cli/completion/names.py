@@ -17,7 +17,7 @@ from qstate.cli.completion.engine import Candidate
 from qstate.cli.connection import connection_of
 from qstate.cli.output.formats import text_of
 from qstate.cli.profiles import profile_names
-from qstate.cli.queries.get import key_types_of
+from qstate.cli.queries.get import state_types_of
 from qstate.client import QueryableStateClient
 from qstate.errors import QStateError
 from qstate.installation import FEATURES
@@ -92,7 +92,7 @@ def _states(client: QueryableStateClient, given: argparse.Namespace, incomplete:
 
 def _keys(client: QueryableStateClient, given: argparse.Namespace, incomplete: str) -> Iterable[Candidate]:
     """The next column of keys that begin with the columns so far."""
-    types = key_types_of(client, given.job, given.state)
+    types = state_types_of(client, given.job, given.state).keys
     before = getattr(given, "key", None) or getattr(given, "column", None) or []
     if len(before) >= len(types):
         return []

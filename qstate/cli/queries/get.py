@@ -15,11 +15,10 @@ from qstate.cli.parsing import Chosen, add_target
 from qstate.cli.queries.value_parts import add_part_options, value_of
 from qstate.client import QueryableStateClient
 from qstate.errors import UnknownState
-from qstate.keys import ColumnType
 from qstate.runtime.client.arguments import check_name, demands
-from qstate.values.text_forms import column_types, parse_key, parse_namespace, printable
+from qstate.values.text_forms import StateTypes, parse_key, parse_namespace, printable
 
-__all__ = ["add_get_command", "add_isolation", "key_types_of"]
+__all__ = ["add_get_command", "add_isolation", "state_types_of"]
 
 FOUND, NOT_FOUND = 0, 1
 
@@ -63,9 +62,9 @@ def add_isolation(parser: argparse.ArgumentParser) -> None:
 def _get(arguments: argparse.Namespace) -> int:
     demands(arguments.min_epoch, arguments.max_staleness, None)
     check_name("state", arguments.state)
-    namespace = parse_namespace(arguments.namespace)
     with client_of(arguments) as client:
-        key = parse_key(arguments.key, key_types_of(client, arguments.job, arguments.state))
+        types = state_types_of(client, arguments.job, arguments.state)
+        key, namespace = parse_key(arguments.key, types.keys), parse_namespace(arguments.namespace, types.namespaces)
         wanted = {
             "min_epoch": arguments.min_epoch,
             "max_staleness_s": arguments.max_staleness,
@@ -80,9 +79,9 @@ def _get(arguments: argparse.Namespace) -> int:
     return FOUND if found else NOT_FOUND
 
 
-def key_types_of(client: QueryableStateClient, job: str, state: str) -> list[ColumnType]:
-    """The types of a state's key columns. Raises `UnknownState`, and `ConfigError` for types of a newer version."""
+def state_types_of(client: QueryableStateClient, job: str, state: str) -> StateTypes:
+    """The types of a state's keys and namespaces. Raises `UnknownState`, and `ConfigError` for newer types of keys."""
     states: Mapping[str, Mapping[str, Any]] = {str(entry["name"]): entry for entry in client.states(job)}
     if state not in states:
         raise UnknownState(job=job, state=state, states=", ".join(sorted(states)))
-    return column_types(states[state]["key_types"])
+    return StateTypes.of(states[state])

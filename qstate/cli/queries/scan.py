@@ -17,7 +17,7 @@ from qstate.cli.connection import add_connection_options, client_of
 from qstate.cli.output.formats import CSV, JSON, JSONL, TABLE, Printer, add_format, text_of
 from qstate.cli.output.progress import shown_count
 from qstate.cli.parsing import Chosen, add_target
-from qstate.cli.queries.get import add_isolation, key_types_of
+from qstate.cli.queries.get import add_isolation, state_types_of
 from qstate.client import QueryableStateClient
 from qstate.errors import ConfigError
 from qstate.keys import Column, ColumnType
@@ -76,15 +76,16 @@ def _scan(arguments: argparse.Namespace) -> int:
 
 def _selection(arguments: argparse.Namespace, client: QueryableStateClient) -> Mapping[str, Any]:
     options: dict[str, Any] = {}
-    if arguments.no_namespace:
-        options["namespace"] = None
-    elif arguments.namespace is not None:
-        options["namespace"] = parse_namespace(arguments.namespace)
     if arguments.begins is not None and arguments.column:
         raise ConfigError("give key columns or --begins, not both")
-    if arguments.column or arguments.begins is not None:
-        types = key_types_of(client, arguments.job, arguments.state)
-        options["prefix"] = _prefix(arguments, types)
+    if arguments.no_namespace:
+        options["namespace"] = None
+    if arguments.column or arguments.begins is not None or arguments.namespace is not None:
+        types = state_types_of(client, arguments.job, arguments.state)
+        if arguments.namespace is not None:
+            options["namespace"] = parse_namespace(arguments.namespace, types.namespaces)
+        if arguments.column or arguments.begins is not None:
+            options["prefix"] = _prefix(arguments, types.keys)
     return options
 
 

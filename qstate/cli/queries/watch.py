@@ -12,11 +12,11 @@ from qstate.cli.connection import add_connection_options, client_of
 from qstate.cli.output.formats import CSV, JSONL, TABLE, Printer, add_format
 from qstate.cli.output.terminal import GREEN, RED
 from qstate.cli.parsing import Chosen, add_target
-from qstate.cli.queries.get import key_types_of
+from qstate.cli.queries.get import state_types_of
 from qstate.cli.queries.scan import typed_key
 from qstate.client import ChangeBatch, QueryableStateClient, StateChange
 from qstate.runtime.client.arguments import check_name
-from qstate.values.text_forms import key_form, namespace_form, parse_key, parse_namespace, printable
+from qstate.values.text_forms import key_form, map_key_form, namespace_form, parse_key, parse_namespace, printable
 
 __all__ = ["add_watch_command"]
 
@@ -62,10 +62,12 @@ def _style(cell: str, column: str) -> str:
 
 def _selection(arguments: argparse.Namespace, client: QueryableStateClient) -> dict[str, Any]:
     options: dict[str, Any] = {"from_epoch": arguments.from_epoch, "token": arguments.token}
-    if arguments.key:
-        options["key"] = parse_key(arguments.key, key_types_of(client, arguments.job, arguments.state))
-    if arguments.namespace is not None:
-        options["namespace"] = parse_namespace(arguments.namespace)
+    if arguments.key or arguments.namespace is not None:
+        types = state_types_of(client, arguments.job, arguments.state)
+        if arguments.key:
+            options["key"] = parse_key(arguments.key, types.keys)
+        if arguments.namespace is not None:
+            options["namespace"] = parse_namespace(arguments.namespace, types.namespaces)
     return options
 
 
@@ -75,7 +77,7 @@ def _record(change: StateChange, batch: ChangeBatch) -> dict[str, Any]:
         "change": "snapshot" if batch.snapshot else change.kind.value,
         "key": key_form(change.key),
         "namespace": namespace_form(change.namespace),
-        "map_key": printable(change.map_key),
+        "map_key": map_key_form(change.map_key),
         "value": printable(change.value),
         "token": batch.token,
     }

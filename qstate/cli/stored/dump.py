@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from qstate.checkpoint import StateSource, StoredOperator, open_source
@@ -33,11 +33,13 @@ from qstate.cli.arguments import storage_options
 from qstate.cli.output.formats import JSONL, add_format
 from qstate.errors import CheckpointError, ConfigError
 from qstate.keys import KeyGroupRange
-from qstate.values.text_forms import printable
+from qstate.values.text_forms import key_form, map_key_form, namespace_form, printable
 
 __all__ = ["add_dump_arguments"]
 
-_PLAIN_TYPES = frozenset((str, int, float, bool, type(None)))
+#: Types whose values are JSON as they are. A float may be one that JSON lacks.
+_PLAIN_TYPES = frozenset((str, int, bool, type(None)))
+_FORMS: dict[str, Callable[[Any], Any]] = {"namespace": namespace_form, "key": key_form, "map_key": map_key_form}
 
 
 def add_dump_arguments(parser: argparse.ArgumentParser) -> None:
@@ -100,15 +102,15 @@ def _dump_elements(
 
 
 def _plain(found: Entry | Element) -> dict[str, Any]:
-    facts = {name: _in_json(fact) for name, fact in zip(found._fields[:-2], found, strict=False)}
+    facts = {name: _in_json(fact, name) for name, fact in zip(found._fields[:-2], found, strict=False)}
     if facts.get("map_key", ...) is None:
         del facts["map_key"]
     return {**facts, "value" if found.decoded else "bytes": _in_json(found.value)}
 
 
-def _in_json(value: Any) -> Any:
-    """`printable`, with a fast path for the most common types."""
-    return value if type(value) in _PLAIN_TYPES else printable(value)
+def _in_json(value: Any, name: str = "value") -> Any:
+    """The value in the form of this field, with a fast path for the most common types."""
+    return value if type(value) in _PLAIN_TYPES else _FORMS.get(name, printable)(value)
 
 
 def _key_groups(text: str | None, max_parallelism: int) -> KeyGroupRange | None:

@@ -10,7 +10,7 @@ a join would get the later one. So the options `keys`, `prefix` and `namespace` 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import EllipsisType
 
@@ -50,8 +50,10 @@ class Selection:
     namespace: Namespace | EllipsisType
 
     @classmethod
-    def of(cls, options: SourceOptions, types: list[ColumnType]) -> Selection:
-        namespace = EVERY_NAMESPACE if options.namespace is None else parse_namespace(options.namespace)
+    def of(
+        cls, options: SourceOptions, types: list[ColumnType], spaces: Sequence[ColumnType] | None = None
+    ) -> Selection:
+        namespace = EVERY_NAMESPACE if options.namespace is None else parse_namespace(options.namespace, spaces)
         return cls(_keys(options.keys, types), _prefix(options.prefix, types), namespace)
 
 
@@ -100,7 +102,7 @@ class LiveState:
         gaps = [(one.start, one.stop) for one in location.gaps()]
         owned = [(owner.key_groups.start, owner.key_groups.stop) for owner in location.owners]
         self._ranges = sorted([*owned, *gaps])
-        self.selection = Selection.of(options, list(self.table.key_types))
+        self.selection = Selection.of(options, list(self.table.key_types), self.table.namespace_types)
 
     def partitions(self) -> list[_LivePart]:
         """A partition for each owner, and for each range whose owner restarts."""
